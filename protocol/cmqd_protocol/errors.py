@@ -1,0 +1,68 @@
+"""The error codes of the wire and the library's own exceptions.
+
+    ProtocolError          the conversation itself is wrong
+    ├── LocalProtocolError     this side asked for something that the state does not allow; nothing was sent
+    └── RemoteProtocolError    the peer broke the protocol; send ``data_to_send()`` (an Error frame) and close
+"""
+
+from enum import IntEnum
+
+
+class ErrorCode(IntEnum):
+    """What went wrong; the name on the wire is the lower-case member name."""
+
+    # connection: the server closes after these
+    MALFORMED_FRAME = 100
+    FRAME_TOO_LARGE = 101
+    UNSUPPORTED_VERSION = 102
+    AUTHENTICATION_FAILED = 103
+    AUTHENTICATION_TIMEOUT = 104
+    HEARTBEAT_TIMEOUT = 105
+    WRONG_REGION = 106
+    TOO_MANY_CONNECTIONS = 107
+    # requests
+    INVALID_ARGUMENT = 200
+    UNKNOWN_OPERATION = 201
+    CANCELLED = 202
+    PERMISSION_DENIED = 203
+    DUPLICATE_REQUEST_ID = 204
+    REPLY_TOO_LARGE = 205
+    # queues
+    QUEUE_NOT_FOUND = 300
+    QUEUE_EXISTS = 301
+    QUEUE_DIFFERS = 302
+    QUEUE_DELETED = 303
+    TOO_MANY_QUEUES = 304
+    # messages
+    MESSAGE_TOO_LARGE = 400
+    BATCH_TOO_LARGE = 401
+    RECEIPT_HANDLE_INVALID = 402
+    TOO_MANY_IN_FLIGHT = 403
+    SEQUENCE_TOO_OLD = 404
+    BACKLOG_FULL = 405
+    # accounts
+    ACCOUNT_EXISTS = 500
+    ACCOUNT_NOT_FOUND = 501
+    KEY_NOT_FOUND = 502
+    LAST_KEY = 503
+    # the server's state
+    BUSY = 600
+    DISK_NEARLY_FULL = 601
+    SHUTTING_DOWN = 602
+    OUTCOME_UNKNOWN = 603
+    TOO_MANY_REQUESTS = 604
+    INTERNAL_ERROR = 605
+    MESSAGES_DAMAGED = 606
+
+
+RETRYABLE = frozenset({
+    ErrorCode.BACKLOG_FULL,
+    ErrorCode.TOO_MANY_IN_FLIGHT,
+    ErrorCode.BUSY,
+    ErrorCode.DISK_NEARLY_FULL,
+    ErrorCode.SHUTTING_DOWN,
+    ErrorCode.TOO_MANY_REQUESTS,
+    ErrorCode.TOO_MANY_CONNECTIONS,
+})
+"""The same request may succeed later without being changed. ``OUTCOME_UNKNOWN`` is not among them: it may have
+happened (a numbered send is safe to repeat all the same)."""

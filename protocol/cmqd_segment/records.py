@@ -1,0 +1,237 @@
+"""The facts of the log: one frozen Struct per thing that can happen to a queue or to the broker's numbers.
+
+Rules: a record says what *is* now, never what to decide; replaying it needs no clock and no random number.
+A record is one msgpack array that starts with its tag; fields are only ever appended, with a default, so that an
+older log can still be read. Times are wall-clock milliseconds since the Unix epoch.
+
+Positions number the messages of one queue densely from 0; leases number the receives of the whole broker. Neither
+is used twice. Sets of them travel as *runs*: a flat list ``[first, count, gap, count, gap, count ...]`` in which each
+gap is the distance from the end of the run before it, so a contiguous batch of any size costs two small integers.
+
+This module is shared by the server's core and by readers of the log; it imports msgspec alone.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NewType, TypeAlias
+
+import msgspec
+
+Lsn = NewType("Lsn", int)
+"""Number of a row of the log, contiguous from 1 over all segments."""
+QueueId = NewType("QueueId", int)
+MessageId = NewType("MessageId", int)
+Position = NewType("Position", int)
+"""Place of a message in its queue, dense from 0, in order of sending."""
+Lease = NewType("Lease", int)
+"""Number of one receive of one message, broker-wide."""
+
+Runs: TypeAlias = list[int]
+Headers: TypeAlias = dict[str, str]
+
+
+def pack_runs(numbers: Iterable[int]) -> Runs:
+    """Runs of ascending, distinct numbers."""
+    runs: Runs = []
+    end = 0
+    for number in numbers:
+        if runs and number == end:
+            runs[-1] += 1
+        else:
+            runs.append(number - end)
+            runs.append(1)
+        end = number + 1
+    return runs
+
+
+def ranges(runs: Runs) -> Iterator[tuple[int, int]]:
+    """The half-open ranges ``(start, stop)`` that runs stand for."""
+    start = 0
+    pairs = iter(runs)
+    for gap in pairs:
+        start += gap
+        stop = start + next(pairs)
+        yield start, stop
+        start = stop
+
+
+def unpack_runs(runs: Runs) -> list[int]:
+    """The numbers that runs stand for, ascending."""
+    if len(runs) == 2:
+        return list(range(runs[0], runs[0] + runs[1]))
+    return [number for start, stop in ranges(runs) for number in range(start, stop)]
+
+
+def count_runs(runs: Runs) -> int:
+    """How many numbers runs stand for."""
+    return sum(runs[1::2])
+
+
+class QueueAttributes(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=False):
+    """What a queue's owner can set; the defaults are those of a new queue (limits in ``cmqd.core.limits``).
+
+    Written as a map, so that later versions can add fields.
+    """
+
+    polling_wait_ms: int = 200
+    visibility_timeout_ms: int = 30_000
+    max_message_bytes: int = 65_536
+    retention_ms: int = 345_600_000
+    delay_ms: int = 0
+    max_backlog: int = 100_000_000
+    max_delayed: int = 1_000_000
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A fact; see the module."""
+
+
+class NumbersReserved(Record, tag=1):
+    """Message ids, leases and queue ids below these may be in use; recovery starts from these."""
+
+    message_id_until: int
+    lease_until: int
+    queue_id_until: int
+
+
+class QueueCreated(Record, tag=2):
+    queue_id: int
+    account: str
+    name: str
+    attributes: QueueAttributes
+    created_ms: int
+
+
+class QueueAttributesSet(Record, tag=3):
+    queue_id: int
+    attributes: QueueAttributes
+    modified_ms: int
+
+
+class QueueDeleted(Record, tag=4):
+    queue_id: int
+
+
+class QueueCleared(Record, tag=5):
+    """Every message below ``floor``, in whatever state, is gone (purged)."""
+
+    queue_id: int
+    floor: int
+
+
+class MessagesExpired(Record, tag=6):
+    """Every message below ``floor``, in whatever state, is gone (retention)."""
+
+    queue_id: int
+    floor: int
+
+
+class MessagesSent(Record, tag=16):
+    """A batch stored under contiguous positions and message ids; its bodies stand side by side in the row's data,
+    after those of the ``MessagesSent`` records before it in the same row.
+    """
+
+    queue_id: int
+    first_position: int
+    first_message_id: int
+    enqueue_ms: int
+    sizes: list[int]
+    """Bytes of each body."""
+    headers: list[Headers | None] | None = None
+    visible_ms: int | list[int] | None = None
+    """When delayed messages become active (one for all, or one each; at most ``enqueue_ms`` = not delayed)."""
+    session: int = 0
+    """The producer session that numbered this send, 0 = none."""
+    sequence: int = 0
+
+
+class MessagesReceived(Record, tag=17):
+    """Active messages went in flight; ``leases`` are ``first_lease ...`` in the order of ``positions``."""
+
+    queue_id: int
+    positions: Runs
+    first_lease: int
+    received_ms: int
+    deadline_ms: int
+
+
+class MessagesDeleted(Record, tag=18):
+    """In-flight messages were deleted by whoever held these leases."""
+
+    queue_id: int
+    positions: Runs
+    leases: Runs
+    deleted_ms: int
+
+
+class LeasesEnded(Record, tag=19):
+    """The visibility timeout of these leases passed; their messages are active again."""
+
+    queue_id: int
+    leases: Runs
+
+
+class MessagesReleased(Record, tag=20):
+    """Their holder handed these messages back; they are active again. Not ``counted``: as if never received."""
+
+    queue_id: int
+    leases: Runs
+    counted: bool
+
+
+class VisibilityChanged(Record, tag=21):
+    queue_id: int
+    leases: Runs
+    deadline_ms: int
+
+
+class MessagesActivated(Record, tag=22):
+    """The delay of these messages ended."""
+
+    queue_id: int
+    positions: Runs
+
+
+class DelaysScheduled(Record, tag=23):
+    """Messages beyond ``max_delayed`` got a place among the delayed; ``visible_ms`` in order of ``positions``."""
+
+    queue_id: int
+    positions: Runs
+    visible_ms: list[int]
+
+
+class MessagesLost(Record, tag=24):
+    """The bodies of these messages can no longer be read (damage that the operator accepted); they are gone."""
+
+    queue_id: int
+    positions: Runs
+
+
+AnyRecord: TypeAlias = (
+    NumbersReserved
+    | QueueCreated
+    | QueueAttributesSet
+    | QueueDeleted
+    | QueueCleared
+    | MessagesExpired
+    | MessagesSent
+    | MessagesReceived
+    | MessagesDeleted
+    | LeasesEnded
+    | MessagesReleased
+    | VisibilityChanged
+    | MessagesActivated
+    | DelaysScheduled
+    | MessagesLost
+)
+
+
+class StoredMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A message as the log keeps it: what a page-in brings back."""
+
+    position: int
+    message_id: int
+    enqueue_ms: int
+    body: bytes
+    headers: Headers | None = None
+    visible_ms: int = 0
+    """When its delay ends or ended; 0 = sent without delay."""
