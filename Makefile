@@ -1,0 +1,77 @@
+# The one door: every target prepares .venv first, and CI (.ci/run) calls the same targets.
+# Needs make and a Python of at least 3.11 with its venv module; everything else comes from requirements/.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+LOCKED := $(PIP) install --quiet --require-hashes
+# Versions and hashes for every platform, and no index: the lock names no host. UPGRADE=1 takes the newest of all.
+LOCK   := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+          --no-header --no-emit-index-url $(if $(UPGRADE),--upgrade) pyproject.toml
+
+# pyright runs the version that the lock names, on the node that the lock names, and asks no server for a newer one.
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-spark demo serve test check lint types fmt bench lock clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: $(VENV)/.setup-done  ## build .venv: base, server, command line and development tools
+
+$(VENV)/.setup-done: pyproject.toml requirements/dev.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "cmqd needs Python 3.11 or newer; '$(PYTHON)' is older or missing. Name another: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "'$(PYTHON)' cannot make virtual environments (on Debian and Ubuntu: apt install python3-venv)." >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv --clear $(VENV)
+	@# Wheels only: an sdist would have its build tools fetched without pin or hash.
+	$(LOCKED) --only-binary :all: -r requirements/dev.txt
+	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+setup-spark: $(VENV)/.setup-spark-done  ## add the Spark set to .venv (about 450 MB, minutes at first)
+
+# pyspark has no wheel: it is built here with the setuptools of the lock.
+$(VENV)/.setup-spark-done: requirements/spark.txt | $(VENV)/.setup-done
+	$(LOCKED) --no-build-isolation --use-pep517 -r requirements/spark.txt
+	@touch $@
+
+demo: setup  ## a broker killed half way through real input; INPUT=file.ndjson for your own
+	$(BIN)/python -m cmqd_bench.demo $(if $(INPUT),--input $(INPUT))
+
+serve: setup  ## run a broker in the foreground; ARGS="--help" lists its flags
+	$(BIN)/cmqd serve $(ARGS)
+
+test: setup setup-spark  ## the whole suite; ARGS="-k name" for a part of it
+	$(BIN)/python -m pytest $(ARGS)
+
+check: lint  ## lint, types and the unit tests: what to run before each commit
+	$(BIN)/python -m pytest -m "not system and not spark" $(ARGS)
+
+lint: setup  ## format, ruff, spelling, import contracts and types; changes nothing
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/codespell
+	$(BIN)/lint-imports
+	$(BIN)/pyright
+
+types: setup  ## pyright, strict, over everything
+	$(BIN)/pyright
+
+fmt: setup  ## format, and mend what ruff can mend safely
+	$(BIN)/ruff check --fix --exit-zero --quiet
+	$(BIN)/ruff format
+
+bench: setup  ## the load harness; ARGS="cycle --batch 16 --json", ARGS="--help" for all
+	$(BIN)/python -m cmqd_bench $(if $(ARGS),$(ARGS),cycle --batch 16 --body 256 --connections 4 --seconds 10)
+
+lock: setup  ## resolve the dependencies of pyproject.toml anew into requirements/
+	$(LOCK) --extra server --extra cli --group dev --output-file requirements/dev.txt
+	$(LOCK) --extra spark --constraint requirements/dev.txt --output-file requirements/spark.txt
+
+clean:  ## remove caches and build output; .venv stays
+	rm -rf dist build .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage .coverage.* htmlcov
+	find cmqd protocol client bench tests -name __pycache__ -type d -prune -exec rm -rf {} +

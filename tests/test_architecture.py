@@ -1,0 +1,90 @@
+"""The house rules that a program can check: who imports whom, and what no file may contain."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import grimp
+import pytest
+from importlinter.cli import lint_imports
+
+ROOT = Path(__file__).parents[1]
+
+# Those whose modules are seen one by one; of any other package only the top name is.
+ROOT_PACKAGES = ("cmqd", "cmqd_protocol", "cmqd_segment")
+
+# What a pure package may import beside itself and the standard library (whose impure part the contracts in
+# pyproject.toml forbid). A package named here stands for its submodules too.
+MAY_IMPORT = {
+    "cmqd.core": {"cmqd_segment.records", "cmqd_segment.checkpoint", "msgspec", "pyroaring"},
+    "cmqd_protocol": {"msgspec"},
+    "cmqd_segment": {"msgspec"},
+}
+
+# A path of somebody's machine. Pieces of the patterns are bracketed so that this file does not match itself.
+HOMES = re.compile(r"/(?:[h]ome/[a-z][\w.-]*|[U]sers/[A-Za-z][\w.-]*|[r]oot)/")
+
+
+def is_within(module: str, package: str) -> bool:
+    return module == package or module.startswith(package + ".")
+
+
+def files_of_the_project() -> list[Path]:
+    """All files that are in git or would be with the next ``git add``."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listing = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
+    if listing.returncode != 0:
+        pytest.skip("not a git checkout: " + listing.stderr.decode().strip())
+    paths = [ROOT / name for name in listing.stdout.decode().split("\0") if name]
+    return [path for path in paths if path.is_file()]
+
+
+def test_imports_keep_to_the_contracts(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(ROOT)
+
+    exit_code = lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True)
+
+    assert exit_code == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("package", MAY_IMPORT)
+def test_pure_packages_import_only_what_is_listed(package: str):
+    graph = grimp.build_graph(*ROOT_PACKAGES, include_external_packages=True, cache_dir=None)
+    allowed = MAY_IMPORT[package] | {package}
+
+    strays = [
+        f"{importer} imports {imported}"
+        for importer in sorted(graph.modules)
+        if is_within(importer, package)
+        for imported in sorted(graph.find_modules_directly_imported_by(importer))
+        if imported not in sys.stdlib_module_names and not any(is_within(imported, name) for name in allowed)
+    ]
+
+    assert not strays, "\n".join(strays)
+
+
+def test_no_file_names_a_path_of_this_machine():
+    here = [str(path) for path in (ROOT, Path.home()) if len(path.parts) > 2]
+    findings: list[str] = []
+
+    for path in files_of_the_project():
+        text = path.read_text(encoding="utf-8", errors="replace")
+        for number, line in enumerate(text.splitlines(), 1):
+            if HOMES.search(line) or any(place in line for place in here):
+                findings.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:120]}")
+
+    assert not findings, "\n".join(findings)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "requirements").glob("*.txt")), ids=lambda path: path.name)
+def test_lock_pins_by_hash_and_names_no_host(path: Path):
+    lock = path.read_text(encoding="utf-8")
+    requirements = re.split(r"^(?=[a-z0-9])", lock, flags=re.MULTILINE)[1:]
+
+    assert requirements
+    assert "://" not in lock
+    assert not re.search(r"^\s*--(?!hash=sha256:)", lock, flags=re.MULTILINE), "an option other than --hash"
+    for requirement in requirements:
+        assert re.match(r"[\w.-]+(\[[\w,-]+\])?==\S+", requirement), requirement
+        assert "--hash=sha256:" in requirement, requirement
