@@ -1,0 +1,1 @@
+"""The load harness and micro benchmarks of cmqd; not shipped."""

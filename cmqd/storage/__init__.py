@@ -1,0 +1,1 @@
+"""Disk, and only disk: the log, its segments and recovery."""
