@@ -26,7 +26,7 @@ $(VENV)/.setup-done: pyproject.toml requirements/dev.txt
 	  echo "cmqd needs Python 3.11 or newer; '$(PYTHON)' is older or missing. Name another: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  echo "'$(PYTHON)' cannot make virtual environments (on Debian and Ubuntu: apt install python3-venv)." >&2; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv --clear $(VENV)
+	@$(PIP) --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@# Wheels only: an sdist would have its build tools fetched without pin or hash.
 	$(LOCKED) --only-binary :all: -r requirements/dev.txt
 	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
@@ -40,7 +40,7 @@ $(VENV)/.setup-spark-done: requirements/spark.txt | $(VENV)/.setup-done
 	@touch $@
 
 demo: setup  ## a broker killed half way through real input; INPUT=file.ndjson for your own
-	$(BIN)/python -m cmqd_bench.demo $(if $(INPUT),--input $(INPUT))
+	$(BIN)/python -m cmqd_bench.demo $(if $(INPUT),--input "$(INPUT)")
 
 serve: setup  ## run a broker in the foreground; ARGS="--help" lists its flags
 	$(BIN)/cmqd serve $(ARGS)
