@@ -1,0 +1,42 @@
+"""Starting a command under the tracer, from a test."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+_TESTS = Path(__file__).parents[2]
+
+
+def start_traced(
+    command: Sequence[str],
+    *,
+    folder: Path,
+    trace_file: Path,
+    hold_ms: float = 0.0,
+    seed: int = 0,
+    environment: Mapping[str, str] | None = None,
+    stdout: int | None = None,
+    stderr: int | None = None,
+) -> "subprocess.Popen[bytes]":
+    """Run a command with all its children under the tracer; ``folder`` must exist.
+
+    The process returned is the tracer: it ends when everything traced has ended, and terminating it
+    (SIGTERM) kills everything traced. Then the trace is complete and can be read.
+    """
+    inherited = {**os.environ, **(environment or {})}
+    inherited["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_TESTS), inherited.get("PYTHONPATH")]))
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", "support.crash.tracer"),
+            *("--folder", str(folder), "--output", str(trace_file)),
+            *("--hold-ms", str(hold_ms), "--seed", str(seed)),
+            "--",
+            *command,
+        ],
+        env=inherited,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+    )
