@@ -20,7 +20,7 @@ class CheckpointPart(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A frame of a checkpoint file; see the module."""
 
 
-class CheckpointHeader(CheckpointPart, tag=1):
+class CheckpointHeader(CheckpointPart, frozen=True, tag=1):
     lsn: int
     """All that is at or below it is in the slices."""
     time_ms: int
@@ -29,7 +29,7 @@ class CheckpointHeader(CheckpointPart, tag=1):
     queue_id_until: int
 
 
-class QueueSlice(CheckpointPart, tag=2):
+class QueueSlice(CheckpointPart, frozen=True, tag=2):
     """A queue without its leases and receive history, which follow in slices of their own with the same LSN."""
 
     lsn: int
@@ -49,17 +49,19 @@ class QueueSlice(CheckpointPart, tag=2):
     delayed: list[tuple[int, bytes]]
     """(due time in ms, positions) of each bucket."""
     step_positions: bytes
-    step_times: bytes
-    """The time index: position ``step_positions[i]`` and all above it were sent at ``step_times[i]`` or later."""
+    step_starts: bytes
+    step_ends: bytes
+    """The time index: the messages from ``step_positions[i]`` up to the next step were sent between
+    ``step_starts[i]`` and ``step_ends[i]``, both inclusive."""
 
 
-class LeasesSlice(CheckpointPart, tag=3):
+class LeasesSlice(CheckpointPart, frozen=True, tag=3):
     queue_id: int
     leases: list[tuple[int, int, int, int, int]]
     """(lease, position, deadline_ms, receive_count, first_receive_ms)"""
 
 
-class HistorySlice(CheckpointPart, tag=4):
+class HistorySlice(CheckpointPart, frozen=True, tag=4):
     """Receive count and first receive time of messages that were received and came back."""
 
     queue_id: int
@@ -67,7 +69,7 @@ class HistorySlice(CheckpointPart, tag=4):
     """(first position of a chunk, packed history; see ``cmqd.core.history``)."""
 
 
-class SessionsSlice(CheckpointPart, tag=5):
+class SessionsSlice(CheckpointPart, frozen=True, tag=5):
     """Producer sessions and the sends that they numbered."""
 
     lsn: int
@@ -75,7 +77,7 @@ class SessionsSlice(CheckpointPart, tag=5):
     """(account, session, last use in ms, highest sequence, packed answers; see ``cmqd.core.sessions``)."""
 
 
-class CheckpointEnd(CheckpointPart, tag=6):
+class CheckpointEnd(CheckpointPart, frozen=True, tag=6):
     lsn: int
     """Highest LSN of any slice: the checkpoint is true only once this is durable."""
     parts: int

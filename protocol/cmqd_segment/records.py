@@ -43,6 +43,17 @@ def pack_runs(numbers: Iterable[int]) -> Runs:
     return runs
 
 
+def runs_of(numbers: list[int]) -> Runs:
+    """Runs of distinct numbers in any order, at least one; quick for an ascending batch without gaps."""
+    count = len(numbers)
+    first = numbers[0]
+    if count == 1:
+        return [first, 1]
+    if numbers[-1] - first == count - 1 and numbers == list(range(first, first + count)):
+        return [first, count]
+    return pack_runs(sorted(numbers))
+
+
 def ranges(runs: Runs) -> Iterator[tuple[int, int]]:
     """The half-open ranges ``(start, stop)`` that runs stand for."""
     start = 0
@@ -66,6 +77,11 @@ def count_runs(runs: Runs) -> int:
     return sum(runs[1::2])
 
 
+def last_of(runs: Runs) -> int:
+    """The highest number that runs stand for, -1 if none."""
+    return sum(runs) - 1
+
+
 class QueueAttributes(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=False):
     """What a queue's owner can set; the defaults are those of a new queue (limits in ``cmqd.core.limits``).
 
@@ -85,7 +101,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A fact; see the module."""
 
 
-class NumbersReserved(Record, tag=1):
+class NumbersReserved(Record, frozen=True, tag=1):
     """Message ids, leases and queue ids below these may be in use; recovery starts from these."""
 
     message_id_until: int
@@ -93,7 +109,9 @@ class NumbersReserved(Record, tag=1):
     queue_id_until: int
 
 
-class QueueCreated(Record, tag=2):
+class QueueCreated(Record, frozen=True, tag=2):
+    """A queue exists from here on."""
+
     queue_id: int
     account: str
     name: str
@@ -101,31 +119,35 @@ class QueueCreated(Record, tag=2):
     created_ms: int
 
 
-class QueueAttributesSet(Record, tag=3):
+class QueueAttributesSet(Record, frozen=True, tag=3):
+    """A queue has these attributes from here on."""
+
     queue_id: int
     attributes: QueueAttributes
     modified_ms: int
 
 
-class QueueDeleted(Record, tag=4):
+class QueueDeleted(Record, frozen=True, tag=4):
+    """A queue is gone, with its messages."""
+
     queue_id: int
 
 
-class QueueCleared(Record, tag=5):
+class QueueCleared(Record, frozen=True, tag=5):
     """Every message below ``floor``, in whatever state, is gone (purged)."""
 
     queue_id: int
     floor: int
 
 
-class MessagesExpired(Record, tag=6):
+class MessagesExpired(Record, frozen=True, tag=6):
     """Every message below ``floor``, in whatever state, is gone (retention)."""
 
     queue_id: int
     floor: int
 
 
-class MessagesSent(Record, tag=16):
+class MessagesSent(Record, frozen=True, tag=16):
     """A batch stored under contiguous positions and message ids; its bodies stand side by side in the row's data,
     after those of the ``MessagesSent`` records before it in the same row.
     """
@@ -144,7 +166,7 @@ class MessagesSent(Record, tag=16):
     sequence: int = 0
 
 
-class MessagesReceived(Record, tag=17):
+class MessagesReceived(Record, frozen=True, tag=17):
     """Active messages went in flight; ``leases`` are ``first_lease ...`` in the order of ``positions``."""
 
     queue_id: int
@@ -154,7 +176,7 @@ class MessagesReceived(Record, tag=17):
     deadline_ms: int
 
 
-class MessagesDeleted(Record, tag=18):
+class MessagesDeleted(Record, frozen=True, tag=18):
     """In-flight messages were deleted by whoever held these leases."""
 
     queue_id: int
@@ -163,14 +185,14 @@ class MessagesDeleted(Record, tag=18):
     deleted_ms: int
 
 
-class LeasesEnded(Record, tag=19):
+class LeasesEnded(Record, frozen=True, tag=19):
     """The visibility timeout of these leases passed; their messages are active again."""
 
     queue_id: int
     leases: Runs
 
 
-class MessagesReleased(Record, tag=20):
+class MessagesReleased(Record, frozen=True, tag=20):
     """Their holder handed these messages back; they are active again. Not ``counted``: as if never received."""
 
     queue_id: int
@@ -178,32 +200,27 @@ class MessagesReleased(Record, tag=20):
     counted: bool
 
 
-class VisibilityChanged(Record, tag=21):
+class VisibilityChanged(Record, frozen=True, tag=21):
+    """These leases run until another time."""
+
     queue_id: int
     leases: Runs
     deadline_ms: int
 
 
-class MessagesActivated(Record, tag=22):
+class MessagesActivated(Record, frozen=True, tag=22):
     """The delay of these messages ended."""
 
     queue_id: int
     positions: Runs
 
 
-class DelaysScheduled(Record, tag=23):
+class DelaysScheduled(Record, frozen=True, tag=23):
     """Messages beyond ``max_delayed`` got a place among the delayed; ``visible_ms`` in order of ``positions``."""
 
     queue_id: int
     positions: Runs
     visible_ms: list[int]
-
-
-class MessagesLost(Record, tag=24):
-    """The bodies of these messages can no longer be read (damage that the operator accepted); they are gone."""
-
-    queue_id: int
-    positions: Runs
 
 
 AnyRecord: TypeAlias = (
@@ -221,7 +238,6 @@ AnyRecord: TypeAlias = (
     | VisibilityChanged
     | MessagesActivated
     | DelaysScheduled
-    | MessagesLost
 )
 
 

@@ -1,0 +1,67 @@
+"""The broker: every operation on queues and messages, as pure functions of state, arguments and ``now_ms``.
+
+An operation validates (raising a DomainError before anything changed), decides on records, applies them through the
+same ``apply`` methods that recovery uses, and returns an Outcome. It never waits, reads no clock and touches no disk:
+what it needs from the log comes back through :meth:`Broker.pages_read`, what time brings through :meth:`Broker.tick`.
+The operations are in modules of their own, one for each theme; this class is their sum.
+"""
+
+from collections.abc import Sequence
+
+from cmqd.core.administration import Administration
+from cmqd.core.outcome import Outcome, PageRead, Woken
+from cmqd.core.peeking import Peeking
+from cmqd.core.recovery import Recovery
+from cmqd.core.sending import Sending
+from cmqd.core.settling import Settling
+from cmqd.core.ticking import Ticking
+from cmqd.core.window import cost
+from cmqd_segment.records import AnyRecord, Runs, StoredMessage
+
+
+class Broker(Administration, Sending, Settling, Peeking, Ticking, Recovery):
+    """All queues of all accounts, and the numbers that they share.
+
+    ``handle_key``: see :mod:`cmqd.core.receipts`; it must stay the same over restarts, or handles lose their meaning.
+    """
+
+    def pages_read(self, read_id: int, messages: Sequence[StoredMessage], missing: Runs, now_ms: int) -> Outcome[int]:
+        """The log's answer to a PageRead: a prefix of what was asked, and the positions that cannot be read.
+
+        The reply is how many messages were newly found to be damaged; they are no longer receivable.
+        """
+        records: list[AnyRecord] = []
+        woken: list[Woken] = []
+        reads: list[PageRead] = []
+        damaged = 0
+        if read_id in self._reads:
+            queue_id, read = self._reads.pop(read_id)
+            queue = self.queues.get(queue_id)
+            if queue is not None:
+                damaged = self._page_arrived(queue, read, messages, missing)
+                self._serve(queue, records, woken, reads, now_ms)
+            while self._read_line and len(self._reads) < self.limits.max_reads:
+                waiting = self.queues.get(self._read_line.popleft())
+                if waiting is not None:
+                    waiting.read_wanted = False
+                    self._serve(waiting, records, woken, reads, now_ms)
+        elif read_id in self._overflow_reads:
+            queue = self.queues.get(self._overflow_reads.pop(read_id))
+            if queue is not None:
+                damaged = self._overflow_arrived(queue, messages, missing, records)
+                self._tick_overflow(queue, reads)
+        elif read_id in self._peeks:
+            self._peek_arrived(read_id, messages, missing, woken)
+        return Outcome(damaged, records, woken=woken, reads=reads)
+
+    def check_invariants(self) -> None:
+        """Assert what the classes promise; for tests."""
+        for queue in self.queues.values():
+            queue.index.check_invariants()
+            assert self._names[queue.account][queue.name] is queue
+            for position in queue.window.messages:
+                assert position in queue.index.active, "the window holds a body that is not active"
+        windows = [queue.window for queue in self.queues.values()]
+        assert self._budget.used == sum(window.size for window in windows)
+        assert all(window.size == sum(map(cost, window.messages.values())) for window in windows)
+        assert len(self._waiters) == sum(len(queue.line) for queue in self.queues.values())

@@ -1,0 +1,76 @@
+"""Due times in coarse buckets, with lazy removal.
+
+Nothing is looked for when a lease is deleted or a delay is cleared: the entry stays in its bucket and is found to be
+stale when the bucket comes due. An entry is eight or sixteen bytes in an array, whatever it stands for. (Hashed timing
+wheels, Varghese and Lauck 1987, with a heap over the few occupied buckets in place of the wheel.)
+"""
+
+from array import array
+from heapq import heappop, heappush
+
+
+class DeadlineBuckets:
+    """Numbers by due time and queue.
+
+    Invariant: the heap holds each occupied bucket once. A number comes due at the end of its bucket, that is at its
+    time or less than ``width_ms`` later, never earlier.
+    """
+
+    __slots__ = ("_buckets", "_heap", "size", "width_ms")
+
+    def __init__(self, width_ms: int) -> None:
+        self.width_ms = width_ms
+        self.size = 0
+        """Numbers held, stale ones included."""
+        self._buckets: dict[int, dict[int, array[int]]] = {}
+        self._heap: list[int] = []
+
+    def bucket(self, due_ms: int, queue_id: int) -> "array[int]":
+        """The array that numbers due at ``due_ms`` are to be appended to; the caller adds to ``size``."""
+        number = -(-due_ms // self.width_ms)
+        queues = self._buckets.get(number)
+        if queues is None:
+            queues = self._buckets[number] = {}
+            heappush(self._heap, number)
+        numbers = queues.get(queue_id)
+        if numbers is None:
+            numbers = queues[queue_id] = array("Q")
+        return numbers
+
+    def next_due_ms(self) -> int | None:
+        """When the first bucket comes due."""
+        return self._heap[0] * self.width_ms if self._heap else None
+
+    def take_due(self, now_ms: int, most: int) -> "tuple[int, array[int]] | None":
+        """Up to ``most`` numbers (an even number, so that pairs stay together) of one queue that are due by
+        ``now_ms``, or None; what is left stays due.
+        """
+        if not self._heap or self._heap[0] * self.width_ms > now_ms:
+            return None
+        number = self._heap[0]
+        queues = self._buckets[number]
+        queue_id, numbers = next(iter(queues.items()))
+        if len(numbers) > most:
+            # From the end, which is cheap; the order inside a bucket means nothing.
+            taken = numbers[-most:]
+            del numbers[-most:]
+        else:
+            taken = numbers
+            del queues[queue_id]
+            if not queues:
+                del self._buckets[number]
+                heappop(self._heap)
+        self.size -= len(taken)
+        return queue_id, taken
+
+    def of_queue(self, queue_id: int) -> "list[tuple[int, array[int]]]":
+        """(due time in ms, numbers) of one queue, stale ones included."""
+        return [
+            (number * self.width_ms, queues[queue_id]) for number, queues in self._buckets.items() if queue_id in queues
+        ]
+
+    def forget(self) -> None:
+        """Drop everything."""
+        self._buckets.clear()
+        self._heap.clear()
+        self.size = 0

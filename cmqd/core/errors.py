@@ -1,0 +1,141 @@
+"""What the core refuses, as a closed set; nothing has changed when one of these is raised.
+
+    DomainError
+    ├── InvalidArgument      a field is out of its range or of the wrong form
+    ├── QueueNotFound, QueueExists, QueueDiffers, QueueDeleted, TooManyQueues
+    ├── MessageTooLarge, BatchTooLarge
+    ├── TooManyInFlight, BacklogFull          (retryable: they pass as consumers work)
+    └── SequenceTooOld
+
+The edge maps each class to a wire code by its name, in one table.
+"""
+
+from typing import Any, ClassVar
+
+
+class DomainError(Exception):
+    """Root of the core's refusals.
+
+    ``details`` names what a program may want to read (``field``, ``value``, ``limit`` ...). ``retry_after_ms`` is set
+    where the same request may succeed later.
+    """
+
+    retry_after_ms: ClassVar[int | None] = None
+
+    def __init__(self, text: str, **details: Any) -> None:
+        super().__init__(text)
+        self.text = text
+        self.details = details
+
+
+class InvalidArgument(DomainError):
+    """A field's value is outside its range."""
+
+    def __init__(self, field: str, value: object, limit: str) -> None:
+        shown = repr(value)
+        if len(shown) > 80:
+            shown = shown[:77] + "..."
+        super().__init__(f"{field} is {shown}; it must be {limit}", field=field, value=shown, limit=limit)
+
+
+class QueueNotFound(DomainError):
+    """No queue of that name in the account."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"queue {name!r} does not exist; create it first", queue=name)
+
+
+class QueueExists(DomainError):
+    """The name, or one that differs only in case, is taken."""
+
+    def __init__(self, name: str, existing: str) -> None:
+        why = "already exists" if name == existing else f"differs only in case from {existing!r}"
+        super().__init__(f"queue {name!r} {why}; use ensure, or another name", queue=name, existing=existing)
+
+
+class QueueDiffers(DomainError):
+    """Ensure found a queue with other attributes; ``difference`` tells which."""
+
+    def __init__(self, name: str, difference: dict[str, dict[str, int]]) -> None:
+        shown = ", ".join(f"{k} is {v['is']}, wanted {v['wanted']}" for k, v in difference.items())
+        super().__init__(f"queue {name!r} exists with other attributes: {shown}", queue=name, difference=difference)
+
+
+class QueueDeleted(DomainError):
+    """The queue went away under a waiting receive; one of the same name made since is another queue."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"queue {name!r} was deleted while the receive waited", queue=name)
+
+
+class TooManyQueues(DomainError):
+    """The account has its limit of queues."""
+
+    def __init__(self, account: str, limit: int) -> None:
+        super().__init__(
+            f"account {account!r} has {limit} queues, its limit; delete one first", account=account, limit=limit
+        )
+
+
+class MessageTooLarge(DomainError):
+    """A body is empty or over the queue's ``max_message_bytes``."""
+
+    def __init__(self, queue: str, index: int, size: int, limit: int) -> None:
+        super().__init__(
+            f"body {index} has {size} bytes; queue {queue!r} takes 1 to {limit} (max_message_bytes)",
+            field="bodies",
+            index=index,
+            value=size,
+            limit=limit,
+        )
+
+
+class BatchTooLarge(DomainError):
+    """Bodies and headers of a batch are over the limit of one send."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(
+            f"the batch has {size} bytes of bodies and headers; at most {limit} go in one send, split it",
+            field="bodies",
+            value=size,
+            limit=limit,
+        )
+
+
+class TooManyInFlight(DomainError):
+    """Consumers hold as many messages as a queue may have in flight; deletes still work."""
+
+    retry_after_ms = 1000
+
+    def __init__(self, queue: str, limit: int) -> None:
+        super().__init__(
+            f"queue {queue!r} has {limit} messages in flight, its limit; delete or hand back some",
+            queue=queue,
+            limit=limit,
+        )
+
+
+class BacklogFull(DomainError):
+    """The queue holds its ``max_backlog``; receives and deletes still work."""
+
+    retry_after_ms = 1000
+
+    def __init__(self, queue: str, held: int, count: int, limit: int) -> None:
+        super().__init__(
+            f"queue {queue!r} holds {held} messages; {count} more would pass its max_backlog of {limit}",
+            queue=queue,
+            value=held,
+            limit=limit,
+        )
+
+
+class SequenceTooOld(DomainError):
+    """A numbered send older than those whose answers are remembered."""
+
+    def __init__(self, sequence: int, remembered: int) -> None:
+        super().__init__(
+            f"sequence {sequence} is too old: the answers of the last {remembered} numbered sends are remembered, and"
+            " this one is not among them; whether it was stored is unknown",
+            value=sequence,
+            limit=remembered,
+        )

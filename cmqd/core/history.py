@@ -1,0 +1,98 @@
+"""How often messages that came back were received, and when first: eight bytes a message where they stand dense.
+
+A queue of ten million messages may have been received once over and left; an object each would cost gigabytes. So the
+history is kept in chunks of 1,024 positions: a small dict while few of them came back, an array of packed integers
+when more did. Packed: receive count in the upper 22 bits (it stays at 4,194,303 when it gets there), time of the first
+receive in milliseconds in the lower 42 (good until the year 2109).
+"""
+
+from array import array
+
+CHUNK = 1024
+_TIME_BITS = 42
+_TIME_MASK = (1 << _TIME_BITS) - 1
+MAX_COUNT = (1 << 22) - 1
+_DENSE_FROM = 64
+"""A dict entry costs about 100 bytes, the array 8 KiB."""
+
+
+class ReceiveHistory:
+    """Position -> (receive count, first receive time) of messages received at least once and not gone."""
+
+    __slots__ = ("_chunks",)
+
+    def __init__(self) -> None:
+        self._chunks: dict[int, dict[int, int] | array[int]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._chunks)
+
+    def get(self, position: int) -> tuple[int, int]:
+        """(receive count, first receive time in ms); (0, 0) if never received."""
+        chunk = self._chunks.get(position // CHUNK)
+        if chunk is None:
+            return 0, 0
+        packed = chunk.get(position % CHUNK, 0) if isinstance(chunk, dict) else chunk[position % CHUNK]
+        return packed >> _TIME_BITS, packed & _TIME_MASK
+
+    def set(self, position: int, count: int, first_receive_ms: int) -> None:
+        """Note that the message was received ``count`` times."""
+        number, offset = divmod(position, CHUNK)
+        chunk = self._chunks.get(number)
+        if chunk is None:
+            chunk = self._chunks[number] = {}
+        chunk[offset] = min(count, MAX_COUNT) << _TIME_BITS | first_receive_ms
+        if len(chunk) >= _DENSE_FROM and isinstance(chunk, dict):
+            dense = array("Q", bytes(8 * CHUNK))
+            for key, value in chunk.items():
+                dense[key] = value
+            self._chunks[number] = dense
+
+    def discard(self, position: int) -> None:
+        """Forget a message that is gone."""
+        number, offset = divmod(position, CHUNK)
+        chunk = self._chunks.get(number)
+        if chunk is None:
+            return
+        if isinstance(chunk, dict):
+            chunk.pop(offset, None)
+            if not chunk:
+                del self._chunks[number]
+        elif chunk[offset]:
+            chunk[offset] = 0
+            if offset == CHUNK - 1 and not any(chunk):
+                # Queues drain from the front, so the last place of a chunk is where an empty one is worth looking for.
+                del self._chunks[number]
+
+    def drop_below(self, floor: int) -> None:
+        """Forget everything below ``floor``."""
+        if not self._chunks:
+            return
+        first, offset = divmod(floor, CHUNK)
+        for number in [number for number in self._chunks if number < first]:
+            del self._chunks[number]
+        if first in self._chunks:
+            for place in range(offset):
+                self.discard(first * CHUNK + place)
+
+    def entries(self) -> list[tuple[int, bytes]]:
+        """(first position of a chunk, its content) for a checkpoint: a full array of packed integers if it is dense
+        (8 KiB), else pairs of offset and packed integer (always less); little-endian, 64 bits each.
+        """
+        entries: list[tuple[int, bytes]] = []
+        for number, chunk in self._chunks.items():
+            if isinstance(chunk, dict):
+                content = array("Q", (value for pair in chunk.items() for value in pair))
+            else:
+                content = chunk
+            entries.append((number * CHUNK, content.tobytes()))
+        return entries
+
+    def load(self, first_position: int, content: bytes) -> None:
+        """Take back what ``entries`` gave."""
+        numbers = array("Q")
+        numbers.frombytes(content)
+        if len(numbers) == CHUNK:
+            self._chunks[first_position // CHUNK] = numbers
+        else:
+            self._chunks[first_position // CHUNK] = dict(zip(numbers[::2], numbers[1::2], strict=True))

@@ -1,0 +1,133 @@
+"""Every limit of the service in one table, each with its reason, and the checks that need nothing else."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from cmqd.core.errors import BatchTooLarge, InvalidArgument, MessageTooLarge
+from cmqd_segment.records import Headers, QueueAttributes
+
+MIB = 1024 * 1024
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """Limits of the broker; those of a queue are its attributes."""
+
+    max_queues_per_account: int = 10_000
+    """CMQ's largest quota; a queue costs about 2 KiB of memory."""
+    max_batch: int = 256
+    """Messages in one send or receive, handles in one delete: keeps one request under a loop slice."""
+    max_batch_bytes: int = MIB
+    """Bodies and headers of one batch or reply: one frame, one row of the log."""
+    max_headers: int = 32
+    max_headers_bytes: int = 16 * 1024
+    max_delay_ms: int = 3_600_000
+    max_wait_ms: int = 30_000
+    """Longest long poll; what CMQ allows, and shorter than common idle time-outs of middleboxes."""
+    min_visibility_timeout_ms: int = 1000
+    max_visibility_timeout_ms: int = 43_200_000
+    max_in_flight: int = 1_000_000
+    """Leases of one queue: each costs about 240 bytes of memory."""
+    max_list: int = 1000
+    window_bytes: int = 24 * MIB
+    """Bodies kept in memory near the heads of all queues together."""
+    page_messages: int = 1024
+    """Messages of one page-in: about five rows of 64 KiB at 256 bytes."""
+    page_bytes: int = 512 * 1024
+    max_reads: int = 64
+    """Page-ins under way at once, which bounds the memory of their answers to 32 MiB."""
+    max_sessions: int = 100_000
+    session_answers: int = 1024
+    session_life_ms: int = 600_000
+    tick_items: int = 2000
+    """Leases or delays settled by one tick: about 2 ms, so that the loop never falls silent."""
+
+
+ATTRIBUTE_RANGES: Mapping[str, tuple[int, int]] = {
+    "polling_wait_ms": (0, 30_000),
+    "visibility_timeout_ms": (1000, 43_200_000),
+    "max_message_bytes": (1024, 1_048_576),
+    "retention_ms": (60_000, 1_296_000_000),
+    "delay_ms": (0, 3_600_000),
+    "max_backlog": (1_000_000, 100_000_000),
+    "max_delayed": (1, 1_000_000),
+}
+"""Smallest and largest value of each attribute that a queue's owner can set (CMQ's ranges)."""
+
+
+def check_range(field: str, value: object, low: int, high: int) -> int:
+    """``value`` if it is an integer within ``low .. high``.
+
+    Raises:
+        InvalidArgument: it is not.
+    """
+    if type(value) is not int or not low <= value <= high:
+        raise InvalidArgument(field, value, f"an integer from {low} to {high}")
+    return value
+
+
+def checked_attributes(base: QueueAttributes, changes: Mapping[str, object]) -> QueueAttributes:
+    """``base`` with ``changes`` made to it.
+
+    Raises:
+        InvalidArgument: an attribute is unknown or out of its range.
+    """
+    for name, value in changes.items():
+        limits = ATTRIBUTE_RANGES.get(name)
+        if limits is None:
+            raise InvalidArgument("attributes", name, f"one of {', '.join(ATTRIBUTE_RANGES)}")
+        check_range(name, value, *limits)
+    return msgspec.structs.replace(base, **changes)
+
+
+def checked_sizes(
+    queue: str,
+    bodies: list[bytes],
+    headers: list[Headers | None] | None,
+    max_message_bytes: int,
+    limits: Limits,
+) -> list[int]:
+    """The sizes of the bodies of a send.
+
+    Raises:
+        InvalidArgument: no body, too many, an empty one, or headers that do not fit.
+        MessageTooLarge: a body is over the queue's limit.
+        BatchTooLarge: a batch of several is over ``max_batch_bytes`` (one large message alone is allowed).
+    """
+    count = len(bodies)
+    if not 1 <= count <= limits.max_batch:
+        raise InvalidArgument("bodies", count, f"a batch of 1 to {limits.max_batch} messages")
+    sizes = [len(body) for body in bodies]
+    if max(sizes) > max_message_bytes or min(sizes) < 1:
+        for index, size in enumerate(sizes):
+            if not 1 <= size <= max_message_bytes:
+                raise MessageTooLarge(queue, index, size, max_message_bytes)
+    total = sum(sizes)
+    if headers is not None:
+        total += _checked_headers(headers, count, limits)
+    if total > limits.max_batch_bytes and count > 1:
+        raise BatchTooLarge(total, limits.max_batch_bytes)
+    return sizes
+
+
+def _checked_headers(headers: list[Headers | None], count: int, limits: Limits) -> int:
+    if len(headers) != count:
+        raise InvalidArgument("headers", len(headers), f"null, or one entry for each of the {count} bodies")
+    total = 0
+    for entry in headers:
+        if not entry:
+            continue
+        if len(entry) > limits.max_headers:
+            raise InvalidArgument("headers", len(entry), f"at most {limits.max_headers} headers a message")
+        size = headers_bytes(entry)
+        if size > limits.max_headers_bytes:
+            raise InvalidArgument(
+                "headers", size, f"at most {limits.max_headers_bytes} bytes of names and values a message"
+            )
+        total += size
+    return total
+
+
+def headers_bytes(headers: Headers) -> int:
+    """Bytes of names and values, as UTF-8."""
+    return sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())

@@ -1,0 +1,23 @@
+"""What a legal name is."""
+
+import re
+
+from cmqd.core.errors import InvalidArgument
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+
+
+def check_queue_name(name: str) -> str:
+    """``name`` if a queue may bear it.
+
+    Raises:
+        InvalidArgument: it is not 1-64 ASCII letters, digits, ``-`` or ``_``.
+    """
+    if _NAME.fullmatch(name) is None:
+        raise InvalidArgument("queue", name, "1 to 64 ASCII letters, digits, '-' or '_'")
+    return name
+
+
+def folded(name: str) -> str:
+    """The form in which two names that differ only in case are equal; such two cannot coexist."""
+    return name.lower()

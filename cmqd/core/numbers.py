@@ -1,0 +1,54 @@
+"""The broker's counters: message ids, leases, queue ids; none is ever used twice.
+
+Numbers are taken from blocks that a record reserves before the first of them is used; recovery starts where the
+reserved blocks end, so whatever a crash (or damage to the log's end) took away, its numbers stay unused.
+"""
+
+from cmqd_segment.records import NumbersReserved
+
+BLOCK = 1 << 20
+"""Numbers reserved at once: a record per million messages, and 2**44 restarts before 64 bits are used up."""
+JUMP = 1 << 40
+"""How far the counters leap when part of the log was lost: more than any log can hold."""
+
+
+class Numbers:
+    """Counters and how far they are reserved. Invariant: next <= until, for each."""
+
+    __slots__ = ("lease_until", "message_id_until", "next_lease", "next_message_id", "next_queue_id", "queue_id_until")
+
+    def __init__(self) -> None:
+        self.next_message_id = self.message_id_until = 1
+        self.next_lease = self.lease_until = 1
+        self.next_queue_id = self.queue_id_until = 1
+
+    def reserve(self, message_ids: int = 0, leases: int = 0, queue_ids: int = 0) -> NumbersReserved | None:
+        """The record to write (and apply) before this many more are used, or None if they are reserved already."""
+        short = (
+            self.next_message_id + message_ids > self.message_id_until
+            or self.next_lease + leases > self.lease_until
+            or self.next_queue_id + queue_ids > self.queue_id_until
+        )
+        if not short:
+            return None
+        return NumbersReserved(
+            self.next_message_id + BLOCK,
+            self.next_lease + BLOCK,
+            self.next_queue_id + 1024,
+        )
+
+    def jump(self) -> NumbersReserved:
+        """The record that reserves far beyond anything a lost part of the log can have used."""
+        return NumbersReserved(self.message_id_until + JUMP, self.lease_until + JUMP, self.queue_id_until + JUMP)
+
+    def apply(self, record: NumbersReserved) -> None:
+        """Take a reservation over."""
+        self.message_id_until = max(self.message_id_until, record.message_id_until)
+        self.lease_until = max(self.lease_until, record.lease_until)
+        self.queue_id_until = max(self.queue_id_until, record.queue_id_until)
+
+    def skip_reserved(self) -> None:
+        """After recovery: start where the reserved blocks end."""
+        self.next_message_id = self.message_id_until
+        self.next_lease = self.lease_until
+        self.next_queue_id = self.queue_id_until

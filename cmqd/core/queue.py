@@ -1,0 +1,80 @@
+"""One queue: its index, the bodies of it that are in memory, and who waits at it."""
+
+import msgspec
+
+from cmqd.core.index import QueueIndex
+from cmqd.core.waiters import WaitingLine
+from cmqd.core.window import Window
+
+
+class Queue:
+    """A queue's state; the rules are in the broker's operations, the facts in ``index``."""
+
+    __slots__ = (
+        "account",
+        "created_ms",
+        "expiry_due_ms",
+        "index",
+        "line",
+        "modified_ms",
+        "name",
+        "overflow_reading",
+        "queue_id",
+        "read_wanted",
+        "reading",
+        "slice_lsn",
+        "window",
+    )
+
+    def __init__(self, account: str, name: str, created_ms: int, index: QueueIndex) -> None:
+        self.account = account
+        self.name = name
+        self.queue_id = index.queue_id
+        self.created_ms = created_ms
+        self.modified_ms = created_ms
+        self.index = index
+        self.window = Window()
+        self.line = WaitingLine()
+        self.reading = False
+        """A page-in for receives is under way."""
+        self.read_wanted = False
+        """It stands in the line for a page-in."""
+        self.overflow_reading = False
+        """A page-in of overflow delays is under way."""
+        self.expiry_due_ms: int | None = None
+        """When the floor of retention is next looked at; None = nothing to expire."""
+        self.slice_lsn = 0
+        """LSN of the checkpoint slice it came from: recovery skips older records."""
+
+    def __repr__(self) -> str:
+        index = self.index
+        return (
+            f"<Queue {self.account}/{self.name} id={self.queue_id} active={index.active_count} "
+            f"in_flight={index.in_flight_count} delayed={index.delayed_count + index.overflow_count} "
+            f"waiting={len(self.line)}>"
+        )
+
+    def attributes(self) -> dict[str, int]:
+        """What its owner can set."""
+        return msgspec.structs.asdict(self.index.attributes)
+
+    def counts(self) -> dict[str, int]:
+        """How many messages are in each state; exact, and O(1) in messages."""
+        index = self.index
+        return {
+            "active": index.active_count,
+            "in_flight": index.in_flight_count,
+            "delayed": index.delayed_count + index.overflow_count,
+            "damaged": len(index.damaged),
+            "waiting_receives": len(self.line),
+        }
+
+    def facts(self) -> dict[str, int | None]:
+        """What its owner can only read; times in ms. The oldest message's is exact to a grain (100 ms and up)."""
+        index = self.index
+        oldest = next(iter(index.live)) if index.live_count else None
+        return {
+            "created_ms": self.created_ms,
+            "modified_ms": self.modified_ms,
+            "oldest_message_ms": None if oldest is None else index.steps.sent_at(oldest),
+        }

@@ -1,0 +1,242 @@
+"""Receiving: taking messages, serving those who wait, and paging bodies in from the log.
+
+A receive is answered from memory, or it stands in the queue's line until it can be: because nothing is active, or
+because the body at the head must be read first. Leases are made only when the bodies are there, so a receive that is
+cancelled or whose connection died while it waited leaves nothing behind. Nobody overtakes: the line is served in order,
+from the head of the queue.
+"""
+
+from collections.abc import Sequence
+
+from cmqd.core.errors import TooManyInFlight
+from cmqd.core.limits import check_range
+from cmqd.core.outcome import WAITING, Outcome, PageRead, ReceivedMessage, Waiting, Woken
+from cmqd.core.queue import Queue
+from cmqd.core.state import BrokerState
+from cmqd.core.waiters import Waiter
+from cmqd.core.window import cost
+from cmqd_segment.records import AnyRecord, MessagesExpired, MessagesReceived, Runs, StoredMessage, last_of, pack_runs
+
+
+class Receiving(BrokerState):
+    """The receiving part of the broker."""
+
+    def receive(
+        self,
+        account: str,
+        name: str,
+        waiter_id: int,
+        max_messages: int,
+        wait_ms: int | None,
+        visibility_timeout_ms: int | None,
+        now_ms: int,
+    ) -> Outcome[list[ReceivedMessage] | Waiting]:
+        """Take up to ``max_messages`` active messages: what there is, at once, or what comes first within the wait.
+
+        ``waiter_id`` names this receive to :meth:`cancel_receive` and in ``Outcome.woken`` if the reply is WAITING
+        (which it may be without any wait, while bodies are read from the log).
+
+        Raises:
+            QueueNotFound, InvalidArgument, TooManyInFlight.
+        """
+        queue = self.queue(account, name)
+        index = queue.index
+        limits = self.limits
+        if not 1 <= max_messages <= limits.max_batch:
+            check_range("max_messages", max_messages, 1, limits.max_batch)
+        if wait_ms is None:
+            wait_ms = index.attributes.polling_wait_ms
+        elif not 0 <= wait_ms <= limits.max_wait_ms:
+            check_range("wait_ms", wait_ms, 0, limits.max_wait_ms)
+        if visibility_timeout_ms is None:
+            visibility_timeout_ms = index.attributes.visibility_timeout_ms
+        else:
+            low, high = limits.min_visibility_timeout_ms, limits.max_visibility_timeout_ms
+            check_range("visibility_timeout_ms", visibility_timeout_ms, low, high)
+        if index.in_flight_count >= limits.max_in_flight:
+            raise TooManyInFlight(name, limits.max_in_flight)
+
+        records: list[AnyRecord] = []
+        reads: list[PageRead] = []
+        if index.active_count and not queue.line:
+            messages = self._take(queue, max_messages, visibility_timeout_ms, records, now_ms)
+            if messages:
+                if queue.window.cold:
+                    self._read_ahead(queue, reads)
+                return Outcome(messages, records, reads=reads)
+        if not wait_ms and not index.active_count:
+            return Outcome([], records)
+        deadline_ms = now_ms + wait_ms
+        waiter = Waiter(
+            waiter_id, queue.queue_id, max_messages, visibility_timeout_ms, deadline_ms, overdue=not wait_ms
+        )
+        self._waiters[waiter_id] = waiter
+        queue.line.add(waiter)
+        if wait_ms:
+            self._wait_buckets.bucket(deadline_ms, queue.queue_id).append(waiter_id)
+            self._wait_buckets.size += 1
+        if index.active_count:
+            self._want_page(queue, reads)
+        return Outcome(WAITING, records, reads=reads)
+
+    def cancel_receive(self, waiter_id: int) -> bool:
+        """Forget a waiting receive or peek; False if it was answered already (or never waited)."""
+        waiter = self._waiters.pop(waiter_id, None)
+        if waiter is None:
+            for read_id, peek in self._peeks.items():
+                if peek.waiter_id == waiter_id:
+                    del self._peeks[read_id]
+                    return True
+            return False
+        self.queues[waiter.queue_id].line.remove(waiter_id)
+        return True
+
+    def _take(
+        self, queue: Queue, most: int, visibility_timeout_ms: int, records: list[AnyRecord], now_ms: int
+    ) -> list[ReceivedMessage] | None:
+        """Receive from memory what the head of the queue has there; None if its first body must be read first."""
+        index = queue.index
+        in_window = queue.window.messages
+        retention_ms = index.attributes.retention_ms
+        while index.active_count:
+            first = index.first_active()
+            head = in_window.get(first)
+            if head is None:
+                return None
+            if head.enqueue_ms + retention_ms > now_ms:
+                break
+            expired = MessagesExpired(index.queue_id, first + 1)
+            self._apply_floor(expired)
+            records.append(expired)
+        else:
+            return None
+        count = min(most, index.active_count, self.limits.max_in_flight - index.in_flight_count)
+        if count <= 0:
+            return None
+        positions: Sequence[int]
+        if count == 1 or index.active.contains_range(first, first + count):
+            positions = range(first, first + count)
+        else:
+            positions = index.active_from(first, count)
+        size = taken = 0
+        for position in positions:
+            message = in_window.get(position)
+            if message is None:
+                break
+            size += len(message.body)
+            if message.headers:
+                size += cost(message)
+            if size > self.limits.max_batch_bytes and taken:
+                break
+            taken += 1
+        if taken < count:
+            positions = positions[:taken]
+        numbers = self.numbers
+        first_lease = numbers.next_lease
+        if first_lease + taken > numbers.lease_until:
+            self._reserve(records, leases=taken)
+        numbers.next_lease = first_lease + taken
+        deadline_ms = now_ms + visibility_timeout_ms
+        runs = [positions.start, taken] if isinstance(positions, range) else pack_runs(positions)
+        record = MessagesReceived(index.queue_id, runs, first_lease, now_ms, deadline_ms)
+        held = index.apply_received(record)
+        index.head = positions[-1] + 1
+        records.append(record)
+        messages = self._budget.take(index.queue_id, queue.window, positions)
+        return [
+            ReceivedMessage(
+                message.message_id,
+                handle,
+                message.body,
+                message.enqueue_ms,
+                lease.first_receive_ms,
+                deadline_ms,
+                lease.receive_count,
+                message.headers,
+            )
+            for message, lease, handle in zip(messages, held, self.handles.handles(first_lease, taken), strict=True)
+        ]
+
+    def _serve(
+        self, queue: Queue, records: list[AnyRecord], woken: list[Woken], reads: list[PageRead], now_ms: int
+    ) -> None:
+        """Give active messages to waiting receives, in order of their arrival."""
+        line = queue.line
+        index = queue.index
+        while line and index.active_count:
+            waiter = line.first()
+            messages = self._take(queue, waiter.max_messages, waiter.visibility_timeout_ms, records, now_ms)
+            if not messages:
+                if index.active_count and index.in_flight_count < self.limits.max_in_flight:
+                    self._want_page(queue, reads)
+                break
+            line.remove(waiter.waiter_id)
+            del self._waiters[waiter.waiter_id]
+            woken.append(Woken(waiter.waiter_id, messages))
+        if not index.active_count:
+            self._answer_overdue(queue, woken)
+        elif queue.window.cold:
+            self._read_ahead(queue, reads)
+
+    def _answer_overdue(self, queue: Queue, woken: list[Woken]) -> None:
+        for waiter in queue.line.take_overdue():
+            del self._waiters[waiter.waiter_id]
+            woken.append(Woken(waiter.waiter_id, []))
+
+    def _want_page(self, queue: Queue, reads: list[PageRead]) -> None:
+        """The head's body is not in memory: read it, and what follows it."""
+        if queue.reading:
+            return
+        index = queue.index
+        in_window = queue.window.messages
+        positions = index.active_from(index.first_active(), self.limits.page_messages)
+        complete = len(positions) < self.limits.page_messages
+        if in_window:
+            positions = [position for position in positions if position not in in_window]
+        if positions:
+            self._start_read(queue, positions, complete, reads)
+
+    def _read_ahead(self, queue: Queue, reads: list[PageRead]) -> None:
+        """Keep a cold queue's window filled ahead of its receivers."""
+        window = queue.window
+        page = self.limits.page_messages
+        if queue.reading or len(window.messages) > page // 2:
+            return
+        if not self._budget.has_room(queue.queue_id, self.limits.page_bytes):
+            return
+        positions = queue.index.active_from(max(window.paged_until, queue.index.head), page)
+        if not positions:
+            window.cold = False
+            return
+        self._start_read(queue, positions, len(positions) < page, reads)
+
+    def _start_read(self, queue: Queue, positions: list[int], complete: bool, reads: list[PageRead]) -> None:
+        if len(self._reads) >= self.limits.max_reads:
+            if not queue.read_wanted:
+                queue.read_wanted = True
+                self._read_line.append(queue.queue_id)
+            return
+        window = queue.window
+        window.paged_until = max(window.paged_until, positions[-1] + 1)
+        if complete:
+            # All that is active is in memory or in this read: what is sent from now on joins on to it.
+            window.cold = False
+        queue.reading = True
+        read = self._page_read(queue, positions, self.limits.page_bytes)
+        self._reads[read.read_id] = (queue.queue_id, read)
+        reads.append(read)
+
+    def _page_arrived(self, queue: Queue, read: PageRead, messages: Sequence[StoredMessage], missing: Runs) -> int:
+        queue.reading = False
+        index, window, budget = queue.index, queue.window, self._budget
+        active = index.active
+        for message in messages:
+            # What was received, cleared or expired meanwhile is not wanted any more.
+            if message.position in active and message.position not in window.messages:
+                budget.keep(queue.queue_id, window, message)
+        last_wanted = last_of(read.positions)
+        last_settled = max(messages[-1].position if messages else -1, last_of(missing))
+        if last_settled < last_wanted and last_settled >= 0:
+            window.cold = True
+            window.paged_until = min(window.paged_until, last_settled + 1)
+        return index.set_damaged(missing) if missing else 0

@@ -1,0 +1,223 @@
+"""Recovery: the index from a checkpoint and the records after it; and the checkpoint itself."""
+
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+
+from pyroaring import BitMap64
+
+from cmqd.core.index import InFlight, QueueIndex
+from cmqd.core.queue import Queue
+from cmqd.core.state import BrokerState
+from cmqd_segment.checkpoint import (
+    AnyPart,
+    CheckpointEnd,
+    CheckpointHeader,
+    HistorySlice,
+    LeasesSlice,
+    QueueSlice,
+    SessionsSlice,
+)
+from cmqd_segment.records import (
+    AnyRecord,
+    DelaysScheduled,
+    LeasesEnded,
+    MessagesActivated,
+    MessagesDeleted,
+    MessagesExpired,
+    MessagesReceived,
+    MessagesReleased,
+    MessagesSent,
+    NumbersReserved,
+    QueueAttributesSet,
+    QueueCleared,
+    QueueCreated,
+    VisibilityChanged,
+)
+from cmqd_segment.records import QueueDeleted as QueueDeletedRecord
+
+LEASES_A_PART = 2000
+CHUNKS_A_PART = 64
+SESSIONS_A_PART = 64
+"""Each part of a checkpoint is made in about 2 ms at most, so that the loop can serve others in between."""
+
+
+class Recovery(BrokerState):
+    """The part of the broker that restores and saves its index."""
+
+    def checkpoint(self, last_lsn: Callable[[], int], now_ms: int) -> Iterator[AnyPart]:
+        """The parts of a checkpoint, made one by one; other operations may run in between.
+
+        ``last_lsn`` tells the LSN of the newest row that records were appended to: what the part made next is true for.
+        """
+        start_lsn = end_lsn = last_lsn()
+        parts = 1
+        numbers = self.numbers
+        yield CheckpointHeader(start_lsn, now_ms, numbers.message_id_until, numbers.lease_until, numbers.queue_id_until)
+        for queue_id in list(self.queues):
+            queue = self.queues.get(queue_id)
+            if queue is not None:
+                end_lsn = last_lsn()
+                for part in self._queue_parts(queue, end_lsn):
+                    parts += 1
+                    yield part
+        keys = self.sessions.keys()
+        for at in range(0, len(keys), SESSIONS_A_PART):
+            end_lsn = last_lsn()
+            parts += 1
+            yield SessionsSlice(end_lsn, self.sessions.packed(keys[at : at + SESSIONS_A_PART]))
+        yield CheckpointEnd(end_lsn, parts)
+
+    def _queue_parts(self, queue: Queue, lsn: int) -> Iterator[AnyPart]:
+        """All of one queue as it is when the first part is asked for."""
+        index = queue.index
+        # Copies of references: leases are frozen, so the parts made later still show this moment.
+        leases = [item for item in index.in_flight.items() if item[1].position >= index.floor]
+        history = index.history.entries()
+        delayed = self._delay_buckets.of_queue(queue.queue_id) if index.delayed_count else []
+        step_positions, step_starts, step_ends = index.steps.packed()
+        yield QueueSlice(
+            lsn,
+            queue.queue_id,
+            queue.account,
+            queue.name,
+            index.attributes,
+            queue.created_ms,
+            queue.modified_ms,
+            index.next_position,
+            index.floor,
+            index.last_enqueue_ms,
+            index.live.serialize(),
+            # What is damaged is active for whoever reads the log anew: it may have been repaired.
+            (index.active | index.damaged).serialize(),
+            index.overflow.serialize(),
+            [(due_ms, positions.tobytes()) for due_ms, positions in delayed],
+            step_positions,
+            step_starts,
+            step_ends,
+        )
+        for at in range(0, len(leases), LEASES_A_PART):
+            yield LeasesSlice(
+                queue.queue_id,
+                [
+                    (lease, one.position, one.deadline_ms, one.receive_count, one.first_receive_ms)
+                    for lease, one in leases[at : at + LEASES_A_PART]
+                ],
+            )
+        for at in range(0, len(history), CHUNKS_A_PART):
+            yield HistorySlice(queue.queue_id, history[at : at + CHUNKS_A_PART])
+
+    def load(self, part: AnyPart) -> None:
+        """Take back a part of a checkpoint; all of them come before the first :meth:`replay`."""
+        match part:
+            case CheckpointHeader():
+                self.numbers.message_id_until = part.message_id_until
+                self.numbers.lease_until = part.lease_until
+                self.numbers.queue_id_until = part.queue_id_until
+            case QueueSlice():
+                self._load_queue(part)
+            case LeasesSlice():
+                index = self.queues[part.queue_id].index
+                for lease, position, deadline_ms, receive_count, first_receive_ms in part.leases:
+                    index.in_flight[lease] = InFlight(position, deadline_ms, receive_count, first_receive_ms)
+                    index.lease_buckets.bucket(deadline_ms, part.queue_id).extend((lease, 1))
+                    index.lease_buckets.size += 2
+            case HistorySlice():
+                history = self.queues[part.queue_id].index.history
+                for first_position, content in part.entries:
+                    history.load(first_position, content)
+            case SessionsSlice():
+                self.sessions.load(part.lsn, part.sessions)
+            case CheckpointEnd():
+                self._checkpoint_end_lsn = part.lsn
+
+    def _load_queue(self, part: QueueSlice) -> None:
+        index = QueueIndex(part.queue_id, part.attributes, self._lease_buckets, self._delay_buckets)
+        index.next_position = part.next_position
+        index.floor = part.floor
+        index.last_enqueue_ms = part.last_enqueue_ms
+        index.live = BitMap64.deserialize(part.live)
+        index.live_count = len(index.live)
+        index.active = BitMap64.deserialize(part.active)
+        index.active_count = len(index.active)
+        index.overflow = BitMap64.deserialize(part.overflow)
+        index.overflow_count = len(index.overflow)
+        for due_ms, packed in part.delayed:
+            positions = array("Q", packed)
+            still = [position for position in positions if position in index.live and position not in index.active]
+            index.delayed.update(still)
+            self._delay_buckets.bucket(due_ms, part.queue_id).extend(still)
+            self._delay_buckets.size += len(still)
+        index.delayed_count = len(index.delayed)
+        index.steps.load(part.step_positions, part.step_starts, part.step_ends)
+        queue = Queue(part.account, part.name, part.created_ms, index)
+        queue.modified_ms = part.modified_ms
+        queue.slice_lsn = part.lsn
+        self._add(queue)
+
+    def replay(self, record: AnyRecord, lsn: int) -> None:
+        """Apply a record of the log in recovery, unless the checkpoint slice of its queue covers it already.
+
+        Raises:
+            ValueError: the record belongs to a queue that the log does not know: records before it are missing.
+        """
+        if isinstance(record, NumbersReserved):
+            self.numbers.apply(record)
+            return
+        queue = self.queues.get(record.queue_id)
+        if isinstance(record, QueueCreated):
+            if queue is None:
+                self._apply_created(record)
+            return
+        if queue is None:
+            if lsn <= self._checkpoint_end_lsn:
+                # Deleted while the checkpoint was taken, before its slice came up.
+                return
+            raise ValueError(f"row {lsn} has a {type(record).__name__} of unknown queue {record.queue_id}")
+        covered = lsn <= queue.slice_lsn
+        index = queue.index
+        match record:
+            case MessagesSent():
+                if not covered:
+                    self._apply_sent(queue, record, lsn)
+                elif record.session and record.sequence:
+                    self._note_session(queue.account, record, lsn)
+            case _ if covered:
+                pass
+            case MessagesReceived():
+                index.apply_received(record)
+            case MessagesDeleted():
+                index.apply_deleted(record)
+            case LeasesEnded() | MessagesReleased():
+                index.apply_returned(record)
+            case VisibilityChanged():
+                index.apply_visibility(record)
+            case MessagesActivated():
+                index.apply_activated(record)
+            case DelaysScheduled():
+                index.apply_scheduled(record)
+            case QueueCleared() | MessagesExpired():
+                self._apply_floor(record)
+            case QueueAttributesSet():
+                self._apply_attributes(record)
+            case QueueDeletedRecord():
+                self._apply_queue_deleted(record)
+
+    def recovered(self, *, lost: bool = False) -> Sequence[AnyRecord]:
+        """Recovery is over: numbers start beyond all that may have been used, bodies are in the log alone.
+
+        ``lost``: part of the log was set aside, so the numbers leap. Returns records to append before anything else.
+        """
+        records: list[AnyRecord] = []
+        if lost:
+            record = self.numbers.jump()
+            self.numbers.apply(record)
+            records.append(record)
+        self.numbers.skip_reserved()
+        for queue in self.queues.values():
+            queue.window.cold = bool(queue.index.live_count)
+            queue.index.head = queue.index.floor
+            queue.expiry_due_ms = None
+            self._schedule_expiry(queue)
+        if len(self.sessions):
+            self._sessions_due_ms = 0
+        return records

@@ -1,0 +1,79 @@
+"""What the holder of a receipt handle can do: delete, change visibility, hand back."""
+
+from collections.abc import Sequence
+
+from cmqd.core.errors import InvalidArgument
+from cmqd.core.limits import check_range
+from cmqd.core.outcome import HandleFailure, HandlesDone, Outcome, PageRead, Woken
+from cmqd.core.queue import Queue
+from cmqd.core.receiving import Receiving
+from cmqd_segment.records import AnyRecord, MessagesDeleted, MessagesReleased, VisibilityChanged, runs_of
+
+
+class Settling(Receiving):
+    """The settling part of the broker."""
+
+    def delete(self, account: str, name: str, handles: list[int], now_ms: int) -> Outcome[HandlesDone]:
+        """Delete received messages; the failures list the handles that are not valid (any more), the rest is done."""
+        queue = self.queue(account, name)
+        index = queue.index
+        leases, failures = self._leases(queue, handles, now_ms)
+        if not leases:
+            return Outcome(HandlesDone(failures))
+        in_flight = index.in_flight
+        positions = [in_flight[lease].position for lease in leases]
+        record = MessagesDeleted(index.queue_id, runs_of(positions), runs_of(leases), now_ms)
+        index.apply_deleted(record)
+        return Outcome(HandlesDone(failures), [record])
+
+    def change_visibility(
+        self, account: str, name: str, handles: list[int], visibility_timeout_ms: int, now_ms: int
+    ) -> Outcome[HandlesDone]:
+        """Hide received messages until ``visibility_timeout_ms`` from now (cut at their retention); 0 = hand back."""
+        check_range("visibility_timeout_ms", visibility_timeout_ms, 0, self.limits.max_visibility_timeout_ms)
+        if not visibility_timeout_ms:
+            return self.release(account, name, handles, True, now_ms)
+        queue = self.queue(account, name)
+        index = queue.index
+        leases, failures = self._leases(queue, handles, now_ms)
+        if not leases:
+            return Outcome(HandlesDone(failures))
+        oldest = min(index.in_flight[lease].position for lease in leases)
+        deadline_ms = max(now_ms, min(now_ms + visibility_timeout_ms, index.expires_ms(oldest)))
+        record = VisibilityChanged(index.queue_id, runs_of(leases), deadline_ms)
+        index.apply_visibility(record)
+        return Outcome(HandlesDone(failures, deadline_ms), [record])
+
+    def release(self, account: str, name: str, handles: list[int], counted: bool, now_ms: int) -> Outcome[HandlesDone]:
+        """Hand received messages back: active at once. Not ``counted``: as if they had not been received."""
+        queue = self.queue(account, name)
+        leases, failures = self._leases(queue, handles, now_ms)
+        if not leases:
+            return Outcome(HandlesDone(failures))
+        record = MessagesReleased(queue.queue_id, runs_of(leases), counted)
+        queue.index.apply_returned(record)
+        records: list[AnyRecord] = [record]
+        woken: list[Woken] = []
+        reads: list[PageRead] = []
+        self._serve(queue, records, woken, reads, now_ms)
+        return Outcome(HandlesDone(failures, now_ms), records, woken=woken, reads=reads)
+
+    def _leases(self, queue: Queue, handles: list[int], now_ms: int) -> tuple[list[int], Sequence[HandleFailure]]:
+        """The distinct leases that the handles stand for, and the handles that stand for none."""
+        if not 1 <= len(handles) <= self.limits.max_batch:
+            raise InvalidArgument("receipt_handles", len(handles), f"1 to {self.limits.max_batch} handles")
+        index = queue.index
+        lease_of = self.handles.lease
+        leases: dict[int, None] = {}
+        failures: list[HandleFailure] = []
+        for handle in handles:
+            lease = lease_of(handle)
+            if index.lease(lease, now_ms) is None or lease in leases:
+                text = (
+                    f"receipt handle {handle} is not valid in queue {queue.name!r}: the message was deleted, handed"
+                    " back or received again, or its visibility timeout passed"
+                )
+                failures.append(HandleFailure(handle, text))
+            else:
+                leases[lease] = None
+        return list(leases), failures

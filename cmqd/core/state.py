@@ -1,0 +1,176 @@
+"""What the operations share: the queues by id and name, the numbers, the agenda of times, and how facts are applied.
+
+Every change of a fact goes through the ``_apply_*`` methods here (and those of :class:`~cmqd.core.index.QueueIndex`),
+live and in recovery alike.
+"""
+
+from collections import deque
+from heapq import heappush
+
+import msgspec
+
+from cmqd.core.deadlines import DeadlineBuckets
+from cmqd.core.errors import QueueNotFound
+from cmqd.core.index import QueueIndex
+from cmqd.core.limits import Limits
+from cmqd.core.names import folded
+from cmqd.core.numbers import Numbers
+from cmqd.core.outcome import PageRead, QueueInfo
+from cmqd.core.queue import Queue
+from cmqd.core.receipts import HandleKey, ReceiptHandles
+from cmqd.core.sessions import Sessions
+from cmqd.core.waiters import Waiter
+from cmqd.core.window import WindowBudget
+from cmqd_segment.records import (
+    AnyRecord,
+    MessagesExpired,
+    MessagesSent,
+    QueueAttributesSet,
+    QueueCleared,
+    QueueCreated,
+    StoredMessage,
+    pack_runs,
+)
+from cmqd_segment.records import QueueDeleted as QueueDeletedRecord
+
+LEASE_BUCKET_MS = 100
+"""How late a message may come back after its visibility timeout."""
+DELAY_BUCKET_MS = 20
+"""How late a delayed message may become active; spec: within 100 ms, page-in and commit included."""
+WAIT_BUCKET_MS = 10
+SESSION_SWEEP_MS = 10_000
+
+
+class PendingPeek(msgspec.Struct, gc=False):
+    """A peek that waits for bodies."""
+
+    waiter_id: int
+    queue_id: int
+    positions: list[int]
+    found: dict[int, StoredMessage]
+
+
+class BrokerState:
+    """State of the broker; :class:`cmqd.core.broker.Broker` is the whole."""
+
+    def __init__(self, handle_key: HandleKey, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self.numbers = Numbers()
+        self.handles = ReceiptHandles(handle_key)
+        self.sessions = Sessions(self.limits)
+        self.queues: dict[int, Queue] = {}
+        """By id."""
+        self._names: dict[str, dict[str, Queue]] = {}
+        """By account and name."""
+        self._folded: dict[str, dict[str, Queue]] = {}
+        """By account and case-folded name."""
+        self._lease_buckets = DeadlineBuckets(LEASE_BUCKET_MS)
+        self._delay_buckets = DeadlineBuckets(DELAY_BUCKET_MS)
+        self._wait_buckets = DeadlineBuckets(WAIT_BUCKET_MS)
+        self._expiries: list[tuple[int, int]] = []
+        """Heap of (time, queue id): when a queue's floor of retention is next looked at."""
+        self._sessions_due_ms: int | None = None
+        self._waiters: dict[int, Waiter] = {}
+        self._budget = WindowBudget(self.limits.window_bytes)
+        self._next_read_id = 1
+        self._reads: dict[int, tuple[int, PageRead]] = {}
+        """Page-ins for receives under way: (queue id, what was asked), by read id."""
+        self._overflow_reads: dict[int, int] = {}
+        """Page-ins of overflow delays: queue id by read id."""
+        self._peeks: dict[int, PendingPeek] = {}
+        self._read_line: deque[int] = deque()
+        """Queues that want a page-in while ``max_reads`` are under way."""
+        self._checkpoint_end_lsn = 0
+
+    def queue(self, account: str, name: str) -> Queue:
+        """The queue of that name.
+
+        Raises:
+            QueueNotFound: there is none.
+        """
+        try:
+            return self._names[account][name]
+        except KeyError:
+            raise QueueNotFound(name) from None
+
+    def live_in(self, queue_id: int, first: int, stop: int) -> int:
+        """How many messages at positions ``first .. stop-1`` of a queue are still wanted; 0 if the queue is gone."""
+        queue = self.queues.get(queue_id)
+        return queue.index.live.range_cardinality(first, stop) if queue is not None else 0
+
+    def _info(self, queue: Queue, created: bool = False) -> QueueInfo:
+        return QueueInfo(queue.name, queue.queue_id, queue.attributes(), queue.counts(), queue.facts(), created)
+
+    def _page_read(self, queue: Queue, positions: list[int], max_bytes: int) -> PageRead:
+        read = PageRead(self._next_read_id, queue.queue_id, pack_runs(positions), max_bytes)
+        self._next_read_id += 1
+        return read
+
+    def _reserve(self, records: list[AnyRecord], message_ids: int = 0, leases: int = 0, queue_ids: int = 0) -> None:
+        record = self.numbers.reserve(message_ids, leases, queue_ids)
+        if record is not None:
+            self.numbers.apply(record)
+            records.append(record)
+
+    def _schedule_expiry(self, queue: Queue) -> None:
+        first_end_ms = queue.index.steps.first_end_ms()
+        if first_end_ms is None:
+            queue.expiry_due_ms = None
+            return
+        due_ms = first_end_ms + queue.index.attributes.retention_ms
+        if queue.expiry_due_ms is None or due_ms < queue.expiry_due_ms:
+            queue.expiry_due_ms = due_ms
+            heappush(self._expiries, (due_ms, queue.queue_id))
+
+    def _add(self, queue: Queue) -> None:
+        self.queues[queue.queue_id] = queue
+        self._names.setdefault(queue.account, {})[queue.name] = queue
+        self._folded.setdefault(queue.account, {})[folded(queue.name)] = queue
+
+    def _apply_created(self, record: QueueCreated) -> Queue:
+        index = QueueIndex(record.queue_id, record.attributes, self._lease_buckets, self._delay_buckets)
+        queue = Queue(record.account, record.name, record.created_ms, index)
+        self._add(queue)
+        return queue
+
+    def _apply_queue_deleted(self, record: QueueDeletedRecord) -> None:
+        queue = self.queues.pop(record.queue_id)
+        del self._names[queue.account][queue.name]
+        del self._folded[queue.account][folded(queue.name)]
+        self._budget.clear(queue.queue_id, queue.window)
+
+    def _apply_attributes(self, record: QueueAttributesSet) -> None:
+        queue = self.queues[record.queue_id]
+        queue.index.attributes = record.attributes
+        queue.modified_ms = record.modified_ms
+
+    def _apply_floor(self, record: QueueCleared | MessagesExpired) -> None:
+        queue = self.queues[record.queue_id]
+        queue.index.apply_floor(record.floor)
+        if queue.index.live_count:
+            self._budget.drop_below(queue.queue_id, queue.window, record.floor)
+        else:
+            self._budget.clear(queue.queue_id, queue.window)
+
+    def _apply_sent(self, queue: Queue, record: MessagesSent, lsn: int = 0) -> None:
+        index = queue.index
+        if index.apply_sent(record):
+            if len(index.steps) % 64 == 0:
+                index.steps.drop_below(next(iter(index.live)))
+            if queue.expiry_due_ms is None:
+                self._schedule_expiry(queue)
+        if record.session and record.sequence:
+            self._note_session(queue.account, record, lsn)
+
+    def _note_session(self, account: str, record: MessagesSent, lsn: int) -> None:
+        self.sessions.note(
+            account,
+            record.session,
+            record.sequence,
+            record.first_message_id,
+            len(record.sizes),
+            record.enqueue_ms,
+            lsn,
+        )
+        if self._sessions_due_ms is None:
+            self._sessions_due_ms = record.enqueue_ms + SESSION_SWEEP_MS

@@ -1,0 +1,157 @@
+"""What time brings: ends of waits, leases and delays, and expiry; in bounded slices."""
+
+from collections.abc import Sequence
+from heapq import heappop
+
+from cmqd.core.outcome import Outcome, PageRead, Woken
+from cmqd.core.queue import Queue
+from cmqd.core.receiving import Receiving
+from cmqd.core.state import SESSION_SWEEP_MS
+from cmqd_segment.records import (
+    AnyRecord,
+    DelaysScheduled,
+    LeasesEnded,
+    MessagesActivated,
+    MessagesExpired,
+    Runs,
+    StoredMessage,
+    pack_runs,
+    runs_of,
+)
+
+
+class Ticking(Receiving):
+    """The part of the broker that time drives."""
+
+    def next_deadline_ms(self) -> int | None:
+        """When :meth:`tick` has something to do next; a time that has passed means that more work is waiting."""
+        times = (
+            self._lease_buckets.next_due_ms(),
+            self._delay_buckets.next_due_ms(),
+            self._wait_buckets.next_due_ms(),
+            self._expiries[0][0] if self._expiries else None,
+            self._sessions_due_ms,
+        )
+        return min((time for time in times if time is not None), default=None)
+
+    def tick(self, now_ms: int) -> Outcome[None]:
+        """Do what is due: end waits and leases, activate delayed messages, expire old ones. A bounded slice of it:
+        call again while :meth:`next_deadline_ms` is not in the future.
+        """
+        records: list[AnyRecord] = []
+        woken: list[Woken] = []
+        reads: list[PageRead] = []
+        self._tick_waits(woken, now_ms)
+        self._tick_leases(records, woken, reads, now_ms)
+        self._tick_delays(records, woken, reads, now_ms)
+        self._tick_expiries(records, woken, reads, now_ms)
+        if self._sessions_due_ms is not None and self._sessions_due_ms <= now_ms:
+            self.sessions.expire(now_ms)
+            self._sessions_due_ms = now_ms + SESSION_SWEEP_MS if len(self.sessions) else None
+        return Outcome(None, records, woken=woken, reads=reads)
+
+    def _tick_waits(self, woken: list[Woken], now_ms: int) -> None:
+        due = self._wait_buckets.take_due(now_ms, self.limits.tick_items)
+        if due is None:
+            return
+        queue_id, waiter_ids = due
+        queue = self.queues.get(queue_id)
+        for waiter_id in waiter_ids:
+            waiter = self._waiters.get(waiter_id)
+            if waiter is None or queue is None:
+                continue
+            if queue.index.active_count and queue.reading:
+                queue.line.set_overdue(waiter)
+            else:
+                queue.line.remove(waiter_id)
+                del self._waiters[waiter_id]
+                woken.append(Woken(waiter_id, []))
+
+    def _tick_leases(self, records: list[AnyRecord], woken: list[Woken], reads: list[PageRead], now_ms: int) -> None:
+        due = self._lease_buckets.take_due(now_ms, self.limits.tick_items)
+        if due is None:
+            return
+        queue_id, pairs = due
+        queue = self.queues.get(queue_id)
+        if queue is None:
+            return
+        index = queue.index
+        in_flight = index.in_flight
+        ended: list[int] = []
+        for at in range(0, len(pairs), 2):
+            first = pairs[at]
+            for lease in range(first, first + pairs[at + 1]):
+                held = in_flight.get(lease)
+                if held is None or held.deadline_ms > now_ms:
+                    continue
+                if held.position < index.floor:
+                    del in_flight[lease]
+                else:
+                    ended.append(lease)
+        if ended:
+            record = LeasesEnded(queue_id, runs_of(ended))
+            index.apply_returned(record)
+            records.append(record)
+            self._serve(queue, records, woken, reads, now_ms)
+
+    def _tick_delays(self, records: list[AnyRecord], woken: list[Woken], reads: list[PageRead], now_ms: int) -> None:
+        due = self._delay_buckets.take_due(now_ms, self.limits.tick_items)
+        if due is None:
+            return
+        queue_id, positions = due
+        queue = self.queues.get(queue_id)
+        if queue is None:
+            return
+        runs = queue.index.due_delays(iter(positions))
+        if runs:
+            record = MessagesActivated(queue_id, runs)
+            queue.index.apply_activated(record)
+            records.append(record)
+            self._serve(queue, records, woken, reads, now_ms)
+        self._tick_overflow(queue, reads)
+
+    def _tick_overflow(self, queue: Queue, reads: list[PageRead]) -> None:
+        """Places among the delayed are free: look up the due times of those that wait for one."""
+        index = queue.index
+        free = index.attributes.max_delayed - index.delayed_count
+        if not index.overflow_count or queue.overflow_reading or free <= 0:
+            return
+        positions = index.overflow_from(0, min(free, self.limits.page_messages))
+        queue.overflow_reading = True
+        read = self._page_read(queue, positions, self.limits.page_bytes)
+        self._overflow_reads[read.read_id] = queue.queue_id
+        reads.append(read)
+
+    def _overflow_arrived(
+        self, queue: Queue, messages: Sequence[StoredMessage], missing: Runs, records: list[AnyRecord]
+    ) -> int:
+        queue.overflow_reading = False
+        index = queue.index
+        wanted = [message for message in messages if message.position in index.overflow]
+        if wanted:
+            positions = pack_runs(message.position for message in wanted)
+            record = DelaysScheduled(index.queue_id, positions, [message.visible_ms for message in wanted])
+            index.apply_scheduled(record)
+            records.append(record)
+        return index.set_damaged(missing) if missing else 0
+
+    def _tick_expiries(self, records: list[AnyRecord], woken: list[Woken], reads: list[PageRead], now_ms: int) -> None:
+        if not self._expiries or self._expiries[0][0] > now_ms:
+            return
+        due_ms, queue_id = heappop(self._expiries)
+        queue = self.queues.get(queue_id)
+        if queue is None or queue.expiry_due_ms != due_ms:
+            return
+        queue.expiry_due_ms = None
+        index = queue.index
+        floor = index.steps.floor_at(now_ms - index.attributes.retention_ms, index.next_position)
+        if floor > index.floor and index.live.range_cardinality(index.floor, floor):
+            record = MessagesExpired(queue_id, floor)
+            self._apply_floor(record)
+            records.append(record)
+            self._serve(queue, records, woken, reads, now_ms)
+        elif floor >= index.next_position:
+            index.steps.clear()
+        else:
+            index.steps.drop_below(floor)
+        self._schedule_expiry(queue)

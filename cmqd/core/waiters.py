@@ -1,0 +1,65 @@
+"""Long polls as data: who waits at which queue, in order of arrival, until when. No futures here."""
+
+from collections import OrderedDict
+
+import msgspec
+
+
+class Waiter(msgspec.Struct, gc=False):
+    """A receive that waits."""
+
+    waiter_id: int
+    queue_id: int
+    max_messages: int
+    visibility_timeout_ms: int
+    deadline_ms: int
+    overdue: bool = False
+    """Its wait is over, but messages are active whose bodies are being read: it stays until that is settled."""
+
+
+class WaitingLine:
+    """The waiting receives of one queue, first come first served."""
+
+    __slots__ = ("_line", "overdue")
+
+    def __init__(self) -> None:
+        self._line: OrderedDict[int, Waiter] = OrderedDict()
+        self.overdue = 0
+        """How many of them are overdue."""
+
+    def __len__(self) -> int:
+        return len(self._line)
+
+    def first(self) -> Waiter:
+        """Who is served next; there must be one."""
+        return next(iter(self._line.values()))
+
+    def add(self, waiter: Waiter) -> None:
+        """At the end of the line."""
+        self._line[waiter.waiter_id] = waiter
+        self.overdue += waiter.overdue
+
+    def remove(self, waiter_id: int) -> None:
+        """Whoever was answered, cancelled or gone."""
+        self.overdue -= self._line.pop(waiter_id).overdue
+
+    def set_overdue(self, waiter: Waiter) -> None:
+        """Its wait is over."""
+        if not waiter.overdue:
+            waiter.overdue = True
+            self.overdue += 1
+
+    def take_overdue(self) -> list[Waiter]:
+        """Remove and return those whose wait is over."""
+        gone = [waiter for waiter in self._line.values() if waiter.overdue] if self.overdue else []
+        for waiter in gone:
+            del self._line[waiter.waiter_id]
+        self.overdue = 0
+        return gone
+
+    def take_all(self) -> list[Waiter]:
+        """Remove and return everybody."""
+        everybody = list(self._line.values())
+        self._line.clear()
+        self.overdue = 0
+        return everybody

@@ -1,0 +1,114 @@
+"""Bodies in memory: a bounded window near the head of each queue; the log has them all.
+
+A body sent is kept while it is near enough to the head to be received from memory; from the first one that is not
+kept, a queue is *cold* and its bodies are paged in from the log, ahead of need, until the tail is reached again. All
+windows share one budget; when it is used up, the window least recently received from is dropped.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from cmqd_segment.records import StoredMessage
+
+OVERHEAD_BYTES = 320
+"""Of a message in the window beside its body: the struct, its integers, the bytes header, the dict entry (measured)."""
+
+
+HEADER_BYTES = 200
+"""Of one header, roughly."""
+
+
+def cost(message: StoredMessage) -> int:
+    """Memory of a message in the window, in bytes, roughly."""
+    size = len(message.body) + OVERHEAD_BYTES
+    if message.headers:
+        size += HEADER_BYTES * len(message.headers)
+    return size
+
+
+class Window:
+    """One queue's bodies in memory."""
+
+    __slots__ = ("cold", "messages", "paged_until", "size")
+
+    def __init__(self) -> None:
+        self.messages: dict[int, StoredMessage] = {}
+        self.size = 0
+        """Cost of the messages."""
+        self.cold = False
+        """Bodies sent now are not kept: some before them are in the log alone."""
+        self.paged_until = 0
+        """While cold: positions below were in the window, or are known to the pager."""
+
+
+class WindowBudget:
+    """What all windows may hold together."""
+
+    __slots__ = ("_order", "limit", "used")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self._order: OrderedDict[int, Window] = OrderedDict()
+        """Windows with something in them, least recently received from first."""
+
+    def keep(self, queue_id: int, window: Window, message: StoredMessage) -> None:
+        """Put a message in, making room if need be."""
+        size = cost(message)
+        window.messages[message.position] = message
+        window.size += size
+        if queue_id not in self._order:
+            self._order[queue_id] = window
+        self.used += size
+
+    def touch(self, queue_id: int) -> None:
+        """Somebody receives from this queue."""
+        if queue_id in self._order:
+            self._order.move_to_end(queue_id)
+
+    def take(self, queue_id: int, window: Window, positions: Iterable[int]) -> list[StoredMessage]:
+        """Remove and return messages that are in the window."""
+        pop = window.messages.pop
+        taken = [pop(position) for position in positions]
+        size = 0
+        for message in taken:
+            size += len(message.body) + OVERHEAD_BYTES
+            if message.headers:
+                size += HEADER_BYTES * len(message.headers)
+        window.size -= size
+        self.used -= size
+        if not window.messages:
+            self._order.pop(queue_id, None)
+        return taken
+
+    def drop_below(self, queue_id: int, window: Window, floor: int) -> None:
+        """Forget messages that are gone."""
+        gone = [position for position in window.messages if position < floor]
+        if gone:
+            self.take(queue_id, window, gone)
+
+    def has_room(self, queue_id: int, size: int) -> bool:
+        """Whether ``size`` more bytes of this queue may be kept, dropping others' windows that are less in use.
+
+        A queue that fills the budget by itself does not drop its own head.
+        """
+        while self.used + size > self.limit:
+            oldest = next(iter(self._order), None)
+            if oldest is None or oldest == queue_id:
+                return self.used + size <= self.limit
+            self.drop(oldest, self._order[oldest])
+        return True
+
+    def drop(self, queue_id: int, window: Window) -> None:
+        """Forget a window; its queue turns cold."""
+        self.used -= window.size
+        window.size = 0
+        window.messages.clear()
+        window.cold = True
+        window.paged_until = 0
+        self._order.pop(queue_id, None)
+
+    def clear(self, queue_id: int, window: Window) -> None:
+        """Forget a window whose messages are gone; its queue is not cold for that."""
+        self.drop(queue_id, window)
+        window.cold = False

@@ -1,0 +1,80 @@
+"""A checkpoint file: a magic, then frames of one checkpoint part each, each with its own CRC.
+
+    file  = magic frame*
+    frame = u32 length of the payload | u32 CRC-32 of the payload | payload (msgpack)      both little-endian
+
+The first part is a ``CheckpointHeader``, the last a ``CheckpointEnd`` that counts those before it: a short file, a
+flipped bit and an unfinished one are all noticed.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from struct import Struct
+from zlib import crc32
+
+import msgspec
+
+from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
+
+MAGIC = b"CMQDCKP1"
+MAX_PART_BYTES = 256 * 1024 * 1024
+"""A length above this is damage, not something to allocate."""
+
+_FRAME = Struct("<II")
+_parts = msgspec.msgpack.Decoder(AnyPart)
+_encoder = msgspec.msgpack.Encoder()
+
+encode_part = _encoder.encode
+
+
+class CheckpointError(Exception):
+    """The file is not a whole, undamaged checkpoint."""
+
+
+def decode_part(payload: bytes | memoryview) -> AnyPart:
+    """Raises msgspec.MsgspecError."""
+    return _parts.decode(payload)
+
+
+def frame(payload: bytes | memoryview) -> bytes:
+    return _FRAME.pack(len(payload), crc32(payload)) + payload
+
+
+def read_payloads(path: Path) -> Iterator[bytes]:
+    """The payloads of a checkpoint file in order, each checked. Raises CheckpointError, OSError."""
+    with path.open("rb") as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            raise CheckpointError(f"{path.name} does not begin as a checkpoint")
+        while head := file.read(_FRAME.size):
+            if len(head) < _FRAME.size:
+                raise CheckpointError(f"{path.name} ends inside a frame")
+            length, checksum = _FRAME.unpack(head)
+            payload = file.read(length) if length <= MAX_PART_BYTES else b""
+            if len(payload) != length:
+                raise CheckpointError(f"{path.name} ends inside a frame")
+            if crc32(payload) != checksum:
+                raise CheckpointError(f"{path.name} is damaged near byte {file.tell()}")
+            yield payload
+
+
+def verify_checkpoint(path: Path) -> tuple[CheckpointHeader, CheckpointEnd]:
+    """Reads all of it and returns its first and last part. Raises CheckpointError, OSError."""
+    header: AnyPart | None = None
+    part: AnyPart | None = None
+    parts = 0
+    try:
+        for payload in read_payloads(path):
+            if isinstance(part, CheckpointEnd):
+                raise CheckpointError(f"{path.name} goes on after its end")
+            part = decode_part(payload)
+            header = header or part
+            parts += 1
+    except msgspec.MsgspecError as error:
+        raise CheckpointError(f"{path.name} holds a part that cannot be read: {error}") from error
+    if not isinstance(header, CheckpointHeader):
+        raise CheckpointError(f"{path.name} has no header")
+    if not isinstance(part, CheckpointEnd):
+        raise CheckpointError(f"{path.name} has no end: it was not finished")
+    if part.parts != parts - 1:
+        raise CheckpointError(f"{path.name} has {parts - 1} parts before its end, which counts {part.parts}")
+    return header, part

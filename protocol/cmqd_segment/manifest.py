@@ -1,0 +1,148 @@
+"""The manifest: the one file that says which files make up a data folder, and in which state each is.
+
+Written whole each time (temporary file, fsync, rename, fsync of the folder), so a reader sees the old or the new one.
+A file that is listed and missing is damage; one that is not listed does not belong to the log.
+"""
+
+import os
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+MANIFEST_FORMAT = 1
+MANIFEST_NAME = "manifest"
+SEGMENTS = "segments"
+CHECKPOINTS = "checkpoints"
+
+
+class ManifestError(Exception):
+    """The manifest is missing, unreadable, or of a format that this version does not know (``newer``)."""
+
+    def __init__(self, text: str, *, newer: bool = False) -> None:
+        super().__init__(text)
+        self.newer = newer
+
+
+class SegmentState(StrEnum):
+    """Life of a segment file: preparing - prepared - active - retired - sealed - dropping - forgotten."""
+
+    PREPARING = "preparing"
+    """Being created: may be missing or half made, and holds no rows."""
+    PREPARED = "prepared"
+    """Empty, next in line. Found with rows at recovery, it became active without the manifest being told."""
+    ACTIVE = "active"
+    RETIRED = "retired"
+    """Takes no more rows; its WAL may still hold some of them. Read it with ``mode=ro``, never immutable."""
+    SEALED = "sealed"
+    """Complete, checksummed, read-only, and never changed again: read it with ``mode=ro&immutable=1``."""
+    DROPPING = "dropping"
+    """Nothing in it is wanted: about to be unlinked."""
+
+
+class SegmentEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the manifest knows of a segment; ranges and counts are exact once it is sealed."""
+
+    number: int
+    state: SegmentState
+    first_lsn: int = 0
+    last_lsn: int = 0
+    """First above last, or both 0: no rows."""
+    first_ms: int = 0
+    last_ms: int = 0
+    rows: int = 0
+    messages: int = 0
+    bytes: int = 0
+    """Size of the file."""
+    sha256: str = ""
+    """Of the whole file, hexadecimal; sealed segments only."""
+
+    @property
+    def file(self) -> str:
+        """Path below the data folder."""
+        return segment_file(self.number)
+
+
+class CheckpointEntry(msgspec.Struct, frozen=True):
+    number: int
+    lsn: int
+    """All that is at or below it is in the checkpoint (``CheckpointHeader.lsn``)."""
+    end_lsn: int
+    """The checkpoint may hold facts up to this one (``CheckpointEnd.lsn``)."""
+    time_ms: int
+    bytes: int
+    sha256: str
+
+    @property
+    def file(self) -> str:
+        return checkpoint_file(self.number)
+
+
+class LossEntry(msgspec.Struct, frozen=True):
+    """Rows that were lost to damage, and whose loss the operator accepted: a gap that is no longer news."""
+
+    first_lsn: int
+    last_lsn: int
+    reason: str
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    format: int = MANIFEST_FORMAT
+    clean: bool = False
+    """Whether the broker that wrote it stopped in order: then every segment with rows is sealed."""
+    durability: str = "fsync"
+    boot_id: str = ""
+    """Boot of the machine under which the folder was last opened: tells a crash of the broker from a loss of power."""
+    segments: list[SegmentEntry] = []
+    """Ascending by number, and by LSN."""
+    checkpoints: list[CheckpointEntry] = []
+    """Ascending by number; the last is the newest."""
+    losses: list[LossEntry] = []
+
+
+class _Format(msgspec.Struct):
+    format: int
+
+
+def segment_file(number: int) -> str:
+    return f"{SEGMENTS}/{number:08d}.db"
+
+
+def checkpoint_file(number: int) -> str:
+    return f"{CHECKPOINTS}/{number:08d}.ckpt"
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Raises ManifestError; FileNotFoundError if there is none."""
+    text = (folder / MANIFEST_NAME).read_bytes()
+    try:
+        version = msgspec.json.decode(text, type=_Format).format
+        if version > MANIFEST_FORMAT:
+            raise ManifestError(
+                f"the data folder has format {version}; this version knows up to {MANIFEST_FORMAT}: use a newer cmqd",
+                newer=True,
+            )
+        return msgspec.json.decode(text, type=Manifest)
+    except msgspec.MsgspecError as error:
+        raise ManifestError(f"the manifest cannot be read: {error}") from error
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Replaces the manifest; on return it is durable. Blocks for two fsyncs. Raises OSError, leaving the old one."""
+    text = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+    temporary = folder / f"{MANIFEST_NAME}.tmp"
+    with temporary.open("wb") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(folder / MANIFEST_NAME)
+    sync_folder(folder)
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

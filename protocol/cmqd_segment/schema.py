@@ -1,0 +1,78 @@
+"""The shape of a segment: one SQLite database file in WAL mode, and how it may be opened.
+
+Who writes: the storage process alone, on one connection per file. Everybody else opens read-only, a segment that the
+manifest calls sealed as ``immutable`` (no locks, works on any file system), any other one as plain ``mode=ro`` (an
+immutable open would not see what stands in the WAL). Normative text: ``protocol/SEGMENTS.md``.
+"""
+
+import sqlite3
+from pathlib import Path
+from urllib.parse import quote
+
+APPLICATION_ID = 0x434D5144
+"""``CMQD`` in the header of every segment, so that a stray database is never taken for one."""
+SEGMENT_FORMAT = 1
+"""``user_version`` of a segment. A reader refuses a higher one."""
+PAGE_SIZE = 4096
+
+TABLES = (
+    # `meta` stands before `data`: SQLite follows the overflow chain of a row only as far as the columns asked for, so
+    # recovery and filters never read a body.
+    "CREATE TABLE log("
+    "lsn INTEGER PRIMARY KEY, time_ms INTEGER NOT NULL, messages INTEGER NOT NULL, queues BLOB NOT NULL,"
+    " meta_crc INTEGER NOT NULL, data_crc INTEGER NOT NULL, meta BLOB NOT NULL, data BLOB NOT NULL)",
+    "CREATE TABLE segment(key TEXT PRIMARY KEY, value) WITHOUT ROWID",
+    "CREATE TABLE sparse("
+    "queue_id INTEGER PRIMARY KEY, first_position INTEGER NOT NULL, stop_position INTEGER NOT NULL,"
+    " messages INTEGER NOT NULL, bytes INTEGER NOT NULL, positions BLOB NOT NULL, lsns BLOB NOT NULL)",
+)
+
+
+class SegmentFormatError(Exception):
+    """The file is not a segment, or one of a format that this version does not know."""
+
+
+def read_only_uri(path: Path, *, sealed: bool) -> str:
+    """The URI with which to open a segment for reading; ``sealed`` as the manifest says, never guessed."""
+    return f"file:{quote(str(path))}?mode=ro" + ("&immutable=1" if sealed else "")
+
+
+def open_read_only(path: Path, *, sealed: bool) -> sqlite3.Connection:
+    """A reading connection in autocommit, usable from any one thread at a time. Raises sqlite3.Error, SegmentFormatError."""
+    connection = sqlite3.connect(
+        read_only_uri(path, sealed=sealed), uri=True, isolation_level=None, check_same_thread=False
+    )
+    try:
+        check_format(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def check_format(connection: sqlite3.Connection, path: Path) -> None:
+    """Raises SegmentFormatError unless this is a segment that this version can read."""
+    application_id = pragma(connection, "application_id")
+    version = pragma(connection, "user_version")
+    if application_id != APPLICATION_ID:
+        raise SegmentFormatError(f"{path.name} is not a cmqd segment (application id {application_id:#x})")
+    if not 1 <= version <= SEGMENT_FORMAT:
+        raise SegmentFormatError(f"{path.name} has segment format {version}; this version knows up to {SEGMENT_FORMAT}")
+
+
+def create_tables(connection: sqlite3.Connection) -> None:
+    """Makes an empty file a segment in WAL mode. The connection must be in autocommit (isolation_level None)."""
+    connection.execute(f"PRAGMA page_size={PAGE_SIZE}")
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version={SEGMENT_FORMAT}")
+    connection.execute("BEGIN")
+    for statement in TABLES:
+        connection.execute(statement)
+    connection.execute("COMMIT")
+
+
+def pragma(connection: sqlite3.Connection, name: str) -> int:
+    """The integer that a pragma answers with."""
+    (value,) = connection.execute(f"PRAGMA {name}").fetchone()
+    return int(value)

@@ -1,0 +1,121 @@
+"""The sparse index of a segment: near which row a message stands, at 16 bytes per 256 messages.
+
+An entry (position, LSN) says that the first message of the queue in that row has that position. To find a message,
+take the last entry at or below it and look at the ``queues`` column from that row on, up to the row of the next entry.
+An entry is made for the first row of a queue in the segment, then when 256 messages of the queue or 256 KiB of log
+have gone by since the last: near enough to read on from, and no price per message (an SQL index on queue and position
+would cost five times the log's bytes at small batches).
+"""
+
+import sys
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from cmqd_segment.rows import QueueSummary
+
+MESSAGES_PER_ENTRY = 256
+BYTES_PER_ENTRY = 256 * 1024
+
+
+class LsnRange(NamedTuple):
+    """Rows ``first`` to ``last``, both included."""
+
+    first: int
+    last: int
+
+
+class SparseQueue:
+    """The entries of one queue in one segment, and the range of positions that the segment holds of it."""
+
+    __slots__ = ("_due_offset", "_due_position", "bytes", "first_position", "lsns", "positions", "stop_position")
+
+    def __init__(self, first_position: int) -> None:
+        self.first_position = first_position
+        self.stop_position = first_position
+        self.bytes = 0
+        """Bytes of bodies."""
+        self.positions = array("Q")
+        self.lsns = array("Q")
+        self._due_position = first_position
+        self._due_offset = 0
+
+    @property
+    def messages(self) -> int:
+        return self.stop_position - self.first_position
+
+    def add(self, lsn: int, first_position: int, stop_position: int, size: int, offset: int) -> None:
+        """A row with messages of this queue was written at ``offset`` bytes of the segment's log."""
+        if first_position >= self._due_position or offset >= self._due_offset:
+            self.positions.append(first_position)
+            self.lsns.append(lsn)
+            self._due_position = first_position + MESSAGES_PER_ENTRY
+            self._due_offset = offset + BYTES_PER_ENTRY
+        self.stop_position = stop_position
+        self.bytes += size
+
+    def rows_of(self, first: int, stop: int, last_lsn: int) -> LsnRange:
+        """The rows among which positions ``first`` to below ``stop`` stand; ``last_lsn`` is the segment's last row."""
+        start = max(bisect_right(self.positions, first) - 1, 0)
+        end = bisect_right(self.positions, stop - 1)
+        return LsnRange(self.lsns[start], self.lsns[end] - 1 if end < len(self.lsns) else last_lsn)
+
+
+class SparseIndex:
+    """All queues of one segment."""
+
+    __slots__ = ("_offset", "queues")
+
+    def __init__(self) -> None:
+        self.queues: dict[int, SparseQueue] = {}
+        self._offset = 0
+
+    def add_row(self, lsn: int, queues: Iterable[QueueSummary], size: int) -> None:
+        """Rows must come in order of LSN; ``size`` is that of their meta and data."""
+        offset = self._offset
+        index = self.queues
+        for queue_id, first_position, stop_position, bytes_ in queues:
+            queue = index.get(queue_id)
+            if queue is None:
+                queue = index[queue_id] = SparseQueue(first_position)
+            queue.add(lsn, first_position, stop_position, bytes_, offset)
+        self._offset = offset + size
+
+    def to_rows(self) -> Iterator[tuple[int, int, int, int, int, bytes, bytes]]:
+        """The rows of the table ``sparse``."""
+        for queue_id, queue in sorted(self.queues.items()):
+            yield (
+                queue_id,
+                queue.first_position,
+                queue.stop_position,
+                queue.messages,
+                queue.bytes,
+                pack_u64(queue.positions),
+                pack_u64(queue.lsns),
+            )
+
+
+def sparse_queue(first: int, stop: int, bytes_: int, positions: bytes, lsns: bytes) -> SparseQueue:
+    """A queue's entries read back from the table ``sparse``."""
+    queue = SparseQueue(first)
+    queue.stop_position = stop
+    queue.bytes = bytes_
+    queue.positions = unpack_u64(positions)
+    queue.lsns = unpack_u64(lsns)
+    return queue
+
+
+def pack_u64(numbers: "array[int]") -> bytes:
+    """Little-endian, whatever the machine."""
+    if sys.byteorder == "big":
+        numbers = array("Q", numbers)
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+def unpack_u64(packed: bytes) -> "array[int]":
+    numbers = array("Q", packed)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
