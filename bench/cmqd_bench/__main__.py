@@ -1,0 +1,48 @@
+"""``python -m cmqd_bench SCENARIO ...``; see bench/README.md."""
+
+import signal
+import sys
+from types import FrameType
+
+from cmqd_bench.broker import BrokerFailed
+from cmqd_bench.machine import ConditionsError
+from cmqd_bench.options import build_parser, options_from
+from cmqd_bench.wire import RequestFailed
+
+USAGE_ERROR = 2
+RUN_FAILED = 1
+INTERRUPTED = 130
+
+
+def _terminate(_number: int, _frame: FrameType | None) -> None:
+    # As from the keyboard, so that servers are killed and folders removed on the way out.
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    """Exit code 0 with a report, 1 when the run failed, 2 for wrong arguments, 130 when interrupted."""
+    parser = build_parser()
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        if arguments.scenario == "micro":
+            from cmqd_bench.micro.runner import print_micro
+
+            print_micro(name_filter=arguments.filter, json_output=arguments.json)
+        else:
+            from cmqd_bench.runner import print_report
+
+            print_report(options_from(arguments))
+    except ValueError as error:
+        parser.error(str(error))
+    except (BrokerFailed, ConditionsError, RequestFailed, TimeoutError, OSError) as error:
+        print(f"cmqd_bench: {error}", file=sys.stderr)
+        return RUN_FAILED
+    except KeyboardInterrupt:
+        print("cmqd_bench: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

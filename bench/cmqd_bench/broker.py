@@ -1,0 +1,213 @@
+"""A real server for one measurement: ``cmqd serve`` as child processes over a folder of its own.
+
+The harness signals only processes that it started: the server, and those of which the kernel says that they
+descend from it.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cmqd_bench.processes import cpu_seconds, family, read_stat, rss_kib
+
+START_SECONDS = 60.0
+"""A server that is not ready by then has failed; recovery of a large backlog takes seconds."""
+STOP_SECONDS = 15.0
+"""Draining takes at most 5 s; a slow disk may add its fsyncs."""
+
+
+class BrokerFailed(Exception):
+    """The server did not start, or ended; the text holds the end of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What a server writes to its ready file."""
+
+    host: str
+    port: int
+    pid: int
+    storage_pid: int
+    url: str
+
+
+def parse_ready(text: str) -> Ready | None:
+    """Read a ready file and the context file that it names; None while it is not wholly written."""
+    try:
+        fields: dict[str, Any] = json.loads(text)
+    except ValueError:
+        return None
+    with open(fields["context_file"], "rb") as file:
+        contexts: dict[str, Any] = tomllib.load(file)["contexts"]
+    url: str = contexts["admin"]["url"]
+    # The context was written at the first start; the port may be another now.
+    url = f"{url.rpartition('@')[0]}@{fields['host']}:{fields['port']}"
+    return Ready(fields["host"], fields["port"], fields["pid"], fields["storage_pid"], url)
+
+
+class Broker:
+    """One data folder and the server that runs on it, which may be killed and started again."""
+
+    def __init__(self, folder: Path, *, durability: str = "fsync", port: int = 0) -> None:
+        self.folder = folder
+        self.durability = durability
+        self._port = port
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ready: Ready | None = None
+        self._members: list[int] = []
+
+    @property
+    def data(self) -> Path:
+        """The server's data folder."""
+        return self.folder / "data"
+
+    @property
+    def log_file(self) -> Path:
+        """What the server wrote to its standard output and error."""
+        return self.folder / "server.log"
+
+    @property
+    def ready(self) -> Ready:
+        """Of the running server."""
+        if self._ready is None:
+            raise BrokerFailed("the server is not running")
+        return self._ready
+
+    @property
+    def pids(self) -> list[int]:
+        """All server processes, as they were when it got ready."""
+        return self._members
+
+    def sibling(self, name: str) -> "Broker":
+        """Another broker, over a folder inside this one's."""
+        folder = self.folder / name
+        folder.mkdir()
+        return Broker(folder, durability=self.durability)
+
+    def launch(self) -> None:
+        """Start the server's process without waiting for it."""
+        ready_file = self.folder / "ready.json"
+        ready_file.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "cmqd", "serve", "--data", str(self.data)]
+        command += ["--listen", f"127.0.0.1:{self._port}", "--ready-file", str(ready_file)]
+        if self.durability != "fsync":
+            command += ["--durability", self.durability]
+        with self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def poll_ready(self) -> Ready | None:
+        """What the server says of itself, or None while it starts. Raises BrokerFailed when it has ended."""
+        assert self._process is not None
+        try:
+            text = (self.folder / "ready.json").read_text()
+        except FileNotFoundError:
+            if (code := self._process.poll()) is not None:
+                raise BrokerFailed(f"the server ended with exit code {code}:\n{self._log_tail()}") from None
+            return None
+        self._ready = parse_ready(text)
+        if self._ready is not None:
+            # The next start listens on the same port: clients that reconnect find it.
+            self._port = self._ready.port
+            self._members = [member.pid for member in family(self._process.pid)]
+        return self._ready
+
+    async def start(self, interval: float = 0.01) -> Ready:
+        """Start the server and wait until it is ready. Raises BrokerFailed."""
+        self.launch()
+        deadline = time.monotonic() + START_SECONDS
+        while (ready := self.poll_ready()) is None:
+            if time.monotonic() > deadline:
+                self.kill()
+                raise BrokerFailed(f"the server was not ready within {START_SECONDS:.0f} s:\n{self._log_tail()}")
+            await asyncio.sleep(interval)
+        return ready
+
+    def cpu_seconds(self) -> float:
+        """Of all server processes so far."""
+        return cpu_seconds(self._members)
+
+    def rss_mib(self) -> float:
+        """Of all server processes now."""
+        return rss_kib(self._members) / 1024
+
+    def check_alive(self) -> None:
+        """Raises BrokerFailed when the server has ended by itself."""
+        if self._process is not None and (code := self._process.poll()) is not None:
+            raise BrokerFailed(f"the server ended with exit code {code}:\n{self._log_tail()}")
+
+    def kill(self) -> None:
+        """SIGKILL to all of the server's processes, as near to one moment as signals allow; waits for their end."""
+        if self._process is None:
+            return
+        victims = [self._process.pid]
+        if self._process.poll() is None:
+            victims = [member.pid for member in family(self._process.pid)]
+            # Stopped first, so that none of them sees another one dead and ends in good order.
+            for number in (signal.SIGSTOP, signal.SIGKILL):
+                for pid in victims:
+                    try:
+                        os.kill(pid, number)
+                    except ProcessLookupError:
+                        pass
+        self._process.wait(STOP_SECONDS)
+        self._await_end(victims)
+        self._process = self._ready = None
+
+    def stop(self) -> None:
+        """Ask the server to end (SIGTERM); kill it when it does not."""
+        if self._process is None:
+            return
+        members = [member.pid for member in family(self._process.pid)]
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_SECONDS)
+            self._await_end(members)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        self._process = self._ready = None
+
+    def _await_end(self, pids: list[int]) -> None:
+        # Grandchildren are not ours to wait for: they are over once the kernel says so.
+        deadline = time.monotonic() + STOP_SECONDS
+        while any((stat := read_stat(pid)) is not None and stat.running for pid in pids):
+            if time.monotonic() > deadline:
+                raise BrokerFailed(f"processes {pids} did not end within {STOP_SECONDS:.0f} s")
+            time.sleep(0.002)
+
+    def _log_tail(self) -> str:
+        try:
+            return "\n".join(self.log_file.read_text(errors="replace").splitlines()[-20:])
+        except FileNotFoundError:
+            return "(no log)"
+
+
+@contextmanager
+def broker_folder(scratch: Path, *, durability: str = "fsync", keep: bool = False) -> Generator[Broker]:
+    """A broker that is not yet started, over a new folder in ``scratch``; at the end it is killed and the folder
+    removed (``keep``: left, for a look at it).
+    """
+    scratch.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="cmqd-bench-", dir=scratch))
+    broker = Broker(folder, durability=durability)
+    try:
+        yield broker
+    finally:
+        try:
+            broker.kill()
+        finally:
+            if not keep:
+                shutil.rmtree(folder, ignore_errors=True)

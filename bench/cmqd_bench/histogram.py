@@ -1,0 +1,106 @@
+"""Latencies in constant memory: a histogram with logarithmic buckets that are linear inside (HDR).
+
+A value of up to ``2 * SUB_BUCKETS`` is counted exactly; above that every power of two is cut into ``SUB_BUCKETS``
+equal buckets, so a percentile is never further than one part in ``SUB_BUCKETS`` above the exact one and never below
+it. Recording is one list increment: cheap enough for every message, with no sample thrown away.
+
+The unit is the caller's; the bench records whole microseconds.
+"""
+
+from collections.abc import Iterable, Mapping
+
+PRECISION_BITS = 7
+SUB_BUCKETS = 1 << PRECISION_BITS
+"""128 buckets for each power of two: an error below 0.8 %, less than what two runs differ by."""
+HIGHEST = (1 << 40) - 1
+"""Larger values are counted as this one; in microseconds it is twelve days."""
+
+
+def bucket_of(value: int) -> int:
+    """Index of the bucket that counts ``value`` (0 .. HIGHEST)."""
+    exponent = value.bit_length() - PRECISION_BITS - 1
+    if exponent <= 0:
+        return value
+    return (exponent << PRECISION_BITS) + (value >> exponent)
+
+
+def highest_in(bucket: int) -> int:
+    """The largest value that ``bucket`` counts."""
+    if bucket < 2 * SUB_BUCKETS:
+        return bucket
+    exponent = (bucket >> PRECISION_BITS) - 1
+    return ((bucket - (exponent << PRECISION_BITS) + 1) << exponent) - 1
+
+
+BUCKETS = bucket_of(HIGHEST) + 1
+
+
+class Histogram:
+    """Counts of values by bucket.
+
+    Invariants: ``count`` is the sum of all buckets; ``minimum <= maximum`` once anything is recorded.
+    """
+
+    __slots__ = ("_buckets", "count", "maximum", "minimum")
+
+    def __init__(self, values: Iterable[int] = ()) -> None:
+        self._buckets = [0] * BUCKETS
+        self.count = 0
+        self.minimum = HIGHEST
+        self.maximum = 0
+        for value in values:
+            self.record(value)
+
+    def __repr__(self) -> str:
+        return f"<Histogram count={self.count} min={self.minimum} max={self.maximum}>"
+
+    def record(self, value: int, times: int = 1) -> None:
+        """Count ``value`` (below 0 as 0: two clocks may differ by their resolution)."""
+        if value < 0:
+            value = 0
+        elif value > HIGHEST:
+            value = HIGHEST
+        exponent = value.bit_length() - PRECISION_BITS - 1
+        if exponent <= 0:
+            self._buckets[value] += times
+        else:
+            self._buckets[(exponent << PRECISION_BITS) + (value >> exponent)] += times
+        self.count += times
+        if value > self.maximum:
+            self.maximum = value
+        if value < self.minimum:
+            self.minimum = value
+
+    def percentile(self, percent: float) -> int:
+        """The smallest recorded value that at least ``percent`` per cent of all do not exceed, within the bound of
+        the module; 0 when nothing was recorded.
+        """
+        if not self.count:
+            return 0
+        # Exact ranks: 99.9 % of 1000 is the 999th, whatever binary fractions say.
+        rank = max(1, -(-round(percent * 1_000_000) * self.count // 100_000_000))
+        seen = 0
+        for bucket, count in enumerate(self._buckets):
+            seen += count
+            if seen >= rank:
+                return min(highest_in(bucket), self.maximum)
+        return self.maximum
+
+    def add(self, other: "Histogram") -> None:
+        """Count everything that ``other`` counted."""
+        self._buckets = [mine + theirs for mine, theirs in zip(self._buckets, other._buckets, strict=True)]
+        self.count += other.count
+        self.minimum = min(self.minimum, other.minimum)
+        self.maximum = max(self.maximum, other.maximum)
+
+    def clear(self) -> None:
+        """Forget everything: the end of a warm-up."""
+        self.__init__()
+
+    def milliseconds(self) -> Mapping[str, float]:
+        """The percentiles that every report shows, of values in microseconds."""
+        return {
+            "p50": self.percentile(50) / 1000,
+            "p99": self.percentile(99) / 1000,
+            "p999": self.percentile(99.9) / 1000,
+        }

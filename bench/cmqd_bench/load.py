@@ -1,0 +1,392 @@
+"""The load: producers, consumers and a pacer as callbacks on connections, without a task or a future per request.
+
+Closed loop (`Producer`, `Consumer`, `Filler`): the next request leaves when the last was answered. Open loop
+(`Pacer`): requests leave at intended times whatever the server does, and every latency counts from the intended
+time, so a server that stalls cannot hide the requests that it kept from being sent (coordinated omission).
+
+Times are nanoseconds of the monotonic clock; latencies are recorded in microseconds.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import monotonic_ns, time_ns
+
+from cmqd_bench.histogram import Histogram
+from cmqd_bench.wire import (
+    ERROR,
+    HANDLES_DONE,
+    RECEIVED,
+    SENT,
+    DeleteTemplate,
+    LoadConnection,
+    RequestFailed,
+    SendTemplate,
+    decode_deliveries,
+    decode_done,
+    decode_error,
+    decode_handles,
+    receive_frame,
+    stamp_of,
+)
+
+LONG_WAIT_MS = 20_000
+"""The polling wait of consumers: below the 30 s that the broker allows, far above any wait in a run."""
+RECEIVE_ID = 1
+"""Request id of receives; a consumer has one at a time. Deletes use 2 .. 127 in turn."""
+EMPTY_LIST = 0x90
+"""The failures of a delete in which none failed, as msgpack."""
+
+
+class Tally:
+    """What the load has done since the last ``clear``."""
+
+    __slots__ = ("deleted", "empty", "latency", "received", "refused", "sent")
+
+    def __init__(self) -> None:
+        self.latency = Histogram()
+        self.clear()
+
+    def clear(self) -> None:
+        """Start to count anew: the end of the warm-up."""
+        self.sent = self.received = self.deleted = self.empty = self.refused = 0
+        self.latency.clear()
+
+
+class Gate:
+    """Keeps producers at most ``limit`` messages ahead of consumers, so that a cycle is a cycle and no hoard grows.
+
+    Invariant: a producer is parked only while ``ahead > limit // 2``.
+    """
+
+    __slots__ = ("_parked", "ahead", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.ahead = 0
+        self._parked: list[Callable[[], None]] = []
+
+    def sent(self, count: int) -> bool:
+        """Count messages sent; False when their producer has to be parked."""
+        self.ahead += count
+        return self.ahead < self.limit
+
+    def park(self, go_on: Callable[[], None]) -> None:
+        self._parked.append(go_on)
+
+    def consumed(self, count: int) -> None:
+        """Count messages deleted; lets the parked go on once half of the room is free."""
+        self.ahead -= count
+        if self._parked and self.ahead <= self.limit // 2:
+            parked, self._parked = self._parked, []
+            for go_on in parked:
+                go_on()
+
+
+def refuse(payload: bytes, opcode: int, tally: Tally) -> float:
+    """Seconds after which a refused request may be repeated. Raises RequestFailed when it may not."""
+    if opcode != ERROR:
+        raise RequestFailed(f"an unexpected reply, opcode {opcode}")
+    error = decode_error(payload)
+    if not error.retryable:
+        raise RequestFailed(f"{error.name}: {error.text}")
+    tally.refused += 1
+    return (error.retry_after_ms or 5) / 1000
+
+
+class Producer:
+    """One connection that sends a batch, waits for the answer, and sends the next.
+
+    With a ``gate`` the bodies carry their time of sending, and the consumer measures; without one the time from
+    request to reply is measured here.
+    """
+
+    __slots__ = ("_connection", "_frame", "_gate", "_later", "_started", "_tally", "_template")
+
+    def __init__(
+        self, connection: LoadConnection, template: SendTemplate, tally: Tally, gate: Gate | None = None
+    ) -> None:
+        self._connection = connection
+        self._template = template
+        self._frame = template.at(0)
+        self._tally = tally
+        self._gate = gate
+        self._started = 0
+        self._later = asyncio.get_running_loop().call_later
+        connection.on_reply = self._on_reply
+
+    def send(self) -> None:
+        """Send the next batch."""
+        self._started = now = monotonic_ns()
+        self._connection.write(self._template.at(now) if self._gate else self._frame)
+
+    def _on_reply(self, payload: bytes, opcode: int) -> None:
+        if opcode != SENT:
+            self._later(refuse(payload, opcode, self._tally), self.send)
+            return
+        tally, batch = self._tally, self._template.batch
+        tally.sent += batch
+        if self._gate is None:
+            tally.latency.record((monotonic_ns() - self._started) // 1000)
+        elif not self._gate.sent(batch):
+            self._gate.park(self.send)
+            return
+        self.send()
+
+
+class Quota:
+    """A number of messages that all consumers of a run share; ``done`` is set when they are deleted."""
+
+    __slots__ = ("done", "remaining")
+
+    def __init__(self, messages: int) -> None:
+        self.remaining = messages
+        self.done = asyncio.Event()
+
+    def take(self, count: int) -> bool:
+        """Count messages as deleted; False when there is nothing left to do."""
+        self.remaining -= count
+        if self.remaining <= 0:
+            self.done.set()
+            return False
+        return True
+
+
+class Consumer:
+    """One connection that receives up to ``batch`` messages with a long poll, then deletes them in a request of its
+    own, and begins again.
+
+    ``overlap``: the next receive leaves together with the delete instead of after its answer. The latency recorded
+    is that of the first, so the oldest, message of each reply; with ``timed`` it is that of the receive itself, from
+    request to reply.
+    """
+
+    __slots__ = (
+        "_connection",
+        "_counts",
+        "_delete",
+        "_delete_id",
+        "_gate",
+        "_later",
+        "_overlap",
+        "_quota",
+        "_receive",
+        "_started",
+        "_tally",
+        "_timed",
+    )
+
+    def __init__(
+        self,
+        connection: LoadConnection,
+        queue: str,
+        batch: int,
+        tally: Tally,
+        *,
+        gate: Gate | None = None,
+        quota: Quota | None = None,
+        overlap: bool = False,
+        timed: bool = False,
+    ) -> None:
+        self._connection = connection
+        self._receive = receive_frame(queue, max_messages=batch, wait_ms=LONG_WAIT_MS, request_id=RECEIVE_ID)
+        self._delete = DeleteTemplate(queue)
+        self._delete_id = RECEIVE_ID
+        self._counts = [0] * 128
+        """Messages in the delete under way, by its request id."""
+        self._tally = tally
+        self._gate = gate
+        self._quota = quota
+        self._overlap = overlap
+        self._timed = timed
+        self._started = 0
+        self._later = asyncio.get_running_loop().call_later
+        connection.on_reply = self._on_reply
+
+    def receive(self) -> None:
+        """Ask for messages."""
+        self._started = monotonic_ns()
+        self._connection.write(self._receive)
+
+    def _on_reply(self, payload: bytes, opcode: int) -> None:
+        if opcode == RECEIVED:
+            self._on_received(payload)
+        elif opcode == HANDLES_DONE:
+            self._on_deleted(payload)
+        elif payload[3] == RECEIVE_ID:
+            self._later(refuse(payload, opcode, self._tally), self.receive)
+        else:
+            raise RequestFailed(f"a delete was refused: {payload!r}")
+
+    def _on_received(self, payload: bytes) -> None:
+        handles = self._measure(payload)
+        if not handles:
+            self._tally.empty += 1
+            self.receive()
+            return
+        self._tally.received += len(handles)
+        self._delete_id = request_id = self._delete_id + 1 if self._delete_id < 127 else RECEIVE_ID + 1
+        self._counts[request_id] = len(handles)
+        request = self._delete.of(handles, request_id)
+        self._connection.write(request + self._receive if self._overlap else request)
+
+    def _measure(self, payload: bytes) -> list[int]:
+        """Record the latency of a receive's reply; its receipt handles."""
+        stamp = self._started if self._timed else stamp_of(payload)
+        if stamp:
+            self._tally.latency.record((monotonic_ns() - stamp) // 1000)
+        return [message.receipt_handle for message in decode_handles(payload).messages]
+
+    def _on_deleted(self, payload: bytes) -> None:
+        # [0x94, 0xcc, 0xc3, request id, failures, ...]
+        if payload[4] != EMPTY_LIST:
+            failure = decode_done(payload).failures[0]
+            raise RequestFailed(f"a delete failed: {failure.text}")
+        count = self._counts[payload[3]]
+        self._tally.deleted += count
+        if self._gate is not None:
+            self._gate.consumed(count)
+        if (self._quota is None or self._quota.take(count)) and not self._overlap:
+            self.receive()
+
+
+class DelayConsumer(Consumer):
+    """A consumer of messages whose bodies carry their delay: each one's latency counts from the moment it fell due.
+
+    That moment is the broker's enqueue time plus the delay, both in milliseconds of the wall clock.
+    """
+
+    __slots__ = ()
+
+    def _measure(self, payload: bytes) -> list[int]:
+        now_us = time_ns() // 1000
+        latency = self._tally.latency
+        messages = decode_deliveries(payload).messages
+        for message in messages:
+            delay_ms = stamp_of(message.body)
+            assert delay_ms is not None
+            latency.record(now_us - (message.enqueue_ms + delay_ms) * 1000)
+        return [message.receipt_handle for message in messages]
+
+
+class Filler:
+    """Fills a queue as fast as the server takes it: ``depth`` sends pipelined on each connection.
+
+    ``make_frame(request_id, count)`` gives the frame of a send of ``count`` messages.
+    """
+
+    def __init__(
+        self,
+        connections: Sequence[LoadConnection],
+        make_frame: Callable[[int, int], bytes],
+        *,
+        messages: int,
+        batch: int,
+        depth: int,
+        tally: Tally,
+    ) -> None:
+        self._connections = connections
+        self._make_frame = make_frame
+        self._batch = batch
+        self._depth = depth
+        self._unsent = self._unanswered = messages
+        self._tally = tally
+        self._later = asyncio.get_running_loop().call_later
+        self.done = asyncio.Event()
+
+    def start(self) -> None:
+        """Send on all connections; ``done`` is set when every message is answered."""
+        for connection in self._connections:
+            under_way = [0] * (self._depth + 1)
+            connection.on_reply = partial(self._on_reply, connection, under_way)
+            for request_id in range(1, self._depth + 1):
+                self._send(connection, under_way, request_id)
+
+    def _send(self, connection: LoadConnection, under_way: list[int], request_id: int) -> None:
+        count = min(self._batch, self._unsent)
+        if count:
+            self._unsent -= count
+            under_way[request_id] = count
+            connection.write(self._make_frame(request_id, count))
+
+    def _on_reply(self, connection: LoadConnection, under_way: list[int], payload: bytes, opcode: int) -> None:
+        request_id = payload[3]
+        count = under_way[request_id]
+        if opcode != SENT:
+            self._unsent += count
+            pause = refuse(payload, opcode, self._tally)
+            self._later(pause, self._send, connection, under_way, request_id)
+            return
+        self._tally.sent += count
+        self._unanswered -= count
+        self._send(connection, under_way, request_id)
+        if not self._unanswered:
+            self.done.set()
+
+
+class Pacer:
+    """Calls ``act(intended_ns)`` ``rate`` times a second, each at its intended time or as soon after as the loop wakes.
+
+    The event loop's timers have a resolution of a millisecond; what is late by that counts in the latency.
+    """
+
+    def __init__(self, rate: float, act: Callable[[int], None]) -> None:
+        self._interval = round(1_000_000_000 / rate)
+        self._act = act
+        self._next = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def start(self) -> None:
+        self._next = monotonic_ns()
+        self._tick()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _tick(self) -> None:
+        now = monotonic_ns()
+        while self._next <= now:
+            self._act(self._next)
+            self._next += self._interval
+        self._timer = self._loop.call_later(0.001, self._tick)
+
+
+class OpenSender:
+    """Sends single messages on whichever slot is free, ``depth`` to a connection; when all are taken, the message
+    waits here and its time goes on counting from when it was meant to leave.
+    """
+
+    def __init__(self, connections: Sequence[LoadConnection], tally: Tally, depth: int = 32) -> None:
+        # Connections take turns: the slots of one stand apart.
+        self._free = deque((connection, slot) for slot in range(1, depth + 1) for connection in connections)
+        self._tally = tally
+        self._waiting: deque[tuple[int, SendTemplate]] = deque()
+        self._later = asyncio.get_running_loop().call_later
+        for connection in connections:
+            connection.on_reply = partial(self._on_reply, connection)
+
+    def send(self, template: SendTemplate, intended_ns: int) -> None:
+        """Send the message of ``template``, which was meant to leave at ``intended_ns``."""
+        if self._free:
+            connection, slot = self._free.popleft()
+            connection.write(template.at(intended_ns, slot))
+        else:
+            self._waiting.append((intended_ns, template))
+
+    def _on_reply(self, connection: LoadConnection, payload: bytes, opcode: int) -> None:
+        if opcode == SENT:
+            self._tally.sent += 1
+            self._release(connection, payload[3])
+        else:
+            # The refused message is lost to the run, and counted as refused.
+            self._later(refuse(payload, opcode, self._tally), self._release, connection, payload[3])
+
+    def _release(self, connection: LoadConnection, slot: int) -> None:
+        if self._waiting:
+            intended_ns, template = self._waiting.popleft()
+            connection.write(template.at(intended_ns, slot))
+        else:
+            self._free.append((connection, slot))

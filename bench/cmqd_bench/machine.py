@@ -1,0 +1,116 @@
+"""The conditions of a run: machine, kernel, disk and versions; without them a figure means nothing."""
+
+import os
+import platform
+import resource
+import sqlite3
+import subprocess
+import tempfile
+from importlib import metadata
+from pathlib import Path
+
+MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
+"""Where fsync costs nothing, so that a durable figure would be a lie."""
+VERSIONED = ("cmqd", "msgspec", "uvloop", "aiosqlite", "pyroaring")
+
+
+class ConditionsError(Exception):
+    """The machine cannot run what was asked; the text says what to change."""
+
+
+def cpu_model() -> str:
+    """As the kernel names it."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def file_system(path: Path, mounts: str | None = None) -> tuple[str, str]:
+    """Type and device of the file system that holds ``path``: the mount with the longest prefix."""
+    if mounts is None:
+        mounts = Path("/proc/self/mounts").read_text()
+    path = path.resolve()
+    best, found = -1, ("unknown", "unknown")
+    for line in mounts.splitlines():
+        device, mount, kind = line.split()[:3]
+        # The kernel writes a blank as \040.
+        mount_path = Path(mount.replace("\\040", " "))
+        if path.is_relative_to(mount_path) and len(mount_path.parts) >= best:
+            best, found = len(mount_path.parts), (kind, device)
+    return found
+
+
+def scratch_root(wanted: Path | None) -> Path:
+    """Where to put data folders: ``wanted``, else the temporary directory, else (when that is in memory) a folder of
+    the current directory.
+
+    Raises ConditionsError when it would be in memory.
+    """
+    candidates = [wanted] if wanted else [Path(tempfile.gettempdir()), Path.cwd() / ".bench-scratch"]
+    for candidate in candidates:
+        candidate.mkdir(parents=True, exist_ok=True)
+        if file_system(candidate)[0] not in MEMORY_FILE_SYSTEMS:
+            return candidate
+    raise ConditionsError(
+        f"{candidates[-1]} is on {file_system(candidates[-1])[0]}, where fsync costs nothing; "
+        "name a folder on a disk with --scratch"
+    )
+
+
+def raise_file_limit(wanted: int) -> int:
+    """Raise the soft limit of open files to ``wanted`` (at most the hard one, which root may raise too); it is also
+    what started servers inherit. Returns the limit in force.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        target = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        if target < wanted:
+            try:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, wanted))
+                return wanted
+            except (ValueError, OSError):
+                pass  # not privileged: what the hard limit allows has to do
+        resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
+        return target
+    return wanted
+
+
+def commit() -> str:
+    """The commit that is measured, with ``+`` for local changes; empty outside a checkout."""
+    folder = Path(__file__).parent
+    try:
+        head = subprocess.run(
+            ["git", "-C", str(folder), "describe", "--always", "--abbrev=10", "--dirty=+"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return head.stdout.strip()
+
+
+def version_of(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "absent"
+
+
+def conditions(scratch: Path) -> dict[str, object]:
+    """All that a reader needs to judge or repeat a run on this machine."""
+    kind, device = file_system(scratch)
+    return {
+        "cpu": cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "load_average": round(os.getloadavg()[0], 2),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "sqlite": sqlite3.sqlite_version,
+        "versions": {name: version_of(name) for name in VERSIONED},
+        "commit": commit(),
+        "file_system": kind,
+        "device": device,
+    }

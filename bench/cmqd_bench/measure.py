@@ -1,0 +1,161 @@
+"""One round of a scenario: what it used, what came of it, and who watches that nothing failed meanwhile."""
+
+import asyncio
+import resource
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any
+
+from cmqd_bench.broker import Broker
+from cmqd_bench.load import Tally
+from cmqd_bench.processes import cpu_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """The figures of one round. CPU covers the measured time only, from the end of the warm-up."""
+
+    messages: int
+    """Completed: answered sends, or deleted messages where there are consumers."""
+    seconds: float
+    server_cpu_seconds: float
+    client_cpu_seconds: float
+    latency_ms: Mapping[str, float]
+    server_rss_mib: float
+    """All server processes at the end of the measured time."""
+    loop_busy: float
+    """Share of one core that the server's loop process used."""
+    others: int = 0
+    """Messages that other processes completed meanwhile: the server's CPU is shared out over them too."""
+    refused: int = 0
+    """Requests that the server refused as busy, and that were repeated."""
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Figures of this scenario alone."""
+
+    def with_extra(self, extra: Mapping[str, Any]) -> "Round":
+        """The same round with further figures."""
+        return replace(self, extra={**self.extra, **extra})
+
+    def as_json(self) -> dict[str, Any]:
+        """All figures under their names in the report."""
+        count = max(self.messages, 1)
+        everybody = max(self.messages + self.others, 1)
+        return {
+            "messages": self.messages,
+            "seconds": round(self.seconds, 3),
+            "messages_per_second": round(self.messages / self.seconds, 1) if self.seconds else 0.0,
+            "server_cpu_us_per_message": round(self.server_cpu_seconds / everybody * 1e6, 3),
+            "client_cpu_us_per_message": round(self.client_cpu_seconds / count * 1e6, 3),
+            "latency_ms": {name: round(value, 3) for name, value in self.latency_ms.items()},
+            "server_rss_mib": round(self.server_rss_mib, 1),
+            **({"messages_of_others": self.others} if self.others else {}),
+            "loop_busy": round(self.loop_busy, 3),
+            "refused": self.refused,
+            **self.extra,
+        }
+
+
+def own_cpu_seconds() -> float:
+    """User and system time of this process so far."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+class Meter:
+    """Reads the clocks of server and client at the start and the end of the measured time."""
+
+    def __init__(self, broker: Broker, tally: Tally) -> None:
+        self._broker = broker
+        self._tally = tally
+        self._wall = self._server = self._client = self._loop = 0.0
+
+    def start(self) -> None:
+        """The warm-up is over: forget what was counted."""
+        self._tally.clear()
+        self._server = self._broker.cpu_seconds()
+        self._loop = cpu_seconds(self._broker.pids[:1])
+        self._client = own_cpu_seconds()
+        self._wall = time.monotonic()
+
+    def finish(
+        self, messages: Callable[[Tally], int], extra: Mapping[str, Any] | None = None, *, others: int = 0
+    ) -> Round:
+        """The round, now that the measured time is over; ``messages`` picks what counts as completed."""
+        seconds = time.monotonic() - self._wall
+        completed = messages(self._tally)
+        return Round(
+            messages=completed,
+            seconds=seconds,
+            client_cpu_seconds=own_cpu_seconds() - self._client,
+            loop_busy=(cpu_seconds(self._broker.pids[:1]) - self._loop) / seconds,
+            server_cpu_seconds=self._broker.cpu_seconds() - self._server,
+            latency_ms=self._tally.latency.milliseconds(),
+            server_rss_mib=self._broker.rss_mib(),
+            others=others,
+            refused=self._tally.refused,
+            extra=extra or {},
+        )
+
+
+class Guard:
+    """Turns any failure of the load or the server into the failure of the run, at the next wait.
+
+    Callbacks have nobody to raise to; the loop's exception handler hands their errors here.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._failure: BaseException | None = None
+        self._failed = asyncio.Event()
+        asyncio.get_running_loop().set_exception_handler(self._on_exception)
+
+    def fail(self, error: BaseException) -> None:
+        """End the run with ``error``, unless it has failed before."""
+        if self._failure is None:
+            self._failure = error
+            self._failed.set()
+
+    def _on_exception(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self.fail(context.get("exception") or RuntimeError(str(context.get("message"))))
+
+    def check(self) -> None:
+        """Raise what has failed so far."""
+        self._broker.check_alive()
+        if self._failure is not None:
+            raise self._failure
+
+    async def sleep(self, seconds: float) -> None:
+        """Let the load run. Raises as soon as something fails."""
+        try:
+            await asyncio.wait_for(self._failed.wait(), seconds)
+        except TimeoutError:
+            pass
+        self.check()
+
+    async def wait(self, event: asyncio.Event, seconds: float, what: str) -> None:
+        """Wait for ``event``. Raises TimeoutError naming ``what`` after ``seconds``, or what fails before."""
+        waits = [asyncio.ensure_future(event.wait()), asyncio.ensure_future(self._failed.wait())]
+        try:
+            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        self.check()
+        if not event.is_set():
+            raise TimeoutError(f"{what} was not done within {seconds:.0f} s")
+
+
+def summary(rounds: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Several rounds as one: best CPU with the rates measured in that round, median latencies, largest memory."""
+    each = list(rounds)
+    best = min(each, key=lambda figures: figures["server_cpu_us_per_message"])
+    merged = dict(best)
+    merged["latency_ms"] = {
+        name: round(median(figures["latency_ms"][name] for figures in each), 3) for name in best["latency_ms"]
+    }
+    for name in ("server_rss_mib", "rss_growth_mib", "rss_kib_per_connection", "restart_seconds"):
+        if name in best:
+            merged[name] = max(figures[name] for figures in each)
+    return merged

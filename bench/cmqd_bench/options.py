@@ -1,0 +1,216 @@
+"""What a run is told to do: the arguments of the command line as one frozen value.
+
+A scenario's defaults stand in ``DEFAULTS``; a flag that a scenario does not know is refused.
+"""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from cmqd_bench.wire import MIN_BODY
+
+MAX_BATCH = 256
+MAX_BATCH_BYTES = 1_048_576
+"""Most that one batch may hold, and the largest body."""
+SHORT_ROUND_SECONDS = 15.0
+"""Below this a round is cheap enough to be repeated; three show whether the machine is quiet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """One scenario's parameters; those that it does not use keep their defaults."""
+
+    scenario: str
+    seconds: float = 10.0
+    """Measured time of one round, after the warm-up."""
+    warm_up: float = 1.0
+    batch: int = 16
+    body: int = 256
+    connections: int = 16
+    rate: float = 2_000.0
+    """Messages a second of an open loop."""
+    backlog: int = 500_000
+    messages: int = 1_000_000
+    spread: float = 60.0
+    """Seconds over which delayed messages fall due."""
+    saturate: bool = False
+    rounds: int | None = None
+    durability: str = "fsync"
+    scratch: Path | None = None
+    keep: bool = False
+    json: bool = False
+
+    def expected_seconds(self) -> float:
+        """About how long one round takes, start of the server included."""
+        match self.scenario:
+            case "drain":
+                return 5.0 + self.backlog / 50_000
+            case "idle":
+                return 5.0 + self.connections / 1_000 + self.seconds
+            case "delayed":
+                return 10.0 + self.spread + self.messages / 40_000
+            case "backlog":
+                return 30.0 + self.messages / 60_000
+            case _:
+                return self.warm_up + self.seconds + 1.0
+
+    def effective_rounds(self) -> int:
+        """As asked for, else three when they are short."""
+        if self.rounds is not None:
+            return self.rounds
+        return 3 if self.expected_seconds() < SHORT_ROUND_SECONDS else 1
+
+
+_COMMON = ("body", "durability", "rounds", "scratch", "keep", "json")
+SCENARIOS: Mapping[str, tuple[str, Sequence[str]]] = {
+    "cycle": (
+        "C producers and C consumers at once; a consumer receives, then deletes in a request of its own",
+        ("batch", "connections", "seconds", "warm_up"),
+    ),
+    "send": (
+        "C producers, one request outstanding each",
+        ("batch", "connections", "seconds", "warm_up", "saturate"),
+    ),
+    "latency": (
+        "one message at a time at a fixed rate, from its intended time to its receipt",
+        ("rate", "connections", "seconds", "warm_up"),
+    ),
+    "drain": ("receive and delete what was sent before", ("backlog", "batch", "connections")),
+    "idle": (
+        "connections that all wait in a long poll, woken at random",
+        ("connections", "rate", "seconds", "warm_up"),
+    ),
+    "delayed": ("messages that fall due in random order over a time", ("messages", "spread", "connections", "batch")),
+    "backlog": (
+        "a queue with very many messages: memory, restart after kill -9, speed of draining",
+        ("messages", "batch", "connections"),
+    ),
+}
+"""Each scenario: what it is, and the options it knows beside the common ones."""
+
+DEFAULTS: Mapping[str, Mapping[str, object]] = {
+    "cycle": {},
+    "send": {"connections": 64},
+    "latency": {"batch": 1},
+    "drain": {},
+    "idle": {"connections": 10_000, "rate": 500.0, "batch": 1, "warm_up": 2.0},
+    "delayed": {"batch": 64},
+    "backlog": {"messages": 10_000_000},
+}
+
+
+def defaults(scenario: str) -> Options:
+    """The options of a scenario for which no flag is given."""
+    return replace(Options(scenario=scenario), **DEFAULTS[scenario])  # pyright: ignore[reportArgumentType]
+
+
+def whole(low: int, high: int):
+    """An argument type: an integer within a range, refused by name, value and limit."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text.replace("_", "").replace(",", ""))
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{value} is not within {low} .. {high}")
+        return value
+
+    return parse
+
+
+def decimal(low: float, high: float):
+    """An argument type: a number within a range."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{value} is not within {low} .. {high}")
+        return value
+
+    return parse
+
+
+def add_option(parser: argparse.ArgumentParser, name: str, default: Options) -> None:
+    """Add the flag ``--name``; its default is that of the scenario."""
+    flag = "--" + name.replace("_", "-")
+    value = getattr(default, name)
+    shown = "%(default)s"
+    match name:
+        case "seconds":
+            parser.add_argument(
+                flag, type=decimal(0.1, 3600), default=value, help=f"measured time of a round ({shown})"
+            )
+        case "warm_up":
+            parser.add_argument(flag, type=decimal(0, 600), default=value, help=f"seconds before measuring ({shown})")
+        case "batch":
+            parser.add_argument(flag, type=whole(1, MAX_BATCH), default=value, help=f"messages per request ({shown})")
+        case "body":
+            parser.add_argument(
+                flag, type=whole(MIN_BODY, MAX_BATCH_BYTES), default=value, help=f"bytes of each body ({shown})"
+            )
+        case "connections":
+            parser.add_argument(flag, type=whole(1, 100_000), default=value, help=f"connections of each kind ({shown})")
+        case "rate":
+            parser.add_argument(flag, type=decimal(0.1, 200_000), default=value, help=f"messages a second ({shown})")
+        case "backlog" | "messages":
+            parser.add_argument(flag, type=whole(1, 100_000_000), default=value, help=f"messages ({shown})")
+        case "spread":
+            parser.add_argument(
+                flag, type=decimal(1, 3000), default=value, help=f"seconds over which they fall due ({shown})"
+            )
+        case "saturate":
+            parser.add_argument(
+                flag, action="store_true", help="two more processes keep the server's loop busy with batches"
+            )
+        case "rounds":
+            parser.add_argument(
+                flag,
+                type=whole(1, 100),
+                help="rounds, each on a fresh server: best CPU, median latency (3 when a round is under 15 s, else 1)",
+            )
+        case "durability":
+            parser.add_argument(flag, choices=("fsync", "os"), default=value, help=f"of the server ({shown})")
+        case "scratch":
+            parser.add_argument(flag, type=Path, help="folder for data, on a disk (default: the temporary folder)")
+        case "keep":
+            parser.add_argument(flag, action="store_true", help="leave data and server log in the scratch folder")
+        case "json":
+            parser.add_argument(flag, action="store_true", help="print one JSON object and nothing else")
+        case _:
+            raise ValueError(name)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line of ``python -m cmqd_bench``."""
+    parser = argparse.ArgumentParser(
+        prog="cmqd_bench", description="Load harness of cmqd: real servers, real disk, the native protocol."
+    )
+    commands = parser.add_subparsers(dest="scenario", required=True, metavar="scenario")
+    for scenario, (text, names) in SCENARIOS.items():
+        command = commands.add_parser(scenario, help=text, description=text)
+        for name in (*names, *_COMMON):
+            add_option(command, name, defaults(scenario))
+    micro = commands.add_parser("micro", help="the codec and each operation of the core, call by call")
+    micro.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    micro.add_argument("--filter", default="", help="only benchmarks whose names contain this")
+    return parser
+
+
+def options_from(arguments: argparse.Namespace) -> Options:
+    """The options of a parsed command line. Raises ValueError when two of them contradict one another."""
+    given = vars(arguments)
+    names = {field.name for field in fields(Options)}
+    options = replace(
+        defaults(arguments.scenario),
+        **{name: value for name, value in given.items() if name in names},  # pyright: ignore[reportArgumentType]
+    )
+    if options.batch * options.body > MAX_BATCH_BYTES:
+        raise ValueError(
+            f"--batch {options.batch} x --body {options.body} is over the {MAX_BATCH_BYTES} bytes of one batch"
+        )
+    return options

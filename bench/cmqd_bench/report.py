@@ -1,0 +1,83 @@
+"""The report of a run: one JSON object with fixed keys, or a table for people; conditions belong to both."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from cmqd_bench.measure import summary
+from cmqd_bench.options import SCENARIOS, Options
+
+Figures = Mapping[str, Any]
+UNITS = {
+    "messages_per_second": "messages/s",
+    "server_cpu_us_per_message": "us a message, all server processes",
+    "client_cpu_us_per_message": "us a message, this process",
+    "server_rss_mib": "MiB, all server processes",
+    "rss_growth_mib": "MiB",
+    "restart_seconds": "s from exec to the first answered receive",
+    "drain_ratio": "drain rate with / without backlog",
+    "rss_kib_per_connection": "KiB of server memory",
+    "loop_busy": "of one core",
+}
+NOT_SHOWN = frozenset({"scenario", "durability", "conditions", "options", "rounds", "latency_ms"})
+
+
+def report(options: Options, rounds: Sequence[Figures], conditions: Figures) -> dict[str, Any]:
+    """The JSON object of a run. Keys that callers rely on stand at the top level; ``rounds`` holds each round's own."""
+    merged = summary(rounds)
+    used = {*SCENARIOS[options.scenario][1], "body", "durability"}
+    return {
+        "scenario": options.scenario,
+        "messages_per_second": merged.pop("messages_per_second"),
+        "server_cpu_us_per_message": merged.pop("server_cpu_us_per_message"),
+        "client_cpu_us_per_message": merged.pop("client_cpu_us_per_message"),
+        "latency_ms": merged.pop("latency_ms"),
+        "server_rss_mib": merged.pop("server_rss_mib"),
+        "durability": options.durability,
+        **merged,
+        "options": {name: value for name, value in asdict(options).items() if name in used},
+        "conditions": dict(conditions),
+        "rounds": list(rounds),
+    }
+
+
+def to_json(result: Figures) -> str:
+    """As printed with ``--json``."""
+    return json.dumps(result, indent=2)
+
+
+def _line(name: str, value: object, note: str = "") -> str:
+    if isinstance(value, float) or (isinstance(value, int) and not isinstance(value, bool)):
+        shown = f"{value:,.3f}".rstrip("0").rstrip(".") if isinstance(value, float) else f"{value:,}"
+    else:
+        shown = str(value)
+    return f"  {name.replace('_', ' '):<36} {shown:>14}  {note}".rstrip()
+
+
+def to_text(result: Figures) -> str:
+    """As printed without ``--json``: figures, each round in a line, then what they were measured on."""
+    options, conditions, rounds = result["options"], result["conditions"], result["rounds"]
+    told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in options.items())
+    lines = [f"{result['scenario']}: {told}", ""]
+    lines += [_line(name, value, UNITS.get(name, "")) for name, value in result.items() if name not in NOT_SHOWN]
+    latency = result["latency_ms"]
+    lines.append(_line("latency", f"{latency['p50']:.3f}", "ms p50"))
+    lines.append(_line("", f"{latency['p99']:.3f}", "ms p99"))
+    lines.append(_line("", f"{latency['p999']:.3f}", "ms p99.9"))
+    lines += ["", "  round   messages/s   server us   client us    p50 ms    p99 ms   RSS MiB"]
+    lines += [
+        f"  {number:>5} {each['messages_per_second']:>12,.0f} {each['server_cpu_us_per_message']:>11.2f}"
+        f" {each['client_cpu_us_per_message']:>11.2f} {each['latency_ms']['p50']:>9.2f}"
+        f" {each['latency_ms']['p99']:>9.2f} {each['server_rss_mib']:>9.1f}"
+        for number, each in enumerate(rounds, 1)
+    ]
+    versions = ", ".join(f"{name} {version}" for name, version in conditions["versions"].items())
+    lines += [
+        "",
+        f"  {conditions['cpu']}, {conditions['cores']} cores, load {conditions['load_average']} at the start,"
+        f" Linux {conditions['kernel']}, Python {conditions['python']}",
+        f"  {versions}, SQLite {conditions['sqlite']}, commit {conditions['commit'] or 'unknown'}",
+        f"  durability {result['durability']} on {conditions['file_system']} ({conditions['device']})",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,62 @@
+"""Runs the rounds of a scenario, each on a fresh server, and reports them."""
+
+import gc
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import uvloop
+
+from cmqd_bench.broker import Broker, broker_folder
+from cmqd_bench.machine import conditions, raise_file_limit, scratch_root
+from cmqd_bench.measure import Round
+from cmqd_bench.options import Options
+from cmqd_bench.report import report, to_json, to_text
+from cmqd_bench.scenarios import backlog, cycle, delayed, drain, idle, latency, send
+
+RUNS: Mapping[str, Callable[[Options, Broker], Awaitable[Round]]] = {
+    "cycle": cycle.run,
+    "send": send.run,
+    "latency": latency.run,
+    "drain": drain.run,
+    "idle": idle.run,
+    "delayed": delayed.run,
+    "backlog": backlog.run,
+}
+FILES = 4096
+"""Open files that every scenario may need; idle asks for more."""
+
+
+def run_scenario(options: Options) -> dict[str, Any]:
+    """Run all rounds; returns the report."""
+    raise_file_limit(FILES)
+    root = scratch_root(options.scratch)
+    described = conditions(root)
+    rounds: list[dict[str, Any]] = []
+    wanted = options.effective_rounds()
+    # The load keeps its few objects for the whole run: a collection would only be a pause in somebody's latency.
+    gc.freeze()
+    gc.disable()
+    for number in range(1, wanted + 1):
+        with broker_folder(root, durability=options.durability, keep=options.keep) as broker:
+
+            async def one(broker: Broker = broker) -> Round:
+                return await RUNS[options.scenario](options, broker)
+
+            rounds.append(uvloop.run(one()).as_json())
+        gc.collect()
+        if wanted > 1 or options.expected_seconds() > 60:
+            figures = rounds[-1]
+            print(
+                f"{options.scenario}: round {number} of {wanted}: {figures['messages_per_second']:,.0f} messages/s, "
+                f"server {figures['server_cpu_us_per_message']} us a message",
+                file=sys.stderr,
+                flush=True,
+            )
+    return report(options, rounds, described)
+
+
+def print_report(options: Options) -> None:
+    """Run and print; with ``json`` nothing but the one object goes to standard output."""
+    result = run_scenario(options)
+    print(to_json(result) if options.json else to_text(result))

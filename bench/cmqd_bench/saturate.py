@@ -1,0 +1,101 @@
+"""Saturators: processes that keep the server's loop busy with batches while something else is measured.
+
+Each is this module run as a program: it sends, receives and deletes batches on a queue of its own, answers every line
+on its standard input with the number of messages that it has deleted so far, and ends when that input ends.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+
+import uvloop
+
+from cmqd_bench.connect import open_connection
+from cmqd_bench.load import Consumer, Gate, Producer, Tally
+from cmqd_bench.session import Session
+from cmqd_bench.wire import SendTemplate
+
+URL_VARIABLE = "CMQD_BENCH_URL"
+BATCH = 64
+PAIRS = 4
+"""Producer and consumer connections of each process: enough that the loop has the next batch at hand while the last
+is being made durable, few enough that the measured request does not wait behind a hoard of them."""
+BODY = 256
+END_SECONDS = 5.0
+
+
+class Saturators:
+    """The running processes, as their parent sees them."""
+
+    def __init__(self, processes: Sequence[asyncio.subprocess.Process]) -> None:
+        self._processes = processes
+
+    async def messages(self) -> int:
+        """How many messages they have cycled so far."""
+        total = 0
+        for process in self._processes:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(b"\n")
+            line = await asyncio.wait_for(process.stdout.readline(), END_SECONDS)
+            if not line:
+                raise RuntimeError("a saturating process has ended")
+            total += int(line)
+        return total
+
+
+@asynccontextmanager
+async def saturating(session: Session, count: int) -> AsyncGenerator[Saturators]:
+    """Run ``count`` saturators against the session's server; they are at work when this is entered."""
+    processes: list[asyncio.subprocess.Process] = []
+    try:
+        for number in range(count):
+            queue = await session.create_queue(f"saturate-{number}")
+            processes.append(
+                await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-m", "cmqd_bench.saturate", queue),
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    # It holds a key, which a command line would show to everybody on the machine.
+                    env=os.environ | {URL_VARIABLE: session.broker.ready.url},
+                )
+            )
+        saturators = Saturators(processes)
+        await saturators.messages()
+        yield saturators
+    finally:
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.close()
+        for process in processes:
+            try:
+                await asyncio.wait_for(process.wait(), END_SECONDS)
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+
+
+async def _saturate(url: str, queue: str) -> None:
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    tally = Tally()
+    gate = Gate(4 * PAIRS * BATCH)
+    for _ in range(PAIRS):
+        Consumer(await open_connection(url), queue, BATCH, tally, gate=gate).receive()
+        Producer(await open_connection(url), SendTemplate(queue, batch=BATCH, size=BODY), tally, gate).send()
+    while await reader.readline():
+        sys.stdout.write(f"{tally.deleted}\n")
+        sys.stdout.flush()
+
+
+def main() -> None:
+    """Run as a process of its own."""
+    (queue,) = sys.argv[1:]
+    uvloop.run(_saturate(os.environ[URL_VARIABLE], queue))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""backlog: what ten million waiting messages cost: memory, a restart after kill -9, and the speed of draining."""
+
+import time
+
+from cmqd_bench.broker import Broker
+from cmqd_bench.connect import open_connection
+from cmqd_bench.load import Consumer, Gate, Producer, Quota
+from cmqd_bench.measure import Round
+from cmqd_bench.options import Options
+from cmqd_bench.scenarios.drain import drain
+from cmqd_bench.session import Session, request, running
+from cmqd_bench.wire import SendTemplate, decode_handles
+from cmqd_protocol.messages import ReceiveMessages
+
+CYCLED_BEFORE = 200_000
+"""Messages that a broker has cycled before its memory is taken as the base: interpreter, buffers, windows and caches
+are then as large as work makes them, and what grows is the backlog's."""
+DRAINED = 500_000
+"""Messages of each of the two drains that are compared."""
+SLOWEST_FILL = 25_000
+SLOWEST_CYCLE = 2_000
+POLL_SECONDS = 0.005
+SETTLE_SECONDS = 1.0
+
+
+async def _cycle_before(session: Session, options: Options, messages: int) -> None:
+    queue = await session.create_queue("before")
+    gate = Gate(4 * options.connections * options.batch)
+    quota = Quota(messages)
+    connections = await session.connect(2 * options.connections)
+    for consuming, producing in zip(connections[::2], connections[1::2], strict=True):
+        Consumer(consuming, queue, options.batch, session.tally, gate=gate, quota=quota).receive()
+        Producer(producing, SendTemplate(queue, batch=options.batch, size=options.body), session.tally, gate).send()
+    await session.guard.wait(quota.done, 60 + messages / SLOWEST_CYCLE, "the cycles before the backlog")
+    session.close(*connections)
+    await session.guard.sleep(SETTLE_SECONDS)
+
+
+async def _drain_small(options: Options, broker: Broker, messages: int, cycled: int) -> Round:
+    """The drain to compare with: the same number of messages, and none behind them."""
+    async with running(broker) as session:
+        await _cycle_before(session, options, cycled)
+        queue = await session.create_queue("backlog")
+        await session.fill(queue, messages, options.body, 60 + messages / SLOWEST_FILL)
+        await session.guard.sleep(SETTLE_SECONDS)
+        return await drain(session, options, queue, messages)
+
+
+async def _restart(broker: Broker, queue: str) -> float:
+    """Start the killed server again; seconds from exec to the first answered receive with a message in it."""
+    started = time.monotonic()
+    await broker.start(POLL_SECONDS)
+    connection = await open_connection(broker.ready.url)
+    reply = await request(connection, ReceiveMessages(1, queue, 1, 0))
+    seconds = time.monotonic() - started
+    connection.close()
+    if not decode_handles(reply).messages:
+        raise RuntimeError("the backlog was empty after the restart")
+    return seconds
+
+
+async def run(options: Options, broker: Broker) -> Round:
+    """One round: the figures at the top are those of the drain with the backlog behind it."""
+    drained = min(DRAINED, max(1, options.messages // 2))
+    cycled = min(CYCLED_BEFORE, options.messages)
+    small = await _drain_small(options, broker.sibling("small"), drained, cycled)
+
+    await broker.start()
+    session = Session(broker)
+    try:
+        await _cycle_before(session, options, cycled)
+        rss_before = broker.rss_mib()
+        queue = await session.create_queue("backlog")
+        meter = session.meter()
+        meter.start()
+        await session.fill(queue, options.messages, options.body, 60 + options.messages / SLOWEST_FILL)
+        fill = meter.finish(lambda tally: tally.sent).as_json()
+        rss_filled = broker.rss_mib()
+    finally:
+        session.close_all()
+        broker.kill()
+    disk_bytes = sum(file.stat().st_size for file in broker.data.rglob("*") if file.is_file())
+
+    restart_seconds = await _restart(broker, queue)
+    session = Session(broker)
+    try:
+        rss_restarted = broker.rss_mib()
+        big = await drain(session, options, queue, drained)
+    finally:
+        session.close_all()
+        broker.kill()
+    small_rate, big_rate = small.messages / small.seconds, big.messages / big.seconds
+    extra = {
+        "rss_growth_mib": round(rss_filled - rss_before, 1),
+        "restart_seconds": round(restart_seconds, 3),
+        "drain_ratio": round(big_rate / small_rate, 3),
+        "rss_before_mib": round(rss_before, 1),
+        "rss_filled_mib": round(rss_filled, 1),
+        "rss_restarted_mib": round(rss_restarted, 1),
+        "drained": drained,
+        "drain_per_second_without_backlog": round(small_rate, 1),
+        "fill_per_second": fill["messages_per_second"],
+        "fill_seconds": fill["seconds"],
+        "fill_server_cpu_us_per_message": fill["server_cpu_us_per_message"],
+        "disk_bytes_per_message": round(disk_bytes / options.messages, 1),
+    }
+    return big.with_extra(extra)

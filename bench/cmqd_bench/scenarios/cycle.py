@@ -1,0 +1,41 @@
+"""cycle: durable send, long-poll receive, durable delete, all at once."""
+
+from cmqd_bench.broker import Broker
+from cmqd_bench.load import Consumer, Gate, Producer
+from cmqd_bench.measure import Round
+from cmqd_bench.options import Options
+from cmqd_bench.session import Session, running
+from cmqd_bench.wire import SendTemplate
+
+AHEAD = 4
+"""Producers may be this many requests of all consumers ahead. A producer has one round trip per message and a consumer
+two, so without a bound the run would measure the filling of a hoard; with it consumers always find work, and the
+latency from send to receipt stays that of a queue which is kept up with."""
+
+
+async def load(session: Session, options: Options, queue: str) -> None:
+    """Let C producers and C consumers loose on ``queue``."""
+    gate = Gate(AHEAD * options.connections * options.batch)
+    producing = await session.connect(options.connections)
+    consuming = await session.connect(options.connections)
+    consumers = [Consumer(each, queue, options.batch, session.tally, gate=gate) for each in consuming]
+    producers = [
+        Producer(each, SendTemplate(queue, batch=options.batch, size=options.body), session.tally, gate)
+        for each in producing
+    ]
+    for consumer in consumers:
+        consumer.receive()
+    for producer in producers:
+        producer.send()
+
+
+async def run(options: Options, broker: Broker) -> Round:
+    """One round; a message is completed when its delete was answered."""
+    async with running(broker) as session:
+        queue = await session.create_queue("cycle")
+        await load(session, options, queue)
+        await session.guard.sleep(options.warm_up)
+        meter = session.meter()
+        meter.start()
+        await session.guard.sleep(options.seconds)
+        return meter.finish(lambda tally: tally.deleted)

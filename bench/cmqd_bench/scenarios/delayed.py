@@ -1,0 +1,108 @@
+"""delayed: very many messages that fall due in random order, and how soon after that they are received."""
+
+import asyncio
+import os
+import random
+import time
+
+from cmqd_bench.broker import Broker
+from cmqd_bench.load import DelayConsumer, Filler, Quota
+from cmqd_bench.measure import Round
+from cmqd_bench.options import MAX_BATCH, MAX_BATCH_BYTES, Options
+from cmqd_bench.session import Session, running
+from cmqd_bench.wire import MARK, MIN_BODY, STAMP, frame
+from cmqd_protocol.messages import SendMessages
+
+FILL_RATE = 50_000
+"""Messages a second that the fill is trusted with: the first one falls due after it."""
+SLOWEST_FILL = 8_000
+AFTER_SECONDS = 120.0
+"""How long after the last due time the run is given up."""
+
+
+class RandomDelays:
+    """Frames of sends whose messages fall due at random times of one window; each body says its delay."""
+
+    def __init__(self, queue: str, size: int, window_starts: float, spread: float) -> None:
+        self._queue = queue
+        self._tail = os.urandom(size - MIN_BODY)
+        self._window_starts = window_starts
+        self._spread_ms = spread * 1000
+        self._random = random.Random(1).random
+
+    def make_frame(self, request_id: int, count: int) -> bytes:
+        """A send of ``count`` messages. What should already be due (the fill was too slow) is sent without delay."""
+        lead_ms = (self._window_starts - time.monotonic()) * 1000
+        spread_ms, draw, pack, tail = self._spread_ms, self._random, STAMP.pack, self._tail
+        delays = [max(0, int(lead_ms + draw() * spread_ms)) for _ in range(count)]
+        bodies = [b"%b%b%b" % (MARK, pack(delay), tail) for delay in delays]
+        return frame(SendMessages(request_id, self._queue, bodies, None, delays))
+
+
+class PeakMemory:
+    """The most memory that the server was seen to use, looked at twice a second."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.mib = broker.rss_mib()
+        self._task = asyncio.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(0.5)
+            self.mib = max(self.mib, self._broker.rss_mib())
+
+    def stop(self) -> float:
+        """The peak, in MiB."""
+        self._task.cancel()
+        return self.mib
+
+
+async def _fill(session: Session, options: Options, delays: RandomDelays) -> float:
+    """Send all messages; returns the seconds it took."""
+    started = time.monotonic()
+    batch = min(MAX_BATCH, MAX_BATCH_BYTES // options.body, options.messages)
+    connections = await session.connect(2)
+    filler = Filler(
+        connections, delays.make_frame, messages=options.messages, batch=batch, depth=4, tally=session.tally
+    )
+    filler.start()
+    await session.guard.wait(filler.done, 60 + options.messages / SLOWEST_FILL, "sending the delayed messages")
+    session.close(*connections)
+    return time.monotonic() - started
+
+
+async def run(options: Options, broker: Broker) -> Round:
+    """One round; a message is completed when its delete was answered.
+
+    Latency: from due (the broker's enqueue time plus the delay) to receipt. CPU: from the end of the fill to the
+    last delete. Memory: the peak since before the first send.
+    """
+    async with running(broker) as session:
+        queue = await session.create_queue("delayed")
+        consuming = await session.connect(options.connections)
+        rss_before = broker.rss_mib()
+        peak = PeakMemory(broker)
+        window_starts = time.monotonic() + 5 + options.messages / FILL_RATE
+        fill_seconds = await _fill(session, options, RandomDelays(queue, options.body, window_starts, options.spread))
+        filled_before = time.monotonic() < window_starts
+        rss_filled = broker.rss_mib()
+
+        quota = Quota(options.messages)
+        meter = session.meter()
+        meter.start()
+        for each in consuming:
+            DelayConsumer(each, queue, options.batch, session.tally, quota=quota, overlap=True).receive()
+        await session.guard.sleep(max(0.0, window_starts - time.monotonic()))
+        active_from = time.monotonic()
+        await session.guard.wait(quota.done, options.spread + AFTER_SECONDS, "receiving the delayed messages")
+        active_seconds = time.monotonic() - active_from
+        extra = {
+            "rss_growth_mib": round(peak.stop() - rss_before, 1),
+            "rss_filled_growth_mib": round(rss_filled - rss_before, 1),
+            "fill_seconds": round(fill_seconds, 2),
+            "filled_before_first_due": filled_before,
+            "due_seconds": options.spread,
+            "active_seconds": round(active_seconds, 2),
+        }
+        return meter.finish(lambda tally: tally.deleted, extra)

@@ -1,0 +1,37 @@
+"""drain: how fast consumers empty a queue that was filled before; nobody sends meanwhile."""
+
+from cmqd_bench.broker import Broker
+from cmqd_bench.load import Consumer, Quota
+from cmqd_bench.measure import Round
+from cmqd_bench.options import Options
+from cmqd_bench.session import Session, running
+
+SLOWEST_FILL = 10_000
+SLOWEST_DRAIN = 2_000
+"""Messages a second below which a run is given up."""
+
+
+async def drain(session: Session, options: Options, queue: str, messages: int) -> Round:
+    """Receive and delete ``messages`` of ``queue`` with C consumers.
+
+    The latency is that of the request from its start: of a receive with something to receive.
+    """
+    quota = Quota(messages)
+    consumers = [
+        Consumer(each, queue, options.batch, session.tally, quota=quota, timed=True)
+        for each in await session.connect(options.connections)
+    ]
+    meter = session.meter()
+    meter.start()
+    for consumer in consumers:
+        consumer.receive()
+    await session.guard.wait(quota.done, 60 + messages / SLOWEST_DRAIN, f"draining {messages} messages")
+    return meter.finish(lambda tally: tally.deleted)
+
+
+async def run(options: Options, broker: Broker) -> Round:
+    """One round; a message is completed when its delete was answered."""
+    async with running(broker) as session:
+        queue = await session.create_queue("drain")
+        await session.fill(queue, options.backlog, options.body, 60 + options.backlog / SLOWEST_FILL)
+        return await drain(session, options, queue, options.backlog)

@@ -1,0 +1,76 @@
+"""idle: very many connections that all wait in a long poll, and random ones of them woken at a fixed rate."""
+
+import random
+
+from cmqd_bench.broker import Broker
+from cmqd_bench.load import Consumer, OpenSender, Pacer
+from cmqd_bench.machine import ConditionsError, raise_file_limit
+from cmqd_bench.measure import Round
+from cmqd_bench.options import Options
+from cmqd_bench.session import Session, running
+from cmqd_bench.wire import SendTemplate
+
+WAITERS_PER_QUEUE = 10
+"""As many queues as a tenth of the connections: each has a few waiters to be fair to, and 10,000 connections stay well
+below the queues that an account may have."""
+SENDERS = 8
+SPARE_FILES = 200
+"""Descriptors beside those of the connections: log files, pipes, libraries."""
+SETTLE_SECONDS = 1.0
+
+
+async def _wait_all(session: Session, options: Options, queues: list[str]) -> None:
+    connections = await session.connect(options.connections)
+    for index, connection in enumerate(connections):
+        Consumer(connection, queues[index % len(queues)], 1, session.tally, overlap=True).receive()
+
+
+async def run(options: Options, broker: Broker) -> Round:
+    """One round; a message is completed when the connection that it woke has received it.
+
+    The memory of a connection is the growth of all server processes from "queues made" to "all wait", or to the end
+    of the wake-ups if that is more, divided by the connections.
+    """
+    wanted = options.connections + SENDERS + SPARE_FILES
+    limit = raise_file_limit(wanted)
+    if limit < wanted:
+        raise ConditionsError(
+            f"--connections {options.connections} needs {wanted} open files; this user may have {limit} (ulimit -Hn)"
+        )
+    async with running(broker) as session:
+        queues = [f"idle-{number}" for number in range(max(1, options.connections // WAITERS_PER_QUEUE))]
+        await session.create_queues(queues)
+        sender = OpenSender(await session.connect(SENDERS), session.tally)
+        await session.guard.sleep(SETTLE_SECONDS)
+        rss_before = broker.rss_mib()
+        await _wait_all(session, options, queues)
+        await session.guard.sleep(SETTLE_SECONDS)
+        rss_waiting = broker.rss_mib()
+
+        templates = [SendTemplate(queue, batch=1, size=options.body) for queue in queues]
+        # Seeded: the same connections are woken in every run.
+        choice = random.Random(1).randrange
+        waiters = options.connections
+
+        def wake(intended_ns: int) -> None:
+            # The queue of a random connection: whichever of its waiters is due wakes up.
+            sender.send(templates[choice(waiters) % len(templates)], intended_ns)
+
+        pacer = Pacer(options.rate, wake)
+        pacer.start()
+        try:
+            await session.guard.sleep(options.warm_up)
+            meter = session.meter()
+            meter.start()
+            await session.guard.sleep(options.seconds)
+            growth = max(rss_waiting, broker.rss_mib()) - rss_before
+            extra = {
+                "rss_kib_per_connection": round(growth * 1024 / options.connections, 2),
+                "rss_before_mib": round(rss_before, 1),
+                "rss_waiting_mib": round(rss_waiting, 1),
+                "queues": len(queues),
+                "wakeups_per_second": options.rate,
+            }
+            return meter.finish(lambda tally: tally.received, extra)
+        finally:
+            pacer.stop()

@@ -1,0 +1,31 @@
+"""latency: an open loop at a fixed rate; from the time a message was meant to be sent until it is received."""
+
+from functools import partial
+
+from cmqd_bench.broker import Broker
+from cmqd_bench.load import Consumer, OpenSender, Pacer
+from cmqd_bench.measure import Round
+from cmqd_bench.options import Options
+from cmqd_bench.session import running
+from cmqd_bench.wire import SendTemplate
+
+
+async def run(options: Options, broker: Broker) -> Round:
+    """One round; a message is completed when it was received."""
+    async with running(broker) as session:
+        queue = await session.create_queue("latency")
+        sender = OpenSender(await session.connect(options.connections), session.tally)
+        template = SendTemplate(queue, batch=1, size=options.body)
+        # As many consumers as producers: somebody always waits.
+        for each in await session.connect(options.connections):
+            Consumer(each, queue, 1, session.tally, overlap=True).receive()
+        pacer = Pacer(options.rate, partial(sender.send, template))
+        pacer.start()
+        try:
+            await session.guard.sleep(options.warm_up)
+            meter = session.meter()
+            meter.start()
+            await session.guard.sleep(options.seconds)
+            return meter.finish(lambda tally: tally.received, {"intended_rate": options.rate})
+        finally:
+            pacer.stop()

@@ -1,0 +1,31 @@
+"""send: durable sends alone, one request outstanding on each connection; with ``--saturate`` beside a busy loop."""
+
+from cmqd_bench.broker import Broker
+from cmqd_bench.load import Producer
+from cmqd_bench.measure import Round
+from cmqd_bench.options import Options
+from cmqd_bench.saturate import saturating
+from cmqd_bench.session import running
+from cmqd_bench.wire import SendTemplate
+
+SATURATING_PROCESSES = 2
+
+
+async def run(options: Options, broker: Broker) -> Round:
+    """One round; a message is completed when its send was answered."""
+    async with running(broker) as session:
+        queue = await session.create_queue("send")
+        producers = [
+            Producer(each, SendTemplate(queue, batch=options.batch, size=options.body), session.tally)
+            for each in await session.connect(options.connections)
+        ]
+        async with saturating(session, SATURATING_PROCESSES if options.saturate else 0) as saturators:
+            for producer in producers:
+                producer.send()
+            await session.guard.sleep(options.warm_up)
+            before = await saturators.messages()
+            meter = session.meter()
+            meter.start()
+            await session.guard.sleep(options.seconds)
+            others = await saturators.messages() - before
+            return meter.finish(lambda tally: tally.sent, others=others)

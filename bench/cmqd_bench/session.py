@@ -1,0 +1,142 @@
+"""The harness's side of one server run: connections, queues, heartbeats, and their end."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+
+from cmqd_bench.broker import Broker
+from cmqd_bench.connect import open_connection
+from cmqd_bench.load import Filler, Tally
+from cmqd_bench.measure import Guard, Meter
+from cmqd_bench.options import MAX_BATCH, MAX_BATCH_BYTES
+from cmqd_bench.wire import (
+    ERROR,
+    HEARTBEAT,
+    LoadConnection,
+    RequestFailed,
+    SendTemplate,
+    decode_error,
+    frame,
+)
+from cmqd_protocol.messages import CreateQueue, WireMessage
+
+CONNECTS_AT_ONCE = 128
+"""Handshakes under way at a time: below usual accept backlogs."""
+REPLY_SECONDS = 30.0
+BEAT_SLICES = 50
+
+
+async def request(connection: LoadConnection, message: WireMessage) -> bytes:
+    """The payload of the reply to ``message``, on a connection without load. Raises RequestFailed on an Error."""
+    reply: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def on_reply(payload: bytes, opcode: int) -> None:
+        if opcode == ERROR:
+            error = decode_error(payload)
+            reply.set_exception(RequestFailed(f"{error.name}: {error.text}"))
+        else:
+            reply.set_result(payload)
+
+    connection.on_reply = on_reply
+    connection.write(frame(message))
+    return await asyncio.wait_for(reply, REPLY_SECONDS)
+
+
+class Session:
+    """Connections to one running server."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.guard = Guard(broker)
+        self.tally = Tally()
+        self._connections: list[LoadConnection] = []
+        self._beats: asyncio.TimerHandle | None = None
+
+    async def connect(self, count: int) -> list[LoadConnection]:
+        """Open ``count`` more connections; losing one of them fails the run."""
+        url = self.broker.ready.url
+        opened: list[LoadConnection] = []
+        for start in range(0, count, CONNECTS_AT_ONCE):
+            some = await asyncio.gather(*(open_connection(url) for _ in range(min(CONNECTS_AT_ONCE, count - start))))
+            opened.extend(some)
+        for connection in opened:
+            connection.on_lost = self.guard.fail
+        self._connections.extend(opened)
+        if self._beats is None:
+            self._beat()
+        return opened
+
+    async def create_queues(self, names: Sequence[str]) -> None:
+        """Create queues with the attributes of new ones."""
+        connections = await self.connect(min(16, len(names)))
+
+        async def create(connection: LoadConnection, some: Sequence[str]) -> None:
+            for name in some:
+                await request(connection, CreateQueue(1, name, {}))
+
+        await asyncio.gather(
+            *(create(each, names[index :: len(connections)]) for index, each in enumerate(connections))
+        )
+        self.close(*connections)
+
+    async def create_queue(self, name: str) -> str:
+        """Create one queue; returns its name."""
+        await self.create_queues([name])
+        return name
+
+    async def fill(self, queue: str, messages: int, size: int, seconds: float) -> None:
+        """Send ``messages`` of ``size`` bytes into ``queue`` as fast as the server takes them."""
+        # The largest batches that are allowed; a few on a few connections keep loop and disk busy at once.
+        batch = min(MAX_BATCH, max(1, MAX_BATCH_BYTES // size), messages)
+        frames: dict[int, SendTemplate] = {}
+
+        def make_frame(request_id: int, count: int) -> bytes:
+            if count not in frames:
+                frames[count] = SendTemplate(queue, batch=count, size=size)
+            return frames[count].at(0, request_id)
+
+        connections = await self.connect(4)
+        filler = Filler(connections, make_frame, messages=messages, batch=batch, depth=4, tally=self.tally)
+        filler.start()
+        await self.guard.wait(filler.done, seconds, f"sending {messages} messages")
+        self.close(*connections)
+
+    def meter(self) -> Meter:
+        """A meter over this session's server and tally."""
+        return Meter(self.broker, self.tally)
+
+    def close(self, *connections: LoadConnection) -> None:
+        """Drop connections; not a failure."""
+        for connection in connections:
+            connection.on_lost = None
+            connection.close()
+        dropped = set(connections)
+        self._connections = [connection for connection in self._connections if connection not in dropped]
+
+    def close_all(self) -> None:
+        """Drop all connections."""
+        if self._beats is not None:
+            self._beats.cancel()
+            self._beats = None
+        self.close(*self._connections)
+
+    def _beat(self, step: int = 0) -> None:
+        # Whoever waits for a long time is silent: every connection gets a heartbeat in a third of the shortest
+        # period agreed, a slice of them at a time.
+        period_ms = min((connection.heartbeat_ms or 30_000 for connection in self._connections), default=30_000)
+        for connection in self._connections[step::BEAT_SLICES]:
+            connection.write(HEARTBEAT)
+        interval = period_ms / 3000 / BEAT_SLICES
+        self._beats = asyncio.get_running_loop().call_later(interval, self._beat, (step + 1) % BEAT_SLICES)
+
+
+@asynccontextmanager
+async def running(broker: Broker) -> AsyncGenerator[Session]:
+    """Start the server and open a session with it; at the end the connections are dropped and the server killed."""
+    await broker.start()
+    session = Session(broker)
+    try:
+        yield session
+    finally:
+        session.close_all()
+        broker.kill()

@@ -1,0 +1,200 @@
+"""The wire as the load generator speaks it: as little Python per message as possible.
+
+The two cores of a test machine are shared with the server, so what the client burns the server lacks. Therefore:
+request frames are built once and sent again and again (a request id may be used again once it was answered), times
+are patched into them in place, and of replies only that is decoded which is needed: a tag byte, the receipt handles,
+the first body. The handshake is that of ``cmqd_protocol``.
+"""
+
+import asyncio
+import os
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from cmqd_protocol.messages import (
+    DeleteMessages,
+    Error,
+    HandlesDone,
+    MessagesReceived,
+    MessagesSent,
+    ReceiveMessages,
+    SendMessages,
+    WireMessage,
+    encoder,
+)
+
+HEARTBEAT = b"\0\0\0\0"
+MARK = b"\xc1BENCH\xc1\x00"
+"""Opens the first body of a reply for ``find``: 0xc1 is the one byte that msgpack never uses."""
+STAMP = struct.Struct(">Q")
+MIN_BODY = len(MARK) + STAMP.size
+"""A body holds the mark and a time, so it has at least 16 bytes."""
+
+
+def tag_of(kind: type[WireMessage]) -> int:
+    """The opcode that stands first in the encoded message."""
+    tag = kind.__struct_config__.tag
+    assert isinstance(tag, int)
+    return tag
+
+
+SENT = tag_of(MessagesSent)
+RECEIVED = tag_of(MessagesReceived)
+HANDLES_DONE = tag_of(HandlesDone)
+ERROR = tag_of(Error)
+
+
+class Handle(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a consumer needs of a received message; the decoder skips the fields behind."""
+
+    message_id: int
+    receipt_handle: int
+
+
+class Handles(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=RECEIVED):
+    """A receive's reply as its receipt handles."""
+
+    request_id: int
+    messages: list[Handle]
+
+
+class Delivered(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A received message up to its time of sending, for runs that measure each one."""
+
+    message_id: int
+    receipt_handle: int
+    body: bytes
+    enqueue_ms: int
+
+
+class Deliveries(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=RECEIVED):
+    """A receive's reply with bodies."""
+
+    request_id: int
+    messages: list[Delivered]
+
+
+decode_handles = msgspec.msgpack.Decoder(Handles).decode
+decode_deliveries = msgspec.msgpack.Decoder(Deliveries).decode
+decode_done = msgspec.msgpack.Decoder(HandlesDone).decode
+decode_error = msgspec.msgpack.Decoder(Error).decode
+
+
+def frame(message: object) -> bytes:
+    """One message as a frame, ready to be written."""
+    payload = encoder.encode(message)
+    return len(payload).to_bytes(4, "big") + payload
+
+
+def random_body(size: int, stamp: int = 0) -> bytes:
+    """``size`` bytes (at least MIN_BODY): the mark, a time, then noise that no file system can compress."""
+    return MARK + STAMP.pack(stamp) + os.urandom(size - MIN_BODY)
+
+
+def stamp_of(payload: bytes) -> int | None:
+    """The time in the first body of a reply, or in a body; None if there is none."""
+    start = payload.find(MARK)
+    return None if start < 0 else STAMP.unpack_from(payload, start + len(MARK))[0]
+
+
+class SendTemplate:
+    """A send of ``batch`` bodies of ``size`` bytes, encoded once; every use stamps the time into each body and puts
+    in the request id, which is below 128 and so one byte.
+    """
+
+    __slots__ = ("_frame", "_places", "batch")
+
+    def __init__(self, queue: str, *, batch: int, size: int) -> None:
+        self.batch = batch
+        bodies = [random_body(size) for _ in range(batch)]
+        self._frame = bytearray(frame(SendMessages(1, queue, bodies)))
+        self._places: list[slice] = []
+        start = self._frame.find(MARK)
+        while start >= 0:
+            start += len(MARK)
+            self._places.append(slice(start, start + STAMP.size))
+            start = self._frame.find(MARK, start)
+
+    def at(self, stamp: int, request_id: int = 1) -> bytes:
+        """The frame with ``stamp`` in every body."""
+        packed = STAMP.pack(stamp)
+        buffer = self._frame
+        # Four bytes of length, the array, the opcode, then the request id.
+        buffer[6] = request_id
+        for place in self._places:
+            buffer[place] = packed
+        return bytes(buffer)
+
+
+def receive_frame(queue: str, *, max_messages: int, wait_ms: int, request_id: int = 1) -> bytes:
+    """A receive that leaves the visibility timeout to the queue."""
+    return frame(ReceiveMessages(request_id, queue, max_messages, wait_ms))
+
+
+class DeleteTemplate:
+    """Deletes from one queue: only the handles are encoded anew."""
+
+    __slots__ = ("_encode", "_head", "_tail")
+
+    def __init__(self, queue: str) -> None:
+        # [0x94, opcode, request id, queue, handles]: an empty list is the last byte, a small id one byte.
+        empty = encoder.encode(DeleteMessages(1, queue, []))
+        self._head, self._tail = empty[:2], empty[3:-1]
+        self._encode = msgspec.msgpack.Encoder().encode
+
+    def of(self, handles: Sequence[int], request_id: int) -> bytes:
+        """The frame that deletes ``handles``; ``request_id`` is below 128."""
+        message = b"%b%c%b%b" % (self._head, request_id, self._tail, self._encode(handles))
+        return len(message).to_bytes(4, "big") + message
+
+
+class RequestFailed(Exception):
+    """The server refused a request of the load: the run means nothing."""
+
+
+class LoadConnection(asyncio.Protocol):
+    """One authenticated connection: ``on_reply`` is called with each reply's payload and its opcode.
+
+    It takes a transport over from the handshake (``connect``); frames are cut here.
+    """
+
+    __slots__ = ("_buffer", "heartbeat_ms", "on_lost", "on_reply", "transport", "write")
+
+    def __init__(self, transport: asyncio.Transport, heartbeat_ms: int) -> None:
+        self.transport = transport
+        self.write = transport.write
+        self.heartbeat_ms = heartbeat_ms
+        """Longest silence that was agreed."""
+        self.on_reply: Callable[[bytes, int], Any] = _unexpected
+        self.on_lost: Callable[[BaseException], Any] | None = None
+        self._buffer = b""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.on_lost is not None:
+            self.on_lost(exc or ConnectionResetError("the server closed a connection of the load"))
+
+    def data_received(self, data: bytes) -> None:
+        if self._buffer:
+            data = self._buffer + data
+        start, end = 0, len(data)
+        while end - start >= 4:
+            stop = start + 4 + int.from_bytes(data[start : start + 4], "big")
+            if stop > end:
+                break
+            if stop - start > 4:
+                payload = data[start + 4 : stop]
+                # [array, 0xcc, opcode, request id, ...]: replies have opcodes above 127, two bytes each; the load
+                # uses ids below 128, one byte each.
+                self.on_reply(payload, payload[2])
+            start = stop
+        self._buffer = data[start:]
+
+    def close(self) -> None:
+        self.transport.abort()
+
+
+def _unexpected(payload: bytes, opcode: int) -> None:
+    raise RequestFailed(f"a reply (opcode {opcode}) to nothing: {payload[:64]!r}")
