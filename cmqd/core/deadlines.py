@@ -6,6 +6,7 @@ wheels, Varghese and Lauck 1987, with a heap over the few occupied buckets in pl
 """
 
 from array import array
+from collections.abc import Callable
 from heapq import heappop, heappush
 
 
@@ -16,7 +17,7 @@ class DeadlineBuckets:
     time or less than ``width_ms`` later, never earlier.
     """
 
-    __slots__ = ("_buckets", "_heap", "size", "width_ms")
+    __slots__ = ("_buckets", "_heap", "_sweep", "size", "width_ms")
 
     def __init__(self, width_ms: int) -> None:
         self.width_ms = width_ms
@@ -24,6 +25,8 @@ class DeadlineBuckets:
         """Numbers held, stale ones included."""
         self._buckets: dict[int, dict[int, array[int]]] = {}
         self._heap: list[int] = []
+        self._sweep: list[tuple[int, int]] = []
+        """(bucket, queue) still to be looked at by the sweep under way."""
 
     def bucket(self, due_ms: int, queue_id: int) -> "array[int]":
         """The array that numbers due at ``due_ms`` are to be appended to; the caller adds to ``size``."""
@@ -69,8 +72,18 @@ class DeadlineBuckets:
             (number * self.width_ms, queues[queue_id]) for number, queues in self._buckets.items() if queue_id in queues
         ]
 
-    def forget(self) -> None:
-        """Drop everything."""
-        self._buckets.clear()
-        self._heap.clear()
-        self.size = 0
+    def sweep(self, keep: "Callable[[int, array[int]], array[int]]") -> bool:
+        """One step of removing stale numbers before they come due: ``keep(queue_id, numbers)`` gives those to keep of
+        one array. True if that was the last one; the next call starts again.
+        """
+        if not self._sweep:
+            self._sweep = [(number, queue_id) for number, queues in self._buckets.items() for queue_id in queues]
+        while self._sweep:
+            number, queue_id = self._sweep.pop()
+            numbers = self._buckets.get(number, {}).get(queue_id)
+            if numbers is not None:
+                kept = keep(queue_id, numbers)
+                self.size += len(kept) - len(numbers)
+                self._buckets[number][queue_id] = kept
+                break
+        return not self._sweep

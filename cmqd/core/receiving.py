@@ -6,13 +6,14 @@ cancelled or whose connection died while it waited leaves nothing behind. Nobody
 from the head of the queue.
 """
 
+from array import array
 from collections.abc import Sequence
 
 from cmqd.core.errors import TooManyInFlight
 from cmqd.core.limits import check_range
 from cmqd.core.outcome import WAITING, Outcome, PageRead, ReceivedMessage, Waiting, Woken
 from cmqd.core.queue import Queue
-from cmqd.core.state import BrokerState
+from cmqd.core.state import LEASE_SWEEP_ABOVE, BrokerState
 from cmqd.core.waiters import Waiter
 from cmqd.core.window import cost
 from cmqd_segment.records import AnyRecord, MessagesExpired, MessagesReceived, Runs, StoredMessage, last_of, pack_runs
@@ -142,6 +143,8 @@ class Receiving(BrokerState):
         held = index.apply_received(record)
         index.head = positions[-1] + 1
         records.append(record)
+        if self._lease_buckets.size > self._lease_sweep_above:
+            self._sweep_leases()
         messages = self._budget.take(index.queue_id, queue.window, positions)
         return [
             ReceivedMessage(
@@ -173,10 +176,27 @@ class Receiving(BrokerState):
             line.remove(waiter.waiter_id)
             del self._waiters[waiter.waiter_id]
             woken.append(Woken(waiter.waiter_id, messages))
-        if not index.active_count:
+        if line.overdue and not (index.active_count and (queue.reading or queue.read_wanted)):
             self._answer_overdue(queue, woken)
-        elif queue.window.cold:
+        if queue.window.cold and index.active_count:
             self._read_ahead(queue, reads)
+
+    def _sweep_leases(self) -> None:
+        """Long visibility timeouts and quick deletes leave stale entries behind; remove some."""
+        last = self._lease_buckets.sweep(self._leases_held)
+        if last:
+            self._lease_sweep_above = max(LEASE_SWEEP_ABOVE, 2 * self._lease_buckets.size)
+
+    def _leases_held(self, queue_id: int, pairs: "array[int]") -> "array[int]":
+        queue = self.queues.get(queue_id)
+        kept = array("Q")
+        if queue is not None:
+            in_flight = queue.index.in_flight
+            for at in range(0, len(pairs), 2):
+                first, count = pairs[at], pairs[at + 1]
+                if any(lease in in_flight for lease in range(first, first + count)):
+                    kept.extend((first, count))
+        return kept
 
     def _answer_overdue(self, queue: Queue, woken: list[Woken]) -> None:
         for waiter in queue.line.take_overdue():

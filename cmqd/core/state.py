@@ -37,6 +37,8 @@ LEASE_BUCKET_MS = 100
 """How late a message may come back after its visibility timeout."""
 DELAY_BUCKET_MS = 20
 """How late a delayed message may become active; spec: within 100 ms, page-in and commit included."""
+LEASE_SWEEP_ABOVE = 1_000_000
+"""Entries of leases, at 8 bytes, beyond which stale ones are looked for."""
 WAIT_BUCKET_MS = 10
 SESSION_SWEEP_MS = 10_000
 
@@ -66,6 +68,7 @@ class BrokerState:
         """By account and case-folded name."""
         self._lease_buckets = DeadlineBuckets(LEASE_BUCKET_MS)
         self._delay_buckets = DeadlineBuckets(DELAY_BUCKET_MS)
+        self._lease_sweep_above = LEASE_SWEEP_ABOVE
         self._wait_buckets = DeadlineBuckets(WAIT_BUCKET_MS)
         self._expiries: list[tuple[int, int]] = []
         """Heap of (time, queue id): when a queue's floor of retention is next looked at."""

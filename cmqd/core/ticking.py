@@ -60,7 +60,7 @@ class Ticking(Receiving):
             waiter = self._waiters.get(waiter_id)
             if waiter is None or queue is None:
                 continue
-            if queue.index.active_count and queue.reading:
+            if queue.index.active_count and (queue.reading or queue.read_wanted):
                 queue.line.set_overdue(waiter)
             else:
                 queue.line.remove(waiter_id)
