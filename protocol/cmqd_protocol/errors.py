@@ -1,8 +1,8 @@
 """The error codes of the wire and the library's own exceptions.
 
-    ProtocolError          the conversation itself is wrong
-    ├── LocalProtocolError     this side asked for something that the state does not allow; nothing was sent
-    └── RemoteProtocolError    the peer broke the protocol; send ``data_to_send()`` (an Error frame) and close
+ProtocolError              the conversation itself is wrong
+├── LocalProtocolError     this side asked for something that the state does not allow; nothing was sent
+└── RemoteProtocolError    the connection is over; raised by shells from a ``ConnectionEnded``
 """
 
 from enum import IntEnum
@@ -54,15 +54,51 @@ class ErrorCode(IntEnum):
     INTERNAL_ERROR = 605
     MESSAGES_DAMAGED = 606
 
+    @property
+    def wire_name(self) -> str:
+        """The ``name`` of an Error frame."""
+        return self.name.lower()
 
-RETRYABLE = frozenset({
-    ErrorCode.BACKLOG_FULL,
-    ErrorCode.TOO_MANY_IN_FLIGHT,
-    ErrorCode.BUSY,
-    ErrorCode.DISK_NEARLY_FULL,
-    ErrorCode.SHUTTING_DOWN,
-    ErrorCode.TOO_MANY_REQUESTS,
-    ErrorCode.TOO_MANY_CONNECTIONS,
-})
+    @property
+    def retryable(self) -> bool:
+        """Whether the same request may succeed later without being changed."""
+        return self in RETRYABLE
+
+
+RETRYABLE = frozenset(
+    {
+        ErrorCode.BACKLOG_FULL,
+        ErrorCode.TOO_MANY_IN_FLIGHT,
+        ErrorCode.BUSY,
+        ErrorCode.DISK_NEARLY_FULL,
+        ErrorCode.SHUTTING_DOWN,
+        ErrorCode.TOO_MANY_REQUESTS,
+        ErrorCode.TOO_MANY_CONNECTIONS,
+    }
+)
 """The same request may succeed later without being changed. ``OUTCOME_UNKNOWN`` is not among them: it may have
 happened (a numbered send is safe to repeat all the same)."""
+
+
+class ProtocolError(Exception):
+    """Root of this package's exceptions."""
+
+
+class LocalProtocolError(ProtocolError):
+    """This side asked for something that the connection's state or the message's size does not allow.
+
+    Raised before anything was changed or queued: the connection goes on as if it had not been asked. It is a bug of
+    the caller, or a race with the end of the connection (``state`` tells).
+    """
+
+
+class RemoteProtocolError(ProtocolError):
+    """The connection is over: the peer broke the protocol, or refused or gave up the connection.
+
+    The machines do not raise it (they put a ``ConnectionEnded`` among the events); it is there for shells that do.
+    ``code`` is an ``ErrorCode``, or the number that a newer peer sent.
+    """
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code

@@ -7,11 +7,42 @@ Opcodes leave room by theme: 1-15 connection, 16-31 messages, 32-47 consumer str
 112-127 transactions, 128-143 accounts, 144-159 the server, 192-254 replies and pushes, 255 error.
 """
 
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
+from cmqd_protocol.errors import RETRYABLE, ErrorCode
+from cmqd_protocol.limits import (
+    MAX_ATTRIBUTES,
+    MAX_BATCH,
+    MAX_HEADERS,
+    MAX_NAME_BYTES,
+    MAX_REQUEST_ID,
+    MAX_SECRET_ID_BYTES,
+    NONCE_BYTES,
+    PROOF_BYTES,
+)
+
+# Shapes that bound what a frame can become in memory; msgspec checks them while it decodes, before it allocates.
+# Ranges that depend on a queue or a setting are checked by whoever knows those.
+Unsigned: TypeAlias = Annotated[int, Meta(ge=0)]
+"""0 .. 2**64-1"""
+U32: TypeAlias = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+RequestId: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_REQUEST_ID)]
+Nonce: TypeAlias = Annotated[bytes, Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
+Proof: TypeAlias = Annotated[bytes, Meta(min_length=PROOF_BYTES, max_length=PROOF_BYTES)]
+ShortText: TypeAlias = Annotated[str, Meta(max_length=MAX_NAME_BYTES)]
+Bodies: TypeAlias = Annotated[list[bytes], Meta(min_length=1, max_length=MAX_BATCH)]
+Handles: TypeAlias = Annotated[list[Unsigned], Meta(min_length=1, max_length=MAX_BATCH)]
 Headers: TypeAlias = dict[str, str]
+HeadersList: TypeAlias = Annotated[
+    list[Annotated[Headers, Meta(max_length=MAX_HEADERS)] | None], Meta(max_length=MAX_BATCH)
+]
+Delays: TypeAlias = Annotated[list[Unsigned], Meta(max_length=MAX_BATCH)]
+AttributeValue: TypeAlias = int | str | bool | None
+Attributes: TypeAlias = Annotated[dict[str, AttributeValue], Meta(max_length=MAX_ATTRIBUTES)]
 
 
 class WireMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -21,10 +52,12 @@ class WireMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Request(WireMessage, frozen=True):
     """What a client asks; exactly one reply with the same ``request_id`` (1 .. 2**32-1) follows, in any order."""
 
-    request_id: int
+    request_id: RequestId
 
 
 class Reply(WireMessage, frozen=True):
+    """The answer to the request of the same number."""
+
     request_id: int
 
 
@@ -34,33 +67,33 @@ class Reply(WireMessage, frozen=True):
 class ServerHello(WireMessage, frozen=True, tag=1):
     """First frame of the server."""
 
-    product: str
-    region: str
-    nonce: bytes
-    max_frame_bytes: int
-    heartbeat_ms: int
+    product: ShortText
+    region: ShortText
+    nonce: Nonce
+    max_frame_bytes: U32
+    heartbeat_ms: U32
 
 
 class ClientHello(WireMessage, frozen=True, tag=2):
     """First frame of the client: who it is, its proof, and what it accepts of the tune."""
 
-    secret_id: str
-    nonce: bytes
-    proof: bytes
-    max_frame_bytes: int
-    heartbeat_ms: int
-    region: str | None = None
-    product: str = ""
+    secret_id: Annotated[str, Meta(max_length=MAX_SECRET_ID_BYTES)]
+    nonce: Nonce
+    proof: Proof
+    max_frame_bytes: U32
+    heartbeat_ms: U32
+    region: ShortText | None = None
+    product: ShortText = ""
 
 
 class Welcome(WireMessage, frozen=True, tag=3):
     """The server's proof and the tune in force; requests may follow."""
 
-    proof: bytes
-    account: str
-    max_frame_bytes: int
-    heartbeat_ms: int
-    connection_id: int
+    proof: Proof
+    account: ShortText
+    max_frame_bytes: U32
+    heartbeat_ms: U32
+    connection_id: Unsigned
 
 
 class Cancel(WireMessage, frozen=True, tag=4):
@@ -68,47 +101,55 @@ class Cancel(WireMessage, frozen=True, tag=4):
     the reply was already on its way.
     """
 
-    request_id: int
+    request_id: RequestId
 
 
 # ---------------------------------------------------------------- messages (16-31)
 
 
 class SendMessages(Request, frozen=True, tag=16):
+    """Store a batch, whole or not at all. Answered ``MessagesSent``."""
+
     queue: str
-    bodies: list[bytes]
-    headers: list[Headers | None] | None = None
-    delay_ms: int | list[int] | None = None
-    session: int = 0
-    sequence: int = 0
+    bodies: Bodies
+    headers: HeadersList | None = None
+    delay_ms: Unsigned | Delays | None = None
+    session: Unsigned = 0
+    sequence: Unsigned = 0
     """Number of this send in the producer session, from 1; 0 = not numbered."""
-    dedup_ids: list[str | None] | None = None
-    """Reserved; must be null in this version."""
+    dedup_ids: None = None
+    """Reserved for a list of texts; null in this version, so that nobody takes it for obeyed."""
 
 
 class ReceiveMessages(Request, frozen=True, tag=17):
+    """Receive up to ``max_messages``, waiting while there is none. Answered ``MessagesReceived``."""
+
     queue: str
-    max_messages: int = 1
-    wait_ms: int | None = None
-    visibility_timeout_ms: int | None = None
+    max_messages: Unsigned = 1
+    wait_ms: Unsigned | None = None
+    visibility_timeout_ms: Unsigned | None = None
 
 
 class DeleteMessages(Request, frozen=True, tag=18):
+    """Delete what was received. Answered ``HandlesDone``."""
+
     queue: str
-    receipt_handles: list[int]
+    receipt_handles: Handles
 
 
 class ChangeVisibility(Request, frozen=True, tag=19):
+    """Hide received messages until ``visibility_timeout_ms`` from now. Answered ``HandlesDone``."""
+
     queue: str
-    receipt_handles: list[int]
-    visibility_timeout_ms: int
+    receipt_handles: Handles
+    visibility_timeout_ms: Unsigned
 
 
 class ReleaseMessages(Request, frozen=True, tag=20):
     """Hand back at once."""
 
     queue: str
-    receipt_handles: list[int]
+    receipt_handles: Handles
     count_receive: bool = True
 
 
@@ -116,8 +157,8 @@ class PeekMessages(Request, frozen=True, tag=21):
     """Browse without receiving: messages of ``states`` in position order, from ``start`` on."""
 
     queue: str
-    max_messages: int = 16
-    start: int = 0
+    max_messages: Unsigned = 16
+    start: Unsigned = 0
     """A place in the queue: 0, or ``next_start`` of the reply before."""
 
 
@@ -125,35 +166,49 @@ class PeekMessages(Request, frozen=True, tag=21):
 
 
 class CreateQueue(Request, frozen=True, tag=48):
+    """Make a queue; an existing name is an error. Answered ``QueueInfo``."""
+
     queue: str
-    attributes: dict[str, Any]
+    attributes: Attributes
 
 
 class EnsureQueue(Request, frozen=True, tag=49):
+    """Make a queue, or find one that agrees in every attribute named. Answered ``QueueInfo``."""
+
     queue: str
-    attributes: dict[str, Any]
+    attributes: Attributes
 
 
 class ListQueues(Request, frozen=True, tag=50):
+    """Queues whose names contain ``search``, by name. Answered ``QueueList``."""
+
     search: str = ""
-    offset: int = 0
-    limit: int = 100
+    offset: Unsigned = 0
+    limit: Unsigned = 100
 
 
 class GetQueueAttributes(Request, frozen=True, tag=51):
+    """Attributes, counts and facts. Answered ``QueueInfo``."""
+
     queue: str
 
 
 class SetQueueAttributes(Request, frozen=True, tag=52):
+    """Change the attributes that are named. Answered ``QueueInfo``."""
+
     queue: str
-    attributes: dict[str, Any]
+    attributes: Attributes
 
 
 class DeleteQueue(Request, frozen=True, tag=53):
+    """Delete a queue with its messages. Answered ``Done``."""
+
     queue: str
 
 
 class ClearQueue(Request, frozen=True, tag=54):
+    """Drop every message sent so far, in whatever state. Answered ``Done``."""
+
     queue: str
 
 
@@ -161,29 +216,39 @@ class ClearQueue(Request, frozen=True, tag=54):
 
 
 class CreateAccount(Request, frozen=True, tag=128):
+    """Make an account and its first key; only account ``admin`` may. Answered ``KeyList``."""
+
     account: str
 
 
 class ListAccounts(Request, frozen=True, tag=129):
-    pass
+    """Only account ``admin`` may. Answered ``AccountList``."""
 
 
 class CreateKey(Request, frozen=True, tag=130):
+    """Make an access key. Answered ``KeyList``, the only time that the secret key is shown."""
+
     account: str | None = None
     """None = the caller's own; another's only from account ``admin``. The same in the requests below."""
 
 
 class ListKeys(Request, frozen=True, tag=131):
+    """The keys of an account, without secrets. Answered ``KeyList``."""
+
     account: str | None = None
 
 
 class SetKeyEnabled(Request, frozen=True, tag=132):
+    """Allow or refuse new connections with a key. Answered ``Done``."""
+
     secret_id: str
     enabled: bool
     account: str | None = None
 
 
 class DeleteKey(Request, frozen=True, tag=133):
+    """Forget a key. Answered ``Done``."""
+
     secret_id: str
     account: str | None = None
 
@@ -192,7 +257,7 @@ class DeleteKey(Request, frozen=True, tag=133):
 
 
 class GetServerStatus(Request, frozen=True, tag=144):
-    pass
+    """What the server says of itself. Answered ``ServerStatus``."""
 
 
 # ---------------------------------------------------------------- replies (192-254)
@@ -203,6 +268,8 @@ class Done(Reply, frozen=True, tag=192):
 
 
 class MessagesSent(Reply, frozen=True, tag=193):
+    """The ids of a batch, in its order; a numbered repeat gets the first ones again."""
+
     message_ids: list[int]
 
 
@@ -226,6 +293,8 @@ class MessagesReceived(Reply, frozen=True, tag=194):
 
 
 class HandleFailure(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Why one receipt handle of a batch was refused."""
+
     receipt_handle: int
     code: int
     text: str
@@ -239,6 +308,8 @@ class HandlesDone(Reply, frozen=True, tag=195):
 
 
 class PeekedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One browsed message; ``state`` is ``active``, ``in_flight`` or ``delayed``."""
+
     message_id: int
     state: str
     body: bytes
@@ -249,6 +320,8 @@ class PeekedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class MessagesPeeked(Reply, frozen=True, tag=196):
+    """What browsing found, in the order of sending."""
+
     messages: list[PeekedMessage]
     next_start: int | None
     """Where to go on; None = the end."""
@@ -266,15 +339,21 @@ class QueueInfo(Reply, frozen=True, tag=197):
 
 
 class QueueList(Reply, frozen=True, tag=198):
+    """``total`` that match, and the wanted part as (queue id, name)."""
+
     total: int
     queues: list[tuple[int, str]]
 
 
 class AccountList(Reply, frozen=True, tag=199):
+    """The names of all accounts."""
+
     accounts: list[str]
 
 
 class KeyInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One access key."""
+
     secret_id: str
     account: str
     enabled: bool
@@ -284,6 +363,8 @@ class KeyInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class KeyList(Reply, frozen=True, tag=200):
+    """Access keys of an account."""
+
     keys: list[KeyInfo]
 
 
@@ -343,6 +424,39 @@ AnyReply: TypeAlias = (
 FromClient: TypeAlias = ClientHello | Cancel | AnyRequest
 FromServer: TypeAlias = ServerHello | Welcome | AnyReply
 
+REQUEST_TYPES: Final[Mapping[int, type[Request]]] = {
+    request_type.__struct_config__.tag: request_type  # pyright: ignore
+    for request_type in AnyRequest.__args__  # pyright: ignore
+}
+"""Operation to the Struct of its request."""
+
 encoder = msgspec.msgpack.Encoder()
 client_message_decoder: "msgspec.msgpack.Decoder[FromClient]" = msgspec.msgpack.Decoder(FromClient)
 server_message_decoder: "msgspec.msgpack.Decoder[FromServer]" = msgspec.msgpack.Decoder(FromServer)
+
+# One decoder per state and direction, so that a message out of place is unknown there rather than decoded and refused.
+client_hello_decoder: "msgspec.msgpack.Decoder[ClientHello]" = msgspec.msgpack.Decoder(ClientHello)
+request_decoder: "msgspec.msgpack.Decoder[Cancel | AnyRequest]" = msgspec.msgpack.Decoder(Cancel | AnyRequest)
+server_hello_decoder: "msgspec.msgpack.Decoder[ServerHello | Error]" = msgspec.msgpack.Decoder(ServerHello | Error)
+welcome_decoder: "msgspec.msgpack.Decoder[Welcome | Error]" = msgspec.msgpack.Decoder(Welcome | Error)
+reply_decoder: "msgspec.msgpack.Decoder[AnyReply]" = msgspec.msgpack.Decoder(AnyReply)
+
+
+def error(
+    request_id: int,
+    code: ErrorCode,
+    text: str,
+    *,
+    retry_after_ms: int | None = None,
+    details: Mapping[str, Any] | None = None,
+) -> Error:
+    """An Error with the name and the ``retryable`` that belong to its code; ``request_id`` 0 = of the connection."""
+    return Error(
+        request_id=request_id,
+        code=int(code),
+        name=code.wire_name,
+        text=text,
+        retryable=code in RETRYABLE,
+        retry_after_ms=retry_after_ms,
+        details=None if details is None else dict(details),
+    )

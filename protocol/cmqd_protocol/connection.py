@@ -1,0 +1,491 @@
+"""Both sides of a connection without I/O: bytes in, events out; messages in, bytes out.
+
+A shell (asyncio, a thread, a test) owns the socket and the clock and does, in this order, each time it wakes up:
+
+    connection.receive_data(data, now_ms)        what was read
+    for event in connection.events(): ...        messages and what happened, in order
+    connection.send(reply) ...                   any number, now or later
+    write(connection.data_to_send(now_ms))       once; pieces of bytes, mostly one
+    if connection.is_ending: close()             after the write; then connection.closed()
+
+and calls ``tick(now_ms)`` when ``next_deadline_ms()`` has come. Times are milliseconds of any clock that never goes
+back. Nothing that a peer sends makes a method raise: a peer that breaks the protocol ends the connection, with a
+``ConnectionEnded`` among the events and (on the server) an Error frame in the output. Methods raise
+``LocalProtocolError`` when the shell is wrong, and then have changed nothing.
+
+The states and what leads from one to the next: ``states``. What the bytes mean: ``protocol/SPEC.md``.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias, TypeVar
+
+from cmqd_protocol.endpoint import Endpoint
+from cmqd_protocol.errors import ErrorCode, LocalProtocolError
+from cmqd_protocol.events import Authenticated, ConnectionEnded, Opened, RequestRefused
+from cmqd_protocol.frames import encode_preamble, header
+from cmqd_protocol.handshake import (
+    NO_KEY,
+    AccessKey,
+    choose_version,
+    client_proof,
+    same,
+    server_proof,
+    transcript,
+    tune_heartbeat_ms,
+    tune_max_frame_bytes,
+)
+from cmqd_protocol.limits import (
+    AUTHENTICATION_TIMEOUT_MS,
+    DEFAULT_HEARTBEAT_MS,
+    DEFAULT_MAX_FRAME_BYTES,
+    MAX_OUTSTANDING,
+    MAX_REQUEST_ID,
+    NONCE_BYTES,
+    OLDEST_VERSION,
+    VERSION,
+)
+from cmqd_protocol.messages import (
+    AnyReply,
+    AnyRequest,
+    Cancel,
+    ClientHello,
+    Error,
+    ServerHello,
+    Welcome,
+    client_hello_decoder,
+    encoder,
+    error,
+    reply_decoder,
+    request_decoder,
+    server_hello_decoder,
+    welcome_decoder,
+)
+from cmqd_protocol.refusal import DECODE_ERRORS, refuse
+from cmqd_protocol.states import Role, State, Step
+
+ServerEvent: TypeAlias = Authenticated | AnyRequest | Cancel | RequestRefused | ConnectionEnded
+ClientEvent: TypeAlias = Opened | AnyReply | ConnectionEnded
+
+EventT = TypeVar("EventT")
+
+_encode = encoder.encode
+_decode_request = request_decoder.decode
+_decode_reply = reply_decoder.decode
+
+
+class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRefused]):
+    """The server's side.
+
+    Events: ``Authenticated``, then requests and ``Cancel``s, then at most one ``ConnectionEnded``. Each request gets
+    exactly one reply through ``send``, in any order. A ``Cancel`` comes only for a request that is still outstanding;
+    its reply is then ``cancelled``, or the usual one if the shell has it already. Requests that cannot be understood,
+    whose number is taken or that are too many are answered here and show up as ``RequestRefused``.
+    """
+
+    __slots__ = ("_client_preamble", "_connection_id", "_find_key", "_hello", "_max_outstanding", "_server_preamble")
+    role = Role.SERVER
+
+    def __init__(
+        self,
+        *,
+        nonce: bytes,
+        find_key: Callable[[str], AccessKey | None],
+        region: str,
+        connection_id: int,
+        now_ms: int,
+        product: str = "cmqd",
+        max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
+        heartbeat_ms: int = DEFAULT_HEARTBEAT_MS,
+        authentication_timeout_ms: int = AUTHENTICATION_TIMEOUT_MS,
+        max_outstanding: int = MAX_OUTSTANDING,
+    ) -> None:
+        """A connection that was just accepted.
+
+        Args:
+            nonce: 32 random bytes that were never used before.
+            find_key: the access key of a secret id; None if there is none or it is disabled. It should take the same
+                time either way.
+            connection_id: what the client may quote in a report; unique among the server's connections.
+        """
+        if len(nonce) != NONCE_BYTES:
+            raise LocalProtocolError(f"a nonce has {NONCE_BYTES} bytes, not {len(nonce)}")
+        super().__init__(
+            max_frame_bytes=max_frame_bytes,
+            heartbeat_ms=heartbeat_ms,
+            timeout_ms=authentication_timeout_ms,
+            now_ms=now_ms,
+        )
+        self._find_key = find_key
+        self._connection_id = connection_id
+        self._max_outstanding = max_outstanding
+        self._hello = ServerHello(product, region, nonce, max_frame_bytes, heartbeat_ms)
+        self._client_preamble = b""
+        self._server_preamble = b""
+
+    def receive_data(self, data: bytes, now_ms: int) -> None:
+        """Take what was read. Afterwards take ``events()`` and write ``data_to_send()``; never raises for the peer."""
+        if self._state is not State.OPEN:
+            self._receive_handshake(data, now_ms)
+            return
+        self._last_read_ms = now_ms
+        reader = self._reader
+        reader.feed(data)
+        self._receive_requests(reader.frames())
+        if reader.refused_length and self._state is State.OPEN:
+            self._check_length()
+
+    def send(self, reply: AnyReply) -> None:
+        """Queue the reply to an outstanding request; one that does not fit a frame becomes ``REPLY_TOO_LARGE``.
+
+        Raises:
+            LocalProtocolError: the connection is not open, or no request of that number is outstanding.
+        """
+        if self._state is not State.OPEN:
+            raise LocalProtocolError(f"no reply can be sent in state {self._state.name}")
+        payload = _encode(reply)
+        size = len(payload)
+        if size > self._max_frame_bytes:
+            text = f"the reply has {size} bytes; a frame may have {self._max_frame_bytes}"
+            details = {"value": size, "limit": self._max_frame_bytes}
+            payload = _encode(error(reply.request_id, ErrorCode.REPLY_TOO_LARGE, text, details=details))
+            size = len(payload)
+        try:
+            self._outstanding.remove(reply.request_id)
+        except KeyError:
+            raise LocalProtocolError(f"request {reply.request_id} does not wait for a reply") from None
+        self._out += (header(size), payload)
+
+    def end(self, code: ErrorCode, text: str, *, retry_after_ms: int | None = None) -> None:
+        """Refuse or give up the connection with an Error frame after what is queued. Harmless once it is ending."""
+        if not self.is_ending:
+            self._end(code, text, retry_after_ms=retry_after_ms)
+
+    # -------------------------------------------------------------- requests
+
+    def _receive_requests(self, payloads: list[bytes]) -> None:
+        """The hot path: decode, check the number, pass on."""
+        outstanding = self._outstanding
+        add = outstanding.add
+        count, most = len(outstanding), self._max_outstanding
+        append = self._events.append
+        for payload in payloads:
+            try:
+                message = _decode_request(payload)
+            except DECODE_ERRORS as problem:
+                if not self._refuse(payload, problem):
+                    return
+                continue
+            if type(message) is Cancel:
+                # Not outstanding: its reply is on its way already, and a cancel has none of its own.
+                if message.request_id in outstanding:
+                    append(message)
+                continue
+            add(message.request_id)
+            if count < len(outstanding) <= most:
+                count += 1
+                append(message)
+            else:
+                self._refuse_number(message.request_id, is_new=len(outstanding) > count)
+
+    def _refuse(self, payload: bytes, problem: Exception) -> bool:
+        """Answer what could not be decoded, by its number if it has one; else end the connection and return False."""
+        reply = refuse(payload, problem)
+        if reply is None:
+            self._malformed(problem)
+            return False
+        if reply.request_id in self._outstanding:
+            self._refuse_number(reply.request_id, is_new=False)
+        else:
+            self._answer(reply)
+        return True
+
+    def _refuse_number(self, request_id: int, *, is_new: bool) -> None:
+        if is_new:
+            self._outstanding.remove(request_id)
+            most = self._max_outstanding
+            text = f"{most} requests of this connection wait for their replies already"
+            self._answer(error(request_id, ErrorCode.TOO_MANY_REQUESTS, text, details={"limit": most}))
+        else:
+            text = f"request {request_id} waits for its reply already; this one was not looked at"
+            self._answer(error(request_id, ErrorCode.DUPLICATE_REQUEST_ID, text))
+
+    def _answer(self, reply: Error) -> None:
+        self._queue(reply)
+        self._events.append(RequestRefused(reply))
+
+    # -------------------------------------------------------------- handshake
+
+    def _receive_handshake(self, data: bytes, now_ms: int) -> None:
+        if self.is_ending:
+            return
+        self._last_read_ms = now_ms
+        self._reader.feed(data)
+        if self._state is State.PREAMBLE:
+            self._answer_preamble()
+        if self._state is State.HELLO:
+            payload = self._reader.next_frame()
+            if payload is not None:
+                self._answer_hello(payload)
+            elif not self._check_length():
+                return
+        if self._state is State.OPEN:
+            # A client may send its first requests in the same breath as its hello.
+            self.receive_data(b"", now_ms)
+
+    def _answer_preamble(self) -> None:
+        offered = self._read_preamble()
+        if offered is None:
+            return
+        highest, lowest = offered
+        version = choose_version(highest, lowest)
+        if not version:
+            text = f"the client speaks versions {lowest} to {highest}, this server {OLDEST_VERSION} to {VERSION}"
+            self._end(ErrorCode.UNSUPPORTED_VERSION, text)
+            return
+        self._client_preamble = encode_preamble(highest, lowest)
+        self._server_preamble = encode_preamble(version, 0)
+        self._out.append(self._server_preamble)
+        self._step(Step.PREAMBLE_ACCEPTED)
+        self._queue(self._hello)
+
+    def _answer_hello(self, payload: bytes) -> None:
+        try:
+            hello = client_hello_decoder.decode(payload)
+        except DECODE_ERRORS as problem:
+            self._malformed(problem)
+            return
+        key = self._find_key(hello.secret_id)
+        said = transcript(self._client_preamble, self._server_preamble, self._hello, hello)
+        # An unknown id costs what a known one costs and gets the same answer: nobody learns which ids exist.
+        proven = same(hello.proof, client_proof((key or NO_KEY).secret_key, said))
+        if key is None or not proven or hello.nonce == self._hello.nonce:
+            self._end(ErrorCode.AUTHENTICATION_FAILED, "unknown access key or wrong proof")
+            return
+        if hello.region is not None and hello.region != self._hello.region:
+            text = f"this server serves region {self._hello.region!r}, not {hello.region!r}"
+            self._end(ErrorCode.WRONG_REGION, text)
+            return
+        self._welcome(key, hello, said)
+
+    def _welcome(self, key: AccessKey, hello: ClientHello, said: bytes) -> None:
+        max_frame_bytes = tune_max_frame_bytes(self._max_frame_bytes, hello.max_frame_bytes)
+        heartbeat_ms = tune_heartbeat_ms(self._heartbeat_ms, hello.heartbeat_ms)
+        unproven = Welcome(b"", key.account, max_frame_bytes, heartbeat_ms, self._connection_id)
+        proof = server_proof(key.secret_key, said, unproven)
+        self._open(max_frame_bytes, heartbeat_ms)
+        self._queue(Welcome(proof, key.account, max_frame_bytes, heartbeat_ms, self._connection_id))
+        self._events.append(Authenticated(key.account, hello.secret_id, hello.product))
+
+    def _end(
+        self,
+        code: ErrorCode,
+        text: str,
+        *,
+        retry_after_ms: int | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        if self._state is State.PREAMBLE:
+            # Somebody who does not speak the protocol gets the preamble that says so, and no frame.
+            refused = code in (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.MALFORMED_FRAME)
+            self._out.append(encode_preamble(0, VERSION) if refused else encode_preamble(VERSION, 0))
+            speaks = not refused
+        else:
+            speaks = True
+        super()._end(code, text, retry_after_ms=retry_after_ms, details=details)
+        if speaks:
+            self._queue(error(0, code, text, retry_after_ms=retry_after_ms, details=details))
+
+
+class ClientConnection(Endpoint[Opened | AnyReply]):
+    """The client's side.
+
+    Its preamble is in ``data_to_send()`` from the start. Events: ``Opened``, then replies, then at most one
+    ``ConnectionEnded``. Every request that was sent gets exactly one reply, cancelled or not, unless the connection
+    ends first: then its outcome is unknown.
+    """
+
+    __slots__ = ("_client_preamble", "_hello", "_last_id", "_said", "_secret_key", "_server", "_server_preamble")
+    role = Role.CLIENT
+
+    def __init__(
+        self,
+        *,
+        secret_id: str,
+        secret_key: str,
+        nonce: bytes,
+        now_ms: int,
+        region: str | None = None,
+        product: str = "",
+        max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
+        heartbeat_ms: int = DEFAULT_HEARTBEAT_MS,
+        handshake_timeout_ms: int = AUTHENTICATION_TIMEOUT_MS,
+    ) -> None:
+        """A connection that was just made.
+
+        Args:
+            nonce: 32 random bytes that were never used before.
+            region: refused by a server of another; None takes any.
+        """
+        if len(nonce) != NONCE_BYTES:
+            raise LocalProtocolError(f"a nonce has {NONCE_BYTES} bytes, not {len(nonce)}")
+        super().__init__(
+            max_frame_bytes=max_frame_bytes, heartbeat_ms=heartbeat_ms, timeout_ms=handshake_timeout_ms, now_ms=now_ms
+        )
+        self._secret_key = secret_key
+        self._hello = ClientHello(secret_id, nonce, b"", max_frame_bytes, heartbeat_ms, region, product)
+        self._server: ServerHello | None = None
+        self._said = b""
+        self._last_id = 0
+        self._client_preamble = encode_preamble(VERSION, OLDEST_VERSION)
+        self._server_preamble = b""
+        self._out.append(self._client_preamble)
+
+    def receive_data(self, data: bytes, now_ms: int) -> None:
+        """Take what was read. Afterwards take ``events()`` and write ``data_to_send()``; never raises for the peer."""
+        if self._state is not State.OPEN:
+            self._receive_handshake(data, now_ms)
+            return
+        self._last_read_ms = now_ms
+        reader = self._reader
+        reader.feed(data)
+        self._receive_replies(reader.frames())
+        if reader.refused_length and self._state is State.OPEN:
+            self._check_length()
+
+    def next_request_id(self) -> int:
+        """A number that no outstanding request has."""
+        request_id = self._last_id
+        while True:
+            request_id = request_id % MAX_REQUEST_ID + 1
+            if request_id not in self._outstanding:
+                self._last_id = request_id
+                return request_id
+
+    def send(self, message: AnyRequest | Cancel) -> None:
+        """Queue a request, or a ``Cancel`` of one that is outstanding (of another it does nothing).
+
+        Raises:
+            LocalProtocolError: the connection is not open, the number is out of range or in use, or the request is
+                larger than a frame may be. Nothing was queued.
+        """
+        if self._state is not State.OPEN:
+            raise LocalProtocolError(f"nothing can be sent in state {self._state.name}")
+        request_id = message.request_id
+        if type(message) is Cancel:
+            if request_id in self._outstanding:
+                self._queue(message)
+            return
+        if not 0 < request_id <= MAX_REQUEST_ID or request_id in self._outstanding:
+            raise LocalProtocolError(f"request number {request_id} is out of range or in use")
+        payload = _encode(message)
+        size = len(payload)
+        if size > self._max_frame_bytes:
+            raise LocalProtocolError(f"the request has {size} bytes; a frame may have {self._max_frame_bytes}")
+        self._outstanding.add(request_id)
+        self._out += (header(size), payload)
+
+    def _receive_replies(self, payloads: list[bytes]) -> None:
+        remove = self._outstanding.remove
+        append = self._events.append
+        for payload in payloads:
+            try:
+                message = _decode_reply(payload)
+            except DECODE_ERRORS as problem:
+                self._malformed(problem)
+                return
+            try:
+                remove(message.request_id)
+            except KeyError:
+                self._receive_unasked(message)
+                return
+            append(message)
+
+    def _receive_unasked(self, message: AnyReply) -> None:
+        if type(message) is Error and message.request_id == 0:
+            self._ended_by_peer(message)
+        else:
+            text = f"a reply came to request {message.request_id}, which does not wait for one"
+            self._end(ErrorCode.MALFORMED_FRAME, text)
+
+    def _ended_by_peer(self, message: Error) -> None:
+        self._step(Step.ENDED)
+        self._ended(message, by_peer=True)
+
+    # -------------------------------------------------------------- handshake
+
+    def _receive_handshake(self, data: bytes, now_ms: int) -> None:
+        if self.is_ending:
+            return
+        self._last_read_ms = now_ms
+        self._reader.feed(data)
+        if self._state is State.PREAMBLE:
+            self._accept_preamble()
+        while self._state in (State.HELLO, State.PROOF):
+            payload = self._reader.next_frame()
+            if payload is None:
+                self._check_length()
+                return
+            self._accept_frame(payload)
+        if self._state is State.OPEN:
+            self.receive_data(b"", now_ms)
+
+    def _accept_preamble(self) -> None:
+        answer = self._read_preamble()
+        if answer is None:
+            return
+        version, highest = answer
+        if not OLDEST_VERSION <= version <= VERSION:
+            text = f"this client speaks versions {OLDEST_VERSION} to {VERSION}; the server chose {version}"
+            text += f" and speaks up to {highest}" if highest else ""
+            self._step(Step.ENDED)
+            self._ended(error(0, ErrorCode.UNSUPPORTED_VERSION, text), by_peer=True)
+            return
+        self._server_preamble = encode_preamble(version, highest)
+        self._step(Step.PREAMBLE_ACCEPTED)
+
+    def _accept_frame(self, payload: bytes) -> None:
+        decoder = server_hello_decoder if self._state is State.HELLO else welcome_decoder
+        try:
+            message = decoder.decode(payload)
+        except DECODE_ERRORS as problem:
+            self._malformed(problem)
+            return
+        if isinstance(message, Error):
+            self._ended_by_peer(message)
+        elif isinstance(message, ServerHello):
+            self._answer_hello(message)
+        else:
+            self._accept_welcome(message)
+
+    def _answer_hello(self, server: ServerHello) -> None:
+        ours = self._hello
+        if server.nonce == ours.nonce:
+            self._end(ErrorCode.AUTHENTICATION_FAILED, "the server repeated this client's nonce")
+            return
+        self._server = server
+        self._said = transcript(self._client_preamble, self._server_preamble, server, ours)
+        proof = client_proof(self._secret_key, self._said)
+        self._step(Step.HELLO_ANSWERED)
+        self._queue(
+            ClientHello(
+                ours.secret_id, ours.nonce, proof, ours.max_frame_bytes, ours.heartbeat_ms, ours.region, ours.product
+            )
+        )
+
+    def _accept_welcome(self, welcome: Welcome) -> None:
+        server = self._server
+        assert server is not None  # state PROOF is reached through the server's hello
+        if not same(welcome.proof, server_proof(self._secret_key, self._said, welcome)):
+            self._end(ErrorCode.AUTHENTICATION_FAILED, "the server did not prove that it knows the secret key")
+            return
+        self._open(welcome.max_frame_bytes, welcome.heartbeat_ms)
+        self._events.append(
+            Opened(
+                welcome.account,
+                welcome.connection_id,
+                server.region,
+                server.product,
+                welcome.max_frame_bytes,
+                welcome.heartbeat_ms,
+            )
+        )

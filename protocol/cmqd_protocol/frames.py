@@ -1,0 +1,167 @@
+"""Frames: how messages are told apart in a stream of bytes.
+
+     0               4                    4 + length
+     +---------------+-------------------------+
+     | length (u32)  | payload (msgpack array) |      all integers big-endian
+     +---------------+-------------------------+
+
+A frame of length 0 is a heartbeat and carries nothing. The preamble that comes before the first frame:
+
+     0         4           6           8
+     +---------+-----------+-----------+
+     |  "CMQD" | u16       | u16       |      client: highest version, lowest version
+     +---------+-----------+-----------+      server: chosen version or 0, its highest if it chose 0
+
+The reader's contract: ``feed`` what the socket gave, then take frames until there are none. A byte is copied at most
+three times (kept as part of an incomplete frame, joined with the rest, sliced out as payload), so n bytes cost O(n)
+however they were cut. Only bytes that arrived are ever stored: a length larger than ``limit`` is refused when its
+four bytes are seen, and a permitted one reserves nothing.
+"""
+
+from struct import Struct
+from typing import Final
+
+from cmqd_protocol.limits import HEADER_BYTES, MAGIC
+
+_LENGTH: Final = Struct(">I")
+_PREAMBLE: Final = Struct(">4sHH")
+_unpack_length = _LENGTH.unpack_from
+
+HEARTBEAT: Final = _LENGTH.pack(0)
+
+# Most frames are small; looking a header up costs half of packing it.
+_SHORT_HEADERS: Final = tuple(_LENGTH.pack(size) for size in range(512))
+
+
+def header(size: int) -> bytes:
+    """The four bytes before a payload of ``size`` bytes."""
+    return _SHORT_HEADERS[size] if size < 512 else _LENGTH.pack(size)
+
+
+def frame(payload: bytes) -> bytes:
+    """A whole frame."""
+    return header(len(payload)) + payload
+
+
+def encode_preamble(first: int, second: int) -> bytes:
+    """A preamble; see the module for what the two numbers mean from either side."""
+    return _PREAMBLE.pack(MAGIC, first, second)
+
+
+def decode_preamble(data: bytes) -> tuple[int, int] | None:
+    """The two numbers of a preamble, or None if the magic is not ours."""
+    magic, first, second = _PREAMBLE.unpack(data)
+    return (first, second) if magic == MAGIC else None
+
+
+class FrameReader:
+    """Cuts a stream into frames, whatever the pieces it comes in.
+
+    Invariant: what is stored is less than one frame of at most ``limit`` bytes, beyond what one ``feed`` brought.
+    """
+
+    __slots__ = ("_data", "_need", "_partial", "_position", "limit", "refused_length")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        """Largest payload that is accepted; may be changed between frames."""
+        self.refused_length = 0
+        """The length that was over the limit, once there was one; nothing is read after it."""
+        self._data = b""
+        self._position = 0
+        self._partial = bytearray()
+        # What must be there before looking again is worth while: 4 for a header, or a whole frame.
+        self._need = HEADER_BYTES
+
+    def feed(self, data: bytes) -> None:
+        """Add what was read. Take all frames before feeding again."""
+        partial = self._partial
+        if partial:
+            if len(partial) + len(data) < self._need:
+                partial += data
+                return
+            data = b"".join((partial, data))
+            self._partial = bytearray()
+        elif self._position < len(self._data):
+            data = self._data[self._position :] + data
+        self._data = data
+        self._position = 0
+
+    def take(self, count: int) -> bytes | None:
+        """The next ``count`` bytes, unframed; None while there are fewer."""
+        data, start = self._data, self._position
+        if len(data) - start < count:
+            if data:
+                self._keep(count)
+            return None
+        self._position = start + count
+        return data[start : start + count]
+
+    def peek(self, count: int) -> bytes:
+        """At most ``count`` bytes of what was fed and not yet taken."""
+        return bytes(self._partial[:count]) or self._data[self._position : self._position + count]
+
+    def next_frame(self) -> bytes | None:
+        """The payload of the next frame, heartbeats skipped; None when there is no complete one."""
+        data, position, size = self._data, self._position, len(self._data)
+        if not size:
+            return None
+        while (start := position + HEADER_BYTES) <= size:
+            length: int = _unpack_length(data, position)[0]
+            if length > self.limit:
+                self._refuse(length)
+                return None
+            if (stop := start + length) > size:
+                self._position = position
+                self._keep(HEADER_BYTES + length)
+                return None
+            position = stop
+            if length:
+                self._position = position
+                return data[start:stop]
+        self._position = position
+        self._keep(HEADER_BYTES)
+        return None
+
+    def frames(self) -> list[bytes]:
+        """The payloads of all complete frames, heartbeats left out; look at ``refused_length`` afterwards."""
+        data, position, size, limit = self._data, self._position, len(self._data), self.limit
+        found: list[bytes] = []
+        if not size:
+            return found
+        append = found.append
+        need = HEADER_BYTES
+        while (start := position + HEADER_BYTES) <= size:
+            length: int = _unpack_length(data, position)[0]
+            if not 0 < length <= limit:
+                if length:
+                    self._refuse(length)
+                    return found
+                position = start
+                continue
+            stop = start + length
+            if stop > size:
+                need = HEADER_BYTES + length
+                break
+            append(data[start:stop])
+            position = stop
+        self._position = position
+        self._keep(need)
+        return found
+
+    def _keep(self, need: int) -> None:
+        """Store the incomplete rest, so that no reference to the (much larger) read buffer stays behind."""
+        if self._position < len(self._data):
+            self._partial += memoryview(self._data)[self._position :]
+        self._data = b""
+        self._position = 0
+        self._need = need
+
+    def _refuse(self, length: int) -> None:
+        self.refused_length = length
+        self._data = b""
+        self._position = 0
+
+    def __repr__(self) -> str:
+        held = len(self._partial) + len(self._data) - self._position
+        return f"<FrameReader limit={self.limit} held={held} need={self._need}>"

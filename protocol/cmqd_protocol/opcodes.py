@@ -1,0 +1,70 @@
+"""The operations by number. The first element of every message's array is one of these.
+
+Numbers are grouped by theme with room in each group; a number is never given a second meaning. ``messages`` holds
+the Struct of each (its tag is the number), and a test keeps the two in step.
+"""
+
+from enum import IntEnum
+from typing import Final
+
+
+class Opcode(IntEnum):
+    """What a message is; the member's name is the operation's name everywhere (handlers, client methods, logs)."""
+
+    SERVER_HELLO = 1
+    CLIENT_HELLO = 2
+    WELCOME = 3
+    CANCEL = 4
+
+    SEND_MESSAGES = 16
+    RECEIVE_MESSAGES = 17
+    DELETE_MESSAGES = 18
+    CHANGE_VISIBILITY = 19
+    RELEASE_MESSAGES = 20
+    PEEK_MESSAGES = 21
+
+    CREATE_QUEUE = 48
+    ENSURE_QUEUE = 49
+    LIST_QUEUES = 50
+    GET_QUEUE_ATTRIBUTES = 51
+    SET_QUEUE_ATTRIBUTES = 52
+    DELETE_QUEUE = 53
+    CLEAR_QUEUE = 54
+
+    CREATE_ACCOUNT = 128
+    LIST_ACCOUNTS = 129
+    CREATE_KEY = 130
+    LIST_KEYS = 131
+    SET_KEY_ENABLED = 132
+    DELETE_KEY = 133
+
+    GET_SERVER_STATUS = 144
+
+    DONE = 192
+    MESSAGES_SENT = 193
+    MESSAGES_RECEIVED = 194
+    HANDLES_DONE = 195
+    MESSAGES_PEEKED = 196
+    QUEUE_INFO = 197
+    QUEUE_LIST = 198
+    ACCOUNT_LIST = 199
+    KEY_LIST = 200
+    SERVER_STATUS = 201
+
+    ERROR = 255
+
+
+THEMES: Final = {
+    "connection": range(16),
+    "messages": range(16, 32),
+    "consumer streams": range(32, 48),
+    "queues": range(48, 80),
+    "topics": range(80, 112),
+    "transactions": range(112, 128),
+    "accounts": range(128, 144),
+    "server": range(144, 160),
+    "unassigned": range(160, 192),
+    "replies and pushes": range(192, 255),
+    "error": range(255, 256),
+}
+"""Where the operations of a theme are or will be. Rewind is among the queues, dead letters too."""

@@ -1,0 +1,186 @@
+"""Why a request could not be decoded, in words that name the field, the value and what was expected.
+
+Off the hot path: msgspec has refused the payload already. A payload that is an array starting with an operation and
+a request number, and is well-formed to its last byte, gets its own Error reply; anything else is the connection's end.
+Nothing here decodes a value that is larger than a few bytes.
+"""
+
+import re
+from typing import Annotated, Any, Final, TypeAlias
+
+import msgspec
+from msgspec import Meta, Struct
+
+from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.limits import MAX_REQUEST_ID, VERSION
+from cmqd_protocol.messages import REQUEST_TYPES, Error, Request, error
+
+DECODE_ERRORS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""Everything that msgspec raises on bytes it does not like: malformed or ill-typed, not UTF-8, nested too deep."""
+
+SHOWN_BYTES: Final = 64
+"""A refused value is repeated in the error if its encoding is no longer than this."""
+
+_BATCH_FIELDS: Final = frozenset({"bodies", "receipt_handles"})
+
+
+class _Envelope(Struct, array_like=True, gc=False):
+    """What every request starts with; the rest is walked over, which finds it well-formed or not."""
+
+    opcode: int
+    request_id: Annotated[int, Meta(ge=1, le=MAX_REQUEST_ID)]
+
+
+_raw = msgspec.Raw()
+
+
+class _Elements(Struct, array_like=True, gc=False):
+    """The first elements of a request undecoded; no request of this version has more."""
+
+    e0: msgspec.Raw = _raw
+    e1: msgspec.Raw = _raw
+    e2: msgspec.Raw = _raw
+    e3: msgspec.Raw = _raw
+    e4: msgspec.Raw = _raw
+    e5: msgspec.Raw = _raw
+    e6: msgspec.Raw = _raw
+    e7: msgspec.Raw = _raw
+    e8: msgspec.Raw = _raw
+    e9: msgspec.Raw = _raw
+
+
+_envelope_decoder = msgspec.msgpack.Decoder(_Envelope)
+_elements_decoder = msgspec.msgpack.Decoder(_Elements)
+_list_decoder = msgspec.msgpack.Decoder(list[msgspec.Raw])
+_short_decoder = msgspec.msgpack.Decoder()
+
+# What msgspec says, for instance: Expected `array` of length <= 256 - at `$[3]`
+_TOO_SHORT: Final = re.compile(r"Expected `array` of at least length \d+, got (?P<length>\d+)$")
+_WRONG_TYPE: Final = re.compile(r"Expected `(?P<expected>[^`]*)`, got `(?P<got>[^`]*)`")
+_OUT_OF_BOUNDS: Final = re.compile(r"Expected `[^`]*`(?P<length> of length)? (?P<operator>[<>]=) (?P<limit>\d+)")
+_PATH: Final = re.compile(r" - at (?P<key>`key` in )?`\$(?P<path>[^`]*)`$")
+_INDEX: Final = re.compile(r"\[(\d+)\]")
+_INSIDE_MAP: Final = "[...]"
+
+
+def refuse(payload: bytes, problem: Exception) -> Error | None:
+    """The reply to a request that ``problem`` kept from being decoded; None if it cannot be answered by number."""
+    try:
+        envelope = _envelope_decoder.decode(payload)
+    except DECODE_ERRORS:
+        return None
+    if 0 <= envelope.opcode < 16:
+        # These belong to the connection: a second hello or a cancel of nonsense has no reply of its own.
+        return None
+    request_type = REQUEST_TYPES.get(envelope.opcode)
+    if request_type is None:
+        return error(
+            envelope.request_id,
+            ErrorCode.UNKNOWN_OPERATION,
+            f"operation {envelope.opcode} is not known to version {VERSION} of the protocol",
+            details={"opcode": envelope.opcode, "version": VERSION},
+        )
+    if isinstance(problem, UnicodeDecodeError):
+        field = _field_that_is_not_text(payload, request_type)
+        code, text, details = ErrorCode.INVALID_ARGUMENT, f"{field} is not UTF-8", {"field": field, "expected": "UTF-8"}
+    else:
+        code, text, details = _explain(payload, request_type.__struct_fields__, str(problem))
+    return error(envelope.request_id, code, text, details=details)
+
+
+_Explanation: TypeAlias = tuple[ErrorCode, str, dict[str, Any]]
+
+
+def _explain(payload: bytes, fields: tuple[str, ...], said: str) -> _Explanation:
+    """Turn what msgspec said about an array into a sentence about the request's field."""
+    if too_short := _TOO_SHORT.match(said):
+        # Element 0 is the operation, so the first element that is not there is this field.
+        field = fields[int(too_short["length"]) - 1]
+        return ErrorCode.INVALID_ARGUMENT, f"{field} is missing", {"field": field}
+    where = _PATH.search(said)
+    path = where["path"] if where else ""
+    indexes = [int(index) for index in _INDEX.findall(path)]
+    field = "".join((fields[indexes[0] - 1], *(f"[{index}]" for index in indexes[1:]))) if indexes else "request"
+    is_key = bool(where and where["key"])
+    in_map = _INSIDE_MAP in path
+    encoded = b"" if is_key or in_map or not indexes else _encoded_at(payload, indexes)
+    if bounds := _OUT_OF_BOUNDS.match(said):
+        return _out_of_bounds(field, bounds, encoded)
+    part = "a key of " if is_key else "a value of " if in_map else ""
+    return _wrong_type(part + field, field, said, encoded)
+
+
+def _out_of_bounds(field: str, bounds: re.Match[str], encoded: bytes) -> _Explanation:
+    limit = int(bounds["limit"])
+    most = bounds["operator"] == "<="
+    relation = "at most" if most else "at least"
+    if bounds["length"]:
+        entries = _count_entries(encoded)
+        code = ErrorCode.BATCH_TOO_LARGE if most and field in _BATCH_FIELDS else ErrorCode.INVALID_ARGUMENT
+        text = f"{field} has {entries} entries; it must have {relation} {limit}"
+        return code, text, {"field": field, "value": entries, "limit": limit}
+    value = _short_value(encoded)
+    text = f"{field} is {value}; it must be {relation} {limit}"
+    return ErrorCode.INVALID_ARGUMENT, text, {"field": field, "value": value, "limit": limit}
+
+
+def _wrong_type(what: str, field: str, said: str, encoded: bytes) -> _Explanation:
+    if types := _WRONG_TYPE.match(said):
+        expected = types["expected"]
+        text = f"{what} is of type {types['got']}; expected {expected}"
+    else:
+        expected = said
+        text = f"{what}: {said}"
+    details: dict[str, Any] = {"field": field, "expected": expected}
+    value = _short_value(encoded)
+    if value is not None:
+        details["value"] = value
+        text += f" (value {value!r})"
+    return ErrorCode.INVALID_ARGUMENT, text, details
+
+
+def _element(payload: bytes, index: int) -> msgspec.Raw:
+    element: msgspec.Raw = getattr(_elements_decoder.decode(payload), f"e{index}")
+    return element
+
+
+def _encoded_at(payload: bytes, indexes: list[int]) -> bytes:
+    """The element there as it came."""
+    raw = _element(payload, indexes[0])
+    for index in indexes[1:]:
+        # Bounded: msgspec looks into a list only after it found the list no longer than allowed.
+        raw = _list_decoder.decode(raw)[index]
+    return bytes(raw)
+
+
+def _short_value(encoded: bytes) -> str | bytes | float | None:
+    """The value, if it is a single one and short enough to be repeated."""
+    if not 0 < len(encoded) <= SHOWN_BYTES or _count_entries(encoded) is not None:
+        return None
+    try:
+        value: Any = _short_decoder.decode(encoded)
+    except DECODE_ERRORS:
+        return None  # text that is not UTF-8
+    return value if isinstance(value, (str, bytes, int, float)) else None
+
+
+def _count_entries(encoded: bytes) -> int | None:
+    """How many entries an array or map has (they are there: it was walked over); None for anything else."""
+    kind = encoded[0]
+    if 0x80 <= kind <= 0x9F:
+        return kind & 0x0F
+    if kind in (0xDC, 0xDE):
+        return int.from_bytes(encoded[1:3], "big")
+    if kind in (0xDD, 0xDF):
+        return int.from_bytes(encoded[1:5], "big")
+    return None
+
+
+def _field_that_is_not_text(payload: bytes, request_type: type[Request]) -> str:
+    """The first field that fails as the request did; those before it were fine."""
+    for index, field in enumerate(msgspec.structs.fields(request_type), start=1):
+        try:
+            msgspec.msgpack.decode(_element(payload, index), type=field.type)
+        except UnicodeDecodeError:
+            return field.name
+    return "request"
