@@ -1,0 +1,47 @@
+"""Checks a recorded history of a broker that was killed again and again against everything it had
+promised."""
+
+from support.crash.history import History
+from support.crash.lease_rules import check_counts, check_handle_meaning, check_one_lease
+from support.crash.ledger import Violation, build_ledger
+from support.crash.message_rules import (
+    check_batches_whole,
+    check_clears_kept,
+    check_delays_kept,
+    check_deletes_kept,
+    check_handles_unique,
+    check_ids,
+    check_sends_kept,
+    check_sent_only,
+)
+from support.crash.queue_rules import check_nothing_waits, check_queues
+
+_ALWAYS = (
+    check_sent_only,
+    check_ids,
+    check_handles_unique,
+    check_deletes_kept,
+    check_clears_kept,
+    check_delays_kept,
+    check_one_lease,
+    check_counts,
+    check_handle_meaning,
+    check_queues,
+)
+_AFTER_A_DRAIN = (check_sends_kept, check_batches_whole, check_nothing_waits)
+
+
+def check(history: History, *, drained: bool) -> list[Violation]:
+    """Every broken promise; none when all is well.
+
+    Args:
+        drained: the history ends with every queue that is still there received and deleted until it was
+        empty,
+            which is what shows that nothing is missing.
+
+    Raises:
+        ValueError: the history contradicts itself (one body in two different sends).
+    """
+    ledger = build_ledger(history)
+    rules = (*_ALWAYS, *_AFTER_A_DRAIN) if drained else _ALWAYS
+    return [violation for rule in rules for violation in rule(ledger)]

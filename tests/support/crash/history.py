@@ -1,0 +1,185 @@
+"""A recorded history: what many workers asked of a broker and what they were told, across its crashes.
+
+Every operation has the interval [``called_ns``, ``answered_ns``] of the monotonic clock in which it took
+effect, if it did. Its outcome is DONE (the reply says what happened), REFUSED (a typed error: nothing
+happened) or UNKNOWN (no answer: it happened once or not at all, before ``answered_ns``, the moment at which
+the loss of the connection to the dead broker was noticed).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+from typing import TypeVar
+
+
+class Outcome(Enum):
+    DONE = auto()
+    REFUSED = auto()
+    UNKNOWN = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    queue: str
+    called_ns: int
+    answered_ns: int
+    outcome: Outcome = Outcome.DONE
+    error: str = ""
+    """Name of the error code, when REFUSED."""
+
+    @property
+    def done(self) -> bool:
+        return self.outcome is Outcome.DONE
+
+    @property
+    def possible(self) -> bool:
+        """It happened or may have happened."""
+        return self.outcome is not Outcome.REFUSED
+
+    def forgotten(self, at_ns: int) -> "Operation":
+        """The same with its answer lost at ``at_ns``."""
+        return replace(self, outcome=Outcome.UNKNOWN, answered_ns=at_ns, error="")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send(Operation):
+    """One attempt. Bodies are unique in a history, except among attempts with the same session and
+    sequence."""
+
+    bodies: tuple[bytes, ...]
+    headers: tuple[Mapping[str, str] | None, ...] = ()
+    delay_ms: int = 0
+    session: int = 0
+    sequence: int = 0
+    message_ids: tuple[int, ...] = ()
+
+    def forgotten(self, at_ns: int) -> "Send":
+        return replace(self, outcome=Outcome.UNKNOWN, answered_ns=at_ns, error="", message_ids=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """A received message, as the reply tells it; times are the server's."""
+
+    message_id: int
+    handle: int
+    body: bytes
+    headers: Mapping[str, str] | None
+    enqueue_ms: int
+    first_receive_ms: int
+    next_visible_ms: int
+    receive_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receive(Operation):
+    max_messages: int
+    visibility_ms: int
+    deliveries: tuple[Delivery, ...] = ()
+
+    def forgotten(self, at_ns: int) -> "Receive":
+        return replace(self, outcome=Outcome.UNKNOWN, answered_ns=at_ns, error="", deliveries=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandleOperation(Operation):
+    """On receipt handles; ``failed`` has those that the reply calls invalid."""
+
+    handles: tuple[int, ...]
+    failed: frozenset[int] = frozenset()
+
+    def forgotten(self, at_ns: int) -> "HandleOperation":
+        return replace(self, outcome=Outcome.UNKNOWN, answered_ns=at_ns, error="", failed=frozenset())
+
+    def may_have_worked(self, handle: int) -> bool:
+        return self.possible and handle not in self.failed
+
+    def worked(self, handle: int) -> bool:
+        return self.done and handle not in self.failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delete(HandleOperation):
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release(HandleOperation):
+    counted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeVisibility(HandleOperation):
+    """Not to 0: that is a release."""
+
+    visibility_ms: int
+    next_visible_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clear(Operation):
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueOperation(Operation):
+    """``attributes`` and ``queue_id`` are what the reply told (of a change: what it asked for)."""
+
+    attributes: Mapping[str, int] = field(default_factory=dict[str, int])
+    queue_id: int = 0
+
+    def forgotten(self, at_ns: int) -> "QueueOperation":
+        return replace(self, outcome=Outcome.UNKNOWN, answered_ns=at_ns, error="", queue_id=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateQueue(QueueOperation):
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetAttributes(QueueOperation):
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetAttributes(QueueOperation):
+    counts: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteQueue(QueueOperation):
+    pass
+
+
+AnOperation = TypeVar("AnOperation", bound=Operation)
+
+
+@dataclass
+class History:
+    """Operations in any order.
+
+    Args:
+        wall_offset_ms: wall clock minus monotonic clock; the broker, on the same machine, shares the wall
+        clock.
+    """
+
+    wall_offset_ms: float
+    operations: list[Operation] = field(default_factory=list[Operation])
+
+    def wall_ms(self, at_ns: int) -> float:
+        return at_ns / 1e6 + self.wall_offset_ms
+
+    def of_kind(self, kind: type[AnOperation]) -> Iterator[AnOperation]:
+        return (operation for operation in self.operations if isinstance(operation, kind))
+
+    def until(self, cut_ns: int) -> "History":
+        """As known at a moment: what had not been called is not there, what had not been answered is UNKNOWN."""
+        return History(
+            self.wall_offset_ms,
+            [
+                operation if operation.answered_ns <= cut_ns else operation.forgotten(cut_ns)
+                for operation in self.operations
+                if operation.called_ns <= cut_ns
+            ],
+        )

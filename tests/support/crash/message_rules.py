@@ -1,0 +1,109 @@
+"""Rules about messages as wholes: kept, sent only once, never invented, gone when deleted."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from support.crash.history import Delete, Receive
+from support.crash.ledger import Ledger, Message, Rule, Violation
+
+
+def check_sends_kept(ledger: Ledger) -> Iterator[Violation]:
+    """After a drain. What was seen once counts like what was acknowledged: its lease was durable."""
+    for message in ledger.messages.values():
+        if message.stored and not ledger.gone(message):
+            count = message.received[-1].delivery.receive_count if message.received else 0
+            last = f"last seen with count {count}" if count else "never seen"
+            yield Violation(Rule.SEND_KEPT, f"{message} is lost ({last})")
+
+
+def check_batches_whole(ledger: Ledger) -> Iterator[Violation]:
+    """After a drain."""
+    for batch in ledger.batches:
+        missing = [message for message in batch if not message.stored and not ledger.maybe_purged(message)]
+        if missing and len(missing) < len(batch):
+            yield Violation(Rule.BATCH_WHOLE, f"{len(missing)} of {len(batch)} are missing: {missing[0]}")
+
+
+def check_sent_only(ledger: Ledger) -> Iterator[Violation]:
+    for received in ledger.strangers:
+        delivery = received.delivery
+        yield Violation(
+            Rule.SENT_ONLY,
+            f"{received.receive.queue} delivered {delivery.body[:40]!r} as {delivery.message_id:#x}",
+        )
+    for message in ledger.messages.values():
+        if not message.received:
+            continue
+        if not any(attempt.possible for attempt in message.attempts):
+            yield Violation(Rule.SENT_ONLY, f"{message} was refused, and delivered")
+        headers = message.attempts[0].headers
+        sent_headers = headers[message.index] if headers else None
+        first = message.received[0].delivery
+        for received in message.received:
+            if received.receive.answered_ns < message.called_ns:
+                yield Violation(Rule.SENT_ONLY, f"{message} was delivered before it was sent")
+            if (received.delivery.headers or None) != (sent_headers or None):
+                yield Violation(Rule.SENT_ONLY, f"{message} came with headers {received.delivery.headers!r}")
+            if received.delivery.enqueue_ms != first.enqueue_ms:
+                yield Violation(Rule.SENT_ONLY, f"{message} came with two enqueue times")
+
+
+def check_ids(ledger: Ledger) -> Iterator[Violation]:
+    owners: dict[int, list[Message]] = defaultdict(list)
+    for message in ledger.messages.values():
+        for number in message.ids:
+            owners[number].append(message)
+        if len(message.ids) > 1:
+            yield Violation(Rule.STORED_ONCE, f"{message} has several ids")
+    for number, messages in owners.items():
+        if len(messages) > 1:
+            yield Violation(Rule.ID_UNIQUE, f"{number:#x} is the id of {messages[0]} and {messages[1]}")
+
+
+def check_handles_unique(ledger: Ledger) -> Iterator[Violation]:
+    seen: dict[int, bytes] = {}
+    for receive in ledger.history.of_kind(Receive):
+        for delivery in receive.deliveries:
+            if delivery.handle in seen:
+                yield Violation(
+                    Rule.HANDLE_UNIQUE,
+                    f"{delivery.handle} was given with {seen[delivery.handle]!r} and {delivery.body[:24]!r}",
+                )
+            seen[delivery.handle] = delivery.body[:24]
+
+
+def check_deletes_kept(ledger: Ledger) -> Iterator[Violation]:
+    for message in ledger.messages.values():
+        for deleted in message.received:
+            for operation in ledger.handle_operations.get(deleted.delivery.handle, ()):
+                if not isinstance(operation, Delete) or not operation.worked(deleted.delivery.handle):
+                    continue
+                for received in message.received:
+                    # The delete needed the newest handle, so a later lease can only have been given after it.
+                    if received is not deleted and (
+                        received.receive.called_ns > operation.answered_ns or received.from_ms > deleted.from_ms
+                    ):
+                        yield Violation(
+                            Rule.DELETE_KEPT,
+                            f"{message} was deleted at count {deleted.delivery.receive_count} and delivered"
+                            f" again with count {received.delivery.receive_count}",
+                        )
+
+
+def check_clears_kept(ledger: Ledger) -> Iterator[Violation]:
+    for message in ledger.messages.values():
+        for received in message.received:
+            barrier = ledger.purged_before(message, received.receive.called_ns)
+            if barrier is not None:
+                what = type(barrier).__name__
+                yield Violation(Rule.CLEAR_KEPT, f"{message} was delivered after a {what} that followed it")
+                break
+
+
+def check_delays_kept(ledger: Ledger) -> Iterator[Violation]:
+    for message in ledger.messages.values():
+        for received in message.received[:1]:
+            due_ms = received.delivery.enqueue_ms + message.attempts[0].delay_ms
+            if received.from_ms < due_ms:
+                early = due_ms - received.from_ms
+                yield Violation(Rule.DELAY_KEPT, f"{message} was delivered {early} ms early")
