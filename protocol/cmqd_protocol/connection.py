@@ -478,14 +478,21 @@ class ClientConnection(Endpoint[Opened | AnyReply]):
         if not same(welcome.proof, server_proof(self._secret_key, self._said, welcome)):
             self._end(ErrorCode.AUTHENTICATION_FAILED, "the server did not prove that it knows the secret key")
             return
-        self._open(welcome.max_frame_bytes, welcome.heartbeat_ms)
+        max_frame_bytes = tune_max_frame_bytes(server.max_frame_bytes, self._max_frame_bytes)
+        heartbeat_ms = tune_heartbeat_ms(server.heartbeat_ms, self._heartbeat_ms)
+        if (welcome.max_frame_bytes, welcome.heartbeat_ms) != (max_frame_bytes, heartbeat_ms):
+            # Sides that disagree here would call each other dead or too large later, where it is hard to find.
+            text = f"the tune is {welcome.max_frame_bytes} bytes and {welcome.heartbeat_ms} ms"
+            self._end(ErrorCode.MALFORMED_FRAME, f"{text}; the hellos give {max_frame_bytes} and {heartbeat_ms}")
+            return
+        self._open(max_frame_bytes, heartbeat_ms)
         self._events.append(
             Opened(
                 welcome.account,
                 welcome.connection_id,
                 server.region,
                 server.product,
-                welcome.max_frame_bytes,
-                welcome.heartbeat_ms,
+                max_frame_bytes,
+                heartbeat_ms,
             )
         )

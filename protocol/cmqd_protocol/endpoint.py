@@ -90,9 +90,7 @@ class Endpoint(Generic[EventT]):
 
     def events(self) -> list[EventT | ConnectionEnded]:
         """Hand over what happened since the last call, in order."""
-        events = self._events
-        if events:
-            self._events = []
+        events, self._events = self._events, []
         return events
 
     def data_to_send(self, now_ms: int) -> list[bytes]:
@@ -100,10 +98,9 @@ class Endpoint(Generic[EventT]):
 
         One piece as a rule; several when joining them would cost more than writing them apart.
         """
-        out = self._out
-        if not out:
-            return out
-        self._out = []
+        if not self._out:
+            return []
+        out, self._out = self._out, []
         self._last_write_ms = now_ms
         return [b"".join(out)] if sum(map(len, out)) <= JOIN_BYTES else out
 

@@ -1,16 +1,13 @@
-"""Replies made of another room's own Structs, encoded without a copy.
+"""What another room's own Structs must look like to be encoded in a reply as they are, without a copy.
 
-A Struct of the server's core with the same fields in the same order as one of ``messages`` encodes to the same bytes.
-The functions here put such Structs into a reply: to a type checker they ask for the right fields, and when they run
-they are the reply's constructor itself, so they cost nothing. What a type checker cannot see, the order and
+A Struct of the server's core with the same fields in the same order as one of ``messages`` encodes to the same bytes;
+``messages.messages_received`` and ``messages_peeked`` take it. What a type checker cannot see, the order and
 ``array_like``, is tested by whoever passes its own Structs.
 """
 
 # ruff: noqa: D102  (the fields are described where they are sent: messages.py)
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
-
-from cmqd_protocol.messages import Headers, MessagesPeeked, MessagesReceived
+from typing import Protocol, TypeVar
 
 
 class ReceivedLayout(Protocol):
@@ -34,7 +31,7 @@ class ReceivedLayout(Protocol):
     @property
     def receive_count(self) -> int: ...
     @property
-    def headers(self) -> Headers | None: ...
+    def headers(self) -> dict[str, str] | None: ...
 
 
 class PeekedLayout(Protocol):
@@ -53,22 +50,8 @@ class PeekedLayout(Protocol):
     @property
     def receive_count(self) -> int: ...
     @property
-    def headers(self) -> Headers | None: ...
+    def headers(self) -> dict[str, str] | None: ...
 
 
 ReceivedT = TypeVar("ReceivedT", bound=ReceivedLayout)
 PeekedT = TypeVar("PeekedT", bound=PeekedLayout)
-
-if TYPE_CHECKING:
-
-    def messages_received(request_id: int, messages: list[ReceivedT]) -> MessagesReceived:
-        """A reply with messages as another room built them, without a copy; for encoding only."""
-        ...
-
-    def messages_peeked(request_id: int, messages: list[PeekedT], next_start: int | None) -> MessagesPeeked:
-        """The same for browsed messages."""
-        ...
-
-else:
-    messages_received = MessagesReceived
-    messages_peeked = MessagesPeeked

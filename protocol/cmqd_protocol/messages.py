@@ -8,7 +8,7 @@ Opcodes leave room by theme: 1-15 connection, 16-31 messages, 32-47 consumer str
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -24,6 +24,9 @@ from cmqd_protocol.limits import (
     NONCE_BYTES,
     PROOF_BYTES,
 )
+
+if TYPE_CHECKING:
+    from cmqd_protocol.layouts import PeekedT, ReceivedT
 
 # Shapes that bound what a frame can become in memory; msgspec checks them while it decodes, before it allocates.
 # Ranges that depend on a queue or a setting are checked by whoever knows those.
@@ -440,6 +443,22 @@ request_decoder: "msgspec.msgpack.Decoder[Cancel | AnyRequest]" = msgspec.msgpac
 server_hello_decoder: "msgspec.msgpack.Decoder[ServerHello | Error]" = msgspec.msgpack.Decoder(ServerHello | Error)
 welcome_decoder: "msgspec.msgpack.Decoder[Welcome | Error]" = msgspec.msgpack.Decoder(Welcome | Error)
 reply_decoder: "msgspec.msgpack.Decoder[AnyReply]" = msgspec.msgpack.Decoder(AnyReply)
+
+
+if TYPE_CHECKING:
+
+    def messages_received(request_id: int, messages: list[ReceivedT]) -> MessagesReceived:
+        """A reply with messages as another room built them; for encoding only."""
+        ...
+
+    def messages_peeked(request_id: int, messages: list[PeekedT], next_start: int | None) -> MessagesPeeked:
+        """The same for browsed messages."""
+        ...
+
+else:
+    # When it runs it is the constructor itself: no call, no copy.
+    messages_received = MessagesReceived
+    messages_peeked = MessagesPeeked
 
 
 def error(

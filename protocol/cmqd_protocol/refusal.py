@@ -21,8 +21,6 @@ DECODE_ERRORS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError
 SHOWN_BYTES: Final = 64
 """A refused value is repeated in the error if its encoding is no longer than this."""
 
-_BATCH_FIELDS: Final = frozenset({"bodies", "receipt_handles"})
-
 
 class _Envelope(Struct, array_like=True, gc=False):
     """What every request starts with; the rest is walked over, which finds it well-formed or not."""
@@ -82,13 +80,13 @@ def refuse(payload: bytes, problem: Exception) -> Error | None:
         )
     if isinstance(problem, UnicodeDecodeError):
         field = _field_that_is_not_text(payload, request_type)
-        code, text, details = ErrorCode.INVALID_ARGUMENT, f"{field} is not UTF-8", {"field": field, "expected": "UTF-8"}
+        text, details = f"{field} is not UTF-8", {"field": field, "expected": "UTF-8"}
     else:
-        code, text, details = _explain(payload, request_type.__struct_fields__, str(problem))
-    return error(envelope.request_id, code, text, details=details)
+        text, details = _explain(payload, request_type.__struct_fields__, str(problem))
+    return error(envelope.request_id, ErrorCode.INVALID_ARGUMENT, text, details=details)
 
 
-_Explanation: TypeAlias = tuple[ErrorCode, str, dict[str, Any]]
+_Explanation: TypeAlias = tuple[str, dict[str, Any]]
 
 
 def _explain(payload: bytes, fields: tuple[str, ...], said: str) -> _Explanation:
@@ -96,7 +94,7 @@ def _explain(payload: bytes, fields: tuple[str, ...], said: str) -> _Explanation
     if too_short := _TOO_SHORT.match(said):
         # Element 0 is the operation, so the first element that is not there is this field.
         field = fields[int(too_short["length"]) - 1]
-        return ErrorCode.INVALID_ARGUMENT, f"{field} is missing", {"field": field}
+        return f"{field} is missing", {"field": field}
     where = _PATH.search(said)
     path = where["path"] if where else ""
     indexes = [int(index) for index in _INDEX.findall(path)]
@@ -111,17 +109,14 @@ def _explain(payload: bytes, fields: tuple[str, ...], said: str) -> _Explanation
 
 
 def _out_of_bounds(field: str, bounds: re.Match[str], encoded: bytes) -> _Explanation:
-    limit = int(bounds["limit"])
-    most = bounds["operator"] == "<="
-    relation = "at most" if most else "at least"
+    limit = f"{'at most' if bounds['operator'] == '<=' else 'at least'} {bounds['limit']}"
     if bounds["length"]:
-        entries = _count_entries(encoded)
-        code = ErrorCode.BATCH_TOO_LARGE if most and field in _BATCH_FIELDS else ErrorCode.INVALID_ARGUMENT
-        text = f"{field} has {entries} entries; it must have {relation} {limit}"
-        return code, text, {"field": field, "value": entries, "limit": limit}
-    value = _short_value(encoded)
-    text = f"{field} is {value}; it must be {relation} {limit}"
-    return ErrorCode.INVALID_ARGUMENT, text, {"field": field, "value": value, "limit": limit}
+        value = _count_entries(encoded)
+        text = f"{field} has {value} entries; it must have {limit}"
+    else:
+        value = _short_value(encoded)
+        text = f"{field} is {value}; it must be {limit}"
+    return text, {"field": field, "value": value, "limit": limit}
 
 
 def _wrong_type(what: str, field: str, said: str, encoded: bytes) -> _Explanation:
@@ -136,7 +131,7 @@ def _wrong_type(what: str, field: str, said: str, encoded: bytes) -> _Explanatio
     if value is not None:
         details["value"] = value
         text += f" (value {value!r})"
-    return ErrorCode.INVALID_ARGUMENT, text, details
+    return text, details
 
 
 def _element(payload: bytes, index: int) -> msgspec.Raw:
