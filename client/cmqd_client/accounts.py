@@ -1,0 +1,114 @@
+"""Accounts and their keys: who may talk to the server.
+
+An account manages its own keys; the account ``admin`` creates accounts and manages the keys of all. What is said in
+:mod:`cmqd_client.queue` about durability, time limits and repeats holds here too.
+"""
+
+from datetime import datetime
+
+import msgspec
+
+from cmqd_client.channel import Channel
+from cmqd_client.durations import to_datetime
+from cmqd_client.retry import Repeat
+from cmqd_protocol import messages as wire
+
+
+class AccessKey(msgspec.Struct, frozen=True):
+    """A key pair, without its secret part unless it was just created."""
+
+    secret_id: str
+    account: str
+    enabled: bool
+    create_time: datetime
+    secret_key: str | None = None
+    """Shown once, by :meth:`Accounts.create_key` and :meth:`Accounts.create`; keep it."""
+
+    def __repr__(self) -> str:
+        shown = "" if self.secret_key is None else ", secret_key=..."
+        return f"AccessKey({self.secret_id!r}, account={self.account!r}, enabled={self.enabled}{shown})"
+
+
+class Accounts:
+    """Administration of accounts and keys; get it as ``client.accounts``.
+
+    ``account`` is everywhere the account whose key is meant; None = the caller's own. Another's needs ``admin``.
+    """
+
+    __slots__ = ("_channel",)
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    async def create(self, account: str) -> AccessKey:
+        """Create an account with its first key. Only for ``admin``. Not repeated after a lost answer.
+
+        Returns:
+            The key, with its secret: this is the only time it is shown.
+
+        Raises:
+            AccountExists: there is one of this name; nothing was changed.
+            PermissionDenied: only ``admin`` may.
+            OutcomeUnknown: it may exist now. If so, create another key for it.
+        """
+        request = wire.CreateAccount(self._channel.next_request_id(), account)
+        return _keys(await self._channel.call(request, wire.KeyList, Repeat.ONCE))[0]
+
+    async def list(self) -> list[str]:
+        """The names of all accounts, for ``admin``; of the caller's own for others. Safe to cancel."""
+        request = wire.ListAccounts(self._channel.next_request_id())
+        return (await self._channel.call(request, wire.AccountList, Repeat.READ)).accounts
+
+    async def create_key(self, *, account: str | None = None) -> AccessKey:
+        """Create a key pair. Not repeated after a lost answer.
+
+        Returns:
+            The key, with its secret: this is the only time it is shown.
+
+        Raises:
+            AccountNotFound: there is no such account.
+            PermissionDenied: it is another's account.
+            OutcomeUnknown: there may be a key more; ``keys`` shows it, and it can be deleted.
+        """
+        request = wire.CreateKey(self._channel.next_request_id(), account)
+        return _keys(await self._channel.call(request, wire.KeyList, Repeat.ONCE))[0]
+
+    async def keys(self, *, account: str | None = None) -> "list[AccessKey]":
+        """All keys of an account, without their secrets. Safe to cancel.
+
+        Raises:
+            AccountNotFound: there is no such account.
+            PermissionDenied: it is another's account.
+        """
+        request = wire.ListKeys(self._channel.next_request_id(), account)
+        return _keys(await self._channel.call(request, wire.KeyList, Repeat.READ))
+
+    async def set_key_enabled(self, secret_id: str, enabled: bool, *, account: str | None = None) -> None:
+        """Enable or disable a key. Repeated after a lost answer.
+
+        Raises:
+            KeyNotFound: the account has no such key.
+            LastKey: it is the account's last enabled key.
+            PermissionDenied: it is another's account.
+        """
+        request = wire.SetKeyEnabled(self._channel.next_request_id(), secret_id, enabled, account)
+        await self._channel.call(request, wire.Reply, Repeat.SAFE)
+
+    async def delete_key(self, secret_id: str, *, account: str | None = None) -> None:
+        """Delete a key. Not repeated after a lost answer.
+
+        Raises:
+            KeyNotFound: the account has no such key.
+            LastKey: it is the account's last enabled key.
+            PermissionDenied: it is another's account.
+            OutcomeUnknown: it may be deleted.
+        """
+        request = wire.DeleteKey(self._channel.next_request_id(), secret_id, account)
+        await self._channel.call(request, wire.Reply, Repeat.ONCE)
+
+
+def _keys(reply: wire.KeyList) -> "list[AccessKey]":
+    return [
+        AccessKey(key.secret_id, key.account, key.enabled, to_datetime(key.created_ms), key.secret_key)
+        for key in reply.keys
+    ]

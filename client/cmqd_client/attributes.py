@@ -1,0 +1,137 @@
+"""Attributes of a queue: what its owner can set, and what the server tells about it."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, TypedDict
+
+import msgspec
+
+from cmqd_client.durations import Duration, to_datetime, to_ms
+from cmqd_protocol import messages
+
+
+class QueueAttributes(TypedDict, total=False):
+    """What can be set; an attribute that is not named stays, or has its default in a new queue.
+
+    Durations are seconds or ``timedelta``. The server refuses what is out of range, naming it.
+    """
+
+    polling_wait: Duration
+    """How long a receive that names no wait waits for a message; 0-30 s, default 0.2."""
+    visibility_timeout: Duration
+    """How long a received message stays hidden from others; 1 s - 12 h, default 30 s."""
+    max_message_bytes: int
+    """Longest body; 1,024-1,048,576, default 65,536."""
+    retention: Duration
+    """Life of a message from its send, received or not; 1 min - 15 d, default 4 d."""
+    delay: Duration
+    """Delay of sends that name none; 0-3,600 s, default 0."""
+    max_backlog: int
+    """Messages held (active, in flight, delayed) beyond which sends are refused; 1,000,000-100,000,000, the default."""
+    max_delayed: int
+    """Delayed messages beyond which further ones wait in order for a place; 1-1,000,000, the default."""
+
+
+DURATIONS = frozenset({"polling_wait", "visibility_timeout", "retention", "delay"})
+"""Attributes that are times: seconds here, ``<name>_ms`` on the wire."""
+NUMBERS = frozenset({"max_message_bytes", "max_backlog", "max_delayed"})
+
+
+class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue as it was when asked; durations are seconds."""
+
+    name: str
+    id: int
+    """Another one if the queue was deleted and created anew."""
+    created: bool
+    """Whether this very call created it."""
+
+    polling_wait: float
+    visibility_timeout: float
+    max_message_bytes: int
+    retention: float
+    delay: float
+    max_backlog: int
+    max_delayed: int
+
+    active: int
+    """Messages that can be received."""
+    in_flight: int
+    """Messages received, hidden and not deleted."""
+    delayed: int
+    """Messages that cannot be received yet."""
+    oldest_message_time: datetime | None
+    """When the oldest message not deleted was sent; None = there is none."""
+    create_time: datetime | None
+    modify_time: datetime | None
+    """When an attribute was last changed."""
+
+    details: Mapping[str, Any]
+    """Everything as the server sent it, under its names on the wire: also what this version does not know."""
+    request_id: int
+
+    def attributes(self) -> QueueAttributes:
+        """What can be set, as ``create_queue`` and ``set_attributes`` take it."""
+        return QueueAttributes(
+            polling_wait=self.polling_wait,
+            visibility_timeout=self.visibility_timeout,
+            max_message_bytes=self.max_message_bytes,
+            retention=self.retention,
+            delay=self.delay,
+            max_backlog=self.max_backlog,
+            max_delayed=self.max_delayed,
+        )
+
+
+def to_wire(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes as the wire has them.
+
+    Raises:
+        TypeError: an attribute is unknown, or a value is of the wrong type.
+        ValueError: a duration is not finite.
+    """
+    wire: dict[str, Any] = {}
+    for name, value in attributes.items():
+        if name in DURATIONS:
+            wire[f"{name}_ms"] = to_ms(value, name)
+        elif name in NUMBERS:
+            if type(value) is not int:
+                raise TypeError(f"{name} must be an int, not {value!r}")
+            wire[name] = value
+        else:
+            known = ", ".join(sorted(DURATIONS | NUMBERS))
+            raise TypeError(f"{name!r} is no attribute of a queue; known are {known}")
+    return wire
+
+
+def from_wire(reply: messages.QueueInfo) -> QueueInfo:
+    """What the server told about a queue."""
+    attributes, counts, facts = reply.attributes, reply.counts, reply.facts
+
+    def seconds(name: str) -> float:
+        return attributes.get(f"{name}_ms", 0) / 1000
+
+    def moment(name: str) -> datetime | None:
+        milliseconds = facts.get(name)
+        return to_datetime(milliseconds) if milliseconds else None
+
+    return QueueInfo(
+        name=reply.queue,
+        id=reply.queue_id,
+        created=reply.created,
+        polling_wait=seconds("polling_wait"),
+        visibility_timeout=seconds("visibility_timeout"),
+        max_message_bytes=attributes.get("max_message_bytes", 0),
+        retention=seconds("retention"),
+        delay=seconds("delay"),
+        max_backlog=attributes.get("max_backlog", 0),
+        max_delayed=attributes.get("max_delayed", 0),
+        active=counts.get("active", 0),
+        in_flight=counts.get("in_flight", 0),
+        delayed=counts.get("delayed", 0),
+        oldest_message_time=moment("oldest_message_ms"),
+        create_time=moment("created_ms"),
+        modify_time=moment("modified_ms"),
+        details={**attributes, **counts, **facts},
+        request_id=reply.request_id,
+    )

@@ -1,0 +1,239 @@
+"""The way of a request to the server and of its answer back: links, repeats, reissued receives, numbers.
+
+Everything above (client, queue, accounts) builds requests and reads replies; everything below (link, connection) knows
+one connection. What is repeated, and when, is decided in ``retry``.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable
+from functools import partial
+from random import random
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from cmqd_client.connection import Connection, OnEnded, request_ids
+from cmqd_client.errors import (
+    ClientClosed,
+    CmqError,
+    ConnectionLost,
+    ProtocolViolation,
+    RequestTimeout,
+    ServerUnreachable,
+    ShuttingDown,
+)
+from cmqd_client.link import Link
+from cmqd_client.numbering import SendNumbering
+from cmqd_client.retry import Repeat, RetryPolicy, final_error, may_have_happened
+from cmqd_protocol.messages import MessagesReceived, ReceiveMessages, Reply, Request
+
+R = TypeVar("R", bound=Reply)
+
+
+class Opener(Protocol):
+    """Opens a connection: ``Connection.open`` with all but these arguments given."""
+
+    def __call__(  # noqa: D102 - said above
+        self, *, on_ended: OnEnded, next_request_id: Callable[[], int]
+    ) -> Awaitable[Connection]: ...
+
+
+LONGEST_WAIT = 30.0
+"""Seconds a receive without a wait of its own may wait: the upper limit of a queue's polling wait (part of the
+protocol). Only a time limit depends on it."""
+
+
+class Channel:
+    """Carries requests over one or several links. Request ids are counted over all its connections."""
+
+    __slots__ = ("_closing", "_links", "_policy", "_timeout", "_turn", "next_request_id", "numbering")
+
+    def __init__(self, open_connection: Opener, policy: RetryPolicy, links: int, request_timeout: float) -> None:
+        """A channel of ``links`` links whose attempts may take ``request_timeout`` seconds."""
+        self._policy = policy
+        self._timeout = request_timeout
+        self._turn = 0
+        self._closing = False
+        self.next_request_id: Callable[[], int] = request_ids().__next__
+        """A number for the next request."""
+        self.numbering = SendNumbering(lambda: secrets.randbits(64))
+        """Numbers for sends."""
+        opener = partial(open_connection, next_request_id=self.next_request_id)
+        self._links = [Link(opener, policy) for _ in range(links)]
+
+    # ------------------------------------------------------------------ opening and closing
+
+    async def open(self) -> None:
+        """Connect; returns when the first link is up.
+
+        Raises:
+            ServerUnreachable, ConnectionRefused, ProtocolViolation: see :meth:`Link.wait_connected`.
+        """
+        for link in self._links:
+            link.start()
+        await self._connection()
+
+    async def close(self) -> None:
+        """Give up waiting receives, let what is on its way arrive, close all connections. May be called again."""
+        self._closing = True
+        connections = [connection for link in self._links for connection in await link.close()]
+        if connections:
+            await asyncio.gather(*(connection.close() for connection in connections))
+
+    # ------------------------------------------------------------------ requests
+
+    async def call(self, request: Request, reply_type: type[R], repeat: Repeat) -> R:
+        """Make a request, and again as ``repeat`` allows; the reply.
+
+        Raises:
+            CmqError: see :func:`cmqd_client.retry.final_error` for what is left when repeats are used up.
+            ProtocolViolation: the reply is of another type.
+        """
+        connection = self._pick()
+        if connection is not None and not connection.write_paused:
+            try:
+                reply = await connection.request(request, self._timeout)
+            except CmqError as error:
+                reply, _ = await self._again(request, repeat, error)
+        else:
+            reply, _ = await self._again(request, repeat, None)
+        if isinstance(reply, reply_type):
+            return reply
+        raise _surprise(request, reply)
+
+    async def call_noting_repeats(self, request: Request, reply_type: type[R]) -> tuple[R, bool]:
+        """Like :meth:`call` for what is safe to repeat; also whether an earlier attempt may have been carried out."""
+        uncertain = False
+        connection = self._pick()
+        if connection is not None and not connection.write_paused:
+            try:
+                reply = await connection.request(request, self._timeout)
+            except CmqError as error:
+                reply, uncertain = await self._again(request, Repeat.SAFE, error)
+        else:
+            reply, uncertain = await self._again(request, Repeat.SAFE, None)
+        if isinstance(reply, reply_type):
+            return reply, uncertain
+        raise _surprise(request, reply)
+
+    async def _again(self, request: Request, repeat: Repeat, error: CmqError | None) -> tuple[Reply, bool]:
+        """Go on after a first attempt that failed, or (``error`` None) could not be made at once."""
+        attempt = 0
+        uncertain = False
+        while True:
+            if error is not None:
+                attempt += 1
+                uncertain = uncertain or may_have_happened(error)
+                pause = self._policy.next_attempt(error, repeat, attempt, random())
+                if pause is None or self._closing:
+                    if uncertain and repeat is not Repeat.READ and not may_have_happened(error):
+                        # The last attempt did nothing, but an earlier one may have.
+                        raise final_error(_unsure(error), repeat) from error
+                    raise final_error(error, repeat)
+                await asyncio.sleep(pause)
+                # A new number: the old one may still wait on the same connection.
+                request = msgspec.structs.replace(request, request_id=self.next_request_id())
+            try:
+                connection = await self._connection()
+                if connection.write_paused:
+                    await connection.wait_writable(self._timeout)
+                return await connection.request(request, self._timeout), uncertain
+            except CmqError as caught:
+                error = caught
+
+    async def receive(self, request: ReceiveMessages) -> MessagesReceived:
+        """Receive, with what is left of the wait when it has to be made again.
+
+        Losing the connection during the wait uses up no repeats: a receive is there to wait.
+        """
+        started = asyncio.get_running_loop().time()
+        connection = self._pick()
+        if connection is not None and not connection.write_paused:
+            wait = LONGEST_WAIT if request.wait_ms is None else request.wait_ms / 1000
+            try:
+                return await connection.receive(request, self._timeout + wait)
+            except CmqError as error:
+                return await self._receive_again(request, started, error)
+        return await self._receive_again(request, started, None)
+
+    async def _receive_again(
+        self, request: ReceiveMessages, started: float, error: CmqError | None
+    ) -> MessagesReceived:
+        loop = asyncio.get_running_loop()
+        wait = request.wait_ms
+        until = started + (LONGEST_WAIT if wait is None else wait / 1000)
+        attempt = 0
+        while True:
+            if error is not None:
+                attempt += 1
+                if self._closing:
+                    raise error
+                if _is_interruption(error) and loop.time() < until:
+                    attempt = 0
+                    pause = self._policy.delay(1, random())
+                else:
+                    chosen = self._policy.next_attempt(error, Repeat.READ, attempt, random())
+                    if chosen is None:
+                        raise error
+                    pause = chosen
+                await asyncio.sleep(pause)
+            left = max(until - loop.time(), 0.0)
+            try:
+                connection = await self._connection(left)
+                if connection.write_paused:
+                    await connection.wait_writable(self._timeout + left)
+                left = max(until - loop.time(), 0.0)
+                request = msgspec.structs.replace(
+                    request,
+                    request_id=self.next_request_id(),
+                    wait_ms=None if wait is None else min(wait, round(left * 1000)),
+                )
+                return await connection.receive(request, self._timeout + left)
+            except CmqError as caught:
+                error = caught
+
+    # ------------------------------------------------------------------ links
+
+    @property
+    def connection_id(self) -> int | None:
+        """The server's number of a connection in use; None = there is none now."""
+        connection = self._pick()
+        return None if connection is None else connection.connection_id
+
+    def _pick(self) -> Connection | None:
+        """A connection that is up, in turn; None if there is none."""
+        links = self._links
+        if len(links) == 1:
+            return links[0].connection
+        for _ in links:
+            self._turn = turn = (self._turn + 1) % len(links)
+            connection = links[turn].connection
+            if connection is not None:
+                return connection
+        return None
+
+    async def _connection(self, more: float = 0.0) -> Connection:
+        """A connection, waited for as long as an attempt may take (and ``more`` seconds)."""
+        if self._closing:
+            raise ClientClosed("the client is closed")
+        return self._pick() or await self._links[self._turn].wait_connected(self._timeout + more)
+
+
+def _is_interruption(error: CmqError) -> bool:
+    """Whether a waiting receive was cut short by something that passes."""
+    return isinstance(error, (ConnectionLost, ServerUnreachable, ShuttingDown))
+
+
+def _unsure(error: CmqError) -> CmqError:
+    return RequestTimeout(
+        f"an earlier attempt was not answered, and the last one failed: {error.text}",
+        request_id=error.request_id,
+        connection_id=error.connection_id,
+    )
+
+
+def _surprise(request: Request, reply: Reply) -> ProtocolViolation:
+    return ProtocolViolation(
+        f"the server answered {type(request).__name__} with {type(reply).__name__}", request_id=reply.request_id
+    )

@@ -1,0 +1,229 @@
+"""The client: connect to a server, find and make queues."""
+
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+import msgspec
+
+from cmqd_client.accounts import Accounts
+from cmqd_client.address import Address, parse_address
+from cmqd_client.attributes import QueueAttributes, QueueInfo, from_wire, to_wire
+from cmqd_client.channel import Channel, Opener
+from cmqd_client.connection import CONNECT_TIMEOUT, REQUEST_TIMEOUT, Connection, TlsOption
+from cmqd_client.durations import Duration, to_seconds
+from cmqd_client.errors import ClientClosed
+from cmqd_client.queue import Queue
+from cmqd_client.results import QueuePage
+from cmqd_client.retry import Repeat, RetryPolicy
+from cmqd_protocol import messages as wire
+from cmqd_protocol.limits import DEFAULT_HEARTBEAT_MS
+
+
+def connect(
+    url: str | Address,
+    *,
+    tls: TlsOption = None,
+    region: str | None = None,
+    connections: int = 1,
+    retries: int = 2,
+    request_timeout: Duration = REQUEST_TIMEOUT,
+    connect_timeout: Duration = CONNECT_TIMEOUT,
+    heartbeat: Duration = DEFAULT_HEARTBEAT_MS / 1000,
+    product: str = "cmqd-client",
+) -> "Client":
+    """A client for the server at ``url``; it connects when it is entered::
+
+        async with connect("cmq://ID:KEY@localhost") as client:
+            await client.queue("orders").send(b"one espresso")
+
+    It stays connected: a lost connection is made anew in the background, with growing, randomized pauses, until the
+    client is closed. Meanwhile calls wait, each within its time limits.
+
+    Args:
+        url: ``cmq://ID:KEY@host[:5680][?region=..&tls=1]``.
+        tls: True = TLS, verified against the system's authorities; an ``ssl.SSLContext`` = TLS as it says; False =
+        none;
+            None = what the URL says.
+        region: refuse a server of another region; None = what the URL says, else take any.
+        connections: how many to use in turn. One carries any number of requests at once, and a waiting receive does not
+            block it; more help only where a single one's bandwidth does not suffice.
+        retries: how often a call that failed is repeated, if it is safe to repeat. 0 = never.
+        request_timeout: how long one attempt of a call may take, beyond the wait of a receive. It includes waiting for
+            a connection. So a call takes at most about ``(retries + 1) * request_timeout`` and the pauses between.
+        connect_timeout: how long one attempt to connect may take.
+        heartbeat: how often the connection shows signs of life at least; twice that in silence ends it. The server may
+            want it shorter. 0 = only if the server wants it.
+        product: what the server's log calls this client.
+
+    Raises:
+        ValueError: the URL is malformed, or a number is out of range.
+    """
+    address = parse_address(url) if isinstance(url, str) else url
+    if region is not None:
+        address = msgspec.structs.replace(address, region=region)
+    if not 1 <= connections <= 64:
+        raise ValueError(f"connections is {connections}; it must be 1 to 64")
+    if retries < 0:
+        raise ValueError(f"retries is {retries}; it must not be negative")
+    seconds = to_seconds(request_timeout, "request_timeout")
+    opening = to_seconds(connect_timeout, "connect_timeout")
+    if seconds <= 0 or opening <= 0:
+        raise ValueError("request_timeout and connect_timeout must be more than 0")
+    open_connection = partial(
+        Connection.open,
+        address,
+        tls=tls,
+        timeout=opening,
+        heartbeat=to_seconds(heartbeat, "heartbeat"),
+        product=product,
+    )
+    return Client(address, open_connection, RetryPolicy(retries=retries), connections, seconds)
+
+
+class Client:
+    """A connection to a server that mends itself, and the account's queues; get it from :func:`connect`.
+
+    Use it as an async context manager, in one event loop, from any number of tasks.
+    """
+
+    __slots__ = ("_channel", "_make_channel", "address")
+
+    def __init__(
+        self,
+        address: Address,
+        open_connection: Opener,
+        policy: RetryPolicy,
+        connections: int,
+        request_timeout: float,
+    ) -> None:
+        self.address = address
+        """Where to, and as whom."""
+        self._make_channel = partial(Channel, open_connection, policy, connections, request_timeout)
+        self._channel: Channel | None = None
+
+    # ------------------------------------------------------------------ opening and closing
+
+    async def open(self) -> None:
+        """Connect; what ``async with`` does on entering. Safe to cancel.
+
+        Raises:
+            ServerUnreachable: not within ``request_timeout``, however often it was tried.
+            AuthenticationFailed: the key does not exist, is disabled, or its secret is another one.
+            ConnectionRefused: the server said why else it does not want this client.
+            ProtocolViolation: there is no cmqd server at this address.
+        """
+        if self._channel is not None:
+            raise ClientClosed("a client is opened once")
+        channel = self._channel = self._make_channel()
+        try:
+            await channel.open()
+        except BaseException:
+            await channel.close()
+            raise
+
+    async def close(self) -> None:
+        """Close all connections; what leaving ``async with`` does. Harmless when repeated.
+
+        Waiting receives end with ``ClientClosed``, and messages on their way to them are handed back. Other calls have
+        a second to finish; then they end with ``OutcomeUnknown`` or ``ConnectionLost``.
+        """
+        if self._channel is not None:
+            await self._channel.close()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # ------------------------------------------------------------------ queues
+
+    def queue(self, name: str) -> Queue:
+        """The handle of a queue. Asks nothing of the server: that the queue is missing shows when it is used."""
+        return Queue(self._require(), name)
+
+    async def create_queue(self, name: str, **attributes: Unpack[QueueAttributes]) -> Queue:
+        """Create a queue. Not repeated after a lost answer: :meth:`ensure_queue` is.
+
+        Args:
+            name: 1-64 ASCII letters, digits, ``-``, ``_``; not differing only in case from another queue's.
+            **attributes: see :class:`QueueAttributes`; those not named have their defaults.
+
+        Raises:
+            QueueExists: there is one of this name; it was not changed.
+            InvalidArgument: the name or a value is out of range.
+            TooManyQueues: the account has as many as it may.
+            OutcomeUnknown: it may exist now.
+        """
+        channel = self._require()
+        request = wire.CreateQueue(channel.next_request_id(), name, to_wire(attributes))
+        await channel.call(request, wire.QueueInfo, Repeat.ONCE)
+        return Queue(channel, name)
+
+    async def ensure_queue(self, name: str, **attributes: Unpack[QueueAttributes]) -> Queue:
+        """Create a queue unless it exists already; then the attributes named must agree. Repeated after a lost answer.
+
+        Args:
+            name: as for :meth:`create_queue`.
+            **attributes: see :class:`QueueAttributes`. What an existing queue has besides is not looked at.
+
+        Raises:
+            QueueDiffers: it exists with other attributes; ``details["difference"]`` shows them. Nothing was changed.
+            CmqError: as for :meth:`create_queue`.
+        """
+        await self.ensure_queue_info(name, **attributes)
+        return Queue(self._require(), name)
+
+    async def ensure_queue_info(self, name: str, **attributes: Unpack[QueueAttributes]) -> QueueInfo:
+        """Like :meth:`ensure_queue`; what there is now, and whether this call created it."""
+        channel = self._require()
+        request = wire.EnsureQueue(channel.next_request_id(), name, to_wire(attributes))
+        return from_wire(await channel.call(request, wire.QueueInfo, Repeat.SAFE))
+
+    async def queues(self, *, search: str = "", offset: int = 0, limit: int = 100) -> QueuePage:
+        """List queues of the account, by name. Safe to cancel.
+
+        Args:
+            search: only those whose name contains this word.
+            offset: how many to skip.
+            limit: how many at most, 1-1,000.
+        """
+        channel = self._require()
+        request = wire.ListQueues(channel.next_request_id(), search, offset, limit)
+        reply = await channel.call(request, wire.QueueList, Repeat.READ)
+        return QueuePage([name for _, name in reply.queues], reply.total, reply.request_id)
+
+    async def delete_queue(self, name: str) -> None:
+        """Delete a queue with all its messages. Not repeated after a lost answer.
+
+        Raises:
+            QueueNotFound: there is no such queue.
+            OutcomeUnknown: it may be deleted.
+        """
+        channel = self._require()
+        await channel.call(wire.DeleteQueue(channel.next_request_id(), name), wire.Reply, Repeat.ONCE)
+
+    # ------------------------------------------------------------------ the rest
+
+    @property
+    def accounts(self) -> Accounts:
+        """Administration of accounts and keys."""
+        return Accounts(self._require())
+
+    async def status(self) -> dict[str, Any]:
+        """What the server tells about itself: version, durability, uptime, counts, storage. Safe to cancel."""
+        channel = self._require()
+        request = wire.GetServerStatus(channel.next_request_id())
+        return (await channel.call(request, wire.ServerStatus, Repeat.READ)).status
+
+    def _require(self) -> Channel:
+        if self._channel is None:
+            raise ClientClosed("the client is not open; use it in `async with`, or await client.open()")
+        return self._channel
+
+    def __repr__(self) -> str:
+        return f"<Client {self.address}>"

@@ -1,0 +1,570 @@
+"""One connection to a server on asyncio or uvloop: requests out, each with a future for its reply.
+
+The lowest layer of the client. It does not reconnect and repeats nothing: ``link`` and ``channel`` do. The protocol
+itself is in ``cmqd_protocol.connection``; this shell owns socket, clock and futures. What makes it cheap:
+
+* No task and no timer per request: a dict from request id to future, and one timer that looks after the deadlines of
+  all requests and the heartbeats.
+* One write per wake-up of the event loop: requests are encoded as they are made and written together by a callback at
+  the end of it. After a read, that callback stands behind the tasks which the read wakes, so that their next requests
+  go out in the same write.
+
+Messages must not get lost in a connection: what arrives for a receive that was cancelled or given up is handed back
+at once, uncounted.
+"""
+
+import asyncio
+import secrets
+import ssl
+from collections.abc import Callable, Iterator
+from typing import TypeAlias, cast
+
+import msgspec
+
+from cmqd_client.address import Address, parse_address
+from cmqd_client.errors import (
+    BatchTooLarge,
+    ClientClosed,
+    CmqError,
+    ConnectionLost,
+    InvalidArgument,
+    MessageTooLarge,
+    ProtocolViolation,
+    RequestTimeout,
+    ServerUnreachable,
+    server_error,
+)
+from cmqd_protocol.connection import ClientConnection
+from cmqd_protocol.errors import ErrorCode, LocalProtocolError
+from cmqd_protocol.events import ConnectionEnded, Opened
+from cmqd_protocol.limits import DEFAULT_HEARTBEAT_MS, MAX_REQUEST_ID, NONCE_BYTES
+from cmqd_protocol.messages import (
+    AnyReply,
+    AnyRequest,
+    Cancel,
+    Error,
+    MessagesReceived,
+    ReceiveMessages,
+    ReleaseMessages,
+    Request,
+    SendMessages,
+)
+
+CONNECT_TIMEOUT = 5.0
+"""Seconds for TCP, TLS and handshake together; as long as the server gives a stranger."""
+
+REQUEST_TIMEOUT = 3.0
+"""Seconds for an answer, beyond a receive's wait: a fsync on a bad day takes a tenth of that."""
+
+CLOSE_TIMEOUT = 1.0
+"""Seconds that closing waits for what is on its way: a few round trips."""
+
+_COARSE = 0.05
+"""The timer fires at most this often: deadlines of seconds need no more, and 20 wake-ups a second cost nothing."""
+
+TlsOption: TypeAlias = bool | ssl.SSLContext | None
+"""True = verify against the system's authorities; a context = as it says; None = what the URL says."""
+
+OnEnded: TypeAlias = "Callable[[Connection], None]"
+
+_Pending: TypeAlias = tuple["asyncio.Future[AnyReply]", Request, float]
+"""Future, request and deadline (loop time)."""
+
+
+def request_ids() -> Iterator[int]:
+    """1, 2 ... 2**32-1 and round again. By then the first ones were answered days ago."""
+    while True:
+        yield from range(1, MAX_REQUEST_ID + 1)
+
+
+class ConnectionStatistics(msgspec.Struct, frozen=True):
+    """Numbers of one connection, since it was opened."""
+
+    outstanding: int
+    """Requests that wait for their reply now."""
+    reads: int
+    """Wake-ups by data from the server."""
+    writes: int
+    """Writes to the socket; each carries all requests made since the one before."""
+    handed_back: int
+    """Messages handed back because the receive that they came for was cancelled or given up."""
+
+
+class Connection(asyncio.Protocol):
+    """A connection; get it from :meth:`open`.
+
+    Invariants: a request id is in ``_pending`` exactly while its future is owed a reply; ``_abandoned`` has the
+    receives that nobody waits for and that have no reply yet; once ``usable`` is False it stays so, and ``on_ended``
+    was called.
+    """
+
+    __slots__ = (
+        "_abandoned",
+        "_closed",
+        "_closing",
+        "_drained",
+        "_flush_scheduled",
+        "_handed_back",
+        "_loop",
+        "_on_ended",
+        "_opened",
+        "_pending",
+        "_reads",
+        "_timer",
+        "_timer_at",
+        "_transport",
+        "_wire",
+        "_writable",
+        "_writes",
+        "account",
+        "connection_id",
+        "next_request_id",
+        "region",
+        "server",
+        "usable",
+        "write_paused",
+    )
+
+    def __init__(
+        self,
+        wire: ClientConnection,
+        loop: asyncio.AbstractEventLoop,
+        on_ended: "OnEnded | None",
+        next_request_id: Callable[[], int],
+    ) -> None:
+        self._wire = wire
+        self._loop = loop
+        self._on_ended = on_ended
+        self.next_request_id = next_request_id
+        """A number for the next request. Every request needs one of its own."""
+        self._transport: asyncio.Transport | None = None
+        self._pending: dict[int, _Pending] = {}
+        self._abandoned: dict[int, ReceiveMessages] = {}
+        self._flush_scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = float("inf")
+        self._opened: asyncio.Future[None] = loop.create_future()
+        self._closed: asyncio.Future[None] = loop.create_future()
+        self._drained: asyncio.Future[None] | None = None
+        """Set while closing: resolved when no reply is owed any more."""
+        self._closing = False
+        self._writable: asyncio.Future[None] | None = None
+        """Set while the socket takes no more and somebody waits for it."""
+        self._reads = self._writes = self._handed_back = 0
+        self.write_paused = False
+        """The socket takes no more for now; see :meth:`wait_writable`."""
+        self.usable = False
+        """Whether requests can be made: from the handshake until the connection ends or the server shuts down."""
+        self.connection_id = 0
+        """The server's number of this connection, as its log has it."""
+        self.account = ""
+        self.region = ""
+        self.server = ""
+        """Product and version of the server."""
+
+    # ------------------------------------------------------------------ opening and closing
+
+    @classmethod
+    async def open(
+        cls,
+        address: Address | str,
+        *,
+        tls: TlsOption = None,
+        timeout: float = CONNECT_TIMEOUT,
+        heartbeat: float = DEFAULT_HEARTBEAT_MS / 1000,
+        product: str = "cmqd-client",
+        on_ended: "OnEnded | None" = None,
+        next_request_id: Callable[[], int] | None = None,
+    ) -> "Connection":
+        """Connect and authenticate. Safe to cancel.
+
+        Args:
+            address: where to, and as whom.
+            tls: see :data:`TlsOption`.
+            timeout: seconds for everything together.
+            heartbeat: seconds; the server may want it shorter. A peer silent for twice as long is given up.
+            product: what the server's log calls this client.
+            on_ended: called once, when the connection takes no more requests (lost, or the server shuts down).
+            next_request_id: gives request numbers, if several connections are to share a count.
+
+        Raises:
+            ServerUnreachable: refused, no such host, TLS failure, or no answer in time.
+            ConnectionRefused: the server said why it does not want this client: wrong key, region, version ...
+            ProtocolViolation: this is no cmqd server, or it did not prove that it knows the key.
+        """
+        if isinstance(address, str):
+            address = parse_address(address)
+        loop = asyncio.get_running_loop()
+        wire = ClientConnection(
+            secret_id=address.secret_id,
+            secret_key=address.secret_key,
+            nonce=secrets.token_bytes(NONCE_BYTES),
+            now_ms=int(loop.time() * 1000),
+            region=address.region,
+            product=product,
+            heartbeat_ms=round(heartbeat * 1000),
+            handshake_timeout_ms=round(timeout * 1000),
+        )
+        self = cls(wire, loop, on_ended, next_request_id or request_ids().__next__)
+        context = _tls_context(address.tls if tls is None else tls)
+        try:
+            async with asyncio.timeout(timeout):
+                await loop.create_connection(lambda: self, address.host, address.port, ssl=context)
+                await self._opened
+        except TimeoutError as problem:
+            self._abort()
+            raise ServerUnreachable(f"{address.host}:{address.port} did not answer within {timeout:g} s") from problem
+        except OSError as problem:
+            self._abort()
+            raise ServerUnreachable(f"{address.host}:{address.port} cannot be reached: {_reason(problem)}") from problem
+        except BaseException:
+            self._abort()
+            raise
+        return self
+
+    async def close(self) -> None:
+        """End the connection in an orderly way; harmless when repeated.
+
+        Waiting receives fail with ClientClosed, and what already was on its way to them is handed back. Other requests
+        have a second to be answered; those that are not end with ConnectionLost.
+        """
+        if not self._closing:
+            self._closing = True
+            self._retire()
+            for request_id, (future, request, _) in list(self._pending.items()):
+                if isinstance(request, ReceiveMessages):
+                    self._abandon(request, future)
+                    if not future.done():
+                        future.set_exception(ClientClosed("the client was closed", request_id=request_id))
+            if self._wire.outstanding and not self._closed.done():
+                self._drained = self._loop.create_future()
+                await asyncio.wait({self._drained}, timeout=CLOSE_TIMEOUT)
+            self._flush()
+            if self._transport is not None:
+                self._transport.close()
+        await asyncio.wait({self._closed}, timeout=CLOSE_TIMEOUT)
+        if not self._closed.done():
+            # A peer that reads nothing would keep the last bytes, and this socket, for ever.
+            self._abort()
+
+    def _abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    # ------------------------------------------------------------------ requests
+
+    def request(self, message: AnyRequest | Request, timeout: float = REQUEST_TIMEOUT) -> "asyncio.Future[AnyReply]":
+        """Make a request; it goes out with all others made in this wake-up of the event loop.
+
+        Cancelling the future drops the reply; for a receive use :meth:`receive`, which also tells the server (though
+        messages that arrive for a cancelled future are handed back in any case).
+
+        Args:
+            message: with a ``request_id`` from :attr:`next_request_id`.
+            timeout: seconds until the future fails with RequestTimeout.
+
+        Returns:
+            A future of the reply. An error answer makes it raise the matching ``ServerError``; the end of the
+            connection ``ConnectionLost``.
+
+        Raises:
+            ClientClosed, ServerUnreachable: the connection is closed, or was lost; nothing was sent.
+            MessageTooLarge, BatchTooLarge, InvalidArgument: it does not fit a frame; nothing was sent.
+        """
+        if not self.usable:
+            raise self._not_usable()
+        try:
+            self._wire.send(cast("AnyRequest", message))
+        except LocalProtocolError as problem:
+            raise _too_large(message, problem) from problem
+        loop = self._loop
+        future: asyncio.Future[AnyReply] = loop.create_future()
+        deadline = loop.time() + timeout
+        self._pending[message.request_id] = (future, message, deadline)
+        if deadline < self._timer_at:
+            self._wake_at(deadline)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            loop.call_soon(self._flush)
+        return future
+
+    async def receive(self, message: ReceiveMessages, timeout: float) -> MessagesReceived:
+        """Make a receive and wait for its messages.
+
+        Safe to cancel: the server is told, and messages that were on their way already are handed back uncounted.
+
+        Args:
+            message: with a ``request_id`` from :attr:`next_request_id`.
+            timeout: seconds until RequestTimeout; more than the wait. It has the effect of a cancellation.
+
+        Raises:
+            CmqError: see :meth:`request`.
+        """
+        future = self.request(message, timeout)
+        try:
+            reply = await future
+        except asyncio.CancelledError:
+            self._abandon(message, future)
+            raise
+        if type(reply) is not MessagesReceived:
+            raise ProtocolViolation(f"the server answered a receive with {type(reply).__name__}")
+        return reply
+
+    async def wait_writable(self, timeout: float) -> None:
+        """Wait until the socket takes more data. Safe to cancel.
+
+        Raises:
+            ServerUnreachable: not within ``timeout`` seconds.
+        """
+        if not self.write_paused:
+            return
+        if self._writable is None:
+            self._writable = self._loop.create_future()
+        await asyncio.wait({self._writable}, timeout=timeout)
+        if self.write_paused:
+            raise ServerUnreachable(f"the server has read nothing for {timeout:g} s", connection_id=self.connection_id)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the socket is closed."""
+        return self._closed.done()
+
+    def statistics(self) -> ConnectionStatistics:
+        """A snapshot of this connection's numbers."""
+        return ConnectionStatistics(self._wire.outstanding, self._reads, self._writes, self._handed_back)
+
+    # ------------------------------------------------------------------ what asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio: the socket is connected."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._flush()
+
+    def data_received(self, data: bytes) -> None:
+        """asyncio: the server sent something."""
+        self._reads += 1
+        wire = self._wire
+        wire.receive_data(data, int(self._loop.time() * 1000))
+        pending = self._pending
+        for event in wire.events():
+            kind = type(event)
+            if kind is Opened or kind is ConnectionEnded:
+                self._changed(cast("Opened | ConnectionEnded", event))
+                continue
+            reply = cast("AnyReply", event)
+            entry = pending.pop(reply.request_id, None)
+            if entry is None:
+                self._late(reply, self._abandoned.pop(reply.request_id, None))
+                continue
+            future = entry[0]
+            if future.done():
+                self._late(reply, entry[1])
+            elif kind is Error:
+                self._refused(future, cast("Error", reply))
+            else:
+                future.set_result(reply)
+        if not self._flush_scheduled:
+            # After the tasks that were just woken: see the module.
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+        if self._drained is not None and not wire.outstanding and not self._drained.done():
+            self._drained.set_result(None)
+
+    def pause_writing(self) -> None:
+        """asyncio: the send buffer is full."""
+        self.write_paused = True
+
+    def resume_writing(self) -> None:
+        """asyncio: the send buffer has room again."""
+        self.write_paused = False
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+        self._writable = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio: the socket is closed, by whomever."""
+        ended = self._wire.ended
+        if self._closing:
+            why = "the client was closed"
+        elif ended is not None:
+            why = f"the connection ended: {ended.text}"
+        else:
+            why = "the connection was lost" if exc is None else f"the connection was lost: {exc}"
+        self._wire.closed()
+        for waiter in (self._closed, self._drained):
+            if waiter is not None and not waiter.done():
+                waiter.set_result(None)
+        self._retire()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        pending, self._pending = self._pending, {}
+        self._abandoned.clear()
+        for request_id, (future, _, _) in pending.items():
+            if not future.done():
+                future.set_exception(ConnectionLost(why, request_id=request_id, connection_id=self.connection_id))
+        if not self._opened.done():
+            self._opened.set_exception(ServerUnreachable("the server closed the connection during the handshake"))
+            # Whoever opened it may have given up already.
+            self._opened.exception()
+        self.resume_writing()
+
+    # ------------------------------------------------------------------ inside
+
+    def _changed(self, event: Opened | ConnectionEnded) -> None:
+        """The handshake is over, or the connection."""
+        if isinstance(event, Opened):
+            self.account, self.region, self.server = event.account, event.region, event.product
+            self.connection_id = event.connection_id
+            self.usable = True
+            self._wake_at(self._next_heartbeat())
+            if not self._opened.done():
+                self._opened.set_result(None)
+            return
+        if not self._opened.done():
+            self._opened.set_exception(_handshake_error(event))
+        self._retire()
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def _retire(self) -> None:
+        """Take no more requests."""
+        if self.usable:
+            self.usable = False
+            if self._on_ended is not None:
+                self._on_ended(self)
+
+    def _refused(self, future: "asyncio.Future[AnyReply]", reply: Error) -> None:
+        future.set_exception(server_error(reply, self.connection_id))
+        if reply.code == ErrorCode.SHUTTING_DOWN:
+            # What waits here is still answered; new requests had better go to the server's successor.
+            self._retire()
+
+    def _flush(self) -> None:
+        """Write everything there is, in one go."""
+        self._flush_scheduled = False
+        out = self._wire.data_to_send(int(self._loop.time() * 1000))
+        if out and self._transport is not None:
+            self._writes += 1
+            if len(out) == 1:
+                self._transport.write(out[0])
+            else:
+                self._transport.writelines(out)
+
+    def _flush_soon(self) -> None:
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _abandon(self, request: ReceiveMessages, future: "asyncio.Future[AnyReply]") -> None:
+        """Nobody waits for this receive any more."""
+        if self._pending.pop(request.request_id, None) is None:
+            # Answered in the same wake-up in which it was cancelled.
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self._late(future.result(), request)
+            return
+        self._abandoned[request.request_id] = request
+        if self._wire.is_open:
+            self._wire.send(Cancel(request.request_id))
+            self._flush_soon()
+
+    def _late(self, reply: AnyReply, request: Request | None) -> None:
+        """A reply that nobody waits for: messages among it go back to their queue."""
+        if type(reply) is not MessagesReceived or not reply.messages or not isinstance(request, ReceiveMessages):
+            return
+        if not self._wire.is_open:
+            return
+        handles = [message.receipt_handle for message in reply.messages]
+        # Uncounted and unanswered for: should it fail, their visibility timeout brings them back.
+        self._wire.send(ReleaseMessages(self.next_request_id(), request.queue, handles, False))
+        self._handed_back += len(handles)
+        self._flush_soon()
+
+    def _wake_at(self, moment: float) -> None:
+        """Have the timer fire at ``moment`` (loop time), or somewhat later."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = max(moment, self._loop.time() + _COARSE)
+        self._timer = self._loop.call_at(self._timer_at, self._tick)
+
+    def _next_heartbeat(self) -> float:
+        deadline_ms = self._wire.next_deadline_ms()
+        return float("inf") if deadline_ms is None else deadline_ms / 1000
+
+    def _tick(self) -> None:
+        """The timer: give up what is overdue, and keep the connection alive."""
+        self._timer = None
+        self._timer_at = float("inf")
+        now = self._loop.time()
+        next_deadline = float("inf")
+        overdue: list[_Pending] = []
+        for entry in self._pending.values():
+            if entry[2] <= now:
+                overdue.append(entry)
+            elif entry[2] < next_deadline:
+                next_deadline = entry[2]
+        for future, request, _ in overdue:
+            self._expire(future, request)
+        self._wire.tick(int(now * 1000))
+        self._flush()
+        for event in self._wire.events():
+            # Only the peer's silence makes one here.
+            self._changed(cast("ConnectionEnded", event))
+        moment = min(next_deadline, self._next_heartbeat())
+        if moment < float("inf") and not self._closed.done():
+            self._wake_at(moment)
+
+    def _expire(self, future: "asyncio.Future[AnyReply]", request: Request) -> None:
+        if isinstance(request, ReceiveMessages):
+            self._abandon(request, future)
+        else:
+            del self._pending[request.request_id]
+        if not future.done():
+            future.set_exception(
+                RequestTimeout(
+                    f"{type(request).__name__} was not answered in time",
+                    request_id=request.request_id,
+                    connection_id=self.connection_id,
+                )
+            )
+
+    def _not_usable(self) -> CmqError:
+        if self._closing:
+            return ClientClosed("the client is closed", connection_id=self.connection_id)
+        return ServerUnreachable("the connection has ended", connection_id=self.connection_id)
+
+    def __repr__(self) -> str:
+        state = "usable" if self.usable else "closed" if self._closed.done() else "ending"
+        return f"<Connection {self.connection_id} {state}, {len(self._pending)} pending>"
+
+
+def _tls_context(tls: bool | ssl.SSLContext) -> ssl.SSLContext | None:
+    if isinstance(tls, ssl.SSLContext):
+        return tls
+    return ssl.create_default_context() if tls else None
+
+
+def _reason(problem: OSError) -> str:
+    """Why a connection could not be made, without the address that asyncio's texts repeat."""
+    if isinstance(problem, ssl.SSLError):
+        return f"TLS: {problem.reason or problem}"
+    return problem.strerror or str(problem)
+
+
+def _handshake_error(event: ConnectionEnded) -> CmqError:
+    """Why the handshake failed, from the event that ended it."""
+    if event.by_peer:
+        return server_error(Error(0, event.code, event.name, event.text, event.retryable, event.retry_after_ms))
+    if event.code == ErrorCode.AUTHENTICATION_TIMEOUT:
+        return ServerUnreachable("the server did not finish the handshake in time")
+    return ProtocolViolation(event.text)
+
+
+def _too_large(message: Request, problem: LocalProtocolError) -> CmqError:
+    """The typed form of what the protocol refuses to put into a frame."""
+    text = str(problem)
+    if isinstance(message, SendMessages):
+        cls = MessageTooLarge if len(message.bodies) == 1 else BatchTooLarge
+        return cls(text, request_id=message.request_id, details={"field": "bodies"})
+    return InvalidArgument(text, request_id=message.request_id)

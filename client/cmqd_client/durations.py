@@ -1,0 +1,46 @@
+"""Durations and times of the interface (seconds, ``timedelta``, ``datetime``) and of the wire (milliseconds)."""
+
+import math
+from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
+
+Duration: TypeAlias = float | timedelta
+"""Seconds (``1.5``, ``30``) or a ``timedelta``; kept to the millisecond."""
+
+_MAX_MS = 2**53
+"""Beyond this a float no longer counts single milliseconds (285,000 years)."""
+
+
+def to_ms(duration: Duration, field: str) -> int:
+    """Milliseconds of a duration, rounded; what is positive never becomes 0. Ranges are checked by the server.
+
+    Raises:
+        TypeError: it is neither a number nor a ``timedelta``.
+        ValueError: it is not finite, or absurdly long.
+    """
+    if isinstance(duration, timedelta):
+        seconds = duration.total_seconds()
+    elif isinstance(duration, bool) or not isinstance(duration, (int, float)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"{field} must be seconds (a number) or a timedelta, not {duration!r}")
+    else:
+        seconds = duration
+    if not math.isfinite(seconds) or abs(seconds) * 1000 > _MAX_MS:
+        raise ValueError(f"{field} is {duration!r}; it must be a finite number of seconds")
+    milliseconds = round(seconds * 1000)
+    if milliseconds == 0 and seconds > 0:
+        return 1
+    return milliseconds
+
+
+def to_seconds(duration: Duration, field: str) -> float:
+    """Seconds of a duration; see :func:`to_ms`."""
+    return to_ms(duration, field) / 1000
+
+
+def to_datetime(milliseconds: int) -> datetime:
+    """The moment that a wire time (milliseconds since 1970) stands for, in UTC."""
+    # Not fromtimestamp(ms / 1000), which is off by a microsecond for some values.
+    return _EPOCH + timedelta(milliseconds=milliseconds)
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -1,0 +1,312 @@
+"""Every error of the client, as one tree.
+
+    CmqError                        root; its attributes are explained in the class
+    ├── ClientClosed                   the client (or connection) was closed; nothing was sent
+    ├── ServerUnreachable              no connection could be made in time; nothing was sent
+    ├── ConnectionLost                 the connection ended while the request was out: it may have happened
+    ├── RequestTimeout                 no answer in time: it may have happened
+    ├── ProtocolViolation              the peer does not speak this protocol (or not properly); the connection is closed
+    ├── PartialFailure                 ``raise_for_failures()`` of a batch in which some failed
+    └── ServerError                    the server answered with an error: one class per code
+        ├── ConnectionRefused             of the connection, which the server closes
+        │   ├── MalformedFrame, FrameTooLarge, UnsupportedVersion, AuthenticationFailed, AuthenticationTimeout,
+        │   └── HeartbeatTimeout, WrongRegion, TooManyConnections
+        ├── InvalidArgument, UnknownOperation, RequestCancelled, PermissionDenied, DuplicateRequestId, ReplyTooLarge
+        ├── QueueNotFound, QueueExists, QueueDiffers, QueueDeleted, TooManyQueues
+        ├── MessageTooLarge, BatchTooLarge, ReceiptHandleInvalid, TooManyInFlight, SequenceTooOld, BacklogFull
+        ├── AccountExists, AccountNotFound, KeyNotFound, LastKey
+        ├── Busy, DiskNearlyFull, ShuttingDown, TooManyRequests, InternalError, MessagesDamaged
+        ├── OutcomeUnknown                also raised by the client: see the class
+        └── UnknownServerError            a code that this version of the client does not know
+
+A call that fails has, unless its class says otherwise, changed nothing. The client has already repeated what is safe to
+repeat (see :mod:`cmqd_client.retry`) when one of these reaches the caller.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from cmqd_protocol.errors import RETRYABLE, ErrorCode
+from cmqd_protocol.messages import Error
+
+if TYPE_CHECKING:
+    from cmqd_client.results import Failure
+
+
+class CmqError(Exception):
+    """Root of everything that the client raises on purpose (wrong types and values of arguments aside).
+
+    Attributes:
+        code: the number on the wire; None for what the client found by itself.
+        name: the stable name to log and to switch on, such as ``queue_not_found``.
+        retryable: the same call may succeed later without being changed.
+        retry_after: seconds after which the server suggests to try again, if it said so.
+        request_id: number of the request, as in the server's log; None if there was none.
+        connection_id: the server's number of the connection that the request went out on.
+        details: what a program may want to read: ``field``, ``value``, ``limit``, ``difference`` ...
+    """
+
+    code: int | None = None
+    name: str = "error"
+    retryable: bool = False
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        retry_after: float | None = None,
+        request_id: int | None = None,
+        connection_id: int | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(text)
+        self.text = text
+        self.retry_after = retry_after
+        self.request_id = request_id
+        self.connection_id = connection_id
+        self.details: Mapping[str, Any] = details or {}
+
+    def __str__(self) -> str:
+        where = [] if self.request_id is None else [f"request {self.request_id}"]
+        if self.connection_id is not None:
+            where.append(f"connection {self.connection_id}")
+        return f"{self.text} ({', '.join(where)})" if where else self.text
+
+
+class ClientClosed(CmqError):
+    """The client was closed before or while the call was made; open another."""
+
+    name = "client_closed"
+
+
+class ServerUnreachable(CmqError):
+    """No connection could be made in time (refused, no such host, TLS failure, no answer). Nothing was sent."""
+
+    name = "server_unreachable"
+    retryable = True
+
+
+class ConnectionLost(CmqError):
+    """The connection ended while the request was out; whether it was carried out is not known."""
+
+    name = "connection_lost"
+    retryable = True
+
+
+class RequestTimeout(CmqError):
+    """No answer came in time. What was on the wire may still be, or have been, carried out."""
+
+    name = "request_timeout"
+    retryable = True
+
+
+class ProtocolViolation(CmqError):
+    """What arrived is not this protocol: probably another service listens on that port, or the proof was wrong."""
+
+    name = "protocol_violation"
+
+
+class PartialFailure(CmqError):
+    """Some of a batch failed; the rest is done.
+
+    Attributes:
+        failures: what failed, with the reason for each.
+    """
+
+    name = "partial_failure"
+
+    def __init__(self, text: str, failures: "Sequence[Failure]", *, request_id: int | None = None) -> None:
+        super().__init__(text, request_id=request_id)
+        self.failures = failures
+
+
+class ServerError(CmqError):
+    """The server answered with an error. The class is chosen by its code."""
+
+    by_code: ClassVar[dict[int, type["ServerError"]]] = {}
+    """Every class that stands for a code."""
+
+    def __init_subclass__(cls, code: ErrorCode | None = None, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if code is None:
+            return
+        if code in ServerError.by_code:
+            raise TypeError(f"{cls.__name__}: code {int(code)} belongs to {ServerError.by_code[code].__name__}")
+        cls.code = int(code)
+        cls.name = code.name.lower()
+        cls.retryable = code in RETRYABLE
+        ServerError.by_code[code] = cls
+
+
+class UnknownServerError(ServerError):
+    """The server is newer than this client and answered with a code that it does not know; read ``name``."""
+
+
+class ConnectionRefused(ServerError):
+    """An error of the whole connection; the server closes it."""
+
+
+class MalformedFrame(ConnectionRefused, code=ErrorCode.MALFORMED_FRAME):
+    """The server could not read what this client sent."""
+
+
+class FrameTooLarge(ConnectionRefused, code=ErrorCode.FRAME_TOO_LARGE):
+    """A request was larger than the frame size agreed on; split the batch."""
+
+
+class UnsupportedVersion(ConnectionRefused, code=ErrorCode.UNSUPPORTED_VERSION):
+    """Server and client have no version of the protocol in common."""
+
+
+class AuthenticationFailed(ConnectionRefused, code=ErrorCode.AUTHENTICATION_FAILED):
+    """The key does not exist, is disabled, or its secret is another one. It is not tried again."""
+
+
+class AuthenticationTimeout(ConnectionRefused, code=ErrorCode.AUTHENTICATION_TIMEOUT):
+    """Authentication took longer than the server allows."""
+
+
+class HeartbeatTimeout(ConnectionRefused, code=ErrorCode.HEARTBEAT_TIMEOUT):
+    """The server heard nothing from this client for too long; was the event loop blocked?"""
+
+
+class WrongRegion(ConnectionRefused, code=ErrorCode.WRONG_REGION):
+    """The server serves another region than the one asked for."""
+
+
+class TooManyConnections(ConnectionRefused, code=ErrorCode.TOO_MANY_CONNECTIONS):
+    """The server, or the account, has as many connections as it may."""
+
+
+class InvalidArgument(ServerError, code=ErrorCode.INVALID_ARGUMENT):
+    """A value is out of range or of the wrong form; ``details`` has ``field``, ``value`` and ``limit``."""
+
+
+class UnknownOperation(ServerError, code=ErrorCode.UNKNOWN_OPERATION):
+    """The server is older than this client and does not know the request."""
+
+
+class RequestCancelled(ServerError, code=ErrorCode.CANCELLED):
+    """The request was cancelled at this client's wish."""
+
+
+class PermissionDenied(ServerError, code=ErrorCode.PERMISSION_DENIED):
+    """The key may not do this."""
+
+
+class DuplicateRequestId(ServerError, code=ErrorCode.DUPLICATE_REQUEST_ID):
+    """A request with this number is still waiting on the same connection."""
+
+
+class ReplyTooLarge(ServerError, code=ErrorCode.REPLY_TOO_LARGE):
+    """The answer would not fit the frame size agreed on; ask for less at once."""
+
+
+class QueueNotFound(ServerError, code=ErrorCode.QUEUE_NOT_FOUND):
+    """The account has no queue of this name."""
+
+
+class QueueExists(ServerError, code=ErrorCode.QUEUE_EXISTS):
+    """A queue of this name (or one that differs only in case) exists; ``ensure_queue`` accepts that."""
+
+
+class QueueDiffers(ServerError, code=ErrorCode.QUEUE_DIFFERS):
+    """The queue exists with other attributes; ``details["difference"]`` shows them."""
+
+
+class QueueDeleted(ServerError, code=ErrorCode.QUEUE_DELETED):
+    """The queue was deleted while the receive waited."""
+
+
+class TooManyQueues(ServerError, code=ErrorCode.TOO_MANY_QUEUES):
+    """The account has as many queues as it may."""
+
+
+class MessageTooLarge(ServerError, code=ErrorCode.MESSAGE_TOO_LARGE):
+    """A body is empty or longer than the queue takes; nothing of the batch was stored."""
+
+
+class BatchTooLarge(ServerError, code=ErrorCode.BATCH_TOO_LARGE):
+    """Bodies and headers of the batch are too large together; nothing was stored, split it."""
+
+
+class ReceiptHandleInvalid(ServerError, code=ErrorCode.RECEIPT_HANDLE_INVALID):
+    """The handle is not the newest one of its message, or its visibility timeout has passed; nothing was changed."""
+
+
+class TooManyInFlight(ServerError, code=ErrorCode.TOO_MANY_IN_FLIGHT):
+    """The queue has as many messages in flight as it may; delete or release some."""
+
+
+class SequenceTooOld(ServerError, code=ErrorCode.SEQUENCE_TOO_OLD):
+    """A repeated send is older than what the server remembers of its session."""
+
+
+class BacklogFull(ServerError, code=ErrorCode.BACKLOG_FULL):
+    """The queue holds as many messages as it may; nothing was stored."""
+
+
+class AccountExists(ServerError, code=ErrorCode.ACCOUNT_EXISTS):
+    """An account of this name exists."""
+
+
+class AccountNotFound(ServerError, code=ErrorCode.ACCOUNT_NOT_FOUND):
+    """There is no account of this name."""
+
+
+class KeyNotFound(ServerError, code=ErrorCode.KEY_NOT_FOUND):
+    """The account has no key of this id."""
+
+
+class LastKey(ServerError, code=ErrorCode.LAST_KEY):
+    """The account's last enabled key cannot be disabled or deleted."""
+
+
+class Busy(ServerError, code=ErrorCode.BUSY):
+    """The server has as much unwritten data as it may; nothing was done."""
+
+
+class DiskNearlyFull(ServerError, code=ErrorCode.DISK_NEARLY_FULL):
+    """The server's disk is nearly full: nothing was stored. Receives and deletes still work."""
+
+
+class ShuttingDown(ServerError, code=ErrorCode.SHUTTING_DOWN):
+    """The server is stopping; nothing was done. The client reconnects by itself."""
+
+
+class OutcomeUnknown(ServerError, code=ErrorCode.OUTCOME_UNKNOWN):
+    """The request went out and no answer tells what became of it: it may have been carried out, or not.
+
+    Raised for everything that changes the server's state: at once where a repeat would not be harmless
+    (``create_queue``, ``delete_queue``, ``clear``, creating accounts and keys ...), and for the rest (sends, deletes
+    ...) when the client's repeats are used up. Look before you repeat it; the cause says what happened.
+    """
+
+
+class TooManyRequests(ServerError, code=ErrorCode.TOO_MANY_REQUESTS):
+    """The account makes more requests a second than it may."""
+
+
+class InternalError(ServerError, code=ErrorCode.INTERNAL_ERROR):
+    """The server failed in a way that it did not foresee; its log has the request id."""
+
+
+class MessagesDamaged(ServerError, code=ErrorCode.MESSAGES_DAMAGED):
+    """Messages that the server wanted to deliver cannot be read from its disk; its operator is told which."""
+
+
+def server_error(error: Error, connection_id: int | None = None) -> ServerError:
+    """The exception for an error frame, by its code; an unknown code becomes :class:`UnknownServerError`."""
+    cls = ServerError.by_code.get(error.code, UnknownServerError)
+    exception = cls(
+        error.text,
+        retry_after=None if error.retry_after_ms is None else error.retry_after_ms / 1000,
+        request_id=error.request_id or None,
+        connection_id=connection_id,
+        details=error.details,
+    )
+    # What the server says counts, whatever this version of the client believes about the code.
+    exception.code = error.code
+    exception.name = error.name
+    exception.retryable = error.retryable
+    return exception

@@ -1,0 +1,175 @@
+"""A link: one connection to the server that is made anew whenever it ends.
+
+     DOWN ──someone waits, or it was lost──► CONNECTING ──opened──► UP
+      ▲                                        │   ▲                │
+      ├──── refused for good (key, region) ────┘   └── lost, or the server is shutting down ──┘
+      └──── closed
+
+While CONNECTING it tries for ever, with growing, jittered pauses (``retry.RetryPolicy``); who needs it waits with a
+time limit of its own. A refusal that will not change by itself (wrong key, region, version) ends the trying; the next
+request that wants the link starts it again.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from random import random
+from typing import Protocol
+
+from cmqd_client.connection import Connection, OnEnded
+from cmqd_client.errors import (
+    ClientClosed,
+    CmqError,
+    ConnectionRefused,
+    ProtocolViolation,
+    ServerUnreachable,
+)
+from cmqd_client.retry import RetryPolicy
+
+
+class Opener(Protocol):
+    """Opens a connection; ``on_ended`` is to be called when that connection takes no more requests."""
+
+    def __call__(self, *, on_ended: OnEnded) -> Awaitable[Connection]: ...  # noqa: D102 - said above
+
+
+class Link:
+    """See the module.
+
+    Invariants: ``connection`` is set exactly while UP; a task exists exactly while CONNECTING; ``_waiting`` is empty
+    unless CONNECTING.
+    """
+
+    __slots__ = (
+        "_closed",
+        "_connecting",
+        "_last_error",
+        "_open",
+        "_policy",
+        "_retired",
+        "_waiting",
+        "connection",
+        "opened",
+    )
+
+    def __init__(self, open_connection: Opener, policy: RetryPolicy) -> None:
+        self._open = open_connection
+        self._policy = policy
+        self._closed = False
+        self._connecting: asyncio.Task[None] | None = None
+        self._waiting: set[asyncio.Future[Connection]] = set()
+        self._retired: list[Connection] = []
+        """Connections that take no more requests but may still owe answers."""
+        self._last_error: CmqError | None = None
+        self.connection: Connection | None = None
+        """The connection to use; None = there is none now, see :meth:`wait_connected`."""
+        self.opened = 0
+        """Connections opened so far."""
+
+    def start(self) -> None:
+        """Begin to connect, unless that is done or under way."""
+        if self.connection is None and self._connecting is None and not self._closed:
+            self._connecting = asyncio.create_task(self._connect())
+
+    async def wait_connected(self, timeout: float) -> Connection:
+        """The connection, as soon as there is one. Safe to cancel.
+
+        Raises:
+            ServerUnreachable: not within ``timeout`` seconds; the reason of the last attempt is its cause.
+            ConnectionRefused, ProtocolViolation: the server does not want this client, or is none.
+            ClientClosed: the link was closed.
+        """
+        if self._closed:
+            raise ClientClosed("the client is closed")
+        if self.connection is not None:
+            return self.connection
+        self.start()
+        arrived: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
+        self._waiting.add(arrived)
+        try:
+            async with asyncio.timeout(timeout):
+                return await arrived
+        except TimeoutError:
+            reason = self._last_error
+            why = "no answer yet" if reason is None else reason.text
+            raise ServerUnreachable(f"no connection within {timeout:g} s: {why}") from reason
+        finally:
+            self._waiting.discard(arrived)
+
+    async def close(self) -> list[Connection]:
+        """Connect no more; what waits fails with ClientClosed. Returns the connections, for the caller to close."""
+        self._closed = True
+        connections = self._retired + ([] if self.connection is None else [self.connection])
+        self.connection, self._retired = None, []
+        task = self._connecting
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        self._fail(ClientClosed("the client was closed"))
+        return connections
+
+    def _ended(self, connection: Connection) -> None:
+        """The connection takes no more requests: it was lost, or the server is shutting down."""
+        if self.connection is connection:
+            self.connection = None
+            self._retired = [one for one in (*self._retired, connection) if not one.is_closed]
+            self.start()
+
+    async def _connect(self) -> None:
+        attempt = 0
+        try:
+            while True:
+                if attempt or self.opened:
+                    # Also before the first attempt to *re*connect: all clients of a server notice its end at once.
+                    await asyncio.sleep(self._policy.delay(max(attempt, 1), random()))
+                attempt += 1
+                try:
+                    connection = await self._open(on_ended=self._ended)
+                except CmqError as error:
+                    self._last_error = error
+                    if _is_final(error):
+                        self._fail(error)
+                        return
+                    continue
+                if connection.usable:
+                    break
+                # It was lost again in the moment between its opening and this line.
+        finally:
+            self._connecting = None
+        self.opened += 1
+        self._last_error = None
+        self.connection = connection
+        waiting, self._waiting = self._waiting, set()
+        for future in waiting:
+            if not future.done():
+                future.set_result(connection)
+
+    def _fail(self, error: CmqError) -> None:
+        waiting, self._waiting = self._waiting, set()
+        for future in waiting:
+            if not future.done():
+                # Each gets an exception of its own: a shared one would collect the tracebacks of all.
+                future.set_exception(_copy(error))
+
+    def __repr__(self) -> str:
+        state = "up" if self.connection is not None else "connecting" if self._connecting is not None else "down"
+        return f"<Link {state}, opened {self.opened}x, {len(self._waiting)} waiting>"
+
+
+def _is_final(error: CmqError) -> bool:
+    """Whether trying again would end the same way until somebody changes something."""
+    if isinstance(error, ProtocolViolation):
+        return True
+    return isinstance(error, ConnectionRefused) and not error.retryable
+
+
+def _copy(error: CmqError) -> CmqError:
+    copy = type(error)(
+        error.text,
+        retry_after=error.retry_after,
+        request_id=error.request_id,
+        connection_id=error.connection_id,
+        details=error.details,
+    )
+    copy.code, copy.name, copy.retryable = error.code, error.name, error.retryable
+    copy.__cause__ = error.__cause__
+    return copy

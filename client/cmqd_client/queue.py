@@ -1,0 +1,399 @@
+"""A queue's handle: send, receive and everything that is done with one queue.
+
+The handle is a name and a client; making one costs nothing and asks nothing of the server. Two rules hold for all
+methods and are not repeated with each:
+
+*Answered means on disk.* When a call that changes something returns, the server has fsynced it (unless its operator
+chose otherwise).
+
+*Time limits and repeats.* Each attempt is given up ``request_timeout`` seconds (beyond the wait, for a receive) after
+it was made. What is safe to repeat is repeated, ``retries`` times, also over a new connection. An error therefore
+means: a ``ServerError`` other than ``OutcomeUnknown`` - it was refused and nothing was changed; ``ServerUnreachable``,
+``ClientClosed`` - it was not sent; ``OutcomeUnknown`` - it may have been carried out or not. Cancelling a call
+leaves open whether it was carried out, as ``OutcomeUnknown`` does; the exceptions are said with the method.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias, Unpack
+
+from cmqd_client.attributes import QueueAttributes, QueueInfo, from_wire, to_wire
+from cmqd_client.channel import Channel
+from cmqd_client.durations import Duration, to_datetime, to_ms
+from cmqd_client.message import Message, Outgoing
+from cmqd_client.results import (
+    BatchResult,
+    HandleResult,
+    Peeked,
+    PeekPage,
+    Sent,
+    SentBatch,
+    failure,
+    is_invalid_handle,
+    printed_id,
+)
+from cmqd_client.retry import Repeat
+from cmqd_protocol import messages as wire
+from cmqd_protocol.limits import MAX_BATCH
+
+ReceiptHandle: TypeAlias = int
+Held: TypeAlias = Message | ReceiptHandle
+"""What was received: the message, or just its receipt handle."""
+
+
+class Queue:
+    """One queue of the account; get it from ``client.queue(name)``, ``create_queue`` or ``ensure_queue``.
+
+    It may be used by any number of tasks at once; their requests travel together over the client's connection, and a
+    waiting receive holds up nobody.
+    """
+
+    __slots__ = ("_channel", "name")
+
+    def __init__(self, channel: Channel, name: str) -> None:
+        self._channel = channel
+        self.name = name
+
+    # ------------------------------------------------------------------ send
+
+    async def send(
+        self, body: bytes, *, delay: Duration | None = None, headers: Mapping[str, str] | None = None
+    ) -> Sent:
+        """Send one message.
+
+        Delivered at least once to whoever receives from the queue, until somebody deletes it or its retention ends.
+        Messages of one task that awaits each send are stored in that order; sends made at once by several tasks are
+        usually, but not always, stored in the order in which they were made (a repeated one comes later).
+
+        The send is numbered: if its answer is lost, the client repeats it and the server stores it once. When the
+        repeats are used up, ``OutcomeUnknown`` says that it may be stored; sending it again by a new call may store it
+        twice. Cancelling leaves open whether it was stored.
+
+        Args:
+            body: 1 byte up to the queue's ``max_message_bytes``; never changed or looked into.
+            delay: how long it stays invisible, 0-3,600 s; None = the queue's own.
+            headers: at most 32, 16 KiB in all.
+
+        Returns:
+            The message's id.
+
+        Raises:
+            QueueNotFound, MessageTooLarge, InvalidArgument: nothing was stored.
+            BacklogFull, DiskNearlyFull, Busy: nothing was stored; try again after ``retry_after``.
+            OutcomeUnknown: it may be stored.
+        """
+        reply = await self._send(
+            [_checked(body)],
+            None if headers is None else [dict(headers)],
+            None if delay is None else to_ms(delay, "delay"),
+        )
+        return Sent(printed_id(reply.message_ids[0]), reply.request_id)
+
+    async def send_batch(
+        self,
+        messages: Iterable[bytes | Outgoing],
+        *,
+        delay: Duration | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> SentBatch:
+        """Send up to 256 messages in one step: all are stored, side by side and in this order, or none is.
+
+        Guarantees, cancellation and errors are those of :meth:`send`.
+
+        Args:
+            messages: bodies, or :class:`Outgoing` where one has headers or a delay of its own. Bodies and headers are
+                at most 1 MiB together (a single larger message is allowed). An empty batch sends nothing.
+            delay: of those that name none; None = the queue's own.
+            headers: of those that name none.
+
+        Returns:
+            The ids, in the same order.
+
+        Raises:
+            BatchTooLarge: bodies and headers are too large together; nothing was stored.
+            CmqError: as for :meth:`send`.
+        """
+        common_headers = None if headers is None else dict(headers)
+        common_delay = None if delay is None else to_ms(delay, "delay")
+        bodies: list[bytes] = []
+        all_headers: list[wire.Headers | None] = []
+        delays: list[int | None] = []
+        for message in messages:
+            if isinstance(message, Outgoing):
+                bodies.append(_checked(message.body))
+                all_headers.append(common_headers if message.headers is None else dict(message.headers))
+                delays.append(common_delay if message.delay is None else to_ms(message.delay, "delay"))
+            else:
+                bodies.append(_checked(message))
+                all_headers.append(common_headers)
+                delays.append(common_delay)
+        if not bodies:
+            return SentBatch([], 0)
+        reply = await self._send(
+            bodies,
+            all_headers if any(all_headers) else None,
+            await self._delays(delays),
+        )
+        return SentBatch([printed_id(number) for number in reply.message_ids], reply.request_id)
+
+    async def _delays(self, delays: list[int | None]) -> int | list[int] | None:
+        """The delays as the wire has them: one for all (None = the queue's), or one each."""
+        first = delays[0]
+        if all(delay == first for delay in delays):
+            return first
+        named = [delay for delay in delays if delay is not None]
+        if len(named) < len(delays):
+            # The wire has no "the queue's own" for a part of a batch.
+            own = to_ms((await self.attributes()).delay, "delay")
+            return [own if delay is None else delay for delay in delays]
+        return named
+
+    async def _send(
+        self, bodies: list[bytes], headers: list[wire.Headers | None] | None, delay_ms: int | list[int] | None
+    ) -> wire.MessagesSent:
+        channel = self._channel
+        session, sequence = channel.numbering.next()
+        request = wire.SendMessages(
+            channel.next_request_id(), self.name, bodies, headers, delay_ms, session.number, sequence
+        )
+        try:
+            return await channel.call(request, wire.MessagesSent, Repeat.SAFE)
+        finally:
+            session.answered(sequence)
+
+    # ------------------------------------------------------------------ receive
+
+    async def receive(
+        self,
+        max_messages: int = 1,
+        *,
+        wait: Duration | None = None,
+        visibility_timeout: Duration | None = None,
+    ) -> list[Message]:
+        """Receive messages, waiting for the first one if there is none.
+
+        Returns at once with what there is, up to ``max_messages``; it never waits to fill a batch. Receives that wait
+        are served in the order of their arrival. Messages come in the order of sending as far as redelivery allows.
+
+        If the connection is lost, or the server restarts, while it waits, the receive is made again over a new
+        connection with what is left of its wait. Messages in a lost answer come back by themselves, at the latest when
+        their visibility timeout ends.
+
+        Cancelling is safe: the server is told, and messages that were already on their way are handed back at once
+        without counting the receive. The same happens when an attempt is given up. So ``asyncio.timeout`` around it
+        loses nothing; ``wait`` is cheaper.
+
+        Args:
+            max_messages: 1-256; an answer also ends before 1 MiB of bodies and headers.
+            wait: how long to wait for the first message, 0-30 s; None = the queue's polling wait.
+            visibility_timeout: how long they stay hidden from others, 1 s - 12 h; None = the queue's own.
+
+        Returns:
+            The messages; empty if none came in time.
+
+        Raises:
+            QueueNotFound: there is no such queue.
+            QueueDeleted: it was deleted while the receive waited.
+            TooManyInFlight: delete or release some first.
+            ServerUnreachable, ConnectionLost, RequestTimeout: the server could not be asked.
+        """
+        channel = self._channel
+        request = wire.ReceiveMessages(
+            channel.next_request_id(),
+            self.name,
+            max_messages,
+            None if wait is None else to_ms(wait, "wait"),
+            None if visibility_timeout is None else to_ms(visibility_timeout, "visibility_timeout"),
+        )
+        reply = await channel.receive(request)
+        request_id = reply.request_id
+        return [Message(self, received, request_id) for received in reply.messages]
+
+    async def peek(self, max_messages: int = 16, *, start: int = 0) -> PeekPage:
+        """Look at messages without receiving them: no count, order or visibility changes. Safe to cancel.
+
+        Args:
+            max_messages: 1-256; a page may hold fewer, also none, and yet not be the last.
+            start: 0, or ``next_start`` of the page before.
+
+        Returns:
+            A page, in the order of sending: active, delayed and in-flight messages alike.
+
+        Raises:
+            QueueNotFound: there is no such queue.
+        """
+        request = wire.PeekMessages(self._channel.next_request_id(), self.name, max_messages, start)
+        reply = await self._channel.call(request, wire.MessagesPeeked, Repeat.READ)
+        peeked = [
+            Peeked(
+                printed_id(one.message_id),
+                one.state,
+                one.body,
+                one.headers or {},
+                to_datetime(one.enqueue_ms),
+                to_datetime(one.visible_ms) if one.visible_ms else None,
+                one.receive_count,
+            )
+            for one in reply.messages
+        ]
+        return PeekPage(peeked, reply.next_start, reply.request_id)
+
+    # ------------------------------------------------------------------ what was received
+
+    async def delete(self, message: Held) -> HandleResult:
+        """Delete a message that was received: it is dealt with and never delivered again.
+
+        Needs the newest handle of the message, before its ``next_visible_time``. If the answer is lost the delete is
+        repeated, and then a handle that is no longer valid counts as success, since the first attempt is the likely
+        reason. (If the visibility timeout ended in between instead, the message is delivered again, as always when one
+        is deleted too late.) Cancelling leaves open whether it was deleted.
+
+        Raises:
+            ReceiptHandleInvalid: the visibility timeout is over, or the handle is an older or foreign one.
+            OutcomeUnknown: it may be deleted.
+        """
+        return _single(await self.delete_batch([message]))
+
+    async def delete_batch(self, messages: Iterable[Held]) -> BatchResult:
+        """Delete messages that were received; like :meth:`delete` for each of them.
+
+        More than 256 are deleted in several requests, one after the other.
+
+        Returns:
+            What was deleted and what failed; ``raise_for_failures()`` makes an exception of the latter.
+        """
+        return await self._each_256(
+            messages,
+            lambda handles: wire.DeleteMessages(self._channel.next_request_id(), self.name, handles),
+            ends_lease=True,
+        )
+
+    async def change_visibility(self, message: Held, timeout: Duration) -> HandleResult:
+        """Set how long, from now, a received message stays hidden: to work on it longer, or to give it up earlier.
+
+        Safe to repeat, so a lost answer is not noticed. Cancelling leaves open whether it was changed.
+
+        Args:
+            message: the message or its receipt handle, which stays valid unless ``timeout`` is 0.
+            timeout: 0-43,200 s; never beyond the message's retention. 0 hands it back at once, as :meth:`release` does.
+
+        Returns:
+            ``next_visible_time`` says until when it is hidden.
+
+        Raises:
+            ReceiptHandleInvalid: the visibility timeout is over, or the handle is an older or foreign one.
+            OutcomeUnknown: it may be changed.
+        """
+        return _single(await self.change_visibility_batch([message], timeout))
+
+    async def change_visibility_batch(self, messages: Iterable[Held], timeout: Duration) -> BatchResult:
+        """Like :meth:`change_visibility` for each; like :meth:`delete_batch` in all else."""
+        timeout_ms = to_ms(timeout, "timeout")
+        return await self._each_256(
+            messages,
+            lambda handles: wire.ChangeVisibility(self._channel.next_request_id(), self.name, handles, timeout_ms),
+            ends_lease=timeout_ms == 0,
+        )
+
+    async def release(self, message: Held, *, count_receive: bool = True) -> HandleResult:
+        """Hand a received message back: it can be received again at once, in its old place by send time.
+
+        A lost answer is treated as in :meth:`delete`. Cancelling leaves open whether it was handed back.
+
+        Args:
+            message: the message or its receipt handle.
+            count_receive: whether this receive stays counted. Use False for one that was not even looked at.
+
+        Raises:
+            ReceiptHandleInvalid: the visibility timeout is over (so it is back already), or the handle is a foreign
+            one. OutcomeUnknown: it may be handed back.
+        """
+        return _single(await self.release_batch([message], count_receive=count_receive))
+
+    async def release_batch(self, messages: Iterable[Held], *, count_receive: bool = True) -> BatchResult:
+        """Like :meth:`release` for each; like :meth:`delete_batch` in all else."""
+        return await self._each_256(
+            messages,
+            lambda handles: wire.ReleaseMessages(self._channel.next_request_id(), self.name, handles, count_receive),
+            ends_lease=True,
+        )
+
+    async def _each_256(
+        self, messages: Iterable[Held], request: Callable[[list[int]], wire.Request], *, ends_lease: bool
+    ) -> BatchResult:
+        """Make the request for all handles, in slices that the server takes."""
+        handles = [held.receipt_handle if isinstance(held, Message) else held for held in messages]
+        reply = wire.HandlesDone(0, [])
+        failed: list[wire.HandleFailure] = []
+        connection_id = self._channel.connection_id
+        for start in range(0, len(handles), MAX_BATCH):
+            part = handles[start : start + MAX_BATCH]
+            reply, uncertain = await self._channel.call_noting_repeats(request(part), wire.HandlesDone)
+            failed += [one for one in reply.failures if not (uncertain and ends_lease and is_invalid_handle(one))]
+        lost = {one.receipt_handle for one in failed}
+        return BatchResult(
+            [handle for handle in handles if handle not in lost] if lost else handles,
+            [failure(one, reply.request_id, connection_id) for one in failed],
+            reply.request_id,
+            to_datetime(reply.next_visible_ms) if reply.next_visible_ms else None,
+        )
+
+    # ------------------------------------------------------------------ the queue itself
+
+    async def attributes(self) -> QueueInfo:
+        """Attributes, exact counts and facts, as of now. Safe to cancel.
+
+        Raises:
+            QueueNotFound: there is no such queue.
+        """
+        request = wire.GetQueueAttributes(self._channel.next_request_id(), self.name)
+        return from_wire(await self._channel.call(request, wire.QueueInfo, Repeat.READ))
+
+    async def set_attributes(self, **attributes: Unpack[QueueAttributes]) -> QueueInfo:
+        """Change attributes; those not named stay. All are changed in one step or none is.
+
+        Repeated after a lost answer; another caller's change in between would then be overwritten.
+
+        Returns:
+            All attributes as they are now.
+
+        Raises:
+            QueueNotFound: there is no such queue.
+            InvalidArgument: a value is out of range, or two contradict one another.
+            OutcomeUnknown: they may be changed.
+        """
+        request = wire.SetQueueAttributes(self._channel.next_request_id(), self.name, to_wire(attributes))
+        return from_wire(await self._channel.call(request, wire.QueueInfo, Repeat.SAFE))
+
+    async def clear(self) -> None:
+        """Drop every message sent before this call, in whatever state, in one step; their handles become invalid.
+
+        Not repeated after a lost answer, since that would drop later messages too.
+
+        Raises:
+            QueueNotFound: there is no such queue.
+            OutcomeUnknown: it may be cleared.
+        """
+        request = wire.ClearQueue(self._channel.next_request_id(), self.name)
+        await self._channel.call(request, wire.Reply, Repeat.ONCE)
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name!r}>"
+
+
+def _checked(body: bytes) -> bytes:
+    """The body, unless it is something that msgpack would take and mean otherwise."""
+    if not isinstance(body, (bytes, bytearray, memoryview)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        hint = "; encode it first: text.encode()" if isinstance(body, str) else ""
+        raise TypeError(f"a body must be bytes, not {type(body).__name__}{hint}")
+    return body
+
+
+def _single(result: BatchResult) -> HandleResult:
+    """The result for the one handle of a batch of one.
+
+    Raises:
+        ServerError: that one failed.
+    """
+    if result.failures:
+        raise result.failures[0].error
+    return HandleResult(result.request_id, result.next_visible_time)

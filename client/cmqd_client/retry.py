@@ -1,0 +1,110 @@
+"""When a failed request is repeated, and after how long: pure decisions, without clock, socket or random number.
+
+Two questions decide. *May it have happened?* An error answer says no (nothing was changed); a lost connection or a
+time-out says perhaps. *Is a repeat harmless?* :class:`Repeat` says so for each operation:
+
+    reads (list, attributes, peek, status ...)     READ   nothing changes
+    receive                                        READ   what a lost answer held comes back by itself
+    send (numbered by session and sequence)        SAFE   the server knows a repeat and gives the first answer
+    delete, change visibility, release             SAFE   the first attempt's success only makes the handle invalid;
+                                                          see ``cmqd_client.queue``
+    ensure, set attributes, enable/disable a key   SAFE   the same state results
+    create and delete of queues, accounts, keys;   ONCE   repeated only if the server said that nothing was done;
+    clear                                                 else OutcomeUnknown
+
+Waits grow exponentially from ``first_delay`` to ``max_delay``, each shortened at random by up to a half, so that the
+clients of a restarted server do not all come back in step ("equal jitter").
+"""
+
+from enum import Enum
+
+import msgspec
+
+from cmqd_client.errors import (
+    CmqError,
+    ConnectionLost,
+    OutcomeUnknown,
+    RequestCancelled,
+    RequestTimeout,
+    SequenceTooOld,
+)
+
+
+class Repeat(Enum):
+    """What repeating an operation would do."""
+
+    READ = "read"
+    """It changes nothing that would need telling."""
+    SAFE = "safe"
+    """Doing it twice leaves the same state as doing it once."""
+    ONCE = "once"
+    """Doing it twice differs from doing it once."""
+
+
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """How often and how long; all times in seconds."""
+
+    retries: int = 2
+    """Repeats after the first attempt. 0 = never repeat."""
+    first_delay: float = 0.05
+    """Wait before the first repeat or reconnection: longer than a scheduling hiccup, too short to be noticed."""
+    max_delay: float = 2.0
+    """Longest wait between two attempts to connect: how late a client notices that its server is back."""
+    max_retry_after: float = 10.0
+    """A server that suggests a longer pause than this is not waited for: its error goes to the caller."""
+
+    def delay(self, attempt: int, chance: float) -> float:
+        """Seconds to wait before attempt ``attempt + 1``.
+
+        Args:
+            attempt: attempts that failed so far, from 1.
+            chance: a random number in [0, 1).
+        """
+        # min() on the exponent as well: 2.0 ** 1024 would overflow after a night without a server.
+        full = min(self.max_delay, self.first_delay * 2.0 ** min(attempt - 1, 30))
+        return full * (1 - chance / 2)
+
+    def next_attempt(self, error: CmqError, repeat: Repeat, attempt: int, chance: float) -> float | None:
+        """Seconds to wait before the request is repeated, or None if it is not.
+
+        Args:
+            error: how this attempt ended.
+            repeat: whether a repeat is harmless.
+            attempt: attempts made so far, from 1.
+            chance: a random number in [0, 1).
+        """
+        if attempt > self.retries:
+            return None
+        if may_have_happened(error):
+            if repeat is Repeat.ONCE:
+                return None
+        elif not error.retryable:
+            return None
+        wait = self.delay(attempt, chance)
+        if error.retry_after is not None:
+            if error.retry_after > self.max_retry_after:
+                return None
+            wait = max(wait, error.retry_after)
+        return wait
+
+
+def may_have_happened(error: CmqError) -> bool:
+    """Whether the request may have been carried out although it failed with ``error``."""
+    return isinstance(error, (ConnectionLost, RequestTimeout, OutcomeUnknown, RequestCancelled, SequenceTooOld))
+
+
+def final_error(error: CmqError, repeat: Repeat) -> CmqError:
+    """What the caller gets to see once no further attempt is made.
+
+    For something that changes the server's state and may have happened, that is :class:`OutcomeUnknown`, with ``error``
+    as its cause; else ``error`` itself.
+    """
+    if repeat is Repeat.READ or isinstance(error, OutcomeUnknown) or not may_have_happened(error):
+        return error
+    unknown = OutcomeUnknown(
+        f"it is not known whether the request was carried out: {error.text}",
+        request_id=error.request_id,
+        connection_id=error.connection_id,
+    )
+    unknown.__cause__ = error
+    return unknown
