@@ -32,11 +32,13 @@ def main() -> int:
         else:
             from cmqd_bench.runner import print_report
 
-            print_report(options_from(arguments))
-    except ValueError as error:
-        parser.error(str(error))
+            try:
+                options = options_from(arguments)
+            except ValueError as error:
+                parser.error(str(error))
+            print_report(options)
     except (BrokerFailed, ConditionsError, RequestFailed, TimeoutError, OSError) as error:
-        print(f"cmqd_bench: {error}", file=sys.stderr)
+        print(f"cmqd_bench: {error or type(error).__name__}", file=sys.stderr)
         return RUN_FAILED
     except KeyboardInterrupt:
         print("cmqd_bench: interrupted", file=sys.stderr)

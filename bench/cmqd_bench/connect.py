@@ -3,6 +3,7 @@
 import asyncio
 import os
 import time
+from typing import cast
 from urllib.parse import unquote, urlsplit
 
 from cmqd_bench.wire import LoadConnection
@@ -31,8 +32,8 @@ class Handshake(asyncio.Protocol):
         )
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports are asyncio's in all but inheritance.
+        self._transport = cast("asyncio.Transport", transport)
         self._write()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -66,8 +67,11 @@ async def open_connection(url: str) -> LoadConnection:
     assert parts.hostname is not None
     assert parts.port is not None
     secret_id, secret_key = unquote(parts.username or ""), unquote(parts.password or "")
-    async with asyncio.timeout(CONNECT_SECONDS):
-        _, handshake = await asyncio.get_running_loop().create_connection(
-            lambda: Handshake(secret_id, secret_key), parts.hostname, parts.port
-        )
-        return await handshake.opened
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            _, handshake = await asyncio.get_running_loop().create_connection(
+                lambda: Handshake(secret_id, secret_key), parts.hostname, parts.port
+            )
+            return await handshake.opened
+    except TimeoutError:
+        raise TimeoutError(f"no connection to {parts.hostname}:{parts.port} in {CONNECT_SECONDS:.0f} s") from None
