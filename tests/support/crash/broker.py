@@ -1,0 +1,198 @@
+"""A real broker over one data folder, to be killed and started again.
+
+Signals go only to processes that this module started: the broker's loop process, and the storage process of which
+the kernel says that it is a child of that.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from support.crash.tracing import start_traced
+
+START_SECONDS = 30.0
+END_SECONDS = 20.0
+"""A storage process whose loop is gone finishes its commit; a loop whose storage is gone tells its clients."""
+_POLL_SECONDS = 0.005
+
+
+class BrokerFailedError(Exception):
+    """It did not start, or did not end; the text has the end of its log."""
+
+
+class Victim(Enum):
+    """Which of the broker's two processes a SIGKILL takes."""
+
+    LOOP = "the loop process alone"
+    STORAGE = "the storage process alone"
+    BOTH = "both processes"
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What a broker says of itself once it answers."""
+
+    pid: int
+    storage_pid: int
+    url: str
+
+
+class CrashingBroker:
+    """``cmqd serve``, with what it needs beside ``folder``.
+
+    Args:
+        folder: gets ``data`` (the data folder), ``server.log`` and ``ready.json``.
+        flags: further flags of ``cmqd serve``.
+    """
+
+    def __init__(self, folder: Path, *, flags: Sequence[str] = ()) -> None:
+        self.data = folder / "data"
+        self._log = folder / "server.log"
+        self._ready_file = folder / "ready.json"
+        self._flags = tuple(flags)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ready: Ready | None = None
+
+    @property
+    def ready(self) -> Ready:
+        if self._ready is None:
+            raise BrokerFailedError("the broker is not running")
+        return self._ready
+
+    def start(self, *, trace_file: Path | None = None, hold_ms: float = 0.0, seed: int = 0) -> Ready:
+        """Start it, under the tracer if a trace is wanted, and wait until it answers.
+
+        Raises:
+            BrokerFailedError: it ended, or was not ready in time.
+        """
+        self._ready_file.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "cmqd", "serve", "--data", str(self.data), "--listen", "127.0.0.1:0"]
+        command += ["--ready-file", str(self._ready_file), *self._flags]
+        with self._log.open("ab") as log:
+            if trace_file is None:
+                self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            else:
+                self.data.mkdir(exist_ok=True)
+                self._process = start_traced(
+                    command,
+                    folder=self.data,
+                    trace_file=trace_file,
+                    hold_ms=hold_ms,
+                    seed=seed,
+                    stdout=log.fileno(),
+                    stderr=log.fileno(),
+                )
+        self._ready = self._wait_until_ready(self._process)
+        return self._ready
+
+    def kill(self, victim: Victim) -> None:
+        """SIGKILL to one or both processes; returns when the loop process has ended.
+
+        Raises:
+            BrokerFailedError: the loop outlived its storage, or ended as if nothing had happened.
+        """
+        process, ready = self._running()
+        if _parent_of(ready.storage_pid) != ready.pid:
+            raise BrokerFailedError(f"process {ready.storage_pid} is not a child of {ready.pid}\n{self.log_tail()}")
+        if victim in {Victim.STORAGE, Victim.BOTH}:
+            os.kill(ready.storage_pid, signal.SIGKILL)
+        if victim in {Victim.LOOP, Victim.BOTH}:
+            os.kill(ready.pid, signal.SIGKILL)
+        code = self._wait_for_end(process)
+        if code == 0:
+            raise BrokerFailedError(f"the broker lost its storage process and reported success\n{self.log_tail()}")
+
+    def stop(self) -> int:
+        """Ask it to end (SIGTERM); the exit code.
+
+        Raises:
+            BrokerFailedError: it did not end; then it was killed.
+        """
+        process, ready = self._running()
+        os.kill(ready.pid, signal.SIGTERM)
+        return self._wait_for_end(process)
+
+    def clean_up(self) -> None:
+        """Kill whatever still runs; for the end of a test, however it ended. A tracer takes down what it traces."""
+        process = self._process
+        if process is None or process.poll() is not None:
+            return
+        ready = self._ready
+        if ready is not None and process.pid == ready.pid and _parent_of(ready.storage_pid) == ready.pid:
+            os.kill(ready.storage_pid, signal.SIGKILL)
+        process.kill()
+        process.wait(END_SECONDS)
+
+    def log_tail(self) -> str:
+        lines = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
+        return "\n".join(lines[-25:])
+
+    def _running(self) -> "tuple[subprocess.Popen[bytes], Ready]":
+        if self._process is None or self._ready is None:
+            raise BrokerFailedError("the broker is not running")
+        return self._process, self._ready
+
+    def _wait_until_ready(self, process: "subprocess.Popen[bytes]") -> Ready:
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                told: dict[str, Any] = json.loads(self._ready_file.read_text())
+            except (FileNotFoundError, ValueError):
+                code = process.poll()
+                if code is not None:
+                    raise BrokerFailedError(f"ended with {code} at its start\n{self.log_tail()}") from None
+                time.sleep(_POLL_SECONDS)
+                continue
+            contexts: dict[str, Any] = tomllib.loads(Path(told["context_file"]).read_text())["contexts"]
+            # The context was written at the first start; the port is another one now.
+            credentials = str(contexts["admin"]["url"]).rpartition("@")[0]
+            return Ready(told["pid"], told["storage_pid"], f"{credentials}@{told['host']}:{told['port']}")
+        self.clean_up()
+        raise BrokerFailedError(f"not ready within {START_SECONDS:.0f} s\n{self.log_tail()}")
+
+    def _wait_for_end(self, process: "subprocess.Popen[bytes]") -> int:
+        try:
+            return process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise BrokerFailedError(f"did not end within {END_SECONDS:.0f} s\n{self.log_tail()}") from None
+        finally:
+            self.clean_up()
+            self._process = self._ready = None
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone, or only waits for its parent to take note of its end."""
+    return _stat(pid)[:1] in ([], ["Z"], ["X"])
+
+
+def wait_until_ended(pid: int) -> bool:
+    """Give a process time to end; whether it did."""
+    deadline = time.monotonic() + END_SECONDS
+    while time.monotonic() < deadline:
+        if has_ended(pid):
+            return True
+        time.sleep(_POLL_SECONDS)
+    return False
+
+
+def _parent_of(pid: int) -> int | None:
+    fields = _stat(pid)
+    return int(fields[1]) if fields else None
+
+
+def _stat(pid: int) -> list[str]:
+    """State, parent and so on; empty when there is no such process."""
+    try:
+        # The command before them stands in parentheses and may hold any character.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []

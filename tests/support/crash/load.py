@@ -1,0 +1,288 @@
+"""Workers that use every operation of a broker at once, and go on where they were when it is killed and restarted.
+
+What a worker knows (numbered sends without an answer, receipt handles that it holds) outlives the connection: in the
+next round it repeats the sends and uses the handles. All choices come from a seeded generator; how far each worker
+gets before a kill does not.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from support.crash.history import Delivery, History, Operation, Outcome, Send
+from support.crash.session import Session, SessionLostError
+
+MAIN, BACKLOG, DELAYED = "main", "backlog", "delayed"
+"""Consumed as fast as it fills; filled faster than it is consumed; half of it delayed."""
+QUEUES = (MAIN, BACKLOG, DELAYED)
+
+MOST_DELAY_MS = 2_000
+MOST_LEASE_MS = 5_000
+_PIPELINED = 6
+_SOMETIMES_LARGE = 30_000
+
+Worker = Callable[[Session], Awaitable[None]]
+
+
+@dataclass
+class _Unanswered:
+    """A numbered send to repeat until it is answered."""
+
+    queue: str
+    bodies: Sequence[bytes]
+    sequence: int
+
+
+def _bodies(chance: random.Random, name: str, numbers: "count[int]", size: int) -> list[bytes]:
+    """Unique bodies: who, which, and random bytes that no file system compresses."""
+    bodies: list[bytes] = []
+    for _ in range(size):
+        length = _SOMETIMES_LARGE if chance.random() < 0.01 else chance.choice((0, 30, 200, 800))
+        bodies.append(f"{name}/{next(numbers)}/".encode() + chance.randbytes(length))
+    return bodies
+
+
+@dataclass
+class Producer:
+    """Plain sends: single, in batches, delayed, with headers; several under way at once."""
+
+    name: str
+    seed: int
+    pause_seconds: float
+
+    def __post_init__(self) -> None:
+        self._chance = random.Random(self.seed)
+        self._numbers = count()
+
+    async def work(self, session: Session) -> None:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(_PIPELINED):
+                group.create_task(self._send_on(session))
+
+    async def _send_on(self, session: Session) -> None:
+        chance = self._chance
+        while True:
+            queue = chance.choices(QUEUES, (5, 3, 2))[0]
+            bodies = _bodies(chance, self.name, self._numbers, chance.choice((1, 1, 1, 4, 16)))
+            await session.send(
+                queue,
+                bodies,
+                headers={"worker": self.name, "größe": str(len(bodies))} if chance.random() < 0.3 else None,
+                delay_ms=chance.randint(1, MOST_DELAY_MS) if queue == DELAYED and chance.random() < 0.7 else 0,
+            )
+            await asyncio.sleep(self.pause_seconds)
+
+
+@dataclass
+class NumberedProducer:
+    """Numbered sends, repeated until answered, and now and then once more."""
+
+    name: str
+    seed: int
+    pause_seconds: float
+    _unanswered: list[_Unanswered] = field(default_factory=list[_Unanswered], init=False)
+
+    def __post_init__(self) -> None:
+        self._chance = random.Random(self.seed)
+        self._numbers = count()
+        self._sequences = count(1)
+        self._session_number = self._chance.getrandbits(62) + 1
+
+    @property
+    def unanswered(self) -> int:
+        return len(self._unanswered)
+
+    async def work(self, session: Session) -> None:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(_PIPELINED):
+                group.create_task(self._send_on(session))
+
+    async def repeat_unanswered(self, session: Session) -> None:
+        """Send again whatever has no answer yet."""
+        for send in list(self._unanswered):
+            if (await self._send(session, send)).outcome is not Outcome.UNKNOWN:
+                self._unanswered.remove(send)
+
+    async def _send_on(self, session: Session) -> None:
+        chance = self._chance
+        while True:
+            # Taken off the list while under way, so that only one task of this worker repeats it.
+            send = self._unanswered.pop(0) if self._unanswered else self._new_send()
+            answered = False
+            try:
+                done = await self._send(session, send)
+                answered = done.outcome is not Outcome.UNKNOWN
+            finally:
+                if not answered:
+                    self._unanswered.append(send)
+            if chance.random() < 0.1:
+                await self._send(session, send)
+            await asyncio.sleep(self.pause_seconds)
+
+    def _new_send(self) -> _Unanswered:
+        chance = self._chance
+        bodies = _bodies(chance, self.name, self._numbers, chance.choice((1, 1, 3, 8)))
+        return _Unanswered(chance.choices(QUEUES, (5, 3, 2))[0], bodies, next(self._sequences))
+
+    async def _send(self, session: Session, send: _Unanswered) -> Send:
+        return await session.send(send.queue, send.bodies, session=self._session_number, sequence=send.sequence)
+
+
+@dataclass
+class _Held:
+    """A message that a consumer keeps for a while, over a crash or until its lease has run out."""
+
+    delivery: Delivery
+    queue: str
+
+
+@dataclass
+class Consumer:
+    """Receives, and does with each message one of all the things that can be done with it."""
+
+    queue: str
+    seed: int
+    pause_seconds: float = 0.0
+    _held: list[_Held] = field(default_factory=list[_Held], init=False)
+
+    def __post_init__(self) -> None:
+        self._chance = random.Random(self.seed)
+
+    async def work(self, session: Session) -> None:
+        chance = self._chance
+        while True:
+            received = await session.receive(
+                self.queue,
+                max_messages=chance.choice((1, 4, 16, 64)),
+                wait_ms=chance.choice((0, 50, 300)),
+                visibility_ms=chance.choice((1_000, 1_000, 2_000, MOST_LEASE_MS)),
+            )
+            await self._handle(session, received.deliveries)
+            await self._use_held(session)
+            await asyncio.sleep(self.pause_seconds)
+
+    async def _handle(self, session: Session, deliveries: Sequence[Delivery]) -> None:
+        chance = self._chance
+        delete: list[int] = []
+        for delivery in deliveries:
+            fate = chance.random()
+            if fate < 0.84:
+                delete.append(delivery.handle)
+            elif fate < 0.87:
+                await session.release(self.queue, [delivery.handle], counted=True)
+            elif fate < 0.90:
+                await session.release(self.queue, [delivery.handle], counted=False)
+            elif fate < 0.93:
+                visibility_ms = chance.choice((100, 1_500, MOST_LEASE_MS))
+                await session.change_visibility(self.queue, [delivery.handle], visibility_ms)
+                self._held.append(_Held(delivery, self.queue))
+            elif fate < 0.97:
+                self._held.append(_Held(delivery, self.queue))
+            # The rest is left alone until its visibility timeout ends.
+        if delete:
+            await session.delete(self.queue, delete)
+
+    async def _use_held(self, session: Session) -> None:
+        """Some of the handles kept: valid ones, also of before a crash, and ones that ran out."""
+        chance = self._chance
+        while len(self._held) > 20 or (self._held and chance.random() < 0.3):
+            handle = self._held.pop(chance.randrange(len(self._held))).delivery.handle
+            match chance.randrange(4):
+                case 0:
+                    await session.release(self.queue, [handle], counted=False)
+                case 1:
+                    await session.change_visibility(self.queue, [handle], 1_000)
+                case _:
+                    await session.delete(self.queue, [handle])
+
+
+@dataclass
+class Owner:
+    """Creates queues of its own, changes, fills, clears and deletes them: one thing after the other."""
+
+    seed: int
+    pause_seconds: float
+    names: Sequence[str] = ("owned-1", "owned-2")
+    prefix: str = "owner"
+
+    def __post_init__(self) -> None:
+        self._chance = random.Random(self.seed)
+        self._numbers = count()
+
+    async def work(self, session: Session) -> None:
+        chance = self._chance
+        while True:
+            name = chance.choice(self.names)
+            match chance.choices(range(7), (3, 1, 3, 4, 3, 3, 2))[0]:
+                case 0:
+                    await session.create_queue(name, {"polling_wait_ms": chance.randint(0, 100)})
+                case 1:
+                    await session.delete_queue(name)
+                case 2:
+                    changes = {"visibility_timeout_ms": chance.randint(1_000, 9_000)}
+                    if chance.random() < 0.5:
+                        changes["max_message_bytes"] = chance.randint(40_000, 1_048_576)
+                    await session.set_attributes(name, changes)
+                case 3:
+                    await session.send(name, _bodies(chance, self.prefix, self._numbers, chance.choice((1, 5))))
+                case 4:
+                    await self._receive(session, name)
+                case 5:
+                    await session.get_attributes(name)
+                case _:
+                    await session.clear(name)
+            await asyncio.sleep(self.pause_seconds)
+
+    async def _receive(self, session: Session, name: str) -> None:
+        received = await session.receive(name, max_messages=3, wait_ms=0, visibility_ms=1_000)
+        handles = [delivery.handle for delivery in received.deliveries]
+        if handles and self._chance.random() < 0.6:
+            await session.delete(name, handles)
+
+
+async def work_until_lost(url: str, history: History, workers: Sequence[Worker]) -> None:
+    """Each worker on a connection of its own, until the broker is gone."""
+
+    async def one(worker: Worker) -> None:
+        session: Session | None = None
+        try:
+            session = await Session.connect(url, history)
+            await worker(session)
+        except* SessionLostError:
+            pass  # what was lost with it is in the history
+        finally:
+            if session is not None:
+                session.close()
+
+    async with asyncio.TaskGroup() as group:
+        for worker in workers:
+            group.create_task(one(worker))
+
+
+async def drain(session: Session, queues: Sequence[str], *, seconds: float) -> None:
+    """Receive and delete until every queue counts nothing; the last counts are in the history.
+
+    Gives up after ``seconds``: then the counts in the history tell what was left.
+    """
+    deadline = asyncio.get_running_loop().time() + seconds
+    for queue in queues:
+        while True:
+            received = await session.receive(queue, max_messages=256, wait_ms=100, visibility_ms=30_000)
+            if received.deliveries:
+                await session.delete(queue, [delivery.handle for delivery in received.deliveries])
+                continue
+            told = await session.get_attributes(queue)
+            waiting = sum(told.counts.get(name, 0) for name in ("active", "in_flight", "delayed"))
+            if told.outcome is not Outcome.DONE or not waiting or asyncio.get_running_loop().time() > deadline:
+                break
+
+
+def outcomes(operations: Sequence[Operation]) -> dict[str, int]:
+    """How many operations of each kind and outcome: what a run really did."""
+    table: dict[str, int] = {}
+    for operation in operations:
+        name = f"{type(operation).__name__} {operation.error or operation.outcome.name.lower()}"
+        table[name] = table.get(name, 0) + 1
+    return dict(sorted(table.items()))

@@ -1,0 +1,121 @@
+"""kill -9 under load, again and again on the same data folder: nothing that was acknowledged may change.
+
+``CMQD_KILL_ROUNDS`` asks for more rounds (default 50), ``CMQD_KILL_SEED`` repeats the choices of an earlier run.
+"""
+
+import asyncio
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from support.crash.broker import CrashingBroker, Victim, wait_until_ended
+from support.crash.checker import check
+from support.crash.history import GetAttributes, History, Receive
+from support.crash.load import (
+    QUEUES,
+    Consumer,
+    NumberedProducer,
+    Owner,
+    Producer,
+    Worker,
+    drain,
+    outcomes,
+    work_until_lost,
+)
+from support.crash.session import Session
+
+ROUNDS = int(os.environ.get("CMQD_KILL_ROUNDS", "50"))
+SEED = int(os.environ.get("CMQD_KILL_SEED", "0")) or random.SystemRandom().getrandbits(32)
+
+# The smallest segments there are, so that rolls, seals, checkpoints and drops happen while the killing goes on.
+FLAGS = ("--segment-bytes", str(1 << 20))
+LOAD_SECONDS = (0.3, 1.6)
+DRAIN_SECONDS = 60.0
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(240 + 12 * ROUNDS)]
+
+
+class Rounds:
+    """The broker, the workers, and the history of all rounds."""
+
+    def __init__(self, folder: Path) -> None:
+        self.broker = CrashingBroker(folder, flags=FLAGS)
+        self.history = History(wall_offset_ms=time.time() * 1e3 - time.monotonic() * 1e3)
+        self.survived = 0
+        self._chance = random.Random(SEED)
+        self._numbered = [NumberedProducer(f"numbered-{n}", self._chance.getrandbits(32), 0.02) for n in range(2)]
+        self._owner = Owner(self._chance.getrandbits(32), 0.005)
+        self._workers: list[Worker] = [
+            *(producer.work for producer in self._numbered),
+            *(Producer(f"plain-{n}", self._chance.getrandbits(32), 0.02).work for n in range(2)),
+            *(Consumer(queue, self._chance.getrandbits(32)).work for queue in QUEUES for _ in range(2)),
+            self._owner.work,
+        ]
+
+    async def run(self, rounds: int) -> None:
+        """Raises BrokerFailedError, or what a worker raised, in the round that did not go well."""
+        victims = list(Victim)
+        orphan: int | None = None
+        for number in range(rounds):
+            ready = await asyncio.to_thread(self.broker.start)
+            # The lock of the folder passed to the new broker, so the old storage process must be gone or going.
+            assert orphan is None or await asyncio.to_thread(wait_until_ended, orphan), "the storage process lives on"
+            if number == 0:
+                await self._create_queues(ready.url)
+            load = asyncio.create_task(work_until_lost(ready.url, self.history, self._workers))
+            await asyncio.wait([load], timeout=self._chance.uniform(*LOAD_SECONDS))
+            assert not load.done(), f"the load ended before the kill: {load}\n{self.broker.log_tail()}"
+            await asyncio.to_thread(self.broker.kill, victims[number % len(victims)])
+            await asyncio.wait_for(load, 20)
+            orphan = ready.storage_pid
+            self.survived += 1
+
+    async def drain(self) -> None:
+        ready = await asyncio.to_thread(self.broker.start)
+        session = await Session.connect(ready.url, self.history)
+        for producer in self._numbered:
+            await producer.repeat_unanswered(session)
+        await drain(session, [*QUEUES, *self._owner.names], seconds=DRAIN_SECONDS)
+        session.close()
+        assert await asyncio.to_thread(self.broker.stop) == 0
+
+    async def _create_queues(self, url: str) -> None:
+        session = await Session.connect(url, self.history)
+        for queue in QUEUES:
+            assert (await session.create_queue(queue, {"polling_wait_ms": 50})).done
+        session.close()
+
+
+async def test_kill_nine_under_load_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    print(f"CMQD_KILL_SEED={SEED}")
+    rounds = Rounds(tmp_path)
+    try:
+        await rounds.run(ROUNDS)
+        await rounds.drain()
+    finally:
+        rounds.broker.clean_up()
+
+    violations = check(rounds.history, drained=True)
+
+    counts = outcomes(rounds.history.operations)
+    told = "\n".join(map(str, violations[:20]))
+    summary = f"{rounds.survived} of {ROUNDS} rounds, {len(violations)} promises broken, seed {SEED}"
+    print(f"kill -9: {summary}: {counts}")
+    assert not violations, f"{summary}\n{told}\n{counts}"
+    assert rounds.survived == ROUNDS, summary
+    assert_load_was_real(rounds.history, ROUNDS)
+
+
+def assert_load_was_real(history: History, rounds: int) -> None:
+    """The run had in it what it is about: answers lost at the kills, leases that lived through one, drained queues."""
+    counts = outcomes(history.operations)
+    assert counts["Send done"] > 20 * rounds
+    assert counts["Send unknown"] > rounds
+    assert counts["Receive done"] > 20 * rounds
+    assert counts["Delete done"] > 10 * rounds
+    assert any(delivery.receive_count > 1 for one in history.of_kind(Receive) for delivery in one.deliveries)
+    drained = {told.queue for told in history.of_kind(GetAttributes) if told.done}
+    assert drained >= set(QUEUES)
