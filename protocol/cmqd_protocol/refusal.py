@@ -161,6 +161,8 @@ def _short_value(encoded: bytes) -> str | bytes | float | None:
 
 def _count_entries(encoded: bytes) -> int | None:
     """How many entries an array or map has (they are there: it was walked over); None for anything else."""
+    if not encoded:
+        return None
     kind = encoded[0]
     if 0x80 <= kind <= 0x9F:
         return kind & 0x0F

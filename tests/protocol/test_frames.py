@@ -1,0 +1,158 @@
+import itertools
+import random
+from typing import Any
+
+import pytest
+
+from cmqd_protocol.frames import FrameReader, decode_preamble, encode_preamble, frame, header
+from support.vectors import load, names
+
+STREAMS = load("streams")
+LIMIT = 1_114_112
+
+
+def read_all(reader: FrameReader, pieces: list[bytes]) -> list[bytes]:
+    found: list[bytes] = []
+    for piece in pieces:
+        reader.feed(piece)
+        found += reader.frames()
+        if reader.refused_length:
+            break
+    return found
+
+
+def bytes_of(data: bytes) -> list[bytes]:
+    return [data[at : at + 1] for at in range(len(data))]
+
+
+class TestVectors:
+    @pytest.mark.parametrize("vector", STREAMS, ids=names(STREAMS))
+    def test_whole(self, vector: dict[str, Any]) -> None:
+        reader = FrameReader(vector["limit"])
+
+        found = read_all(reader, [bytes.fromhex(vector["stream"])])
+
+        assert [payload.hex() for payload in found] == vector["payloads"]
+        assert reader.refused_length == vector["refused_length"]
+        assert f"held={vector['rest']} " in repr(reader)
+
+    @pytest.mark.parametrize("vector", STREAMS, ids=names(STREAMS))
+    def test_byte_by_byte(self, vector: dict[str, Any]) -> None:
+        reader = FrameReader(vector["limit"])
+
+        found = read_all(reader, bytes_of(bytes.fromhex(vector["stream"])))
+
+        assert [payload.hex() for payload in found] == vector["payloads"]
+        assert reader.refused_length == vector["refused_length"]
+
+    @pytest.mark.parametrize("vector", STREAMS, ids=names(STREAMS))
+    def test_one_frame_at_a_time(self, vector: dict[str, Any]) -> None:
+        reader = FrameReader(vector["limit"])
+        reader.feed(bytes.fromhex(vector["stream"]))
+
+        found = list(iter(reader.next_frame, None))
+
+        assert [payload.hex() for payload in found if payload is not None] == vector["payloads"]
+        assert reader.refused_length == vector["refused_length"]
+        assert reader.next_frame() is None
+
+    @pytest.mark.parametrize("vector", STREAMS, ids=names(STREAMS))
+    def test_in_two_pieces_cut_anywhere(self, vector: dict[str, Any]) -> None:
+        stream = bytes.fromhex(vector["stream"])
+        for cut in range(1, len(stream)):
+            reader = FrameReader(vector["limit"])
+
+            found = read_all(reader, [stream[:cut], stream[cut:]])
+
+            assert [payload.hex() for payload in found] == vector["payloads"]
+
+
+class TestReading:
+    def test_frames_are_found_however_the_stream_was_cut(self) -> None:
+        chance = random.Random(1)
+        payloads = [chance.randbytes(chance.choice((0, 1, 7, 300, 70_000))) for _ in range(60)]
+        stream = b"".join(frame(payload) for payload in payloads)
+        cuts = sorted(chance.sample(range(1, len(stream)), 400))
+        pieces = [stream[start:stop] for start, stop in itertools.pairwise([0, *cuts, len(stream)])]
+
+        found = read_all(FrameReader(LIMIT), pieces)
+
+        assert found == [payload for payload in payloads if payload]
+
+    def test_switching_between_one_and_all_loses_nothing(self) -> None:
+        reader = FrameReader(LIMIT)
+        reader.feed(frame(b"one") + frame(b"two") + frame(b"three")[:5])
+
+        assert reader.next_frame() == b"one"
+        assert reader.frames() == [b"two"]
+        assert reader.frames() == []
+        reader.feed(frame(b"three")[5:])
+        assert reader.next_frame() == b"three"
+
+    def test_feeding_before_all_was_taken_loses_nothing(self) -> None:
+        reader = FrameReader(LIMIT)
+        reader.feed(frame(b"one") + frame(b"two"))
+        assert reader.next_frame() == b"one"
+
+        reader.feed(frame(b"three"))
+
+        assert reader.frames() == [b"two", b"three"]
+
+    def test_an_incomplete_large_frame_is_not_looked_at_again_before_it_can_be_complete(self) -> None:
+        """Else a frame that comes in small pieces would be copied once for each piece."""
+        reader = FrameReader(LIMIT)
+        reader.feed(header(1_000_000))
+        reader.frames()
+        need = repr(reader).rpartition(" ")[2]
+
+        for _ in range(100):
+            reader.feed(b"x" * 1000)
+            assert reader.frames() == []
+            assert reader.next_frame() is None
+            assert repr(reader).rpartition(" ")[2] == need
+        reader.feed(b"x" * 900_000)
+
+        assert reader.frames() == [b"x" * 1_000_000]
+
+    def test_a_read_buffer_is_not_kept_for_the_sake_of_its_last_bytes(self) -> None:
+        reader = FrameReader(LIMIT)
+        reader.feed(frame(b"x" * 200_000) + b"\x00")
+        reader.frames()
+
+        assert "held=1 " in repr(reader)
+
+    def test_the_limit_may_grow_between_frames(self) -> None:
+        reader = FrameReader(3)
+        reader.feed(frame(b"one") + frame(b"three"))
+        assert reader.next_frame() == b"one"
+
+        reader.limit = 5
+
+        assert reader.next_frame() == b"three"
+
+
+class TestTaking:
+    def test_bytes_without_a_frame_come_once_they_are_all_there(self) -> None:
+        reader = FrameReader(LIMIT)
+        for piece in (b"CM", b"QD", b"\0\1\0"):
+            reader.feed(piece)
+            assert reader.take(8) is None
+            assert reader.take(8) is None
+        assert reader.peek(4) == b"CMQD"
+
+        reader.feed(b"\1" + frame(b"next"))
+
+        assert reader.take(8) == b"CMQD\0\1\0\1"
+        assert reader.peek(2) == b"\0\0"
+        assert reader.next_frame() == b"next"
+
+
+class TestHeaders:
+    @pytest.mark.parametrize("size", [0, 1, 511, 512, 65_536, 2**28 - 1])
+    def test_a_header_is_the_length_in_four_bytes(self, size: int) -> None:
+        assert header(size) == size.to_bytes(4, "big")
+
+    def test_a_preamble_is_the_magic_and_two_numbers(self) -> None:
+        assert encode_preamble(1, 258) == b"CMQD\x00\x01\x01\x02"
+        assert decode_preamble(b"CMQD\x00\x01\x01\x02") == (1, 258)
+        assert decode_preamble(b"CMQE\x00\x01\x01\x02") is None

@@ -1,0 +1,195 @@
+from typing import Any
+
+import msgspec
+import pytest
+
+from cmqd_protocol import messages
+from cmqd_protocol.errors import RETRYABLE, ErrorCode
+from cmqd_protocol.frames import FrameReader, frame
+from cmqd_protocol.limits import MAX_BATCH, MAX_HEADERS, MIN_MAX_FRAME_BYTES
+from cmqd_protocol.messages import (
+    MessagesPeeked,
+    MessagesReceived,
+    PeekedMessage,
+    ReceivedMessage,
+    SendMessages,
+    WireMessage,
+    client_message_decoder,
+    encoder,
+    error,
+    messages_received,
+    server_message_decoder,
+)
+from cmqd_protocol.opcodes import THEMES, Opcode
+from support.plain_msgpack import unpack
+from support.vectors import load, names, value_of
+
+MESSAGES = load("messages")
+VARIANTS = load("variants")
+BY_NAME = {vector["name"]: vector for vector in MESSAGES}
+MIB = 1024 * 1024
+
+
+def struct_of(vector: dict[str, Any]) -> WireMessage:
+    """The message that a vector describes, built from its decoded form."""
+    struct_type: type[WireMessage] = getattr(messages, vector["struct"])
+    return msgspec.convert(value_of(vector["message"]), struct_type)
+
+
+def decode(vector: dict[str, Any], payload: bytes) -> WireMessage:
+    decoder = client_message_decoder if vector["from"] == "client" else server_message_decoder
+    return decoder.decode(payload)
+
+
+def all_wire_messages() -> list[type[WireMessage]]:
+    return [
+        found
+        for found in vars(messages).values()
+        if isinstance(found, type) and issubclass(found, WireMessage) and found.__struct_config__.tag is not None
+    ]
+
+
+class TestVectors:
+    @pytest.mark.parametrize("vector", MESSAGES, ids=names(MESSAGES))
+    def test_encode(self, vector: dict[str, Any]) -> None:
+        assert encoder.encode(struct_of(vector)).hex() == vector["payload"]
+
+    @pytest.mark.parametrize("vector", MESSAGES, ids=names(MESSAGES))
+    def test_decode(self, vector: dict[str, Any]) -> None:
+        assert decode(vector, bytes.fromhex(vector["payload"])) == struct_of(vector)
+
+    @pytest.mark.parametrize("vector", MESSAGES, ids=names(MESSAGES))
+    def test_a_plain_reader_of_msgpack_sees_the_decoded_form(self, vector: dict[str, Any]) -> None:
+        assert unpack(bytes.fromhex(vector["payload"])) == value_of(vector["message"])
+
+    @pytest.mark.parametrize("vector", MESSAGES, ids=names(MESSAGES))
+    def test_byte_at_a_time(self, vector: dict[str, Any]) -> None:
+        reader = FrameReader(MIN_MAX_FRAME_BYTES)
+        stream = frame(bytes.fromhex(vector["payload"]))
+        found: list[bytes] = []
+        for at in range(len(stream)):
+            assert found == []
+            reader.feed(stream[at : at + 1])
+            found += reader.frames()
+
+        assert [decode(vector, payload) for payload in found] == [struct_of(vector)]
+
+    @pytest.mark.parametrize("vector", MESSAGES, ids=names(MESSAGES))
+    def test_trailing_bytes_of_the_next_frame_change_nothing(self, vector: dict[str, Any]) -> None:
+        reader = FrameReader(MIN_MAX_FRAME_BYTES)
+        reader.feed(frame(bytes.fromhex(vector["payload"])) + b"\x00\x00\x00\x07\xff")
+
+        assert [decode(vector, payload) for payload in reader.frames()] == [struct_of(vector)]
+
+    @pytest.mark.parametrize("vector", MESSAGES, ids=names(MESSAGES))
+    def test_trailing_bytes_within_the_frame_are_malformed(self, vector: dict[str, Any]) -> None:
+        with pytest.raises(msgspec.DecodeError, match="trailing"):
+            decode(vector, bytes.fromhex(vector["payload"]) + b"\xc0")
+
+    @pytest.mark.parametrize("vector", MESSAGES, ids=names(MESSAGES))
+    def test_truncated(self, vector: dict[str, Any]) -> None:
+        payload = bytes.fromhex(vector["payload"])
+        for size in range(len(payload)):
+            with pytest.raises(msgspec.DecodeError):
+                decode(vector, payload[:size])
+
+    @pytest.mark.parametrize("vector", VARIANTS, ids=names(VARIANTS))
+    def test_other_encodings_mean_the_same(self, vector: dict[str, Any]) -> None:
+        assert decode(vector, bytes.fromhex(vector["payload"])) == struct_of(BY_NAME[vector["same_as"]])
+
+    def test_every_message_has_a_vector(self) -> None:
+        assert {vector["struct"] for vector in MESSAGES} == {found.__name__ for found in all_wire_messages()}
+
+
+class TestOpcodes:
+    def test_every_message_has_its_operation_and_the_other_way_round(self) -> None:
+        tags = {found.__struct_config__.tag for found in all_wire_messages()}
+
+        assert tags == {int(opcode) for opcode in Opcode}
+
+    def test_a_message_is_named_like_its_operation(self) -> None:
+        for found in all_wire_messages():
+            tag = found.__struct_config__.tag
+            assert isinstance(tag, int)
+            assert Opcode(tag).name.replace("_", "").lower() == found.__name__.lower()
+
+    def test_themes_share_the_numbers_without_gap_or_overlap(self) -> None:
+        assert [number for theme in THEMES.values() for number in theme] == list(range(256))
+
+    def test_requests_are_known_by_their_operation(self) -> None:
+        for opcode, request_type in messages.REQUEST_TYPES.items():
+            assert request_type.__struct_config__.tag == opcode
+        assert len(messages.REQUEST_TYPES) == sum(issubclass(found, messages.Request) for found in all_wire_messages())
+
+
+class TestErrors:
+    @pytest.mark.parametrize("code", list(ErrorCode))
+    def test_an_error_carries_the_name_of_its_code_and_whether_to_retry(self, code: ErrorCode) -> None:
+        made = error(5, code, "why")
+
+        assert (made.request_id, made.code, made.name) == (5, int(code), code.wire_name)
+        assert made.retryable is code.retryable is (code in RETRYABLE)
+        assert made.details is None
+
+    def test_details_are_copied(self) -> None:
+        details = {"field": "queue"}
+
+        made = error(5, ErrorCode.INVALID_ARGUMENT, "why", details=details, retry_after_ms=10)
+        details.clear()
+
+        assert made.details == {"field": "queue"}
+        assert made.retry_after_ms == 10
+
+
+class TestLayouts:
+    def test_another_rooms_struct_of_the_same_layout_is_encoded_in_place(self) -> None:
+        class Held(msgspec.Struct, frozen=True, array_like=True, gc=False):
+            message_id: int
+            receipt_handle: int
+            body: bytes
+            enqueue_ms: int
+            first_receive_ms: int
+            next_visible_ms: int
+            receive_count: int
+            headers: dict[str, str] | None = None
+
+        values = (1, 2, b"body", 3, 4, 5, 6, {"k": "v"})
+
+        reply = messages_received(9, [Held(*values)])
+
+        assert encoder.encode(reply) == encoder.encode(MessagesReceived(9, [ReceivedMessage(*values)]))
+
+
+class TestSizes:
+    """What the limits of a batch allow fits the smallest frame that a tune can give."""
+
+    @staticmethod
+    def greedy_headers(size: int) -> tuple[dict[str, str], int]:
+        """As many headers as allowed, of the length that costs most framing a byte; and their bytes."""
+        names_of_two = (f"{number:02}" for number in range(MAX_HEADERS))
+        headers = {name: "v" * size for name in names_of_two}
+        return headers, MAX_HEADERS * (2 + size)
+
+    @pytest.mark.parametrize("size", [0, 29, 30, 32, 254, 256, 509])
+    def test_a_full_batch_with_the_most_expensive_headers_fits(self, size: int) -> None:
+        headers, header_bytes = self.greedy_headers(size)
+        header_bytes = min(header_bytes, 16 * 1024)
+        count = min(MAX_BATCH, MIB // (header_bytes + 1))
+        body = b"x" * (MIB // count - header_bytes)
+        highest = 2**64 - 1
+        received = ReceivedMessage(highest, highest, body, highest, highest, highest, highest, headers)
+        peeked = PeekedMessage(highest, "in_flight", body, highest, highest, highest, headers)
+
+        assert count * (len(body) + header_bytes) <= MIB
+        assert len(encoder.encode(MessagesReceived(2**32 - 1, [received] * count))) <= MIN_MAX_FRAME_BYTES
+        assert len(encoder.encode(MessagesPeeked(2**32 - 1, [peeked] * count, highest))) <= MIN_MAX_FRAME_BYTES
+        send = SendMessages(2**32 - 1, "q" * 64, [body] * count, [headers] * count, [highest] * count, highest, highest)
+        assert len(encoder.encode(send)) <= MIN_MAX_FRAME_BYTES
+
+    def test_the_largest_message_alone_fits(self) -> None:
+        headers, _ = self.greedy_headers(510)
+        highest = 2**64 - 1
+        received = ReceivedMessage(highest, highest, b"x" * MIB, highest, highest, highest, highest, headers)
+
+        assert sum(len(name) + len(value) for name, value in headers.items()) == 16 * 1024
+        assert len(encoder.encode(MessagesReceived(2**32 - 1, [received]))) <= MIN_MAX_FRAME_BYTES
