@@ -167,7 +167,7 @@ class TestSizes:
     def greedy_headers(size: int) -> tuple[dict[str, str], int]:
         """As many headers as allowed, of the length that costs most framing a byte; and their bytes."""
         names_of_two = (f"{number:02}" for number in range(MAX_HEADERS))
-        headers = {name: "v" * size for name in names_of_two}
+        headers = dict.fromkeys(names_of_two, "v" * size)
         return headers, MAX_HEADERS * (2 + size)
 
     @pytest.mark.parametrize("size", [0, 29, 30, 32, 254, 256, 509])
@@ -183,7 +183,8 @@ class TestSizes:
         assert count * (len(body) + header_bytes) <= MIB
         assert len(encoder.encode(MessagesReceived(2**32 - 1, [received] * count))) <= MIN_MAX_FRAME_BYTES
         assert len(encoder.encode(MessagesPeeked(2**32 - 1, [peeked] * count, highest))) <= MIN_MAX_FRAME_BYTES
-        send = SendMessages(2**32 - 1, "q" * 64, [body] * count, [headers] * count, [highest] * count, highest, highest)
+        all_headers: list[dict[str, str] | None] = [headers] * count
+        send = SendMessages(2**32 - 1, "q" * 64, [body] * count, all_headers, [highest] * count, highest, highest)
         assert len(encoder.encode(send)) <= MIN_MAX_FRAME_BYTES
 
     def test_the_largest_message_alone_fits(self) -> None:

@@ -70,7 +70,8 @@ class ConnectionPair:
         """A pair after a good handshake, whose events were taken."""
         pair = cls(**arguments)
         pair.exchange()
-        assert pair.server.is_open and pair.client.is_open, (pair.server, pair.client)
+        assert pair.server.is_open, pair.server
+        assert pair.client.is_open, pair.client
         pair.take_events()
         pair.sent_by_server.clear()
         pair.sent_by_client.clear()

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 VECTORS = Path(__file__).parents[2] / "protocol" / "vectors"
 
@@ -20,15 +20,15 @@ def names(vectors: list[dict[str, Any]]) -> list[str]:
 
 def value_of(form: Any) -> Any:
     """The value that a vector's decoded form stands for; see ``protocol/vectors/README.md``."""
-    if isinstance(form, list):
-        items: list[Any] = form
-        return [value_of(item) for item in items]
-    if isinstance(form, dict):
-        [(kind, content)] = form.items()  # pyright: ignore[reportUnknownVariableType]
-        if kind == "bytes":
-            return bytes.fromhex(content)  # pyright: ignore[reportUnknownArgumentType]
-        if kind == "int":
-            return int(content)  # pyright: ignore[reportUnknownArgumentType]
-        assert kind == "map"
-        return {key: value_of(item) for key, item in content.items()}  # pyright: ignore
-    return form
+    match form:
+        case list():
+            return [value_of(item) for item in cast("list[Any]", form)]
+        case {"bytes": str(content)}:
+            return bytes.fromhex(content)
+        case {"int": str(content)}:
+            return int(content)
+        case {"map": dict()}:
+            entries = cast("dict[str, Any]", form["map"])
+            return {key: value_of(item) for key, item in entries.items()}
+        case _:
+            return form
