@@ -1,0 +1,171 @@
+"""The demo: ``python -m cmqd_bench.demo [--input FILE] [--messages N]``.
+
+Streams real input through a broker in a temporary folder, kills the broker with SIGKILL half way, starts it again, and
+shows by its books that nothing that was answered got lost. Exit code 0 if the books hold, 1 if anything was lost,
+changed or undone, 2 for input that cannot be used.
+"""
+
+import argparse
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import uvloop
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from cmqd_bench.broker import BrokerFailed, broker_folder
+from cmqd_bench.journey import VISIBILITY_SECONDS, DemoFailed, Journey
+from cmqd_bench.ledger import Balance
+from cmqd_bench.machine import ConditionsError, file_system, scratch_root
+from cmqd_bench.options import whole
+from cmqd_bench.source import Source, SourceError, json_lines, repository_source
+from cmqd_client import CmqError
+
+HELD, BROKEN, USAGE_ERROR, INTERRUPTED = 0, 1, 2, 130
+REFRESH_SECONDS = 0.1
+FEWEST = 100
+"""Below this the load would be over before there is anything to kill."""
+
+
+def _bars(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description:<18}"),
+        BarColumn(bar_width=40),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]:>9}"),
+        TimeElapsedColumn(),
+        console=console,
+    )
+
+
+async def _watch(journey: Journey, progress: Progress) -> None:
+    """Move the bars until cancelled."""
+    ledger = journey.ledger
+    figures: list[tuple[TaskID, Callable[[], int]]] = [
+        (progress.add_task(name, total=journey.messages, rate=""), figure)
+        for name, figure in (
+            ("sends answered", lambda: ledger.acknowledged),
+            ("received", lambda: ledger.received),
+            ("deletes answered", lambda: ledger.deleted),
+        )
+    ]
+    before = [0] * len(figures)
+    while True:
+        for index, (task, figure) in enumerate(figures):
+            now = figure()
+            progress.update(task, completed=now, rate=f"{(now - before[index]) / REFRESH_SECONDS:,.0f}/s")
+            before[index] = now
+        try:
+            await asyncio.sleep(REFRESH_SECONDS)
+        except asyncio.CancelledError:
+            for task, figure in figures:
+                progress.update(task, completed=figure(), rate="")
+            raise
+
+
+async def _run(journey: Journey, console: Console) -> float:
+    """Run with bars; returns the seconds it took."""
+    started = time.monotonic()
+    with _bars(console) as progress:
+        watcher = asyncio.create_task(_watch(journey, progress))
+        try:
+            await journey.run()
+        finally:
+            watcher.cancel()
+            await asyncio.gather(watcher, return_exceptions=True)
+    return time.monotonic() - started
+
+
+def closing_table(journey: Journey, balance: Balance, seconds: float) -> Table:
+    """What was proved."""
+    kill = journey.kill
+    table = Table(title="Nothing lost" if balance.holds else "BROKEN PROMISES", title_justify="left")
+    table.add_column("what")
+    table.add_column("count", justify="right")
+    table.add_column("meaning")
+    rows = [
+        ("sends answered", balance.acknowledged, "each one fsynced before its answer"),
+        ("of them received", balance.acknowledged - balance.lost, "with exactly the body that was sent"),
+        ("deletes answered", balance.deleted, "the queue is empty at the end"),
+        ("LOST", balance.lost, "answered, and never received"),
+        ("FOREIGN", balance.foreign, "received, but nobody sent it so"),
+        ("UNDONE", balance.undone, "received again after its delete was answered"),
+        (
+            "received again",
+            balance.redelivered,
+            f"the answer went down with the broker, so the lease ran out ({VISIBILITY_SECONDS:.0f} s)",
+        ),
+        ("stored twice", balance.stored_twice, "the answer was lost for good and the producer sent it anew"),
+        ("stored, unanswered", balance.unanswered, "stored by the kill's last commit, answer never seen"),
+        ("calls made anew", kill.errors, "failed during the outage although the client repeated them"),
+    ]
+    for name, count, meaning in rows:
+        bad = name.isupper() and count
+        table.add_row(name, f"{count:,}", meaning, style="bold red" if bad else None)
+    table.add_section()
+    table.add_row("killed after", f"{kill.at_acknowledged:,}", "answered sends, with SIGKILL to all processes")
+    table.add_row("start after kill", f"{kill.restart_seconds:.2f} s", "from exec to ready, recovery included")
+    table.add_row("sends stood still", f"{kill.first_answer_seconds:.2f} s", "from the kill to the next answered send")
+    table.add_row(
+        "all in all", f"{seconds:.1f} s", f"{balance.acknowledged / seconds:,.0f} messages/s, outage included"
+    )
+    return table
+
+
+def run_demo(source: Source, messages: int, console: Console, scratch: Path | None) -> Balance:
+    """The whole demo; returns the books."""
+    root = scratch_root(scratch)
+    console.print(f"[bold]cmqd demo[/bold]: {messages:,} messages from {source.description}")
+    if len(source.bodies) < messages:
+        console.print(f"{len(source.bodies):,} different ones, gone round until there are {messages:,}")
+    console.print(f"temporary folder on {file_system(root)[0]}, every answer after an fsync")
+    with broker_folder(root) as broker:
+
+        async def run() -> tuple[Journey, float]:
+            journey = Journey(broker, source, messages, console.print)
+            return journey, await _run(journey, console)
+
+        journey, seconds = uvloop.run(run())
+    balance = journey.ledger.balance()
+    console.print(closing_table(journey, balance, seconds))
+    return balance
+
+
+def _terminate(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    """Returns the exit code; see the module."""
+    parser = argparse.ArgumentParser(prog="cmqd_bench.demo", description="Kill a broker under load; lose nothing.")
+    parser.add_argument("--input", type=Path, metavar="FILE", help="NDJSON: objects with a body, or any JSON lines")
+    parser.add_argument("--messages", type=whole(FEWEST, 10_000_000), default=20_000, help="how many (%(default)s)")
+    parser.add_argument("--scratch", type=Path, help="where to put the temporary folder; on a disk")
+    arguments = parser.parse_args()
+    console = Console(highlight=False)
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        source = json_lines(arguments.input) if arguments.input else repository_source()
+        balance = run_demo(source, arguments.messages, console, arguments.scratch)
+    except SourceError as error:
+        parser.error(str(error))
+    except (BrokerFailed, ConditionsError, DemoFailed, CmqError, TimeoutError) as error:
+        console.print(f"the demo failed: {error or type(error).__name__}", style="bold red", markup=False)
+        return BROKEN
+    except ExceptionGroup as group:
+        for error in group.exceptions:
+            console.print(f"the demo failed: {error!r}", style="bold red", markup=False)
+        return BROKEN
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return HELD if balance.holds else BROKEN
+
+
+if __name__ == "__main__":
+    sys.exit(main())

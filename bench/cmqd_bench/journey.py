@@ -1,0 +1,190 @@
+"""The demo's traffic: producers and consumers that go on while their broker is killed and started again."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from cmqd_bench.broker import Broker
+from cmqd_bench.ledger import Ledger
+from cmqd_bench.source import Source
+from cmqd_client import Client, CmqError, Message, OutcomeUnknown, Outgoing, Queue, connect
+
+QUEUE = "demo"
+NUMBER = "demo-number"
+"""The header by which a message is known."""
+PRODUCERS = 16
+CONSUMERS = 8
+SEND_BATCH = 8
+"""Every second producer sends so many at once, the others one at a time."""
+SEND_BYTES = 512 * 1024
+RECEIVE_BATCH = 32
+VISIBILITY_SECONDS = 6.0
+"""What was in flight when the broker died comes back after this: above any restart, below anybody's patience."""
+RETRIES = 8
+PAUSE_SECONDS = 0.1
+OUTAGE_SECONDS = 0.5
+"""How long the broker stays dead: time for clients to notice."""
+DRAIN_SECONDS = 90.0
+
+
+class DemoFailed(Exception):
+    """The demo could not come to its end."""
+
+
+@dataclass(slots=True)
+class Kill:
+    """What the kill did, for the closing table."""
+
+    at_acknowledged: int = 0
+    started: float = 0.0
+    """Monotonic times; 0 = not yet."""
+    ended: float = 0.0
+    restart_seconds: float = 0.0
+    first_answer_seconds: float = 0.0
+    """From the kill to the next answered send."""
+    errors: int = 0
+    """Calls that failed although the client had repeated them, and were made anew."""
+
+    def touches(self, began: float) -> bool:
+        """Whether a call that began then and ends now was under way while the broker was dead."""
+        return bool(self.started) and began < (self.ended or time.monotonic())
+
+
+class Journey:
+    """One run: the books, the kill, and who does what."""
+
+    def __init__(self, broker: Broker, source: Source, messages: int, say: Callable[[str], None]) -> None:
+        self.broker = broker
+        self.ledger = Ledger(source.body)
+        self.kill = Kill()
+        self.messages = messages
+        self._source = source
+        self._say = say
+        self._numbers: Iterator[int] = iter(range(messages))
+        self._half = asyncio.Event()
+        self._all_sent = False
+        self._empty = False
+
+    async def run(self) -> None:
+        """Send, kill half way, restart, go on until the queue is empty. Raises DemoFailed when it does not get so."""
+        ready = await self.broker.start()
+        self._say(f"broker started (loop process {ready.pid}, storage process {ready.storage_pid})")
+        async with connect(ready.url, retries=RETRIES) as producing, connect(ready.url, retries=RETRIES) as consuming:
+            await producing.create_queue(
+                QUEUE,
+                visibility_timeout=VISIBILITY_SECONDS,
+                max_message_bytes=max(65_536, self._source.longest),
+            )
+            async with asyncio.timeout(DRAIN_SECONDS + self.messages / 500), asyncio.TaskGroup() as tasks:
+                consumers = [tasks.create_task(self._consume(consuming.queue(QUEUE))) for _ in range(CONSUMERS)]
+                killer = tasks.create_task(self._kill_half_way())
+                async with asyncio.TaskGroup() as producers:
+                    for index in range(PRODUCERS):
+                        batch = SEND_BATCH if index % 2 else 1
+                        producers.create_task(self._produce(producing.queue(QUEUE), batch))
+                self._half.set()
+                await killer
+                self._all_sent = True
+                await self._wait_empty(producing)
+                self._empty = True
+                await asyncio.gather(*consumers)
+
+    # ------------------------------------------------------------------ producers
+
+    def _next_numbers(self, most: int) -> list[int]:
+        numbers: list[int] = []
+        size = 0
+        for number in self._numbers:
+            numbers.append(number)
+            size += len(self._source.body(number))
+            # The next body is as long as the longest at worst.
+            if len(numbers) == most or size + self._source.longest > SEND_BYTES:
+                break
+        return numbers
+
+    async def _produce(self, queue: Queue, batch: int) -> None:
+        while numbers := self._next_numbers(batch):
+            self.ledger.attempt(numbers)
+            ids = await self._send(queue, numbers)
+            self.ledger.acknowledge(numbers, ids)
+            kill = self.kill
+            if kill.ended and not kill.first_answer_seconds:
+                kill.first_answer_seconds = time.monotonic() - kill.started
+            if self.ledger.acknowledged >= self.messages // 2:
+                self._half.set()
+
+    async def _send(self, queue: Queue, numbers: list[int]) -> list[str]:
+        outgoing = [Outgoing(self._source.body(number), headers={NUMBER: str(number)}) for number in numbers]
+        while True:
+            try:
+                if len(outgoing) == 1:
+                    sent = await queue.send(outgoing[0].body, headers=outgoing[0].headers)
+                    return [sent.id]
+                return [*(await queue.send_batch(outgoing)).ids]
+            except CmqError as error:
+                # The client has repeated it already; made anew it may be stored twice, and the books will tell.
+                await self._pause(error)
+
+    async def _pause(self, error: CmqError) -> None:
+        if not error.retryable and not isinstance(error, OutcomeUnknown):
+            raise error
+        self.kill.errors += 1
+        await asyncio.sleep(error.retry_after or PAUSE_SECONDS)
+
+    # ------------------------------------------------------------------ consumers
+
+    async def _consume(self, queue: Queue) -> None:
+        while not self._empty:
+            try:
+                messages = await queue.receive(RECEIVE_BATCH, wait=0.5)
+                if messages:
+                    for message in messages:
+                        number = message.headers.get(NUMBER, "")
+                        self.ledger.receive(message.id, int(number) if number.isdigit() else None, message.body)
+                    await self._delete(queue, messages)
+            except CmqError as error:
+                await self._pause(error)
+
+    async def _delete(self, queue: Queue, messages: list[Message]) -> None:
+        began = time.monotonic()
+        result = await queue.delete_batch(messages)
+        done = set(result.done)
+        self.ledger.delete(
+            (message.id for message in messages if message.receipt_handle in done),
+            sure=not self.kill.touches(began),
+        )
+
+    async def _wait_empty(self, client: Client) -> None:
+        deadline = time.monotonic() + DRAIN_SECONDS
+        queue = client.queue(QUEUE)
+        while True:
+            info = await queue.attributes()
+            left = info.active + info.in_flight + info.delayed
+            if not left:
+                return
+            if time.monotonic() > deadline:
+                raise DemoFailed(f"{left} messages are still in the queue after {DRAIN_SECONDS:.0f} s")
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    # ------------------------------------------------------------------ the kill
+
+    async def _kill_half_way(self) -> None:
+        await self._half.wait()
+        kill, pids = self.kill, self.broker.pids
+        kill.at_acknowledged = self.ledger.acknowledged
+        kill.started = time.monotonic()
+        self.broker.kill()
+        self._say(
+            f"SIGKILL to processes {', '.join(map(str, pids))} after {kill.at_acknowledged:,} answered sends, "
+            "under full load"
+        )
+        await asyncio.sleep(OUTAGE_SECONDS)
+        restarting = time.monotonic()
+        ready = await self.broker.start()
+        kill.ended = time.monotonic()
+        kill.restart_seconds = kill.ended - restarting
+        self._say(
+            f"broker started again on the same folder and port (loop process {ready.pid}, storage process "
+            f"{ready.storage_pid}); recovery and start took {kill.restart_seconds:.2f} s"
+        )

@@ -1,0 +1,133 @@
+"""What was sent, answered, received and deleted, and whether it adds up. Pure: the demo's proof.
+
+A message is known by its *number* (a header that the producer sets) and by the *id* that the broker's answer gave it.
+The rules that must hold, whatever was killed in between:
+
+- every id that was answered to a producer is received, with exactly the body that was sent: else it is **lost**;
+- nothing is received that nobody sent, and no body is changed: else it is **foreign**;
+- an id whose delete was answered is never received again: else the delete was **undone**.
+
+Two things may happen under "at least once" and are counted: an id that is received twice (its first answer or its
+delete went down with the broker, so its lease ran out), and a number that was stored twice (its send went out, its
+answer was lost, and the producer gave up repeating the numbered send and made a new one).
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """The state of the books."""
+
+    acknowledged: int
+    """Sends that were answered."""
+    received: int
+    """Distinct numbers received."""
+    deliveries: int
+    deleted: int
+    """Distinct ids whose delete was answered."""
+    lost: int
+    foreign: int
+    undone: int
+    redelivered: int
+    """Deliveries of an id beyond its first."""
+    stored_twice: int
+    """Numbers under more than one id."""
+    unanswered: int
+    """Received although no answer to their send ever arrived: stored, answer lost."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether no promise was broken."""
+        return not (self.lost or self.foreign or self.undone)
+
+
+class Ledger:
+    """The books of one run."""
+
+    def __init__(self, body: Callable[[int], bytes]) -> None:
+        self._body = body
+        self._attempted: set[int] = set()
+        self._acknowledged: dict[str, int] = {}
+        """id -> number"""
+        self._answered_numbers: set[int] = set()
+        self._received: dict[str, int] = {}
+        """id -> number of deliveries"""
+        self._ids: dict[int, set[str]] = {}
+        """number -> ids received"""
+        self._deleted: set[str] = set()
+        self._unsure: set[str] = set()
+        self.deliveries = 0
+        self.foreign = 0
+        self.undone = 0
+
+    @property
+    def acknowledged(self) -> int:
+        """Sends answered so far."""
+        return len(self._acknowledged)
+
+    @property
+    def received(self) -> int:
+        """Distinct numbers received so far."""
+        return len(self._ids)
+
+    @property
+    def deleted(self) -> int:
+        """Distinct ids whose delete was answered so far."""
+        return len(self._deleted)
+
+    @property
+    def outstanding(self) -> int:
+        """Answered sends that nobody has received yet."""
+        return sum(1 for message_id in self._acknowledged if message_id not in self._received)
+
+    def attempt(self, numbers: Iterable[int]) -> None:
+        """A send of these is about to leave."""
+        self._attempted.update(numbers)
+
+    def acknowledge(self, numbers: Iterable[int], ids: Iterable[str]) -> None:
+        """The send of these was answered."""
+        for number, message_id in zip(numbers, ids, strict=True):
+            self._acknowledged[message_id] = number
+            self._answered_numbers.add(number)
+
+    def receive(self, message_id: str, number: int | None, body: bytes) -> None:
+        """A message was received."""
+        self.deliveries += 1
+        if number is None or number not in self._attempted or body != self._body(number):
+            self.foreign += 1
+            return
+        if message_id in self._deleted and message_id not in self._unsure:
+            self.undone += 1
+        self._received[message_id] = self._received.get(message_id, 0) + 1
+        self._ids.setdefault(number, set()).add(message_id)
+
+    def delete(self, message_ids: Iterable[str], *, sure: bool = True) -> None:
+        """The delete of these was answered. Not ``sure``: it was repeated over the kill, and an answer to a repeat may
+        mean that the lease had run out instead.
+        """
+        for message_id in message_ids:
+            self._deleted.add(message_id)
+            if not sure:
+                self._unsure.add(message_id)
+
+    def balance(self) -> Balance:
+        """The books as they stand."""
+        lost = sum(
+            1
+            for message_id, number in self._acknowledged.items()
+            if message_id not in self._received or message_id not in self._ids.get(number, ())
+        )
+        return Balance(
+            acknowledged=len(self._acknowledged),
+            received=len(self._ids),
+            deliveries=self.deliveries,
+            deleted=len(self._deleted),
+            lost=lost,
+            foreign=self.foreign,
+            undone=self.undone,
+            redelivered=sum(count - 1 for count in self._received.values()),
+            stored_twice=sum(1 for ids in self._ids.values() if len(ids) > 1),
+            unanswered=sum(1 for number in self._ids if number not in self._answered_numbers),
+        )

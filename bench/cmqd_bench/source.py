@@ -1,0 +1,132 @@
+"""Real input for the demo: a repository's history, a file of JSON lines, or source files; as message bodies."""
+
+import json
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from cmqd_bench.options import MAX_BATCH_BYTES
+
+RECORD, FIELD = "\x1e", "\x1f"
+"""ASCII's own separators: they do not occur in subjects."""
+GIT_SECONDS = 30.0
+MOST_COMMITS = 20_000
+SOURCE_SUFFIXES = frozenset({".py", ".md", ".toml"})
+SKIPPED_FOLDERS = frozenset({".git", ".venv", "node_modules", "__pycache__"})
+
+
+class SourceError(Exception):
+    """The input cannot be used; the text names file and line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Bodies to send, gone round as often as needed."""
+
+    description: str
+    bodies: Sequence[bytes]
+
+    def __post_init__(self) -> None:
+        if not self.bodies:
+            raise SourceError(f"{self.description}: there is nothing in it")
+        for number, body in enumerate(self.bodies, 1):
+            if not 1 <= len(body) <= MAX_BATCH_BYTES:
+                raise SourceError(
+                    f"{self.description}: message {number} has {len(body)} bytes; 1 to {MAX_BATCH_BYTES} are allowed"
+                )
+
+    def body(self, number: int) -> bytes:
+        """The body of message ``number``, from 0."""
+        return self.bodies[number % len(self.bodies)]
+
+    @property
+    def longest(self) -> int:
+        """Bytes of the longest body."""
+        return max(map(len, self.bodies))
+
+
+def parse_history(text: str) -> Iterator[Mapping[str, str]]:
+    """One entry for each file changed in each commit, of ``git log --name-status`` with our separators."""
+    for record in text.split(RECORD)[1:]:
+        head, _, changes = record.partition("\n")
+        commit, author, date, subject = head.split(FIELD)
+        for change in filter(None, changes.splitlines()):
+            kind, _, path = change.partition("\t")
+            yield {
+                "commit": commit,
+                "author": author,
+                "date": date,
+                "subject": subject,
+                "change": kind,
+                "path": path,
+            }
+
+
+def history(folder: Path) -> Source | None:
+    """The history of the repository that holds ``folder``; None if there is none (no git, no repository, no commit)."""
+    command = ["git", "-C", str(folder), "-c", "core.quotePath=false", "log", f"--max-count={MOST_COMMITS}"]
+    command += ["--no-renames", "--name-status", "--date=iso-strict"]
+    command += [f"--pretty=format:{RECORD}%H{FIELD}%an{FIELD}%ad{FIELD}%s"]
+    try:
+        log = subprocess.run(command, capture_output=True, timeout=GIT_SECONDS, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    bodies = [json.dumps(entry, ensure_ascii=False).encode() for entry in parse_history(log.decode(errors="replace"))]
+    return Source("the git history, one message for each file changed in each commit", bodies) if bodies else None
+
+
+def source_lines(folder: Path) -> Source:
+    """The lines of the source files in ``folder``."""
+    files = sorted(
+        file
+        for file in folder.rglob("*")
+        if file.suffix in SOURCE_SUFFIXES
+        and file.is_file()
+        and SKIPPED_FOLDERS.isdisjoint(file.relative_to(folder).parts)
+    )
+    bodies = [
+        json.dumps({"file": str(file.relative_to(folder)), "line": number, "text": line}, ensure_ascii=False).encode()
+        for file in files
+        for number, line in enumerate(file.read_text(errors="replace").splitlines(), 1)
+    ]
+    return Source("the source files, one message for each line", bodies)
+
+
+def body_of_line(line: str, where: str) -> bytes:
+    """The body that a line of JSON stands for: its ``body`` (text as it is, anything else as JSON), or the line itself.
+
+    Raises SourceError, naming ``where``, for what is not JSON.
+    """
+    try:
+        value: Any = json.loads(line)
+    except ValueError as error:
+        raise SourceError(f"{where} is not JSON: {error}") from None
+    if isinstance(value, dict) and "body" in value:
+        body = cast("dict[str, Any]", value)["body"]
+        if isinstance(body, str):
+            return body.encode()
+        return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+    return line.encode()
+
+
+def json_lines(file: Path) -> Source:
+    """The messages of an NDJSON file; blank lines are skipped. Raises SourceError."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SourceError(f"{file} cannot be read: {error}") from error
+    bodies = [
+        body_of_line(line, f"line {number} of {file}")
+        # Not splitlines(): JSON may hold the other line separators of Unicode.
+        for number, line in enumerate(text.split("\n"), 1)
+        if line.strip()
+    ]
+    return Source(str(file), bodies)
+
+
+def repository_source() -> Source:
+    """What the demo streams when it is told nothing: this repository's history, else its source files."""
+    folder = Path(__file__).resolve().parents[2]
+    return history(folder) or source_lines(folder)
