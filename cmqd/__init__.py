@@ -1,1 +1,5 @@
 """The server of cmqd."""
+
+__all__ = ["__version__"]
+
+__version__ = "0.1.0"

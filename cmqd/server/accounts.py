@@ -1,0 +1,316 @@
+"""Accounts and their key pairs, and the key of the receipt-handle permutation: all that is secret.
+
+They live outside the log, in a file of their own that only the server's user can read, because segments of the log are
+handed to analysts and object stores. The account ``admin`` manages all accounts; any other manages its own keys.
+
+Rules:
+
+- A change is on disk before it is answered and before it has effect; a change that failed to be written did not
+  happen. Changes are written one after the other, off the loop.
+- An account always keeps one enabled root key: neither disabling nor deleting takes the last one.
+- A change must not be cancelled half way (the file would have it, the memory not): run it in a task of its own.
+- A key that is disabled or deleted authenticates nobody from then on; whoever is connected with it is disconnected by
+  the caller (``on_revoked``).
+"""
+
+import asyncio
+import re
+import secrets
+import string
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cmqd.core.errors import DomainError, InvalidArgument
+from cmqd.storage.accounts_file import read_private, write_private
+
+ADMIN = "admin"
+FILE_NAME = "accounts.json"
+CONTEXT_FILE_NAME = "admin.context.toml"
+FORMAT_VERSION = 1
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+_ID_ALPHABET = string.ascii_letters + string.digits
+_MAX_KEYS = 100
+"""Keys of one account: rotation needs two; a bound keeps the file, which is written whole, small."""
+_MAX_ACCOUNTS = 10_000
+
+
+class AccountExists(DomainError):
+    """An account of that name, or one that differs only in case, is there already."""
+
+    def __init__(self, account: str) -> None:
+        super().__init__(f"account {account!r} already exists", account=account)
+
+
+class AccountNotFound(DomainError):
+    """There is no account of that name."""
+
+    def __init__(self, account: str) -> None:
+        super().__init__(f"account {account!r} does not exist", account=account)
+
+
+class KeyNotFound(DomainError):
+    """The account has no key of that id."""
+
+    def __init__(self, account: str, secret_id: str) -> None:
+        super().__init__(f"account {account!r} has no key {secret_id!r}", account=account, secret_id=secret_id)
+
+
+class LastKey(DomainError):
+    """An account keeps at least one enabled root key."""
+
+    def __init__(self, account: str, secret_id: str) -> None:
+        super().__init__(
+            f"{secret_id!r} is the last enabled key of account {account!r}; create another one first",
+            account=account,
+            secret_id=secret_id,
+        )
+
+
+class PermissionDenied(DomainError):
+    """The account may not do this."""
+
+
+class AccountsFileError(Exception):
+    """The accounts file cannot be used as it is; the server does not start rather than forget its keys."""
+
+
+class Key(msgspec.Struct, frozen=True, kw_only=True):
+    """One key pair."""
+
+    secret_id: str
+    secret_key: str
+    account: str
+    created_ms: int
+    enabled: bool = True
+
+    def __repr__(self) -> str:
+        """Without the secret, which must not reach a log by accident."""
+        return f"<Key {self.secret_id} of {self.account}{'' if self.enabled else ', disabled'}>"
+
+
+class _Document(msgspec.Struct, frozen=True, kw_only=True):
+    """The file's content."""
+
+    version: int
+    handle_key: tuple[int, int, int, int]
+    accounts: dict[str, int]
+    """Creation time in ms by name."""
+    keys: list[Key]
+
+
+class Accounts:
+    """Who may connect; see the module.
+
+    Invariants: every key belongs to an account that exists; every account has an enabled key.
+    """
+
+    def __init__(self, document: _Document, write: Callable[[bytes], Awaitable[None]]) -> None:
+        self._write = write
+        self._lock = asyncio.Lock()
+        self._install(document)
+        self.on_revoked: Callable[[str], None] = lambda secret_id: None
+        """Told the id of a key that no longer authenticates."""
+
+    @property
+    def handle_key(self) -> tuple[int, int, int, int]:
+        """The key of the receipt-handle permutation."""
+        return self._document.handle_key
+
+    def find_key(self, secret_id: str) -> Key | None:
+        """The enabled key of that id."""
+        key = self._keys.get(secret_id)
+        return key if key is not None and key.enabled else None
+
+    def first_key(self, account: str) -> Key:
+        """The oldest enabled key of an account."""
+        return next(key for key in self._document.keys if key.account == account and key.enabled)
+
+    def list_accounts(self, caller: str) -> list[str]:
+        """All accounts, by name; ``admin`` only.
+
+        Raises:
+            PermissionDenied: the caller is not ``admin``.
+        """
+        self._must_be_admin(caller, "list accounts")
+        return sorted(self._document.accounts)
+
+    def list_keys(self, caller: str, account: str | None) -> list[Key]:
+        """The keys of the caller's own or, for ``admin``, another account.
+
+        Raises:
+            PermissionDenied, AccountNotFound: nothing to show.
+        """
+        account = self._own_or_managed(caller, account)
+        return [key for key in self._document.keys if key.account == account]
+
+    async def create_account(self, caller: str, account: str, now_ms: int) -> Key:
+        """A new account with its first key.
+
+        Raises:
+            PermissionDenied, InvalidArgument, AccountExists: nothing was changed.
+        """
+        self._must_be_admin(caller, "create accounts")
+        if _NAME.fullmatch(account) is None:
+            raise InvalidArgument("account", account, "1 to 64 ASCII letters, digits, '-' or '_'")
+        async with self._lock:
+            document = self._document
+            if account.lower() in {name.lower() for name in document.accounts}:
+                raise AccountExists(account)
+            if len(document.accounts) >= _MAX_ACCOUNTS:
+                raise InvalidArgument("account", account, f"one of at most {_MAX_ACCOUNTS} accounts")
+            key = _new_key(account, now_ms)
+            await self._change(document, accounts={**document.accounts, account: now_ms}, keys=[*document.keys, key])
+            return key
+
+    async def create_key(self, caller: str, account: str | None, now_ms: int) -> Key:
+        """One more key for an account.
+
+        Raises:
+            PermissionDenied, AccountNotFound, InvalidArgument: nothing was changed.
+        """
+        async with self._lock:
+            account = self._own_or_managed(caller, account)
+            document = self._document
+            if sum(key.account == account for key in document.keys) >= _MAX_KEYS:
+                raise InvalidArgument("account", account, f"an account of at most {_MAX_KEYS} keys; delete some first")
+            key = _new_key(account, now_ms)
+            await self._change(document, keys=[*document.keys, key])
+            return key
+
+    async def set_key_enabled(self, caller: str, account: str | None, secret_id: str, enabled: bool) -> None:
+        """Switch a key on or off; a key that already is as wanted stays so.
+
+        Raises:
+            PermissionDenied, AccountNotFound, KeyNotFound, LastKey: nothing was changed.
+        """
+        async with self._lock:
+            account = self._own_or_managed(caller, account)
+            key = self._key_of(account, secret_id)
+            if not enabled:
+                self._keep_one_other(key)
+            document = self._document
+            changed = msgspec.structs.replace(key, enabled=enabled)
+            await self._change(document, keys=[changed if each is key else each for each in document.keys])
+        if not enabled:
+            self.on_revoked(secret_id)
+
+    async def delete_key(self, caller: str, account: str | None, secret_id: str) -> None:
+        """Forget a key for ever.
+
+        Raises:
+            PermissionDenied, AccountNotFound, KeyNotFound, LastKey: nothing was changed.
+        """
+        async with self._lock:
+            account = self._own_or_managed(caller, account)
+            key = self._key_of(account, secret_id)
+            self._keep_one_other(key)
+            document = self._document
+            await self._change(document, keys=[each for each in document.keys if each is not key])
+        self.on_revoked(secret_id)
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if an invariant is broken."""
+        assert {key.account for key in self._document.keys if key.enabled} == set(self._document.accounts)
+        assert len(self._keys) == len(self._document.keys)
+
+    def _must_be_admin(self, caller: str, what: str) -> None:
+        if caller != ADMIN:
+            raise PermissionDenied(f"only account {ADMIN!r} may {what}; this is {caller!r}", account=caller)
+
+    def _own_or_managed(self, caller: str, account: str | None) -> str:
+        if account is None or account == caller:
+            return caller
+        self._must_be_admin(caller, "manage the keys of other accounts")
+        if account not in self._document.accounts:
+            raise AccountNotFound(account)
+        return account
+
+    def _key_of(self, account: str, secret_id: str) -> Key:
+        key = self._keys.get(secret_id)
+        if key is None or key.account != account:
+            raise KeyNotFound(account, secret_id)
+        return key
+
+    def _keep_one_other(self, leaving: Key) -> None:
+        others = (key for key in self._document.keys if key.account == leaving.account and key is not leaving)
+        if not any(key.enabled for key in others):
+            raise LastKey(leaving.account, leaving.secret_id)
+
+    async def _change(self, document: _Document, **changes: Any) -> None:
+        changed = msgspec.structs.replace(document, **changes)
+        await self._write(_encode(changed))
+        self._install(changed)
+
+    def _install(self, document: _Document) -> None:
+        self._document = document
+        self._keys: Mapping[str, Key] = {key.secret_id: key for key in document.keys}
+
+
+def open_accounts(folder: Path, now_ms: int) -> tuple[Accounts, bool]:
+    """The accounts of a data folder; at the first start, the account ``admin`` with its first key.
+
+    Returns whether they are new.
+
+    Raises:
+        AccountsFileError: the file is damaged or of a newer version.
+        OSError: it cannot be read or written.
+    """
+    path = folder / FILE_NAME
+    content = read_private(path)
+    if content is None:
+        document = _Document(
+            version=FORMAT_VERSION,
+            handle_key=(secrets.randbits(64), secrets.randbits(64), secrets.randbits(64), secrets.randbits(64)),
+            accounts={ADMIN: now_ms},
+            keys=[_new_key(ADMIN, now_ms)],
+        )
+        write_private(path, _encode(document))
+    else:
+        document = _decode(path, content)
+
+    async def write(changed: bytes) -> None:
+        await asyncio.to_thread(write_private, path, changed)
+
+    return Accounts(document, write), content is None
+
+
+def write_context(folder: Path, key: Key, host: str, port: int, *, tls: bool) -> Path:
+    """Write the file by which the command line finds this broker and may administer it; returns its path."""
+    path = folder / CONTEXT_FILE_NAME
+    reachable = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
+    address = f"[{reachable}]" if ":" in reachable else reachable
+    url = f"cmq://{key.secret_id}:{key.secret_key}@{address}:{port}{'?tls=1' if tls else ''}"
+    text = f'current = "{key.account}"\n\n[contexts.{key.account}]\nurl = "{url}"\n'
+    if read_private(path) != text.encode():
+        write_private(path, text.encode())
+    return path
+
+
+def _new_key(account: str, now_ms: int) -> Key:
+    return Key(
+        secret_id="AKID" + "".join(secrets.choice(_ID_ALPHABET) for _ in range(32)),
+        secret_key=secrets.token_urlsafe(32),
+        account=account,
+        created_ms=now_ms,
+    )
+
+
+def _encode(document: _Document) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+
+
+def _decode(path: Path, content: bytes) -> _Document:
+    class Version(msgspec.Struct):
+        version: int
+
+    try:
+        found = msgspec.json.decode(content, type=Version).version
+        if found > FORMAT_VERSION:
+            raise AccountsFileError(f"{path} has version {found}; this server knows up to {FORMAT_VERSION}: upgrade it")
+        return msgspec.json.decode(content, type=_Document)
+    except msgspec.MsgspecError as error:
+        raise AccountsFileError(f"{path} is damaged ({error}); restore it from a copy") from error

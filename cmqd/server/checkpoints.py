@@ -1,0 +1,165 @@
+"""Writing the index down when the storage asks for it, and letting go of segments in which nothing lives.
+
+Both work in slices between which the sockets are served: a checkpoint of a large broker is megabytes of bitmaps. The
+rooms below know their part only: the core its index, the storage its files; here they meet.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+from cmqd.server.logs import get_logger
+from cmqd.storage.log import Log, SealedSegment
+from cmqd_segment.checkpoint import AnyPart
+
+SLICE_S = 0.002
+
+RECLAIM_EVERY_S = 5.0
+"""How often segments are looked at: disk space comes back within seconds, and a look costs microseconds a segment."""
+
+BUSY_PAUSE_S = 0.005
+"""How long a checkpoint waits while the storage is behind, so that it does not push sends into refusal."""
+
+_log = get_logger()
+
+
+class Checkpoints:
+    """One checkpoint at a time, and reclamation behind it; see the module."""
+
+    def __init__(
+        self,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        log: Log,
+        begin: Callable[[], Iterator[AnyPart]],
+        live_in: Callable[[int, int, int], int],
+        is_behind: Callable[[], bool],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        """Stand ready.
+
+        Args:
+            begin: the parts of a checkpoint, each true at the moment in which it is taken.
+            live_in: how many messages of a queue are live between two positions.
+            is_behind: the storage has more to write than it should.
+            spawn: run what waits for the storage by itself.
+        """
+        self._loop = loop
+        self._log = log
+        self._begin = begin
+        self._live_in = live_in
+        self._is_behind = is_behind
+        self._spawn = spawn
+        self._parts: Iterator[AnyPart] | None = None
+        self._wanted_again = False
+        self._finished: asyncio.Future[None] | None = None
+        self._dropping: set[int] = set()
+        self._looking: Iterator[None] | None = None
+        self._reclaim_timer: asyncio.TimerHandle | None = None
+        self._stopped = False
+
+    def __repr__(self) -> str:
+        return f"<Checkpoints writing={self._parts is not None} dropping={sorted(self._dropping)}>"
+
+    def want(self) -> None:
+        """Write a checkpoint; one that is asked for while another is written follows it."""
+        if self._stopped:
+            return
+        if self._parts is not None:
+            self._wanted_again = True
+            return
+        self._parts = self._begin()
+        self._loop.call_soon(self._write_slice)
+
+    def is_on_disk(self, header_lsn: int) -> None:
+        """The storage has read the checkpoint back and listed it."""
+        _log.debug("checkpoint_written", lsn=header_lsn)
+        self.reclaim()
+
+    async def write_final(self) -> None:
+        """Write one last checkpoint and no other after it; returns when its last part is handed to the storage."""
+        self._stopped = True
+        self._wanted_again = False
+        if self._reclaim_timer is not None:
+            self._reclaim_timer.cancel()
+        if self._parts is not None:
+            self._finished = self._loop.create_future()
+            await self._finished
+        self._parts = self._begin()
+        self._finished = self._loop.create_future()
+        self._loop.call_soon(self._write_slice)
+        await self._finished
+
+    def stop(self) -> None:
+        """Begin nothing more and go on with nothing."""
+        self._stopped = True
+        self._parts = None
+        self._looking = None
+        if self._reclaim_timer is not None:
+            self._reclaim_timer.cancel()
+
+    def reclaim(self) -> None:
+        """Look through the sealed segments now, and every few seconds from now on."""
+        if self._stopped:
+            return
+        if self._reclaim_timer is not None:
+            self._reclaim_timer.cancel()
+        self._reclaim_timer = self._loop.call_later(RECLAIM_EVERY_S, self.reclaim)
+        if self._looking is None:
+            self._looking = self._look_through_segments()
+            self._look_slice()
+
+    def _write_slice(self) -> None:
+        parts = self._parts
+        if parts is None:
+            return
+        if self._is_behind():
+            self._loop.call_later(BUSY_PAUSE_S, self._write_slice)
+            return
+        stop_at = time.perf_counter() + SLICE_S
+        for part in parts:
+            self._log.write_checkpoint(part)
+            if time.perf_counter() >= stop_at:
+                self._loop.call_soon(self._write_slice)
+                return
+        self._parts = None
+        if self._finished is not None:
+            self._finished.set_result(None)
+            self._finished = None
+        elif self._wanted_again:
+            self._wanted_again = False
+            self.want()
+
+    def _look_slice(self) -> None:
+        looking = self._looking
+        if looking is None:
+            return
+        stop_at = time.perf_counter() + SLICE_S
+        for _ in looking:
+            if time.perf_counter() >= stop_at:
+                self._loop.call_soon(self._look_slice)
+                return
+        self._looking = None
+
+    def _look_through_segments(self) -> Iterator[None]:
+        """Drop what is dead; yields after each question to the core."""
+        for segment in self._log.sealed_segments():
+            # Its deletes would be forgotten, were it dropped before every checkpoint that is kept knows them.
+            if segment.last_lsn > self._log.droppable_lsn or segment.number in self._dropping:
+                continue
+            for queue_id, first, stop in segment.queues:
+                live = self._live_in(queue_id, first, stop)
+                yield
+                if live:
+                    break
+            else:
+                self._dropping.add(segment.number)
+                self._spawn(self._drop(segment))
+
+    async def _drop(self, segment: SealedSegment) -> None:
+        try:
+            if await self._log.drop_segments([segment.number]):
+                _log.info("segment_dropped", segment=segment.number, last_lsn=segment.last_lsn, bytes=segment.bytes)
+        finally:
+            self._dropping.discard(segment.number)

@@ -1,0 +1,479 @@
+"""One client's connection: the asyncio shell around the protocol's ``ServerConnection``.
+
+Rules:
+
+- Nothing is decided here. Bytes go to the protocol object, its requests to the dispatcher, replies come back through
+  ``answer`` and are encoded and written once at the end of the wake-up (``flush``).
+- A reply with messages is encoded only in the moment in which the socket takes it. If the client is gone by then, or
+  has given the request up, its messages go back to their queue at once, as if they had not been received.
+- A client that does not read (the socket's buffer is over its mark) is not read from. If that lasts, what it waits for
+  is taken off the queues' lines and kept here, so that it holds no messages that others could have. If it lasts for two
+  heartbeats, or the buffer passes the hard limit, the connection is closed.
+- An idle connection costs no task, no timer and no queue; containers are made when they are needed.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol, cast
+
+from cmqd.server.logs import get_logger
+from cmqd.server.statistics import Counters
+from cmqd.server.wakeup import WakeUp
+from cmqd_protocol.connection import ServerConnection
+from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.events import Authenticated, ConnectionEnded, RequestRefused
+from cmqd_protocol.messages import AnyReply, Cancel, MessagesReceived, Reply, Request, error
+from cmqd_protocol.messages import ReceivedMessage as WireReceivedMessage
+
+_log = get_logger()
+
+_EVENTS: Final = frozenset({Authenticated, Cancel, RequestRefused, ConnectionEnded})
+"""What comes from the protocol object besides requests."""
+
+RECEIVES_PER_WRITE: Final = 16
+"""Replies with messages (up to 1 MiB each) that are encoded before the socket is asked whether it takes more."""
+
+SLOW_AFTER_MS: Final = 200
+"""A socket's buffer that a living client does not empty for so long belongs to a slow one; before that, a few large
+replies at once are no reason to lose a place in the line."""
+
+CLOSE_WITHIN_MS: Final = 5_000
+"""How long a closing connection may take to send its last bytes."""
+
+DEFAULT_PATIENCE_MS: Final = 60_000
+"""How long a slow reader is borne with when there are no heartbeats."""
+
+
+class Requests(Protocol):
+    """What a connection asks of the dispatcher."""
+
+    def dispatch(self, client: "Connection", request: Request) -> None:
+        """Have it answered."""
+        ...
+
+    def cancel(self, client: "Connection", request_id: int) -> bool:
+        """Give up a waiting request."""
+        ...
+
+    def forget(self, client: "Connection") -> list[Request]:
+        """Let nothing wait for it any more."""
+        ...
+
+    def give_back(self, account: str, queue: str, messages: list[WireReceivedMessage]) -> None:
+        """Put messages back."""
+        ...
+
+
+class Shared:
+    """What all connections of a listener have in common."""
+
+    __slots__ = (
+        "connections",
+        "counters",
+        "make_wire",
+        "max_unread_bytes",
+        "max_unread_receives",
+        "on_authenticated",
+        "on_lost",
+        "on_made",
+        "overloaded",
+        "requests",
+        "slow",
+        "slow_reader_bytes",
+        "stalled",
+        "time_ms",
+        "wakeup",
+    )
+
+    def __init__(
+        self,
+        *,
+        requests: Requests,
+        wakeup: WakeUp,
+        counters: Counters,
+        make_wire: Callable[[int], ServerConnection],
+        on_made: Callable[["Connection"], None],
+        on_authenticated: Callable[["Connection"], None],
+        on_lost: Callable[["Connection"], None],
+        time_ms: int,
+        slow_reader_bytes: int,
+        max_unread_bytes: int,
+        max_unread_receives: int,
+    ) -> None:
+        """Args: ``make_wire`` makes the protocol object of a connection that begins at the time given."""
+        self.requests = requests
+        self.wakeup = wakeup
+        self.counters = counters
+        self.make_wire = make_wire
+        self.on_made = on_made
+        self.on_authenticated = on_authenticated
+        self.on_lost = on_lost
+        self.slow_reader_bytes = slow_reader_bytes
+        self.max_unread_bytes = max_unread_bytes
+        self.max_unread_receives = max_unread_receives
+        self.time_ms = time_ms
+        """Coarse local time, moved on by the listener every tenth of a second: nobody needs it finer."""
+        self.overloaded = False
+        """The storage is so far behind that nothing more is to be read from clients."""
+        self.stalled: list[Connection] = []
+        """Connections that are not read from because of that."""
+        self.slow: set[Connection] = set()
+        """Connections whose socket buffer is over its mark."""
+        self.connections: set[Connection] = set()
+
+
+class Connection(asyncio.Protocol):
+    """A client's connection; see the module.
+
+    Invariants: ``unread_receives`` is the number of replies with messages that are at the gate or in ``_replies``; it
+    is in ``Shared.slow`` if and only if ``_paused_ms`` is set; it is read from unless it is slow or stalled.
+    """
+
+    __slots__ = (
+        "_cancelled",
+        "_closing_ms",
+        "_dirty",
+        "_parked",
+        "_paused_ms",
+        "_replies",
+        "_shared",
+        "_stalled",
+        "_transport",
+        "_wire",
+        "account",
+        "secret_id",
+        "unread_receives",
+        "waiting",
+    )
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._wire = shared.make_wire(shared.time_ms)
+        self._transport: asyncio.Transport | None = None
+        """Set from ``connection_made`` to ``connection_lost``."""
+        self._replies: list[tuple[Reply, str | None]] = []
+        """Decided, durable and not yet encoded, with the queue that their messages came from."""
+        self._dirty = False
+        """A flush at the end of this wake-up is agreed."""
+        self._cancelled: set[int] | None = None
+        """Requests that the client gave up while their replies were on their way through the gate."""
+        self._parked: deque[Request] | None = None
+        """Requests that wait until the client has read more."""
+        self._paused_ms: int | None = None
+        """Since when the socket's buffer is over its mark."""
+        self._closing_ms: int | None = None
+        """Since when the transport is closing."""
+        self._stalled = False
+        self.account = ""
+        """Empty until it has authenticated."""
+        self.secret_id = ""
+        self.waiting: dict[int, int] | None = None
+        """Waiter ids by request id; kept by ``LongPolls``."""
+        self.unread_receives = 0
+
+    def __repr__(self) -> str:
+        return (
+            f"<Connection {self.account or 'unauthenticated'} {self._wire!r} waiting={len(self.waiting or ())} "
+            f"replies={len(self._replies)} slow={self._paused_ms is not None}>"
+        )
+
+    @property
+    def peer(self) -> str:
+        """Address of the client, for logs."""
+        transport = self._transport
+        address: object = transport.get_extra_info("peername") if transport is not None else None
+        return str(address) if address is not None else "gone"
+
+    # ------------------------------------------------------------------ the transport's calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has connected (and finished the TLS handshake, if there is one)."""
+        shared = self._shared
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(shared.slow_reader_bytes)
+        shared.on_made(self)
+        self._flush_soon()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of the client. The hot path begins here."""
+        shared = self._shared
+        wire = self._wire
+        wire.receive_data(data, shared.time_ms)
+        dispatch = shared.requests.dispatch
+        for event in wire.events():
+            if type(event) in _EVENTS:
+                self._happened(event)
+            else:
+                dispatch(self, cast("Request", event))
+        if not self.account or wire.ended is not None:
+            self._flush_soon()
+        shared.wakeup.schedule()
+        if shared.overloaded and not self._stalled:
+            self._stalled = True
+            shared.stalled.append(self)
+            self._read_or_not()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone: give back what it held and wait for nothing on its behalf."""
+        shared = self._shared
+        self._transport = None
+        self._wire.closed()
+        shared.slow.discard(self)
+        shared.on_lost(self)
+        self._let_go()
+
+    def pause_writing(self) -> None:
+        """The socket's buffer is over its mark: the client reads more slowly than it asks."""
+        self._paused_ms = self._shared.time_ms
+        self._shared.slow.add(self)
+        self._read_or_not()
+
+    def resume_writing(self) -> None:
+        """The client has read."""
+        self._paused_ms = None
+        self._shared.slow.discard(self)
+        self._read_or_not()
+        self._flush_soon()
+
+    # ------------------------------------------------------------------ replies
+
+    def answer(self, reply: Reply, queue: str | None = None) -> None:
+        """Send a reply at the end of this wake-up; with ``queue``, messages received from it, which go back to it if
+        they cannot be sent.
+        """
+        if self._transport is None or self._wire.ended is not None:
+            if queue is not None:
+                self._give_back(reply, queue)
+            return
+        self._replies.append((reply, queue))
+        if not self._dirty:
+            self._dirty = True
+            self._shared.wakeup.write_later(self)
+        if self.unread_receives > self._shared.max_unread_receives and self._paused_ms is not None:
+            self._park_waiting()
+
+    def park(self, request: Request) -> None:
+        """Take a request up again when the client has read what it was sent."""
+        if self._parked is None:
+            self._parked = deque()
+        self._parked.append(request)
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether its socket's buffer is over its mark."""
+        return self._paused_ms is not None
+
+    def flush(self) -> None:
+        """Encode and write what there is, unless the client is slow; called once per wake-up."""
+        self._dirty = False
+        transport = self._transport
+        if transport is None or self._paused_ms is not None:
+            return
+        wire = self._wire
+        if self._replies:
+            if wire.ended is not None:
+                self._let_go()
+            else:
+                self._encode_replies(transport)
+        self._write(transport)
+        if wire.ended is not None:
+            self._close(transport)
+        elif self._parked is not None and self._paused_ms is None:
+            self._take_up_parked()
+
+    def _encode_replies(self, transport: asyncio.Transport) -> None:
+        if self._cancelled is not None:
+            self._drop_cancelled()
+        replies = self._replies
+        send = self._wire.send
+        done = large = 0
+        for reply, queue in replies:
+            done += 1
+            send(cast("AnyReply", reply))
+            if queue is not None:
+                self.unread_receives -= 1
+                large += 1
+                if large == RECEIVES_PER_WRITE:
+                    large = 0
+                    self._write(transport)
+                    if self._paused_ms is not None:
+                        break
+        del replies[:done]
+
+    def _write(self, transport: asyncio.Transport) -> None:
+        data = self._wire.data_to_send(self._shared.time_ms)
+        if not data:
+            return
+        if len(data) == 1:
+            transport.write(data[0])
+        else:
+            transport.writelines(data)
+        if self._paused_ms is not None and transport.get_write_buffer_size() > self._shared.max_unread_bytes:
+            self._close_slow(transport)
+
+    def _drop_cancelled(self) -> None:
+        """Replace the messages that a cancelled request was to get by the answer that it was cancelled."""
+        cancelled = self._cancelled
+        if cancelled is None:
+            return
+        kept: list[tuple[Reply, str | None]] = []
+        for reply, queue in self._replies:
+            if reply.request_id in cancelled:
+                cancelled.discard(reply.request_id)
+                if queue is not None:
+                    self._give_back(reply, queue)
+                    kept.append((error(reply.request_id, ErrorCode.CANCELLED, "cancelled"), None))
+                    continue
+            kept.append((reply, queue))
+        self._replies = kept
+        if not cancelled:
+            self._cancelled = None
+
+    def _give_back(self, reply: Reply, queue: str) -> None:
+        self.unread_receives -= 1
+        if isinstance(reply, MessagesReceived):
+            self._shared.requests.give_back(self.account, queue, reply.messages)
+
+    def _take_up_parked(self) -> None:
+        parked = self._parked
+        while parked and self.unread_receives < self._shared.max_unread_receives:
+            self._shared.requests.dispatch(self, parked.popleft())
+        if not parked:
+            self._parked = None
+
+    # ------------------------------------------------------------------ what happens besides requests
+
+    def _happened(self, event: object) -> None:
+        if isinstance(event, Cancel):
+            self._cancel(event.request_id)
+            return
+        self._flush_soon()
+        if isinstance(event, Authenticated):
+            self.account = event.account
+            self.secret_id = event.secret_id
+            self._shared.on_authenticated(self)
+            _log.debug("connection_authenticated", peer=self.peer, account=event.account, product=event.product)
+        elif isinstance(event, RequestRefused):
+            self._shared.counters.refusals += 1
+        elif isinstance(event, ConnectionEnded):
+            if event.code == ErrorCode.AUTHENTICATION_FAILED:
+                self._shared.counters.authentications_failed += 1
+            _log.info("connection_ended", peer=self.peer, account=self.account, code=event.name, text=event.text)
+
+    def _cancel(self, request_id: int) -> None:
+        if self._shared.requests.cancel(self, request_id):
+            return
+        for request in self._parked or ():
+            if request.request_id == request_id:
+                assert self._parked is not None
+                self._parked.remove(request)
+                self.answer(error(request_id, ErrorCode.CANCELLED, "cancelled"))
+                return
+        if self._cancelled is None:
+            self._cancelled = set()
+        self._cancelled.add(request_id)
+
+    # ------------------------------------------------------------------ time, back-pressure and the end
+
+    def visit(self) -> int | None:
+        """Do what time asks for; returns when to come again, None if the connection is gone."""
+        shared = self._shared
+        now_ms = shared.time_ms
+        transport = self._transport
+        if transport is None:
+            return None
+        if self._closing_ms is not None:
+            if now_ms - self._closing_ms >= CLOSE_WITHIN_MS:
+                transport.abort()
+                return None
+            return now_ms + CLOSE_WITHIN_MS
+        wire = self._wire
+        if self._stalled or self._paused_ms is not None:
+            # Its silence is this side's doing.
+            wire.receive_data(b"", now_ms)
+        wire.tick(now_ms)
+        for event in wire.events():
+            self._happened(event)
+        self._flush_soon()
+        due_ms = wire.next_deadline_ms()
+        return now_ms + CLOSE_WITHIN_MS if due_ms is None else due_ms
+
+    def check_slow(self) -> None:
+        """Called a few times a second while it is slow: take its waiting requests off the lines, or give it up."""
+        transport = self._transport
+        since_ms = self._paused_ms
+        if transport is None or since_ms is None:
+            return
+        slow_ms = self._shared.time_ms - since_ms
+        if slow_ms >= (2 * self._wire.heartbeat_ms or DEFAULT_PATIENCE_MS):
+            self._close_slow(transport)
+        elif slow_ms >= SLOW_AFTER_MS:
+            self._park_waiting()
+
+    def go_on(self) -> None:
+        """The storage has caught up: read from it again."""
+        self._stalled = False
+        self._read_or_not()
+
+    def end(self, code: ErrorCode, text: str) -> None:
+        """Close it, telling why, after what is already to be written."""
+        if self._transport is None:
+            return
+        if self._replies and self._paused_ms is None and self._wire.ended is None:
+            self._encode_replies(self._transport)
+        self._wire.end(code, text)
+        for event in self._wire.events():
+            self._happened(event)
+        self.flush()
+        if self._closing_ms is None:
+            self._close(self._transport)
+
+    def abort(self) -> None:
+        """Close it now, whatever is unsent."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _flush_soon(self) -> None:
+        if not self._dirty and self._transport is not None:
+            self._dirty = True
+            self._shared.wakeup.write_later(self)
+
+    def _read_or_not(self) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        wanted = not self._stalled and self._paused_ms is None
+        if wanted != transport.is_reading():
+            if wanted:
+                transport.resume_reading()
+            else:
+                transport.pause_reading()
+
+    def _park_waiting(self) -> None:
+        for request in self._shared.requests.forget(self):
+            self.park(request)
+
+    def _close_slow(self, transport: asyncio.Transport) -> None:
+        self._shared.counters.slow_readers_closed += 1
+        _log.warning(
+            "slow_reader_closed", peer=self.peer, account=self.account, unread=transport.get_write_buffer_size()
+        )
+        transport.abort()
+
+    def _close(self, transport: asyncio.Transport) -> None:
+        if self._closing_ms is None:
+            self._closing_ms = self._shared.time_ms
+            self._let_go()
+            transport.close()
+
+    def _let_go(self) -> None:
+        """Nobody will read another reply."""
+        self._shared.requests.forget(self)
+        self._parked = None
+        self._cancelled = None
+        replies = self._replies
+        self._replies = []
+        for reply, queue in replies:
+            if queue is not None:
+                self._give_back(reply, queue)

@@ -1,0 +1,249 @@
+"""Accepting connections, and the one coarse timer over all of them.
+
+A connection too many is told so and closed; a descriptor too many cannot happen, because the number of connections is
+kept below the process's limit (``connection_limit``). Should the limit be reached all the same, libuv closes a spare
+descriptor it holds, accepts and closes the newcomer, and takes the spare again, so that the loop does not spin.
+"""
+
+import asyncio
+import contextlib
+import os
+import resource
+import ssl
+import time
+from collections.abc import Callable
+from typing import Final
+
+from cmqd.server.accounts import Accounts
+from cmqd.server.connection import Connection, Requests, Shared
+from cmqd.server.logs import get_logger
+from cmqd.server.statistics import Counters
+from cmqd.server.wakeup import WakeUp
+from cmqd.server.wheel import STEP_MS, Wheel
+from cmqd.settings import Settings
+from cmqd_protocol.connection import ServerConnection
+from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.handshake import AccessKey
+from cmqd_protocol.limits import NONCE_BYTES
+
+_log = get_logger()
+
+KEPT_BACK_DESCRIPTORS: Final = 64
+"""For the pipes to the storage process, files of accounts, the listening sockets and their spare."""
+
+BACKLOG: Final = 4_096
+"""Connections that the kernel may hold until they are accepted: a reconnecting crowd after a restart."""
+
+
+def raise_descriptor_limit() -> int:
+    """Raise this process's limit of open files as far as it may; returns the limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
+
+
+def connection_limit(wanted: int, descriptors: int) -> int:
+    """How many connections to serve: as many as wanted (0 = any number) and the descriptors allow."""
+    possible = max(1, descriptors - KEPT_BACK_DESCRIPTORS)
+    return min(wanted, possible) if wanted else possible
+
+
+def tls_context(settings: Settings) -> ssl.SSLContext | None:
+    """What TLS needs, or None without it.
+
+    Raises:
+        OSError, ssl.SSLError: certificate or key cannot be used.
+    """
+    if settings.tls_certificate is None or settings.tls_key is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(settings.tls_certificate, settings.tls_key)
+    return context
+
+
+def _local_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+class Listener:
+    """The listening sockets and everybody who came through them."""
+
+    def __init__(
+        self,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        settings: Settings,
+        requests: Requests,
+        wakeup: WakeUp,
+        counters: Counters,
+        accounts: Accounts,
+        max_connections: int,
+        is_overloaded: Callable[[], bool],
+    ) -> None:
+        """``is_overloaded``: nothing more is to be read from clients for now."""
+        self._loop = loop
+        self._settings = settings
+        self._counters = counters
+        self._accounts = accounts
+        self._max_connections = max_connections
+        self._is_overloaded = is_overloaded
+        self._by_account: dict[str, int] = {}
+        self._last_connection_id = 0
+        self._server: asyncio.Server | None = None
+        self._all_lost: asyncio.Event | None = None
+        """Set, once ``close`` waits for it, when the last connection is gone."""
+        self._timer: asyncio.TimerHandle | None = None
+        now_ms = _local_ms()
+        self._wheel: Wheel[Connection] = Wheel(now_ms)
+        self._shared = Shared(
+            requests=requests,
+            wakeup=wakeup,
+            counters=counters,
+            make_wire=self._make_wire,
+            on_made=self._made,
+            on_authenticated=self._authenticated,
+            on_lost=self._lost,
+            time_ms=now_ms,
+            slow_reader_bytes=settings.slow_reader_bytes,
+            max_unread_bytes=settings.max_unread_bytes,
+            max_unread_receives=settings.max_unread_receives,
+        )
+        self.on_beat: Callable[[], None] = lambda: None
+        """Called by the coarse timer, ten times a second."""
+
+    def __repr__(self) -> str:
+        return f"<Listener connections={len(self._shared.connections)} slow={len(self._shared.slow)}>"
+
+    @property
+    def connections(self) -> int:
+        """How many there are, those not yet authenticated included."""
+        return len(self._shared.connections)
+
+    async def start(self) -> tuple[str, int]:
+        """Listen; returns the address of the first socket.
+
+        Raises:
+            OSError: the address cannot be had.
+        """
+        host, port = self._settings.listen_address
+        context = tls_context(self._settings)
+        self._server = await self._loop.create_server(
+            self.make_connection,
+            host,
+            port,
+            backlog=BACKLOG,
+            ssl=context,
+            ssl_handshake_timeout=self._settings.authentication_timeout_ms / 1000 if context is not None else None,
+            reuse_address=True,
+        )
+        self._beat()
+        bound: tuple[str, int] = self._server.sockets[0].getsockname()[:2]
+        return bound
+
+    def make_connection(self) -> Connection:
+        """The protocol for a connection that was just accepted."""
+        return Connection(self._shared)
+
+    def watch_load(self) -> None:
+        """Stall or go on with reading from clients; called at the end of each wake-up."""
+        shared = self._shared
+        overloaded = self._is_overloaded()
+        if overloaded == shared.overloaded:
+            return
+        shared.overloaded = overloaded
+        _log.warning("reading_paused" if overloaded else "reading_resumed")
+        if not overloaded:
+            stalled = shared.stalled
+            shared.stalled = []
+            for connection in stalled:
+                connection.go_on()
+
+    def revoke(self, secret_id: str) -> None:
+        """Close every connection that authenticated with this key."""
+        for connection in [each for each in self._shared.connections if each.secret_id == secret_id]:
+            connection.end(ErrorCode.AUTHENTICATION_FAILED, "the key was disabled or deleted")
+
+    def stop_accepting(self) -> None:
+        """Close the listening sockets; connections stay."""
+        if self._server is not None:
+            self._server.close()
+
+    async def close(self, code: ErrorCode, text: str, within_s: float) -> None:
+        """Tell everybody why and close; whoever has not read the last bytes in time is cut off."""
+        self.stop_accepting()
+        for connection in list(self._shared.connections):
+            connection.end(code, text)
+        if self._shared.connections:
+            self._all_lost = asyncio.Event()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._all_lost.wait(), within_s)
+        for connection in list(self._shared.connections):
+            connection.abort()
+        await asyncio.sleep(0)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _make_wire(self, time_ms: int) -> ServerConnection:
+        self._last_connection_id += 1
+        settings = self._settings
+        return ServerConnection(
+            nonce=os.urandom(NONCE_BYTES),
+            find_key=self._find_key,
+            region=settings.region,
+            connection_id=self._last_connection_id,
+            now_ms=time_ms,
+            max_frame_bytes=settings.max_frame_bytes,
+            heartbeat_ms=settings.heartbeat_ms,
+            authentication_timeout_ms=settings.authentication_timeout_ms,
+            max_outstanding=settings.max_requests_per_connection,
+        )
+
+    def _find_key(self, secret_id: str) -> AccessKey | None:
+        key = self._accounts.find_key(secret_id)
+        return None if key is None else AccessKey(account=key.account, secret_key=key.secret_key)
+
+    def _made(self, connection: Connection) -> None:
+        shared = self._shared
+        self._counters.connections_accepted += 1
+        shared.connections.add(connection)
+        if len(shared.connections) > self._max_connections:
+            self._counters.connections_refused += 1
+            connection.end(ErrorCode.TOO_MANY_CONNECTIONS, f"{self._max_connections} connections are open, the limit")
+        self._look_again(connection)
+
+    def _authenticated(self, connection: Connection) -> None:
+        account = connection.account
+        count = self._by_account.get(account, 0) + 1
+        self._by_account[account] = count
+        limit = self._settings.max_connections_per_account
+        if limit and count > limit:
+            self._counters.connections_refused += 1
+            text = f"account {account!r} has {limit} connections, its limit"
+            self._loop.call_soon(connection.end, ErrorCode.TOO_MANY_CONNECTIONS, text)
+
+    def _lost(self, connection: Connection) -> None:
+        self._shared.connections.discard(connection)
+        account = connection.account
+        if account:
+            self._by_account[account] -= 1
+            if not self._by_account[account]:
+                del self._by_account[account]
+        if self._all_lost is not None and not self._shared.connections:
+            self._all_lost.set()
+
+    def _look_again(self, connection: Connection) -> None:
+        due_ms = connection.visit()
+        if due_ms is not None:
+            self._wheel.add(connection, due_ms)
+
+    def _beat(self) -> None:
+        self._timer = self._loop.call_later(STEP_MS / 1000, self._beat)
+        shared = self._shared
+        shared.time_ms = _local_ms()
+        for connection in self._wheel.turn(shared.time_ms):
+            self._look_again(connection)
+        for connection in list(shared.slow):
+            connection.check_slow()
+        self.on_beat()

@@ -1,0 +1,45 @@
+"""What the edge counts, and the status that a server gives of itself."""
+
+import resource
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+
+class Counters(msgspec.Struct):
+    """Running totals since the start; plain numbers, so that counting costs nothing."""
+
+    requests: int = 0
+    refusals: int = 0
+    """Requests that the core or the accounts refused."""
+    busy: int = 0
+    disk_refusals: int = 0
+    sent: int = 0
+    received: int = 0
+    deleted: int = 0
+    given_back: int = 0
+    """Messages of replies that could not be handed over."""
+    damaged: int = 0
+    connections_accepted: int = 0
+    connections_refused: int = 0
+    authentications_failed: int = 0
+    slow_readers_closed: int = 0
+
+    def snapshot(self) -> dict[str, int]:
+        """The totals by name."""
+        return msgspec.structs.asdict(self)
+
+
+def rss_bytes(pid: int | str = "self") -> int:
+    """Memory in use by a process of this machine, 0 if it is gone."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        return 0
+
+
+def shown(values: dict[str, Callable[[], Any] | Any]) -> dict[str, Any]:
+    """The values by name, those given as functions asked now."""
+    return {name: value() if callable(value) else value for name, value in values.items()}

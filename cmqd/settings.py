@@ -1,0 +1,431 @@
+"""Every setting of the server in one frozen table: meaning, default, range and the reason for it.
+
+A setting has one name everywhere: ``max_connections`` in the TOML file, ``CMQD_MAX_CONNECTIONS`` in the environment,
+``--max-connections`` as a flag. A later source wins: defaults, file, environment, flags. Values are checked once, here;
+whoever receives a ``Settings`` may rely on it. Limits of the service itself, which nobody may loosen, are in
+``cmqd.core.limits``; limits of the wire are in ``cmqd_protocol``.
+"""
+
+import dataclasses
+import difflib
+import enum
+import os
+import re
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from cmqd_protocol.limits import (
+    AUTHENTICATION_TIMEOUT_MS,
+    DEFAULT_HEARTBEAT_MS,
+    DEFAULT_MAX_FRAME_BYTES,
+    MAX_HEARTBEAT_MS,
+    MAX_MAX_FRAME_BYTES,
+    MIN_HEARTBEAT_MS,
+    MIN_MAX_FRAME_BYTES,
+)
+
+_T = TypeVar("_T")
+
+ENVIRONMENT_PREFIX = "CMQD_"
+DEFAULT_PORT = 5680
+
+_KIB = 1024
+_MIB = 1024 * 1024
+
+
+class SettingError(ValueError):
+    """A setting is unknown, of the wrong type or out of range; the server does not start.
+
+    Attributes: ``name`` of the setting, ``value`` as given, ``allowed`` in words, ``source`` it came from.
+    """
+
+    def __init__(self, name: str, value: object, allowed: str, source: str) -> None:
+        super().__init__(f"{source}: {name} = {value!r} is not allowed: {allowed}")
+        self.name = name
+        self.value = value
+        self.allowed = allowed
+        self.source = source
+
+
+class Durability(enum.StrEnum):
+    """What an answered request survives."""
+
+    FSYNC = "fsync"
+    """Power loss: the commit was fsynced before the answer."""
+    OS = "os"
+    """A crash of the broker, not of the machine: the commit was handed to the operating system."""
+
+
+class LogFormat(enum.StrEnum):
+    """How log lines look."""
+
+    CONSOLE = "console"
+    JSON = "json"
+
+
+class LogLevel(enum.StrEnum):
+    """The least severe line that is written."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+def _setting(default: _T, section: str, text: str, *, low: int | None = None, high: int | None = None) -> _T:
+    """A field of ``Settings``; typed as its default so that checkers see a plain dataclass."""
+    field: Any = dataclasses.field(
+        default=default, metadata={"section": section, "text": text, "low": low, "high": high}
+    )
+    return field
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The effective settings of one server; see the module. Durations are milliseconds, sizes are bytes."""
+
+    # ------------------------------------------------------------ broker
+
+    data: Path = _setting(
+        Path("data"), "broker", "folder of everything the broker keeps; made at the first start, one broker at a time"
+    )
+    region: str = _setting("local", "broker", "name of the region that this broker serves; clients may insist on it")
+    durability: Durability = _setting(
+        Durability.FSYNC, "broker", "fsync: an answer survives power loss; os: it survives a crash of the broker only"
+    )
+    ephemeral: bool = _setting(
+        False, "broker", "keep messages in memory only; accounts and keys stay in the data folder all the same"
+    )
+    accept_loss: bool = _setting(
+        False, "broker", "start although the log is damaged: what is damaged is set aside and reported"
+    )
+
+    # ------------------------------------------------------------ network
+
+    # Loopback, so that a first start offers nothing to the network before somebody decides that it should.
+    listen: str = _setting(
+        f"127.0.0.1:{DEFAULT_PORT}", "network", "address and port; port 0 picks a free one, [::1]:5680 for IPv6"
+    )
+    tls_certificate: Path | None = _setting(
+        None, "network", "PEM file with the certificate chain; together with tls_key it turns TLS on"
+    )
+    tls_key: Path | None = _setting(None, "network", "PEM file with the private key of tls_certificate")
+    # The least that the wire allows fits every legal request and reply of messages; more leaves room for long lists.
+    max_frame_bytes: int = _setting(
+        DEFAULT_MAX_FRAME_BYTES,
+        "network",
+        "largest frame that is offered in the tune",
+        low=MIN_MAX_FRAME_BYTES,
+        high=MAX_MAX_FRAME_BYTES,
+    )
+    # Two silent periods end a connection, so a vanished peer is noticed within a minute; half a period between frames
+    # keeps usual NAT tables awake.
+    heartbeat_ms: int = _setting(
+        DEFAULT_HEARTBEAT_MS,
+        "network",
+        "offered time between heartbeats; a peer silent for two of them is gone",
+        low=MIN_HEARTBEAT_MS,
+        high=MAX_HEARTBEAT_MS,
+    )
+    authentication_timeout_ms: int = _setting(
+        AUTHENTICATION_TIMEOUT_MS,
+        "network",
+        "time from connecting to the end of authentication",
+        low=100,
+        high=AUTHENTICATION_TIMEOUT_MS,
+    )
+    ready_file: Path | None = _setting(
+        None, "network", "file that gets one JSON line (host, port, pid, ...) once the server answers; for harnesses"
+    )
+
+    # ------------------------------------------------------------ limits of use
+
+    max_connections: int = _setting(
+        0, "limits", "connections in all; 0 = as many as the descriptors of the process allow", low=0, high=10_000_000
+    )
+    max_connections_per_account: int = _setting(
+        0, "limits", "connections of one account; 0 = no limit", low=0, high=10_000_000
+    )
+    max_waiting_receives_per_account: int = _setting(
+        0, "limits", "long polls of one account that wait at once; 0 = no limit", low=0, high=100_000_000
+    )
+    max_requests_per_second_per_account: int = _setting(
+        0, "limits", "requests of one account in a second, with a burst of one second; 0 = no limit",
+        low=0, high=100_000_000,
+    )  # fmt: skip
+    # Waiting receives count too, so this is far above the pipelining that any client profits from (16 to 64).
+    max_requests_per_connection: int = _setting(
+        4_096, "limits", "unanswered requests on one connection; one more gets too_many_requests", low=1, high=1_000_000
+    )
+    max_queues_per_account: int = _setting(10_000, "limits", "queues of one account", low=1, high=1_000_000)
+    max_in_flight_per_queue: int = _setting(
+        1_000_000, "limits", "messages in flight in one queue (about 200 bytes of memory each); beyond it receives "
+        "get too_many_in_flight", low=1, high=10_000_000,
+    )  # fmt: skip
+
+    # ------------------------------------------------------------ memory
+
+    # Some 100 ms of the fastest measured writing: deep enough for one commit to run while the next one fills.
+    busy_pending_bytes: int = _setting(
+        64 * _MIB, "memory", "bytes that wait for the disk from which on new sends get busy",
+        low=64 * _KIB, high=1 << 40,
+    )  # fmt: skip
+    busy_pending_records: int = _setting(
+        65_536, "memory", "records that wait for the disk from which on new sends get busy", low=64, high=1 << 30
+    )
+    # Pausing stops deletes and heartbeats too, so it comes only well after the sends were refused.
+    pause_pending_bytes: int = _setting(
+        256 * _MIB, "memory", "bytes that wait for the disk from which on nothing more is read from clients",
+        low=64 * _KIB, high=1 << 40,
+    )  # fmt: skip
+    pause_pending_records: int = _setting(
+        262_144, "memory", "records that wait for the disk from which on nothing more is read from clients",
+        low=64, high=1 << 30,
+    )  # fmt: skip
+    # One full reply of receive fits; what a slow reader leaves beyond it waits in the queue, not in a buffer.
+    slow_reader_bytes: int = _setting(
+        _MIB, "memory", "unread bytes of one connection from which on it is read from and served no more",
+        low=4 * _KIB, high=1 << 30,
+    )  # fmt: skip
+    max_unread_bytes: int = _setting(
+        64 * _MIB, "memory", "unread bytes of one connection from which on it is closed", low=64 * _KIB, high=1 << 32
+    )
+    max_unread_receives: int = _setting(
+        64, "memory", "replies with messages that one connection may have under way (at most about 1 MiB each); "
+        "further receives wait their turn", low=1, high=4_096,
+    )  # fmt: skip
+
+    # ------------------------------------------------------------ disk
+
+    # Sealing is 120 ms of work at this size, and a folder of 10 million small messages is some 50 files.
+    segment_bytes: int = _setting(
+        128 * _MIB, "disk", "size at which a segment of the log is closed and the next one begun",
+        low=_MIB, high=1 << 34,
+    )  # fmt: skip
+    segment_age_ms: int = _setting(
+        3_600_000, "disk", "age at which a segment with anything in it is closed", low=1_000, high=30 * 86_400_000
+    )
+    # A full disk refuses deletes too, so sends must stop while there is room for them; what seals under way and the
+    # deletes of everything would take is added by the storage as it knows it.
+    min_free_bytes: int = _setting(
+        64 * _MIB, "disk", "free bytes of the disk, beside what seals and deletes need, below which sends are refused; "
+        "receives and deletes go on",
+        low=0, high=1 << 60,
+    )  # fmt: skip
+
+    # ------------------------------------------------------------ process
+
+    drain_timeout_ms: int = _setting(
+        5_000, "process", "time from SIGTERM to the end, whatever is unfinished", low=500, high=600_000
+    )
+    log_format: LogFormat = _setting(LogFormat.CONSOLE, "process", "log lines as key=value or as JSON objects")
+    log_level: LogLevel = _setting(LogLevel.INFO, "process", "the least severe line that is written")
+
+    @property
+    def listen_address(self) -> tuple[str, int]:
+        """Host and port of ``listen``."""
+        return parse_address(self.listen)
+
+    def as_table(self) -> dict[str, str | int | bool | None]:
+        """Every setting by name, in plain values."""
+        table: dict[str, str | int | bool | None] = {}
+        for field in dataclasses.fields(self):
+            value: object = getattr(self, field.name)
+            table[field.name] = value if value is None or isinstance(value, bool | int) else str(value)
+        return table
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SettingInfo:
+    """What the help, ``cmqd config`` and the documentation say about one setting."""
+
+    name: str
+    section: str
+    text: str
+    kind: "type[Any]"
+    """``bool``, ``int``, ``str``, ``Path`` or an enum."""
+    default: object
+    low: int | None
+    high: int | None
+
+    @property
+    def flag(self) -> str:
+        """As a flag of ``cmqd serve``."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """As a variable of the environment."""
+        return ENVIRONMENT_PREFIX + self.name.upper()
+
+    @property
+    def allowed(self) -> str:
+        """The values it takes, in words."""
+        if self.kind is bool:
+            return "true or false"
+        if self.kind is int:
+            return f"a whole number from {self.low} to {self.high}"
+        if issubclass(self.kind, enum.StrEnum):
+            return " or ".join(str(member) for member in self.kind)
+        return "a path" if self.kind is Path else "text"
+
+
+def _describe() -> dict[str, SettingInfo]:
+    hints = typing.get_type_hints(Settings)
+    infos: dict[str, SettingInfo] = {}
+    for field in dataclasses.fields(Settings):
+        hint: Any = hints[field.name]
+        kind: type[Any] = typing.get_args(hint)[0] if isinstance(hint, types.UnionType) else hint
+        meta = field.metadata
+        infos[field.name] = SettingInfo(
+            field.name, meta["section"], meta["text"], kind, field.default, meta["low"], meta["high"]
+        )
+    return infos
+
+
+SETTINGS = _describe()
+"""Every setting by name, in the order of ``Settings``."""
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Host and port of ``host:port`` or ``[host]:port``; a lone host gets the default port.
+
+    Raises ValueError with what is wrong.
+    """
+    if text.startswith("["):
+        host, closed, rest = text[1:].partition("]")
+        if not closed or (rest and not rest.startswith(":")):
+            raise ValueError("an IPv6 address stands in brackets: [::1]:5680")
+        port_text = rest[1:]
+    elif text.count(":") > 1:
+        raise ValueError("an IPv6 address stands in brackets: [::1]:5680")
+    else:
+        host, _, port_text = text.partition(":")
+    if not host:
+        raise ValueError("the host is missing: host:port")
+    if not port_text:
+        return host, DEFAULT_PORT
+    if not port_text.isascii() or not port_text.isdigit() or int(port_text) > 65_535:
+        raise ValueError("the port is a whole number from 0 to 65535")
+    return host, int(port_text)
+
+
+def load(
+    *,
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[str, object] | None = None,
+) -> Settings:
+    """The settings of all sources together, checked.
+
+    Args:
+        file: TOML file with settings by name; a table may group them (``[limits] max_connections = 5``).
+        environment: usually ``os.environ``; variables with the prefix that name no setting are left alone, since
+            orchestrators make up such names (``CMQD_SERVICE_HOST``).
+        flags: by setting name; ``None`` = not given.
+
+    Raises:
+        SettingError: naming the setting, the value, what is allowed and the source.
+    """
+    values: dict[str, object] = {}
+    sources: dict[str, str] = {}
+    for name, value in (_read_file(file) if file is not None else {}).items():
+        values[name] = _convert(SETTINGS[name], value, f"file {file}")
+        sources[name] = f"file {file}"
+    for name, info in SETTINGS.items():
+        text = (os.environ if environment is None else environment).get(info.variable)
+        if text is not None:
+            sources[name] = f"environment {info.variable}"
+            values[name] = _convert(info, text, sources[name])
+    for name, value in (flags or {}).items():
+        if value is not None:
+            sources[name] = f"flag {SETTINGS[name].flag}"
+            values[name] = _convert(SETTINGS[name], value, sources[name])
+    settings = Settings(**typing.cast("dict[str, Any]", values))
+    _check_together(settings, sources)
+    return settings
+
+
+def _read_file(path: Path) -> dict[str, object]:
+    try:
+        with path.open("rb") as stream:
+            document = tomllib.load(stream)
+    except OSError as error:
+        raise SettingError("config", str(path), f"cannot be read ({error.strerror})", "flag --config") from error
+    except tomllib.TOMLDecodeError as error:
+        raise SettingError("config", str(path), f"is not TOML ({error})", "flag --config") from error
+    values: dict[str, object] = {}
+    sections = {info.section for info in SETTINGS.values()}
+    for key, value in document.items():
+        if isinstance(value, dict) and key in sections:
+            values.update(typing.cast("dict[str, object]", value))
+        else:
+            values[key] = value
+    for key in values:
+        if key not in SETTINGS:
+            near = difflib.get_close_matches(key, SETTINGS, n=1)
+            hint = f"there is no such setting; did you mean {near[0]}?" if near else "there is no such setting"
+            raise SettingError(key, values[key], hint, f"file {path}")
+    return values
+
+
+_WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+
+
+def _convert(info: SettingInfo, value: object, source: str) -> object:
+    """The value as the setting's type, within its range."""
+    refused = SettingError(info.name, value, info.allowed, source)
+    if info.kind is bool:
+        word = value if isinstance(value, bool) else _WORDS.get(value.lower()) if isinstance(value, str) else None
+        if word is None:
+            raise refused
+        return word
+    if info.kind is int:
+        try:
+            number = int(value) if isinstance(value, str) else value
+        except ValueError:
+            raise refused from None
+        if not isinstance(number, int) or isinstance(number, bool):
+            raise refused
+        if (info.low is not None and number < info.low) or (info.high is not None and number > info.high):
+            raise refused
+        return number
+    if not isinstance(value, str | Path):
+        raise refused
+    if issubclass(info.kind, enum.StrEnum):
+        try:
+            return info.kind(str(value))
+        except ValueError:
+            raise refused from None
+    if info.kind is Path:
+        if not str(value):
+            if info.default is None:
+                return None
+            raise refused
+        return Path(value)
+    return str(value)
+
+
+def _check_together(settings: Settings, sources: Mapping[str, str]) -> None:
+    def refuse(name: str, allowed: str) -> SettingError:
+        return SettingError(name, getattr(settings, name), allowed, sources.get(name, "default"))
+
+    try:
+        parse_address(settings.listen)
+    except ValueError as error:
+        raise refuse("listen", str(error)) from error
+    if re.fullmatch(r"[A-Za-z0-9_-]{1,64}", settings.region) is None:
+        raise refuse("region", "1 to 64 ASCII letters, digits, - and _")
+    if (settings.tls_certificate is None) != (settings.tls_key is None):
+        missing = "tls_key" if settings.tls_key is None else "tls_certificate"
+        raise refuse(missing, "tls_certificate and tls_key come together")
+    if settings.pause_pending_bytes < settings.busy_pending_bytes:
+        raise refuse("pause_pending_bytes", f"at least busy_pending_bytes ({settings.busy_pending_bytes})")
+    if settings.pause_pending_records < settings.busy_pending_records:
+        raise refuse("pause_pending_records", f"at least busy_pending_records ({settings.busy_pending_records})")
+    if settings.max_unread_bytes < settings.slow_reader_bytes:
+        raise refuse("max_unread_bytes", f"at least slow_reader_bytes ({settings.slow_reader_bytes})")
