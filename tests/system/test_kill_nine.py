@@ -15,6 +15,9 @@ from support.crash.broker import CrashingBroker, Victim, wait_until_ended
 from support.crash.checker import check
 from support.crash.history import GetAttributes, History, Receive
 from support.crash.load import (
+    BACKLOG,
+    DELAYED,
+    MAIN,
     QUEUES,
     Consumer,
     NumberedProducer,
@@ -51,7 +54,8 @@ class Rounds:
         self._workers: list[Worker] = [
             *(producer.work for producer in self._numbered),
             *(Producer(f"plain-{n}", self._chance.getrandbits(32), 0.02).work for n in range(2)),
-            *(Consumer(queue, self._chance.getrandbits(32)).work for queue in QUEUES for _ in range(2)),
+            *(Consumer(queue, self._chance.getrandbits(32)).work for queue in (MAIN, MAIN, DELAYED, DELAYED)),
+            Consumer(BACKLOG, self._chance.getrandbits(32), pause_seconds=0.15).work,
             self._owner.work,
         ]
 

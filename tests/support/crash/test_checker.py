@@ -514,7 +514,7 @@ def told(
         error=error,
         attributes={"delay_ms": delay, "retention_ms": 5},
         queue_id=queue_id,
-        counts={"active": active},
+        counts={"active": active} if outcome is DONE else {},
     )
 
 
@@ -531,6 +531,8 @@ def told(
         (created(0), deleted(50, UNKNOWN), told(100)),
         (created(0), changed(50, 7, REFUSED), told(100)),
         (created(0), told(50, outcome=UNKNOWN), told(100)),
+        (created(0), told(50, active=1), told(100)),
+        (created(0), told(50, active=1), deleted(100), told(150, outcome=REFUSED, error="queue_not_found")),
     ],
 )
 def test_queues_that_are_as_acknowledged_are_good(operations: tuple[Operation, ...]) -> None:
