@@ -42,7 +42,11 @@ def test_a_temporary_folder_in_memory_is_passed_over_for_the_current_one(
     monkeypatch.chdir(tmp_path)
     memory = tmp_path / "memory"
     monkeypatch.setattr(machine.tempfile, "gettempdir", lambda: str(memory))
-    monkeypatch.setattr(machine, "file_system", lambda path: ("tmpfs" if path == memory else "ext4", "device"))
+
+    def pretended(path: Path) -> tuple[str, str]:
+        return ("tmpfs" if path == memory else "ext4", "device")
+
+    monkeypatch.setattr(machine, "file_system", pretended)
 
     assert scratch_root(None) == tmp_path / ".bench-scratch"
 
