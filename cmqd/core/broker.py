@@ -39,12 +39,14 @@ class Broker(Administration, Sending, Settling, Peeking, Ticking, Recovery):
             queue = self.queues.get(queue_id)
             if queue is not None:
                 damaged = self._page_arrived(queue, read, messages, missing)
-                self._serve(queue, records, woken, reads, now_ms)
+            # Those who stand in line for a page-in come before this queue's next one.
             while self._read_line and len(self._reads) < self.limits.max_reads:
                 waiting = self.queues.get(self._read_line.popleft())
                 if waiting is not None:
                     waiting.read_wanted = False
                     self._serve(waiting, records, woken, reads, now_ms)
+            if queue is not None:
+                self._serve(queue, records, woken, reads, now_ms)
         elif read_id in self._overflow_reads:
             queue = self.queues.get(self._overflow_reads.pop(read_id))
             if queue is not None:

@@ -60,6 +60,7 @@ class QueueIndex:
         "active_count",
         "attributes",
         "damaged",
+        "damaged_delays",
         "delay_buckets",
         "delayed",
         "delayed_count",
@@ -105,6 +106,8 @@ class QueueIndex:
         self.overflow = BitMap64()
         self.overflow_count = 0
         self.damaged = BitMap64()
+        self.damaged_delays = BitMap64()
+        """Those of the damaged that are overflow to whoever reads the log anew; the others are active."""
         self.in_flight: dict[int, InFlight] = {}
         """By lease. May still hold leases of positions below the floor, until their deadline."""
         self.history = ReceiveHistory()
@@ -161,10 +164,14 @@ class QueueIndex:
         self.active_count += stop - start
 
     def _apply_delays(self, positions: range, visible_ms: list[int], enqueue_ms: int) -> None:
+        # In order: while some wait for a place, nobody else takes one. What is damaged counts as waiting, because
+        # recovery, which knows nothing of damage, must come to the same sets.
         for position, due_ms in zip(positions, visible_ms, strict=True):
             if due_ms <= enqueue_ms:
                 self._activate_range(position, position + 1)
-            elif self.delayed_count < self.attributes.max_delayed:
+            elif (
+                self.delayed_count < self.attributes.max_delayed and not self.overflow_count and not self.damaged_delays
+            ):
                 self._schedule(position, due_ms)
             else:
                 self.overflow.add(position)
@@ -248,7 +255,14 @@ class QueueIndex:
     def apply_floor(self, floor: int) -> None:
         """Everything below ``floor`` is gone, whatever its state (cleared or expired)."""
         floor = max(floor, self.floor)
-        for positions in (self.live, self.active, self.delayed, self.overflow, self.damaged):
+        for positions in (
+            self.live,
+            self.active,
+            self.delayed,
+            self.overflow,
+            self.damaged,
+            self.damaged_delays,
+        ):
             positions.remove_range(0, floor)
         self.live_count = len(self.live)
         self.active_count = len(self.active)
@@ -264,7 +278,9 @@ class QueueIndex:
     # ------------------------------------------------------------------ observations
 
     def set_damaged(self, positions: Runs) -> int:
-        """These bodies cannot be read: they are not receivable until the log is repaired. How many are new."""
+        """These bodies (and due times) cannot be read: their messages are not receivable until the log is repaired and
+        the broker started again. How many are new.
+        """
         before = len(self.damaged)
         for start, stop in ranges(positions):
             for position in range(start, stop):
@@ -272,6 +288,11 @@ class QueueIndex:
                     self.active.remove(position)
                     self.active_count -= 1
                     self.damaged.add(position)
+                elif position in self.overflow:
+                    self.overflow.remove(position)
+                    self.overflow_count -= 1
+                    self.damaged.add(position)
+                    self.damaged_delays.add(position)
         return len(self.damaged) - before
 
     def active_from(self, start: int, most: int) -> list[int]:
@@ -302,6 +323,7 @@ class QueueIndex:
             assert not together & positions, "a position is in two states"
             together |= positions
         assert together == self.live, "a live position has no state, or a dead one has"
+        assert self.damaged_delays <= self.damaged
         assert self.live_count == len(self.live)
         assert self.active_count == len(self.active)
         assert self.delayed_count == len(self.delayed)

@@ -49,23 +49,23 @@ class Recovery(BrokerState):
 
         ``last_lsn`` tells the LSN of the newest row that records were appended to: what the part made next is true for.
         """
-        start_lsn = end_lsn = last_lsn()
         parts = 1
         numbers = self.numbers
-        yield CheckpointHeader(start_lsn, now_ms, numbers.message_id_until, numbers.lease_until, numbers.queue_id_until)
+        yield CheckpointHeader(
+            last_lsn(), now_ms, numbers.message_id_until, numbers.lease_until, numbers.queue_id_until
+        )
         for queue_id in list(self.queues):
             queue = self.queues.get(queue_id)
             if queue is not None:
-                end_lsn = last_lsn()
-                for part in self._queue_parts(queue, end_lsn):
+                for part in self._queue_parts(queue, last_lsn()):
                     parts += 1
                     yield part
         keys = self.sessions.keys()
         for at in range(0, len(keys), SESSIONS_A_PART):
-            end_lsn = last_lsn()
             parts += 1
-            yield SessionsSlice(end_lsn, self.sessions.packed(keys[at : at + SESSIONS_A_PART]))
-        yield CheckpointEnd(end_lsn, parts)
+            yield SessionsSlice(last_lsn(), self.sessions.packed(keys[at : at + SESSIONS_A_PART]))
+        # A queue may have been deleted since the last slice; recovery must not miss it.
+        yield CheckpointEnd(last_lsn(), parts)
 
     def _queue_parts(self, queue: Queue, lsn: int) -> Iterator[AnyPart]:
         """All of one queue as it is when the first part is asked for."""
@@ -87,9 +87,9 @@ class Recovery(BrokerState):
             index.floor,
             index.last_enqueue_ms,
             index.live.serialize(),
-            # What is damaged is active for whoever reads the log anew: it may have been repaired.
-            (index.active | index.damaged).serialize(),
-            index.overflow.serialize(),
+            # What is damaged is as it was for whoever reads the log anew: it may have been repaired.
+            (index.active | (index.damaged - index.damaged_delays)).serialize(),
+            (index.overflow | index.damaged_delays).serialize(),
             [(due_ms, positions.tobytes()) for due_ms, positions in delayed],
             step_positions,
             step_starts,
@@ -218,6 +218,7 @@ class Recovery(BrokerState):
             queue.index.head = queue.index.floor
             queue.expiry_due_ms = None
             self._schedule_expiry(queue)
+            self._want_overflow(queue)
         if len(self.sessions):
             self._sessions_due_ms = 0
         return records

@@ -35,11 +35,12 @@ class Sending(Receiving):
         queue = self.queue(account, name)
         index = queue.index
         attributes = index.attributes
-        sizes = checked_sizes(name, bodies, headers, attributes.max_message_bytes, self.limits)
         if session and sequence:
+            # Before all else: what was stored stays stored, whatever the limits are by now.
             stored = self.sessions.find(account, session, sequence)
             if stored is not None:
                 return Outcome(stored)
+        sizes = checked_sizes(name, bodies, headers, attributes.max_message_bytes, self.limits)
         count = len(sizes)
         if index.live_count + count > attributes.max_backlog:
             raise BacklogFull(name, index.live_count, count, attributes.max_backlog)
@@ -67,6 +68,8 @@ class Sending(Receiving):
         )
         was_empty = not index.active_count
         self._apply_sent(queue, record)
+        if visible_ms is not None:
+            self._want_overflow(queue)
         records.append(record)
         self._keep_bodies(queue, record, bodies, was_empty)
         woken: list[Woken] = []
@@ -108,7 +111,8 @@ class Sending(Receiving):
             message = StoredMessage(
                 position + offset, message_id + offset, enqueue_ms, body, headers[offset] if headers else None, due_ms
             )
-            if not queue.line and not budget.has_room(queue.queue_id, cost(message)):
+            # What goes out at once needs no room; but who waits may be held up, by its page or by the limit in flight.
+            if not (was_empty and queue.line) and not budget.has_room(queue.queue_id, cost(message)):
                 window.cold = True
                 window.paged_until = position + offset
                 return

@@ -67,11 +67,13 @@ class Session:
 class Sessions:
     """All producer sessions, least recently used first."""
 
-    __slots__ = ("_limits", "_sessions")
+    __slots__ = ("_limits", "_sessions", "_slice_lsn")
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._sessions: OrderedDict[tuple[str, int], Session] = OrderedDict()
+        self._slice_lsn = 0
+        """LSN of the first checkpoint slice: a session that was used up to there and is in no slice was forgotten."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -88,6 +90,8 @@ class Sessions:
         key = (account, session)
         found = self._sessions.get(key)
         if found is None:
+            if lsn and lsn <= self._slice_lsn:
+                return
             found = self._sessions[key] = Session(self._limits.session_answers)
             if len(self._sessions) > self._limits.max_sessions:
                 self._sessions.popitem(last=False)
@@ -97,13 +101,14 @@ class Sessions:
             self._sessions.move_to_end(key)
         found.note(sequence, first_message_id, count, now_ms)
 
-    def expire(self, now_ms: int) -> None:
-        """Forget the sessions whose life after the last use has passed."""
-        while self._sessions:
-            key, oldest = next(iter(self._sessions.items()))
-            if oldest.last_use_ms + self._limits.session_life_ms > now_ms:
-                break
+    def expire(self, now_ms: int, most: int) -> bool:
+        """Forget up to ``most`` sessions whose life after the last use has passed; True if there may be more."""
+        for _ in range(most):
+            key, oldest = next(iter(self._sessions.items()), (None, None))
+            if key is None or oldest is None or oldest.last_use_ms + self._limits.session_life_ms > now_ms:
+                return False
             del self._sessions[key]
+        return True
 
     def keys(self) -> list[tuple[str, int]]:
         """All sessions, least recently used first."""
@@ -115,7 +120,8 @@ class Sessions:
         return [(*key, one.last_use_ms, one.highest, one.packed()) for key, one in found if one is not None]
 
     def load(self, lsn: int, sessions: list[tuple[str, int, int, int, bytes]]) -> None:
-        """Take back what ``packed`` gave, as of ``lsn``."""
+        """Take back what ``packed`` gave, as of ``lsn``; slices in the order in which they were made."""
+        self._slice_lsn = self._slice_lsn or lsn
         for account, number, last_use_ms, highest, ring in sessions:
             session = self._sessions[account, number] = Session(self._limits.session_answers)
             session.last_use_ms, session.highest, session.lsn = last_use_ms, highest, lsn

@@ -24,12 +24,18 @@ class Settling(Receiving):
         positions = [in_flight[lease].position for lease in leases]
         record = MessagesDeleted(index.queue_id, runs_of(positions), runs_of(leases), now_ms)
         index.apply_deleted(record)
+        if queue.line and index.active_count:
+            # Who waits was held up by the limit in flight (or waits for a page, which does no harm).
+            return self._served(queue, HandlesDone(failures), record, now_ms)
         return Outcome(HandlesDone(failures), [record])
 
     def change_visibility(
         self, account: str, name: str, handles: list[int], visibility_timeout_ms: int, now_ms: int
     ) -> Outcome[HandlesDone]:
-        """Hide received messages until ``visibility_timeout_ms`` from now (cut at their retention); 0 = hand back."""
+        """Hide received messages until ``visibility_timeout_ms`` from now; 0 = hand back.
+
+        Each is cut at its retention; the reply has the earliest of their next visible times.
+        """
         check_range("visibility_timeout_ms", visibility_timeout_ms, 0, self.limits.max_visibility_timeout_ms)
         if not visibility_timeout_ms:
             return self.release(account, name, handles, True, now_ms)
@@ -38,11 +44,19 @@ class Settling(Receiving):
         leases, failures = self._leases(queue, handles, now_ms)
         if not leases:
             return Outcome(HandlesDone(failures))
-        oldest = min(index.in_flight[lease].position for lease in leases)
-        deadline_ms = max(now_ms, min(now_ms + visibility_timeout_ms, index.expires_ms(oldest)))
-        record = VisibilityChanged(index.queue_id, runs_of(leases), deadline_ms)
-        index.apply_visibility(record)
-        return Outcome(HandlesDone(failures, deadline_ms), [record])
+        wanted_ms = now_ms + visibility_timeout_ms
+        by_deadline: dict[int, list[int]] = {wanted_ms: leases}
+        if index.expires_ms(min(index.in_flight[lease].position for lease in leases)) < wanted_ms:
+            by_deadline = {}
+            for lease in leases:
+                cut_ms = max(now_ms, min(wanted_ms, index.expires_ms(index.in_flight[lease].position)))
+                by_deadline.setdefault(cut_ms, []).append(lease)
+        records = [
+            VisibilityChanged(index.queue_id, runs_of(some), deadline_ms) for deadline_ms, some in by_deadline.items()
+        ]
+        for record in records:
+            index.apply_visibility(record)
+        return Outcome(HandlesDone(failures, min(by_deadline)), records)
 
     def release(self, account: str, name: str, handles: list[int], counted: bool, now_ms: int) -> Outcome[HandlesDone]:
         """Hand received messages back: active at once. Not ``counted``: as if they had not been received."""
@@ -52,11 +66,15 @@ class Settling(Receiving):
             return Outcome(HandlesDone(failures))
         record = MessagesReleased(queue.queue_id, runs_of(leases), counted)
         queue.index.apply_returned(record)
+        return self._served(queue, HandlesDone(failures, now_ms), record, now_ms)
+
+    def _served(self, queue: Queue, reply: HandlesDone, record: AnyRecord, now_ms: int) -> Outcome[HandlesDone]:
+        """The outcome of ``record``, which made messages active or made room for more in flight."""
         records: list[AnyRecord] = [record]
         woken: list[Woken] = []
         reads: list[PageRead] = []
         self._serve(queue, records, woken, reads, now_ms)
-        return Outcome(HandlesDone(failures, now_ms), records, woken=woken, reads=reads)
+        return Outcome(reply, records, woken=woken, reads=reads)
 
     def _leases(self, queue: Queue, handles: list[int], now_ms: int) -> tuple[list[int], Sequence[HandleFailure]]:
         """The distinct leases that the handles stand for, and the handles that stand for none."""

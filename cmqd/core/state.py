@@ -80,6 +80,8 @@ class BrokerState:
         """Page-ins for receives under way: (queue id, what was asked), by read id."""
         self._overflow_reads: dict[int, int] = {}
         """Page-ins of overflow delays: queue id by read id."""
+        self._overflow_wanted: dict[int, None] = {}
+        """Queues in which places among the delayed came free while messages wait for one."""
         self._peeks: dict[int, PendingPeek] = {}
         self._read_line: deque[int] = deque()
         """Queues that want a page-in while ``max_reads`` are under way."""
@@ -146,6 +148,7 @@ class BrokerState:
         queue = self.queues[record.queue_id]
         queue.index.attributes = record.attributes
         queue.modified_ms = record.modified_ms
+        self._want_overflow(queue)
 
     def _apply_floor(self, record: QueueCleared | MessagesExpired) -> None:
         queue = self.queues[record.queue_id]
@@ -154,6 +157,13 @@ class BrokerState:
             self._budget.drop_below(queue.queue_id, queue.window, record.floor)
         else:
             self._budget.clear(queue.queue_id, queue.window)
+        self._want_overflow(queue)
+
+    def _want_overflow(self, queue: Queue) -> None:
+        """Let the next tick see whether messages beyond ``max_delayed`` can have a place."""
+        index = queue.index
+        if index.overflow_count and not queue.overflow_reading and index.delayed_count < index.attributes.max_delayed:
+            self._overflow_wanted[queue.queue_id] = None
 
     def _apply_sent(self, queue: Queue, record: MessagesSent, lsn: int = 0) -> None:
         index = queue.index

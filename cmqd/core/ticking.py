@@ -25,6 +25,8 @@ class Ticking(Receiving):
 
     def next_deadline_ms(self) -> int | None:
         """When :meth:`tick` has something to do next; a time that has passed means that more work is waiting."""
+        if self._overflow_wanted:
+            return 0
         times = (
             self._lease_buckets.next_due_ms(),
             self._delay_buckets.next_due_ms(),
@@ -44,9 +46,13 @@ class Ticking(Receiving):
         self._tick_waits(woken, now_ms)
         self._tick_leases(records, woken, reads, now_ms)
         self._tick_delays(records, woken, reads, now_ms)
+        if self._overflow_wanted:
+            queue = self.queues.get(self._overflow_wanted.popitem()[0])
+            if queue is not None:
+                self._tick_overflow(queue, reads)
         self._tick_expiries(records, woken, reads, now_ms)
-        if self._sessions_due_ms is not None and self._sessions_due_ms <= now_ms:
-            self.sessions.expire(now_ms)
+        due_ms = self._sessions_due_ms
+        if due_ms is not None and due_ms <= now_ms and not self.sessions.expire(now_ms, self.limits.tick_items):
             self._sessions_due_ms = now_ms + SESSION_SWEEP_MS if len(self.sessions) else None
         return Outcome(None, records, woken=woken, reads=reads)
 
@@ -68,7 +74,9 @@ class Ticking(Receiving):
                 woken.append(Woken(waiter_id, []))
 
     def _tick_leases(self, records: list[AnyRecord], woken: list[Woken], reads: list[PageRead], now_ms: int) -> None:
-        due = self._lease_buckets.take_due(now_ms, self.limits.tick_items)
+        most = self.limits.tick_items
+        buckets = self._lease_buckets
+        due = buckets.take_due(now_ms, 2 * most)
         if due is None:
             return
         queue_id, pairs = due
@@ -77,19 +85,27 @@ class Ticking(Receiving):
             return
         index = queue.index
         in_flight = index.in_flight
-        ended: list[int] = []
-        for at in range(0, len(pairs), 2):
-            first = pairs[at]
-            for lease in range(first, first + pairs[at + 1]):
+        ended: dict[int, None] = {}
+        """A set in order: a lease that was moved to the same time twice is here twice."""
+        at = looked_at = 0
+        while at < len(pairs) and looked_at < most:
+            first, count = pairs[at], pairs[at + 1]
+            at += 2
+            looked_at += count
+            for lease in range(first, first + count):
                 held = in_flight.get(lease)
                 if held is None or held.deadline_ms > now_ms:
                     continue
                 if held.position < index.floor:
                     del in_flight[lease]
                 else:
-                    ended.append(lease)
+                    ended[lease] = None
+        if at < len(pairs):
+            # A pair stands for up to a batch of leases. The rest stays due, behind what else is.
+            buckets.bucket(now_ms - buckets.width_ms, queue_id).extend(pairs[at:])
+            buckets.size += len(pairs) - at
         if ended:
-            record = LeasesEnded(queue_id, runs_of(ended))
+            record = LeasesEnded(queue_id, runs_of(list(ended)))
             index.apply_returned(record)
             records.append(record)
             self._serve(queue, records, woken, reads, now_ms)
@@ -127,7 +143,9 @@ class Ticking(Receiving):
     ) -> int:
         queue.overflow_reading = False
         index = queue.index
-        wanted = [message for message in messages if message.position in index.overflow]
+        # Fewer places than were asked for may be free by now, if max_delayed was changed.
+        free = max(0, index.attributes.max_delayed - index.delayed_count)
+        wanted = [message for message in messages if message.position in index.overflow][:free]
         if wanted:
             positions = pack_runs(message.position for message in wanted)
             record = DelaysScheduled(index.queue_id, positions, [message.visible_ms for message in wanted])

@@ -1,0 +1,166 @@
+"""Checkpoints: slices taken while the broker works, and recovery from them."""
+
+import pytest
+
+from cmqd.core.limits import Limits
+from cmqd.core.sessions import Sessions
+from cmqd_segment.checkpoint import CheckpointEnd, HistorySlice, LeasesSlice, QueueSlice, SessionsSlice
+from cmqd_segment.records import MessagesSent
+from support.core_builders import ACCOUNT, Rig
+from support.core_facts import check_lease_buckets, facts
+
+
+def busy() -> Rig:
+    """A queue with messages in every state, and a session."""
+    rig = Rig()
+    rig.create(max_delayed=2)
+    rig.send(*[b"x"] * 200, session=1, sequence=1)
+    rig.send(*[b"late"] * 4, delay_ms=5000)
+    handles = rig.handles(most=150)
+    rig.release(*handles[:100])
+    rig.delete(*handles[100:110])
+    return rig
+
+
+def test_a_checkpoint_alone_restores_every_fact():
+    rig = busy()
+
+    recovered = rig.crash_after(rig.checkpoint())
+
+    assert facts(recovered.broker) == facts(rig.broker)
+    check_lease_buckets(recovered.queue())
+
+
+def test_records_above_a_slice_are_applied_and_those_below_are_not():
+    rig = busy()
+    rig.create("other")
+    parts = rig.broker.checkpoint(lambda: rig.log.last_lsn, rig.now_ms)
+    taken = [next(parts)]
+    for part in parts:
+        taken.append(part)
+        rig.send(b"meanwhile", session=1, sequence=len(taken))
+        rig.send(b"meanwhile", name="other")
+        rig.delete(*rig.handles(most=3))
+
+    recovered = rig.crash_after(taken)
+
+    assert facts(recovered.broker) == facts(rig.broker)
+
+
+def test_a_queue_deleted_before_its_slice_came_up_is_ignored():
+    rig = Rig()
+    rig.create("a")
+    rig.create("b")
+    parts = rig.broker.checkpoint(lambda: rig.log.last_lsn, rig.now_ms)
+    taken = [next(parts), next(parts)]
+    rig.send(b"x", name="b")
+    rig.delete_queue("b")
+
+    taken.extend(parts)
+
+    assert facts(rig.crash_after(taken).broker) == facts(rig.broker)
+
+
+def test_a_queue_deleted_right_after_the_header_is_ignored():
+    rig = Rig()
+    rig.create("a")
+    parts = rig.broker.checkpoint(lambda: rig.log.last_lsn, rig.now_ms)
+    taken = [next(parts)]
+    rig.delete_queue("a")
+    rig.create("a")
+
+    taken.extend(parts)
+
+    assert facts(rig.crash_after(taken).broker) == facts(rig.broker)
+
+
+def test_the_end_names_the_highest_lsn_and_counts_the_parts():
+    rig = busy()
+
+    *parts, end = rig.checkpoint()
+
+    assert end == CheckpointEnd(rig.log.last_lsn, len(parts))
+
+
+def test_large_queues_are_cut_into_parts():
+    rig = Rig()
+    rig.create()
+    for _ in range(20):
+        rig.send(*[b"x"] * 256)
+        rig.receive(most=256)
+    rig.advance(40_000)
+    rig.receive(most=100)
+    for session in range(1, 100):
+        rig.send(b"x", session=session, sequence=1)
+
+    parts = rig.checkpoint()
+
+    assert [type(part) for part in parts].count(QueueSlice) == 1
+    assert sum(len(part.leases) for part in parts if isinstance(part, LeasesSlice)) == 100
+    assert sum(len(part.entries) for part in parts if isinstance(part, HistorySlice)) == 5
+    assert [len(part.sessions) for part in parts if isinstance(part, SessionsSlice)] == [64, 35]
+    assert facts(rig.crash_after(parts).broker) == facts(rig.broker)
+
+
+def test_slices_of_one_queue_show_one_moment_however_late_they_are_made():
+    rig = Rig(Limits(max_in_flight=10_000))
+    rig.create()
+    for _ in range(10):
+        rig.send(*[b"x"] * 256)
+    handles = [handle for _ in range(10) for handle in rig.handles(most=256)]
+    parts = rig.broker.checkpoint(lambda: rig.log.last_lsn, rig.now_ms)
+    taken = [next(parts), next(parts)]
+    before = facts(rig.broker)
+    rig.delete(*handles[:256])
+
+    taken.extend(parts)
+
+    leases = {lease[0] for part in taken if isinstance(part, LeasesSlice) for lease in part.leases}
+    assert leases == set(before["queues"][1]["in flight"])
+    assert facts(rig.crash_after(taken).broker) == facts(rig.broker)
+
+
+def test_a_session_evicted_before_its_slice_does_not_come_back():
+    rig = Rig(Limits(max_sessions=2))
+    rig.create()
+    rig.send(b"x", session=1, sequence=1)
+    rig.send(b"x", session=2, sequence=1)
+    parts = rig.broker.checkpoint(lambda: rig.log.last_lsn, rig.now_ms)
+    taken = [next(parts), next(parts)]
+    for session in (3, 2, 4):
+        rig.send(b"x", session=session, sequence=2)
+
+    taken.extend(parts)
+
+    assert facts(rig.crash_after(taken).broker) == facts(rig.broker)
+
+
+def test_a_damaged_message_is_active_in_a_checkpoint():
+    rig = Rig()
+    queue = rig.create()
+    rig.send(b"1", b"2")
+    rig.log.damaged.add((queue.queue_id, 0))
+    cold = rig.crash()
+    assert cold.bodies() == [b"2"]
+    assert cold.counts()["damaged"] == 1
+
+    again = cold.crash_after(cold.checkpoint())
+
+    assert again.counts() | {"in_flight": 1} == again.counts()
+    assert again.counts()["active"] == 1
+    assert facts(again.broker) == facts(cold.broker)
+
+
+def test_a_record_of_an_unknown_queue_above_the_checkpoint_is_an_error():
+    rig = busy()
+    recovered = rig.crash_after(rig.checkpoint())
+
+    with pytest.raises(ValueError, match="row 999 has a MessagesSent of unknown queue 77"):
+        recovered.broker.replay(MessagesSent(77, 0, 1, 1, [1]), 999)
+
+
+def test_packed_sessions_leave_out_what_is_gone():
+    sessions = Sessions(Limits())
+    sessions.note(ACCOUNT, 1, 1, 100, 1, 0)
+
+    assert [one[1] for one in sessions.packed([(ACCOUNT, 1), (ACCOUNT, 2)])] == [1]

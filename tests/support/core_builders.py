@@ -1,0 +1,271 @@
+"""A broker of the core with the clock, the log and the page-ins that the edge and the storage would give it."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from cmqd.core.broker import Broker
+from cmqd.core.limits import Limits
+from cmqd.core.outcome import Outcome, PageRead, ReceivedMessage, Waiting
+from cmqd.core.queue import Queue
+from cmqd_segment.checkpoint import AnyPart, CheckpointHeader
+from cmqd_segment.records import (
+    AnyRecord,
+    Headers,
+    MessagesSent,
+    QueueAttributes,
+    QueueAttributesSet,
+    Runs,
+    StoredMessage,
+    pack_runs,
+    unpack_runs,
+)
+
+T = TypeVar("T")
+
+KEY = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0x2545F4914F6CDD1D)
+ACCOUNT = "admin"
+START_MS = 1_700_000_000_000
+
+
+class NaiveLog:
+    """Rows of records in a list, every body ever sent in a dict; nothing is ever reclaimed."""
+
+    def __init__(self) -> None:
+        self.rows: list[list[AnyRecord]] = []
+        self.stored: dict[tuple[int, int], StoredMessage] = {}
+        """By queue id and position."""
+        self.damaged: set[tuple[int, int]] = set()
+        """What cannot be read any more."""
+
+    @property
+    def last_lsn(self) -> int:
+        return len(self.rows)
+
+    def append(self, records: Sequence[AnyRecord], bodies: Sequence[bytes] = ()) -> None:
+        """One row."""
+        if not records:
+            return
+        self.rows.append(list(records))
+        rest = iter(bodies)
+        for record in records:
+            if isinstance(record, MessagesSent):
+                self._store(record, [next(rest) for _ in record.sizes])
+        assert next(rest, None) is None, "a body without a record"
+
+    def _store(self, record: MessagesSent, bodies: list[bytes]) -> None:
+        for offset, body in enumerate(bodies):
+            assert len(body) == record.sizes[offset]
+            visible = record.visible_ms
+            due_ms = visible[offset] if isinstance(visible, list) else visible or 0
+            position = record.first_position + offset
+            assert (record.queue_id, position) not in self.stored, "a position was used twice"
+            self.stored[record.queue_id, position] = StoredMessage(
+                position,
+                record.first_message_id + offset,
+                record.enqueue_ms,
+                body,
+                record.headers[offset] if record.headers else None,
+                due_ms if due_ms > record.enqueue_ms else 0,
+            )
+
+    def records(self) -> list[tuple[int, AnyRecord]]:
+        """(LSN of its row, record), in order."""
+        return [(lsn, record) for lsn, row in enumerate(self.rows, 1) for record in row]
+
+    def page(self, read: PageRead, at_most: int | None = None) -> tuple[list[StoredMessage], Runs]:
+        """The answer to a read: a prefix that fits (at least one position), and what is missing of it."""
+        found: list[StoredMessage] = []
+        missing: list[int] = []
+        size = 0
+        for settled, position in enumerate(unpack_runs(read.positions)):
+            key = (read.queue_id, position)
+            message = self.stored[key]
+            size += len(message.body)
+            if settled and (size > read.max_bytes or settled == at_most):
+                break
+            if key in self.damaged:
+                missing.append(position)
+            else:
+                found.append(message)
+        return found, pack_runs(missing)
+
+
+class Rig:
+    """A broker driven by hand, with one account."""
+
+    def __init__(self, limits: Limits | None = None, broker: Broker | None = None, log: NaiveLog | None = None) -> None:
+        self.limits = limits or Limits()
+        self.broker = broker or Broker(KEY, self.limits)
+        self.log = log or NaiveLog()
+        self.now_ms = START_MS
+        self.reads: list[PageRead] = []
+        """Asked and not yet answered."""
+        self.woken: list[tuple[int, Any]] = []
+        """(waiter, reply), oldest first."""
+        self._waiter_id = 0
+
+    def done(self, outcome: Outcome[T]) -> T:
+        """Take an outcome over; its reply."""
+        self.log.append(outcome.records, outcome.bodies)
+        self.woken.extend((one.waiter_id, one.reply) for one in outcome.woken)
+        self.reads.extend(outcome.reads)
+        return outcome.reply
+
+    # ------------------------------------------------------------------ operations
+
+    def queue(self, name: str = "q") -> Queue:
+        return self.broker.queue(ACCOUNT, name)
+
+    def create(self, name: str = "q", **attributes: int) -> Queue:
+        self.done(self.broker.create_queue(ACCOUNT, name, attributes, self.now_ms))
+        return self.queue(name)
+
+    def set(self, name: str = "q", **attributes: int) -> None:
+        self.done(self.broker.set_queue_attributes(ACCOUNT, name, attributes, self.now_ms))
+
+    def force(self, name: str = "q", **attributes: int) -> None:
+        """Attributes outside the range that an owner may set, as a fact of the log."""
+        queue = self.queue(name)
+        chosen = QueueAttributes(**{**queue.attributes(), **attributes})
+        record = QueueAttributesSet(queue.queue_id, chosen, self.now_ms)
+        self.log.append([record])
+        self.broker.replay(record, self.log.last_lsn)
+
+    def send(
+        self,
+        *bodies: bytes,
+        name: str = "q",
+        headers: list[Headers | None] | None = None,
+        delay_ms: int | list[int] | None = None,
+        session: int = 0,
+        sequence: int = 0,
+    ) -> list[int]:
+        sent = self.broker.send(ACCOUNT, name, list(bodies), headers, delay_ms, session, sequence, self.now_ms)
+        return list(self.done(sent))
+
+    def wait(
+        self,
+        name: str = "q",
+        most: int = 16,
+        wait_ms: int | None = 0,
+        visibility_timeout_ms: int | None = None,
+    ) -> tuple[int, list[ReceivedMessage] | Waiting]:
+        """A receive whose page-ins are not answered by themselves: (waiter, reply)."""
+        self._waiter_id += 1
+        got = self.broker.receive(ACCOUNT, name, self._waiter_id, most, wait_ms, visibility_timeout_ms, self.now_ms)
+        return self._waiter_id, self.done(got)
+
+    def receive(
+        self, name: str = "q", most: int = 16, visibility_timeout_ms: int | None = None
+    ) -> list[ReceivedMessage]:
+        """What there is at once, page-ins included."""
+        waiter_id, reply = self.wait(name, most, 0, visibility_timeout_ms)
+        if isinstance(reply, Waiting):
+            self.answer_reads(until=lambda: bool(self.replies(waiter_id)))
+            (reply,) = self.replies(waiter_id)
+        return reply
+
+    def bodies(self, name: str = "q", most: int = 16) -> list[bytes]:
+        """The bodies that a receive gets."""
+        return [message.body for message in self.receive(name, most)]
+
+    def handles(self, name: str = "q", most: int = 16, visibility_timeout_ms: int | None = None) -> list[int]:
+        """The handles that a receive gets."""
+        return [message.receipt_handle for message in self.receive(name, most, visibility_timeout_ms)]
+
+    def delete(self, *handles: int, name: str = "q") -> list[int]:
+        """The handles that failed."""
+        done = self.done(self.broker.delete(ACCOUNT, name, list(handles), self.now_ms))
+        return [failure.receipt_handle for failure in done.failures]
+
+    def release(self, *handles: int, name: str = "q", counted: bool = True) -> list[int]:
+        done = self.done(self.broker.release(ACCOUNT, name, list(handles), counted, self.now_ms))
+        return [failure.receipt_handle for failure in done.failures]
+
+    def hide(self, *handles: int, name: str = "q", timeout_ms: int) -> int:
+        """The reply's next visible time; no handle may fail."""
+        done = self.done(self.broker.change_visibility(ACCOUNT, name, list(handles), timeout_ms, self.now_ms))
+        assert not done.failures
+        return done.next_visible_ms
+
+    def clear(self, name: str = "q") -> None:
+        self.done(self.broker.clear_queue(ACCOUNT, name, self.now_ms))
+
+    def delete_queue(self, name: str = "q") -> None:
+        self.done(self.broker.delete_queue(ACCOUNT, name, self.now_ms))
+
+    # ------------------------------------------------------------------ what the edge does
+
+    def counts(self, name: str = "q") -> dict[str, int]:
+        return self.queue(name).counts()
+
+    def replies(self, waiter_id: int) -> list[Any]:
+        """What a waiter was answered; one reply at most, if all is well."""
+        return [reply for one, reply in self.woken if one == waiter_id]
+
+    def answer(self, read: PageRead, at_most: int | None = None) -> int:
+        """One page from the log; how many messages were newly found damaged."""
+        self.reads.remove(read)
+        messages, missing = self.log.page(read, at_most)
+        return self.done(self.broker.pages_read(read.read_id, messages, missing, self.now_ms))
+
+    def answer_reads(self, until: Callable[[], bool] = lambda: False) -> None:
+        """Pages in the order in which they were asked for, until nothing is asked for any more."""
+        for _ in range(10_000):
+            if not self.reads or until():
+                return
+            self.answer(self.reads[0])
+        raise AssertionError("page-ins without end")
+
+    def tick(self) -> None:
+        self.done(self.broker.tick(self.now_ms))
+
+    def due(self) -> bool:
+        """Whether tick has something to do now."""
+        due_ms = self.broker.next_deadline_ms()
+        return due_ms is not None and due_ms <= self.now_ms
+
+    def advance(self, ms: int) -> int:
+        """Let time pass, then tick until nothing is due; how many ticks that took."""
+        self.now_ms += ms
+        for ticks in range(100_000):
+            if not self.due():
+                return ticks
+            self.tick()
+        raise AssertionError("the ticker spins")
+
+    # ------------------------------------------------------------------ crash and recovery
+
+    def crash(self, records: int | None = None) -> "Rig":
+        """A broker of its own from the first so many records of the log (all of them)."""
+        broker = Broker(KEY, self.limits)
+        for lsn, record in self.log.records()[:records]:
+            broker.replay(record, lsn)
+        return self._recovered(broker)
+
+    def crash_after(self, parts: Sequence[AnyPart]) -> "Rig":
+        """A broker of its own from a checkpoint and the rows above it."""
+        broker = Broker(KEY, self.limits)
+        for part in parts:
+            broker.load(part)
+        header = parts[0]
+        assert isinstance(header, CheckpointHeader)
+        for lsn, record in self.log.records():
+            if lsn > header.lsn:
+                broker.replay(record, lsn)
+        return self._recovered(broker)
+
+    def checkpoint(self) -> list[AnyPart]:
+        """All parts, with nothing in between."""
+        return list(self.broker.checkpoint(lambda: self.log.last_lsn, self.now_ms))
+
+    def _recovered(self, broker: Broker) -> "Rig":
+        log = NaiveLog()
+        log.rows = [list(row) for row in self.log.rows]
+        log.stored = dict(self.log.stored)
+        log.damaged = set(self.log.damaged)
+        log.append(broker.recovered())
+        rig = Rig(self.limits, broker, log)
+        rig.now_ms = self.now_ms
+        broker.check_invariants()
+        return rig

@@ -1,0 +1,72 @@
+"""What two brokers must agree on if one was recovered from the log of the other."""
+
+from typing import Any
+
+from cmqd.core.broker import Broker
+from cmqd.core.queue import Queue
+
+
+def facts(broker: Broker) -> dict[str, Any]:
+    """All facts of a broker. Not facts are: what is damaged, what bodies are in memory, who waits, stale entries."""
+    return {
+        "queues": {queue_id: queue_facts(queue) for queue_id, queue in sorted(broker.queues.items())},
+        "sessions": broker.sessions.packed(broker.sessions.keys()),
+        "reserved": (
+            broker.numbers.message_id_until,
+            broker.numbers.lease_until,
+            broker.numbers.queue_id_until,
+        ),
+    }
+
+
+def queue_facts(queue: Queue) -> dict[str, Any]:
+    """The facts of one queue."""
+    index = queue.index
+    active = index.active | (index.damaged - index.damaged_delays)
+    overflow = index.overflow | index.damaged_delays
+    return {
+        "account": queue.account,
+        "name": queue.name,
+        "created": queue.created_ms,
+        "modified": queue.modified_ms,
+        "attributes": queue.attributes(),
+        "floor": index.floor,
+        "next position": index.next_position,
+        "last enqueue": index.last_enqueue_ms,
+        "live": list(index.live),
+        "active": list(active),
+        "overflow": list(overflow),
+        "delayed": delays(queue),
+        "in flight": {
+            lease: (held.position, held.deadline_ms, held.receive_count, held.first_receive_ms)
+            for lease, held in sorted(index.in_flight.items())
+            if held.position >= index.floor
+        },
+        "history": {position: index.history.get(position) for position in index.live},
+    }
+
+
+def delays(queue: Queue) -> dict[int, int]:
+    """Position -> when it becomes active, of each delayed message; each must be in one bucket."""
+    found: dict[int, int] = {}
+    for due_ms, positions in queue.index.delay_buckets.of_queue(queue.queue_id):
+        for position in positions:
+            if position in queue.index.delayed:
+                assert position not in found, "a delayed message is in two buckets"
+                found[position] = due_ms
+    assert sorted(found) == list(queue.index.delayed), "a delayed message is in no bucket"
+    return found
+
+
+def check_lease_buckets(queue: Queue) -> None:
+    """Each lease must end at its deadline: it is in the bucket where that falls."""
+    index = queue.index
+    ends: dict[int, set[int]] = {}
+    for due_ms, pairs in index.lease_buckets.of_queue(queue.queue_id):
+        for at in range(0, len(pairs), 2):
+            for lease in range(pairs[at], pairs[at] + pairs[at + 1]):
+                ends.setdefault(lease, set()).add(due_ms)
+    for lease, held in index.in_flight.items():
+        width_ms = index.lease_buckets.width_ms
+        due_ms = -(-held.deadline_ms // width_ms) * width_ms
+        assert due_ms in ends.get(lease, ()), f"lease {lease} does not end at {due_ms}"
