@@ -19,10 +19,12 @@ _DENSE_FROM = 64
 class ReceiveHistory:
     """Position -> (receive count, first receive time) of messages received at least once and not gone."""
 
-    __slots__ = ("_chunks",)
+    __slots__ = ("_chunks", "_held")
 
     def __init__(self) -> None:
         self._chunks: dict[int, dict[int, int] | array[int]] = {}
+        self._held: dict[int, int] = {}
+        """How many messages each dense chunk holds; the last one to go takes it along."""
 
     def __bool__(self) -> bool:
         return bool(self._chunks)
@@ -41,12 +43,18 @@ class ReceiveHistory:
         chunk = self._chunks.get(number)
         if chunk is None:
             chunk = self._chunks[number] = {}
-        chunk[offset] = min(count, MAX_COUNT) << _TIME_BITS | first_receive_ms
-        if len(chunk) >= _DENSE_FROM and isinstance(chunk, dict):
+        packed = min(count, MAX_COUNT) << _TIME_BITS | first_receive_ms
+        if not isinstance(chunk, dict):
+            self._held[number] += not chunk[offset]
+            chunk[offset] = packed
+            return
+        chunk[offset] = packed
+        if len(chunk) >= _DENSE_FROM:
             dense = array("Q", bytes(8 * CHUNK))
             for key, value in chunk.items():
                 dense[key] = value
             self._chunks[number] = dense
+            self._held[number] = len(chunk)
 
     def discard(self, position: int) -> None:
         """Forget a message that is gone."""
@@ -60,9 +68,9 @@ class ReceiveHistory:
                 del self._chunks[number]
         elif chunk[offset]:
             chunk[offset] = 0
-            if offset == CHUNK - 1 and not any(chunk):
-                # Queues drain from the front, so the last place of a chunk is where an empty one is worth looking for.
-                del self._chunks[number]
+            self._held[number] -= 1
+            if not self._held[number]:
+                del self._chunks[number], self._held[number]
 
     def drop_below(self, floor: int) -> None:
         """Forget everything below ``floor``."""
@@ -71,6 +79,7 @@ class ReceiveHistory:
         first, offset = divmod(floor, CHUNK)
         for number in [number for number in self._chunks if number < first]:
             del self._chunks[number]
+            self._held.pop(number, None)
         if first in self._chunks:
             for place in range(offset):
                 self.discard(first * CHUNK + place)
@@ -94,5 +103,6 @@ class ReceiveHistory:
         numbers.frombytes(content)
         if len(numbers) == CHUNK:
             self._chunks[first_position // CHUNK] = numbers
+            self._held[first_position // CHUNK] = CHUNK - numbers.count(0)
         else:
             self._chunks[first_position // CHUNK] = dict(zip(numbers[::2], numbers[1::2], strict=True))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from cmqd.core.limits import check_range
+from cmqd.core.limits import check_range, headers_bytes
 from cmqd.core.outcome import WAITING, Outcome, Peeked, PeekedMessage, Waiting, Woken
 from cmqd.core.queue import Queue
 from cmqd.core.state import BrokerState, PendingPeek
@@ -50,13 +50,15 @@ class Peeking(BrokerState):
             if message is None or position not in index.live:
                 continue
             size += len(message.body)
+            if message.headers:
+                size += headers_bytes(message.headers)
             if size > self.limits.max_batch_bytes and messages:
                 next_start = position
                 break
             count, _ = index.history.get(position)
             if position in index.active:
                 state, visible_ms = "active", 0
-            elif position in index.delayed or position in index.overflow:
+            elif position in index.delayed or position in index.overflow or position in index.damaged_delays:
                 state, visible_ms = "delayed", message.visible_ms
             else:
                 state, visible_ms, count = "in_flight", 0, count + 1

@@ -10,13 +10,21 @@ from array import array
 from collections.abc import Sequence
 
 from cmqd.core.errors import TooManyInFlight
-from cmqd.core.limits import check_range
+from cmqd.core.limits import check_range, headers_bytes
 from cmqd.core.outcome import WAITING, Outcome, PageRead, ReceivedMessage, Waiting, Woken
 from cmqd.core.queue import Queue
 from cmqd.core.state import LEASE_SWEEP_ABOVE, BrokerState
 from cmqd.core.waiters import Waiter
-from cmqd.core.window import cost
-from cmqd_segment.records import AnyRecord, MessagesExpired, MessagesReceived, Runs, StoredMessage, last_of, pack_runs
+from cmqd_segment.records import (
+    AnyRecord,
+    MessagesExpired,
+    MessagesReceived,
+    Runs,
+    StoredMessage,
+    last_of,
+    pack_runs,
+    unpack_runs,
+)
 
 
 class Receiving(BrokerState):
@@ -106,9 +114,7 @@ class Receiving(BrokerState):
                 return None
             if head.enqueue_ms + retention_ms > now_ms:
                 break
-            expired = MessagesExpired(index.queue_id, first + 1)
-            self._apply_floor(expired)
-            records.append(expired)
+            self._expire_head(queue, records, now_ms)
         else:
             return None
         count = min(most, index.active_count, self.limits.max_in_flight - index.in_flight_count)
@@ -126,7 +132,7 @@ class Receiving(BrokerState):
                 break
             size += len(message.body)
             if message.headers:
-                size += cost(message)
+                size += headers_bytes(message.headers)
             if size > self.limits.max_batch_bytes and taken:
                 break
             taken += 1
@@ -159,6 +165,21 @@ class Receiving(BrokerState):
             )
             for message, lease, handle in zip(messages, held, self.handles.handles(first_lease, taken), strict=True)
         ]
+
+    def _expire_head(self, queue: Queue, records: list[AnyRecord], now_ms: int) -> None:
+        """The head has expired, ahead of the tick that would have seen it: move the floor over all that has."""
+        index = queue.index
+        in_window = queue.window.messages
+        oldest_ms = now_ms - index.attributes.retention_ms
+        floor = index.steps.floor_at(oldest_ms, index.next_position)
+        for position in index.active.iter_equal_or_larger(floor):
+            message = in_window.get(position)
+            if message is None or message.enqueue_ms > oldest_ms:
+                break
+            floor = position + 1
+        record = MessagesExpired(index.queue_id, floor)
+        self._apply_floor(record)
+        records.append(record)
 
     def _serve(
         self, queue: Queue, records: list[AnyRecord], woken: list[Woken], reads: list[PageRead], now_ms: int
@@ -259,4 +280,7 @@ class Receiving(BrokerState):
         if last_settled < last_wanted and last_settled >= 0:
             window.cold = True
             window.paged_until = min(window.paged_until, last_settled + 1)
-        return index.set_damaged(missing) if missing else 0
+        if not missing:
+            return 0
+        # What is in memory can be delivered, whatever became of its row.
+        return index.set_damaged(pack_runs(one for one in unpack_runs(missing) if one not in window.messages))

@@ -8,6 +8,7 @@ windows share one budget; when it is used up, the window least recently received
 from collections import OrderedDict
 from collections.abc import Iterable
 
+from cmqd.core.limits import headers_bytes
 from cmqd_segment.records import StoredMessage
 
 OVERHEAD_BYTES = 320
@@ -15,14 +16,14 @@ OVERHEAD_BYTES = 320
 
 
 HEADER_BYTES = 200
-"""Of one header, roughly."""
+"""Of one header beside its name and value, roughly."""
 
 
 def cost(message: StoredMessage) -> int:
     """Memory of a message in the window, in bytes, roughly."""
     size = len(message.body) + OVERHEAD_BYTES
     if message.headers:
-        size += HEADER_BYTES * len(message.headers)
+        size += HEADER_BYTES * len(message.headers) + headers_bytes(message.headers)
     return size
 
 
@@ -61,23 +62,20 @@ class WindowBudget:
             self._order[queue_id] = window
         self.used += size
 
-    def touch(self, queue_id: int) -> None:
-        """Somebody receives from this queue."""
-        if queue_id in self._order:
-            self._order.move_to_end(queue_id)
-
     def take(self, queue_id: int, window: Window, positions: Iterable[int]) -> list[StoredMessage]:
-        """Remove and return messages that are in the window."""
+        """Remove and return messages that are in the window: somebody receives from this queue."""
         pop = window.messages.pop
         taken = [pop(position) for position in positions]
         size = 0
         for message in taken:
             size += len(message.body) + OVERHEAD_BYTES
             if message.headers:
-                size += HEADER_BYTES * len(message.headers)
+                size += cost(message) - len(message.body) - OVERHEAD_BYTES
         window.size -= size
         self.used -= size
-        if not window.messages:
+        if window.messages:
+            self._order.move_to_end(queue_id)
+        else:
             self._order.pop(queue_id, None)
         return taken
 

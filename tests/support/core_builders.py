@@ -135,12 +135,13 @@ class Rig:
         self,
         *bodies: bytes,
         name: str = "q",
-        headers: list[Headers | None] | None = None,
+        headers: Sequence[Headers | None] | None = None,
         delay_ms: int | list[int] | None = None,
         session: int = 0,
         sequence: int = 0,
     ) -> list[int]:
-        sent = self.broker.send(ACCOUNT, name, list(bodies), headers, delay_ms, session, sequence, self.now_ms)
+        listed = None if headers is None else list(headers)
+        sent = self.broker.send(ACCOUNT, name, list(bodies), listed, delay_ms, session, sequence, self.now_ms)
         return list(self.done(sent))
 
     def wait(
