@@ -55,7 +55,11 @@ class Accounts:
         return _keys(await self._channel.call(request, wire.KeyList, Repeat.ONCE))[0]
 
     async def list(self) -> list[str]:
-        """The names of all accounts, for ``admin``; of the caller's own for others. Safe to cancel."""
+        """The names of all accounts. Only for ``admin``. Safe to cancel.
+
+        Raises:
+            PermissionDenied: only ``admin`` may.
+        """
         request = wire.ListAccounts(self._channel.next_request_id())
         return (await self._channel.call(request, wire.AccountList, Repeat.READ)).accounts
 

@@ -14,7 +14,9 @@ at once, uncounted.
 """
 
 import asyncio
+import os
 import secrets
+import socket
 import ssl
 from collections.abc import Callable, Iterator
 from typing import TypeAlias, cast
@@ -549,7 +551,10 @@ def _reason(problem: OSError) -> str:
     """Why a connection could not be made, without the address that asyncio's texts repeat."""
     if isinstance(problem, ssl.SSLError):
         return f"TLS: {problem.reason or problem}"
-    return problem.strerror or str(problem)
+    if problem.errno is None or isinstance(problem, socket.gaierror):
+        # Several addresses failed, or the name has none: the text says it all.
+        return problem.strerror or str(problem)
+    return os.strerror(problem.errno).lower()
 
 
 def _handshake_error(event: ConnectionEnded) -> CmqError:

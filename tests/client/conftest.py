@@ -1,0 +1,35 @@
+"""The client's tests run on asyncio in debug mode and on uvloop, each against a fake server of its own."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+
+import pytest
+import uvloop
+
+from cmqd_client import Client, connect
+from support.fake_server import FakeServer
+
+
+def _debug_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    loop.set_debug(True)
+    return loop
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return {"asyncio": _debug_loop, "uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[FakeServer]:
+    async with FakeServer() as server:
+        server.queue("orders")
+        yield server
+
+
+@pytest.fixture
+async def client(server: FakeServer) -> AsyncIterator[Client]:
+    async with connect(server.url, request_timeout=2) as client:
+        yield client

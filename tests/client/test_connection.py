@@ -1,0 +1,289 @@
+"""One connection: coalesced writes, time limits, cancelled receives, heartbeats, the end."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from cmqd_client import (
+    Client,
+    ClientClosed,
+    ConnectionLost,
+    QueueNotFound,
+    RequestTimeout,
+    ServerUnreachable,
+    connect,
+)
+from cmqd_client.connection import Connection
+from cmqd_protocol import messages as wire
+from support.eventually import eventually
+from support.fake_server import FakeServer
+
+
+@pytest.fixture
+async def connection(server: FakeServer) -> AsyncIterator[Connection]:
+    connection = await Connection.open(server.url)
+    yield connection
+    await connection.close()
+
+
+def _send(connection: Connection, body: bytes = b"x") -> "asyncio.Future[wire.AnyReply]":
+    return connection.request(wire.SendMessages(connection.next_request_id(), "orders", [body]))
+
+
+def _receive(
+    connection: Connection, timeout: float = 30, wait_ms: int = 20_000
+) -> "asyncio.Task[wire.MessagesReceived]":
+    request = wire.ReceiveMessages(connection.next_request_id(), "orders", 16, wait_ms)
+    return asyncio.create_task(connection.receive(request, timeout))
+
+
+async def test_it_knows_whom_it_talks_to(connection: Connection) -> None:
+    assert (connection.account, connection.region, connection.server) == ("admin", "local", "fake/1")
+    assert connection.connection_id == 1
+    assert repr(connection) == "<Connection 1 usable, 0 pending>"
+
+
+async def test_requests_of_one_wake_up_go_out_in_one_write(connection: Connection, server: FakeServer) -> None:
+    before = connection.statistics().writes
+
+    replies = await asyncio.gather(*(_send(connection, str(number).encode()) for number in range(100)))
+
+    assert len(replies) == 100
+    assert connection.statistics().writes == before + 1
+    assert server.queues["orders"].bodies == [str(number).encode() for number in range(100)]
+
+
+async def test_tasks_woken_by_one_read_write_together(client: Client, server: FakeServer) -> None:
+    queue = client.queue("orders")
+    connection = await Connection.open(server.url)
+
+    async def produce() -> None:
+        for _ in range(10):
+            await _send(connection)
+
+    before = connection.statistics()
+    await asyncio.gather(*(produce() for _ in range(50)))
+    after = connection.statistics()
+
+    # 500 requests; each round of 50 goes out in one write, whatever the pieces in which the answers come.
+    assert after.writes - before.writes <= after.reads - before.reads + 1
+    assert after.writes - before.writes <= 50
+    assert (await queue.attributes()).active == 500
+    await connection.close()
+
+
+async def test_replies_may_come_in_any_order(connection: Connection, server: FakeServer) -> None:
+    receive = _receive(connection)
+    await server.wait_handled(wire.ReceiveMessages)
+
+    # The waiting receive holds up nobody; this send then answers it.
+    await _send(connection, b"late")
+
+    assert [message.body for message in (await receive).messages] == [b"late"]
+
+
+async def test_an_error_answer_fails_only_its_own_request(connection: Connection) -> None:
+    request = wire.SendMessages(connection.next_request_id(), "nowhere", [b"x"])
+    failing, fine = connection.request(request), _send(connection)
+
+    with pytest.raises(QueueNotFound) as caught:
+        await failing
+
+    assert (caught.value.request_id, caught.value.connection_id) == (request.request_id, 1)
+    assert "request" in str(caught.value)
+    await fine
+
+
+async def test_no_answer_in_time_fails_the_request(connection: Connection, server: FakeServer) -> None:
+    server.ignore(wire.SendMessages)
+    request = wire.SendMessages(connection.next_request_id(), "orders", [b"x"])
+
+    with pytest.raises(RequestTimeout, match="SendMessages"):
+        await connection.request(request, timeout=0.05)
+
+    # An answer that comes after all is no surprise.
+    server.peer.answer(wire.MessagesSent(request.request_id, [1]))
+    await _send(connection)
+
+
+async def test_a_shorter_time_limit_is_kept_beside_a_longer_one(connection: Connection, server: FakeServer) -> None:
+    server.ignore(wire.SendMessages, 2)
+    long = connection.request(wire.SendMessages(connection.next_request_id(), "orders", [b"x"]), timeout=0.2)
+    short = connection.request(wire.SendMessages(connection.next_request_id(), "orders", [b"x"]), timeout=0.05)
+
+    with pytest.raises(RequestTimeout):
+        await short
+    assert not long.done()
+    with pytest.raises(RequestTimeout):
+        await long
+    for request in server.of(wire.SendMessages):
+        server.peer.answer(wire.MessagesSent(request.request_id, [1]))
+
+
+async def test_cancelling_a_receive_tells_the_server(connection: Connection, server: FakeServer) -> None:
+    receive = _receive(connection)
+    await server.wait_handled(wire.ReceiveMessages)
+
+    receive.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await receive
+    await server.wait_handled(wire.Cancel)
+
+    assert not server.queues["orders"].waiting
+    server.put("orders", b"a")
+    await _send(connection)
+    assert server.queues["orders"].bodies == [b"a", b"x"]
+
+
+async def test_messages_that_cross_a_cancellation_are_handed_back_uncounted(
+    connection: Connection, server: FakeServer
+) -> None:
+    receive = _receive(connection)
+    await server.wait_handled(wire.ReceiveMessages)
+    server.put("orders", b"a", b"b")
+
+    # The answer is on its way, in the socket's buffer, when the receive is cancelled.
+    receive.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await receive
+    await server.wait_handled(wire.ReleaseMessages)
+
+    (release,) = server.of(wire.ReleaseMessages)
+    assert not release.count_receive
+    assert len(server.queues["orders"].in_flight) == 0
+    assert [message.receive_count for message in server.queues["orders"].active] == [0, 0]
+    assert connection.statistics().handed_back == 2
+
+
+async def test_messages_that_arrive_in_the_wake_up_of_the_cancellation_are_handed_back(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks: list[asyncio.Task[wire.MessagesReceived]] = []
+    data_received = Connection.data_received
+
+    def cancel_after_reading(connection: Connection, data: bytes) -> None:
+        data_received(connection, data)
+        # The future has its result by now, and the task has not gone on yet.
+        for task in tasks:
+            task.cancel()
+
+    monkeypatch.setattr(Connection, "data_received", cancel_after_reading)
+    connection = await Connection.open(server.url)
+    tasks.append(_receive(connection))
+    await server.wait_handled(wire.ReceiveMessages)
+    server.put("orders", b"a")
+
+    with pytest.raises(asyncio.CancelledError):
+        await tasks[0]
+    await server.wait_handled(wire.ReleaseMessages)
+
+    assert not server.of(wire.Cancel)
+    assert server.queues["orders"].bodies == [b"a"]
+    await connection.close()
+
+
+async def test_messages_for_a_receive_that_was_given_up_are_handed_back(
+    connection: Connection, server: FakeServer
+) -> None:
+    server.ignore(wire.Cancel)
+    receive = _receive(connection, timeout=0.05)
+    await server.wait_handled(wire.Cancel)
+    with pytest.raises(RequestTimeout):
+        await receive
+
+    server.put("orders", b"a")
+    await server.wait_handled(wire.ReleaseMessages)
+
+    assert server.queues["orders"].bodies == [b"a"]
+
+
+async def test_messages_for_a_cancelled_future_are_handed_back_too(connection: Connection, server: FakeServer) -> None:
+    future = connection.request(wire.ReceiveMessages(connection.next_request_id(), "orders", 1, 20_000))
+    await server.wait_handled(wire.ReceiveMessages)
+    future.cancel()
+
+    server.put("orders", b"a")
+    await server.wait_handled(wire.ReleaseMessages)
+
+    assert server.queues["orders"].bodies == [b"a"]
+
+
+async def test_a_time_out_around_a_receive_of_the_client_loses_nothing(client: Client, server: FakeServer) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.02):
+            await client.queue("orders").receive(wait=20)
+    await server.wait_handled(wire.Cancel)
+
+    await client.queue("orders").send(b"a")
+    assert len(await client.queue("orders").receive()) == 1
+
+
+async def test_the_end_of_the_connection_fails_what_waits(connection: Connection, server: FakeServer) -> None:
+    receive = _receive(connection)
+    await server.wait_handled(wire.ReceiveMessages)
+    server.peer.drop()
+
+    with pytest.raises(ConnectionLost):
+        await receive
+    assert not connection.usable
+    assert connection.is_closed
+    with pytest.raises(ServerUnreachable):
+        _send(connection)
+
+
+async def test_closing_fails_receives_and_hands_back_what_was_on_its_way(server: FakeServer) -> None:
+    connection = await Connection.open(server.url)
+    receive = _receive(connection)
+    await server.wait_handled(wire.ReceiveMessages)
+    server.put("orders", b"a")
+
+    await connection.close()
+
+    with pytest.raises(ClientClosed):
+        await receive
+    await server.wait_handled(wire.ReleaseMessages)
+    assert server.queues["orders"].bodies == [b"a"]
+    await connection.close()
+
+
+async def test_closing_does_not_wait_for_ever(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cmqd_client.connection.CLOSE_TIMEOUT", 0.05)
+    server.ignore(wire.SendMessages)
+    connection = await Connection.open(server.url)
+    send = _send(connection)
+
+    await connection.close()
+
+    with pytest.raises(ConnectionLost):
+        await send
+
+
+async def test_heartbeats_keep_an_idle_connection_alive() -> None:
+    async with FakeServer(heartbeat_ms=1000) as server:
+        connection = await Connection.open(server.url, heartbeat=1)
+        reads = server.peer.reads
+        await eventually(lambda: server.peer.reads >= reads + 2)
+        # The fake one keeps silent, so this side gives it up after two seconds.
+        await eventually(lambda: not connection.usable)
+        await connection.close()
+
+
+async def test_a_send_waits_while_the_socket_takes_no_more(server: FakeServer) -> None:
+    server.queue("orders").attributes["max_message_bytes"] = 1_048_576
+    async with connect(server.url) as client:
+        queue = client.queue("orders")
+        server.peer.transport.pause_reading()
+        sends = [asyncio.create_task(queue.send(b"x" * 1_000_000)) for _ in range(8)]
+        await eventually(lambda: _paused(client))
+        late = asyncio.create_task(queue.send(b"late"))
+        await asyncio.sleep(0)
+        server.peer.transport.resume_reading()
+        await asyncio.gather(*sends, late)
+
+    assert server.queues["orders"].bodies[-1] == b"late"
+
+
+def _paused(client: Client) -> bool:
+    connection = client._channel._pick()  # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess]
+    return connection is not None and connection.write_paused

@@ -1,0 +1,276 @@
+"""What a queue's handle does on a connection that behaves."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from cmqd_client import (
+    Client,
+    InvalidArgument,
+    MessageTooLarge,
+    Outgoing,
+    PartialFailure,
+    QueueDiffers,
+    QueueExists,
+    QueueNotFound,
+    ReceiptHandleInvalid,
+)
+from cmqd_protocol import messages as wire
+from support.fake_server import FakeServer
+
+
+async def test_a_message_is_sent_received_and_deleted(client: Client, server: FakeServer) -> None:
+    queue = client.queue("orders")
+    before = datetime.now(UTC) - timedelta(milliseconds=1)
+
+    sent = await queue.send(b"one espresso", headers={"table": "7"})
+    (message,) = await queue.receive()
+
+    assert message.id == sent.id
+    assert message.id.startswith("Msg-")
+    assert len(message.id) == 4 + 16
+    assert message.body == b"one espresso"
+    assert message.headers == {"table": "7"}
+    assert message.receive_count == 1
+    assert before <= message.enqueue_time <= message.first_receive_time < message.next_visible_time
+    await message.delete()
+    assert await queue.receive(wait=0) == []
+    assert not server.queues["orders"].in_flight
+
+
+async def test_durations_are_seconds_or_timedelta_and_milliseconds_on_the_wire(
+    client: Client, server: FakeServer
+) -> None:
+    queue = client.queue("orders")
+
+    await queue.send(b"x", delay=1.5)
+    await queue.send(b"x", delay=timedelta(minutes=1))
+    await queue.receive(wait=0, visibility_timeout=timedelta(hours=1))
+
+    assert [request.delay_ms for request in server.of(wire.SendMessages)] == [1500, 60_000]
+    (receive,) = server.of(wire.ReceiveMessages)
+    assert (receive.wait_ms, receive.visibility_timeout_ms) == (0, 3_600_000)
+
+
+async def test_what_is_not_named_is_left_to_the_queue(client: Client, server: FakeServer) -> None:
+    queue = client.queue("orders")
+
+    await queue.send(b"x")
+    await queue.receive()
+
+    assert server.of(wire.SendMessages)[0].delay_ms is None
+    receive = server.of(wire.ReceiveMessages)[0]
+    assert (receive.wait_ms, receive.visibility_timeout_ms) == (None, None)
+
+
+async def test_a_batch_keeps_its_order_and_gives_an_id_for_each(client: Client, server: FakeServer) -> None:
+    queue = client.queue("orders")
+
+    sent = await queue.send_batch([b"a", Outgoing(b"b", headers={"k": "v"}, delay=0.25), b"c"], delay=2)
+
+    (request,) = server.of(wire.SendMessages)
+    assert request.bodies == [b"a", b"b", b"c"]
+    assert request.headers == [None, {"k": "v"}, None]
+    assert request.delay_ms == [2000, 250, 2000]
+    assert len(set(sent.ids)) == 3
+
+
+async def test_a_batch_of_which_a_part_names_a_delay_gives_the_rest_the_queues_own(
+    client: Client, server: FakeServer
+) -> None:
+    server.queue("later", delay_ms=5000)
+
+    await client.queue("later").send_batch([b"a", Outgoing(b"b", delay=0)])
+
+    assert server.of(wire.SendMessages)[0].delay_ms == [5000, 0]
+
+
+async def test_an_empty_batch_asks_nothing_of_the_server(client: Client, server: FakeServer) -> None:
+    assert (await client.queue("orders").send_batch([])).ids == []
+    assert (await client.queue("orders").delete_batch([])).ok
+    assert not server.handled
+
+
+async def test_text_is_refused_as_a_body_with_a_hint(client: Client) -> None:
+    with pytest.raises(TypeError, match=r"encode\(\)"):
+        await client.queue("orders").send("text")  # pyright: ignore[reportArgumentType]
+
+
+async def test_a_receive_takes_up_to_so_many(client: Client, server: FakeServer) -> None:
+    server.put("orders", b"a", b"b", b"c")
+
+    first = await client.queue("orders").receive(2)
+    rest = await client.queue("orders").receive(2)
+
+    assert [message.body for message in first + rest] == [b"a", b"b", b"c"]
+
+
+async def test_a_stale_handle_cannot_delete(client: Client, server: FakeServer) -> None:
+    server.put("orders", b"a")
+    (message,) = await client.queue("orders").receive()
+    await message.release()
+
+    with pytest.raises(ReceiptHandleInvalid) as caught:
+        await message.delete()
+
+    assert caught.value.code == 402
+    assert caught.value.name == "receipt_handle_invalid"
+    assert caught.value.request_id == server.of(wire.DeleteMessages)[0].request_id
+    assert caught.value.details == {"receipt_handle": message.receipt_handle}
+
+
+async def test_a_batch_lists_what_failed_and_does_the_rest(client: Client, server: FakeServer) -> None:
+    server.put("orders", b"a", b"b")
+    queue = client.queue("orders")
+    first, second = await queue.receive(2)
+
+    result = await queue.delete_batch([first, 12345, second.receipt_handle])
+
+    assert not result.ok
+    assert result.done == [first.receipt_handle, second.receipt_handle]
+    assert [failure.receipt_handle for failure in result.failures] == [12345]
+    assert isinstance(result.failures[0].error, ReceiptHandleInvalid)
+    assert not server.queues["orders"].in_flight
+    with pytest.raises(PartialFailure, match="1 of 3 failed") as caught:
+        result.raise_for_failures()
+    assert caught.value.failures == result.failures
+
+
+async def test_more_than_256_handles_go_in_several_requests(client: Client, server: FakeServer) -> None:
+    server.put("orders", *[b"x"] * 600)
+    queue = client.queue("orders")
+    messages = [message for _ in range(3) for message in await queue.receive(200)]
+
+    result = await queue.delete_batch(messages)
+
+    assert result.ok
+    assert len(result.done) == 600
+    assert [len(request.receipt_handles) for request in server.of(wire.DeleteMessages)] == [256, 256, 88]
+
+
+async def test_release_hands_back_at_once_counted_or_not(client: Client, server: FakeServer) -> None:
+    server.put("orders", b"a")
+    queue = client.queue("orders")
+
+    (first,) = await queue.receive()
+    await first.release()
+    (second,) = await queue.receive()
+    await second.release(count_receive=False)
+    (third,) = await queue.receive()
+
+    assert [first.receive_count, second.receive_count, third.receive_count] == [1, 2, 2]
+
+
+async def test_change_visibility_says_until_when(client: Client, server: FakeServer) -> None:
+    server.put("orders", b"a")
+    (message,) = await client.queue("orders").receive()
+
+    result = await message.change_visibility(timedelta(hours=2))
+
+    assert result.next_visible_time is not None
+    assert result.next_visible_time > message.next_visible_time
+
+
+async def test_peek_pages_through_without_receiving(client: Client, server: FakeServer) -> None:
+    server.put("orders", b"a", b"b", b"c")
+    queue = client.queue("orders")
+    await queue.receive()
+
+    first = await queue.peek(2)
+    assert first.next_start is not None
+    second = await queue.peek(2, start=first.next_start)
+
+    assert [(one.body, one.state) for one in (*first, *second)] == [
+        (b"a", "in_flight"),
+        (b"b", "active"),
+        (b"c", "active"),
+    ]
+    assert len(second) == 1
+    assert second.next_start is None
+    assert len(server.queues["orders"].active) == 2
+
+
+async def test_attributes_show_what_was_set_and_the_counts(client: Client, server: FakeServer) -> None:
+    queue = await client.create_queue("jobs", visibility_timeout=timedelta(minutes=2), polling_wait=0.5)
+    server.put("jobs", b"a", b"b")
+    await queue.receive()
+
+    info = await queue.set_attributes(retention=3600)
+
+    assert (info.name, info.created) == ("jobs", False)
+    assert (info.visibility_timeout, info.polling_wait, info.retention) == (120.0, 0.5, 3600.0)
+    assert (info.active, info.in_flight, info.delayed) == (1, 1, 0)
+    assert info.oldest_message_time is not None
+    assert info.details["retention_ms"] == 3_600_000
+    assert info.attributes().get("max_message_bytes") == 65536
+
+
+async def test_an_unknown_attribute_is_refused_before_anything_is_sent(client: Client, server: FakeServer) -> None:
+    with pytest.raises(TypeError, match="'colour' is no attribute"):
+        await client.create_queue("jobs", colour="red")  # pyright: ignore[reportCallIssue]
+    assert not server.handled
+
+
+async def test_create_refuses_what_exists_and_ensure_accepts_it(client: Client, server: FakeServer) -> None:
+    await client.create_queue("jobs", visibility_timeout=60)
+
+    with pytest.raises(QueueExists):
+        await client.create_queue("jobs")
+    assert (await client.ensure_queue("jobs", visibility_timeout=60)).name == "jobs"
+    assert (await client.ensure_queue_info("new")).created
+    with pytest.raises(QueueDiffers) as caught:
+        await client.ensure_queue("jobs", visibility_timeout=61)
+    assert caught.value.details["difference"] == {"visibility_timeout_ms": {"is": 60_000, "wanted": 61_000}}
+
+
+async def test_queues_are_listed_cleared_and_deleted(client: Client, server: FakeServer) -> None:
+    for name in ("jobs-1", "jobs-2", "mail"):
+        await client.create_queue(name)
+    server.put("mail", b"a")
+
+    page = await client.queues(search="jobs", limit=1)
+    await client.queue("mail").clear()
+    await client.delete_queue("jobs-1")
+
+    assert (page.names, page.total, len(page), list(page)) == (["jobs-1"], 2, 1, ["jobs-1"])
+    assert (await client.queue("mail").attributes()).active == 0
+    assert list(await client.queues()) == ["jobs-2", "mail", "orders"]
+
+
+async def test_errors_name_field_value_and_limit(client: Client) -> None:
+    with pytest.raises(InvalidArgument, match="43200000") as caught:
+        await client.create_queue("jobs", visibility_timeout=0.5)
+    assert caught.value.details == {
+        "field": "visibility_timeout_ms",
+        "value": 500,
+        "limit": "an integer from 1000 to 43200000",
+    }
+    with pytest.raises(QueueNotFound):
+        await client.queue("nowhere").send(b"x")
+    with pytest.raises(MessageTooLarge):
+        await client.queue("orders").send(b"x" * 65537)
+
+
+async def test_what_does_not_fit_a_frame_is_refused_without_being_sent(client: Client, server: FakeServer) -> None:
+    with pytest.raises(MessageTooLarge, match="a frame may have"):
+        await client.queue("orders").send(b"x" * 5_000_000)
+    assert not server.handled
+    await client.queue("orders").send(b"x")
+
+
+async def test_accounts_and_keys_are_managed(client: Client) -> None:
+    key = await client.accounts.create("kitchen")
+
+    assert key.account == "kitchen"
+    assert key.secret_key is not None
+    assert key.secret_key not in repr(key)
+    assert await client.accounts.list() == ["admin", "kitchen"]
+    second = await client.accounts.create_key(account="kitchen")
+    await client.accounts.set_key_enabled(second.secret_id, False, account="kitchen")
+    await client.accounts.delete_key(key.secret_id, account="kitchen")
+    (left,) = await client.accounts.keys(account="kitchen")
+    assert (left.secret_id, left.enabled, left.secret_key) == (second.secret_id, False, None)
+
+
+async def test_status_tells_about_the_server(client: Client) -> None:
+    assert (await client.status())["version"] == "fake"

@@ -1,0 +1,62 @@
+"""What a type checker sees of the client; pyright reads this file, nobody runs it."""
+
+from datetime import datetime, timedelta
+from typing import assert_type
+
+from cmqd_client import (
+    BatchResult,
+    Client,
+    HandleResult,
+    Message,
+    MessageId,
+    Outgoing,
+    Peeked,
+    PeekPage,
+    Queue,
+    QueueAttributes,
+    QueueInfo,
+    Sent,
+    SentBatch,
+    connect,
+)
+
+
+async def check() -> None:
+    async with connect("cmq://id:key@host", request_timeout=timedelta(seconds=5)) as client:
+        assert_type(client, Client)
+        assert_type(client.queue("orders"), Queue)
+        queue = await client.create_queue("orders", retention=timedelta(days=1), max_delayed=10)
+        assert_type(queue, Queue)
+        assert_type(await client.ensure_queue("orders", delay=1.5), Queue)
+        # Unknown attributes and wrong types are caught.
+        await client.ensure_queue("orders", colour="red")  # pyright: ignore[reportCallIssue]
+        await client.ensure_queue("orders", max_delayed="1")  # pyright: ignore[reportArgumentType]
+
+        sent = await queue.send(b"body", delay=1, headers={"k": "v"})
+        assert_type(sent, Sent)
+        assert_type(sent.id, MessageId)
+        await queue.send("text")  # pyright: ignore[reportArgumentType]
+        assert_type(await queue.send_batch([b"a", Outgoing(b"b", delay=timedelta(seconds=1))]), SentBatch)
+
+        messages = await queue.receive(16, wait=20.0, visibility_timeout=timedelta(minutes=1))
+        assert_type(messages, list[Message])
+        message = messages[0]
+        assert_type(message.body, bytes)
+        assert_type(message.headers, dict[str, str])
+        assert_type(message.receipt_handle, int)
+        assert_type(message.enqueue_time, datetime)
+        assert_type(await message.delete(), HandleResult)
+        assert_type(await message.change_visibility(5), HandleResult)
+        assert_type(await message.release(count_receive=False), HandleResult)
+        result = await queue.delete_batch([message, message.receipt_handle])
+        assert_type(result, BatchResult)
+        assert_type(result.done, list[int])
+
+        page = await queue.peek()
+        assert_type(page, PeekPage)
+        for peeked in page:
+            assert_type(peeked, Peeked)
+        info = await queue.attributes()
+        assert_type(info, QueueInfo)
+        assert_type(info.attributes(), QueueAttributes)
+        assert_type(await queue.set_attributes(**info.attributes()), QueueInfo)
