@@ -230,6 +230,11 @@ class Settings:
         """Host and port of ``listen``."""
         return parse_address(self.listen)
 
+    @property
+    def durability_text(self) -> str:
+        """What an answer means, as it is named in logs and status."""
+        return "none (ephemeral)" if self.ephemeral else str(self.durability)
+
     def as_table(self) -> dict[str, str | int | bool | None]:
         """Every setting by name, in plain values."""
         table: dict[str, str | int | bool | None] = {}

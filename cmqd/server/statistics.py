@@ -1,9 +1,7 @@
-"""What the edge counts, and the status that a server gives of itself."""
+"""What the edge counts, and what a process costs."""
 
 import resource
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -38,8 +36,3 @@ def rss_bytes(pid: int | str = "self") -> int:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
     except OSError:
         return 0
-
-
-def shown(values: dict[str, Callable[[], Any] | Any]) -> dict[str, Any]:
-    """The values by name, those given as functions asked now."""
-    return {name: value() if callable(value) else value for name, value in values.items()}

@@ -1,0 +1,275 @@
+"""Everything between the sockets and the core, assembled: who calls whom, and how it all stops.
+
+    socket → Listener/Connection → Dispatcher → Broker (core)
+                   ▲                   │ records, reads
+                   │ replies           ▼
+               ReplyGate  ◄── LSN ──  Log ── wants a checkpoint ──► Checkpoints
+               WakeUp: at the end of each wake-up, records leave in one write, replies in one write a client
+               Ticker: what is due by itself
+
+The process around it (signals, recovery, exit codes) is ``daemon``; tests assemble the same over a log in memory.
+"""
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import cmqd
+from cmqd.core.broker import Broker
+from cmqd.server.accounts import ADMIN, Accounts
+from cmqd.server.checkpoints import Checkpoints
+from cmqd.server.clock import BrokerClock
+from cmqd.server.commit import ReplyGate
+from cmqd.server.dispatch import Client, Dispatcher
+from cmqd.server.listener import Listener
+from cmqd.server.logs import get_logger
+from cmqd.server.longpoll import LongPolls
+from cmqd.server.statistics import Counters, rss_bytes
+from cmqd.server.ticker import Ticker
+from cmqd.server.wakeup import WakeUp
+from cmqd.settings import Settings
+from cmqd.storage.errors import StorageFailed
+from cmqd.storage.log import Log, StorageState
+from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.messages import error
+
+_log = get_logger()
+
+SHUTTING_DOWN = "the server is shutting down"
+
+
+class Edge:
+    """The rooms of the edge, joined to one broker and one log; see the module."""
+
+    def __init__(
+        self,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        settings: Settings,
+        broker: Broker,
+        log: Log,
+        accounts: Accounts,
+        clock: BrokerClock,
+        max_connections: int,
+        facts: Callable[[], dict[str, Any]],
+        on_failed: Callable[[Exception], None],
+    ) -> None:
+        """Join them; nothing listens yet.
+
+        Args:
+            facts: what else ``get_server_status`` tells the account ``admin``.
+            on_failed: told why, once, when nothing can be acknowledged any more: a StorageFailed, or a bug.
+        """
+        self._loop = loop
+        self._settings = settings
+        self._broker = broker
+        self._log = log
+        self._clock = clock
+        self._facts = facts
+        self._on_failed = on_failed
+        self._started = time.monotonic()
+        self._state = StorageState(False, "", 0, 0, 0)
+        self._failure: Exception | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._quiet: asyncio.Event | None = None
+        """Set, once draining waits for it, when nothing is unfinished."""
+        self.counters = Counters()
+        self.gate = ReplyGate(log.durable_lsn)
+        self.polls: LongPolls[Client] = LongPolls()
+        self.wakeup = WakeUp(loop, self._end_of_wakeup)
+        self.dispatcher = Dispatcher(
+            broker=broker,
+            log=log,
+            gate=self.gate,
+            polls=self.polls,
+            accounts=accounts,
+            counters=self.counters,
+            now_ms=clock.now_ms,
+            schedule=self.wakeup.schedule,
+            status=self.status,
+            spawn=self._spawn,
+            on_broken=self._fail,
+            busy_pending_bytes=settings.busy_pending_bytes,
+            busy_pending_records=settings.busy_pending_records,
+            max_unread_receives=settings.max_unread_receives,
+            max_waiting_per_account=settings.max_waiting_receives_per_account,
+            max_requests_per_second=settings.max_requests_per_second_per_account,
+        )
+        self.listener = Listener(
+            loop=loop,
+            settings=settings,
+            requests=self.dispatcher,
+            wakeup=self.wakeup,
+            counters=self.counters,
+            accounts=accounts,
+            max_connections=max_connections,
+            is_overloaded=self._is_overloaded,
+        )
+        self.listener.on_beat = clock.check
+        accounts.on_revoked = self.listener.revoke
+        self.ticker = Ticker(
+            loop=loop, now_ms=clock.now_ms, next_deadline_ms=broker.next_deadline_ms, tick=self.dispatcher.tick
+        )
+        self.checkpoints = Checkpoints(
+            loop=loop,
+            log=log,
+            # Each part is true for a row that is closed: what comes after it has a higher LSN.
+            begin=lambda: broker.checkpoint(log.close_row, clock.now_ms()),
+            live_in=broker.live_in,
+            is_behind=lambda: log.pending_bytes >= settings.busy_pending_bytes // 2,
+            spawn=self._spawn,
+        )
+        log.on_durable = self._on_durable
+        log.on_page = self.dispatcher.page_arrived
+        log.on_fatal = self._fail
+        log.on_state = self._on_state
+        log.on_checkpoint_wanted = self.checkpoints.want
+        log.on_checkpoint_done = self.checkpoints.is_on_disk
+
+    async def start(self) -> tuple[str, int]:
+        """Listen; returns the address.
+
+        Raises:
+            OSError, ssl.SSLError: it cannot be had.
+        """
+        address = await self.listener.start()
+        self.checkpoints.reclaim()
+        self.wakeup.schedule()
+        return address
+
+    async def drain(self, within_s: float) -> None:
+        """Take nothing new, finish what was begun, tell everybody, close all connections."""
+        stop_at = self._loop.time() + within_s
+        self.listener.stop_accepting()
+        self.dispatcher.refuse_all(ErrorCode.SHUTTING_DOWN, SHUTTING_DOWN)
+        ended = self.dispatcher.end_waits(ErrorCode.SHUTTING_DOWN, SHUTTING_DOWN)
+        _log.info("draining", waits_ended=ended, held_replies=len(self.gate), connections=self.listener.connections)
+        self.wakeup.end()
+        if not self._is_quiet():
+            self._quiet = asyncio.Event()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._quiet.wait(), within_s / 2)
+        # A client that reads nothing must not take the time that the last checkpoint needs.
+        left_s = stop_at - self._loop.time()
+        await self.listener.close(ErrorCode.SHUTTING_DOWN, SHUTTING_DOWN, max(0.1, left_s / 2))
+        self.ticker.stop()
+
+    async def end(self, reason: str, within_s: float) -> None:
+        """After a failure: let clients read why, and close."""
+        await self.listener.close(ErrorCode.OUTCOME_UNKNOWN, reason, within_s)
+
+    def status(self, account: str) -> dict[str, Any]:
+        """What the server says of itself: the whole to ``admin``, what concerns everybody to others."""
+        settings = self._settings
+        status: dict[str, Any] = {
+            "version": cmqd.__version__,
+            "region": settings.region,
+            "durability": settings.durability_text,
+            "uptime_ms": int((time.monotonic() - self._started) * 1000),
+            "time_ms": self._clock.now_ms(),
+        }
+        if account != ADMIN:
+            return status
+        log = self._log
+        state = self._state
+        return (
+            status
+            | {
+                "pid": os.getpid(),
+                "connections": self.listener.connections,
+                "waiting_receives": len(self.polls),
+                "held_replies": len(self.gate),
+                "queues": len(self._broker.queues),
+                "last_lsn": log.last_lsn,
+                "durable_lsn": log.durable_lsn,
+                "pending_bytes": log.pending_bytes,
+                "pending_records": log.pending_records,
+                "log_bytes": state.log_bytes,
+                "segments": state.segments,
+                "free_bytes": state.free_bytes,
+                "sends_refused": state.sends_refused,
+                "sends_refused_reason": state.reason if state.sends_refused else None,
+                "rss_bytes": rss_bytes(),
+                "clock_behind_wall_ms": self._clock.behind_wall_ms,
+                "counters": self.counters.snapshot(),
+            }
+            | self._facts()
+        )
+
+    # ------------------------------------------------------------------ what the loop and the log bring
+
+    def _end_of_wakeup(self) -> None:
+        if self._failure is None:
+            self._log.flush()
+            self.ticker.plan()
+            self.listener.watch_load()
+
+    def _is_overloaded(self) -> bool:
+        log = self._log
+        settings = self._settings
+        return (
+            log.pending_bytes >= settings.pause_pending_bytes or log.pending_records >= settings.pause_pending_records
+        )
+
+    def _on_durable(self, lsn: int) -> None:
+        self.gate.open_to(lsn)
+        self.wakeup.schedule()
+        self._look_if_quiet()
+
+    def _on_state(self, state: StorageState) -> None:
+        if state.sends_refused != self._state.sends_refused:
+            if state.sends_refused:
+                _log.warning("sends_refused", reason=state.reason, free_bytes=state.free_bytes)
+            else:
+                _log.info("sends_accepted_again", free_bytes=state.free_bytes)
+        self._state = state
+        self.dispatcher.refuse_sends(state.reason if state.sends_refused else None)
+
+    def _fail(self, failure: Exception) -> None:
+        """Acknowledge nothing more; whoever waits learns that the outcome is unknown."""
+        if self._failure is not None:
+            return
+        self._failure = failure
+        reason = failure_text(failure)
+        _log.error("failed", reason=reason)
+        self.ticker.stop()
+        self.checkpoints.stop()
+        self.dispatcher.halt(reason)
+        for client, reply in self.gate.take_all():
+            client.answer(error(reply.request_id, ErrorCode.OUTCOME_UNKNOWN, reason))
+        self.dispatcher.end_waits(ErrorCode.OUTCOME_UNKNOWN, reason)
+        self.wakeup.schedule()
+        self._look_if_quiet()
+        self._on_failed(failure)
+
+    # ------------------------------------------------------------------ tasks
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        failure = None if task.cancelled() else task.exception()
+        if failure is not None and not isinstance(failure, StorageFailed):
+            _log.error("task_failed", exc_info=failure)
+        self._look_if_quiet()
+
+    def _is_quiet(self) -> bool:
+        """Nothing that was begun is unfinished, or nothing will ever be finished."""
+        return not (len(self.gate) or self._tasks) or self._failure is not None
+
+    def _look_if_quiet(self) -> None:
+        if self._quiet is not None and self._is_quiet():
+            self._quiet.set()
+
+
+def failure_text(failure: Exception) -> str:
+    """Why nothing is acknowledged any more, in one line for clients and operators."""
+    if isinstance(failure, StorageFailed):
+        return f"the storage failed: {failure}"
+    return f"internal error ({type(failure).__name__}); the broker stops and recovers from its log"
