@@ -39,7 +39,8 @@ class Ready:
     host: str
     port: int
     pid: int
-    storage_pid: int
+    storage_pid: int | None
+    """None when nothing is kept on disk."""
     url: str
 
 

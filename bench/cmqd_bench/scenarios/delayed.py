@@ -15,6 +15,7 @@ from cmqd_protocol.messages import SendMessages
 
 FILL_RATE = 50_000
 """Messages a second that the fill is trusted with: the first one falls due after it."""
+LEAD_SECONDS = 2.0
 SLOWEST_FILL = 8_000
 AFTER_SECONDS = 120.0
 """How long after the last due time the run is given up."""
@@ -83,7 +84,7 @@ async def run(options: Options, broker: Broker) -> Round:
         consuming = await session.connect(options.connections)
         rss_before = broker.rss_mib()
         peak = PeakMemory(broker)
-        window_starts = time.monotonic() + 5 + options.messages / FILL_RATE
+        window_starts = time.monotonic() + LEAD_SECONDS + options.messages / FILL_RATE
         fill_seconds = await _fill(session, options, RandomDelays(queue, options.body, window_starts, options.spread))
         filled_before = time.monotonic() < window_starts
         rss_filled = broker.rss_mib()

@@ -1,0 +1,98 @@
+"""Each scenario for a moment against a real server: the shape of the report, never its figures."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.system
+
+ALWAYS = {
+    "messages_per_second",
+    "server_cpu_us_per_message",
+    "client_cpu_us_per_message",
+    "latency_ms",
+    "server_rss_mib",
+    "durability",
+}
+
+
+def bench(scratch: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "cmqd_bench", *arguments, "--scratch", str(scratch)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def report_of(scratch: Path, *arguments: str) -> dict[str, Any]:
+    """The one object on standard output."""
+    ended = bench(scratch, *arguments, "--json")
+    assert ended.returncode == 0, ended.stderr
+    report: dict[str, Any] = json.loads(ended.stdout)
+    return report
+
+
+@pytest.mark.parametrize(
+    ("command", "own_keys"),
+    [
+        ("cycle --batch 4 --body 100 --connections 4 --seconds 0.5 --warm-up 0.2 --rounds 1", set[str]()),
+        ("send --batch 1 --connections 4 --seconds 0.5 --warm-up 0.2 --rounds 1", set[str]()),
+        (
+            "send --batch 1 --connections 4 --seconds 0.5 --warm-up 0.2 --rounds 1 --saturate",
+            {"messages_of_others"},
+        ),
+        ("latency --rate 200 --connections 4 --seconds 0.5 --warm-up 0.2 --rounds 1", set[str]()),
+        ("drain --backlog 3000 --connections 4 --rounds 1", set[str]()),
+        (
+            "idle --connections 60 --rate 100 --seconds 0.5 --warm-up 0.2 --rounds 1",
+            {"rss_kib_per_connection"},
+        ),
+        ("delayed --messages 2000 --spread 1 --rounds 1", {"rss_growth_mib"}),
+        ("backlog --messages 6000 --rounds 1", {"rss_growth_mib", "restart_seconds", "drain_ratio"}),
+    ],
+)
+def test_a_scenario_reports_its_keys_and_leaves_nothing_behind(command: str, own_keys: set[str], tmp_path: Path):
+    report = report_of(tmp_path, *command.split())
+
+    assert set(report) >= ALWAYS | own_keys
+    assert set(report["latency_ms"]) == {"p50", "p99", "p999"}
+    assert report["durability"] == "fsync"
+    assert report["messages_per_second"] > 0
+    assert report["server_cpu_us_per_message"] >= 0
+    assert all(isinstance(report[key], int | float) for key in own_keys)
+    assert report["conditions"]["cores"] >= 1
+    assert len(report["rounds"]) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rounds_run_on_fresh_servers_and_the_best_cpu_is_told(tmp_path: Path):
+    report = report_of(
+        tmp_path,
+        *["cycle", "--seconds", "0.3", "--warm-up", "0.1", "--connections", "2", "--rounds", "2", "--durability", "os"],
+    )
+
+    each = [round_["server_cpu_us_per_message"] for round_ in report["rounds"]]
+    assert len(each) == 2
+    assert report["server_cpu_us_per_message"] == min(each)
+    assert report["durability"] == "os"
+
+
+def test_without_json_people_get_figures_and_conditions(tmp_path: Path):
+    ended = bench(tmp_path, *["send", "--seconds", "0.3", "--warm-up", "0.1", "--connections", "2", "--rounds", "1"])
+
+    assert ended.returncode == 0, ended.stderr
+    for told in ("messages per second", "ms p99.9", "durability fsync on", "cores", "Python", "SQLite"):
+        assert told in ended.stdout
+
+
+def test_a_server_that_cannot_start_fails_the_run_with_the_end_of_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("CMQD_MAX_CONNECTIONS", "many")
+
+    ended = bench(tmp_path, *["send", "--seconds", "0.3", "--rounds", "1", "--json"])
+
+    assert ended.returncode == 1
+    assert ended.stdout == ""
+    assert "max_connections" in ended.stderr
