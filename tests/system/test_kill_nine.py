@@ -49,11 +49,11 @@ class Rounds:
         self.history = History(wall_offset_ms=time.time() * 1e3 - time.monotonic() * 1e3)
         self.survived = 0
         self._chance = random.Random(SEED)
-        self._numbered = [NumberedProducer(f"numbered-{n}", self._chance.getrandbits(32), 0.02) for n in range(2)]
+        self._numbered = [NumberedProducer(f"numbered-{n}", self._chance.getrandbits(32), 0.01) for n in range(2)]
         self._owner = Owner(self._chance.getrandbits(32), 0.005)
         self._workers: list[Worker] = [
             *(producer.work for producer in self._numbered),
-            *(Producer(f"plain-{n}", self._chance.getrandbits(32), 0.02).work for n in range(2)),
+            *(Producer(f"plain-{n}", self._chance.getrandbits(32), 0.01).work for n in range(2)),
             *(Consumer(queue, self._chance.getrandbits(32)).work for queue in (MAIN, MAIN, DELAYED, DELAYED)),
             Consumer(BACKLOG, self._chance.getrandbits(32), pause_seconds=0.15).work,
             self._owner.work,
@@ -117,7 +117,7 @@ def assert_load_was_real(history: History, rounds: int) -> None:
     """The run had in it what it is about: answers lost at the kills, leases that lived through one, drained queues."""
     counts = outcomes(history.operations)
     assert counts["Send done"] > 20 * rounds
-    assert counts["Send unknown"] > rounds
+    assert sum(not one.done and one.possible for one in history.operations) > 2 * rounds
     assert counts["Receive done"] > 20 * rounds
     assert counts["Delete done"] > 10 * rounds
     assert any(delivery.receive_count > 1 for one in history.of_kind(Receive) for delivery in one.deliveries)

@@ -158,20 +158,20 @@ async def test_a_power_failure_during_the_first_start_leaves_a_folder_that_start
 
 
 async def test_without_fsync_the_same_failures_are_found_to_lose_acknowledged_messages(tmp_path: Path) -> None:
-    """The test above can fail: the same broker with lowered durability does not pass it."""
+    """The tests above can fail: the same broker with lowered durability does not pass them."""
     chance = random.Random(SEED)
     history = new_history()
     life = tmp_path / "life"
     life.mkdir()
-    flags = (*SMALL_SEGMENTS, "--durability", "os")
+    # One large segment: the rows lost are the last ones. With rows lost in the middle it would refuse to start.
+    flags = ("--durability", "os")
     events, begin = await traced_life(life, history, flags, "life", chance)
-    found: Counter[Rule] = Counter()
     for number in range(3):
-        # Late enough for acknowledgements that a sync would have to cover.
         cut = chance.randrange((begin + len(events)) // 2, len(events))
         rebuilt = tmp_path / f"rebuilt-{number}"
         rebuild(rebuilt, events[:cut], Unsynced.DROPPED, chance)
-        violations = await violations_after_restart(rebuilt, history.until(events[cut].at_ns), flags)
-        found.update(violation.rule for violation in violations)
 
-    assert found[Rule.SEND_KEPT] > 0, f"seed {SEED}: lost nothing, found {found}"
+        violations = await violations_after_restart(rebuilt, history.until(events[cut].at_ns), flags)
+
+        found = Counter(violation.rule for violation in violations)
+        assert found[Rule.SEND_KEPT] > 0, f"seed {SEED}, cut {cut} of {len(events)}: lost nothing, found {found}"
