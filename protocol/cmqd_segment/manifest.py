@@ -5,6 +5,7 @@ A file that is listed and missing is damage; one that is not listed does not bel
 """
 
 import os
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 
@@ -93,10 +94,15 @@ class Manifest(msgspec.Struct, frozen=True):
     durability: str = "fsync"
     boot_id: str = ""
     """Boot of the machine under which the folder was last opened: tells a crash of the broker from a loss of power."""
+    next_number: int = 1
+    """Of the next segment to be made; numbers are not used twice."""
     segments: list[SegmentEntry] = []
     """Ascending by number, and by LSN."""
     checkpoints: list[CheckpointEntry] = []
     """Ascending by number; the last is the newest."""
+    dropped: list[tuple[int, int]] = []
+    """Ranges (first LSN, last LSN) of rows that were reclaimed, ascending and merged. Together with the segments and
+    the losses they cover every LSN from 1 on: any other gap is damage."""
     losses: list[LossEntry] = []
 
 
@@ -146,3 +152,14 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def merge_ranges(covered: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ranges (first, last), both included, ascending and merged where they touch."""
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted(covered):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], last))
+        else:
+            merged.append((first, last))
+    return merged

@@ -1,0 +1,32 @@
+"""Entry of the storage process, started by ``processlog.start_process`` and by nobody else."""
+
+import ctypes
+import gc
+import signal
+import sys
+
+from cmqd.storage.process import main
+
+PR_SET_PDEATHSIG = 1
+SWITCH_SECONDS = 0.001
+"""A page being decoded lets a commit have the interpreter after at most this."""
+
+
+def prepare_process() -> None:
+    """Die with the parent, and with nothing else: Ctrl-C and a service manager signal the whole group, but storage is
+    needed until the loop process has drained, and then ends with its sockets.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    if sys.platform == "linux":
+        # Beside the end of the sockets, which a leaked descriptor could hold back. SIGUSR1 is nobody else's.
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGUSR1)
+    # No cycles worth collecting are made per commit, and a full collection would stop commits.
+    gc.disable()
+    gc.freeze()
+    sys.setswitchinterval(SWITCH_SECONDS)
+
+
+if __name__ == "__main__":
+    prepare_process()
+    sys.exit(main(sys.argv[1:]))

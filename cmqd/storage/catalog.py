@@ -1,0 +1,188 @@
+"""What the data folder holds, in memory and in the manifest: every segment with its state, the checkpoints, the gaps.
+
+The manifest is written in a thread, one writing at a time, each holding all that is true at that moment; nothing on
+the path of a commit waits for it.
+"""
+
+import asyncio
+import errno
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from cmqd.storage import ipc
+from cmqd.storage.datadir import DataFolder
+from cmqd.storage.segment import WritableSegment
+from cmqd_segment.manifest import (
+    CheckpointEntry,
+    LossEntry,
+    Manifest,
+    SegmentEntry,
+    SegmentState,
+    write_manifest,
+)
+from cmqd_segment.sparse import unpack_u64
+
+FULL_DISK_PAUSE_SECONDS = 0.2
+
+
+class SealedFile:
+    """A sealed segment. Only the range of each queue is kept in memory; the sparse index stays in the file."""
+
+    __slots__ = ("_firsts", "_queue_ids", "_stops", "entry", "path")
+
+    def __init__(self, entry: SegmentEntry, path: Path, queues: Sequence[tuple[int, int, int]]) -> None:
+        self.entry = entry
+        self.path = path
+        self._queue_ids = unpack_u64(b"")
+        self._firsts = unpack_u64(b"")
+        self._stops = unpack_u64(b"")
+        for queue_id, first, stop in queues:
+            self._queue_ids.append(queue_id)
+            self._firsts.append(first)
+            self._stops.append(stop)
+
+    @property
+    def number(self) -> int:
+        return self.entry.number
+
+    @property
+    def last_lsn(self) -> int:
+        return self.entry.last_lsn
+
+    @property
+    def immutable(self) -> bool:
+        return True
+
+    def positions_of(self, queue_id: int) -> tuple[int, int] | None:
+        """The half-open range of positions of a queue in this segment, None if there are none."""
+        place = bisect_left(self._queue_ids, queue_id)
+        if place == len(self._queue_ids) or self._queue_ids[place] != queue_id:
+            return None
+        return self._firsts[place], self._stops[place]
+
+    def report(self) -> ipc.SegmentReport:
+        entry = self.entry
+        queues = list(zip(self._queue_ids, self._firsts, self._stops, strict=True))
+        return ipc.SegmentReport(
+            entry.number, entry.first_lsn, entry.last_lsn, entry.rows, entry.messages, entry.bytes, queues
+        )
+
+
+class OpenSegment:
+    """A segment that is not sealed, as the pager sees it."""
+
+    __slots__ = ("segment", "state")
+
+    def __init__(self, segment: WritableSegment, state: SegmentState) -> None:
+        self.segment = segment
+        self.state = state
+
+    @property
+    def number(self) -> int:
+        return self.segment.number
+
+    @property
+    def path(self) -> Path:
+        return self.segment.path
+
+    @property
+    def last_lsn(self) -> int:
+        return self.segment.last_lsn
+
+    @property
+    def immutable(self) -> bool:
+        return self.segment.closed
+
+    def positions_of(self, queue_id: int) -> tuple[int, int] | None:
+        queue = self.segment.index.queues.get(queue_id)
+        return None if queue is None else (queue.first_position, queue.stop_position)
+
+
+class Catalog:
+    """See the module."""
+
+    def __init__(self, folder: DataFolder, durability: str, boot_id: str) -> None:
+        self.folder = folder
+        self.durability = durability
+        self.boot_id = boot_id
+        self.sealed: dict[int, SealedFile] = {}
+        self.open: dict[int, OpenSegment] = {}
+        self.preparing: int | None = None
+        """Number of the segment that is being created."""
+        self.dropping: dict[int, SegmentEntry] = {}
+        self.dropped: list[tuple[int, int]] = []
+        self.losses: list[LossEntry] = []
+        self.checkpoints: list[CheckpointEntry] = []
+        self.clean = False
+        self.next_number = 1
+        self._writing = asyncio.Lock()
+
+    @property
+    def droppable_lsn(self) -> int:
+        return self.checkpoints[0].lsn if self.checkpoints else 0
+
+    def segments(self) -> Iterator[SealedFile | OpenSegment]:
+        """Those that may hold rows, ascending by number, and so by LSN and by position."""
+        for number in sorted((*self.sealed, *self.open)):
+            yield self.sealed[number] if number in self.sealed else self.open[number]
+
+    def holder(self, queue_id: int, position: int) -> tuple[SealedFile | OpenSegment, int, int] | None:
+        """The first segment that holds the position of a queue or a later one, with its range of positions."""
+        for segment in self.segments():
+            found = segment.positions_of(queue_id)
+            if found is not None and found[1] > position:
+                return segment, *found
+        return None
+
+    def segment_path(self, number: int) -> Path:
+        return self.folder.path / SegmentEntry(number, SegmentState.PREPARING).file
+
+    @property
+    def log_bytes(self) -> int:
+        """On disk, by what is known without asking it."""
+        return sum(file.entry.bytes for file in self.sealed.values()) + sum(
+            entry.segment.bytes_on_disk for entry in self.open.values()
+        )
+
+    @property
+    def messages(self) -> int:
+        """Sent into segments that are still there, live or not."""
+        return sum(file.entry.messages for file in self.sealed.values()) + sum(
+            entry.segment.messages for entry in self.open.values()
+        )
+
+    def to_manifest(self) -> Manifest:
+        entries = {number: file.entry for number, file in self.sealed.items()}
+        entries |= {number: entry.segment.entry(entry.state) for number, entry in self.open.items()}
+        entries |= {
+            number: msgspec.structs.replace(entry, state=SegmentState.DROPPING)
+            for number, entry in self.dropping.items()
+        }
+        if self.preparing is not None:
+            entries[self.preparing] = SegmentEntry(self.preparing, SegmentState.PREPARING)
+        return Manifest(
+            clean=self.clean,
+            durability=self.durability,
+            boot_id=self.boot_id,
+            next_number=self.next_number,
+            segments=[entries[number] for number in sorted(entries)],
+            checkpoints=list(self.checkpoints),
+            dropped=list(self.dropped),
+            losses=list(self.losses),
+        )
+
+    async def save(self) -> None:
+        """Write the manifest as things are now; durable on return. Waits for room on a full disk. Raises OSError."""
+        async with self._writing:
+            while True:
+                try:
+                    await asyncio.to_thread(write_manifest, self.folder.path, self.to_manifest())
+                except OSError as error:
+                    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                        raise
+                    await asyncio.sleep(FULL_DISK_PAUSE_SECONDS)
+                else:
+                    return

@@ -1,0 +1,120 @@
+"""Checkpoint files: written as the parts come in, true only once their last LSN is durable and they were read back."""
+
+import asyncio
+import errno
+import hashlib
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from time import time
+
+from cmqd.storage.catalog import Catalog
+from cmqd_segment.checkpoint_file import MAGIC, CheckpointError, frame, verify_checkpoint
+from cmqd_segment.manifest import CheckpointEntry, checkpoint_file, sync_folder
+
+TEMPORARY = "unfinished.tmp"
+BUFFER_BYTES = 1 << 20
+
+
+class Checkpoints:
+    """The checkpoint that is being written, and those that are kept."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        *,
+        kept: int,
+        durable_lsn: Callable[[], int],
+        on_done: Callable[[int], None],
+    ) -> None:
+        self._catalog = catalog
+        self._kept = kept
+        self._durable_lsn = durable_lsn
+        self._on_done = on_done
+        self._parts: asyncio.Queue[tuple[bool, int, bytes]] = asyncio.Queue()
+        self._durable: asyncio.Future[None] | None = None
+        self._awaited_lsn = 0
+        self._begun = False
+        self._buffer = bytearray()
+        self._path = catalog.folder.checkpoints / TEMPORARY
+
+    def write(self, first: bool, end_lsn: int, payload: bytes) -> None:
+        self._parts.put_nowait((first, end_lsn, payload))
+
+    def on_durable(self, lsn: int) -> None:
+        if self._durable is not None and lsn >= self._awaited_lsn:
+            self._durable.set_result(None)
+            self._durable = None
+
+    async def drained(self) -> None:
+        """Wait until all parts so far are dealt with."""
+        await self._parts.join()
+
+    async def run(self) -> None:
+        """Write what comes, for ever. Raises OSError, except for lack of space: then this checkpoint is abandoned and
+        the next one tries again; without it, segments stay longer and a start takes longer, no more.
+        """
+        while True:
+            first, end_lsn, payload = await self._parts.get()
+            try:
+                await self._write(first, end_lsn, payload)
+            except (OSError, CheckpointError) as error:
+                if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                print(f"cmqd storage: a checkpoint was abandoned: {error}", file=sys.stderr, flush=True)
+                self._begun = False
+                self._path.unlink(missing_ok=True)
+            self._parts.task_done()
+
+    async def _write(self, first: bool, end_lsn: int, payload: bytes) -> None:
+        buffer = self._buffer
+        if first:
+            await asyncio.to_thread(self._path.write_bytes, MAGIC)
+            buffer.clear()
+            self._begun = True
+        if not self._begun:
+            return
+        buffer += frame(payload)
+        if end_lsn or len(buffer) >= BUFFER_BYTES:
+            await asyncio.to_thread(append, self._path, bytes(buffer))
+            buffer.clear()
+        if end_lsn:
+            self._begun = False
+            await self._finish(end_lsn)
+
+    async def _finish(self, end_lsn: int) -> None:
+        if end_lsn > self._durable_lsn():
+            self._awaited_lsn = end_lsn
+            self._durable = asyncio.get_running_loop().create_future()
+            await self._durable
+        catalog = self._catalog
+        number = max((entry.number for entry in catalog.checkpoints), default=0) + 1
+        entry = await asyncio.to_thread(publish, self._path, catalog.folder.path, number)
+        kept = [*catalog.checkpoints, entry]
+        gone = kept[: -self._kept]
+        catalog.checkpoints = kept[-self._kept :]
+        await catalog.save()
+        for old in gone:
+            await asyncio.to_thread((catalog.folder.path / old.file).unlink, missing_ok=True)
+        self._on_done(entry.lsn)
+
+
+def append(path: Path, data: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(data)
+
+
+def publish(temporary: Path, folder: Path, number: int) -> CheckpointEntry:
+    """Fsync the file, read it back, give it its name. Raises CheckpointError, OSError."""
+    digest = hashlib.sha256()
+    with temporary.open("rb") as file:
+        os.fsync(file.fileno())
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+        size = file.tell()
+    header, end = verify_checkpoint(temporary)
+    path = folder / checkpoint_file(number)
+    temporary.replace(path)
+    sync_folder(path.parent)
+    return CheckpointEntry(number, header.lsn, end.lsn, int(time() * 1000), size, digest.hexdigest())

@@ -1,0 +1,159 @@
+"""A data folder: its names, its lock, its ballast, and what does not belong in it.
+
+    lock            held (flock) by the storage process as long as it has a file open; names the holder
+    manifest        see cmqd_segment.manifest
+    segments/       NNNNNNNN.db, with -wal and -shm beside those that are not sealed
+    checkpoints/    NNNNNNNN.ckpt
+    set-aside/      copies of what was damaged, files that nobody knows; never read again
+    ballast         space to give back when the disk is full
+
+Other files at the top (the accounts of the edge) are not storage's business.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import shutil
+from pathlib import Path
+from time import monotonic
+
+import msgspec
+
+from cmqd.storage.errors import FolderLocked
+from cmqd_segment.manifest import CHECKPOINTS, SEGMENTS, Manifest, sync_folder
+
+LOCK_POLL_SECONDS = 0.05
+SET_ASIDE = "set-aside"
+BALLAST = "ballast"
+LOCK = "lock"
+
+
+class LockHolder(msgspec.Struct, frozen=True):
+    """What the lock file says, for the message to whoever waits."""
+
+    pid: int
+    broker_pid: int
+
+
+def boot_id() -> str:
+    """Names this boot of the machine; empty where the system does not tell."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+class DataFolder:
+    """One broker's folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.segments = path / SEGMENTS
+        self.checkpoints = path / CHECKPOINTS
+        self.set_aside = path / SET_ASIDE
+        self._lock: int | None = None
+
+    def create(self) -> None:
+        """Make what is missing of the folders. Raises OSError."""
+        for folder in (self.path, self.segments, self.checkpoints):
+            if not folder.is_dir():
+                # Bodies are nobody else's business unless the operator opens the folder to a group (Spark's).
+                folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+                sync_folder(folder.parent)
+
+    async def lock(self, wait_ms: int, broker_pid: int) -> None:
+        """Take the lock. Raises FolderLocked, naming the holder, if it is not free within ``wait_ms``."""
+        descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        deadline = monotonic() + wait_ms / 1000
+        try:
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if monotonic() >= deadline:
+                        raise FolderLocked(
+                            f"the data folder {self.path} is in use by {_holder(descriptor)};"
+                            f" waited {wait_ms / 1000:g} s for it"
+                        ) from None
+                await asyncio.sleep(LOCK_POLL_SECONDS)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, msgspec.json.encode(LockHolder(os.getpid(), broker_pid)), 0)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._lock = descriptor
+
+    def unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def put_aside(self, path: Path, *, keep: bool = False) -> Path:
+        """Move a file (``keep``: copy it) to ``set-aside/`` under a name of its own."""
+        self.set_aside.mkdir(mode=0o750, exist_ok=True)
+        count = 0
+        while (target := self.set_aside / f"{path.name}.{count}").exists():
+            count += 1
+        if keep:
+            shutil.copyfile(path, target)
+        else:
+            path.replace(target)
+        sync_folder(self.set_aside)
+        return target
+
+    def strangers(self, manifest: Manifest) -> list[Path]:
+        """Files in the folders of the log that the manifest does not list."""
+        known = {self.path / entry.file for entry in (*manifest.segments, *manifest.checkpoints)}
+        found: list[Path] = []
+        for folder in (self.segments, self.checkpoints):
+            for path in sorted(folder.iterdir()):
+                main = path.with_name(path.name.removesuffix("-wal").removesuffix("-shm"))
+                if path not in known and main not in known:
+                    found.append(path)
+        return found
+
+
+def _holder(descriptor: int) -> str:
+    try:
+        holder = msgspec.json.decode(os.pread(descriptor, 4096, 0), type=LockHolder)
+    except (msgspec.MsgspecError, OSError):
+        return "another process"
+    return f"process {holder.pid} (storage of broker process {holder.broker_pid})"
+
+
+class Disk:
+    """The disk under a data folder, as far as space goes: what tests replace to make it full."""
+
+    def __init__(self, folder: Path, ballast_bytes: int) -> None:
+        self._folder = folder
+        self._ballast = folder / BALLAST
+        self._ballast_bytes = ballast_bytes
+
+    def free_bytes(self) -> int:
+        """What this user may still write."""
+        status = os.statvfs(self._folder)
+        return status.f_bavail * status.f_frsize
+
+    @property
+    def has_ballast(self) -> bool:
+        return self._ballast.exists()
+
+    def take_ballast(self) -> bool:
+        """Reserve the ballast's space; False if there is not enough."""
+        if self._ballast_bytes == 0:
+            return True
+        descriptor = os.open(self._ballast, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            os.posix_fallocate(descriptor, 0, self._ballast_bytes)
+        except OSError:
+            self.release_ballast()
+            return False
+        finally:
+            os.close(descriptor)
+        return True
+
+    def release_ballast(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._ballast.unlink()

@@ -1,0 +1,309 @@
+"""Frames between the loop process and the storage process, over two socketpairs.
+
+    frame = u32 length of all that follows | u32 length of the head | head (msgpack) | blobs
+
+The head is one of the Structs below, the blobs are raw bytes whose sizes the head tells: bodies are never encoded.
+The first socket carries commits, checkpoint parts and control, in order; the second pages and the recovery stream, so
+that a page of a MiB never delays a durable LSN.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from struct import Struct
+from typing import TypeAlias, cast
+
+import msgspec
+
+from cmqd.storage.settings import StorageSettings
+from cmqd_segment.records import Headers, Runs
+
+_PREFIX = Struct("<II")
+_encode = msgspec.msgpack.Encoder().encode
+
+SOCKET_BUFFER_BYTES = 4 * 1024 * 1024
+"""Asked for, not insisted on (the kernel caps it): a batch should fit, so that handing it over never waits."""
+
+
+class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Head of a frame."""
+
+
+# Loop to storage, first socket
+
+
+class Open(Head, frozen=True, tag=1):
+    settings: StorageSettings
+
+
+class Commit(Head, frozen=True, tag=2):
+    """Rows to make durable together. Blobs: meta and data of each row in turn."""
+
+    first_lsn: int
+    rows: list[tuple[int, int, bytes, int, int]]
+    """(time_ms, messages, queues, bytes of meta, bytes of data)"""
+
+
+class CheckpointPart(Head, frozen=True, tag=3):
+    """A part of a checkpoint. Blob: the part."""
+
+    first: bool
+    end_lsn: int
+    """0, or that of the ``CheckpointEnd`` that the part is."""
+    size: int
+
+
+class DropSegments(Head, frozen=True, tag=4):
+    request_id: int
+    numbers: list[int]
+
+
+class SealNow(Head, frozen=True, tag=5):
+    request_id: int
+
+
+class Close(Head, frozen=True, tag=6):
+    pass
+
+
+# Storage to loop, first socket
+
+
+class Finding(Head, frozen=True, tag=20):
+    """Something that recovery found and that an operator should know."""
+
+    kind: str
+    """``unclean_stop``, ``torn_tail``, ``damaged``, ``missing``, ``set_aside``, ``lost`` or ``checkpoint_damaged``"""
+    text: str
+
+
+class SegmentReport(Head, frozen=True, tag=21):
+    number: int
+    first_lsn: int
+    last_lsn: int
+    rows: int
+    messages: int
+    bytes: int
+    queues: list[tuple[int, int, int]]
+    """(queue id, first position, stop position)"""
+
+
+class Opened(Head, frozen=True, tag=22):
+    created: bool
+    clean: bool
+    checkpoint_lsn: int
+    droppable_lsn: int
+    last_lsn: int
+    last_time_ms: int
+    numbers_jump: bool
+    findings: list[Finding]
+    segments: list[SegmentReport]
+
+
+class Durable(Head, frozen=True, tag=23):
+    lsn: int
+
+
+class State(Head, frozen=True, tag=24):
+    sends_refused: bool
+    reason: str
+    free_bytes: int
+    segments: int
+    log_bytes: int
+    damaged_rows: int
+
+
+class Sealed(Head, frozen=True, tag=25):
+    segment: SegmentReport
+
+
+class CheckpointWanted(Head, frozen=True, tag=26):
+    pass
+
+
+class CheckpointDone(Head, frozen=True, tag=27):
+    lsn: int
+    droppable_lsn: int
+
+
+class Answered(Head, frozen=True, tag=28):
+    """Answer to DropSegments (the segments that went) and to SealNow."""
+
+    request_id: int
+    numbers: list[int]
+
+
+class Closed(Head, frozen=True, tag=29):
+    pass
+
+
+class Failed(Head, frozen=True, tag=30):
+    """The last frame: storage is about to exit. ``kind`` names a class of ``errors``."""
+
+    kind: str
+    text: str
+
+
+# Second socket
+
+
+class RecoverNext(Head, frozen=True, tag=40):
+    """Ask for one more chunk of the recovery stream."""
+
+
+class CheckpointChunk(Head, frozen=True, tag=41):
+    """Blobs: checkpoint parts of these sizes."""
+
+    sizes: list[int]
+
+
+class RowsChunk(Head, frozen=True, tag=42):
+    """Rows above the checkpoint. Blobs: the meta of each."""
+
+    rows: list[tuple[int, int, int]]
+    """(lsn, time_ms, bytes of meta)"""
+
+
+class RecoverEnd(Head, frozen=True, tag=43):
+    pass
+
+
+class ReadPage(Head, frozen=True, tag=44):
+    read_id: int
+    queue_id: int
+    positions: Runs
+    max_bytes: int
+    min_lsn: int
+
+
+class Page(Head, frozen=True, tag=45):
+    """Messages found, ascending. Blob: their bodies side by side."""
+
+    read_id: int
+    runs: list[tuple[int, int, int, list[int], list[Headers | None] | None, int | list[int] | None]]
+    """The columns of ``cmqd_segment.rows.Run`` without the offset"""
+    missing: Runs
+
+
+AnyHead: TypeAlias = (
+    Open
+    | Commit
+    | CheckpointPart
+    | DropSegments
+    | SealNow
+    | Close
+    | Opened
+    | Durable
+    | State
+    | Sealed
+    | CheckpointWanted
+    | CheckpointDone
+    | Answered
+    | Closed
+    | Failed
+    | RecoverNext
+    | CheckpointChunk
+    | RowsChunk
+    | RecoverEnd
+    | ReadPage
+    | Page
+)
+
+_heads = msgspec.msgpack.Decoder(AnyHead)
+
+OnFrame: TypeAlias = Callable[[AnyHead, bytes, int], None]
+"""(head, buffer, offset of the blobs in the buffer). The buffer may be kept; it is never written to."""
+
+
+class Channel(asyncio.Protocol):
+    """One end of a socketpair. Both processes come from one installation, so a bad frame is a defect, not an attack."""
+
+    def __init__(self, on_frame: OnFrame, on_lost: Callable[[], None]) -> None:
+        self._on_frame = on_frame
+        self._on_lost = on_lost
+        self._transport: asyncio.Transport | None = None
+        self._chunks: list[bytes] = []
+        """The beginning of a frame whose end has not arrived."""
+        self._have = 0
+        self._need = 0
+        self._writable: asyncio.Future[None] | None = None
+        """Set while the other end is slow to read."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self.resume_writing()
+        self._on_lost()
+
+    def pause_writing(self) -> None:
+        self._writable = asyncio.get_running_loop().create_future()
+
+    def resume_writing(self) -> None:
+        if self._writable is not None:
+            self._writable.set_result(None)
+            self._writable = None
+
+    async def drain(self) -> None:
+        """Wait until the other end has read most of what was sent."""
+        if self._writable is not None:
+            await self._writable
+
+    def send(self, head: Head, *blobs: bytes | memoryview) -> None:
+        """Hand over a frame; after the other end is gone, nothing happens."""
+        transport = self._transport
+        if transport is None:
+            return
+        encoded = _encode(head)
+        if not blobs:
+            transport.write(_PREFIX.pack(4 + len(encoded), len(encoded)) + encoded)
+            return
+        size = 4 + len(encoded) + sum(map(len, blobs))
+        # One system call for all of them; joining them first would copy, and above 128 KiB fault in fresh pages.
+        transport.writelines([_PREFIX.pack(size, len(encoded)) + encoded, *blobs])
+
+    def data_received(self, data: bytes) -> None:
+        if self._chunks:
+            self._chunks.append(data)
+            self._have += len(data)
+            if self._have < self._need:
+                return
+            data = b"".join(self._chunks)
+            self._chunks.clear()
+        view = memoryview(data)
+        end = len(data)
+        offset = 0
+        while end - offset >= 8:
+            size, head_size = _PREFIX.unpack_from(data, offset)
+            stop = offset + 4 + size
+            if stop > end:
+                self._need = stop - offset
+                break
+            blobs = offset + 8 + head_size
+            self._on_frame(_heads.decode(view[offset + 8 : blobs]), data, blobs)
+            offset = stop
+        else:
+            self._need = 8
+        if offset < end:
+            self._chunks.append(data[offset:] if offset else data)
+            self._have = end - offset
+
+    def close(self) -> None:
+        """Flush what was sent, then end the connection."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+
+async def attach(sock: socket.socket, on_frame: OnFrame, on_lost: Callable[[], None]) -> Channel:
+    """A channel over one end of a socketpair, on asyncio's loop or uvloop; it owns the socket from here on."""
+    sock.setblocking(False)
+    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+        sock.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
+    loop = asyncio.get_running_loop()
+    _, channel = await loop.create_unix_connection(lambda: Channel(on_frame, on_lost), sock=sock)
+    return channel

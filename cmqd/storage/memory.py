@@ -1,0 +1,337 @@
+"""A log that keeps a list: for tests, and for brokers whose messages need not outlive them.
+
+Rows, LSNs and callbacks are as on disk, except that "durable" comes one turn of the loop after ``flush``. Tests may
+``hold()`` that back, ``fail()`` the log, and open another ``MemoryLog`` over the same ``MemoryDisk`` to see what a
+restart would find: what was durable, and nothing else.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from cmqd.storage.errors import StorageFailed
+from cmqd.storage.log import (
+    OnPage,
+    RecoveredBatch,
+    RecoveredRow,
+    RecoveryReport,
+    SealedSegment,
+    StorageState,
+    ignore,
+)
+from cmqd.storage.rowbuilder import ROW_BYTES, meta_cost
+from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
+from cmqd_segment.records import AnyRecord, Lsn, Runs, StoredMessage, pack_runs, ranges
+from cmqd_segment.rows import sent_runs, stored_messages
+
+RECOVERY_BATCH = 256
+
+
+class MemoryRow:
+    """A row, its records as they were appended."""
+
+    __slots__ = ("bodies", "cost", "data_bytes", "lsn", "records", "time_ms")
+
+    def __init__(self, lsn: int) -> None:
+        self.lsn = lsn
+        self.time_ms = 0
+        self.records: list[AnyRecord] = []
+        self.bodies: list[bytes] = []
+        self.data_bytes = 0
+        self.cost = 0
+
+
+class MemoryDisk:
+    """What outlives a ``MemoryLog``."""
+
+    def __init__(self) -> None:
+        self.rows: list[MemoryRow] = []
+        self.checkpoints: list[list[AnyPart]] = []
+        """Complete ones, the newest last; at most two."""
+        self.segments: list[SealedSegment] = []
+        self.messages: dict[int, dict[int, StoredMessage]] = {}
+        """queue id -> position -> message"""
+        self.next_segment = 1
+        self.last_lsn = 0
+        self.last_time_ms = 0
+        self.clean = True
+
+
+class MemoryLog:
+    """See the module and ``cmqd.storage.log.Log``."""
+
+    def __init__(self, disk: MemoryDisk | None = None, *, segment_bytes: int = 128 * 1024 * 1024) -> None:
+        self.on_durable: Callable[[int], None] = ignore
+        self.on_page: OnPage = ignore
+        self.on_fatal: Callable[[StorageFailed], None] = ignore
+        self.on_state: Callable[[StorageState], None] = ignore
+        self.on_checkpoint_wanted: Callable[[], None] = ignore
+        self.on_checkpoint_done: Callable[[int], None] = ignore
+        self.disk = disk or MemoryDisk()
+        self._segment_bytes = segment_bytes
+        self._rows: list[MemoryRow] = []
+        """Not durable; the last one is open unless a commit took it."""
+        self._committing = 0
+        """How many of ``_rows`` the commit under way covers."""
+        self._row_closed = False
+        """The last row takes no more although no commit took it."""
+        self._held = False
+        self._failed: StorageFailed | None = None
+        self._durable_lsn = 0
+        self._last_lsn = 0
+        self._pending_bytes = 0
+        self._pending_records = 0
+        self._active: list[MemoryRow] = []
+        """Durable rows of the segment that is not sealed."""
+        self._active_bytes = 0
+        self._pages: list[tuple[int, int, Runs, int, int]] = []
+        self._parts: list[AnyPart] = []
+
+    @property
+    def last_lsn(self) -> int:
+        return self._last_lsn
+
+    @property
+    def durable_lsn(self) -> int:
+        return self._durable_lsn
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._pending_bytes
+
+    @property
+    def pending_records(self) -> int:
+        return self._pending_records
+
+    @property
+    def droppable_lsn(self) -> int:
+        checkpoints = self.disk.checkpoints
+        return _header(checkpoints[0]).lsn if checkpoints else 0
+
+    async def open(self) -> RecoveryReport:
+        disk = self.disk
+        self._durable_lsn = self._last_lsn = disk.last_lsn
+        created = disk.last_lsn == 0 and not disk.checkpoints
+        sealed = disk.segments[-1].last_lsn if disk.segments else 0
+        self._active = [row for row in disk.rows if row.lsn > sealed]
+        self._seal()
+        report = RecoveryReport(
+            created=created,
+            clean=disk.clean,
+            checkpoint_lsn=_header(disk.checkpoints[-1]).lsn if disk.checkpoints else 0,
+            last_lsn=disk.last_lsn,
+            last_time_ms=disk.last_time_ms,
+            numbers_jump=False,
+        )
+        disk.clean = False
+        return report
+
+    async def recover(self) -> AsyncIterator[RecoveredBatch]:
+        lsn = 0
+        if self.disk.checkpoints:
+            parts = self.disk.checkpoints[-1]
+            lsn = _header(parts).lsn
+            yield list(parts)
+        rows: list[RecoveredRow] = [
+            (row.lsn, row.time_ms, list(row.records)) for row in self.disk.rows if row.lsn > lsn
+        ]
+        for start in range(0, len(rows), RECOVERY_BATCH):
+            yield list(rows[start : start + RECOVERY_BATCH])
+
+    def append(self, records: Sequence[AnyRecord], bodies: Sequence[bytes], now_ms: int) -> Lsn:
+        self._check()
+        data_bytes = sum(map(len, bodies))
+        meta_bytes = meta_cost(records)
+        if len(self._rows) > self._committing and not self._row_closed:
+            row = self._rows[-1]
+            if row.data_bytes + data_bytes > ROW_BYTES or row.cost - row.data_bytes + meta_bytes > ROW_BYTES:
+                row = self._open_row()
+        else:
+            row = self._open_row()
+        row.records += records
+        row.bodies += bodies
+        row.data_bytes += data_bytes
+        row.cost += data_bytes + meta_bytes
+        row.time_ms = max(row.time_ms, now_ms)
+        self._pending_bytes += data_bytes + meta_bytes
+        self._pending_records += len(records)
+        return Lsn(row.lsn)
+
+    def _open_row(self) -> MemoryRow:
+        self._last_lsn += 1
+        row = MemoryRow(self._last_lsn)
+        self._rows.append(row)
+        self._row_closed = False
+        return row
+
+    def close_row(self) -> Lsn:
+        self._row_closed = True
+        return Lsn(self._last_lsn)
+
+    def flush(self) -> None:
+        self._check()
+        if self._rows and not self._committing and not self._held:
+            self._committing = len(self._rows)
+            asyncio.get_running_loop().call_soon(self._commit)
+
+    def hold(self) -> None:
+        """Let nothing become durable until ``let_go``; a commit under way still ends."""
+        self._held = True
+
+    def let_go(self) -> None:
+        self._held = False
+        self.flush()
+
+    def fail(self, error: StorageFailed) -> None:
+        """Behave as after an I/O error from here on."""
+        self._failed = error
+        asyncio.get_running_loop().call_soon(lambda: self.on_fatal(error))
+
+    def report_state(self, state: StorageState) -> None:
+        """Give a state to ``on_state``, such as that of a full disk."""
+        asyncio.get_running_loop().call_soon(lambda: self.on_state(state))
+
+    def _commit(self) -> None:
+        if self._failed is not None:
+            return
+        rows = self._rows[: self._committing]
+        del self._rows[: self._committing]
+        self._committing = 0
+        disk = self.disk
+        for row in rows:
+            disk.rows.append(row)
+            self._active.append(row)
+            self._active_bytes += row.cost
+            self._pending_bytes -= row.cost
+            self._pending_records -= len(row.records)
+            disk.last_time_ms = max(disk.last_time_ms, row.time_ms)
+            data = b"".join(row.bodies)
+            for queue_id, run in sent_runs(row.records):
+                messages = disk.messages.setdefault(queue_id, {})
+                for message in stored_messages(run, data):
+                    messages[message.position] = message
+        self._durable_lsn = disk.last_lsn = rows[-1].lsn
+        self._finish_checkpoint()
+        if self._active_bytes >= self._segment_bytes:
+            self._seal()
+            asyncio.get_running_loop().call_soon(self._want_checkpoint)
+        self._answer_pages()
+        # The callback may append and flush, so the next commit is started only after it.
+        self.on_durable(self._durable_lsn)
+        if self._failed is None:
+            self.flush()
+
+    def _want_checkpoint(self) -> None:
+        self.on_checkpoint_wanted()
+
+    def _seal(self) -> None:
+        if not self._active:
+            return
+        found: dict[int, list[int]] = {}
+        for row in self._active:
+            for queue_id, run in sent_runs(row.records):
+                entry = found.setdefault(queue_id, [run.first_position, run.stop_position])
+                entry[1] = run.stop_position
+        self.disk.segments.append(
+            SealedSegment(
+                self.disk.next_segment,
+                self._active[0].lsn,
+                self._active[-1].lsn,
+                [(queue_id, first, stop) for queue_id, (first, stop) in found.items()],
+                sum(len(row.bodies) for row in self._active),
+                self._active_bytes,
+            )
+        )
+        self.disk.next_segment += 1
+        self._active = []
+        self._active_bytes = 0
+
+    def read_page(self, read_id: int, queue_id: int, positions: Runs, max_bytes: int, min_lsn: int) -> None:
+        self._check()
+        self._pages.append((read_id, queue_id, positions, max_bytes, min_lsn))
+        asyncio.get_running_loop().call_soon(self._answer_pages)
+
+    def _answer_pages(self) -> None:
+        waiting = self._pages
+        self._pages = []
+        for page in waiting:
+            read_id, queue_id, positions, max_bytes, min_lsn = page
+            if min_lsn > self._durable_lsn:
+                self._pages.append(page)
+            elif self._failed is None:
+                self.on_page(read_id, *self._page(queue_id, positions, max_bytes))
+
+    def _page(self, queue_id: int, positions: Runs, max_bytes: int) -> tuple[list[StoredMessage], Runs]:
+        stored = self.disk.messages.get(queue_id, {})
+        messages: list[StoredMessage] = []
+        missing: list[int] = []
+        size = 0
+        for start, stop in ranges(positions):
+            for position in range(start, stop):
+                message = stored.get(position)
+                if message is None:
+                    missing.append(position)
+                    continue
+                size += len(message.body)
+                if size > max_bytes and messages:
+                    return messages, pack_runs(missing)
+                messages.append(message)
+        return messages, pack_runs(missing)
+
+    def write_checkpoint(self, part: AnyPart) -> None:
+        self._check()
+        if isinstance(part, CheckpointHeader):
+            self._parts = []
+        self._parts.append(part)
+        if isinstance(part, CheckpointEnd):
+            asyncio.get_running_loop().call_soon(self._finish_checkpoint)
+
+    def _finish_checkpoint(self) -> None:
+        parts = self._parts
+        if parts and isinstance(parts[-1], CheckpointEnd) and parts[-1].lsn <= self._durable_lsn:
+            self._parts = []
+            self.disk.checkpoints = [*self.disk.checkpoints[-1:], parts]
+            lsn = _header(parts).lsn
+            asyncio.get_running_loop().call_soon(lambda: self.on_checkpoint_done(lsn))
+
+    def sealed_segments(self) -> list[SealedSegment]:
+        return list(self.disk.segments)
+
+    async def drop_segments(self, numbers: Sequence[int]) -> list[int]:
+        self._check()
+        gone: list[int] = []
+        disk = self.disk
+        for segment in list(disk.segments):
+            if segment.number in numbers and segment.last_lsn <= self.droppable_lsn:
+                gone.append(segment.number)
+                disk.segments.remove(segment)
+                disk.rows = [row for row in disk.rows if not segment.first_lsn <= row.lsn <= segment.last_lsn]
+                for queue_id, first, stop in segment.queues:
+                    for position in range(first, stop):
+                        del disk.messages[queue_id][position]
+        return gone
+
+    async def seal_now(self) -> None:
+        self._check()
+        self._seal()
+        self._want_checkpoint()
+
+    async def close(self) -> None:
+        self._check()
+        self._held = False
+        self.flush()
+        while self._rows or self._committing:
+            await asyncio.sleep(0)
+            self._check()
+        self._finish_checkpoint()
+        self._seal()
+        self.disk.clean = True
+
+    def _check(self) -> None:
+        if self._failed is not None:
+            raise self._failed
+
+
+def _header(parts: list[AnyPart]) -> CheckpointHeader:
+    header = parts[0]
+    assert isinstance(header, CheckpointHeader)
+    return header

@@ -1,0 +1,430 @@
+"""The storage process: assembles the rooms of this package around the two sockets to the loop process.
+
+It lives as long as both sockets do. At the end of either, or when its parent dies, it finishes the commit under way,
+abandons seals, and exits; that is all the shutdown a crash of the loop process leaves time for, and recovery is made
+for it. An error that must not be retried is told to the loop in a last frame, and the process exits with status 1.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sqlite3
+import sys
+import traceback
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from time import time
+from typing import Any
+
+from cmqd.storage import ipc
+from cmqd.storage.catalog import Catalog, OpenSegment, SealedFile
+from cmqd.storage.checkpoints import Checkpoints
+from cmqd.storage.datadir import DataFolder, Disk, boot_id
+from cmqd.storage.errors import StorageError
+from cmqd.storage.pager import Pager
+from cmqd.storage.recovery import Recovered, checkpoint_chunks, inspect, put_right, row_chunks
+from cmqd.storage.sealer import Sealer
+from cmqd.storage.segment import LogRow, WritableSegment, create_segment, open_connection
+from cmqd.storage.settings import StorageSettings
+from cmqd.storage.space import Space
+from cmqd.storage.writer import Writer, is_disk_full
+from cmqd_segment.manifest import SegmentState, merge_ranges, sync_folder
+
+GOODBYE_SECONDS = 1.0
+"""How long the last frame may take to leave."""
+PREPARE_RETRY_SECONDS = 1.0
+
+
+class StorageService:
+    """See the module. ``disk`` is replaced by tests."""
+
+    def __init__(self, broker_pid: int, disk: Callable[[Path, int], Disk] = Disk) -> None:
+        self._broker_pid = broker_pid
+        self._make_disk = disk
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Resolved when the service must end, with the error that is to blame, if any."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._lost = asyncio.Event()
+        self._stream: Iterator[tuple[ipc.Head, list[bytes]]] | None = None
+        self._chunks_wanted = asyncio.Semaphore(0)
+        self._writing: asyncio.Task[None] | None = None
+        self._rolling: asyncio.Task[None] | None = None
+        self.control: ipc.Channel
+        self.pages: ipc.Channel
+        self.folder: DataFolder
+        self.settings: StorageSettings
+        self.catalog: Catalog
+        self.disk: Disk
+        self.space: Space
+        self.writer: Writer
+        self.pager: Pager
+        self.sealer: Sealer
+        self.checkpoints: Checkpoints
+
+    async def run(self, control: socket.socket, pages: socket.socket) -> int:
+        """Serve until the loop process goes away or says goodbye; returns the exit status."""
+        self.control = await ipc.attach(control, self._on_control, self._on_lost)
+        self.pages = await ipc.attach(pages, self._on_pages, self._on_lost)
+        status = 0
+        try:
+            await self._ended
+        except StorageError as error:
+            self.control.send(ipc.Failed(type(error).__name__, str(error)))
+            status = 1
+        except (sqlite3.Error, OSError) as error:
+            self.control.send(ipc.Failed("StorageFailed", f"the disk failed: {_describe(error)}"))
+            status = 1
+        except Exception as error:
+            traceback.print_exc()
+            self.control.send(ipc.Failed("StorageFailed", f"a defect in storage: {_describe(error)}"))
+            status = 1
+        if status == 0 and self._writing is not None:
+            self.writer.stop()
+            with contextlib.suppress(sqlite3.Error, OSError):
+                await self._writing
+        for task in self._tasks:
+            task.cancel()
+        self.control.close()
+        self.pages.close()
+        try:
+            await asyncio.wait_for(self._lost.wait(), GOODBYE_SECONDS)
+        except TimeoutError:
+            self.control.abort()
+        return status
+
+    def end(self, error: BaseException | None = None) -> None:
+        if not self._ended.done():
+            if error is None:
+                self._ended.set_result(None)
+            else:
+                self._ended.set_exception(error)
+
+    def _on_lost(self) -> None:
+        self._lost.set()
+        self.end()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Run something beside the rest; whatever it raises ends the process."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_task_done)
+        return task
+
+    def _on_task_done(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.end(error)
+
+    # Frames from the loop
+
+    def _on_control(self, head: ipc.AnyHead, data: bytes, offset: int) -> None:
+        match head:
+            case ipc.Commit(first_lsn, rows):
+                view = memoryview(data)
+                batch: list[LogRow] = []
+                for lsn, (time_ms, messages, queues, meta_size, data_size) in enumerate(rows, first_lsn):
+                    body = offset + meta_size
+                    end = body + data_size
+                    batch.append(LogRow(lsn, time_ms, messages, queues, view[offset:body], view[body:end]))
+                    offset = end
+                self.writer.submit(batch)
+            case ipc.CheckpointPart(first, end_lsn, size):
+                self.checkpoints.write(first, end_lsn, data[offset : offset + size])
+            case ipc.DropSegments(request_id, numbers):
+                self._start(self._drop(request_id, numbers))
+            case ipc.SealNow(request_id):
+                self._start(self._seal_now(request_id))
+            case ipc.Open(settings):
+                self._start(self._open(settings))
+            case ipc.Close():
+                self._start(self._close())
+            case _:
+                raise AssertionError(head)
+
+    def _on_pages(self, head: ipc.AnyHead, _data: bytes, _offset: int) -> None:
+        match head:
+            case ipc.ReadPage():
+                self.pager.request(head)
+            case ipc.RecoverNext():
+                self._chunks_wanted.release()
+            case _:
+                raise AssertionError(head)
+
+    # Opening
+
+    async def _open(self, settings: StorageSettings) -> None:
+        self.settings = settings
+        self.folder = DataFolder(Path(settings.folder).absolute())
+        self.folder.create()
+        await self.folder.lock(settings.lock_wait_ms, self._broker_pid)
+        boot = boot_id()
+        recovered = await asyncio.to_thread(
+            inspect,
+            self.folder,
+            accept_loss=settings.accept_loss,
+            durability=settings.durability,
+            boot_id=boot,
+        )
+        await asyncio.to_thread(put_right, recovered)
+        self._assemble(recovered, boot)
+        await self._take_up(recovered)
+        self._stream = self._recovery_stream(recovered)
+        self._start(self._send_recovery())
+        self.control.send(self._opened(recovered))
+
+    def _assemble(self, recovered: Recovered, boot: str) -> None:
+        settings = self.settings
+        catalog = self.catalog = Catalog(self.folder, settings.durability, boot)
+        catalog.sealed = {file.number: file for file in recovered.sealed}
+        catalog.checkpoints = list(recovered.checkpoints)
+        catalog.losses = recovered.losses
+        catalog.next_number = recovered.manifest.next_number
+        catalog.dropped = merge_ranges(
+            (
+                *recovered.manifest.dropped,
+                *((entry.first_lsn, entry.last_lsn) for entry in recovered.dropping if entry.rows),
+            )
+        )
+        self.disk = self._make_disk(self.folder.path, settings.ballast_bytes)
+        self.space = Space(catalog, self.disk, settings.reserve_bytes, self.control.send)
+        self.pager = Pager(
+            catalog,
+            durable_lsn=lambda: self.writer.durable_lsn,
+            send=self.pages.send,
+            on_damage=self._on_damage,
+            cache_bytes=settings.page_cache_bytes,
+            open_segments=settings.open_segments,
+        )
+        self.sealer = Sealer(catalog, self.pager, self._on_sealed)
+        self.checkpoints = Checkpoints(
+            catalog,
+            kept=settings.checkpoints_kept,
+            durable_lsn=lambda: self.writer.durable_lsn,
+            on_done=self._on_checkpoint_done,
+        )
+
+    async def _take_up(self, recovered: Recovered) -> None:
+        """Open what was left unsealed, make a fresh active segment and its successor, and say so in the manifest."""
+        catalog = self.catalog
+        durability = self.settings.durability
+        for leftover in recovered.leftovers:
+            leftover.path.chmod(0o640)  # a crash may have come between making it read-only and saying so
+            connection = await open_connection(leftover.path, durability, create=False)
+            segment = WritableSegment(leftover.number, leftover.path, connection)
+            await segment.load()
+            catalog.open[leftover.number] = OpenSegment(segment, SegmentState.RETIRED)
+        active = await self._prepare()
+        catalog.open[active.number].state = SegmentState.ACTIVE
+        self.writer = Writer(
+            active,
+            self.space,
+            segment_bytes=self.settings.segment_bytes,
+            segment_age_ms=self.settings.segment_age_ms,
+            on_durable=self._on_durable,
+            on_retired=self._on_retired,
+        )
+        self.writer.durable_lsn = recovered.last_lsn
+        self.writer.prepared = await self._prepare()
+        # Gone from the manifest that was just written, so what is left of them is nobody's.
+        for number in (*recovered.empty, *(entry.number for entry in recovered.dropping)):
+            _unlink_segment(catalog.segment_path(number))
+        self.disk.take_ballast()
+        self._writing = self._start(self.writer.run())
+        self._start(self.pager.run())
+        self._start(self.checkpoints.run())
+
+    async def _prepare(self) -> WritableSegment:
+        """A new empty segment: in the manifest before its file exists, and again when it is whole."""
+        catalog = self.catalog
+        number = catalog.next_number
+        catalog.next_number += 1
+        catalog.preparing = number
+        path = catalog.segment_path(number)
+        while True:
+            await catalog.save()
+            try:
+                segment = await create_segment(number, path, self.settings.durability, int(time() * 1000))
+                break
+            except (sqlite3.Error, OSError) as error:
+                if not (isinstance(error, sqlite3.Error) and is_disk_full(error)):
+                    raise
+                _unlink_segment(path)
+                await asyncio.sleep(PREPARE_RETRY_SECONDS)
+        await asyncio.to_thread(sync_folder, self.folder.segments)
+        catalog.preparing = None
+        catalog.open[number] = OpenSegment(segment, SegmentState.PREPARED)
+        await catalog.save()
+        return segment
+
+    def _opened(self, recovered: Recovered) -> ipc.Opened:
+        reports = [file.report() for file in sorted(recovered.sealed, key=lambda file: file.number)]
+        return ipc.Opened(
+            created=recovered.created,
+            clean=recovered.manifest.clean,
+            checkpoint_lsn=recovered.checkpoint_lsn,
+            droppable_lsn=self.catalog.droppable_lsn,
+            last_lsn=recovered.last_lsn,
+            last_time_ms=recovered.last_time_ms,
+            numbers_jump=recovered.lost,
+            findings=recovered.findings,
+            segments=reports,
+        )
+
+    def _recovery_stream(self, recovered: Recovered) -> Iterator[tuple[ipc.Head, list[bytes]]]:
+        if recovered.checkpoint is not None:
+            yield from checkpoint_chunks(self.folder.path / recovered.checkpoint.file)
+        above = recovered.checkpoint_lsn
+        for segment in list(self.catalog.segments()):
+            if segment.last_lsn > above:
+                yield from row_chunks(segment.path, sealed=segment.immutable, above=above, skip=recovered.skip_rows)
+
+    async def _send_recovery(self) -> None:
+        """One chunk for each that the loop asks for; then the background work begins, which would only be in the way."""
+        stream = self._stream
+        assert stream is not None
+        while True:
+            await self._chunks_wanted.acquire()
+            chunk = await asyncio.to_thread(next, stream, None)
+            if chunk is None:
+                break
+            head, blobs = chunk
+            self.pages.send(head, *blobs)
+        self.pages.send(ipc.RecoverEnd())
+        self._stream = None
+        for entry in list(self.catalog.open.values()):
+            if entry.state is SegmentState.RETIRED:
+                self.sealer.submit(entry.segment)
+        self._start(self.sealer.run())
+        self._start(self._look())
+        if len(self.catalog.open) > 2:  # noqa: PLR2004 - more than the active one and its successor
+            self.control.send(ipc.CheckpointWanted())
+
+    # What happens while it runs
+
+    def _on_durable(self, lsn: int) -> None:
+        self.control.send(ipc.Durable(lsn))
+        self.pager.on_durable(lsn)
+        self.checkpoints.on_durable(lsn)
+
+    def _on_retired(self, segment: WritableSegment) -> None:
+        self.catalog.open[segment.number].state = SegmentState.RETIRED
+        self.catalog.open[self.writer.active.number].state = SegmentState.ACTIVE
+        self._rolling = self._start(self._after_roll(segment))
+        self.control.send(ipc.CheckpointWanted())
+
+    async def _after_roll(self, retired: WritableSegment) -> None:
+        # The successor first: without one the active segment cannot be retired and grows.
+        prepared = await self._prepare()
+        self.writer.prepared = prepared
+        self.sealer.submit(retired)
+
+    def _on_sealed(self, file: SealedFile) -> None:
+        self.control.send(ipc.Sealed(file.report()))
+        self.space.look()
+
+    def _on_checkpoint_done(self, lsn: int) -> None:
+        self.control.send(ipc.CheckpointDone(lsn, self.catalog.droppable_lsn))
+
+    def _on_damage(self, _text: str) -> None:
+        self.space.damaged_rows += 1
+        self.space.look()
+
+    async def _look(self) -> None:
+        while True:
+            self.space.look()
+            self.writer.tick()
+            await asyncio.sleep(self.settings.state_interval_ms / 1000)
+
+    async def _drop(self, request_id: int, numbers: list[int]) -> None:
+        """Reclaim whole segments: manifest "dropping", unlink, manifest forgets."""
+        catalog = self.catalog
+        gone = [
+            number
+            for number in numbers
+            if number in catalog.sealed and catalog.sealed[number].last_lsn <= catalog.droppable_lsn
+        ]
+        entries = {number: catalog.sealed.pop(number).entry for number in gone}
+        if gone:
+            catalog.dropping |= entries
+            await catalog.save()
+            for number in gone:
+                await self.pager.forget(number)
+                await asyncio.to_thread(_unlink_segment, catalog.segment_path(number))
+            await asyncio.to_thread(sync_folder, self.folder.segments)
+            for number in gone:
+                del catalog.dropping[number]
+            ranges = [(entry.first_lsn, entry.last_lsn) for entry in entries.values()]
+            catalog.dropped = merge_ranges((*catalog.dropped, *ranges))
+            await catalog.save()
+        self.control.send(ipc.Answered(request_id, gone))
+        self.space.look()
+
+    async def _seal_now(self, request_id: int) -> None:
+        await self.writer.drained()
+        await self._rolled()
+        if self.writer.active.rows:
+            self.writer.roll()
+            await self._rolled()
+        await self.sealer.drained()
+        self.control.send(ipc.Answered(request_id, []))
+
+    async def _rolled(self) -> None:
+        """Wait until the last switch of segments is in the manifest and the next successor stands ready."""
+        while self._rolling is not None and not self._rolling.done():
+            await asyncio.shield(self._rolling)
+
+    async def _close(self) -> None:
+        """Stop in order: everything durable, everything sealed, the manifest clean."""
+        await self.writer.drained()
+        await self.checkpoints.drained()
+        await self._rolled()
+        catalog = self.catalog
+        active = self.writer.active
+        if active.rows:
+            catalog.open[active.number].state = SegmentState.RETIRED
+            await catalog.save()
+            self.sealer.submit(active)
+        await self.sealer.drained()
+        empty = list(catalog.open.values())
+        catalog.open.clear()
+        catalog.clean = True
+        await catalog.save()
+        for entry in empty:
+            await self.pager.forget(entry.number)
+            await entry.segment.connection.close()
+            _unlink_segment(entry.path)
+        sync_folder(self.folder.segments)
+        self.folder.unlock()
+        self.control.send(ipc.Closed())
+
+
+def _unlink_segment(path: Path) -> None:
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+def _describe(error: BaseException) -> str:
+    name = getattr(error, "sqlite_errorname", None)
+    return f"{type(error).__name__}{f' {name}' if name else ''}: {error}"
+
+
+def main(arguments: list[str]) -> int:
+    """``python -m cmqd.storage CONTROL_FD PAGES_FD PARENT_PID``; see ``__main__``."""
+    control_fd, pages_fd, parent = map(int, arguments)
+    if os.getppid() != parent:
+        return 1
+    import uvloop
+
+    async def serve() -> int:
+        service = StorageService(parent)
+        # The parent died (see ``__main__``): as if its sockets had ended.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, service.end)
+        return await service.run(socket.socket(fileno=control_fd), socket.socket(fileno=pages_fd))
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        status = runner.run(serve())
+        sys.stderr.flush()
+        # Threads may be in the middle of a seal, which the next start repeats: no reason to wait for them.
+        os._exit(status)

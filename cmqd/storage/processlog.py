@@ -1,0 +1,426 @@
+"""The real log: rows are built here, in the loop process, and made durable by the storage process.
+
+Group commit without a timer: at most ``OUTSTANDING_BATCHES`` commits are under way; what is appended meanwhile leaves
+together, in one write, the moment a durable LSN arrives. The storage process is started by exec, never by fork, and
+ends when its sockets do.
+"""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import NamedTuple
+
+from cmqd.storage import errors, ipc
+from cmqd.storage.errors import StorageError, StorageFailed
+from cmqd.storage.log import (
+    Finding,
+    OnPage,
+    RecoveredBatch,
+    RecoveryReport,
+    SealedSegment,
+    StorageState,
+    ignore,
+)
+from cmqd.storage.rowbuilder import ClosedRow, RowBuilder, meta_cost
+from cmqd.storage.settings import StorageSettings
+from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
+from cmqd_segment.checkpoint_file import decode_part, encode_part
+from cmqd_segment.records import AnyRecord, Lsn, Runs, StoredMessage
+from cmqd_segment.rows import Run, decode_records, stored_messages
+
+OUTSTANDING_BATCHES = 1
+"""One: then a crash can tear at most one commit, which is what tells a torn tail from damage (``walcheck``)."""
+BATCH_BYTES = 4 * 1024 * 1024
+"""Most that one commit takes: beyond, a larger batch costs latency and memory and saves nothing."""
+RECOVERY_CHUNKS = 4
+"""Chunks of the recovery stream asked for ahead."""
+EXIT_SECONDS = 30.0
+"""How long the storage process may take to end after it said goodbye or its socket closed."""
+
+
+class Batch(NamedTuple):
+    """A commit under way."""
+
+    last_lsn: int
+    cost: int
+    records: int
+
+
+class StorageProcessLog:
+    """See the module and ``cmqd.storage.log.Log``."""
+
+    def __init__(self, settings: StorageSettings) -> None:
+        self.on_durable: Callable[[int], None] = ignore
+        self.on_page: OnPage = ignore
+        self.on_fatal: Callable[[StorageFailed], None] = ignore
+        self.on_state: Callable[[StorageState], None] = ignore
+        self.on_checkpoint_wanted: Callable[[], None] = ignore
+        self.on_checkpoint_done: Callable[[int], None] = ignore
+        self._settings = settings
+        self._row = RowBuilder()
+        self._closed_rows: deque[ClosedRow] = deque()
+        self._batches: deque[Batch] = deque()
+        self._last_lsn = 0
+        self._durable_lsn = 0
+        self._pending_bytes = 0
+        self._pending_records = 0
+        self._droppable_lsn = 0
+        self._segments: dict[int, SealedSegment] = {}
+        self._failed: StorageFailed | None = None
+        self._closing = False
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: ipc.Channel | None = None
+        self._pages: ipc.Channel | None = None
+        self._opened: asyncio.Future[ipc.Opened] | None = None
+        self._closed: asyncio.Future[None] | None = None
+        self._idle: asyncio.Future[None] | None = None
+        """Set while ``close`` waits for the last batch."""
+        self._answers: dict[int, asyncio.Future[list[int]]] = {}
+        self._recovery: asyncio.Queue[RecoveredBatch | None | StorageFailed] = asyncio.Queue()
+        self._recovered = False
+
+    @property
+    def last_lsn(self) -> int:
+        return self._last_lsn
+
+    @property
+    def durable_lsn(self) -> int:
+        return self._durable_lsn
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._pending_bytes
+
+    @property
+    def pending_records(self) -> int:
+        return self._pending_records
+
+    @property
+    def droppable_lsn(self) -> int:
+        return self._droppable_lsn
+
+    @property
+    def process_id(self) -> int | None:
+        """Of the storage process, while there is one."""
+        return None if self._process is None else self._process.pid
+
+    # Opening
+
+    async def open(self) -> RecoveryReport:
+        control, control_child = socket.socketpair()
+        pages, pages_child = socket.socketpair()
+        with control_child, pages_child:
+            self._process = start_process(control_child, pages_child)
+        self._control = await ipc.attach(control, self._on_control, self._on_lost)
+        self._pages = await ipc.attach(pages, self._on_pages, self._on_lost)
+        self._opened = asyncio.get_running_loop().create_future()
+        self._control.send(ipc.Open(self._settings))
+        try:
+            opened = await self._opened
+        except BaseException:
+            await self._end_process()
+            raise
+        self._last_lsn = self._durable_lsn = opened.last_lsn
+        self._droppable_lsn = opened.droppable_lsn
+        for segment in opened.segments:
+            self._segments[segment.number] = _sealed(segment)
+        return RecoveryReport(
+            created=opened.created,
+            clean=opened.clean,
+            checkpoint_lsn=opened.checkpoint_lsn,
+            last_lsn=opened.last_lsn,
+            last_time_ms=opened.last_time_ms,
+            numbers_jump=opened.numbers_jump,
+            findings=tuple(Finding(finding.kind, finding.text) for finding in opened.findings),
+        )
+
+    async def recover(self) -> AsyncIterator[RecoveredBatch]:
+        pages = self._pages
+        if pages is None or self._failed is not None:
+            raise self._failed or StorageFailed("the log is not open")
+        for _ in range(RECOVERY_CHUNKS):
+            pages.send(ipc.RecoverNext())
+        while (batch := await self._recovery.get()) is not None:
+            if isinstance(batch, StorageFailed):
+                raise batch
+            pages.send(ipc.RecoverNext())
+            yield batch
+        self._recovered = True
+
+    # Appending
+
+    def append(self, records: Sequence[AnyRecord], bodies: Sequence[bytes], now_ms: int) -> Lsn:
+        if self._failed is not None:
+            raise self._failed
+        meta_bytes = meta_cost(records)
+        data_bytes = sum(map(len, bodies)) if bodies else 0
+        row = self._row
+        if not row.fits(meta_bytes, data_bytes):
+            self._closed_rows.append(row.close())
+        if row.empty:
+            self._last_lsn += 1
+        row.add(records, bodies, meta_bytes, data_bytes, now_ms)
+        self._pending_bytes += meta_bytes + data_bytes
+        self._pending_records += len(records)
+        return Lsn(self._last_lsn)
+
+    def flush(self) -> None:
+        if self._failed is not None:
+            raise self._failed
+        if len(self._batches) < OUTSTANDING_BATCHES:
+            self._commit()
+
+    def close_row(self) -> Lsn:
+        if not self._row.empty:
+            self._closed_rows.append(self._row.close())
+        return Lsn(self._last_lsn)
+
+    def _commit(self) -> None:
+        """Hand over what is pending, up to ``BATCH_BYTES``."""
+        closed = self._closed_rows
+        if not self._row.empty:
+            closed.append(self._row.close())
+        if not closed:
+            return
+        assert self._control is not None
+        first_lsn = self._last_lsn - len(closed) + 1
+        heads: list[tuple[int, int, bytes, int, int]] = []
+        blobs: list[bytes] = []
+        size = cost = records = 0
+        while closed and (not heads or size + len(closed[0].data) <= BATCH_BYTES):
+            row = closed.popleft()
+            heads.append((row.time_ms, row.messages, row.queues, len(row.meta), len(row.data)))
+            blobs.append(row.meta)
+            blobs.append(row.data)
+            size += len(row.meta) + len(row.data)
+            cost += row.cost
+            records += row.records
+        self._batches.append(Batch(first_lsn + len(heads) - 1, cost, records))
+        self._control.send(ipc.Commit(first_lsn, heads), *blobs)
+
+    def _on_durable(self, lsn: int) -> None:
+        batches = self._batches
+        while batches and batches[0].last_lsn <= lsn:
+            batch = batches.popleft()
+            self._pending_bytes -= batch.cost
+            self._pending_records -= batch.records
+        self._durable_lsn = lsn
+        # The next batch leaves before anybody is told, so that the disk works while replies are written.
+        if not batches:
+            self._commit()
+        if self._idle is not None and not batches:
+            self._idle.set_result(None)
+            self._idle = None
+        self.on_durable(lsn)
+
+    # Reading
+
+    def read_page(self, read_id: int, queue_id: int, positions: Runs, max_bytes: int, min_lsn: int) -> None:
+        self._channel(self._pages).send(ipc.ReadPage(read_id, queue_id, positions, max_bytes, min_lsn))
+
+    def _on_pages(self, head: ipc.AnyHead, data: bytes, offset: int) -> None:
+        match head:
+            case ipc.Page(read_id, runs, missing):
+                messages: list[StoredMessage] = []
+                for first_position, first_message_id, enqueue_ms, sizes, headers, visible_ms in runs:
+                    run = Run(first_position, first_message_id, enqueue_ms, sizes, headers, visible_ms, offset)
+                    messages += stored_messages(run, data)
+                    offset += sum(sizes)
+                self.on_page(read_id, messages, missing)
+            case ipc.CheckpointChunk(sizes):
+                view = memoryview(data)
+                parts: RecoveredBatch = []
+                for size in sizes:
+                    parts.append(decode_part(view[offset : offset + size]))
+                    offset += size
+                self._recovery.put_nowait(parts)
+            case ipc.RowsChunk(rows):
+                view = memoryview(data)
+                recovered: RecoveredBatch = []
+                for lsn, time_ms, size in rows:
+                    recovered.append((lsn, time_ms, decode_records(view[offset : offset + size])))
+                    offset += size
+                self._recovery.put_nowait(recovered)
+            case ipc.RecoverEnd():
+                self._recovery.put_nowait(None)
+            case _:
+                raise AssertionError(head)
+
+    # Checkpoints and segments
+
+    def write_checkpoint(self, part: AnyPart) -> None:
+        control = self._channel(self._control)
+        end_lsn = part.lsn if isinstance(part, CheckpointEnd) else 0
+        payload = encode_part(part)
+        control.send(ipc.CheckpointPart(isinstance(part, CheckpointHeader), end_lsn, len(payload)), payload)
+
+    def sealed_segments(self) -> list[SealedSegment]:
+        return list(self._segments.values())
+
+    async def drop_segments(self, numbers: Sequence[int]) -> list[int]:
+        control = self._channel(self._control)
+        dropping = {number: self._segments.pop(number) for number in numbers if number in self._segments}
+        request_id, answer = self._request()
+        control.send(ipc.DropSegments(request_id, list(dropping)))
+        gone = await answer
+        stay = {number: segment for number, segment in dropping.items() if number not in gone}
+        if stay:
+            self._segments = dict(sorted((self._segments | stay).items()))
+        return gone
+
+    async def seal_now(self) -> None:
+        if self._failed is None and (self._batches or self._closed_rows or not self._row.empty):
+            await self._drained()
+        control = self._channel(self._control)
+        request_id, answer = self._request()
+        control.send(ipc.SealNow(request_id))
+        await answer
+
+    def _request(self) -> tuple[int, asyncio.Future[list[int]]]:
+        request_id = max(self._answers, default=0) + 1
+        future: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+        self._answers[request_id] = future
+        return request_id, future
+
+    async def _drained(self) -> None:
+        """Wait until all that was appended so far is durable."""
+        until = self._last_lsn
+        while self._durable_lsn < until:
+            self.flush()
+            if self._idle is None:
+                self._idle = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._idle)
+
+    def _on_control(self, head: ipc.AnyHead, _data: bytes, _offset: int) -> None:
+        match head:
+            case ipc.Durable(lsn):
+                self._on_durable(lsn)
+            case ipc.State(sends_refused, reason, free_bytes, segments, log_bytes, damaged_rows):
+                self.on_state(StorageState(sends_refused, reason, free_bytes, segments, log_bytes, damaged_rows))
+            case ipc.Sealed(segment):
+                self._segments[segment.number] = _sealed(segment)
+            case ipc.CheckpointWanted():
+                self.on_checkpoint_wanted()
+            case ipc.CheckpointDone(lsn, droppable_lsn):
+                self._droppable_lsn = droppable_lsn
+                self.on_checkpoint_done(lsn)
+            case ipc.Answered(request_id, numbers):
+                answer = self._answers.pop(request_id)
+                if not answer.done():
+                    answer.set_result(numbers)
+            case ipc.Opened():
+                assert self._opened is not None
+                if not self._opened.done():
+                    self._opened.set_result(head)
+            case ipc.Closed():
+                assert self._closed is not None
+                self._closed.set_result(None)
+            case ipc.Failed(kind, text):
+                self._fail(_error(kind, text))
+            case _:
+                raise AssertionError(head)
+
+    # Ending
+
+    async def close(self) -> None:
+        # Before recovery is over nothing can have been appended, and nothing is under way that would need an end.
+        if self._failed is None and self._control is not None and self._recovered:
+            await self._drained()
+            self._closing = True
+            self._closed = asyncio.get_running_loop().create_future()
+            self._control.send(ipc.Close())
+            try:
+                await self._closed
+            finally:
+                await self._end_process()
+        else:
+            await self._end_process()
+        if self._failed is not None:
+            raise self._failed
+
+    async def kill(self) -> None:
+        """Drop everything as a crash of this process would: for tests and for a broker that must end at once."""
+        self._failed = self._failed or StorageFailed("the log was killed")
+        await self._end_process()
+
+    def _on_lost(self) -> None:
+        """A socket ended. Expected after goodbye; otherwise the storage process died without a word."""
+        if not (self._closing and (self._closed is None or self._closed.done())):
+            process = self._process
+            self._fail(StorageFailed("the storage process ended unexpectedly" + _exit_text(process)))
+
+    def _fail(self, error: StorageError) -> None:
+        if self._failed is not None:
+            return
+        failed = error if isinstance(error, StorageFailed) else StorageFailed(str(error))
+        self._failed = failed
+        opening = self._opened is not None and not self._opened.done()
+        for future in (self._opened, self._closed, self._idle, *self._answers.values()):
+            if future is not None and not future.done():
+                future.set_exception(error)
+                # Whoever waits gets it; if nobody does any more, that is no defect to be warned about.
+                future.exception()
+        self._answers.clear()
+        self._recovery.put_nowait(failed)
+        if not opening:
+            self.on_fatal(failed)
+
+    async def _end_process(self) -> None:
+        for channel in (self._control, self._pages):
+            if channel is not None:
+                channel.close()
+        self._closing = True
+        process = self._process
+        if process is None:
+            return
+        # It ends by itself at the end of its sockets, after the commit under way.
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, process.wait, EXIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _channel(self, channel: ipc.Channel | None) -> ipc.Channel:
+        if self._failed is not None:
+            raise self._failed
+        if channel is None:
+            raise StorageFailed("the log is not open")
+        return channel
+
+
+def start_process(control: socket.socket, pages: socket.socket) -> "subprocess.Popen[bytes]":
+    """The storage process at the other ends of the two sockets. Its standard error is ours, for crash reports."""
+    descriptors = (control.fileno(), pages.fileno())
+    safe_path = ("-P",) if sys.flags.safe_path else ()
+    # Threads that each free what another allocated would otherwise spread over an arena per thread.
+    environment = {"MALLOC_ARENA_MAX": "2", **os.environ}
+    return subprocess.Popen(
+        [sys.executable, *safe_path, "-m", "cmqd.storage", *map(str, descriptors), str(os.getpid())],
+        pass_fds=descriptors,
+        stdin=subprocess.DEVNULL,
+        env=environment,
+    )
+
+
+def _sealed(segment: ipc.SegmentReport) -> SealedSegment:
+    return SealedSegment(
+        segment.number, segment.first_lsn, segment.last_lsn, segment.queues, segment.messages, segment.bytes
+    )
+
+
+def _error(kind: str, text: str) -> StorageError:
+    error = getattr(errors, kind, StorageFailed)
+    assert issubclass(error, StorageError)
+    return error(text)
+
+
+def _exit_text(process: "subprocess.Popen[bytes] | None") -> str:
+    """How it ended, if that is known yet."""
+    code = None if process is None else process.poll()
+    if code is None:
+        return ""
+    return f" (signal {-code})" if code < 0 else f" (exit code {code})"

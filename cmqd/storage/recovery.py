@@ -1,0 +1,373 @@
+"""Start-up: what the folder holds, whether it is whole, and from where the loop process takes it up again.
+
+Everything here only reads, through read-only connections: a start that is refused has changed nothing, and what is
+damaged stays as it is found. Only with ``accept_loss`` are damaged files put aside and gaps written off.
+
+Every LSN from 1 on must be accounted for: by rows, by a segment that was dropped, or by a loss that was accepted.
+"""
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from cmqd.storage import ipc, walcheck
+from cmqd.storage.catalog import SealedFile
+from cmqd.storage.datadir import DataFolder
+from cmqd.storage.errors import DamagedError, FolderFormatError
+from cmqd.storage.settings import Durability
+from cmqd_segment.checkpoint_file import CheckpointError, read_payloads, verify_checkpoint
+from cmqd_segment.manifest import (
+    MANIFEST_NAME,
+    CheckpointEntry,
+    LossEntry,
+    Manifest,
+    ManifestError,
+    SegmentEntry,
+    SegmentState,
+    merge_ranges,
+    read_manifest,
+)
+from cmqd_segment.rows import decode_records, meta_checksum
+from cmqd_segment.schema import SegmentFormatError, open_read_only
+
+JUMP_LSN = 1_000_000
+"""How far the LSN jumps after a loss: rows that are gone must not lend their numbers to new ones."""
+CHUNK_BYTES = 1 << 20
+"""Of the recovery stream."""
+CHUNK_ROWS = 512
+
+
+class Leftover(NamedTuple):
+    """A segment that was not sealed and holds rows."""
+
+    number: int
+    path: Path
+    first_lsn: int
+    last_lsn: int
+    last_ms: int
+
+
+class Recovered:
+    """What was found. ``findings`` and ``damage`` grow as the checks go on."""
+
+    def __init__(self, folder: DataFolder, manifest: Manifest, accept_loss: bool) -> None:
+        self.folder = folder
+        self.manifest = manifest
+        self.accept_loss = accept_loss
+        self.findings: list[ipc.Finding] = []
+        self.damage: list[str] = []
+        self.sealed: list[SealedFile] = []
+        self.leftovers: list[Leftover] = []
+        self.checkpoints: list[CheckpointEntry] = []
+        self.losses: list[LossEntry] = list(manifest.losses)
+        self.dropping: list[SegmentEntry] = []
+        self.empty: list[int] = []
+        """Segments without rows, to be removed."""
+        self.aside: list[Path] = []
+        """Damaged files to put aside; with a WAL, a copy of it."""
+        self.skip_rows: set[int] = set()
+        """LSNs of damaged rows whose loss was accepted."""
+        self.last_lsn = 0
+        self.last_time_ms = 0
+        self.lost = False
+        self.created = False
+
+    @property
+    def checkpoint(self) -> CheckpointEntry | None:
+        return self.checkpoints[-1] if self.checkpoints else None
+
+    @property
+    def checkpoint_lsn(self) -> int:
+        return self.checkpoints[-1].lsn if self.checkpoints else 0
+
+    def find(self, kind: str, text: str) -> None:
+        self.findings.append(ipc.Finding(kind, text))
+
+    def found_damage(self, text: str, *aside: Path) -> None:
+        self.damage.append(text)
+        self.aside += aside
+        self.lost = True
+        self.find("damaged", text)
+
+
+def inspect(folder: DataFolder, *, accept_loss: bool, durability: Durability, boot_id: str) -> Recovered:
+    """Check the whole folder, except the bodies and the checksums of sealed segments, which are checked when read.
+
+    Raises DamagedError if anything is wrong and ``accept_loss`` is not set; FolderFormatError.
+    """
+    manifest, found_in_files = _manifest(folder, accept_loss, durability)
+    recovered = Recovered(folder, manifest, accept_loss)
+    recovered.created = not found_in_files and not (folder.path / MANIFEST_NAME).exists()
+    if found_in_files:
+        recovered.lost = True
+        recovered.find("damaged", "the manifest was lost; it was made anew from the files")
+    power_lost = manifest.durability == Durability.OS and manifest.boot_id != boot_id
+    if not manifest.clean and not recovered.created:
+        recovered.find("unclean_stop", "the broker before did not stop in order")
+    _check_checkpoints(recovered)
+    for entry in manifest.segments:
+        _check_segment(recovered, entry, power_lost)
+    _check_coverage(recovered, power_lost)
+    if recovered.damage and not accept_loss:
+        raise DamagedError(
+            "the data folder is damaged and nothing was changed: "
+            + "; ".join(recovered.damage)
+            + ". Restore it, or start with accept-loss to go on without what is gone"
+        )
+    return recovered
+
+
+def _manifest(folder: DataFolder, accept_loss: bool, durability: Durability) -> tuple[Manifest, bool]:
+    """The manifest, and whether it had to be made up from the files."""
+    files = _segment_files(folder)
+    try:
+        return read_manifest(folder.path), False
+    except FileNotFoundError:
+        if not files:
+            return Manifest(clean=True, durability=durability), False
+        problem = "the manifest is missing, though there are segments"
+    except ManifestError as error:
+        if error.newer:
+            raise FolderFormatError(str(error)) from error
+        problem = str(error)
+    if not accept_loss:
+        raise DamagedError(f"the data folder is damaged and nothing was changed: {problem}")
+    segments = [SegmentEntry(number, SegmentState.RETIRED) for number in files]
+    checkpoints: list[CheckpointEntry] = []
+    for path in sorted(folder.checkpoints.glob("*.ckpt")):
+        with contextlib.suppress(CheckpointError, ValueError):
+            header, end = verify_checkpoint(path)
+            size = path.stat().st_size
+            checkpoints.append(CheckpointEntry(int(path.stem), header.lsn, end.lsn, header.time_ms, size, ""))
+    return (
+        Manifest(
+            durability=durability, segments=segments, checkpoints=checkpoints, next_number=max(files, default=0) + 1
+        ),
+        True,
+    )
+
+
+def _segment_files(folder: DataFolder) -> list[int]:
+    return sorted(int(path.stem) for path in folder.segments.glob("*.db") if path.stem.isdigit())
+
+
+def _check_checkpoints(recovered: Recovered) -> None:
+    """Keep those that are whole."""
+    for entry in recovered.manifest.checkpoints:
+        path = recovered.folder.path / entry.file
+        try:
+            header, end = verify_checkpoint(path)
+            if (header.lsn, end.lsn) != (entry.lsn, entry.end_lsn):
+                raise CheckpointError(f"{path.name} is not the one that the manifest lists")
+            recovered.checkpoints.append(entry)
+        except (CheckpointError, FileNotFoundError) as error:
+            # Not damage by itself: the one before it, or the log from its beginning, may do.
+            recovered.find("checkpoint_damaged", f"checkpoint {entry.file} cannot be used: {error}")
+            if path.exists():
+                recovered.aside.append(path)
+
+
+def _check_segment(recovered: Recovered, entry: SegmentEntry, power_lost: bool) -> None:
+    path = recovered.folder.path / entry.file
+    match entry.state:
+        case SegmentState.DROPPING:
+            recovered.dropping.append(entry)
+        case SegmentState.PREPARING:
+            recovered.empty.append(entry.number)
+        case _ if not path.exists():
+            recovered.found_damage(f"segment {entry.file} is missing")
+        case SegmentState.SEALED:
+            try:
+                _check_sealed(recovered, entry, path)
+            except (sqlite3.Error, SegmentFormatError, msgspec.MsgspecError) as error:
+                recovered.found_damage(f"segment {entry.file} cannot be read: {error}", path)
+        case _:
+            try:
+                _check_leftover(recovered, entry, path, power_lost)
+            except (sqlite3.Error, SegmentFormatError, msgspec.MsgspecError) as error:
+                recovered.found_damage(f"segment {entry.file} cannot be read: {error}", path, _wal(path))
+
+
+def _check_sealed(recovered: Recovered, entry: SegmentEntry, path: Path) -> None:
+    size = path.stat().st_size
+    if size != entry.bytes:
+        recovered.found_damage(f"segment {entry.file} has {size} bytes instead of {entry.bytes}", path)
+        return
+    with contextlib.closing(open_read_only(path, sealed=True)) as raw:
+        queues = raw.execute("SELECT queue_id, first_position, stop_position FROM sparse ORDER BY queue_id").fetchall()
+        if entry.last_lsn > recovered.checkpoint_lsn:
+            _check_rows(recovered, raw, entry.file)
+    recovered.sealed.append(SealedFile(entry, path, queues))
+
+
+def _check_leftover(recovered: Recovered, entry: SegmentEntry, path: Path, power_lost: bool) -> None:
+    """A segment that was active, retired or prepared when the broker stopped."""
+    wal = _wal(path)
+    found = walcheck.walk(wal) if wal.exists() else None
+    if found is None and entry.state in (SegmentState.ACTIVE, SegmentState.PREPARED):
+        # A WAL file stands beside these from their preparation until they are retired and sealed.
+        recovered.found_damage(f"the WAL of segment {entry.file} is missing")
+    with contextlib.closing(open_read_only(path, sealed=found is None)) as raw:
+        first, last, last_ms = raw.execute("SELECT min(lsn), max(lsn), max(time_ms) FROM log").fetchone()
+        (rows,) = raw.execute("SELECT count(*) FROM log").fetchone()
+        if last is not None:
+            if rows != last - first + 1:
+                recovered.found_damage(f"segment {entry.file} has {rows} rows between LSN {first} and {last}")
+            if last > recovered.checkpoint_lsn:
+                _check_rows(recovered, raw, entry.file)
+    if found is not None and found.frames:
+        _judge_wal(recovered, entry, path, found, power_lost)
+    if last is None:
+        recovered.empty.append(entry.number)
+    else:
+        recovered.leftovers.append(Leftover(entry.number, path, first, last, last_ms))
+
+
+def _judge_wal(recovered: Recovered, entry: SegmentEntry, path: Path, found: walcheck.Walk, power_lost: bool) -> None:
+    accepted = walcheck.accepted_frames(path.with_name(path.name + "-shm"))
+    if accepted is None:
+        recovered.found_damage(f"what SQLite accepted of the WAL of {entry.file} could not be found out", _wal(path))
+        return
+    verdict = walcheck.judge(found, accepted)
+    if verdict.damaged and not power_lost:
+        recovered.found_damage(
+            f"the WAL of segment {entry.file} is damaged after frame {accepted} of {found.frames}:"
+            f" {verdict.commits_beyond} commits beyond it cannot be read",
+            _wal(path),
+        )
+    elif verdict.commits_beyond and power_lost:
+        # Without fsync the system writes pages in any order; what it had not written is what was never promised.
+        recovered.lost = True
+        recovered.find("lost", f"{verdict.commits_beyond} commits without fsync were lost with the power")
+    elif verdict.frames_beyond:
+        recovered.find(
+            "torn_tail",
+            f"an unfinished commit of {verdict.frames_beyond} frames at the end of {entry.file} was dropped",
+        )
+
+
+def _check_rows(recovered: Recovered, raw: sqlite3.Connection, file: str) -> None:
+    """The checksums of the rows that recovery will replay."""
+    cursor = raw.execute(
+        "SELECT lsn, time_ms, messages, queues, meta_crc, meta FROM log WHERE lsn > ? ORDER BY lsn",
+        (recovered.checkpoint_lsn,),
+    )
+    for lsn, time_ms, messages, queues, checksum, meta in cursor:
+        if any(entry.first_lsn <= lsn <= entry.last_lsn for entry in recovered.manifest.losses):
+            recovered.skip_rows.add(lsn)
+        elif meta_checksum(lsn, time_ms, messages, queues, meta) != checksum:
+            recovered.found_damage(f"row {lsn} of segment {file} has a wrong checksum")
+            recovered.skip_rows.add(lsn)
+            recovered.losses.append(LossEntry(lsn, lsn, "wrong checksum"))
+        else:
+            decode_records(meta)
+
+
+def _check_coverage(recovered: Recovered, power_lost: bool) -> None:
+    """Every LSN from 1 to the last known one must be somewhere, and what the checkpoint needs must be replayable."""
+    manifest = recovered.manifest
+    held = [(file.entry.first_lsn, file.entry.last_lsn) for file in recovered.sealed if file.entry.rows]
+    held += [(leftover.first_lsn, leftover.last_lsn) for leftover in recovered.leftovers]
+    gone = [*manifest.dropped, *((entry.first_lsn, entry.last_lsn) for entry in recovered.dropping if entry.rows)]
+    lost = [(entry.first_lsn, entry.last_lsn) for entry in recovered.losses]
+    known = max([0, *(last for _, last in (*held, *gone, *lost)), *(entry.end_lsn for entry in recovered.checkpoints)])
+    times = [file.entry.last_ms for file in recovered.sealed] + [leftover.last_ms for leftover in recovered.leftovers]
+    times += [entry.time_ms for entry in recovered.checkpoints]
+    recovered.last_time_ms = max(times, default=0)
+    next_lsn = 1
+    for first, last in (*merge_ranges([*held, *gone, *lost]), (known + 1, known + 1)):
+        if first > next_lsn:
+            _found_gap(recovered, next_lsn, first - 1, power_lost)
+        next_lsn = last + 1
+    _check_replay(recovered, [*gone])
+    recovered.last_lsn = known
+    if recovered.lost:
+        recovered.last_lsn = known + JUMP_LSN
+        recovered.losses.append(LossEntry(known + 1, known + JUMP_LSN, "may have been lost at the end"))
+
+
+def _found_gap(recovered: Recovered, first: int, last: int, power_lost: bool) -> None:
+    text = f"rows {first} to {last} are missing"
+    if power_lost:
+        recovered.lost = True
+        recovered.find("lost", text)
+    else:
+        recovered.found_damage(text)
+    recovered.losses.append(LossEntry(first, last, "missing"))
+
+
+def _check_replay(recovered: Recovered, gone: list[tuple[int, int]]) -> None:
+    """What stands above the checkpoint must not have been dropped: it is when the newer checkpoint is unusable and no
+    older one covers the rest, or when none is left.
+    """
+    lsn = recovered.checkpoint_lsn
+    for _first, last in merge_ranges(gone):
+        if last > lsn:
+            recovered.found_damage(
+                f"no usable checkpoint covers the rows up to {last} that were dropped"
+                if lsn == 0
+                else f"the newest usable checkpoint ends at row {lsn}, but rows up to {last} were dropped"
+            )
+            return
+
+
+def put_right(recovered: Recovered) -> None:
+    """The changes that recovery makes on disk before the new manifest: put aside what is damaged or unknown."""
+    folder = recovered.folder
+    for path in dict.fromkeys(recovered.aside):
+        if not path.exists():
+            continue
+        keep = path.name.endswith("-wal") and path.with_name(path.name.removesuffix("-wal")) not in recovered.aside
+        target = folder.put_aside(path, keep=keep)
+        recovered.find("set_aside", f"{path.name} was {'copied' if keep else 'moved'} to {target}")
+    for path in folder.strangers(recovered.manifest):
+        if path.suffix == ".tmp" or path.name.endswith(("-shm", "-journal")):
+            # Ours, half written, and worth nothing.
+            path.unlink()
+            continue
+        target = folder.put_aside(path)
+        recovered.find("set_aside", f"{path.name} is not in the manifest and was moved to {target}")
+
+
+def checkpoint_chunks(path: Path) -> Iterator[tuple[ipc.CheckpointChunk, list[bytes]]]:
+    """The checkpoint as frames of the recovery stream."""
+    payloads: list[bytes] = []
+    size = 0
+    for payload in read_payloads(path):
+        payloads.append(payload)
+        size += len(payload)
+        if size >= CHUNK_BYTES:
+            yield ipc.CheckpointChunk([len(payload) for payload in payloads]), payloads
+            payloads = []
+            size = 0
+    if payloads:
+        yield ipc.CheckpointChunk([len(payload) for payload in payloads]), payloads
+
+
+def row_chunks(path: Path, *, sealed: bool, above: int, skip: set[int]) -> Iterator[tuple[ipc.RowsChunk, list[bytes]]]:
+    """The rows of a segment above an LSN as frames of the recovery stream; bodies are not read."""
+    with contextlib.closing(open_read_only(path, sealed=sealed)) as raw:
+        heads: list[tuple[int, int, int]] = []
+        metas: list[bytes] = []
+        size = 0
+        for lsn, time_ms, meta in raw.execute(
+            "SELECT lsn, time_ms, meta FROM log WHERE lsn > ? ORDER BY lsn", (above,)
+        ):
+            if lsn in skip:
+                continue
+            heads.append((lsn, time_ms, len(meta)))
+            metas.append(meta)
+            size += len(meta)
+            if size >= CHUNK_BYTES or len(heads) >= CHUNK_ROWS:
+                yield ipc.RowsChunk(heads), metas
+                heads, metas, size = [], [], 0
+        if heads:
+            yield ipc.RowsChunk(heads), metas
+
+
+def _wal(path: Path) -> Path:
+    return path.with_name(path.name + "-wal")
