@@ -6,7 +6,7 @@ from types import FrameType
 
 from cmqd_bench.broker import BrokerFailed
 from cmqd_bench.machine import ConditionsError
-from cmqd_bench.options import build_parser, options_from
+from cmqd_bench.options import build_parser, options_from, quick
 from cmqd_bench.wire import RequestFailed
 
 USAGE_ERROR = 2
@@ -29,6 +29,14 @@ def main() -> int:
             from cmqd_bench.micro.runner import print_micro
 
             print_micro(name_filter=arguments.filter, json_output=arguments.json)
+        elif arguments.scenario == "quick":
+            from cmqd_bench.micro.runner import print_micro
+            from cmqd_bench.runner import print_report
+
+            print_micro()
+            for options in quick():
+                print()
+                print_report(options)
         else:
             from cmqd_bench.runner import print_report
 

@@ -105,6 +105,16 @@ def defaults(scenario: str) -> Options:
     return replace(Options(scenario=scenario), **DEFAULTS[scenario])  # pyright: ignore[reportArgumentType]
 
 
+def quick() -> Sequence[Options]:
+    """Short rounds that show within a minute whether something has become slow."""
+    return [
+        replace(defaults("cycle"), batch=16, seconds=3.0, rounds=2),
+        replace(defaults("cycle"), batch=1, connections=64, seconds=3.0, rounds=2),
+        replace(defaults("send"), batch=1, seconds=3.0, rounds=2),
+        replace(defaults("latency"), seconds=3.0, rounds=2),
+    ]
+
+
 def whole(low: int, high: int):
     """An argument type: an integer within a range, refused by name, value and limit."""
 
@@ -195,6 +205,7 @@ def build_parser() -> argparse.ArgumentParser:
         command = commands.add_parser(scenario, help=text, description=text)
         for name in (*names, *_COMMON):
             add_option(command, name, defaults(scenario))
+    commands.add_parser("quick", help="micro, then short rounds of cycle, send and latency")
     micro = commands.add_parser("micro", help="the codec and each operation of the core, call by call")
     micro.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     micro.add_argument("--filter", default="", help="only benchmarks whose names contain this")
