@@ -180,4 +180,6 @@ def _field_that_is_not_text(payload: bytes, request_type: type[Request]) -> str:
             msgspec.msgpack.decode(_element(payload, index), type=field.type)
         except UnicodeDecodeError:
             return field.name
+        except DECODE_ERRORS:
+            break
     return "request"
