@@ -34,7 +34,7 @@ from cmqd.server.logs import configure_logs, get_logger
 from cmqd.server.statistics import rss_bytes
 from cmqd.settings import Settings
 from cmqd.storage.errors import StorageError, StorageFailed
-from cmqd.storage.log import Log, RecoveryReport
+from cmqd.storage.log import Log, RecoveryReport, StorageState
 from cmqd.storage.memory import MemoryLog
 from cmqd.storage.processlog import StorageProcessLog
 from cmqd.storage.settings import Durability as StorageDurability
@@ -153,6 +153,11 @@ class Daemon:
     async def _start(self) -> tuple[Edge, Accounts]:
         settings = self._settings
         log = self._log
+        # The storage reports its state and its wishes as soon as it is open, before there is anybody to act on them.
+        early: dict[str, StorageState] = {}
+        wanted: list[bool] = []
+        log.on_state = lambda state: early.update(state=state)
+        log.on_checkpoint_wanted = lambda: wanted.append(True)
         report = self._report = await self._unless_stopped(log.open())
         accounts, are_new = open_accounts(settings.data, wall_ms())
         if are_new:
@@ -179,9 +184,13 @@ class Daemon:
             facts=self._facts,
             on_failed=self._on_failed,
         )
+        if "state" in early:
+            edge.storage_state(early["state"])
         first_records = broker.recovered(lost=report.numbers_jump)
         if first_records:
             log.append(first_records, (), clock.now_ms())
+        if wanted:
+            edge.checkpoints.want()
         _tune_collector()
         return edge, accounts
 

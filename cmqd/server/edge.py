@@ -125,7 +125,7 @@ class Edge:
         log.on_durable = self._on_durable
         log.on_page = self.dispatcher.page_arrived
         log.on_fatal = self._fail
-        log.on_state = self._on_state
+        log.on_state = self.storage_state
         log.on_checkpoint_wanted = self.checkpoints.want
         log.on_checkpoint_done = self.checkpoints.is_on_disk
 
@@ -199,6 +199,16 @@ class Edge:
             | self._facts()
         )
 
+    def storage_state(self, state: StorageState) -> None:
+        """Refuse or take sends as the storage's free space asks, and remember its figures for the status."""
+        if state.sends_refused != self._state.sends_refused:
+            if state.sends_refused:
+                _log.warning("sends_refused", reason=state.reason, free_bytes=state.free_bytes)
+            else:
+                _log.info("sends_accepted_again", free_bytes=state.free_bytes)
+        self._state = state
+        self.dispatcher.refuse_sends(state.reason if state.sends_refused else None)
+
     # ------------------------------------------------------------------ what the loop and the log bring
 
     def _end_of_wakeup(self) -> None:
@@ -218,15 +228,6 @@ class Edge:
         self.gate.open_to(lsn)
         self.wakeup.schedule()
         self._look_if_quiet()
-
-    def _on_state(self, state: StorageState) -> None:
-        if state.sends_refused != self._state.sends_refused:
-            if state.sends_refused:
-                _log.warning("sends_refused", reason=state.reason, free_bytes=state.free_bytes)
-            else:
-                _log.info("sends_accepted_again", free_bytes=state.free_bytes)
-        self._state = state
-        self.dispatcher.refuse_sends(state.reason if state.sends_refused else None)
 
     def _fail(self, failure: Exception) -> None:
         """Acknowledge nothing more; whoever waits learns that the outcome is unknown."""

@@ -1,0 +1,82 @@
+"""The reply gate: nothing leaves before it is durable, and in the order in which it was decided."""
+
+import pytest
+
+from cmqd.server.commit import ReplyGate
+from cmqd_protocol.messages import Done, Reply
+
+
+class Asker:
+    def __init__(self) -> None:
+        self.answers: list[tuple[int, str | None]] = []
+
+    def answer(self, reply: Reply, queue: str | None = None) -> None:
+        self.answers.append((reply.request_id, queue))
+
+
+def test_a_reply_waits_until_its_lsn_is_durable() -> None:
+    gate, asker = ReplyGate(10), Asker()
+
+    gate.hold(12, asker, Done(1))
+    gate.open_to(11)
+    assert asker.answers == []
+    gate.open_to(12)
+
+    assert asker.answers == [(1, None)]
+
+
+def test_a_reply_that_depends_on_durable_things_alone_leaves_at_once() -> None:
+    gate, asker = ReplyGate(10), Asker()
+
+    gate.hold(10, asker, Done(1))
+
+    assert asker.answers == [(1, None)]
+
+
+def test_replies_leave_in_the_order_of_their_decision() -> None:
+    gate, asker = ReplyGate(0), Asker()
+    for request_id, lsn in ((1, 1), (2, 1), (3, 2), (4, 5)):
+        gate.hold(lsn, asker, Done(request_id), "q" if request_id == 3 else None)
+        gate.check_invariants()
+
+    gate.open_to(4)
+    gate.check_invariants()
+
+    assert asker.answers == [(1, None), (2, None), (3, "q")]
+    assert len(gate) == 1
+
+
+def test_an_answer_may_hold_another_one_while_the_gate_opens() -> None:
+    gate, last = ReplyGate(0), Asker()
+
+    class Chaining(Asker):
+        def answer(self, reply: Reply, queue: str | None = None) -> None:
+            super().answer(reply, queue)
+            gate.hold(9, last, Done(99))
+
+    gate.hold(1, Chaining(), Done(1))
+    gate.open_to(1)
+
+    assert last.answers == []
+    gate.open_to(9)
+    assert last.answers == [(99, None)]
+
+
+def test_giving_up_hands_out_what_was_held() -> None:
+    gate, asker = ReplyGate(0), Asker()
+    gate.hold(1, asker, Done(1))
+    gate.hold(2, asker, Done(2))
+
+    assert [reply.request_id for _, reply in gate.take_all()] == [1, 2]
+    gate.open_to(2)
+    assert asker.answers == []
+
+
+@pytest.mark.parametrize("lsns", [(2, 1), (3, 3, 1)])
+def test_the_invariant_notices_replies_out_of_order(lsns: tuple[int, ...]) -> None:
+    gate = ReplyGate(0)
+    for lsn in lsns:
+        gate.hold(lsn, Asker(), Done(1))
+
+    with pytest.raises(AssertionError):
+        gate.check_invariants()

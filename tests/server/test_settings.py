@@ -1,0 +1,149 @@
+"""Settings: one table, three sources, every refusal names the setting, the value, the range and the source."""
+
+import dataclasses
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import cmqd
+from cmqd.__main__ import effective_settings, main
+from cmqd.settings import SETTINGS, Durability, SettingError, Settings, load, parse_address
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_later_source_wins(tmp_path: Path) -> None:
+    file = tmp_path / "cmqd.toml"
+    file.write_text('region = "file"\nmax_connections = 1\nheartbeat_ms = 2000\n')
+
+    settings = load(
+        file=file,
+        environment={"CMQD_MAX_CONNECTIONS": "2", "CMQD_HEARTBEAT_MS": "3000"},
+        flags={"heartbeat_ms": "4000", "data": None},
+    )
+
+    assert (settings.region, settings.max_connections, settings.heartbeat_ms) == ("file", 2, 4000)
+    assert settings.data == Path("data")
+
+
+def test_a_table_of_the_file_may_group_settings(tmp_path: Path) -> None:
+    file = tmp_path / "cmqd.toml"
+    file.write_text('[broker]\nephemeral = true\ndurability = "os"\n[limits]\nmax_connections = 7\n')
+
+    settings = load(file=file, environment={})
+
+    assert (settings.ephemeral, settings.durability, settings.max_connections) == (True, Durability.OS, 7)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("max_connections", "-1", "a whole number from 0 to"),
+        ("max_connections", "many", "a whole number"),
+        ("authentication_timeout_ms", "60000", "from 100 to 5000"),
+        ("durability", "perhaps", "fsync or os"),
+        ("ephemeral", "maybe", "true or false"),
+        ("log_format", "xml", "console or json"),
+        ("listen", "localhost:99999", "0 to 65535"),
+        ("listen", "::1", "brackets"),
+        ("listen", ":5680", "host is missing"),
+        ("region", "Île", "ASCII"),
+        ("data", "", "a path"),
+        ("pause_pending_bytes", "70000", "at least busy_pending_bytes"),
+        ("tls_key", "key.pem", "come together"),
+    ],
+)
+def test_a_refused_value_is_named_with_its_range_and_source(name: str, value: str, allowed: str) -> None:
+    variable = SETTINGS[name].variable
+
+    with pytest.raises(SettingError) as refusal:
+        load(environment={variable: value})
+
+    text = str(refusal.value)
+    assert allowed in text
+    if name != "tls_key":
+        assert (refusal.value.name, variable in text) == (name, True)
+        assert repr(value) in text or value in text
+
+
+@pytest.mark.parametrize("content", ["max_connections = true", "max_connections = 1.5", "region = 3"])
+def test_a_value_of_the_wrong_type_is_refused(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "cmqd.toml"
+    file.write_text(content)
+
+    with pytest.raises(SettingError, match="cmqd.toml"):
+        load(file=file, environment={})
+
+
+def test_an_unknown_name_in_the_file_is_refused_with_a_guess(tmp_path: Path) -> None:
+    file = tmp_path / "cmqd.toml"
+    file.write_text("max_conections = 5\n")
+
+    with pytest.raises(SettingError, match="did you mean max_connections"):
+        load(file=file, environment={})
+
+
+def test_a_missing_file_and_one_that_is_not_toml_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="cannot be read"):
+        load(file=tmp_path / "none.toml", environment={})
+    (tmp_path / "bad.toml").write_text("= = =")
+    with pytest.raises(SettingError, match="is not TOML"):
+        load(file=tmp_path / "bad.toml", environment={})
+
+
+def test_variables_that_name_no_setting_are_left_alone() -> None:
+    assert load(environment={"CMQD_SERVICE_HOST": "10.0.0.1"}) == Settings()
+
+
+def test_addresses() -> None:
+    assert parse_address("127.0.0.1:0") == ("127.0.0.1", 0)
+    assert parse_address("example") == ("example", 5680)
+    assert parse_address("[::1]:7") == ("::1", 7)
+    assert parse_address("[::1]") == ("::1", 5680)
+
+
+def test_settings_cannot_be_changed() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Settings().region = "other"  # type: ignore[misc]
+
+
+def test_every_setting_says_what_it_means_and_numbers_say_their_range() -> None:
+    for info in SETTINGS.values():
+        assert info.text, info.name
+        if info.kind is int:
+            assert isinstance(info.default, int)
+            assert info.low is not None and info.high is not None
+            assert info.low <= info.default <= info.high
+            assert re.search(r"_(ms|bytes|records|receives|connections?|account|queue|connection)$", info.name)
+
+
+def test_config_prints_every_setting_as_toml_that_loads_again(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["config", "--region", "north", "--max-connections", "12"]) == 0
+    printed = capsys.readouterr().out
+    file = tmp_path / "printed.toml"
+    file.write_text(printed)
+
+    assert load(file=file, environment={}) == load(
+        environment={}, flags={"region": "north", "max_connections": "12"}
+    )
+    assert all(name in printed for name in SETTINGS)
+    assert tomllib.loads(effective_settings(Settings()))["broker"]["region"] == "local"
+
+
+def test_a_wrong_flag_ends_with_exit_code_2_and_names_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--heartbeat-ms", "1"]) == 2
+
+    assert "flag --heartbeat-ms: heartbeat_ms = '1' is not allowed" in capsys.readouterr().err
+
+
+def test_the_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert end.value.code == 0
+    assert capsys.readouterr().out.strip() == f"cmqd {project['version']}" == f"cmqd {cmqd.__version__}"
