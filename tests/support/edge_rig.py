@@ -1,0 +1,265 @@
+"""The whole edge without sockets, disk and clock: real rooms over a log in memory, clients over transports in memory.
+
+Time passes only by ``rig.clock.advance`` (and ``rig.beat``); the loop turns only while a test awaits ``rig.turn()``.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from support.fake_clock import FakeClock
+
+from cmqd.core.broker import Broker
+from cmqd.server.accounts import Accounts, Key, open_accounts
+from cmqd.server.clock import BrokerClock
+from cmqd.server.connection import Connection
+from cmqd.server.edge import Edge
+from cmqd.settings import Settings
+from cmqd.storage.memory import MemoryLog
+from cmqd_protocol import messages as wire
+from cmqd_protocol.connection import ClientConnection
+from cmqd_protocol.events import ConnectionEnded, Opened
+from cmqd_protocol.messages import AnyReply, AnyRequest, Cancel
+
+_R = TypeVar("_R")
+
+
+class FakeTransport(asyncio.Transport):
+    """Keeps what is written; ``take`` says how much of it the other side reads, as a socket's buffer would.
+
+    Nothing is read while ``stuck``: then the buffer grows and the protocol is paused and resumed at the marks, just as
+    a real transport does it.
+    """
+
+    def __init__(self, protocol: asyncio.Protocol) -> None:
+        super().__init__()
+        self._protocol = protocol
+        self._buffer = bytearray()
+        self._high = 64 * 1024
+        self._paused_writing = False
+        self._reading = True
+        self._closing = False
+        self.lost = False
+        self.stuck = False
+        self.writes = 0
+        """How often something was written."""
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("127.0.0.1", 1) if name == "peername" else default
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._high = high or 64 * 1024
+
+    def get_write_buffer_size(self) -> int:
+        return len(self._buffer)
+
+    def write(self, data: "bytes | bytearray | memoryview[Any]") -> None:
+        assert not self.lost
+        self.writes += 1
+        self._buffer += data
+        if self.stuck and len(self._buffer) > self._high and not self._paused_writing:
+            self._paused_writing = True
+            self._protocol.pause_writing()
+
+    def is_reading(self) -> bool:
+        return self._reading
+
+    def pause_reading(self) -> None:
+        assert self._reading
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        assert not self._reading
+        self._reading = True
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def close(self) -> None:
+        if not self._closing:
+            self._closing = True
+            if not self.stuck:
+                asyncio.get_running_loop().call_soon(self.lose)
+
+    def abort(self) -> None:
+        self._closing = True
+        asyncio.get_running_loop().call_soon(self.lose)
+
+    def lose(self, error: Exception | None = None) -> None:
+        """The connection is gone, as the protocol sees it."""
+        if not self.lost:
+            self.lost = True
+            self._closing = True
+            self._protocol.connection_lost(error)
+
+    def take(self) -> bytes:
+        """The other side reads all there is."""
+        data = bytes(self._buffer)
+        self._buffer.clear()
+        if self._paused_writing:
+            self._paused_writing = False
+            self._protocol.resume_writing()
+        return data
+
+
+@dataclass
+class RigClient:
+    """A client: the protocol's own client machine, joined to the server's connection by hand."""
+
+    rig: "EdgeRig"
+    connection: Connection
+    transport: FakeTransport
+    wire: ClientConnection
+    opened: Opened | None = None
+    ended: ConnectionEnded | None = None
+    replies: dict[int, AnyReply] = field(default_factory=dict[int, AnyReply])
+    _last_id: int = 0
+
+    def begin(self, request: AnyRequest) -> int:
+        """Hand a request to the server in the same wake-up; returns its id."""
+        self.wire.send(request)
+        self.deliver()
+        return request.request_id
+
+    def next_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
+    def cancel(self, request_id: int) -> None:
+        self.wire.send(Cancel(request_id))
+        self.deliver()
+
+    def deliver(self) -> None:
+        """What the client has to say reaches the server, unless the server does not read."""
+        if self.transport.is_reading() and not self.transport.lost:
+            data = b"".join(self.wire.data_to_send(0))
+            if data:
+                self.connection.data_received(data)
+
+    def read(self) -> None:
+        """Read what the server wrote."""
+        data = self.transport.take()
+        if data:
+            self.wire.receive_data(data, 0)
+        for event in self.wire.events():
+            if isinstance(event, Opened):
+                self.opened = event
+            elif isinstance(event, ConnectionEnded):
+                self.ended = event
+            else:
+                self.replies[event.request_id] = event
+
+    async def settle(self) -> None:
+        """Let everything that is under way arrive."""
+        for _ in range(4):
+            self.deliver()
+            await self.rig.turn()
+            if not self.transport.stuck:
+                self.read()
+
+    async def ask(self, make: Callable[..., AnyRequest], *arguments: Any, **named: Any) -> AnyReply:
+        """Send a request and return its reply."""
+        request_id = self.begin(make(self.next_id(), *arguments, **named))
+        await self.settle()
+        return self.replies.pop(request_id)
+
+    async def expect(self, kind: type[_R], make: Callable[..., AnyRequest], *arguments: Any, **named: Any) -> _R:
+        """The same for a reply that must be of a kind."""
+        reply = await self.ask(make, *arguments, **named)
+        assert isinstance(reply, kind), reply
+        return reply
+
+    async def send(self, queue: str, *bodies: bytes) -> list[int]:
+        return (await self.expect(wire.MessagesSent, wire.SendMessages, queue, list(bodies))).message_ids
+
+    async def receive(self, queue: str, count: int = 16) -> list[wire.ReceivedMessage]:
+        return (await self.expect(wire.MessagesReceived, wire.ReceiveMessages, queue, count, 0)).messages
+
+    async def counts(self, queue: str) -> dict[str, int]:
+        return (await self.expect(wire.QueueInfo, wire.GetQueueAttributes, queue)).counts
+
+
+class EdgeRig:
+    """One edge; made by ``EdgeRig.make``."""
+
+    def __init__(self, edge: Edge, clock: FakeClock, broker: Broker, log: MemoryLog, accounts: Accounts) -> None:
+        self.edge = edge
+        self.clock = clock
+        self.broker = broker
+        self.log = log
+        self.accounts = accounts
+        self.failures: list[Exception] = []
+
+    @classmethod
+    async def make(cls, folder: Path, **settings: Any) -> "EdgeRig":
+        """An edge with these settings, its accounts in ``folder``."""
+        clock = FakeClock()
+        accounts, _ = open_accounts(folder, clock.now_ms())
+        broker = Broker(accounts.handle_key)
+        log = MemoryLog()
+        await log.open()
+        failures: list[Exception] = []
+        edge = Edge(
+            loop=asyncio.get_running_loop(),
+            settings=Settings(data=folder, **settings),
+            broker=broker,
+            log=log,
+            accounts=accounts,
+            clock=BrokerClock(wall=clock.wall, monotonic=clock.monotonic),
+            max_connections=settings.get("max_connections") or 1_000,
+            facts=dict[str, Any],
+            on_failed=failures.append,
+        )
+        rig = cls(edge, clock, broker, log, accounts)
+        rig.failures = failures
+        return rig
+
+    def connect(self, key: Key | None = None, **named: Any) -> RigClient:
+        """A client that has just connected and says nothing yet; with the admin's key unless given another."""
+        key = key or self.accounts.first_key("admin")
+        connection = self.edge.listener.make_connection()
+        transport = FakeTransport(connection)
+        connection.connection_made(transport)
+        arguments: dict[str, Any] = {
+            "nonce": bytes(32),
+            "secret_id": key.secret_id,
+            "secret_key": key.secret_key,
+            "now_ms": 0,
+        }
+        return RigClient(self, connection, transport, ClientConnection(**(arguments | named)))
+
+    async def client(self, key: Key | None = None, **named: Any) -> RigClient:
+        """A client that has authenticated."""
+        client = self.connect(key, **named)
+        await client.settle()
+        assert client.opened is not None, client.ended
+        return client
+
+    async def turn(self, times: int = 6) -> None:
+        """Let the loop go round, so that what was put off to the end of the wake-up happens, commits too."""
+        for _ in range(times):
+            await asyncio.sleep(0)
+
+    async def tick(self) -> None:
+        """Let the core do what is due."""
+        while (due_ms := self.broker.next_deadline_ms()) is not None and due_ms <= self.clock.now_ms():
+            self.edge.dispatcher.tick(self.clock.now_ms())
+        await self.turn()
+
+    def close(self) -> None:
+        self.edge.ticker.stop()
+        self.edge.checkpoints.stop()
+
+    def check(self) -> None:
+        """The invariants of every room."""
+        self.broker.check_invariants()
+        self.edge.gate.check_invariants()
+        self.edge.polls.check_invariants()
+        self.accounts.check_invariants()
+
+
+def code_of(reply: object) -> str:
+    """The name of an error reply."""
+    return cast("wire.Error", reply).name
