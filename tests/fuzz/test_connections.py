@@ -1,8 +1,8 @@
 # Invariant: whatever bytes arrive, cut anywhere, a machine in any state either goes on or ends with a ConnectionEnded
 # (a server with an Error frame or a refusing preamble); it raises nothing, tells nothing after its end, and allocates
 # no more than a small multiple of what really arrived, whatever lengths and counts the bytes claim.
-"""Garbage against both machines: seeded and bounded here; ``python tests/fuzz/test_connections.py 600`` goes on for ten
-minutes from a random seed and prints the seed and the bytes that break the invariant.
+"""Garbage against both machines: seeded and bounded here. For longer, from a new seed (it prints what breaks the
+invariant): ``PYTHONPATH=tests .venv/bin/python tests/fuzz/test_connections.py SECONDS [SEED]``.
 """
 
 import random

@@ -3,7 +3,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cmqd_protocol import messages
+from cmqd_protocol import layouts, messages
 from cmqd_protocol.errors import RETRYABLE, ErrorCode
 from cmqd_protocol.frames import FrameReader, frame
 from cmqd_protocol.limits import MAX_BATCH, MAX_HEADERS, MIN_MAX_FRAME_BYTES
@@ -142,6 +142,14 @@ class TestErrors:
 
 
 class TestLayouts:
+    @pytest.mark.parametrize(
+        ("layout", "message"), [(layouts.ReceivedLayout, ReceivedMessage), (layouts.PeekedLayout, PeekedMessage)]
+    )
+    def test_a_layout_names_the_fields_of_its_message(self, layout: type, message: type[msgspec.Struct]) -> None:
+        properties = tuple(name for name, member in vars(layout).items() if isinstance(member, property))
+
+        assert properties == message.__struct_fields__
+
     def test_another_rooms_struct_of_the_same_layout_is_encoded_in_place(self) -> None:
         class Held(msgspec.Struct, frozen=True, array_like=True, gc=False):
             message_id: int

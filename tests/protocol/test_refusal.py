@@ -176,10 +176,11 @@ class TestWords:
         assert reply is not None
         assert reply.details == {"field": "attributes", "value": None, "limit": "at most 3"}
 
-    def test_text_that_is_not_utf8_and_not_found_is_still_answered(self) -> None:
+    @pytest.mark.parametrize("message", [[17, 1, "q"], [17, 1, "q", 1, None, None]], ids=["short", "whole"])
+    def test_text_that_is_not_utf8_and_not_found_is_still_answered(self, message: list[Any]) -> None:
         problem = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
 
-        reply = refuse(encoder.encode([17, 1, "q"]), problem)
+        reply = refuse(encoder.encode(message), problem)
 
         assert reply is not None
         assert reply.text == "request is not UTF-8"
