@@ -1,0 +1,660 @@
+"""The broker against a naive model of it, under crashes at any record, late pages, damage and checkpoints.
+
+Quick and always the same by default; HYPOTHESIS_PROFILE=thorough looks further, elsewhere each time.
+"""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from cmqd.core.broker import Broker
+from cmqd.core.errors import (
+    BacklogFull,
+    BatchTooLarge,
+    QueueDeleted,
+    QueueExists,
+    SequenceTooOld,
+    TooManyInFlight,
+    TooManyQueues,
+)
+from cmqd.core.limits import Limits
+from cmqd.core.outcome import WAITING, HandlesDone, Outcome, PageRead, Peeked
+from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
+from cmqd_segment.records import (
+    AnyRecord,
+    DelaysScheduled,
+    Headers,
+    MessagesExpired,
+    MessagesReceived,
+    MessagesSent,
+    NumbersReserved,
+    QueueAttributes,
+    QueueAttributesSet,
+    QueueCreated,
+    VisibilityChanged,
+    pack_runs,
+    unpack_runs,
+)
+from support.core_builders import KEY, START_MS, NaiveLog
+from support.core_facts import check_lease_buckets, facts
+from support.naive_broker import (
+    STEP_GRAIN_MS,
+    NaiveMessage,
+    NaivePeek,
+    NaiveQueue,
+    NaiveReceive,
+    NaiveSessions,
+    State,
+)
+
+PROFILES = {
+    "quick": settings(
+        max_examples=120,
+        stateful_step_count=50,
+        derandomize=True,
+        deadline=None,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+    ),
+    "thorough": settings(
+        max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", "3000")),
+        stateful_step_count=100,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+    ),
+}
+
+ACCOUNTS = ("admin", "other")
+NAMES = ("orders", "Orders", "mails")
+DEFAULTS = QueueAttributes()
+MOST_TICKS = 3000
+"""Far more than a run of this size can need: a broker that takes more spins."""
+
+which = st.integers(0, 1 << 16)
+waits = st.sampled_from([None, 0, 0, 1, 15, 500, 30_000])
+timeouts = st.sampled_from([None, 1000, 1001, 2500, 30_000, 43_200_000])
+times = st.sampled_from(
+    [0, 1, 7, 19, 20, 99, 100, 250, 1000, 1000, 5000, 29_999, 60_000, 61_000, 3_600_000, 400_000_000]
+)
+delays = st.sampled_from([0, 1, 20, 500, 1000, 30_000, 3_600_000])
+bodies = st.sampled_from([b"a", b"bc", b"x" * 30, b"y" * 300, b"z" * 1024])
+headers = st.sampled_from([None, {}, {"k": "v"}, {"name": "w" * 100, "other": "é"}])
+
+
+class BrokerAgainstModel(RuleBasedStateMachine):
+    @initialize(
+        window_bytes=st.sampled_from([0, 1200, 4000, 1 << 20]),
+        page_messages=st.sampled_from([1, 3, 1024]),
+        page_bytes=st.sampled_from([1, 400, 1 << 19]),
+        max_in_flight=st.sampled_from([3, 8, 1_000_000]),
+        tick_items=st.sampled_from([1, 3, 2000]),
+        max_reads=st.sampled_from([1, 2, 64]),
+    )
+    def start(
+        self,
+        window_bytes: int,
+        page_messages: int,
+        page_bytes: int,
+        max_in_flight: int,
+        tick_items: int,
+        max_reads: int,
+    ) -> None:
+        self.limits = Limits(
+            max_queues_per_account=2,
+            max_batch=8,
+            max_batch_bytes=1500,
+            window_bytes=window_bytes,
+            page_messages=page_messages,
+            page_bytes=page_bytes,
+            max_in_flight=max_in_flight,
+            tick_items=tick_items,
+            max_reads=max_reads,
+            max_sessions=2,
+            session_answers=3,
+        )
+        self.broker = Broker(KEY, self.limits)
+        self.now_ms = START_MS
+        self.log = NaiveLog()
+        self.queues: list[NaiveQueue] = []
+        self.gone_queues: list[NaiveQueue] = []
+        self.sessions = NaiveSessions(self.limits)
+        self.peeks: dict[int, NaivePeek] = {}
+        self.reads: list[PageRead] = []
+        self.read_ids: set[int] = set()
+        self.waiter_id = 0
+        self.message_ids: set[int] = set()
+        self.leases: set[int] = set()
+        self.parts: Iterator[AnyPart] | None = None
+        self.taken: list[AnyPart] = []
+        self.last_checkpoint: list[AnyPart] | None = None
+        self.create(0, 0, 0, 3)
+
+    # ------------------------------------------------------------------ helpers
+
+    def done(self, outcome: Outcome[Any]) -> Any:
+        """Take an outcome over, and let the model judge what it says; its reply."""
+        self.log.append(outcome.records, outcome.bodies)
+        delivered: list[tuple[int, int]] = []
+        for record in outcome.records:
+            match record:
+                case MessagesExpired():
+                    self.by_id(record.queue_id).pass_floor(record.floor, self.now_ms)
+                case DelaysScheduled():
+                    self.by_id(record.queue_id).schedule(unpack_runs(record.positions), record.visible_ms)
+                case MessagesReceived():
+                    positions = unpack_runs(record.positions)
+                    delivered.extend((record.queue_id, position) for position in positions)
+                    leases = set(range(record.first_lease, record.first_lease + len(positions)))
+                    assert not leases & self.leases, "a lease was used twice"
+                    self.leases |= leases
+                case _:
+                    pass
+        self.delivered = delivered
+        for read in outcome.reads:
+            assert read.read_id not in self.read_ids
+            self.read_ids.add(read.read_id)
+            positions = unpack_runs(read.positions)
+            assert positions
+            assert len(positions) <= max(self.limits.page_messages, self.limits.max_batch)
+            self.reads.append(read)
+        went_out: list[tuple[int, int]] = []
+        for woken in outcome.woken:
+            peek = self.peeks.pop(woken.waiter_id, None)
+            if isinstance(woken.reply, QueueDeleted):
+                continue
+            if peek is not None:
+                assert isinstance(woken.reply, Peeked)
+                peek.queue.check_peek(peek, woken.reply, self.unreadable(peek.queue), self.now_ms)
+                continue
+            queue = self.waiting_at(woken.waiter_id)
+            went_out.extend(
+                (queue.queue_id, position)
+                for position in queue.answer_waiter(woken.waiter_id, woken.reply, self.now_ms)
+            )
+        self.went_out = went_out
+        return outcome.reply
+
+    def by_id(self, queue_id: int) -> NaiveQueue:
+        return next(queue for queue in self.queues if queue.queue_id == queue_id)
+
+    def waiting_at(self, waiter_id: int) -> NaiveQueue:
+        return next(queue for queue in self.queues if any(one.waiter_id == waiter_id for one in queue.line))
+
+    def unreadable(self, queue: NaiveQueue) -> set[int]:
+        return {position for queue_id, position in self.log.damaged if queue_id == queue.queue_id}
+
+    def pick(self, number: int) -> NaiveQueue:
+        return self.queues[number % len(self.queues)]
+
+    def handles_of(self, queue: NaiveQueue, picks: list[int]) -> list[int]:
+        """Some handles: mostly of this queue and held, but also old, foreign and invented ones."""
+        held = sorted(message.handle for message in queue.of(State.IN_FLIGHT))
+        old = sorted(queue.handles)
+        foreign = sorted(handle for other in self.queues + self.gone_queues for handle in other.handles)
+        made: list[int] = []
+        for pick in picks:
+            source = [held, held, held, old, foreign, [pick]][pick % 6]
+            made.append(source[pick // 6 % len(source)] if source else pick)
+        return made
+
+    def is_quiet(self) -> bool:
+        """Nothing is due: counts are exact."""
+        due_ms = self.broker.next_deadline_ms()
+        return due_ms is None or due_ms > self.now_ms
+
+    def has_queues(self) -> bool:
+        return bool(self.queues)
+
+    # ------------------------------------------------------------------ queues
+
+    @rule(account=which, name=which, retention=which, max_delayed=st.integers(1, 3))
+    def create(self, account: int, name: int, retention: int, max_delayed: int) -> None:
+        attributes = {
+            "retention_ms": (60_000, 120_000, 345_600_000)[retention % 3],
+            "max_delayed": max_delayed,
+        }
+        whose, called = ACCOUNTS[account % 2], NAMES[name % 3]
+        mine = [queue for queue in self.queues if queue.account == whose]
+        try:
+            info = self.done(self.broker.create_queue(whose, called, attributes, self.now_ms))
+        except QueueExists:
+            assert any(queue.name.lower() == called.lower() for queue in mine)
+            return
+        except TooManyQueues:
+            assert len(mine) == 2
+            return
+        assert not any(queue.queue_id == info.queue_id for queue in self.queues + self.gone_queues)
+        self.queues.append(NaiveQueue(info.queue_id, whose, called, info.attributes, self.limits))
+
+    @precondition(has_queues)
+    @rule(number=which)
+    def delete_queue(self, number: int) -> None:
+        if number % 3:
+            return
+        queue = self.pick(number)
+        outcome = self.broker.delete_queue(queue.account, queue.name, self.now_ms)
+        ended = [waiter_id for waiter_id, peek in self.peeks.items() if peek.queue is queue]
+        assert sorted(one.waiter_id for one in outcome.woken) == sorted(
+            [receive.waiter_id for receive in queue.line] + ended
+        )
+        assert all(isinstance(one.reply, QueueDeleted) for one in outcome.woken)
+        self.done(outcome)
+        self.queues.remove(queue)
+        self.gone_queues.append(queue)
+
+    @precondition(has_queues)
+    @rule(
+        number=which,
+        changes=st.fixed_dictionaries(
+            {},
+            optional={
+                "retention_ms": st.sampled_from([60_000, 120_000, 345_600_000]),
+                "max_delayed": st.integers(1, 4),
+                "delay_ms": st.sampled_from([0, 0, 1000]),
+                "polling_wait_ms": st.sampled_from([0, 200, 5000]),
+                "visibility_timeout_ms": st.sampled_from([1000, 30_000]),
+            },
+        ),
+    )
+    def set_attributes(self, number: int, changes: dict[str, int]) -> None:
+        queue = self.pick(number)
+        outcome = self.broker.set_queue_attributes(queue.account, queue.name, changes, self.now_ms)
+        queue.attributes = {**queue.attributes, **changes}
+        assert self.done(outcome).attributes == queue.attributes
+
+    @precondition(has_queues)
+    @rule(number=which, max_backlog=st.sampled_from([3, 10, 100_000_000]))
+    def set_backlog(self, number: int, max_backlog: int) -> None:
+        """Below what an owner may set, so that a short run meets it."""
+        queue = self.pick(number)
+        queue.attributes = {**queue.attributes, "max_backlog": max_backlog}
+        record = QueueAttributesSet(queue.queue_id, QueueAttributes(**queue.attributes), self.now_ms)
+        self.log.append([record])
+        self.broker.replay(record, self.log.last_lsn)
+
+    @precondition(has_queues)
+    @rule(number=which)
+    def clear(self, number: int) -> None:
+        if number % 2:
+            return
+        queue = self.pick(number)
+        outcome = self.broker.clear_queue(queue.account, queue.name, self.now_ms)
+        queue.pass_floor(queue.next_position, None)
+        self.done(outcome)
+
+    # ------------------------------------------------------------------ messages
+
+    @precondition(has_queues)
+    @rule(
+        number=which,
+        batch=st.lists(st.tuples(bodies, headers, delays), min_size=1, max_size=8),
+        delay=st.sampled_from(["none", "none", "none", "one", "each"]),
+        session=st.sampled_from([0, 0, 1, 2, 3]),
+        sequence=st.integers(1, 8),
+    )
+    def send(
+        self, number: int, batch: list[tuple[bytes, Headers | None, int]], delay: str, session: int, sequence: int
+    ) -> None:
+        queue = self.pick(number)
+        sent = [body for body, _, _ in batch]
+        marks: list[Headers | None] = [its_headers for _, its_headers, _ in batch]
+        delay_ms: int | list[int] | None = None
+        each = [queue.attributes["delay_ms"]] * len(batch)
+        if delay == "one":
+            delay_ms = batch[0][2]
+            each = [delay_ms] * len(batch)
+        elif delay == "each":
+            delay_ms = each = [one for _, _, one in batch]
+        stored = self.sessions.find(queue.account, session, sequence) if session else "new"
+        maybe_forgotten = session != 0 and self.sessions.may_be_forgotten(queue.account, session, self.now_ms)
+        try:
+            outcome = self.broker.send(queue.account, queue.name, sent, marks, delay_ms, session, sequence, self.now_ms)
+        except BacklogFull:
+            assert len(queue.messages) + len(batch) > queue.attributes["max_backlog"]
+            return
+        except BatchTooLarge:
+            assert len(batch) > 1
+            return
+        except SequenceTooOld:
+            assert stored == "too old"
+            return
+        ids = list(outcome.reply)
+        if not outcome.records:
+            assert ids == stored, "a repeat got another answer"
+            return
+        assert stored == "new" or maybe_forgotten, "stored twice, or though too old"
+        assert len(ids) == len(batch)
+        assert not set(ids) & self.message_ids, "a message id was used twice"
+        assert len(queue.messages) + len(batch) <= queue.attributes["max_backlog"]
+        self.message_ids.update(ids)
+        queue.send(ids, sent, marks, each, self.now_ms)
+        if session:
+            if stored != "new":
+                self.sessions.sessions.pop((queue.account, session), None)
+            self.sessions.note(queue.account, session, sequence, ids, self.now_ms)
+        self.done(outcome)
+        assert self.went_out == self.delivered
+
+    @precondition(has_queues)
+    @rule(number=which, most=st.integers(1, 8), wait=waits, timeout=timeouts)
+    def receive(self, number: int, most: int, wait: int | None, timeout: int | None) -> None:
+        queue = self.pick(number)
+        self.waiter_id += 1
+        quiet = self.is_quiet()
+        try:
+            outcome = self.broker.receive(queue.account, queue.name, self.waiter_id, most, wait, timeout, self.now_ms)
+        except TooManyInFlight:
+            assert queue.in_flight() >= self.limits.max_in_flight
+            return
+        assert not quiet or queue.in_flight() < self.limits.max_in_flight
+        wait_ms = queue.attributes["polling_wait_ms"] if wait is None else wait
+        timeout_ms = queue.attributes["visibility_timeout_ms"] if timeout is None else timeout
+        receive = NaiveReceive(self.waiter_id, most, timeout_ms, self.now_ms + wait_ms, bool(wait_ms))
+        reply = self.done(outcome)
+        if reply is WAITING:
+            queue.line.append(receive)
+            return
+        assert not queue.line or not reply, "it overtook those in the line"
+        if reply:
+            went_out = queue.deliver(receive, reply, self.now_ms)
+            assert self.delivered == [(queue.queue_id, position) for position in went_out]
+        else:
+            assert not wait_ms
+            assert not queue.active()
+
+    @rule(pick=which)
+    def cancel(self, pick: int) -> None:
+        waiting = [(queue, one) for queue in self.queues for one in queue.line]
+        asked = sorted(self.peeks)
+        if pick % 4 == 0 and asked:
+            waiter_id = asked[pick // 4 % len(asked)]
+            del self.peeks[waiter_id]
+            assert self.broker.cancel_receive(waiter_id)
+        elif waiting:
+            queue, receive = waiting[pick // 4 % len(waiting)]
+            queue.line.remove(receive)
+            assert self.broker.cancel_receive(receive.waiter_id)
+        else:
+            assert not self.broker.cancel_receive(0)
+
+    def settled(self, queue: NaiveQueue, handles: list[int], outcome: Outcome[HandlesDone]) -> list[NaiveMessage]:
+        messages, failed = queue.settle(handles, self.now_ms)
+        assert [failure.receipt_handle for failure in outcome.reply.failures] == failed
+        assert bool(outcome.records) == bool(messages), "handles that are not valid change nothing"
+        return messages
+
+    @precondition(has_queues)
+    @rule(number=which, picks=st.lists(which, min_size=1, max_size=8))
+    def delete(self, number: int, picks: list[int]) -> None:
+        queue = self.pick(number)
+        handles = self.handles_of(queue, picks)
+        outcome = self.broker.delete(queue.account, queue.name, handles, self.now_ms)
+        queue.delete(self.settled(queue, handles, outcome))
+        self.done(outcome)
+        assert self.went_out == self.delivered
+
+    @precondition(has_queues)
+    @rule(number=which, picks=st.lists(which, min_size=1, max_size=8), counted=st.booleans())
+    def release(self, number: int, picks: list[int], counted: bool) -> None:
+        queue = self.pick(number)
+        handles = self.handles_of(queue, picks)
+        outcome = self.broker.release(queue.account, queue.name, handles, counted, self.now_ms)
+        queue.release(self.settled(queue, handles, outcome), counted)
+        self.done(outcome)
+        assert self.went_out == self.delivered
+
+    @precondition(has_queues)
+    @rule(
+        number=which,
+        picks=st.lists(which, min_size=1, max_size=8),
+        timeout_ms=st.sampled_from([0, 1, 500, 1000, 30_000, 43_200_000]),
+    )
+    def change_visibility(self, number: int, picks: list[int], timeout_ms: int) -> None:
+        queue = self.pick(number)
+        handles = self.handles_of(queue, picks)
+        outcome = self.broker.change_visibility(queue.account, queue.name, handles, timeout_ms, self.now_ms)
+        messages = self.settled(queue, handles, outcome)
+        if not timeout_ms:
+            queue.release(messages, True)
+            self.done(outcome)
+            return
+        queue.hide(messages, timeout_ms, self.now_ms)
+        lease_of = self.broker.handles.lease
+        deadlines = {
+            lease: record.deadline_ms
+            for record in outcome.records
+            if isinstance(record, VisibilityChanged)
+            for lease in unpack_runs(record.leases)
+        }
+        assert sorted(deadlines) == sorted(lease_of(message.handle) for message in messages)
+        for message in messages:
+            chosen_ms = deadlines[lease_of(message.handle)]
+            # The cut at retention is exact to a step of time.
+            assert max(self.now_ms, message.deadline_ms - STEP_GRAIN_MS) <= chosen_ms <= message.deadline_ms
+            message.deadline_ms = chosen_ms
+        assert not messages or outcome.reply.next_visible_ms == min(deadlines.values())
+        self.done(outcome)
+
+    @precondition(has_queues)
+    @rule(number=which, start=st.integers(0, 30), most=st.integers(1, 8))
+    def peek(self, number: int, start: int, most: int) -> None:
+        queue = self.pick(number)
+        self.waiter_id += 1
+        peek = NaivePeek(queue, start, most, queue.next_position)
+        outcome = self.broker.peek(queue.account, queue.name, self.waiter_id, start, most)
+        assert not outcome.records
+        reply = self.done(outcome)
+        if reply is WAITING:
+            self.peeks[self.waiter_id] = peek
+        else:
+            queue.check_peek(peek, reply, self.unreadable(queue), self.now_ms)
+
+    # ------------------------------------------------------------------ disk and time
+
+    @precondition(lambda self: bool(self.reads))
+    @rule(pick=which, at_most=st.sampled_from([None, None, 1, 2]), reclaimed=st.booleans())
+    def page_arrives(self, pick: int, at_most: int | None, reclaimed: bool) -> None:
+        """Any of the pages asked for, whole or in part; rows without a live message may be gone from the disk."""
+        read = self.reads.pop(pick % len(self.reads))
+        messages, missing = self.log.page(read, at_most)
+        queue = next((one for one in self.queues if one.queue_id == read.queue_id), None)
+        live = queue.messages if queue is not None else {}
+        if reclaimed:
+            lost = [one.position for one in messages if one.position not in live]
+            messages = [one for one in messages if one.position in live]
+            missing = pack_runs(sorted(unpack_runs(missing) + lost))
+        in_memory = set(self.broker.queues[read.queue_id].window.messages) if queue is not None else set[int]()
+        is_peek = read.read_id in self.broker._peeks  # pyright: ignore[reportPrivateUsage]
+        outcome = self.broker.pages_read(read.read_id, messages, missing, self.now_ms)
+        damaged = 0
+        if queue is not None and not is_peek:
+            damaged = queue.damage(position for position in unpack_runs(missing) if position not in in_memory)
+        assert self.done(outcome) == damaged
+        assert self.went_out == self.delivered
+
+    @precondition(has_queues)
+    @rule(number=which, position=which)
+    def damage(self, number: int, position: int) -> None:
+        queue = self.pick(number)
+        if queue.next_position and position % 3 == 0:
+            self.log.damaged.add((queue.queue_id, position // 3 % queue.next_position))
+
+    @rule(ms=times, ticks=st.sampled_from([None, None, None, 0, 1, 2]))
+    def time_passes(self, ms: int, ticks: int | None) -> None:
+        self.now_ms += ms
+        for made in range(MOST_TICKS):
+            if self.is_quiet() or made == ticks:
+                break
+            self.done(self.broker.tick(self.now_ms))
+            assert sorted(self.went_out) == sorted(self.delivered)
+        else:
+            raise AssertionError("the ticker spins")
+
+    # ------------------------------------------------------------------ crashes
+
+    def broker_from(self, parts: list[AnyPart], records: list[tuple[int, AnyRecord]]) -> Broker:
+        broker = Broker(KEY, self.limits)
+        above = 0
+        for part in parts:
+            broker.load(part)
+            if isinstance(part, CheckpointHeader):
+                above = part.lsn
+        for lsn, record in records:
+            if lsn > above:
+                broker.replay(record, lsn)
+        return broker
+
+    def check_same(self, recovered: Broker) -> None:
+        """All facts of the live broker, and no others."""
+        for broker in (self.broker, recovered):
+            # Expiry of sessions is no record: a tick does it, in its own time.
+            while broker.sessions.expire(self.now_ms, 100):
+                pass
+        assert facts(recovered) == facts(self.broker)
+        for queue in recovered.queues.values():
+            check_lease_buckets(queue)
+            same = self.broker.queues[queue.queue_id].index
+            for position in queue.index.live:
+                assert abs(queue.index.steps.sent_at(position) - same.steps.sent_at(position)) < STEP_GRAIN_MS
+
+    def check_numbers(self, broker: Broker, records: list[tuple[int, AnyRecord]]) -> None:
+        """What is used next was not used in these records."""
+        numbers = broker.numbers
+        for _, record in records:
+            match record:
+                case MessagesSent():
+                    assert record.first_message_id + len(record.sizes) <= numbers.next_message_id
+                case MessagesReceived():
+                    assert record.first_lease + sum(record.positions[1::2]) <= numbers.next_lease
+                case QueueCreated():
+                    assert record.queue_id < numbers.next_queue_id
+                case _:
+                    pass
+
+    @rule(cut=which)
+    def crash_at_any_record(self, cut: int) -> None:
+        """What a crash leaves is a broker that works, whatever the last record was."""
+        records = self.log.records()
+        prefix = records[: cut % (len(records) + 1)]
+        broker = self.broker_from([], prefix)
+        broker.recovered()
+        broker.check_invariants()
+        self.check_numbers(broker, prefix)
+
+    @rule()
+    def crash_at_the_end(self) -> None:
+        recovered = self.broker_from([], self.log.records())
+        self.check_same(recovered)
+        recovered.recovered()
+        recovered.check_invariants()
+        self.check_numbers(recovered, self.log.records())
+
+    @rule(from_checkpoint=st.booleans(), lost=st.sampled_from([False, False, True]))
+    def restart(self, from_checkpoint: bool, lost: bool) -> None:
+        """Go on with the recovered broker in place of the one that crashed."""
+        parts = self.last_checkpoint if from_checkpoint else None
+        recovered = self.broker_from(parts or [], self.log.records())
+        self.check_same(recovered)
+        reserved = recovered.recovered(lost=lost)
+        assert all(isinstance(record, NumbersReserved) for record in reserved)
+        assert bool(reserved) == lost
+        self.check_numbers(recovered, self.log.records())
+        self.broker = recovered
+        self.log.append(reserved)
+        for queue in self.queues:
+            queue.restart()
+        self.peeks.clear()
+        self.reads.clear()
+        self.read_ids.clear()
+        self.parts = None
+
+    @rule(steps=st.integers(1, 4))
+    def checkpoint(self, steps: int) -> None:
+        """Begin one, or get on with the one under way."""
+        if self.parts is None:
+            self.taken = []
+            self.parts = self.broker.checkpoint(lambda: self.log.last_lsn, self.now_ms)
+        for _ in range(steps):
+            part = next(self.parts, None)
+            if part is None:
+                self.last_checkpoint = self.taken
+                self.parts = None
+                self.check_same(self.broker_from(self.taken, self.log.records()))
+                return
+            self.taken.append(part)
+
+    @precondition(lambda self: self.last_checkpoint is not None)
+    @rule(cut=which)
+    def crash_above_the_checkpoint(self, cut: int) -> None:
+        parts = self.last_checkpoint
+        assert parts is not None
+        end = parts[-1]
+        assert isinstance(end, CheckpointEnd)
+        records = self.log.records()
+        least = sum(lsn <= end.lsn for lsn, _ in records)
+        prefix = records[: least + cut % (len(records) - least + 1)]
+        broker = self.broker_from(parts, prefix)
+        broker.recovered()
+        broker.check_invariants()
+        self.check_numbers(broker, prefix)
+        whole = self.broker_from([], prefix)
+        for one in (whole, broker):
+            while one.sessions.expire(self.now_ms, 100):
+                pass
+        assert facts(broker)["queues"] == facts(whole)["queues"]
+
+    # ------------------------------------------------------------------ after every step
+
+    @invariant()
+    def holds(self) -> None:
+        if not hasattr(self, "queues"):
+            return
+        self.broker.check_invariants()
+        assert sorted(self.broker.queues) == sorted(queue.queue_id for queue in self.queues)
+        if not self.is_quiet():
+            return
+        self.sessions.forget(set(self.broker.sessions.keys()), self.now_ms)
+        for queue in self.queues:
+            queue.settle_time(self.now_ms)
+            index = self.broker.queues[queue.queue_id].index
+            assert list(index.live) == list(queue.messages)
+            assert self.broker.queue_info(queue.account, queue.name).counts == queue.counts()
+            check_lease_buckets(self.broker.queues[queue.queue_id])
+            self.nobody_waits_for_what_is_there(queue)
+            self.places_among_the_delayed_are_used(queue)
+            assert self.broker.live_in(queue.queue_id, 0, queue.next_position) == len(queue.messages)
+
+    def nobody_waits_for_what_is_there(self, queue: NaiveQueue) -> None:
+        if not queue.line or not queue.active() or queue.in_flight() >= self.limits.max_in_flight:
+            return
+        real = self.broker.queues[queue.queue_id]
+        assert real.index.first_active() not in real.window.messages, "somebody waits for what is in memory"
+        under_way = [read for read in self.reads if read.queue_id == queue.queue_id]
+        assert under_way or len(self.reads) >= self.limits.max_reads, "nobody reads what somebody waits for"
+
+    def places_among_the_delayed_are_used(self, queue: NaiveQueue) -> None:
+        if not queue.of(State.OVERFLOW) or len(queue.of(State.DELAYED)) >= queue.attributes["max_delayed"]:
+            return
+        assert any(read.queue_id == queue.queue_id for read in self.reads), "overflow waits for nothing"
+
+    def teardown(self) -> None:
+        if not hasattr(self, "queues"):
+            return
+        # Whatever is left must come to an end: pages arrive, time passes, and everybody is answered.
+        for _ in range(MOST_TICKS):
+            if not self.reads:
+                break
+            self.page_arrives(0, None, False)
+        else:
+            raise AssertionError("page-ins without end")
+        self.time_passes(60_000, None)
+        self.holds()
+        self.crash_at_the_end()
+
+
+TestBroker = BrokerAgainstModel.TestCase
+TestBroker.settings = PROFILES[os.environ.get("HYPOTHESIS_PROFILE", "quick")]
