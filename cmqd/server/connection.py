@@ -23,6 +23,7 @@ from cmqd.server.wakeup import WakeUp
 from cmqd_protocol.connection import ServerConnection
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.events import Authenticated, ConnectionEnded, RequestRefused
+from cmqd_protocol.limits import MIN_HEARTBEAT_MS
 from cmqd_protocol.messages import AnyReply, Cancel, MessagesReceived, Reply, Request, error
 from cmqd_protocol.messages import ReceivedMessage as WireReceivedMessage
 
@@ -341,6 +342,7 @@ class Connection(asyncio.Protocol):
             self._shared.requests.dispatch(self, parked.popleft())
         if not parked:
             self._parked = None
+        self._shared.wakeup.schedule()
 
     # ------------------------------------------------------------------ what happens besides requests
 
@@ -397,13 +399,16 @@ class Connection(asyncio.Protocol):
             self._happened(event)
         self._flush_soon()
         due_ms = wire.next_deadline_ms()
-        return now_ms + CLOSE_WITHIN_MS if due_ms is None else due_ms
+        if due_ms is None:
+            return now_ms + CLOSE_WITHIN_MS
+        # Its heartbeats begin when it has authenticated, and nobody tells the wheel.
+        return due_ms if self.account else min(due_ms, now_ms + MIN_HEARTBEAT_MS // 2)
 
     def check_slow(self) -> None:
         """Called a few times a second while it is slow: take its waiting requests off the lines, or give it up."""
         transport = self._transport
         since_ms = self._paused_ms
-        if transport is None or since_ms is None:
+        if transport is None or since_ms is None or transport.is_closing():
             return
         slow_ms = self._shared.time_ms - since_ms
         if slow_ms >= (2 * self._wire.heartbeat_ms or DEFAULT_PATIENCE_MS):

@@ -7,9 +7,7 @@ from cmqd.server.clock import SLEW_MS_PER_S, BrokerClock
 
 def a_clock(fake: FakeClock, *, not_before_ms: int = 0) -> tuple[BrokerClock, list[int]]:
     jumps: list[int] = []
-    clock = BrokerClock(
-        not_before_ms=not_before_ms, wall=fake.wall, monotonic=fake.monotonic, on_jump=jumps.append
-    )
+    clock = BrokerClock(not_before_ms=not_before_ms, wall=fake.wall, monotonic=fake.monotonic, on_jump=jumps.append)
     return clock, jumps
 
 

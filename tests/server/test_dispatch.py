@@ -260,9 +260,7 @@ async def test_a_bug_in_the_core_stops_everything_rather_than_part_from_the_log(
 
 
 async def test_limits_of_an_account(tmp_path: typing.Any) -> None:
-    rig = await EdgeRig.make(
-        tmp_path, max_waiting_receives_per_account=2, max_requests_per_second_per_account=10
-    )
+    rig = await EdgeRig.make(tmp_path, max_waiting_receives_per_account=2, max_requests_per_second_per_account=10)
     client = await rig.client()
     await client.expect(wire.QueueInfo, wire.CreateQueue, "jobs", {})
     for _ in range(2):

@@ -127,9 +127,7 @@ def test_config_prints_every_setting_as_toml_that_loads_again(
     file = tmp_path / "printed.toml"
     file.write_text(printed)
 
-    assert load(file=file, environment={}) == load(
-        environment={}, flags={"region": "north", "max_connections": "12"}
-    )
+    assert load(file=file, environment={}) == load(environment={}, flags={"region": "north", "max_connections": "12"})
     assert all(name in printed for name in SETTINGS)
     assert tomllib.loads(effective_settings(Settings()))["broker"]["region"] == "local"
 

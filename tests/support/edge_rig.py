@@ -241,6 +241,11 @@ class EdgeRig:
         """Let the loop go round, so that what was put off to the end of the wake-up happens, commits too."""
         for _ in range(times):
             await asyncio.sleep(0)
+        edge: Any = self.edge
+        if edge._tasks:
+            # Changes of accounts are written in a thread.
+            await asyncio.wait(set(edge._tasks), timeout=10)
+            await asyncio.sleep(0)
 
     async def tick(self) -> None:
         """Let the core do what is due."""

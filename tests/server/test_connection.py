@@ -1,0 +1,442 @@
+"""A connection: who gets in, who is put out, and what becomes of messages that nobody took."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.edge_rig import EdgeRig, RigClient, code_of
+
+from cmqd.server.listener import connection_limit
+from cmqd_protocol import messages as wire
+from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.frames import encode_preamble, frame
+from cmqd_protocol.limits import HANDSHAKE_FRAME_BYTES
+
+MIB = 1024 * 1024
+
+
+async def a_queue(client: RigClient, name: str = "jobs", **attributes: Any) -> None:
+    await client.expect(wire.QueueInfo, wire.CreateQueue, name, attributes)
+
+
+def beat(rig: EdgeRig, ms: int) -> None:
+    """Let local time pass, as the listener's timer would."""
+    listener: Any = rig.edge.listener
+    shared = listener._shared
+    for _ in range(ms // 100):
+        shared.time_ms += 100
+        for connection in listener._wheel.turn(shared.time_ms):
+            listener._look_again(connection)
+        for connection in list(shared.slow):
+            connection.check_slow()
+
+
+# ------------------------------------------------------------------ getting in
+
+
+async def test_a_wrong_key_is_refused_and_the_connection_closed(rig: EdgeRig) -> None:
+    client = rig.connect(secret_key="wrong")
+    await client.settle()
+
+    assert client.ended is not None and client.ended.code == ErrorCode.AUTHENTICATION_FAILED
+    assert client.transport.lost
+    assert rig.edge.listener.connections == 0
+    assert rig.edge.counters.authentications_failed == 1
+
+
+async def test_another_region_is_refused(rig: EdgeRig) -> None:
+    client = rig.connect(region="elsewhere")
+    await client.settle()
+
+    assert client.ended is not None and client.ended.code == ErrorCode.WRONG_REGION
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        bytes(64),
+        encode_preamble(1, 1) + (HANDSHAKE_FRAME_BYTES + 1).to_bytes(4, "big") + b"x",
+        encode_preamble(1, 1) + (2**31).to_bytes(4, "big"),
+        encode_preamble(1, 1) + frame(b"\xc1"),
+        encode_preamble(9, 8),
+    ],
+)
+async def test_garbage_before_authentication_gets_the_door(rig: EdgeRig, garbage: bytes) -> None:
+    other = await rig.client()
+    await a_queue(other)
+    client = rig.connect()
+
+    client.connection.data_received(garbage)
+    await rig.turn()
+
+    assert client.transport.lost
+    assert rig.edge.listener.connections == 1
+    await other.send("jobs", b"still served")
+
+
+async def test_who_does_not_authenticate_in_time_is_put_out(tmp_path: Path) -> None:
+    rig = await EdgeRig.make(tmp_path, authentication_timeout_ms=300)
+    client = rig.connect()
+    await rig.turn()
+
+    beat(rig, 200)
+    await rig.turn()
+    assert not client.transport.lost
+    beat(rig, 300)
+    await rig.turn()
+
+    assert client.transport.lost
+    rig.close()
+
+
+async def test_one_connection_too_many_is_told_so(tmp_path: Path) -> None:
+    rig = await EdgeRig.make(tmp_path, max_connections=2)
+    await rig.client()
+    await rig.client()
+
+    third = rig.connect()
+    await third.settle()
+
+    assert third.ended is not None and third.ended.code == ErrorCode.TOO_MANY_CONNECTIONS
+    assert third.ended.retryable
+    assert rig.edge.listener.connections == 2
+    rig.close()
+
+
+async def test_one_connection_too_many_of_an_account_is_told_so(tmp_path: Path) -> None:
+    rig = await EdgeRig.make(tmp_path, max_connections_per_account=1)
+    first = await rig.client()
+    second = rig.connect()
+    await second.settle()
+    other = await rig.client(await rig.accounts.create_account("admin", "other", 1))
+
+    assert second.ended is not None and second.ended.code == ErrorCode.TOO_MANY_CONNECTIONS
+    assert first.ended is None and other.ended is None
+    first.transport.lose()
+    again = await rig.client()
+    assert again.ended is None
+    rig.close()
+
+
+def test_the_limit_of_connections_leaves_descriptors_for_the_server_itself() -> None:
+    assert connection_limit(0, 1024) == 960
+    assert connection_limit(100, 1024) == 100
+    assert connection_limit(5_000, 1024) == 960
+    assert connection_limit(0, 10) == 1
+
+
+async def test_a_disabled_key_closes_its_live_connections_and_no_others(rig: EdgeRig) -> None:
+    key = await rig.accounts.create_key("admin", None, 1)
+    admin, doomed = await rig.client(), await rig.client(key)
+
+    await admin.expect(wire.Done, wire.SetKeyEnabled, key.secret_id, False)
+    await rig.turn(50)
+    doomed.read()
+
+    assert doomed.transport.lost
+    assert doomed.ended is not None and doomed.ended.code == ErrorCode.AUTHENTICATION_FAILED
+    assert admin.ended is None
+
+
+# ------------------------------------------------------------------ bad requests
+
+
+async def test_a_bad_request_of_one_connection_never_hurts_others(rig: EdgeRig) -> None:
+    good, bad = await rig.client(), await rig.client()
+    await a_queue(good)
+    waiting = good.begin(wire.ReceiveMessages(good.next_id(), "jobs", 1, 5_000))
+
+    bad.connection.data_received(frame(wire.encoder.encode([16, 1, "jobs", "not a list"])))
+    bad.connection.data_received(frame(wire.encoder.encode([90, 2])))
+    await rig.turn()
+    bad.wire._outstanding.update({1, 2})  # type: ignore[attr-defined]
+    bad.read()
+    assert [code_of(reply) for reply in bad.replies.values()] == ["invalid_argument", "unknown_operation"]
+    bad.connection.data_received(frame(b"\xc1\xc1"))
+    await bad.settle()
+    await good.send("jobs", b"x")
+
+    assert bad.ended is not None and bad.ended.code == ErrorCode.MALFORMED_FRAME
+    assert isinstance(good.replies[waiting], wire.MessagesReceived)
+
+
+async def test_more_requests_than_allowed_at_once_are_refused(tmp_path: Path) -> None:
+    rig = await EdgeRig.make(tmp_path, max_requests_per_connection=3)
+    client = await rig.client()
+    await a_queue(client)
+    for _ in range(3):
+        client.begin(wire.ReceiveMessages(client.next_id(), "jobs", 1, 5_000))
+
+    assert code_of(await client.ask(wire.ListQueues)) == "too_many_requests"
+    rig.close()
+
+
+async def test_silence_for_two_heartbeats_ends_a_connection(tmp_path: Path) -> None:
+    rig = await EdgeRig.make(tmp_path, heartbeat_ms=1_000)
+    client = await rig.client()
+
+    beat(rig, 1_000)
+    await rig.turn()
+    assert client.transport.get_write_buffer_size() == 4  # a heartbeat
+    beat(rig, 1_800)
+    await rig.turn()
+    client.read()
+
+    assert client.ended is not None and client.ended.code == ErrorCode.HEARTBEAT_TIMEOUT
+    assert client.transport.lost
+    rig.close()
+
+
+async def test_a_connection_that_does_not_take_its_last_bytes_is_cut_off(rig: EdgeRig) -> None:
+    client = await rig.client()
+    client.transport.stuck = True
+
+    client.connection.end(ErrorCode.SHUTTING_DOWN, "bye")
+    await rig.turn()
+    assert client.transport.is_closing() and not client.transport.lost
+    beat(rig, 40_000)
+    await rig.turn()
+
+    assert client.transport.lost
+
+
+# ------------------------------------------------------------------ messages that nobody took
+
+
+async def test_messages_of_a_connection_that_died_before_they_were_durable_come_back_uncounted(rig: EdgeRig) -> None:
+    sender, receiver = await rig.client(), await rig.client()
+    await a_queue(sender)
+    await sender.send("jobs", b"x", b"y")
+    rig.log.hold()
+    receiver.begin(wire.ReceiveMessages(receiver.next_id(), "jobs", 2))
+    await rig.turn()
+
+    receiver.transport.lose()
+    rig.log.let_go()
+    await rig.turn()
+
+    again = await sender.receive("jobs")
+    assert [(message.body, message.receive_count) for message in again] == [(b"x", 1), (b"y", 1)]
+    assert rig.edge.counters.given_back == 2
+
+
+async def test_messages_that_a_dead_connection_did_not_take_go_to_the_next_waiter_at_once(rig: EdgeRig) -> None:
+    sender, dying, waiting = await rig.client(), await rig.client(), await rig.client()
+    await a_queue(sender)
+    dying.begin(wire.ReceiveMessages(dying.next_id(), "jobs", 1, 5_000))
+    await dying.settle()
+    second = waiting.begin(wire.ReceiveMessages(waiting.next_id(), "jobs", 1, 5_000))
+    await waiting.settle()
+    rig.log.hold()
+    sender.begin(wire.SendMessages(sender.next_id(), "jobs", [b"x"]))
+    await rig.turn()
+
+    dying.transport.lose()
+    rig.log.let_go()
+    await waiting.settle()
+
+    reply = waiting.replies[second]
+    assert isinstance(reply, wire.MessagesReceived)
+    assert [(message.body, message.receive_count) for message in reply.messages] == [(b"x", 1)]
+
+
+async def test_a_dead_connection_waits_for_nothing(rig: EdgeRig) -> None:
+    sender, dying = await rig.client(), await rig.client()
+    await a_queue(sender)
+    for _ in range(3):
+        dying.begin(wire.ReceiveMessages(dying.next_id(), "jobs", 1, 5_000))
+    await dying.settle()
+
+    dying.transport.lose()
+
+    assert len(rig.edge.polls) == 0
+    assert (await sender.counts("jobs"))["waiting_receives"] == 0
+    await sender.send("jobs", b"x")
+    assert [message.receive_count for message in await sender.receive("jobs")] == [1]
+
+
+async def test_a_cancelled_wait_is_answered_cancelled_and_takes_nothing(rig: EdgeRig) -> None:
+    client = await rig.client()
+    await a_queue(client)
+    waiting = client.begin(wire.ReceiveMessages(client.next_id(), "jobs", 1, 5_000))
+    await client.settle()
+
+    client.cancel(waiting)
+    await client.settle()
+    await client.send("jobs", b"x")
+
+    assert code_of(client.replies[waiting]) == "cancelled"
+    assert (await client.counts("jobs"))["active"] == 1
+
+
+async def test_messages_that_crossed_a_cancellation_come_back_uncounted(rig: EdgeRig) -> None:
+    client = await rig.client()
+    await a_queue(client)
+    await client.send("jobs", b"x")
+    rig.log.hold()
+    receiving = client.begin(wire.ReceiveMessages(client.next_id(), "jobs"))
+    sending = client.begin(wire.SendMessages(client.next_id(), "jobs", [b"y"]))
+    await rig.turn()
+
+    client.cancel(receiving)
+    client.cancel(sending)
+    await rig.turn()
+    assert client.replies == {}
+    rig.log.let_go()
+    await client.settle()
+
+    assert code_of(client.replies[receiving]) == "cancelled"
+    assert isinstance(client.replies[sending], wire.MessagesSent), "what is done cannot be cancelled"
+    again = await client.receive("jobs")
+    assert [(message.body, message.receive_count) for message in again] == [(b"x", 1), (b"y", 1)]
+
+
+async def test_messages_for_a_connection_that_is_being_closed_come_back(rig: EdgeRig) -> None:
+    client, other = await rig.client(), await rig.client()
+    await a_queue(client)
+    await client.send("jobs", b"x")
+    rig.log.hold()
+    client.begin(wire.ReceiveMessages(client.next_id(), "jobs"))
+    await rig.turn()
+
+    client.connection.data_received(frame(b"\xc1"))
+    rig.log.let_go()
+    await rig.turn()
+
+    assert [message.receive_count for message in await other.receive("jobs")] == [1]
+
+
+# ------------------------------------------------------------------ slow readers
+
+
+async def a_slow_reader(rig: EdgeRig, *, messages: int = 8) -> tuple[RigClient, RigClient]:
+    """A client whose socket is stuck with a large reply in it, and a healthy one."""
+    slow, other = await rig.client(), await rig.client()
+    await a_queue(other, "big", max_message_bytes=MIB)
+    await a_queue(other)
+    for _ in range(messages):
+        await other.send("big", bytes(MIB))
+    slow.transport.stuck = True
+    slow.begin(wire.ReceiveMessages(slow.next_id(), "big", 1, 0, 60_000))
+    slow.begin(wire.ReceiveMessages(slow.next_id(), "big", 1, 0, 60_000))
+    await rig.turn()
+    return slow, other
+
+
+async def test_a_slow_reader_is_not_read_from_until_it_has_read(rig: EdgeRig) -> None:
+    slow, other = await a_slow_reader(rig)
+
+    assert not slow.transport.is_reading()
+    await other.send("jobs", b"others are served")
+    slow.transport.stuck = False
+    slow.read()
+    await slow.settle()
+
+    assert slow.transport.is_reading()
+    assert len(slow.replies) == 2
+
+
+async def test_a_receive_of_a_slow_reader_takes_no_messages_from_others(rig: EdgeRig) -> None:
+    slow, other = await rig.client(), await rig.client()
+    await a_queue(other, "big", max_message_bytes=MIB)
+    await a_queue(other)
+    waiting = slow.begin(wire.ReceiveMessages(slow.next_id(), "jobs", 1, 30_000))
+    await slow.settle()
+    for _ in range(2):
+        await other.send("big", bytes(MIB))
+    slow.transport.stuck = True
+    for _ in range(2):
+        slow.begin(wire.ReceiveMessages(slow.next_id(), "big", 1, 0, 60_000))
+    await rig.turn()
+
+    beat(rig, 400)
+    await other.send("jobs", b"for whoever reads")
+
+    assert [message.body for message in await other.receive("jobs")] == [b"for whoever reads"]
+    await other.send("jobs", b"second")
+    slow.transport.stuck = False
+    await slow.settle()
+    reply = slow.replies[waiting]
+    assert isinstance(reply, wire.MessagesReceived)
+    assert [message.body for message in reply.messages] == [b"second"]
+
+
+async def test_a_slow_reader_gets_no_more_than_its_bound_of_replies_at_once(tmp_path: Path) -> None:
+    rig = await EdgeRig.make(tmp_path, max_unread_receives=4)
+    slow, other = await rig.client(), await rig.client()
+    await a_queue(other)
+    await other.send("jobs", *[b"x"] * 50)
+    rig.log.hold()
+
+    ids = [slow.begin(wire.ReceiveMessages(slow.next_id(), "jobs", 1)) for _ in range(20)]
+    await rig.turn()
+    assert rig.broker.queue("admin", "jobs").index.in_flight_count == 4
+    cancelled = ids[-1]
+    slow.cancel(cancelled)
+    rig.log.let_go()
+    await slow.settle()
+    await slow.settle()
+
+    assert set(slow.replies) == set(ids)
+    assert code_of(slow.replies[cancelled]) == "cancelled"
+    assert rig.broker.queue("admin", "jobs").index.in_flight_count == 19
+    rig.close()
+
+
+async def test_a_slow_reader_that_never_reads_is_closed_and_its_unsent_messages_come_back(tmp_path: Path) -> None:
+    rig = await EdgeRig.make(tmp_path, heartbeat_ms=1_000)
+    slow, other = await a_slow_reader(rig, messages=30)
+    slow.transport.stuck = False
+    slow.read()
+    await slow.settle()
+    slow.transport.stuck = True
+    for _ in range(25):
+        slow.begin(wire.ReceiveMessages(slow.next_id(), "big", 1, 0, 60_000))
+    await rig.turn()
+    taken = rig.broker.queue("admin", "big").index.in_flight_count
+    assert taken == 27
+
+    for _ in range(30):
+        beat(rig, 100)
+        other.connection.data_received(b"\0\0\0\0")
+    await rig.turn()
+
+    assert slow.transport.lost
+    assert rig.edge.counters.slow_readers_closed == 1
+    assert rig.edge.counters.given_back == 9, "of 25 replies 16 had been handed to the socket"
+    rig.close()
+
+
+async def test_a_reader_over_the_hard_limit_is_closed_at_once(tmp_path: Path) -> None:
+    rig = await EdgeRig.make(tmp_path, slow_reader_bytes=4_096, max_unread_bytes=65_536)
+    slow, other = await a_slow_reader(rig)
+    await rig.turn()
+
+    assert slow.transport.lost
+    await other.send("jobs", b"others are served")
+    rig.close()
+
+
+async def test_above_the_hard_mark_of_pending_bytes_nothing_is_read_until_the_disk_has_caught_up(
+    tmp_path: Path,
+) -> None:
+    rig = await EdgeRig.make(tmp_path, busy_pending_bytes=2 * MIB, pause_pending_bytes=2 * MIB)
+    client = await rig.client()
+    await a_queue(client, max_message_bytes=MIB)
+    rig.log.hold()
+    for _ in range(3):
+        client.begin(wire.SendMessages(client.next_id(), "jobs", [bytes(MIB)]))
+        await rig.turn()
+        if not client.transport.is_reading():
+            break
+    assert not client.transport.is_reading()
+    client.wire.send(wire.ListQueues(one_more := client.next_id()))
+    beat(rig, 100_000)
+    assert client.ended is None, "its silence is not its own doing"
+    rig.log.let_go()
+    await client.settle()
+
+    assert client.transport.is_reading()
+    assert isinstance(client.replies[one_more], wire.QueueList)
+    rig.close()
