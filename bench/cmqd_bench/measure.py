@@ -10,7 +10,7 @@ from typing import Any
 
 from cmqd_bench.broker import Broker
 from cmqd_bench.load import Tally
-from cmqd_bench.processes import cpu_seconds
+from cmqd_bench.processes import cpu_seconds, machine_busy_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,10 @@ class Round:
     """All server processes at the end of the measured time."""
     loop_busy: float
     """Share of one core that the server's loop process used."""
+    other_cores: float = 0.0
+    """Cores that other programs used meanwhile (and saturating processes): above a tenth, every figure is worse than
+    it would be on a quiet machine, CPU per message included.
+    """
     others: int = 0
     """Messages that other processes completed meanwhile: the server's CPU is shared out over them too."""
     refused: int = 0
@@ -52,6 +56,7 @@ class Round:
             "server_rss_mib": round(self.server_rss_mib, 1),
             **({"messages_of_others": self.others} if self.others else {}),
             "loop_busy": round(self.loop_busy, 3),
+            "other_cores": round(self.other_cores, 2),
             "refused": self.refused,
             **self.extra,
         }
@@ -69,7 +74,7 @@ class Meter:
     def __init__(self, broker: Broker, tally: Tally) -> None:
         self._broker = broker
         self._tally = tally
-        self._wall = self._server = self._client = self._loop = 0.0
+        self._wall = self._server = self._client = self._loop = self._machine = 0.0
 
     def start(self) -> None:
         """The warm-up is over: forget what was counted."""
@@ -77,6 +82,7 @@ class Meter:
         self._server = self._broker.cpu_seconds()
         self._loop = cpu_seconds(self._broker.pids[:1])
         self._client = own_cpu_seconds()
+        self._machine = machine_busy_seconds()
         self._wall = time.monotonic()
 
     def finish(
@@ -84,13 +90,17 @@ class Meter:
     ) -> Round:
         """The round, now that the measured time is over; ``messages`` picks what counts as completed."""
         seconds = time.monotonic() - self._wall
-        completed = messages(self._tally)
+        machine = machine_busy_seconds() - self._machine
+        client = own_cpu_seconds() - self._client
+        server = self._broker.cpu_seconds() - self._server
+        loop = cpu_seconds(self._broker.pids[:1]) - self._loop
         return Round(
-            messages=completed,
+            messages=messages(self._tally),
             seconds=seconds,
-            client_cpu_seconds=own_cpu_seconds() - self._client,
-            loop_busy=(cpu_seconds(self._broker.pids[:1]) - self._loop) / seconds,
-            server_cpu_seconds=self._broker.cpu_seconds() - self._server,
+            client_cpu_seconds=client,
+            server_cpu_seconds=server,
+            loop_busy=loop / seconds,
+            other_cores=max(0.0, machine - client - server) / seconds,
             latency_ms=self._tally.latency.milliseconds(),
             server_rss_mib=self._broker.rss_mib(),
             others=others,

@@ -93,3 +93,15 @@ def rss_kib(pids: Iterable[int]) -> int:
         except (FileNotFoundError, ProcessLookupError):
             continue
     return total
+
+
+def parse_busy_ticks(text: str) -> int:
+    """Time that all cores together did not idle, of the text of ``/proc/stat``; stolen time included."""
+    # cpu user nice system idle iowait irq softirq steal ...
+    user, nice, system, _idle, _iowait, irq, softirq, steal = (int(field) for field in text.split(None, 9)[1:9])
+    return user + nice + system + irq + softirq + steal
+
+
+def machine_busy_seconds() -> float:
+    """CPU seconds that everything on this machine has used so far."""
+    return parse_busy_ticks(Path("/proc/stat").read_text()) / CLOCK_TICKS

@@ -19,6 +19,7 @@ UNITS = {
     "drain_ratio": "drain rate with / without backlog",
     "rss_kib_per_connection": "KiB of server memory",
     "loop_busy": "of one core",
+    "other_cores": "used by other programs",
 }
 NOT_SHOWN = frozenset({"scenario", "durability", "conditions", "options", "rounds", "latency_ms"})
 

@@ -25,6 +25,8 @@ RUNS: Mapping[str, Callable[[Options, Broker], Awaitable[Round]]] = {
 }
 FILES = 4096
 """Open files that every scenario may need; idle asks for more."""
+DISTURBED_CORES = 0.15
+"""More than kernel threads that write to the disk use on the server's behalf."""
 
 
 def run_scenario(options: Options) -> dict[str, Any]:
@@ -45,15 +47,17 @@ def run_scenario(options: Options) -> dict[str, Any]:
 
             rounds.append(uvloop.run(one()).as_json())
         gc.collect()
-        if wanted > 1 or options.expected_seconds() > 60:
-            figures = rounds[-1]
-            print(
-                f"{options.scenario}: round {number} of {wanted}: {figures['messages_per_second']:,.0f} messages/s, "
-                f"server {figures['server_cpu_us_per_message']} us a message",
-                file=sys.stderr,
-                flush=True,
-            )
+        _tell(options, f"round {number} of {wanted}", rounds[-1])
     return report(options, rounds, described)
+
+
+def _tell(options: Options, which: str, figures: Mapping[str, Any]) -> None:
+    """One line for each round as it ends; on standard error, since standard output is for the report."""
+    line = f"{options.scenario}: {which}: {figures['messages_per_second']:,.0f} messages/s, "
+    line += f"server {figures['server_cpu_us_per_message']} us a message"
+    if figures["other_cores"] > DISTURBED_CORES and not options.saturate:
+        line += f"; DISTURBED: other programs used {figures['other_cores']} cores"
+    print(line, file=sys.stderr, flush=True)
 
 
 def print_report(options: Options) -> None:

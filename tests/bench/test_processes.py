@@ -4,7 +4,17 @@ import os
 import subprocess
 import sys
 
-from cmqd_bench.processes import CLOCK_TICKS, cpu_seconds, family, parse_rss_kib, parse_stat, read_stat, rss_kib
+from cmqd_bench.processes import (
+    CLOCK_TICKS,
+    cpu_seconds,
+    family,
+    machine_busy_seconds,
+    parse_busy_ticks,
+    parse_rss_kib,
+    parse_stat,
+    read_stat,
+    rss_kib,
+)
 
 STAT = (
     "4242 (cm qd) (x)) S 17 4242 4242 0 -1 4194560 100 200 0 0 31 11 7 3 20 0 2 0 12345 1000000 2000"
@@ -69,3 +79,10 @@ def test_a_family_holds_children_of_children():
     parent.communicate("\n", timeout=30)
     assert members == [parent.pid, grandchild]
     assert {parent.pid, grandchild} < set(own)
+
+
+def test_the_machine_is_busy_with_all_but_idling_and_waiting():
+    text = "cpu  100 20 3 90000 70000 4 5 6 700 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n"
+
+    assert parse_busy_ticks(text) == 100 + 20 + 3 + 4 + 5 + 6
+    assert machine_busy_seconds() > 0
