@@ -1,0 +1,139 @@
+"""``cmq account``: accounts and their keys."""
+
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from cmq_cli.output import show_time
+from cmq_cli.session import Session
+from cmqd_client import AccessKey
+
+app = App(name="account", help="Accounts and their keys. Accounts are managed by the account admin.")
+key = App(name="key", help="Keys of your own account or, as admin, of another.")
+app.command(key)
+
+_Session = Annotated[Session, Parameter(parse=False)]
+
+
+@app.command
+async def create(name: str, /, *, session: _Session) -> None:
+    """Create an account; its first key is shown once."""
+    async with session.client() as client:
+        _show_new(session, await client.accounts.create(name))
+
+
+@app.command(name="list")
+async def list_accounts(*, session: _Session) -> None:
+    """List the accounts."""
+    async with session.client() as client:
+        names = await client.accounts.list()
+    if session.output.json:
+        session.output.document([{"name": name} for name in names])
+    else:
+        session.output.table(("name",), [(name,) for name in names])
+
+
+@key.command(name="create")
+async def create_key(*, account: str | None = None, session: _Session) -> None:
+    """Create a key; its secret is shown once.
+
+    Parameters
+    ----------
+    account
+        Whose; your own by default.
+    """
+    async with session.client() as client:
+        _show_new(session, await client.accounts.create_key(account=account))
+
+
+@key.command(name="list")
+async def list_keys(*, account: str | None = None, session: _Session) -> None:
+    """List keys, without their secrets.
+
+    Parameters
+    ----------
+    account
+        Whose; your own by default.
+    """
+    async with session.client() as client:
+        keys = await client.accounts.keys(account=account)
+    if session.output.json:
+        session.output.document([_document(one) for one in keys])
+    else:
+        rows = [
+            (one.secret_id, one.account, "yes" if one.enabled else "no", show_time(one.create_time)) for one in keys
+        ]
+        session.output.table(("secret id", "account", "enabled", "created"), rows)
+
+
+@key.command
+async def disable(secret_id: str, /, *, account: str | None = None, session: _Session) -> None:
+    """Disable a key: nobody can connect with it until it is enabled.
+
+    Parameters
+    ----------
+    secret_id
+        The key.
+    account
+        Whose; your own by default.
+    """
+    await _set_enabled(session, secret_id, account, False)
+
+
+@key.command
+async def enable(secret_id: str, /, *, account: str | None = None, session: _Session) -> None:
+    """Enable a key.
+
+    Parameters
+    ----------
+    secret_id
+        The key.
+    account
+        Whose; your own by default.
+    """
+    await _set_enabled(session, secret_id, account, True)
+
+
+@key.command
+async def delete(secret_id: str, /, *, account: str | None = None, session: _Session) -> None:
+    """Delete a key for ever.
+
+    Parameters
+    ----------
+    secret_id
+        The key.
+    account
+        Whose; your own by default.
+    """
+    async with session.client() as client:
+        await client.accounts.delete_key(secret_id, account=account)
+    if session.output.json:
+        session.output.document({"deleted": secret_id})
+    session.output.remark(f"key {secret_id} deleted")
+
+
+async def _set_enabled(session: Session, secret_id: str, account: str | None, enabled: bool) -> None:
+    async with session.client() as client:
+        await client.accounts.set_key_enabled(secret_id, enabled, account=account)
+    if session.output.json:
+        session.output.document({"secret_id": secret_id, "enabled": enabled})
+    session.output.remark(f"key {secret_id} {'enabled' if enabled else 'disabled'}")
+
+
+def _show_new(session: Session, created: AccessKey) -> None:
+    if session.output.json:
+        session.output.document(_document(created) | {"secret_key": created.secret_key})
+        return
+    session.output.pairs(
+        {"account": created.account, "secret id": created.secret_id, "secret key": created.secret_key or ""}
+    )
+    session.output.remark("the secret key is shown only now; keep it")
+
+
+def _document(one: AccessKey) -> dict[str, Any]:
+    return {
+        "secret_id": one.secret_id,
+        "account": one.account,
+        "enabled": one.enabled,
+        "create_time": one.create_time,
+    }

@@ -1,0 +1,351 @@
+"""``cmq send``, ``receive``, ``tail``, ``peek``, ``delete``, ``release``: messages."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from cmq_cli.durations import Seconds
+from cmq_cli.exitcodes import CommandFailed, ExitCode
+from cmq_cli.lines import read_lines, send_lines
+from cmq_cli.output import Output
+from cmq_cli.session import Session
+from cmqd_client import BatchResult, Message, Peeked, Queue
+
+_Session = Annotated[Session, Parameter(parse=False)]
+_Flag = Annotated[bool, Parameter(negative=())]
+
+_BATCH = 256
+"""Messages the server gives at most at once."""
+
+
+async def send(
+    queue: str,
+    body: str | None = None,
+    /,
+    *,
+    file: Annotated[Path | None, Parameter(allow_leading_hyphen=True)] = None,
+    stdin: _Flag = False,
+    delay: Seconds | None = None,
+    header: Annotated[list[str] | None, Parameter(negative=())] = None,
+    session: _Session,
+) -> ExitCode:
+    """Send a message, or a stream of them.
+
+    A stream is sent in order, up to 256 lines at a time and without waiting for more, so it may come from a program
+    that runs for long. Empty lines are left out.
+
+    Parameters
+    ----------
+    queue
+        Name of the queue.
+    body
+        The message.
+    file
+        Send the content of this file as one message; - is standard input.
+    stdin
+        Send each line of standard input as a message.
+    delay
+        How long it stays invisible: 0 to 1h; the queue's delay by default.
+    header
+        A header as name=value; can be repeated.
+    """
+    if (body is not None) + (file is not None) + stdin != 1:
+        raise CommandFailed("give one of: a body, --file, --stdin", ExitCode.USAGE)
+    headers = _headers(header)
+    async with session.client() as client:
+        target = client.queue(queue)
+        if stdin:
+            return await send_lines(target, read_lines(sys.stdin.buffer), session.output, delay, headers)
+        sent = await target.send(_read(body, file), delay=delay, headers=headers)
+    if session.output.json:
+        session.output.document({"id": sent.id, "request_id": sent.request_id})
+    else:
+        session.output.pairs({"id": sent.id})
+    return ExitCode.OK
+
+
+async def receive(
+    queue: str,
+    /,
+    *,
+    max_messages: Annotated[int, Parameter(name=["--max", "-n"])] = 1,
+    wait: Seconds | None = None,
+    visibility_timeout: Seconds | None = None,
+    delete: Annotated[bool, Parameter(name="--delete", negative="--keep")] = False,
+    raw: _Flag = False,
+    session: _Session,
+) -> ExitCode:
+    """Receive messages and print them.
+
+    By default they are kept: they stay hidden from others until their visibility timeout ends, and then come back.
+    Delete or release them by the handle that is printed.
+
+    Parameters
+    ----------
+    queue
+        Name of the queue.
+    max_messages
+        How many at most; it ends earlier when the queue has no more.
+    wait
+        How long to wait for the first one: 0 to 30s; the queue's polling wait by default.
+    visibility_timeout
+        How long they stay hidden: 1s to 12h; the queue's by default.
+    delete
+        Delete each message once it is printed; --keep does not.
+    raw
+        Print the bodies only, as they are, each followed by a line break.
+    """
+    if max_messages < 1:
+        raise CommandFailed(f"--max is {max_messages}; it must be at least 1", ExitCode.USAGE)
+    left = max_messages
+    async with session.client() as client:
+        source = client.queue(queue)
+        while left > 0:
+            first = left == max_messages
+            messages = await source.receive(
+                min(left, _BATCH), wait=wait if first else 0, visibility_timeout=visibility_timeout
+            )
+            if not messages:
+                break
+            left -= len(messages)
+            await _hand_out(source, messages, session.output, raw=raw, delete=delete)
+    if left == max_messages:
+        session.output.remark(f"no message in {queue!r}")
+    return ExitCode.OK
+
+
+async def tail(
+    queue: str,
+    /,
+    *,
+    last: Annotated[int, Parameter(name=["--last", "-n"])] = 10,
+    from_start: _Flag = False,
+    delete: _Flag = False,
+    max_messages: Annotated[int | None, Parameter(name="--max")] = None,
+    duration: Annotated[Seconds | None, Parameter(name="--for")] = None,
+    interval: Seconds = 1.0,
+    raw: _Flag = False,
+    session: _Session,
+) -> ExitCode:
+    """Follow a queue: print messages as they are sent, until interrupted.
+
+    It only looks (as peek does): nothing is received, hidden, counted or deleted, and consumers do not notice. The
+    price: a message that is sent and deleted between two looks is not seen. With --delete it is a consumer instead:
+    every message is received, printed and deleted.
+
+    Parameters
+    ----------
+    queue
+        Name of the queue.
+    last
+        Begin with about so many of the messages that are there (deleted ones in between make it fewer).
+    from_start
+        Begin with the first message that is there.
+    delete
+        Receive and delete messages, from the first that is there.
+    max_messages
+        End after so many messages.
+    duration
+        End after this time.
+    interval
+        Time between two looks.
+    raw
+        Print the bodies only, as they are, each followed by a line break.
+    """
+    if last < 0 or (max_messages is not None and max_messages < 1):
+        raise CommandFailed("--last must be at least 0 and --max at least 1", ExitCode.USAGE)
+    if interval <= 0:
+        raise CommandFailed("--interval must be more than 0", ExitCode.USAGE)
+    async with session.client() as client:
+        source = client.queue(queue)
+        try:
+            async with asyncio.timeout(duration):
+                if delete:
+                    await _consume(source, session.output, raw, max_messages)
+                else:
+                    start = 0 if from_start else max(await _end_of(source) - last, 0)
+                    await _watch(source, session.output, raw, max_messages, start, interval)
+        except TimeoutError:
+            pass  # it ran as long as it should
+    return ExitCode.OK
+
+
+async def peek(
+    queue: str,
+    /,
+    *,
+    max_messages: Annotated[int, Parameter(name=["--max", "-n"])] = 10,
+    start: int = 0,
+    raw: _Flag = False,
+    session: _Session,
+) -> None:
+    """Look at messages, in the order of sending, without receiving them.
+
+    Parameters
+    ----------
+    queue
+        Name of the queue.
+    max_messages
+        How many at most.
+    start
+        Where to begin: 0, or what an earlier look gave.
+    raw
+        Print the bodies only, as they are, each followed by a line break.
+    """
+    if max_messages < 1:
+        raise CommandFailed(f"--max is {max_messages}; it must be at least 1", ExitCode.USAGE)
+    shown = 0
+    following: int | None = start
+    async with session.client() as client:
+        source = client.queue(queue)
+        while following is not None and shown < max_messages:
+            page = await source.peek(min(max_messages - shown, _BATCH), start=following)
+            shown += len(page)
+            following = page.next_start
+            for message in page:
+                _print(session.output, message, raw)
+    if not shown:
+        session.output.remark(f"no message in {queue!r}")
+    elif following is not None:
+        session.output.remark(f"there is more: --start {following}")
+
+
+async def delete(queue: str, /, *handles: int, session: _Session) -> ExitCode:
+    """Delete received messages by their receipt handles."""
+    async with session.client() as client:
+        return _report(session.output, "deleted", await client.queue(queue).delete_batch(_some(handles)))
+
+
+async def release(
+    queue: str, /, *handles: int, count: Annotated[bool, Parameter(negative="--no-count")] = True, session: _Session
+) -> ExitCode:
+    """Hand received messages back by their receipt handles, so that they can be received again at once.
+
+    Parameters
+    ----------
+    queue
+        Name of the queue.
+    handles
+        Receipt handles, as receive prints them.
+    count
+        Whether the receive stays counted.
+    """
+    async with session.client() as client:
+        result = await client.queue(queue).release_batch(_some(handles), count_receive=count)
+    return _report(session.output, "released", result)
+
+
+# ---------------------------------------------------------------------- what they share
+
+
+def _headers(pairs: list[str] | None) -> dict[str, str] | None:
+    headers: dict[str, str] = {}
+    for pair in pairs or ():
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise CommandFailed(f"--header is {pair!r}; it must be name=value", ExitCode.USAGE)
+        headers[name] = value
+    return headers or None
+
+
+def _read(body: str | None, file: Path | None) -> bytes:
+    if file is None:
+        # Exactly the bytes that the shell gave, valid UTF-8 or not.
+        return os.fsencode(body or "")
+    try:
+        return sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    except OSError as problem:
+        raise CommandFailed(f"{file} cannot be read: {problem.strerror}") from problem
+
+
+def _some(handles: tuple[int, ...]) -> tuple[int, ...]:
+    if not handles:
+        raise CommandFailed("name at least one receipt handle", ExitCode.USAGE)
+    return handles
+
+
+def _report(output: Output, verb: str, result: BatchResult) -> ExitCode:
+    """Tell what became of a batch."""
+    if output.json:
+        failed = {str(one.receipt_handle): one.error.name for one in result.failures}
+        output.document({verb: [str(handle) for handle in result.done], "failed": failed})
+    for one in result.failures:
+        output.error(f"{one.receipt_handle}: {one.error.text}")
+    if result.done:
+        output.remark(f"{len(result.done)} {verb}")
+    if result.ok:
+        return ExitCode.OK
+    return ExitCode.PARTIAL if result.done else ExitCode.FAILED
+
+
+def _print(output: Output, message: Message | Peeked, raw: bool) -> None:
+    if raw:
+        output.raw(message.body)
+    else:
+        output.message(message)
+
+
+async def _hand_out(queue: Queue, messages: list[Message], output: Output, *, raw: bool, delete: bool) -> None:
+    """Print messages, then delete them if they are to be: what was not printed is not deleted."""
+    for message in messages:
+        _print(output, message, raw)
+    if delete:
+        (await queue.delete_batch(messages)).raise_for_failures()
+
+
+async def _consume(queue: Queue, output: Output, raw: bool, max_messages: int | None) -> None:
+    left = max_messages
+    while left is None or left > 0:
+        messages = await queue.receive(_BATCH if left is None else min(left, _BATCH), wait=20)
+        await _hand_out(queue, messages, output, raw=raw, delete=True)
+        left = None if left is None else left - len(messages)
+
+
+async def _watch(
+    queue: Queue, output: Output, raw: bool, max_messages: int | None, start: int, interval: float
+) -> None:
+    left = max_messages
+    # Of the page that is looked at again and again because it is the last one.
+    seen: set[str] = set()
+    while True:
+        page = await queue.peek(_BATCH, start=start)
+        for message in page:
+            if message.id in seen:
+                continue
+            _print(output, message, raw)
+            if left is not None:
+                left -= 1
+                if not left:
+                    return
+        if page.next_start is None:
+            seen = {message.id for message in page}
+            await asyncio.sleep(interval)
+        else:
+            seen = set()
+            start = page.next_start
+
+
+async def _end_of(queue: Queue) -> int:
+    """The place behind the last message: looked for in about twice as many steps as its number has binary digits."""
+
+    async def is_beyond(place: int) -> bool:
+        page = await queue.peek(1, start=place)
+        return not page.messages and page.next_start is None
+
+    high = 1
+    while not await is_beyond(high):
+        high *= 2
+    low = high // 2
+    if high == 1 and await is_beyond(0):
+        return 0
+    while low + 1 < high:
+        middle = (low + high) // 2
+        if await is_beyond(middle):
+            high = middle
+        else:
+            low = middle
+    return high

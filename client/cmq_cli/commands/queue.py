@@ -1,0 +1,218 @@
+"""``cmq queue``: make, look at, change and delete queues."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, cast
+
+import msgspec
+from cyclopts import App, Parameter
+
+from cmq_cli.durations import Seconds, show_duration
+from cmq_cli.exitcodes import CommandFailed, ExitCode, exit_code
+from cmq_cli.output import show_time
+from cmq_cli.session import Session
+from cmqd_client import CmqError, QueueAttributes, QueueInfo
+
+app = App(name="queue", help="Make, look at, change and delete queues.")
+
+_Session = Annotated[Session, Parameter(parse=False)]
+_Flag = Annotated[bool, Parameter(negative=())]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Attributes:
+    """What can be set of a queue. Durations: 1.5 (seconds), 250ms, 30s, 5m, 12h, 4d."""
+
+    polling_wait: Seconds | None = None
+    "How long a receive waits that names no wait: 0 to 30s."
+    visibility_timeout: Seconds | None = None
+    "How long a received message stays hidden: 1s to 12h."
+    max_message_bytes: int | None = None
+    "Longest body: 1024 to 1048576."
+    retention: Seconds | None = None
+    "Life of a message: 1m to 15d."
+    delay: Seconds | None = None
+    "Delay of sends that name none: 0 to 1h."
+    max_backlog: int | None = None
+    "Messages beyond which sends are refused: 1000000 to 100000000."
+    max_delayed: int | None = None
+    "Delayed messages beyond which more of them wait: 1 to 1000000."
+
+    def given(self) -> QueueAttributes:
+        """Those that were named."""
+        return cast("QueueAttributes", {name: value for name, value in vars(self).items() if value is not None})
+
+
+@app.command
+async def create(
+    name: str, /, *, ensure: _Flag = False, attributes: Attributes | None = None, session: _Session
+) -> None:
+    """Create a queue.
+
+    Parameters
+    ----------
+    name
+        1-64 ASCII letters, digits, - and _.
+    ensure
+        Accept one that exists, if its attributes agree.
+    """
+    given = (attributes or Attributes()).given()
+    async with session.client() as client:
+        if ensure:
+            info = await client.ensure_queue_info(name, **given)
+        else:
+            await client.create_queue(name, **given)
+            info = await client.queue(name).attributes()
+            info = msgspec.structs.replace(info, created=True)
+    if session.output.json:
+        session.output.document(_document(info))
+    else:
+        session.output.remark(f"queue {name!r} {'created' if info.created else 'exists and agrees'}")
+
+
+@app.command(name="list")
+async def list_queues(
+    *,
+    search: str = "",
+    offset: int = 0,
+    limit: int = 1000,
+    counts: Annotated[bool, Parameter()] = True,
+    session: _Session,
+) -> None:
+    """List queues by name.
+
+    Parameters
+    ----------
+    search
+        Only those whose name contains this.
+    offset
+        How many to skip.
+    limit
+        How many at most, 1-1000.
+    counts
+        Ask for the counts of each as well.
+    """
+    infos: list[QueueInfo] = []
+    async with session.client() as client:
+        page = await client.queues(search=search, offset=offset, limit=limit)
+        if counts:
+            infos = [await client.queue(name).attributes() for name in page]
+    output = session.output
+    if output.json:
+        queues: list[Any] = [_document(info) for info in infos] if counts else [{"name": name} for name in page]
+        output.document({"total": page.total, "queues": queues})
+        return
+    if counts:
+        rows = [
+            (info.name, str(info.active), str(info.in_flight), str(info.delayed), show_time(info.oldest_message_time))
+            for info in infos
+        ]
+        output.table(("name", "active#", "in flight#", "delayed#", "oldest message"), rows)
+    else:
+        output.table(("name",), [(name,) for name in page])
+    if offset + len(page) < page.total:
+        output.remark(f"{len(page)} of {page.total}; see on with --offset {offset + len(page)}")
+
+
+@app.command
+async def info(name: str, /, *, session: _Session) -> None:
+    """Show a queue's attributes and counts."""
+    async with session.client() as client:
+        _show(session, await client.queue(name).attributes())
+
+
+@app.command(name="set")
+async def set_attributes(name: str, /, *, attributes: Attributes | None = None, session: _Session) -> None:
+    """Change attributes of a queue; those not named stay."""
+    given = (attributes or Attributes()).given()
+    if not given:
+        raise CommandFailed("name at least one attribute to change; see: cmq queue set --help", ExitCode.USAGE)
+    async with session.client() as client:
+        _show(session, await client.queue(name).set_attributes(**given))
+
+
+@app.command
+async def delete(*names: str, yes: _Flag = False, session: _Session) -> ExitCode:
+    """Delete queues with all their messages.
+
+    Parameters
+    ----------
+    names
+        The queues.
+    yes
+        Do not ask. (Without a terminal nothing is asked anyway.)
+    """
+    if not names:
+        raise CommandFailed("name at least one queue", ExitCode.USAGE)
+    if not yes and not session.output.confirm(f"Delete {', '.join(names)} with all messages?"):
+        return ExitCode.FAILED
+    deleted: list[str] = []
+    failed: dict[str, CmqError] = {}
+    async with session.client() as client:
+        for name in names:
+            try:
+                await client.delete_queue(name)
+                deleted.append(name)
+            except CmqError as error:
+                failed[name] = error
+                session.output.error(f"{name}: {error}")
+    if session.output.json:
+        session.output.document({"deleted": deleted, "failed": {name: error.name for name, error in failed.items()}})
+    for name in deleted:
+        session.output.remark(f"queue {name!r} deleted")
+    if not failed:
+        return ExitCode.OK
+    return ExitCode.PARTIAL if deleted else exit_code(next(iter(failed.values())))
+
+
+@app.command
+async def clear(name: str, /, *, yes: _Flag = False, session: _Session) -> ExitCode:
+    """Drop all messages of a queue, whatever their state.
+
+    Parameters
+    ----------
+    name
+        The queue.
+    yes
+        Do not ask. (Without a terminal nothing is asked anyway.)
+    """
+    if not yes and not session.output.confirm(f"Drop all messages of {name}?"):
+        return ExitCode.FAILED
+    async with session.client() as client:
+        await client.queue(name).clear()
+    if session.output.json:
+        session.output.document({"cleared": name})
+    session.output.remark(f"queue {name!r} cleared")
+    return ExitCode.OK
+
+
+def _show(session: Session, info: QueueInfo) -> None:
+    if session.output.json:
+        session.output.document(_document(info))
+        return
+    session.output.pairs(
+        {
+            "name": info.name,
+            "active": str(info.active),
+            "in flight": str(info.in_flight),
+            "delayed": str(info.delayed),
+            "oldest message": show_time(info.oldest_message_time),
+            "polling wait": show_duration(info.polling_wait),
+            "visibility timeout": show_duration(info.visibility_timeout),
+            "max message bytes": str(info.max_message_bytes),
+            "retention": show_duration(info.retention),
+            "delay": show_duration(info.delay),
+            "max backlog": str(info.max_backlog),
+            "max delayed": str(info.max_delayed),
+            "created": show_time(info.create_time),
+            "modified": show_time(info.modify_time),
+            "id": str(info.id),
+        }
+    )
+
+
+def _document(info: QueueInfo) -> dict[str, Any]:
+    """A queue for JSON; durations in seconds."""
+    fields = msgspec.structs.asdict(info)
+    del fields["details"], fields["request_id"]
+    return fields

@@ -1,0 +1,158 @@
+"""Contexts: named servers with their keys, in a file that only its owner can read.
+
+    current = "kitchen"
+
+    [contexts.kitchen]
+    url = "cmq://ID:KEY@host:5680"
+
+The server writes a file of the same form, with its first key, into its data folder (``admin.context.toml``).
+"""
+
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from cmqd_client import Address, parse_address
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+
+
+class ContextError(Exception):
+    """The file or what is wanted from it is not right; ``missing`` tells that a context does not exist."""
+
+    def __init__(self, text: str, *, missing: bool = False) -> None:
+        super().__init__(text)
+        self.missing = missing
+
+
+class Contexts(msgspec.Struct):
+    """The content of a context file."""
+
+    path: Path
+    urls: dict[str, str]
+    """URL by name, secret key included."""
+    current: str | None = None
+
+    def address(self, name: str | None) -> Address:
+        """Where the named (None: the current) context leads to.
+
+        Raises:
+            ContextError: there is no such context, or its URL is wrong.
+        """
+        chosen = name or self.current
+        if chosen is None:
+            raise ContextError(
+                f"no server chosen: give --url, set CMQ_URL, or add a context (cmq context add); {self.path} has none",
+                missing=True,
+            )
+        url = self.urls.get(chosen)
+        if url is None:
+            known = ", ".join(sorted(self.urls)) or "none"
+            raise ContextError(f"{self.path} has no context {chosen!r}; known: {known}", missing=True)
+        try:
+            return parse_address(url)
+        except ValueError as problem:
+            raise ContextError(f"context {chosen!r} of {self.path}: {problem}") from problem
+
+    def add(self, name: str, url: str) -> None:
+        """Add or replace a context; the first one becomes the current one.
+
+        Raises:
+            ContextError: the name or the URL is wrong; nothing was changed.
+        """
+        if _NAME.fullmatch(name) is None:
+            raise ContextError(f"{name!r} is no name for a context: 1 to 64 ASCII letters, digits, '-' or '_'")
+        try:
+            parse_address(url)
+        except ValueError as problem:
+            raise ContextError(str(problem)) from problem
+        self.urls[name] = url
+        self.current = self.current or name
+
+    def use(self, name: str) -> None:
+        """Make a context the current one.
+
+        Raises:
+            ContextError: there is no such context.
+        """
+        self.address(name)
+        self.current = name
+
+    def remove(self, name: str) -> None:
+        """Forget a context.
+
+        Raises:
+            ContextError: there is no such context.
+        """
+        if self.urls.pop(name, None) is None:
+            raise ContextError(f"{self.path} has no context {name!r}", missing=True)
+        if self.current == name:
+            self.current = None
+
+    def save(self) -> None:
+        """Write the file, whole or not at all, readable by its owner only."""
+        lines = [] if self.current is None else [f"current = {_quoted(self.current)}\n"]
+        lines += [f"\n[contexts.{name}]\nurl = {_quoted(url)}\n" for name, url in sorted(self.urls.items())]
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        # Never readable by others, not even between creation and a chmod.
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write("".join(lines).lstrip())
+            temporary.replace(self.path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def load_contexts(path: Path, *, must_exist: bool = False) -> Contexts:
+    """Read a context file; one that does not exist is empty.
+
+    Raises:
+        ContextError: it cannot be read, is no TOML, or has another form.
+    """
+    try:
+        content: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if must_exist:
+            raise ContextError(f"there is no context file {path}", missing=True) from None
+        return Contexts(path, {})
+    except OSError as problem:
+        raise ContextError(f"{path} cannot be read: {problem.strerror}") from problem
+    except ValueError as problem:
+        raise ContextError(f"{path} is no context file: {problem}") from problem
+    current: Any = content.get("current")
+    tables: Any = content.get("contexts", {})
+    if not isinstance(tables, dict) or not isinstance(current, str | None):
+        raise ContextError(f"{path} is no context file: it has other content")
+    urls: dict[str, str] = {}
+    for name, table in cast("dict[str, Any]", tables).items():
+        url: Any = cast("dict[str, Any]", table).get("url") if isinstance(table, dict) else None
+        if not isinstance(url, str):
+            raise ContextError(f"{path}: context {name!r} has no url")
+        urls[name] = url
+    return Contexts(path, urls, current)
+
+
+def default_path() -> Path:
+    """``cmq/contexts.toml`` where the user's settings are kept."""
+    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(base) / "cmq" / "contexts.toml"
+
+
+def is_exposed(path: Path) -> bool:
+    """Whether others than the owner can read the file."""
+    try:
+        return bool(path.stat().st_mode & 0o077)
+    except OSError:
+        return False
+
+
+def _quoted(text: str) -> str:
+    """A TOML basic string. JSON's quoting is a subset of it, but for the escape of DEL, which no URL holds."""
+    return msgspec.json.encode(text).decode()

@@ -1,0 +1,40 @@
+"""Durations as they are typed: ``1.5`` (seconds), ``250ms``, ``30s``, ``5m``, ``12h``, ``4d``."""
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, TypeAlias
+
+from cyclopts import Parameter, Token
+
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "": 1}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|s|m|h|d|)", re.ASCII)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of a typed duration.
+
+    Raises:
+        ValueError: it is not a number with one of the units.
+    """
+    found = _DURATION.fullmatch(text.strip().lower())
+    if found is None:
+        raise ValueError(f"{text!r} is no duration; write seconds (1.5) or use a unit: 250ms, 30s, 5m, 12h, 4d")
+    # Rounded to the wire's precision: 0.1 * 3600 would otherwise show as 360.00000000000006.
+    return round(float(found[1]) * _UNITS[found[2]], 6)
+
+
+def show_duration(seconds: float) -> str:
+    """A duration in the largest unit that divides it: ``345600`` becomes ``4d``."""
+    milliseconds = round(seconds * 1000)
+    for unit, factor in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
+        if milliseconds and milliseconds % factor == 0:
+            return f"{milliseconds // factor}{unit}"
+    return f"{milliseconds}ms" if milliseconds else "0s"
+
+
+def _convert(type_: object, tokens: Sequence[Token]) -> float:
+    return parse_duration(tokens[0].value)
+
+
+Seconds: TypeAlias = Annotated[float, Parameter(converter=_convert, n_tokens=1)]
+"""An option that takes a duration."""

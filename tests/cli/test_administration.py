@@ -1,0 +1,287 @@
+"""``cmq queue``, ``account``, ``context``, ``status``; where the server is found, how runs end."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cmq_cli.app
+from cmq_cli.durations import parse_duration, show_duration
+from cmq_cli.exitcodes import ExitCode
+from cmqd_protocol import messages as wire
+from cmqd_protocol.errors import ErrorCode
+from support.cmq_runs import Cmq, ThreadedServer
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("1.5", 1.5),
+        ("30", 30),
+        ("250ms", 0.25),
+        ("5m", 300),
+        ("12h", 43_200),
+        ("4d", 345_600),
+        ("0.1h", 360),
+        (".5s", 0.5),
+        (" 2 M ", 120),
+        ("0", 0),
+    ],
+)
+def test_durations_are_read(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "1w", "1m30s", "1e3", "inf", "nan", "٣"])
+def test_other_text_is_no_duration(text: str) -> None:
+    with pytest.raises(ValueError, match="is no duration"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(345_600, "4d"), (43_200, "12h"), (90, "90s"), (0.2, "200ms"), (0, "0s"), (60, "1m")]
+)
+def test_durations_are_shown_as_they_would_be_typed(seconds: float, text: str) -> None:
+    assert show_duration(seconds) == text
+    assert parse_duration(text) == seconds
+
+
+# ---------------------------------------------------------------------- queues
+
+
+def test_a_queue_is_made_shown_changed_and_deleted(cmq_at: Cmq, server: ThreadedServer) -> None:
+    created = cmq_at("queue", "create", "jobs", "--visibility-timeout", "2m", "--retention", "1d", "--max-delayed", "7")
+    assert (created.code, created.out, created.err) == (0, "", "queue 'jobs' created\n")
+    (request,) = server.fake.of(wire.CreateQueue)
+    assert request.attributes == {"visibility_timeout_ms": 120_000, "retention_ms": 86_400_000, "max_delayed": 7}
+
+    shown = cmq_at("queue", "info", "jobs")
+    assert "visibility timeout  2m\n" in shown.out
+    assert "retention           1d\n" in shown.out
+
+    changed = cmq_at("queue", "set", "jobs", "--delay", "250ms", "--output", "json")
+    assert (changed.json["delay"], changed.json["visibility_timeout"], changed.json["active"]) == (0.25, 120, 0)
+
+    assert cmq_at("queue", "delete", "jobs").err == "queue 'jobs' deleted\n"
+    assert cmq_at("queue", "info", "jobs").code == ExitCode.NOT_FOUND
+
+
+def test_what_exists_is_refused_or_accepted(cmq_at: Cmq) -> None:
+    assert cmq_at("queue", "create", "orders").code == ExitCode.FAILED
+    assert cmq_at("queue", "create", "orders", "--ensure").err == "queue 'orders' exists and agrees\n"
+    assert cmq_at("queue", "create", "new", "--ensure", "--output", "json").json["created"] is True
+    assert cmq_at("queue", "create", "orders", "--ensure", "--delay", "1s").code == ExitCode.FAILED
+
+
+def test_queues_are_listed_with_their_counts(cmq_at: Cmq, server: ThreadedServer) -> None:
+    server.do(server.fake.queue, "mail")
+    server.do(server.fake.put, "orders", b"a", b"b")
+
+    table = cmq_at("queue", "list").out.splitlines()
+    assert table[0].split() == ["name", "active", "in", "flight", "delayed", "oldest", "message"]
+    assert table[1].split() == ["mail", "0", "0", "0", "-"]
+    assert table[2].split()[:2] == ["orders", "2"]
+
+    found = cmq_at("queue", "list", "--search", "ord", "--output", "json").json
+    assert found["total"] == 1
+    assert found["queues"][0]["active"] == 2
+    assert cmq_at("queue", "list", "--no-counts", "--output", "json").json["queues"] == [
+        {"name": "mail"},
+        {"name": "orders"},
+    ]
+    assert "1 of 2" in cmq_at("queue", "list", "--limit", "1").err
+
+
+def test_of_several_deletes_some_may_fail(cmq_at: Cmq) -> None:
+    ran = cmq_at("queue", "delete", "orders", "nowhere", "--output", "json")
+    assert ran.code == ExitCode.PARTIAL
+    assert ran.json == {"deleted": ["orders"], "failed": {"nowhere": "queue_not_found"}}
+    assert cmq_at("queue", "delete", "nowhere").code == ExitCode.NOT_FOUND
+
+
+def test_a_queue_is_cleared(cmq_at: Cmq, server: ThreadedServer) -> None:
+    server.do(server.fake.put, "orders", b"a")
+    assert cmq_at("queue", "clear", "orders", "--yes").code == 0
+    assert not server.fake.queues["orders"].active
+
+
+def test_a_value_out_of_range_is_told_by_the_server(cmq_at: Cmq) -> None:
+    ran = cmq_at("queue", "set", "orders", "--visibility-timeout", "13h")
+    assert ran.code == ExitCode.FAILED
+    assert "43200000" in ran.err
+    assert cmq_at("queue", "set", "orders").code == ExitCode.USAGE
+
+
+# ---------------------------------------------------------------------- accounts, status
+
+
+def test_accounts_and_keys_are_managed(cmq_at: Cmq) -> None:
+    created = cmq_at("account", "create", "kitchen", "--output", "json").json
+    assert created["account"] == "kitchen"
+    assert created["secret_key"]
+    assert [one["name"] for one in cmq_at("account", "list", "--output", "json").json] == ["admin", "kitchen"]
+    assert "secret key" in cmq_at("account", "key", "create", "--account", "kitchen").out
+
+    keys = cmq_at("account", "key", "list", "--account", "kitchen", "--output", "json").json
+    assert len(keys) == 2
+    assert all("secret_key" not in key for key in keys)
+    secret_id = created["secret_id"]
+    assert cmq_at("account", "key", "disable", secret_id, "--account", "kitchen").code == 0
+    assert [line.split()[2] for line in cmq_at("account", "key", "list", "--account", "kitchen").out.splitlines()] == [
+        "account",
+        "no",
+        "yes",
+    ]
+    assert cmq_at("account", "key", "enable", secret_id).code == 0
+    assert cmq_at("account", "key", "delete", secret_id, "--output", "json").json == {"deleted": secret_id}
+    assert cmq_at("account", "key", "delete", secret_id).code == ExitCode.NOT_FOUND
+    assert cmq_at("account", "key", "list", "--account", "nobody").code == ExitCode.NOT_FOUND
+
+
+def test_what_is_not_permitted_has_its_exit_code(cmq_at: Cmq, server: ThreadedServer) -> None:
+    server.do(server.fake.refuse, wire.CreateAccount, ErrorCode.PERMISSION_DENIED, "only admin may")
+    assert cmq_at("account", "create", "x").code == ExitCode.REFUSED
+
+
+def test_status_is_shown(cmq_at: Cmq) -> None:
+    assert "durability  none\n" in cmq_at("status").out
+    assert cmq_at("status", "--output", "json").json == {"version": "fake", "durability": "none", "queues": 1}
+
+
+# ---------------------------------------------------------------------- contexts
+
+
+def test_contexts_are_kept_in_a_private_file(cmq: Cmq, no_server: Path) -> None:
+    assert cmq("context", "add", "kitchen", "cmq://AKIDa:secret-a@localhost").code == 0
+    assert cmq("context", "add", "bar", stdin=b"cmq://AKIDb:secret-b@localhost:99/?tls=1\n").code == 0
+
+    path = no_server / "cmq" / "contexts.toml"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    listed = cmq("context", "list", "--output", "json")
+    assert listed.json == [
+        {"name": "bar", "url": "cmq://AKIDb:***@localhost:99/?tls=1", "current": False},
+        {"name": "kitchen", "url": "cmq://AKIDa:***@localhost:5680", "current": True},
+    ]
+    assert cmq("context", "use", "bar").code == 0
+    assert "secret-b" not in cmq("context", "show").out
+    assert cmq("context", "show", "--secret", "--output", "json").json["url"].startswith("cmq://AKIDb:secret-b@")
+    assert cmq("context", "remove", "bar").code == 0
+    assert cmq("context", "show").code == ExitCode.NOT_FOUND
+    assert cmq("context", "show", "bar").code == ExitCode.NOT_FOUND
+    assert cmq("context", "list").out.splitlines()[1].split() == ["kitchen", "cmq://AKIDa:***@localhost:5680"]
+
+
+def test_a_wrong_context_changes_nothing(cmq: Cmq, no_server: Path) -> None:
+    assert cmq("context", "add", "a b", "cmq://a:b@h").code == ExitCode.USAGE
+    assert cmq("context", "add", "x", "http://a:b@h").code == ExitCode.USAGE
+    assert cmq("context", "use", "x").code == ExitCode.NOT_FOUND
+    assert not no_server.exists()
+
+
+def test_the_servers_own_file_can_be_used_and_taken_over(
+    cmq: Cmq, server: ThreadedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = tmp_path / "admin.context.toml"
+    given.write_text(f'current = "admin"\n\n[contexts.admin]\nurl = "{server.fake.url}"\n')
+    given.chmod(0o600)
+
+    assert cmq("status", "--context-file", str(given)).code == 0
+    assert cmq("--context-file", str(given), "queue", "list").code == 0
+    assert cmq("context", "add", "mine", "--from", str(given)).code == 0
+    assert cmq("status").code == 0
+    assert cmq("status", "--context", "mine").code == 0
+    assert cmq("status", "--context", "other").code == ExitCode.NOT_FOUND
+    monkeypatch.setenv("CMQ_CONTEXT_FILE", str(given))
+    assert cmq("status", "--context", "admin").code == 0
+    assert cmq("status", "--context-file", str(tmp_path / "missing")).code == ExitCode.NOT_FOUND
+
+
+def test_a_file_that_others_can_read_is_warned_about(cmq: Cmq, server: ThreadedServer, tmp_path: Path) -> None:
+    given = tmp_path / "open.toml"
+    given.write_text(f'current = "a"\n[contexts.a]\nurl = "{server.fake.url}"\n')
+    given.chmod(0o644)
+    ran = cmq("status", "--context-file", str(given))
+    assert ran.code == 0
+    assert "can be read by others" in ran.err
+
+
+@pytest.mark.parametrize("content", ["nonsense", "contexts = 1", "[contexts.a]\nuri = 1", "current = 5"])
+def test_a_file_of_another_kind_is_refused(cmq: Cmq, tmp_path: Path, content: str) -> None:
+    given = tmp_path / "wrong.toml"
+    given.write_text(content)
+    assert cmq("status", "--context-file", str(given)).code == ExitCode.USAGE
+
+
+# ---------------------------------------------------------------------- finding the server, ending
+
+
+def test_the_url_goes_before_everything_else(cmq: Cmq, server: ThreadedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CMQ_URL", "cmq://a:b@127.0.0.1:1")
+    assert cmq("status", "--url", server.fake.url).code == 0
+
+
+def test_without_any_server_it_says_what_to_do(cmq: Cmq) -> None:
+    ran = cmq("status")
+    assert ran.code == ExitCode.NOT_FOUND
+    assert "CMQ_URL" in ran.err
+    assert "cmq context add" in ran.err
+
+
+def test_a_server_that_is_not_there_is_unreachable(cmq: Cmq) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"cmq://a:b@127.0.0.1:{free.getsockname()[1]}"
+        ran = cmq("status", "--url", url, "--timeout", "200ms")
+    assert ran.code == ExitCode.UNREACHABLE
+    assert "connection refused" in ran.err
+
+
+def test_a_wrong_key_is_refused_and_never_shown(cmq: Cmq, server: ThreadedServer) -> None:
+    ran = cmq("status", "--url", server.fake.url.replace("fake-secret", "other-secret"))
+    assert ran.code == ExitCode.REFUSED
+    assert "secret-key" not in ran.err
+    assert cmq("status", "--url", server.fake.url + "/?region=mars").code == ExitCode.REFUSED
+    wrong = cmq("status", "--url", "cmq://a:very-secret@h/path")
+    assert wrong.code == ExitCode.USAGE
+    assert "very-secret" not in wrong.err
+
+
+def test_help_explains_exit_codes_and_shared_options(cmq: Cmq) -> None:
+    for arguments in (("--help",), ("queue", "create", "--help")):
+        ran = cmq(*arguments)
+        assert ran.code == 0
+        assert "6 done in part" in ran.out
+        assert "--context-file" in ran.out
+    assert cmq("--version").out.strip()
+
+
+def test_a_reader_that_leaves_early_is_no_failure(cmq: Cmq, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise BrokenPipeError
+
+    def broken_nothing(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr(cmq_cli.app, "_run", broken)
+    monkeypatch.setattr(os, "dup2", broken_nothing)
+    assert cmq("status").code == 0
+
+
+@pytest.mark.system
+def test_it_runs_as_a_command_and_ends_at_ctrl_c(server: ThreadedServer, tmp_path: Path) -> None:
+    environment = os.environ | {"CMQ_URL": server.fake.url, "XDG_CONFIG_HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "cmq_cli", "tail", "orders", "--from-start", "--raw"]
+    server.do(server.fake.put, "orders", b"first")
+
+    running = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert running.stdout is not None
+    assert running.stdout.readline() == b"first\n"
+    running.send_signal(2)
+    _, errors = running.communicate(timeout=20)
+
+    assert running.returncode == ExitCode.INTERRUPTED
+    assert b"Traceback" not in errors

@@ -1,0 +1,223 @@
+"""``cmq send``, ``receive``, ``tail``, ``peek``, ``delete``, ``release``."""
+
+from pathlib import Path
+
+import pytest
+
+from cmq_cli.exitcodes import ExitCode
+from cmq_cli.lines import batches
+from cmqd_protocol import messages as wire
+from cmqd_protocol.errors import ErrorCode
+from support.cmq_runs import Cmq, ThreadedServer
+
+
+def _bodies(server: ThreadedServer) -> list[bytes]:
+    return server.fake.queues["orders"].bodies
+
+
+def test_an_argument_is_sent(cmq_at: Cmq, server: ThreadedServer) -> None:
+    ran = cmq_at("send", "orders", "grüße", "--delay", "1m", "--header", "table=7", "--header", "k=a=b")
+
+    assert (ran.code, ran.err) == (ExitCode.OK, "")
+    assert ran.out.startswith("id  Msg-")
+    (request,) = server.fake.of(wire.SendMessages)
+    assert request.bodies == ["grüße".encode()]
+    assert request.delay_ms == 60_000
+    assert request.headers == [{"table": "7", "k": "a=b"}]
+
+
+def test_a_file_and_standard_input_are_sent_whole(cmq_at: Cmq, server: ThreadedServer, tmp_path: Path) -> None:
+    (tmp_path / "body").write_bytes(b"\x00\xff\n\n")
+
+    assert cmq_at("send", "orders", "--file", str(tmp_path / "body")).code == 0
+    assert cmq_at("send", "orders", "--file", "-", stdin=b"a\nb\n").code == 0
+
+    assert _bodies(server) == [b"\x00\xff\n\n", b"a\nb\n"]
+
+
+def test_lines_are_sent_in_order_a_message_each(cmq_at: Cmq, server: ThreadedServer) -> None:
+    lines = [str(number).encode() for number in range(1000)]
+
+    ran = cmq_at("send", "orders", "--stdin", "--output", "json", stdin=b"\n".join([*lines[:500], b"", *lines[500:]]))
+
+    assert ran.code == 0
+    assert ran.json["sent"] == 1000
+    assert ran.json["empty_lines_skipped"] == 1
+    assert ran.json["error"] is None
+    assert _bodies(server) == lines
+    assert len(server.fake.of(wire.SendMessages)) <= 5
+
+
+def test_a_stream_that_fails_half_way_says_how_far_it_came(cmq_at: Cmq, server: ThreadedServer) -> None:
+    stream = b"x\n" * 256 + b"y" * 70_000
+
+    ran = cmq_at("send", "orders", "--stdin", stdin=stream)
+
+    assert ran.code == ExitCode.PARTIAL
+    assert "after 256 lines" in ran.err
+    assert "256 sent" in ran.err
+    assert ran.out == ""
+
+
+def test_batches_keep_to_the_servers_limits() -> None:
+    assert [len(batch) for batch in batches([b"x"] * 600)] == [256, 256, 88]
+    assert [len(batch) for batch in batches([b"x" * 400_000] * 5)] == [2, 2, 1]
+    assert [len(batch) for batch in batches([b"x", b"x" * 2_000_000, b"x"])] == [1, 1, 1]
+    assert [len(batch) for batch in batches([b"x"] * 200, header_bytes=10_000)] == [104, 96]
+    assert batches([]) == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("send", "orders"),
+        ("send", "orders", "a", "--stdin"),
+        ("send", "orders", "a", "--file", "b"),
+        ("send", "orders", "a", "--header", "novalue"),
+        ("send", "orders", "a", "--delay", "soon"),
+        ("send",),
+        ("receive", "orders", "--max", "0"),
+        ("peek", "orders", "--max", "0"),
+        ("tail", "orders", "--interval", "0"),
+        ("delete", "orders"),
+        ("nonsense",),
+        ("receive", "orders", "--nonsense"),
+        ("status", "--output", "xml"),
+    ],
+)
+def test_wrong_usage_has_its_own_exit_code(cmq_at: Cmq, server: ThreadedServer, arguments: tuple[str, ...]) -> None:
+    ran = cmq_at(*arguments)
+
+    assert ran.code == ExitCode.USAGE
+    assert ran.err.startswith("cmq: ")
+    assert ran.out == ""
+    assert not server.fake.handled
+
+
+def test_a_received_message_is_shown_and_kept(cmq_at: Cmq, server: ThreadedServer) -> None:
+    server.do(server.fake.put, "orders", b"one espresso", headers={"table": "7"})
+
+    ran = cmq_at("receive", "orders")
+
+    facts, header, body = ran.out.splitlines()
+    assert facts.startswith("Msg-")
+    assert "received 1x" in facts
+    assert "handle " in facts
+    assert header == "table: 7"
+    assert body == "one espresso"
+    assert len(server.fake.queues["orders"].in_flight) == 1
+    assert not server.fake.of(wire.DeleteMessages)
+
+
+def test_messages_are_received_as_json_lines_and_deleted(cmq_at: Cmq, server: ThreadedServer) -> None:
+    server.do(server.fake.put, "orders", b"text", b"\xff\x00")
+
+    ran = cmq_at("receive", "orders", "-n", "10", "--delete", "--visibility-timeout", "5m", "--output", "json")
+
+    assert ran.code == 0
+    assert ran.err == ""
+    first, second = ran.lines
+    assert (first["body"], first["body_encoding"]) == ("text", "utf-8")
+    assert (second["body"], second["body_encoding"]) == ("/wA=", "base64")
+    assert int(first["receipt_handle"]) > 2**63
+    assert first["receive_count"] == 1
+    assert first["enqueue_time"].endswith("Z")
+    assert not server.fake.queues["orders"].in_flight
+    assert server.fake.of(wire.ReceiveMessages)[0].visibility_timeout_ms == 300_000
+
+
+def test_bodies_can_be_had_as_they_are(cmq_at: Cmq, server: ThreadedServer) -> None:
+    server.do(server.fake.put, "orders", b"\xff\x00", b"b")
+
+    assert cmq_at("receive", "orders", "--max", "2", "--raw").data == b"\xff\x00\nb\n"
+
+
+def test_what_is_not_text_is_marked_and_cannot_command_the_terminal(cmq_at: Cmq, server: ThreadedServer) -> None:
+    server.do(server.fake.put, "orders", b"\xff\x00", b"\x1b[2Jgone", b"[red]plain[/red]")
+
+    ran = cmq_at("receive", "orders", "--max", "3")
+
+    assert "(base64) /wA=" in ran.out
+    assert "\\x1b[2Jgone" in ran.out
+    assert "[red]plain[/red]" in ran.out
+
+
+def test_an_empty_queue_is_no_failure(cmq_at: Cmq) -> None:
+    ran = cmq_at("receive", "orders", "--wait", "0")
+    assert (ran.code, ran.out, ran.err) == (0, "", "no message in 'orders'\n")
+    assert cmq_at("peek", "orders").err == "no message in 'orders'\n"
+
+
+def test_a_missing_queue_is_not_found(cmq_at: Cmq) -> None:
+    ran = cmq_at("receive", "nowhere")
+    assert ran.code == ExitCode.NOT_FOUND
+    assert "does not exist" in ran.err
+
+
+def test_messages_are_deleted_and_released_by_handle(cmq_at: Cmq, server: ThreadedServer) -> None:
+    server.do(server.fake.put, "orders", b"a", b"b")
+    first, second = cmq_at("receive", "orders", "--max", "2", "--output", "json").lines
+
+    deleted = cmq_at("delete", "orders", first["receipt_handle"], "--output", "json")
+    released = cmq_at("release", "orders", second["receipt_handle"], "--no-count")
+    partly = cmq_at("delete", "orders", "12345", cmq_at("receive", "orders", "--output", "json").json["receipt_handle"])
+
+    assert deleted.json == {"deleted": [first["receipt_handle"]], "failed": {}}
+    assert released.code == 0
+    assert not server.fake.of(wire.ReleaseMessages)[0].count_receive
+    assert partly.code == ExitCode.PARTIAL
+    assert "12345: receipt handle" in partly.err
+    assert cmq_at("delete", "orders", "12345").code == ExitCode.FAILED
+
+
+def test_peek_pages_through_and_receives_nothing(cmq_at: Cmq, server: ThreadedServer) -> None:
+    server.do(server.fake.put, "orders", *[b"x"] * 600)
+
+    ran = cmq_at("peek", "orders", "--max", "500", "--output", "json")
+    assert len(ran.lines) == 500
+    assert ran.lines[0]["state"] == "active"
+    assert "--start 3" in cmq_at("peek", "orders", "-n", "3").err
+    assert len(cmq_at("peek", "orders", "-n", "500", "--start", "550", "--raw").out.splitlines()) == 50
+    assert not server.fake.of(wire.ReceiveMessages)
+
+
+def test_tail_begins_near_the_end_and_follows(cmq_at: Cmq, server: ThreadedServer) -> None:
+    server.do(server.fake.put, "orders", *[str(number).encode() for number in range(1000)])
+    server.later(0.3, lambda: server.fake.put("orders", b"new", b"newer"))
+
+    ran = cmq_at("tail", "orders", "--last", "3", "--interval", "20ms", "--max", "5", "--raw")
+
+    assert ran.out.splitlines() == ["997", "998", "999", "new", "newer"]
+    assert not server.fake.of(wire.ReceiveMessages)
+
+
+def test_tail_from_the_start_ends_after_its_time(cmq_at: Cmq, server: ThreadedServer) -> None:
+    server.do(server.fake.put, "orders", b"a", b"b")
+    ran = cmq_at("tail", "orders", "--from-start", "--for", "200ms", "--interval", "20ms", "--raw")
+    assert (ran.code, ran.out.splitlines()) == (0, ["a", "b"])
+
+
+def test_tail_of_an_empty_queue_sees_the_first_message(cmq_at: Cmq, server: ThreadedServer) -> None:
+    server.later(0.2, lambda: server.fake.put("orders", b"first"))
+    assert cmq_at("tail", "orders", "--max", "1", "--interval", "20ms", "--raw").out == "first\n"
+
+
+def test_tail_with_delete_is_a_consumer(cmq_at: Cmq, server: ThreadedServer) -> None:
+    server.do(server.fake.put, "orders", b"a", b"b", b"c")
+    ran = cmq_at("tail", "orders", "--delete", "--max", "2", "--output", "json")
+    assert [line["body"] for line in ran.lines] == ["a", "b"]
+    assert _bodies(server) == [b"c"]
+
+
+def test_a_refusal_of_the_server_is_a_sentence(cmq_at: Cmq, server: ThreadedServer) -> None:
+    server.do(server.fake.refuse, wire.SendMessages, ErrorCode.DISK_NEARLY_FULL, "no space", retry_after_ms=60_000)
+    ran = cmq_at("send", "orders", "x", "--output", "json")
+    assert (ran.code, ran.out) == (ExitCode.FAILED, "")
+    assert ran.err.startswith("cmq: no space (request ")
+
+
+def test_no_answer_in_time_is_unreachable(cmq_at: Cmq, server: ThreadedServer) -> None:
+    server.do(server.fake.ignore, wire.SendMessages, 3)
+    ran = cmq_at("send", "orders", "x", "--timeout", "100ms")
+    assert ran.code == ExitCode.UNREACHABLE
+    assert "not known" in ran.err

@@ -1,0 +1,68 @@
+"""Running the command line in a test: a fake server in a thread of its own, and what a run left."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from support.fake_server import FakeServer
+
+T = TypeVar("T")
+
+
+class ThreadedServer:
+    """A fake server beside the test; ``do`` runs something in its loop."""
+
+    def __init__(self) -> None:
+        self.fake: FakeServer
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self._await(self._start())
+
+    async def _start(self) -> None:
+        self.fake = FakeServer()
+        await self.fake.start()
+
+    def _await(self, coroutine: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)
+
+    def do(self, function: Callable[..., T], *arguments: Any, **options: Any) -> T:
+        async def call() -> T:
+            return function(*arguments, **options)
+
+        return self._await(call())
+
+    def later(self, seconds: float, function: Callable[[], object]) -> None:
+        self._loop.call_soon_threadsafe(self._loop.call_later, seconds, function)
+
+    def close(self) -> None:
+        self._await(self.fake.stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class Ran(msgspec.Struct):
+    """How a run ended."""
+
+    code: int
+    out: str
+    err: str
+    data: bytes
+
+    @property
+    def json(self) -> Any:
+        """The one document on standard output."""
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[Any]:
+        """The documents of a stream."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+Cmq = Callable[..., Ran]
