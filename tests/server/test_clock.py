@@ -1,8 +1,7 @@
 """Broker time: wall clock at the start, then monotonic, slewed slowly, never backwards."""
 
-from support.fake_clock import EPOCH_MS, FakeClock
-
 from cmqd.server.clock import SLEW_MS_PER_S, BrokerClock
+from support.fake_clock import EPOCH_MS, FakeClock
 
 
 def a_clock(fake: FakeClock, *, not_before_ms: int = 0) -> tuple[BrokerClock, list[int]]:

@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.edge_rig import EdgeRig, RigClient, code_of
 
 from cmqd.server.listener import connection_limit
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.frames import encode_preamble, frame
 from cmqd_protocol.limits import HANDSHAKE_FRAME_BYTES
+from support.edge_rig import EdgeRig, RigClient, code_of
 
 MIB = 1024 * 1024
 
@@ -38,7 +38,8 @@ async def test_a_wrong_key_is_refused_and_the_connection_closed(rig: EdgeRig) ->
     client = rig.connect(secret_key="wrong")
     await client.settle()
 
-    assert client.ended is not None and client.ended.code == ErrorCode.AUTHENTICATION_FAILED
+    assert client.ended is not None
+    assert client.ended.code == ErrorCode.AUTHENTICATION_FAILED
     assert client.transport.lost
     assert rig.edge.listener.connections == 0
     assert rig.edge.counters.authentications_failed == 1
@@ -48,7 +49,8 @@ async def test_another_region_is_refused(rig: EdgeRig) -> None:
     client = rig.connect(region="elsewhere")
     await client.settle()
 
-    assert client.ended is not None and client.ended.code == ErrorCode.WRONG_REGION
+    assert client.ended is not None
+    assert client.ended.code == ErrorCode.WRONG_REGION
 
 
 @pytest.mark.parametrize(
@@ -98,7 +100,8 @@ async def test_one_connection_too_many_is_told_so(tmp_path: Path) -> None:
     third = rig.connect()
     await third.settle()
 
-    assert third.ended is not None and third.ended.code == ErrorCode.TOO_MANY_CONNECTIONS
+    assert third.ended is not None
+    assert third.ended.code == ErrorCode.TOO_MANY_CONNECTIONS
     assert third.ended.retryable
     assert rig.edge.listener.connections == 2
     rig.close()
@@ -111,8 +114,10 @@ async def test_one_connection_too_many_of_an_account_is_told_so(tmp_path: Path) 
     await second.settle()
     other = await rig.client(await rig.accounts.create_account("admin", "other", 1))
 
-    assert second.ended is not None and second.ended.code == ErrorCode.TOO_MANY_CONNECTIONS
-    assert first.ended is None and other.ended is None
+    assert second.ended is not None
+    assert second.ended.code == ErrorCode.TOO_MANY_CONNECTIONS
+    assert first.ended is None
+    assert other.ended is None
     first.transport.lose()
     again = await rig.client()
     assert again.ended is None
@@ -135,7 +140,8 @@ async def test_a_disabled_key_closes_its_live_connections_and_no_others(rig: Edg
     doomed.read()
 
     assert doomed.transport.lost
-    assert doomed.ended is not None and doomed.ended.code == ErrorCode.AUTHENTICATION_FAILED
+    assert doomed.ended is not None
+    assert doomed.ended.code == ErrorCode.AUTHENTICATION_FAILED
     assert admin.ended is None
 
 
@@ -150,14 +156,15 @@ async def test_a_bad_request_of_one_connection_never_hurts_others(rig: EdgeRig) 
     bad.connection.data_received(frame(wire.encoder.encode([16, 1, "jobs", "not a list"])))
     bad.connection.data_received(frame(wire.encoder.encode([90, 2])))
     await rig.turn()
-    bad.wire._outstanding.update({1, 2})  # type: ignore[attr-defined]
+    bad.machine._outstanding.update({1, 2})  # type: ignore[attr-defined]
     bad.read()
     assert [code_of(reply) for reply in bad.replies.values()] == ["invalid_argument", "unknown_operation"]
     bad.connection.data_received(frame(b"\xc1\xc1"))
     await bad.settle()
     await good.send("jobs", b"x")
 
-    assert bad.ended is not None and bad.ended.code == ErrorCode.MALFORMED_FRAME
+    assert bad.ended is not None
+    assert bad.ended.code == ErrorCode.MALFORMED_FRAME
     assert isinstance(good.replies[waiting], wire.MessagesReceived)
 
 
@@ -183,7 +190,8 @@ async def test_silence_for_two_heartbeats_ends_a_connection(tmp_path: Path) -> N
     await rig.turn()
     client.read()
 
-    assert client.ended is not None and client.ended.code == ErrorCode.HEARTBEAT_TIMEOUT
+    assert client.ended is not None
+    assert client.ended.code == ErrorCode.HEARTBEAT_TIMEOUT
     assert client.transport.lost
     rig.close()
 
@@ -194,7 +202,8 @@ async def test_a_connection_that_does_not_take_its_last_bytes_is_cut_off(rig: Ed
 
     client.connection.end(ErrorCode.SHUTTING_DOWN, "bye")
     await rig.turn()
-    assert client.transport.is_closing() and not client.transport.lost
+    assert client.transport.is_closing()
+    assert not client.transport.lost
     beat(rig, 40_000)
     await rig.turn()
 
@@ -431,7 +440,7 @@ async def test_above_the_hard_mark_of_pending_bytes_nothing_is_read_until_the_di
         if not client.transport.is_reading():
             break
     assert not client.transport.is_reading()
-    client.wire.send(wire.ListQueues(one_more := client.next_id()))
+    client.machine.send(wire.ListQueues(one_more := client.next_id()))
     beat(rig, 100_000)
     assert client.ended is None, "its silence is not its own doing"
     rig.log.let_go()

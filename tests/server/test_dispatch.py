@@ -3,7 +3,6 @@
 import typing
 
 import pytest
-from support.edge_rig import EdgeRig, code_of
 
 from cmqd.core import errors as domain
 from cmqd.core import outcome
@@ -13,6 +12,7 @@ from cmqd.storage.errors import StorageFailed
 from cmqd.storage.log import StorageState
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import RETRYABLE, ErrorCode
+from support.edge_rig import EdgeRig, code_of
 
 
 def refusals(module: object) -> set[type[domain.DomainError]]:
@@ -42,8 +42,10 @@ async def test_every_request_of_the_wire_has_a_handler(rig: EdgeRig) -> None:
 def test_messages_of_the_core_are_laid_out_as_on_the_wire(ours: typing.Any, theirs: typing.Any) -> None:
     assert ours.__struct_fields__ == theirs.__struct_fields__
     assert ours.__struct_defaults__ == theirs.__struct_defaults__
-    assert ours.__struct_config__.array_like and theirs.__struct_config__.array_like
-    assert ours.__struct_config__.tag is None and theirs.__struct_config__.tag is None
+    assert ours.__struct_config__.array_like
+    assert theirs.__struct_config__.array_like
+    assert ours.__struct_config__.tag is None
+    assert theirs.__struct_config__.tag is None
     values = {"message_id": 7, "body": b"b", "headers": {"a": "b"}, "state": "active"}
     numbers = {name: number for number, name in enumerate(ours.__struct_fields__)}
     arguments = numbers | {name: value for name, value in values.items() if name in numbers}
@@ -87,10 +89,12 @@ async def test_queues_are_made_listed_changed_and_deleted(rig: EdgeRig) -> None:
     client = await rig.client()
 
     made = await client.expect(wire.QueueInfo, wire.EnsureQueue, "jobs", {"delay_ms": 500})
-    assert made.created and made.attributes["delay_ms"] == 500
+    assert made.created
+    assert made.attributes["delay_ms"] == 500
     assert not (await client.expect(wire.QueueInfo, wire.EnsureQueue, "jobs", {"delay_ms": 500})).created
     differs = await client.expect(wire.Error, wire.EnsureQueue, "jobs", {"delay_ms": 0})
-    assert differs.details is not None and differs.details["difference"] == {"delay_ms": {"is": 500, "wanted": 0}}
+    assert differs.details is not None
+    assert differs.details["difference"] == {"delay_ms": {"is": 500, "wanted": 0}}
     changed = await client.expect(wire.QueueInfo, wire.SetQueueAttributes, "jobs", {"delay_ms": 0})
     assert changed.attributes["delay_ms"] == 0
     listed = await client.expect(wire.QueueList, wire.ListQueues)
@@ -136,7 +140,7 @@ async def test_replies_of_one_wake_up_leave_in_one_write(rig: EdgeRig) -> None:
     before = client.transport.writes
 
     for _ in range(50):
-        client.wire.send(wire.SendMessages(client.next_id(), "jobs", [b"x"]))
+        client.machine.send(wire.SendMessages(client.next_id(), "jobs", [b"x"]))
     await client.settle()
 
     assert len(client.replies) == 50

@@ -73,7 +73,7 @@ def test_a_value_of_the_wrong_type_is_refused(tmp_path: Path, content: str) -> N
     file = tmp_path / "cmqd.toml"
     file.write_text(content)
 
-    with pytest.raises(SettingError, match="cmqd.toml"):
+    with pytest.raises(SettingError, match=r"cmqd\.toml"):
         load(file=file, environment={})
 
 
@@ -114,7 +114,8 @@ def test_every_setting_says_what_it_means_and_numbers_say_their_range() -> None:
         assert info.text, info.name
         if info.kind is int:
             assert isinstance(info.default, int)
-            assert info.low is not None and info.high is not None
+            assert info.low is not None
+            assert info.high is not None
             assert info.low <= info.default <= info.high
             assert re.search(r"_(ms|bytes|records|receives|connections?|account|queue|connection)$", info.name)
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from support.fake_clock import FakeClock
-
 from cmqd.core.broker import Broker
 from cmqd.server.accounts import Accounts, Key, open_accounts
 from cmqd.server.clock import BrokerClock
@@ -22,6 +20,7 @@ from cmqd_protocol import messages as wire
 from cmqd_protocol.connection import ClientConnection
 from cmqd_protocol.events import ConnectionEnded, Opened
 from cmqd_protocol.messages import AnyReply, AnyRequest, Cancel
+from support.fake_clock import FakeClock
 
 _R = TypeVar("_R")
 
@@ -111,7 +110,7 @@ class RigClient:
     rig: "EdgeRig"
     connection: Connection
     transport: FakeTransport
-    wire: ClientConnection
+    machine: ClientConnection
     opened: Opened | None = None
     ended: ConnectionEnded | None = None
     replies: dict[int, AnyReply] = field(default_factory=dict[int, AnyReply])
@@ -119,7 +118,7 @@ class RigClient:
 
     def begin(self, request: AnyRequest) -> int:
         """Hand a request to the server in the same wake-up; returns its id."""
-        self.wire.send(request)
+        self.machine.send(request)
         self.deliver()
         return request.request_id
 
@@ -128,13 +127,13 @@ class RigClient:
         return self._last_id
 
     def cancel(self, request_id: int) -> None:
-        self.wire.send(Cancel(request_id))
+        self.machine.send(Cancel(request_id))
         self.deliver()
 
     def deliver(self) -> None:
         """What the client has to say reaches the server, unless the server does not read."""
         if self.transport.is_reading() and not self.transport.lost:
-            data = b"".join(self.wire.data_to_send(0))
+            data = b"".join(self.machine.data_to_send(0))
             if data:
                 self.connection.data_received(data)
 
@@ -142,8 +141,8 @@ class RigClient:
         """Read what the server wrote."""
         data = self.transport.take()
         if data:
-            self.wire.receive_data(data, 0)
-        for event in self.wire.events():
+            self.machine.receive_data(data, 0)
+        for event in self.machine.events():
             if isinstance(event, Opened):
                 self.opened = event
             elif isinstance(event, ConnectionEnded):
