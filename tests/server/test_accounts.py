@@ -1,0 +1,216 @@
+"""Accounts and keys: on disk before answered, private, never without a key."""
+
+import asyncio
+import json
+import stat
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from cmqd.core.errors import InvalidArgument
+from cmqd.server import accounts as rooms
+from cmqd.server.accounts import (
+    CONTEXT_FILE_NAME,
+    FILE_NAME,
+    AccountExists,
+    AccountNotFound,
+    AccountsFileError,
+    KeyNotFound,
+    LastKey,
+    PermissionDenied,
+    open_accounts,
+    write_context,
+)
+from cmqd_protocol import messages as wire
+from support.edge_rig import EdgeRig, code_of
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_the_first_start_makes_admin_with_a_key_and_later_ones_keep_it(tmp_path: Path) -> None:
+    accounts, are_new = open_accounts(tmp_path, 5)
+    again, are_new_again = open_accounts(tmp_path, 6)
+
+    assert (are_new, are_new_again) == (True, False)
+    key = accounts.first_key("admin")
+    assert key == again.first_key("admin")
+    assert key.secret_id.startswith("AKID")
+    assert len(key.secret_id) == 36
+    assert len(key.secret_key) >= 32
+    assert accounts.handle_key == again.handle_key
+    assert len(set(accounts.handle_key)) == 4
+    accounts.check_invariants()
+
+
+def test_files_with_secrets_are_readable_by_their_owner_alone(tmp_path: Path) -> None:
+    accounts, _ = open_accounts(tmp_path, 5)
+    context = write_context(tmp_path, accounts.first_key("admin"), "127.0.0.1", 5680, tls=False)
+
+    assert mode_of(tmp_path / FILE_NAME) == 0o600
+    assert mode_of(context) == 0o600
+    (tmp_path / FILE_NAME).chmod(0o644)
+    open_accounts(tmp_path, 6)
+    assert mode_of(tmp_path / FILE_NAME) == 0o600
+    assert {path.name for path in tmp_path.iterdir()} == {FILE_NAME, CONTEXT_FILE_NAME}
+
+
+@pytest.mark.parametrize(
+    ("host", "tls", "address"),
+    [
+        ("127.0.0.1", False, "127.0.0.1:99"),
+        ("0.0.0.0", False, "127.0.0.1:99"),
+        ("::", True, "[::1]:99?tls=1"),
+        ("broker.example", True, "broker.example:99?tls=1"),
+    ],
+)
+def test_the_context_names_the_real_port_and_an_address_that_can_be_reached(
+    tmp_path: Path, host: str, tls: bool, address: str
+) -> None:
+    accounts, _ = open_accounts(tmp_path, 5)
+    key = accounts.first_key("admin")
+    write_context(tmp_path, key, host, 1, tls=False)
+
+    context = tomllib.loads(write_context(tmp_path, key, host, 99, tls=tls).read_text())
+
+    assert context["current"] == "admin"
+    assert context["contexts"]["admin"]["url"] == f"cmq://{key.secret_id}:{key.secret_key}@{address}"
+
+
+def test_a_file_of_a_newer_version_or_a_damaged_one_is_refused(tmp_path: Path) -> None:
+    open_accounts(tmp_path, 5)
+    document = json.loads((tmp_path / FILE_NAME).read_text())
+    (tmp_path / FILE_NAME).write_text(json.dumps(document | {"version": 2}))
+    with pytest.raises(AccountsFileError, match="upgrade"):
+        open_accounts(tmp_path, 6)
+    (tmp_path / FILE_NAME).write_text("{")
+    with pytest.raises(AccountsFileError, match="damaged"):
+        open_accounts(tmp_path, 6)
+
+
+async def test_a_change_is_on_disk_when_it_is_answered(tmp_path: Path) -> None:
+    accounts, _ = open_accounts(tmp_path, 5)
+
+    key = await accounts.create_account("admin", "other", 7)
+    second = await accounts.create_key("other", None, 8)
+    await accounts.set_key_enabled("other", None, key.secret_id, False)
+
+    again, _ = open_accounts(tmp_path, 9)
+    assert again.list_accounts("admin") == ["admin", "other"]
+    assert again.find_key(key.secret_id) is None
+    assert again.find_key(second.secret_id) == second
+    assert [each.enabled for each in again.list_keys("admin", "other")] == [False, True]
+    again.check_invariants()
+
+
+async def test_a_change_that_cannot_be_written_did_not_happen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    accounts, _ = open_accounts(tmp_path, 5)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(rooms, "write_private", full)
+    with pytest.raises(OSError, match="No space"):
+        await accounts.create_account("admin", "other", 7)
+
+    assert accounts.list_accounts("admin") == ["admin"]
+
+
+async def test_only_admin_manages_others(tmp_path: Path) -> None:
+    accounts, _ = open_accounts(tmp_path, 5)
+    key = await accounts.create_account("admin", "other", 7)
+
+    with pytest.raises(PermissionDenied):
+        await accounts.create_account("other", "third", 8)
+    with pytest.raises(PermissionDenied):
+        accounts.list_accounts("other")
+    with pytest.raises(PermissionDenied):
+        accounts.list_keys("other", "admin")
+    with pytest.raises(PermissionDenied):
+        await accounts.create_key("other", "admin", 8)
+    with pytest.raises(KeyNotFound):
+        await accounts.delete_key("other", None, accounts.first_key("admin").secret_id)
+    with pytest.raises(AccountNotFound):
+        await accounts.create_key("admin", "nobody", 8)
+    assert accounts.list_keys("other", "other") == [key]
+    assert accounts.list_keys("admin", "other") == [key]
+
+
+@pytest.mark.parametrize("name", ["", "a b", "ä", "x" * 65, "a/b"])
+async def test_an_illegal_account_name_is_refused(tmp_path: Path, name: str) -> None:
+    accounts, _ = open_accounts(tmp_path, 5)
+
+    with pytest.raises(InvalidArgument, match="account"):
+        await accounts.create_account("admin", name, 7)
+
+
+async def test_names_that_differ_only_in_case_cannot_coexist(tmp_path: Path) -> None:
+    accounts, _ = open_accounts(tmp_path, 5)
+
+    with pytest.raises(AccountExists):
+        await accounts.create_account("admin", "Admin", 7)
+
+
+async def test_the_last_enabled_key_stays(tmp_path: Path) -> None:
+    accounts, _ = open_accounts(tmp_path, 5)
+    first = accounts.first_key("admin")
+    with pytest.raises(LastKey):
+        await accounts.delete_key("admin", None, first.secret_id)
+    with pytest.raises(LastKey):
+        await accounts.set_key_enabled("admin", None, first.secret_id, False)
+
+    second = await accounts.create_key("admin", None, 6)
+    await accounts.set_key_enabled("admin", None, second.secret_id, False)
+    with pytest.raises(LastKey):
+        await accounts.delete_key("admin", None, first.secret_id)
+    await accounts.set_key_enabled("admin", None, second.secret_id, True)
+    await accounts.delete_key("admin", None, first.secret_id)
+
+    assert accounts.first_key("admin").secret_id == second.secret_id
+    accounts.check_invariants()
+
+
+async def test_changes_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
+    accounts, _ = open_accounts(tmp_path, 5)
+
+    await asyncio.gather(*(accounts.create_account("admin", f"a{number}", 6) for number in range(20)))
+
+    again, _ = open_accounts(tmp_path, 7)
+    assert len(again.list_accounts("admin")) == 21
+
+
+async def test_the_number_of_keys_is_bounded(tmp_path: Path) -> None:
+    accounts, _ = open_accounts(tmp_path, 5)
+    for _ in range(99):
+        await accounts.create_key("admin", None, 6)
+
+    with pytest.raises(InvalidArgument, match="100 keys"):
+        await accounts.create_key("admin", None, 6)
+
+
+def test_a_key_does_not_show_its_secret_by_accident(tmp_path: Path) -> None:
+    accounts, _ = open_accounts(tmp_path, 5)
+    key = accounts.first_key("admin")
+
+    assert key.secret_key not in repr(key)
+
+
+async def test_keys_are_managed_over_the_wire_and_shown_once(rig: EdgeRig) -> None:
+    admin = await rig.client()
+
+    made = await admin.expect(wire.KeyList, wire.CreateAccount, "other")
+    (key,) = made.keys
+    assert key.secret_key is not None
+    listed = await admin.expect(wire.KeyList, wire.ListKeys, "other")
+    assert [(each.secret_id, each.secret_key, each.enabled) for each in listed.keys] == [(key.secret_id, None, True)]
+    assert (await admin.expect(wire.AccountList, wire.ListAccounts)).accounts == ["admin", "other"]
+    other = await rig.client(rig.accounts.first_key("other"))
+    assert code_of(await other.ask(wire.DeleteKey, key.secret_id)) == "last_key"
+    (second,) = (await other.expect(wire.KeyList, wire.CreateKey)).keys
+    await other.expect(wire.Done, wire.DeleteKey, second.secret_id)
+    assert code_of(await other.ask(wire.DeleteKey, second.secret_id)) == "key_not_found"
+    assert code_of(await other.ask(wire.CreateAccount, "third")) == "permission_denied"
+    assert code_of(await admin.ask(wire.CreateAccount, "other")) == "account_exists"
+    assert code_of(await admin.ask(wire.ListKeys, "nobody")) == "account_not_found"
