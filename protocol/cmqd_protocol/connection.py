@@ -17,7 +17,7 @@ The states and what leads from one to the next: ``states``. What the bytes mean:
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from cmqd_protocol.endpoint import Endpoint
 from cmqd_protocol.errors import ErrorCode, LocalProtocolError
@@ -68,6 +68,8 @@ ClientEvent: TypeAlias = Opened | AnyReply | ConnectionEnded
 
 EventT = TypeVar("EventT")
 
+# Looking a member up in its enum costs more than decoding a small message.
+_OPEN: Final = State.OPEN
 _encode = encoder.encode
 _decode_request = request_decoder.decode
 _decode_reply = reply_decoder.decode
@@ -124,14 +126,13 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
 
     def receive_data(self, data: bytes, now_ms: int) -> None:
         """Take what was read. Afterwards take ``events()`` and write ``data_to_send()``; never raises for the peer."""
-        if self._state is not State.OPEN:
+        if self._state is not _OPEN:
             self._receive_handshake(data, now_ms)
             return
         self._last_read_ms = now_ms
         reader = self._reader
-        reader.feed(data)
-        self._receive_requests(reader.frames())
-        if reader.refused_length and self._state is State.OPEN:
+        self._receive_requests(reader.read(data))
+        if reader.refused_length and self._state is _OPEN:
             self._check_length()
 
     def send(self, reply: AnyReply) -> None:
@@ -140,7 +141,7 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
         Raises:
             LocalProtocolError: the connection is not open, or no request of that number is outstanding.
         """
-        if self._state is not State.OPEN:
+        if self._state is not _OPEN:
             raise LocalProtocolError(f"no reply can be sent in state {self._state.name}")
         payload = _encode(reply)
         size = len(payload)
@@ -153,7 +154,9 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
             self._outstanding.remove(reply.request_id)
         except KeyError:
             raise LocalProtocolError(f"request {reply.request_id} does not wait for a reply") from None
-        self._out += (header(size), payload)
+        out = self._out
+        out.append(header(size))
+        out.append(payload)
 
     def end(self, code: ErrorCode, text: str, *, retry_after_ms: int | None = None) -> None:
         """Refuse or give up the connection with an Error frame after what is queued. Harmless once it is ending."""
@@ -342,14 +345,13 @@ class ClientConnection(Endpoint[Opened | AnyReply]):
 
     def receive_data(self, data: bytes, now_ms: int) -> None:
         """Take what was read. Afterwards take ``events()`` and write ``data_to_send()``; never raises for the peer."""
-        if self._state is not State.OPEN:
+        if self._state is not _OPEN:
             self._receive_handshake(data, now_ms)
             return
         self._last_read_ms = now_ms
         reader = self._reader
-        reader.feed(data)
-        self._receive_replies(reader.frames())
-        if reader.refused_length and self._state is State.OPEN:
+        self._receive_replies(reader.read(data))
+        if reader.refused_length and self._state is _OPEN:
             self._check_length()
 
     def next_request_id(self) -> int:
@@ -368,7 +370,7 @@ class ClientConnection(Endpoint[Opened | AnyReply]):
             LocalProtocolError: the connection is not open, the number is out of range or in use, or the request is
                 larger than a frame may be. Nothing was queued.
         """
-        if self._state is not State.OPEN:
+        if self._state is not _OPEN:
             raise LocalProtocolError(f"nothing can be sent in state {self._state.name}")
         request_id = message.request_id
         if type(message) is Cancel:
@@ -382,7 +384,9 @@ class ClientConnection(Endpoint[Opened | AnyReply]):
         if size > self._max_frame_bytes:
             raise LocalProtocolError(f"the request has {size} bytes; a frame may have {self._max_frame_bytes}")
         self._outstanding.add(request_id)
-        self._out += (header(size), payload)
+        out = self._out
+        out.append(header(size))
+        out.append(payload)
 
     def _receive_replies(self, payloads: list[bytes]) -> None:
         remove = self._outstanding.remove

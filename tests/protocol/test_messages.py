@@ -69,17 +69,16 @@ class TestVectors:
         found: list[bytes] = []
         for at in range(len(stream)):
             assert found == []
-            reader.feed(stream[at : at + 1])
-            found += reader.frames()
+            found += reader.read(stream[at : at + 1])
 
         assert [decode(vector, payload) for payload in found] == [struct_of(vector)]
 
     @pytest.mark.parametrize("vector", MESSAGES, ids=names(MESSAGES))
     def test_trailing_bytes_of_the_next_frame_change_nothing(self, vector: dict[str, Any]) -> None:
         reader = FrameReader(MIN_MAX_FRAME_BYTES)
-        reader.feed(frame(bytes.fromhex(vector["payload"])) + b"\x00\x00\x00\x07\xff")
+        found = reader.read(frame(bytes.fromhex(vector["payload"])) + b"\x00\x00\x00\x07\xff")
 
-        assert [decode(vector, payload) for payload in reader.frames()] == [struct_of(vector)]
+        assert [decode(vector, payload) for payload in found] == [struct_of(vector)]
 
     @pytest.mark.parametrize("vector", MESSAGES, ids=names(MESSAGES))
     def test_trailing_bytes_within_the_frame_are_malformed(self, vector: dict[str, Any]) -> None:
