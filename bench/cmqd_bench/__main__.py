@@ -46,7 +46,7 @@ def main() -> int:
                 parser.error(str(error))
             print_report(options)
     except (BrokerFailed, ConditionsError, RequestFailed, TimeoutError, OSError) as error:
-        print(f"cmqd_bench: {error or type(error).__name__}", file=sys.stderr)
+        print(f"cmqd_bench: {str(error) or type(error).__name__}", file=sys.stderr)
         return RUN_FAILED
     except KeyboardInterrupt:
         print("cmqd_bench: interrupted", file=sys.stderr)

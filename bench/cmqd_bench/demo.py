@@ -156,7 +156,7 @@ def main() -> int:
     except SourceError as error:
         parser.error(str(error))
     except (BrokerFailed, ConditionsError, DemoFailed, CmqError, TimeoutError) as error:
-        console.print(f"the demo failed: {error or type(error).__name__}", style="bold red", markup=False)
+        console.print(f"the demo failed: {str(error) or type(error).__name__}", style="bold red", markup=False)
         return BROKEN
     except ExceptionGroup as group:
         for error in group.exceptions:

@@ -38,8 +38,12 @@ async def request(connection: LoadConnection, message: WireMessage) -> bytes:
             reply.set_result(payload)
 
     connection.on_reply = on_reply
+    connection.on_lost = lambda error: reply.done() or reply.set_exception(error)
     connection.write(frame(message))
-    return await asyncio.wait_for(reply, REPLY_SECONDS)
+    try:
+        return await asyncio.wait_for(reply, REPLY_SECONDS)
+    except TimeoutError:
+        raise TimeoutError(f"no answer to {type(message).__name__} within {REPLY_SECONDS:.0f} s") from None
 
 
 class Session:

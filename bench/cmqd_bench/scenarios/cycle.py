@@ -7,7 +7,7 @@ from cmqd_bench.options import Options
 from cmqd_bench.session import Session, running
 from cmqd_bench.wire import SendTemplate
 
-AHEAD = 4
+AHEAD = 16
 """Producers may be this many requests of all consumers ahead. A producer has one round trip per message and a consumer
 two, so without a bound the run would measure the filling of a hoard; with it consumers always find work, and the
 latency from send to receipt stays that of a queue which is kept up with."""
