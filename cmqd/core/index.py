@@ -120,13 +120,6 @@ class QueueIndex:
         """Messages received and hidden, exact."""
         return self.live_count - self.active_count - self.delayed_count - self.overflow_count - len(self.damaged)
 
-    def lease(self, lease: int, now_ms: int) -> InFlight | None:
-        """What a lease holds, if it holds it still."""
-        held = self.in_flight.get(lease)
-        if held is None or held.deadline_ms <= now_ms or held.position < self.floor:
-            return None
-        return held
-
     def first_active(self) -> int:
         """The lowest active position; there must be one."""
         if self.head not in self.active:

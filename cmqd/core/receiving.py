@@ -7,7 +7,7 @@ from the head of the queue.
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from cmqd.core.errors import TooManyInFlight
 from cmqd.core.limits import check_range, headers_bytes
@@ -125,18 +125,10 @@ class Receiving(BrokerState):
             positions = range(first, first + count)
         else:
             positions = index.active_from(first, count)
-        size = taken = 0
-        for position in positions:
-            message = in_window.get(position)
-            if message is None:
-                break
-            size += len(message.body)
-            if message.headers:
-                size += headers_bytes(message.headers)
-            if size > self.limits.max_batch_bytes and taken:
-                break
-            taken += 1
-        if taken < count:
+        taken = count
+        if len(in_window) < index.active_count or queue.window.size > self.limits.max_batch_bytes:
+            # Not all that is active is in memory, or not all of it fits a reply: look at each.
+            taken = self._takeable(in_window, positions)
             positions = positions[:taken]
         numbers = self.numbers
         first_lease = numbers.next_lease
@@ -165,6 +157,21 @@ class Receiving(BrokerState):
             )
             for message, lease, handle in zip(messages, held, self.handles.handles(first_lease, taken), strict=True)
         ]
+
+    def _takeable(self, in_window: Mapping[int, StoredMessage], positions: Sequence[int]) -> int:
+        """How many of ``positions``, from the first on, are in memory and fit one reply; at least the first does."""
+        size = taken = 0
+        for position in positions:
+            message = in_window.get(position)
+            if message is None:
+                break
+            size += len(message.body)
+            if message.headers:
+                size += headers_bytes(message.headers)
+            if size > self.limits.max_batch_bytes and taken:
+                break
+            taken += 1
+        return taken
 
     def _expire_head(self, queue: Queue, records: list[AnyRecord], now_ms: int) -> None:
         """The head has expired, ahead of the tick that would have seen it: move the floor over all that has."""

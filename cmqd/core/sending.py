@@ -7,7 +7,7 @@ from cmqd.core.limits import check_range, checked_sizes
 from cmqd.core.outcome import Outcome, PageRead, Woken
 from cmqd.core.queue import Queue
 from cmqd.core.receiving import Receiving
-from cmqd.core.window import cost
+from cmqd.core.window import OVERHEAD_BYTES, cost
 from cmqd_segment.records import AnyRecord, Headers, MessagesSent, StoredMessage
 
 
@@ -99,6 +99,18 @@ class Sending(Receiving):
         budget = self._budget
         headers = record.headers
         visible = record.visible_ms
+        # What goes out at once needs no room; but who waits may be held up, by its page or by the limit in flight.
+        goes_out = was_empty and len(queue.line) > 0
+        if visible is None and headers is None:
+            count = len(bodies)
+            size = sum(record.sizes) + count * OVERHEAD_BYTES
+            if goes_out or budget.has_room(queue.queue_id, size):
+                first, first_id, at_ms = record.first_position, record.first_message_id, record.enqueue_ms
+                batch = [
+                    StoredMessage(first + offset, first_id + offset, at_ms, body) for offset, body in enumerate(bodies)
+                ]
+                budget.keep_batch(queue.queue_id, window, batch, size)
+                return
         position, message_id, enqueue_ms = record.first_position, record.first_message_id, record.enqueue_ms
         for offset, body in enumerate(bodies):
             if visible is not None:
@@ -111,8 +123,7 @@ class Sending(Receiving):
             message = StoredMessage(
                 position + offset, message_id + offset, enqueue_ms, body, headers[offset] if headers else None, due_ms
             )
-            # What goes out at once needs no room; but who waits may be held up, by its page or by the limit in flight.
-            if not (was_empty and queue.line) and not budget.has_room(queue.queue_id, cost(message)):
+            if not goes_out and not budget.has_room(queue.queue_id, cost(message)):
                 window.cold = True
                 window.paged_until = position + offset
                 return

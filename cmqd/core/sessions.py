@@ -98,6 +98,9 @@ class Sessions:
         elif lsn and lsn <= found.lsn:
             return
         else:
+            if found.last_use_ms + self._limits.session_life_ms <= now_ms:
+                # Its life was over, whether a sweep has come by (as in recovery none does) or not.
+                found = self._sessions[key] = Session(self._limits.session_answers)
             self._sessions.move_to_end(key)
         found.note(sequence, first_message_id, count, now_ms)
 

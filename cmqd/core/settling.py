@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from cmqd.core.errors import InvalidArgument
+from cmqd.core.index import InFlight
 from cmqd.core.limits import check_range
 from cmqd.core.outcome import HandleFailure, HandlesDone, Outcome, PageRead, Woken
 from cmqd.core.queue import Queue
@@ -20,9 +21,8 @@ class Settling(Receiving):
         leases, failures = self._leases(queue, handles, now_ms)
         if not leases:
             return Outcome(HandlesDone(failures))
-        in_flight = index.in_flight
-        positions = [in_flight[lease].position for lease in leases]
-        record = MessagesDeleted(index.queue_id, runs_of(positions), runs_of(leases), now_ms)
+        positions = [held.position for held in leases.values()]
+        record = MessagesDeleted(index.queue_id, runs_of(positions), runs_of(list(leases)), now_ms)
         index.apply_deleted(record)
         if queue.line and index.active_count:
             # Who waits was held up by the limit in flight (or waits for a page, which does no harm).
@@ -45,11 +45,11 @@ class Settling(Receiving):
         if not leases:
             return Outcome(HandlesDone(failures))
         wanted_ms = now_ms + visibility_timeout_ms
-        by_deadline: dict[int, list[int]] = {wanted_ms: leases}
-        if index.expires_ms(min(index.in_flight[lease].position for lease in leases)) < wanted_ms:
+        by_deadline: dict[int, list[int]] = {wanted_ms: list(leases)}
+        if index.expires_ms(min(held.position for held in leases.values())) < wanted_ms:
             by_deadline = {}
-            for lease in leases:
-                cut_ms = max(now_ms, min(wanted_ms, index.expires_ms(index.in_flight[lease].position)))
+            for lease, held in leases.items():
+                cut_ms = max(now_ms, min(wanted_ms, index.expires_ms(held.position)))
                 by_deadline.setdefault(cut_ms, []).append(lease)
         records = [
             VisibilityChanged(index.queue_id, runs_of(some), deadline_ms) for deadline_ms, some in by_deadline.items()
@@ -64,7 +64,7 @@ class Settling(Receiving):
         leases, failures = self._leases(queue, handles, now_ms)
         if not leases:
             return Outcome(HandlesDone(failures))
-        record = MessagesReleased(queue.queue_id, runs_of(leases), counted)
+        record = MessagesReleased(queue.queue_id, runs_of(list(leases)), counted)
         queue.index.apply_returned(record)
         return self._served(queue, HandlesDone(failures, now_ms), record, now_ms)
 
@@ -76,22 +76,24 @@ class Settling(Receiving):
         self._serve(queue, records, woken, reads, now_ms)
         return Outcome(reply, records, woken=woken, reads=reads)
 
-    def _leases(self, queue: Queue, handles: list[int], now_ms: int) -> tuple[list[int], Sequence[HandleFailure]]:
-        """The distinct leases that the handles stand for, and the handles that stand for none."""
+    def _leases(
+        self, queue: Queue, handles: list[int], now_ms: int
+    ) -> tuple[dict[int, InFlight], Sequence[HandleFailure]]:
+        """What the handles hold by lease, and the handles that hold nothing (any more) or came twice."""
         if not 1 <= len(handles) <= self.limits.max_batch:
             raise InvalidArgument("receipt_handles", len(handles), f"1 to {self.limits.max_batch} handles")
-        index = queue.index
-        lease_of = self.handles.lease
-        leases: dict[int, None] = {}
+        in_flight = queue.index.in_flight
+        floor = queue.index.floor
+        leases: dict[int, InFlight] = {}
         failures: list[HandleFailure] = []
-        for handle in handles:
-            lease = lease_of(handle)
-            if index.lease(lease, now_ms) is None or lease in leases:
+        for lease, handle in zip(self.handles.leases(handles), handles, strict=True):
+            held = in_flight.get(lease)
+            if held is not None and held.deadline_ms > now_ms and held.position >= floor and lease not in leases:
+                leases[lease] = held
+            else:
                 text = (
                     f"receipt handle {handle} is not valid in queue {queue.name!r}: the message was deleted, handed"
                     " back or received again, or its visibility timeout passed"
                 )
                 failures.append(HandleFailure(handle, text))
-            else:
-                leases[lease] = None
-        return list(leases), failures
+        return leases, failures
