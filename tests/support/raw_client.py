@@ -1,0 +1,88 @@
+"""A client that does nothing by itself: one blocking socket around the protocol's client machine.
+
+The bundled client reconnects, repeats and re-issues; a test that wants to see what the server really says uses this.
+"""
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from cmqd_client.address import parse_address
+from cmqd_protocol.connection import ClientConnection
+from cmqd_protocol.events import ConnectionEnded, Opened
+from cmqd_protocol.messages import AnyReply, AnyRequest
+
+R = TypeVar("R")
+
+
+class RawClient:
+    """Connects and authenticates when entered."""
+
+    def __init__(self, url: str, *, seconds: float = 15) -> None:
+        self._address = parse_address(url)
+        self._seconds = seconds
+        self._last_id = 0
+        self.replies: dict[int, AnyReply] = {}
+        self.opened: Opened | None = None
+        self.ended: ConnectionEnded | None = None
+
+    def __enter__(self) -> Self:
+        address = self._address
+        self._socket = socket.create_connection((address.host, address.port), self._seconds)
+        self._machine = ClientConnection(
+            nonce=os.urandom(32), secret_id=address.secret_id, secret_key=address.secret_key, now_ms=0
+        )
+        self._write()
+        self._read_until(lambda: self.opened is not None)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._socket.close()
+
+    def begin(self, make: Callable[..., AnyRequest], *arguments: Any) -> int:
+        """Send a request; returns its id."""
+        self._last_id += 1
+        self._machine.send(make(self._last_id, *arguments))
+        self._write()
+        return self._last_id
+
+    def reply(self, request_id: int) -> AnyReply:
+        """The reply to a request, waited for."""
+        self._read_until(lambda: request_id in self.replies)
+        return self.replies.pop(request_id)
+
+    def ask(self, kind: type[R], make: Callable[..., AnyRequest], *arguments: Any) -> R:
+        """Send a request and wait for its reply, which must be of a kind."""
+        reply = self.reply(self.begin(make, *arguments))
+        assert isinstance(reply, kind), reply
+        return reply
+
+    def read_to_end(self) -> None:
+        """Take what comes until the server closes."""
+        self._read_until(lambda: False)
+
+    def _write(self) -> None:
+        self._socket.sendall(b"".join(self._machine.data_to_send(0)))
+
+    def _read_until(self, is_done: Callable[[], bool]) -> None:
+        stop_at = time.monotonic() + self._seconds
+        while not is_done():
+            if time.monotonic() > stop_at:
+                raise TimeoutError(f"waited {self._seconds} s")
+            data = self._socket.recv(65_536)
+            if not data:
+                return
+            self._machine.receive_data(data, 0)
+            for event in self._machine.events():
+                if isinstance(event, Opened):
+                    self.opened = event
+                elif isinstance(event, ConnectionEnded):
+                    self.ended = event
+                else:
+                    self.replies[event.request_id] = event
+            self._write()
