@@ -52,7 +52,7 @@ def last_error(data: bytes) -> Error:
 async def status_until(client: Client, is_wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """Ask for the server's status until it is as wanted."""
     async with asyncio.timeout(20):
-        while not is_wanted(status := await client.status()):
+        while not is_wanted(status := await client.status()):  # noqa: ASYNC110 - it happens in another process
             await asyncio.sleep(0.01)
     return status
 
