@@ -22,7 +22,7 @@ that still wait for a reply are taken."""
 
 MIN_MAX_FRAME_BYTES: Final = 1024 * 1024 + 64 * 1024
 """No tune goes below: a body of 1 MiB with 16 KiB of headers, or a batch of 256 whose bodies and headers are 1 MiB,
-must fit with their msgpack framing (51 KiB at worst; a test builds that batch)."""
+must fit with their msgpack framing (under 52 KiB; a test builds the worst batches)."""
 
 DEFAULT_MAX_FRAME_BYTES: Final = 4 * 1024 * 1024
 """Larger than any reply of this version needs; leaves room for the lists of the largest account."""

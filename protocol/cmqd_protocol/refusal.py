@@ -67,7 +67,7 @@ def refuse(payload: bytes, problem: Exception) -> Error | None:
         envelope = _envelope_decoder.decode(payload)
     except DECODE_ERRORS:
         return None
-    if 0 <= envelope.opcode < 16:
+    if envelope.opcode < 16:
         # These belong to the connection: a second hello or a cancel of nonsense has no reply of its own.
         return None
     request_type = REQUEST_TYPES.get(envelope.opcode)

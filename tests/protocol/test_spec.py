@@ -1,0 +1,157 @@
+"""SPEC.md says what the code does: every operation, field, code and limit that it names is compared."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cmqd.core.limits import ATTRIBUTE_RANGES, Limits
+from cmqd_protocol import limits, messages
+from cmqd_protocol.errors import RETRYABLE, ErrorCode
+from cmqd_protocol.messages import REQUEST_TYPES
+from cmqd_protocol.opcodes import THEMES, Opcode
+from cmqd_segment.records import QueueAttributes
+from support.vectors import load
+
+SPEC = (Path(__file__).parents[2] / "protocol" / "SPEC.md").read_text(encoding="utf-8")
+
+_ERROR_ROW = re.compile(r"^\| (\d{3}) \| `(\w+)` \| ([\w. ]+) \| (yes|no) \|", re.MULTILINE)
+_THEME_ROW = re.compile(r"^\| (\d+)(?:-(\d+))? \| (.+) \|$", re.MULTILINE)
+_ATTRIBUTE_ROW = re.compile(r"^\| `(\w+)` \| ([\d,]+)-([\d,]+)(?: messages)? \| ([\d,]+) \|$", re.MULTILINE)
+
+
+def section(opcode: Opcode) -> str:
+    """The part of the document about an operation: from its heading or bold name to the next one."""
+    name = f"`{opcode.name.lower()}` ({int(opcode)})"
+    found = re.split(rf"^(?:#### {re.escape(name)}|\*\*{re.escape(name)}\*\*)", SPEC, flags=re.MULTILINE)
+    assert len(found) == 2, f"{name} should head one part of SPEC.md"
+    return re.split(r"^(?:#{2,4} |\*\*`\w+` \(\d+\)\*\*)", found[1], maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def struct_of(opcode: Opcode) -> Any:
+    return getattr(messages, "".join(part.title() for part in opcode.name.split("_")))
+
+
+def number(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+@pytest.mark.parametrize("opcode", Opcode)
+def test_every_operation_is_described_with_every_field(opcode: Opcode) -> None:
+    described = section(opcode)
+
+    fields = [name for name in struct_of(opcode).__struct_fields__ if name != "request_id"]
+    for name in fields:
+        assert re.search(rf"\b{name}\b", described), f"{opcode.name.lower()} does not tell of {name}"
+
+
+@pytest.mark.parametrize("opcode", [Opcode(number) for number in REQUEST_TYPES])
+def test_every_request_names_its_reply(opcode: Opcode) -> None:
+    [reply] = set(re.findall(r"Reply `(\w+)`", section(opcode)))
+
+    assert int(Opcode[reply.upper()]) >= 192
+
+
+@pytest.mark.parametrize("struct", [messages.ReceivedMessage, messages.PeekedMessage, messages.KeyInfo])
+def test_every_field_inside_a_reply_is_described(struct: Any) -> None:
+    for index, name in enumerate(struct.__struct_fields__):
+        assert re.search(rf"\b{index} `{name}`|^\| {index} \| {name} \|", SPEC, flags=re.MULTILINE), name
+
+
+def test_every_error_code_is_in_the_table_with_its_name_and_whether_to_retry() -> None:
+    rows = {int(code): (name, retry == "yes") for code, name, _, retry in _ERROR_ROW.findall(SPEC)}
+
+    assert rows == {int(code): (code.wire_name, code in RETRYABLE) for code in ErrorCode}
+
+
+def test_codes_below_200_close_the_connection_and_no_others_always() -> None:
+    ends = {int(code): end for code, _, end, _ in _ERROR_ROW.findall(SPEC)}
+
+    assert {code for code, end in ends.items() if end == "conn."} == {code for code in ends if code < 200}
+    assert set(ends.values()) == {"conn.", "request", "both", "in a reply"}
+
+
+def test_every_code_that_a_request_lists_exists() -> None:
+    known = {code.wire_name for code in ErrorCode}
+
+    for opcode in REQUEST_TYPES:
+        errors = section(Opcode(opcode)).partition("Errors: ")[2]
+        assert set(re.findall(r"`(\w+)`", errors)) <= known
+
+
+def test_the_number_space_is_that_of_the_code() -> None:
+    part = SPEC.partition("| operations | theme |")[2].partition("\n\n")[0]
+    rows = {(int(first), int(last or first)): text for first, last, text in _THEME_ROW.findall(part)}
+
+    # The document leaves out number 0, which is no operation.
+    assert list(rows) == [(max(theme.start, 1), theme.stop - 1) for theme in THEMES.values()]
+    for name in ("topics", "transactions", "consumer streams", "rewind"):
+        assert any(name in text for text in rows.values())
+
+
+def test_the_attributes_have_the_ranges_and_defaults_of_the_server() -> None:
+    rows = {
+        name: (number(low), number(high), number(default)) for name, low, high, default in _ATTRIBUTE_ROW.findall(SPEC)
+    }
+    defaults = QueueAttributes()
+
+    assert rows == {name: (*ends, getattr(defaults, name)) for name, ends in ATTRIBUTE_RANGES.items()}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        limits.HANDSHAKE_FRAME_BYTES,
+        limits.MIN_MAX_FRAME_BYTES,
+        limits.MAX_MAX_FRAME_BYTES,
+        limits.MAX_REQUEST_ID,
+        limits.MAX_OUTSTANDING,
+        limits.MIN_HEARTBEAT_MS,
+        limits.MAX_HEARTBEAT_MS,
+        Limits().max_batch_bytes,
+        Limits().max_headers_bytes,
+        Limits().max_delay_ms,
+        Limits().max_wait_ms,
+        Limits().min_visibility_timeout_ms,
+        Limits().max_visibility_timeout_ms,
+        Limits().max_in_flight,
+        Limits().max_list,
+        Limits().session_answers,
+        Limits().max_sessions,
+    ],
+)
+def test_a_limit_is_written_as_it_is(value: int) -> None:
+    assert re.search(rf"(?<![\d,]){value:,}(?![\d,])", SPEC)
+
+
+def test_small_limits_are_written_as_they_are() -> None:
+    assert limits.AUTHENTICATION_TIMEOUT_MS == 5_000
+    assert "within **5 s**" in SPEC
+    assert (limits.MAX_BATCH, Limits().max_batch) == (256, 256)
+    assert SPEC.count("**1-256**") >= 5
+    assert (limits.MAX_HEADERS, Limits().max_headers) == (32, 32)
+    assert "at most **32** headers" in SPEC
+    assert f"at most {limits.MAX_ATTRIBUTES} entries" in SPEC
+    assert limits.MAX_NAME_BYTES == limits.MAX_SECRET_ID_BYTES == 128
+    assert Limits().session_life_ms == 10 * 60_000
+    assert "**10 minutes**" in SPEC
+
+
+def test_the_worked_example_is_the_golden_vector() -> None:
+    [plain] = [vector for vector in load("handshake") if vector["name"] == "plain"]
+    example = SPEC.partition("### 4.4")[2].partition("```")[2].partition("```")[0]
+
+    said, transcript = example.split("transcript:")
+    nonces = (("000102..1f", plain["server_nonce"]), ("202122..3f", plain["client_nonce"]))
+    for short, whole in nonces:
+        said, transcript = said.replace(short, whole), transcript.replace(short, whole)
+    hexadecimal = r"(?<![\w\"])(?:[0-9a-f]{2})+(?![\w\"])"
+    # Left of two spaces is what is sent, right of them what it means.
+    sent = "".join(
+        "".join(re.findall(hexadecimal, re.split(r"\s{3,}\S*[A-Z\"a-z0-9]", line[3:].strip() + "   x")[0]))
+        for line in said.splitlines()
+    )
+
+    assert sent == "".join(step["bytes"] for step in plain["steps"])
+    assert "".join(transcript.split()) == plain["transcript"]
