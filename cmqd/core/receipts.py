@@ -6,7 +6,7 @@ it is not what keeps a handle valid (that is the queue's table of leases).
      lease   | block (56 bits)                    | place (8 bits)             |
      handle  | permuted block (56 bits)           | place ^ top of that        |
 
-Leases of one receive share a block as a rule, so one permutation serves a whole batch: what matters on the hot path.
+Leases of one receive share a block as a rule, so one permutation serves a whole batch and more.
 The block goes through two rounds of an affine map modulo 2**56 with an odd factor and a right xor-shift, both of which
 are bijections (the mixing steps of the SplitMix and Murmur finalizers): https://xoshiro.di.unimi.it/splitmix64.c
 """
@@ -17,7 +17,6 @@ from typing import TypeAlias
 _BLOCK_BITS = 56
 _MASK = (1 << _BLOCK_BITS) - 1
 _SHIFT = 28
-_PLACES = 256
 _TOP = 48
 """Shift that leaves the uppermost 8 bits of a block."""
 
@@ -26,9 +25,9 @@ HandleKey: TypeAlias = tuple[int, int, int, int]
 
 
 class ReceiptHandles:
-    """The permutation of one broker."""
+    """The permutation of one broker; it remembers the last block each way, since leases of one time share theirs."""
 
-    __slots__ = ("_a", "_a_inverse", "_b", "_c", "_c_inverse", "_d")
+    __slots__ = ("_a", "_a_inverse", "_b", "_c", "_c_inverse", "_d", "_from", "_to")
 
     def __init__(self, key: HandleKey) -> None:
         self._a = (key[0] | 1) & _MASK
@@ -37,42 +36,45 @@ class ReceiptHandles:
         self._d = key[3] & _MASK
         self._a_inverse = pow(self._a, -1, 1 << _BLOCK_BITS)
         self._c_inverse = pow(self._c, -1, 1 << _BLOCK_BITS)
+        self._to = self._permute(0)
+        """(block, its permuted block moved into place, what its places are mixed with)"""
+        self._from = self._restore(0)
+        """(permuted block, its block moved into place, what its places are mixed with)"""
 
-    def _permuted(self, block: int) -> int:
+    def _permute(self, block: int) -> tuple[int, int, int]:
         x = (block * self._a + self._b) & _MASK
         x = ((x ^ (x >> _SHIFT)) * self._c + self._d) & _MASK
-        return x ^ (x >> _SHIFT)
+        x ^= x >> _SHIFT
+        self._to = (block, x << 8, x >> _TOP)
+        return self._to
 
-    def _block(self, permuted: int) -> int:
+    def _restore(self, permuted: int) -> tuple[int, int, int]:
         x = ((permuted ^ (permuted >> _SHIFT)) - self._d) * self._c_inverse & _MASK
-        return ((x ^ (x >> _SHIFT)) - self._b) * self._a_inverse & _MASK
+        x = ((x ^ (x >> _SHIFT)) - self._b) * self._a_inverse & _MASK
+        self._from = (permuted, x << 8, permuted >> _TOP)
+        return self._from
 
     def handles(self, first_lease: int, count: int) -> list[int]:
         """The handles of ``count`` leases from ``first_lease`` on."""
+        known, base, mix = self._to
         made: list[int] = []
-        lease, stop = first_lease, first_lease + count
-        while lease < stop:
-            block, place = divmod(lease, _PLACES)
-            permuted = self._permuted(block)
-            base, mix = permuted << 8, permuted >> _TOP
-            last = min(_PLACES, place + stop - lease)
-            made += [base | (one ^ mix) for one in range(place, last)]
-            lease += last - place
+        for lease in range(first_lease, first_lease + count):
+            if lease >> 8 != known:
+                known, base, mix = self._permute(lease >> 8)
+            made.append(base | ((lease & 255) ^ mix))
         return made
 
     def leases(self, handles: Iterable[int]) -> list[int]:
         """The leases that handles stand for; any 64-bit integer stands for some number, others for none (-1)."""
+        known, base, mix = self._from
         found: list[int] = []
-        known: int | None = None
-        base = mix = 0
         for handle in handles:
             permuted = handle >> 8
             if permuted != known:
                 if not 0 <= permuted <= _MASK:
                     found.append(-1)
                     continue
-                known = permuted
-                base, mix = self._block(permuted) * _PLACES, permuted >> _TOP
+                known, base, mix = self._restore(permuted)
             found.append(base | ((handle & 255) ^ mix))
         return found
 

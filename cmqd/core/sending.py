@@ -105,11 +105,13 @@ class Sending(Receiving):
             count = len(bodies)
             size = sum(record.sizes) + count * OVERHEAD_BYTES
             if goes_out or budget.has_room(queue.queue_id, size):
-                first, first_id, at_ms = record.first_position, record.first_message_id, record.enqueue_ms
-                batch = [
-                    StoredMessage(first + offset, first_id + offset, at_ms, body) for offset, body in enumerate(bodies)
-                ]
-                budget.keep_batch(queue.queue_id, window, batch, size)
+                position, message_id, at_ms = record.first_position, record.first_message_id, record.enqueue_ms
+                messages = window.messages
+                for body in bodies:
+                    messages[position] = StoredMessage(position, message_id, at_ms, body)
+                    position += 1
+                    message_id += 1
+                budget.kept(queue.queue_id, window, size)
                 return
         position, message_id, enqueue_ms = record.first_position, record.first_message_id, record.enqueue_ms
         for offset, body in enumerate(bodies):

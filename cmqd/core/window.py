@@ -62,9 +62,8 @@ class WindowBudget:
             self._order[queue_id] = window
         self.used += size
 
-    def keep_batch(self, queue_id: int, window: Window, messages: list[StoredMessage], size: int) -> None:
-        """Put in a batch of adjoining positions that costs ``size`` in all: the hot path's ``keep``."""
-        window.messages.update(zip(range(messages[0].position, messages[-1].position + 1), messages, strict=True))
+    def kept(self, queue_id: int, window: Window, size: int) -> None:
+        """Messages that cost ``size`` in all were put in: the hot path's ``keep``."""
         window.size += size
         self.used += size
         if queue_id not in self._order:
