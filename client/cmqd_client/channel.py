@@ -57,7 +57,7 @@ class Channel:
         self._closing = False
         self.next_request_id: Callable[[], int] = request_ids().__next__
         """A number for the next request."""
-        self.numbering = SendNumbering(lambda: secrets.randbits(64))
+        self.numbering: SendNumbering = SendNumbering(lambda: secrets.randbits(64))
         """Numbers for sends."""
         opener = partial(open_connection, next_request_id=self.next_request_id)
         self._links = [Link(opener, policy) for _ in range(links)]

@@ -42,9 +42,8 @@ def connect(
 
     Args:
         url: ``cmq://ID:KEY@host[:5680][?region=..&tls=1]``.
-        tls: True = TLS, verified against the system's authorities; an ``ssl.SSLContext`` = TLS as it says; False =
-        none;
-            None = what the URL says.
+        tls: True = TLS, verified against the system's authorities, or those of the file that the environment variable
+            SSL_CERT_FILE names; an ``ssl.SSLContext`` = TLS as it says; False = none; None = what the URL says.
         region: refuse a server of another region; None = what the URL says, else take any.
         connections: how many to use in turn. One carries any number of requests at once, and a waiting receive does not
             block it; more help only where a single one's bandwidth does not suffice.
@@ -97,7 +96,7 @@ class Client:
         connections: int,
         request_timeout: float,
     ) -> None:
-        self.address = address
+        self.address: Address = address
         """Where to, and as whom."""
         self._make_channel = partial(Channel, open_connection, policy, connections, request_timeout)
         self._channel: Channel | None = None

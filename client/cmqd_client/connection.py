@@ -137,7 +137,7 @@ class Connection(asyncio.Protocol):
         self._wire = wire
         self._loop = loop
         self._on_ended = on_ended
-        self.next_request_id = next_request_id
+        self.next_request_id: Callable[[], int] = next_request_id
         """A number for the next request. Every request needs one of its own."""
         self._transport: asyncio.Transport | None = None
         self._pending: dict[int, _Pending] = {}
@@ -153,15 +153,15 @@ class Connection(asyncio.Protocol):
         self._writable: asyncio.Future[None] | None = None
         """Set while the socket takes no more and somebody waits for it."""
         self._reads = self._writes = self._handed_back = 0
-        self.write_paused = False
+        self.write_paused: bool = False
         """The socket takes no more for now; see :meth:`wait_writable`."""
-        self.usable = False
+        self.usable: bool = False
         """Whether requests can be made: from the handshake until the connection ends or the server shuts down."""
-        self.connection_id = 0
+        self.connection_id: int = 0
         """The server's number of this connection, as its log has it."""
-        self.account = ""
-        self.region = ""
-        self.server = ""
+        self.account: str = ""
+        self.region: str = ""
+        self.server: str = ""
         """Product and version of the server."""
 
     # ------------------------------------------------------------------ opening and closing
@@ -550,7 +550,8 @@ def _tls_context(tls: bool | ssl.SSLContext) -> ssl.SSLContext | None:
 def _reason(problem: OSError) -> str:
     """Why a connection could not be made, without the address that asyncio's texts repeat."""
     if isinstance(problem, ssl.SSLError):
-        return f"TLS: {problem.reason or problem}"
+        why = getattr(problem, "verify_message", None) or problem.reason or str(problem)
+        return f"TLS: {why.replace('_', ' ').lower()}"
     if problem.errno is None or isinstance(problem, socket.gaierror):
         # Several addresses failed, or the name has none: the text says it all.
         return problem.strerror or str(problem)

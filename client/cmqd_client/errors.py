@@ -60,10 +60,10 @@ class CmqError(Exception):
         details: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(text)
-        self.text = text
-        self.retry_after = retry_after
-        self.request_id = request_id
-        self.connection_id = connection_id
+        self.text: str = text
+        self.retry_after: float | None = retry_after
+        self.request_id: int | None = request_id
+        self.connection_id: int | None = connection_id
         self.details: Mapping[str, Any] = details or {}
 
     def __str__(self) -> str:
@@ -117,12 +117,15 @@ class PartialFailure(CmqError):
 
     def __init__(self, text: str, failures: "Sequence[Failure]", *, request_id: int | None = None) -> None:
         super().__init__(text, request_id=request_id)
-        self.failures = failures
+        self.failures: Sequence[Failure] = failures
 
 
 class ServerError(CmqError):
     """The server answered with an error. The class is chosen by its code."""
 
+    code: int | None = None
+    name: str = "server_error"
+    retryable: bool = False
     by_code: ClassVar[dict[int, type["ServerError"]]] = {}
     """Every class that stands for a code."""
 

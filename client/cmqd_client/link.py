@@ -62,7 +62,7 @@ class Link:
         self._last_error: CmqError | None = None
         self.connection: Connection | None = None
         """The connection to use; None = there is none now, see :meth:`wait_connected`."""
-        self.opened = 0
+        self.opened: int = 0
         """Connections opened so far."""
 
     def start(self) -> None:

@@ -35,7 +35,7 @@ class Message:
     def __init__(self, queue: "Queue", received: ReceivedMessage, request_id: int) -> None:
         self._queue = queue
         self._received = received
-        self.request_id = request_id
+        self.request_id: int = request_id
         """Number of the receive that brought it."""
 
     @property

@@ -21,8 +21,8 @@ class Session:
     __slots__ = ("last", "number", "unanswered")
 
     def __init__(self, number: int) -> None:
-        self.number = number
-        self.last = 0
+        self.number: int = number
+        self.last: int = 0
         self.unanswered: dict[int, None] = {}
         """Sequences under way, oldest first."""
 

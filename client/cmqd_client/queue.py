@@ -51,7 +51,7 @@ class Queue:
 
     def __init__(self, channel: Channel, name: str) -> None:
         self._channel = channel
-        self.name = name
+        self.name: str = name
 
     # ------------------------------------------------------------------ send
 

@@ -12,6 +12,7 @@ handles, cancellation, counts) and no more. What goes wrong is ordered beforehan
 
 import asyncio
 import os
+import ssl
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable
@@ -130,8 +131,9 @@ class Peer(asyncio.Protocol):
 class FakeServer:
     """See the module; an async context manager that listens on a port of its own."""
 
-    def __init__(self, *, region: str = "local", heartbeat_ms: int = 30_000) -> None:
+    def __init__(self, *, region: str = "local", heartbeat_ms: int = 30_000, tls: ssl.SSLContext | None = None) -> None:
         self.region = region
+        self._tls = tls
         self.heartbeat_ms = heartbeat_ms
         self.keys: dict[str, tuple[wire.KeyInfo, str]] = {
             SECRET_ID: (wire.KeyInfo(SECRET_ID, "admin", True, _now_ms()), SECRET_KEY)
@@ -165,7 +167,7 @@ class FakeServer:
     async def start(self) -> None:
         """Listen; again on the same port after a stop."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Peer(self), "127.0.0.1", self.port)
+        self._server = await loop.create_server(lambda: Peer(self), "127.0.0.1", self.port, ssl=self._tls)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
