@@ -85,6 +85,7 @@ class MemoryLog:
         self._active_bytes = 0
         self._pages: list[tuple[int, int, Runs, int, int]] = []
         self._parts: list[AnyPart] = []
+        self._closed = False
 
     @property
     def last_lsn(self) -> int:
@@ -316,6 +317,8 @@ class MemoryLog:
         self._want_checkpoint()
 
     async def close(self) -> None:
+        if self._closed:
+            return
         self._check()
         self._held = False
         self.flush()
@@ -325,6 +328,8 @@ class MemoryLog:
         self._finish_checkpoint()
         self._seal()
         self.disk.clean = True
+        self._closed = True
+        self._failed = StorageFailed("the log is closed")
 
     def _check(self) -> None:
         if self._failed is not None:

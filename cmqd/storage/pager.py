@@ -214,6 +214,11 @@ class Pager:
             await self._close(number)
             await close()
 
+    async def close(self) -> None:
+        """Close all connections."""
+        for number in list(self._connections):
+            await self.forget(number)
+
     async def _close(self, number: int) -> None:
         connection = self._connections.pop(number, None)
         if connection is not None:

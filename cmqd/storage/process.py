@@ -6,7 +6,6 @@ for it. An error that must not be retried is told to the loop in a last frame, a
 """
 
 import asyncio
-import contextlib
 import os
 import signal
 import socket
@@ -49,7 +48,6 @@ class StorageService:
         self._lost = asyncio.Event()
         self._stream: Iterator[tuple[ipc.Head, list[bytes]]] | None = None
         self._chunks_wanted = asyncio.Semaphore(0)
-        self._writing: asyncio.Task[None] | None = None
         self._rolling: asyncio.Task[None] | None = None
         self.control: ipc.Channel
         self.pages: ipc.Channel
@@ -80,10 +78,9 @@ class StorageService:
             traceback.print_exc()
             self.control.send(ipc.Failed("StorageFailed", f"a defect in storage: {_describe(error)}"))
             status = 1
-        if status == 0 and self._writing is not None:
+        if status == 0 and hasattr(self, "writer"):
             self.writer.stop()
-            with contextlib.suppress(sqlite3.Error, OSError):
-                await self._writing
+            await self.writer.drained()
         for task in self._tasks:
             task.cancel()
         self.control.close()
@@ -93,6 +90,17 @@ class StorageService:
         except TimeoutError:
             self.control.abort()
         return status
+
+    async def release(self) -> None:
+        """Close every file and thread: for a service that is not alone in its process. The process itself just exits,
+        since closing a segment would copy its WAL first.
+        """
+        if not hasattr(self, "catalog"):
+            return
+        await self.pager.close()
+        for entry in self.catalog.open.values():
+            await entry.segment.connection.close()
+        self.folder.unlock()
 
     def end(self, error: BaseException | None = None) -> None:
         if not self._ended.done():
@@ -231,7 +239,7 @@ class StorageService:
         for number in (*recovered.empty, *(entry.number for entry in recovered.dropping)):
             _unlink_segment(catalog.segment_path(number))
         self.disk.take_ballast()
-        self._writing = self._start(self.writer.run())
+        self.writer.failed.add_done_callback(lambda failed: self.end(failed.exception()))
         self._start(self.pager.run())
         self._start(self.checkpoints.run())
 
@@ -362,11 +370,9 @@ class StorageService:
         self.space.look()
 
     async def _seal_now(self, request_id: int) -> None:
-        await self.writer.drained()
         await self._rolled()
-        if self.writer.active.rows:
-            self.writer.roll()
-            await self._rolled()
+        await self.writer.roll()
+        await self._rolled()
         await self.sealer.drained()
         self.control.send(ipc.Answered(request_id, []))
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from cmqd.storage import errors, ipc
 from cmqd.storage.errors import StorageError, StorageFailed
@@ -42,6 +42,18 @@ EXIT_SECONDS = 30.0
 """How long the storage process may take to end after it said goodbye or its socket closed."""
 
 
+class ChildProcess(Protocol):
+    """What the log needs of the storage process; ``subprocess.Popen`` has it."""
+
+    pid: int
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def kill(self) -> None: ...
+
+
 class Batch(NamedTuple):
     """A commit under way."""
 
@@ -53,7 +65,10 @@ class Batch(NamedTuple):
 class StorageProcessLog:
     """See the module and ``cmqd.storage.log.Log``."""
 
-    def __init__(self, settings: StorageSettings) -> None:
+    def __init__(
+        self, settings: StorageSettings, start: "Callable[[socket.socket, socket.socket], ChildProcess] | None" = None
+    ) -> None:
+        """``start`` stands in for ``start_process`` in tests: it gets the other ends of the two sockets."""
         self.on_durable: Callable[[int], None] = ignore
         self.on_page: OnPage = ignore
         self.on_fatal: Callable[[StorageFailed], None] = ignore
@@ -72,7 +87,9 @@ class StorageProcessLog:
         self._segments: dict[int, SealedSegment] = {}
         self._failed: StorageFailed | None = None
         self._closing = False
-        self._process: subprocess.Popen[bytes] | None = None
+        self._ended = False
+        self._start = start or start_process
+        self._process: ChildProcess | None = None
         self._control: ipc.Channel | None = None
         self._pages: ipc.Channel | None = None
         self._opened: asyncio.Future[ipc.Opened] | None = None
@@ -114,7 +131,7 @@ class StorageProcessLog:
         control, control_child = socket.socketpair()
         pages, pages_child = socket.socketpair()
         with control_child, pages_child:
-            self._process = start_process(control_child, pages_child)
+            self._process = self._start(control_child, pages_child)
         self._control = await ipc.attach(control, self._on_control, self._on_lost)
         self._pages = await ipc.attach(pages, self._on_pages, self._on_lost)
         self._opened = asyncio.get_running_loop().create_future()
@@ -327,6 +344,8 @@ class StorageProcessLog:
     # Ending
 
     async def close(self) -> None:
+        if self._ended:
+            return
         # Before recovery is over nothing can have been appended, and nothing is under way that would need an end.
         if self._failed is None and self._control is not None and self._recovered:
             await self._drained()
@@ -341,6 +360,7 @@ class StorageProcessLog:
             await self._end_process()
         if self._failed is not None:
             raise self._failed
+        self._failed = StorageFailed("the log is closed")
 
     async def kill(self) -> None:
         """Drop everything as a crash of this process would: for tests and for a broker that must end at once."""
@@ -373,7 +393,7 @@ class StorageProcessLog:
         for channel in (self._control, self._pages):
             if channel is not None:
                 channel.close()
-        self._closing = True
+        self._closing = self._ended = True
         process = self._process
         if process is None:
             return
@@ -418,7 +438,7 @@ def _error(kind: str, text: str) -> StorageError:
     return error(text)
 
 
-def _exit_text(process: "subprocess.Popen[bytes] | None") -> str:
+def _exit_text(process: ChildProcess | None) -> str:
     """How it ended, if that is known yet."""
     code = None if process is None else process.poll()
     if code is None:

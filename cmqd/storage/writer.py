@@ -6,7 +6,6 @@ second fsync would lie.
 """
 
 import asyncio
-import contextlib
 import sqlite3
 from collections import deque
 from collections.abc import Callable
@@ -42,80 +41,92 @@ class Writer:
         self._segment_age_ms = segment_age_ms
         self._on_durable = on_durable
         self._on_retired = on_retired
+        self._loop = asyncio.get_running_loop()
         self._batches: deque[list[LogRow]] = deque()
-        self._wake: asyncio.Future[None] | None = None
+        """The first one is under way, or waits for room on the disk."""
+        self._committing = False
+        self._roll_wanted: asyncio.Future[None] | None = None
+        self._pause = RETRY_SECONDS[0]
+        self._retry: asyncio.TimerHandle | None = None
+        """Set while the disk is full."""
         self._idle: asyncio.Future[None] | None = None
-        self._stopping = asyncio.Event()
+        self._stopping = False
         self._since_look = 0
+        self.failed: asyncio.Future[None] = self._loop.create_future()
+        """Gets the error after which nothing may be committed any more."""
 
     def submit(self, rows: list[LogRow]) -> None:
+        """Commit rows after those that were submitted before; ``on_durable`` tells when."""
         self._batches.append(rows)
-        if self._wake is not None:
-            self._wake.set_result(None)
-            self._wake = None
+        if len(self._batches) == 1:
+            self._commit()
 
-    async def run(self) -> None:
-        """Commit what is submitted until ``stop``. Raises sqlite3.Error, OSError: nothing may be committed after."""
-        loop = asyncio.get_running_loop()
-        batches = self._batches
-        while not self._stopping.is_set():
-            if not batches:
-                if self._idle is not None:
-                    self._idle.set_result(None)
-                    self._idle = None
-                self._wake = loop.create_future()
-                await self._wake
-                continue
-            rows = batches[0]
-            if not await self._commit(rows):
-                break
-            batches.popleft()
-            self.durable_lsn = rows[-1].lsn
-            self._on_durable(self.durable_lsn)
-            self._after(rows)
-        if self._idle is not None:
+    def stop(self) -> None:
+        """Finish the commit under way and take no other; ``drained`` waits for that. A full disk is not waited for."""
+        self._stopping = True
+        if not self._committing:
+            if self._retry is not None:
+                self._retry.cancel()
+            self._rest()
+
+    async def drained(self) -> None:
+        """Wait until everything that was submitted is durable, or given up because the writer stops."""
+        if self._batches:
+            self._idle = self._idle or self._loop.create_future()
+            await asyncio.shield(self._idle)
+
+    def _commit(self) -> None:
+        self._committing = True
+        done: asyncio.Future[int] = self._loop.create_future()
+        done.add_done_callback(self._on_done)
+        self.active.commit(self._batches[0], done)
+
+    def _on_done(self, done: "asyncio.Future[int]") -> None:
+        self._committing = False
+        error = done.exception()
+        if error is not None:
+            self._on_error(error)
+            return
+        rows = self._batches.popleft()
+        self.active.committed(rows, done.result())
+        self.durable_lsn = rows[-1].lsn
+        self._on_durable(self.durable_lsn)
+        if self._retry is not None:
+            self._retry = None
+            self._pause = RETRY_SECONDS[0]
+            self._space.found_room()
+        self._after(rows)
+        if self._batches and not self._stopping:
+            self._commit()
+        else:
+            self._rest()
+
+    def _on_error(self, error: BaseException) -> None:
+        """Keep the batch if the disk is full; anything else is final."""
+        if not (isinstance(error, sqlite3.Error) and is_disk_full(error)):
+            self._batches.clear()
+            self.failed.set_exception(error)
+            self._rest()
+            return
+        self._space.found_full()
+        if self._stopping:
+            self._rest()
+            return
+        self._retry = self._loop.call_later(self._pause, self._commit)
+        self._pause = min(2 * self._pause, RETRY_SECONDS[1])
+
+    def _rest(self) -> None:
+        """Nothing is under way."""
+        if self._stopping:
+            self._batches.clear()
+        if self._idle is not None and not self._batches:
             self._idle.set_result(None)
             self._idle = None
 
-    def stop(self) -> None:
-        """Finish the commit under way and take no other: ``run`` returns then. A full disk is not waited for."""
-        self._stopping.set()
-        if self._wake is not None:
-            self._wake.set_result(None)
-            self._wake = None
-
-    async def drained(self) -> None:
-        """Wait until everything that was submitted is durable (or the writer stopped)."""
-        if self._batches:
-            self._idle = self._idle or asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._idle)
-
-    async def _commit(self, rows: list[LogRow]) -> bool:
-        """False if it was given up because the writer stops."""
-        pause, longest = RETRY_SECONDS
-        failed = False
-        while True:
-            try:
-                await self.active.commit(rows)
-            except sqlite3.Error as error:
-                if not is_disk_full(error):
-                    raise
-            else:
-                if failed:
-                    self._space.found_room()
-                return True
-            failed = True
-            self._space.found_full()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), pause)
-            if self._stopping.is_set():
-                return False
-            pause = min(2 * pause, longest)
-
     def _after(self, rows: list[LogRow]) -> None:
         active = self.active
-        if active.wal_bytes >= self._segment_bytes or self._aged(active):
-            self.roll()
+        if self._roll_wanted is not None or active.wal_bytes >= self._segment_bytes or self._aged(active):
+            self._roll()
         for row in rows:
             self._since_look += len(row.data) + len(row.meta)
         if self._since_look >= LOOK_BYTES:
@@ -127,21 +138,31 @@ class Writer:
 
     def tick(self) -> None:
         """Retire an old segment although no commit comes along."""
-        if self.active.rows and not self._batches and self._aged(self.active):
-            self.roll()
+        if self.active.rows and not self._committing and self._aged(self.active):
+            self._roll()
 
-    def roll(self) -> bool:
+    async def roll(self) -> None:
+        """Retire the active segment, if it has rows, after the commit under way. A successor must stand ready."""
+        if self._committing:
+            self._roll_wanted = self._roll_wanted or self._loop.create_future()
+            await asyncio.shield(self._roll_wanted)
+        elif self.active.rows:
+            self._roll()
+
+    def _roll(self) -> None:
         """Switch to the prepared segment, if there is one; else the active one goes on and grows. The manifest learns
         of it later: recovery takes a prepared segment with rows for what it is.
         """
         prepared = self.prepared
         if prepared is None:
-            return False
+            return
         retired = self.active
         self.active = prepared
         self.prepared = None
+        if self._roll_wanted is not None:
+            self._roll_wanted.set_result(None)
+            self._roll_wanted = None
         self._on_retired(retired)
-        return True
 
 
 def is_disk_full(error: sqlite3.Error) -> bool:

@@ -1,0 +1,427 @@
+"""What every log keeps to, the one in memory and the one on disk alike."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from cmqd.storage.errors import StorageFailed
+from cmqd.storage.rowbuilder import ROW_BYTES
+from cmqd_segment.checkpoint import CheckpointEnd, CheckpointHeader
+from cmqd_segment.records import MessagesSent, NumbersReserved, StoredMessage, pack_runs
+from support.log_rig import NOW_MS, LogRig, MemoryPlace, Place, ProcessPlace, body, checkpoint_parts, deleted, sent
+
+OpenRig = Callable[[], Awaitable[LogRig]]
+
+
+@pytest.fixture(params=["memory", pytest.param("process", marks=pytest.mark.system)])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    return MemoryPlace() if request.param == "memory" else ProcessPlace(tmp_path / "data")
+
+
+@pytest.fixture
+async def open_rig(place: Place) -> AsyncIterator[OpenRig]:
+    rigs: list[LogRig] = []
+
+    async def open_one() -> LogRig:
+        rig = LogRig(place.log())
+        rigs.append(rig)
+        await rig.open()
+        return rig
+
+    yield open_one
+    for rig in rigs:
+        try:
+            await rig.log.close()
+        except StorageFailed:
+            pass  # a test crashed it, or closed it itself
+
+
+def positions(messages: list[StoredMessage]) -> list[int]:
+    return [message.position for message in messages]
+
+
+# Appending
+
+
+async def test_a_new_log_is_empty(open_rig: OpenRig) -> None:
+    rig = await open_rig()
+
+    assert rig.report is not None
+    assert rig.report.created
+    assert rig.report.clean
+    assert (rig.report.checkpoint_lsn, rig.report.last_lsn, rig.rows, rig.parts) == (0, 0, [], [])
+
+
+async def test_appends_between_two_flushes_share_a_row(open_rig: OpenRig) -> None:
+    rig = await open_rig()
+
+    assert [rig.send(1, position, 1) for position in range(3)] == [1, 1, 1]
+    await rig.commit()
+    assert rig.send(1, 3, 1) == 2
+    await rig.commit()
+
+
+async def test_nothing_is_durable_before_a_flush(open_rig: OpenRig) -> None:
+    rig = await open_rig()
+
+    rig.send(1, 0, 4)
+
+    assert rig.log.durable_lsn == 0
+    assert rig.log.pending_records == 1
+    assert rig.log.pending_bytes > 4 * 40
+    await rig.commit()
+    assert rig.durable == [1]
+    assert (rig.log.pending_records, rig.log.pending_bytes) == (0, 0)
+
+
+async def test_a_row_ends_at_about_64_kib_of_bodies(open_rig: OpenRig) -> None:
+    rig = await open_rig()
+
+    lsns = [rig.send(1, 16 * index, 16, 1024) for index in range(8)]
+
+    assert lsns == [1, 1, 1, 1, 2, 2, 2, 2]
+    await rig.commit()
+    assert rig.durable[-1] == 2
+
+
+async def test_a_row_ends_at_about_64_kib_of_records(open_rig: OpenRig) -> None:
+    rig = await open_rig()
+    header = {"key": "x" * (ROW_BYTES // 3)}
+
+    lsns = [
+        rig.log.append([MessagesSent(1, position, position, NOW_MS, [1], headers=[header])], [b"x"], NOW_MS)
+        for position in range(4)
+    ]
+
+    assert lsns == [1, 1, 2, 2]
+    await rig.commit()
+
+
+async def test_a_large_append_stands_in_a_row_alone(open_rig: OpenRig) -> None:
+    rig = await open_rig()
+
+    assert rig.send(1, 0, 1, 10) == 1
+    assert rig.send(1, 1, 2, 600_000) == 2
+    assert rig.send(1, 3, 1, 10) == 3
+    await rig.commit()
+
+    messages, missing = await rig.page(1, [0, 4], 10_000_000)
+    assert [len(message.body) for message in messages] == [10, 600_000, 600_000, 10]
+    assert missing == []
+
+
+async def test_a_closed_row_takes_nothing_more(open_rig: OpenRig) -> None:
+    rig = await open_rig()
+
+    rig.send(1, 0, 1)
+    assert rig.log.close_row() == 1
+    assert rig.log.close_row() == 1
+    assert rig.send(1, 1, 1) == 2
+    await rig.commit()
+    assert rig.log.durable_lsn == 2
+
+
+async def test_many_batches_become_durable_in_order(open_rig: OpenRig) -> None:
+    rig = await open_rig()
+
+    for index in range(300):
+        rig.send(1, 16 * index, 16, 4096)
+        rig.log.flush()
+    await rig.commit()
+
+    assert rig.durable == sorted(rig.durable)
+    messages, _ = await rig.page(1, [0, 300 * 16], 1 << 30)
+    assert positions(messages) == list(range(300 * 16))
+
+
+# Recovery
+
+
+async def test_after_a_close_everything_is_there_again(open_rig: OpenRig) -> None:
+    rig = await open_rig()
+    first, second = sent(1, 0, 3), sent(2, 0, 2)
+    rig.log.append([NumbersReserved(9, 9, 9), first[0]], first[1], NOW_MS)
+    await rig.commit()
+    rig.log.append([second[0], deleted(1, 0, 2)], second[1], NOW_MS + 5)
+    await rig.log.close()
+
+    again = await open_rig()
+
+    assert again.report is not None
+    assert again.report.clean
+    assert not again.report.created
+    assert (again.report.last_lsn, again.report.last_time_ms) == (2, NOW_MS + 5)
+    assert again.rows == [
+        (1, NOW_MS, [NumbersReserved(9, 9, 9), first[0]]),
+        (2, NOW_MS + 5, [second[0], deleted(1, 0, 2)]),
+    ]
+    assert [message.body for message in (await again.page(2, [0, 2]))[0]] == second[1]
+
+
+async def test_after_a_crash_what_was_durable_is_there_and_the_rest_is_not(open_rig: OpenRig, place: Place) -> None:
+    rig = await open_rig()
+    await rig.store(1, 0, 3)
+    await rig.store(1, 3, 3)
+    rig.send(1, 6, 3)
+    await place.crash(rig.log)
+
+    again = await open_rig()
+
+    assert again.report is not None
+    assert not again.report.clean
+    assert not again.report.numbers_jump
+    assert [lsn for lsn, _, _ in again.rows] == [1, 2]
+    assert positions((await again.page(1, [0, 6]))[0]) == list(range(6))
+    assert again.send(1, 6, 1) == 3
+
+
+async def test_recovery_begins_with_the_newest_checkpoint_and_goes_on_above_it(open_rig: OpenRig, place: Place) -> None:
+    rig = await open_rig()
+    await rig.store(1, 0, 1)
+    await rig.checkpoint()
+    await rig.store(1, 1, 1)
+    await rig.checkpoint()
+    await rig.store(1, 2, 1)
+    await place.crash(rig.log)
+
+    again = await open_rig()
+
+    assert again.report is not None
+    assert again.report.checkpoint_lsn == 2
+    assert again.parts == list(checkpoint_parts(2, 2))
+    assert [lsn for lsn, _, _ in again.rows] == [3]
+
+
+async def test_crash_after_crash_loses_nothing(open_rig: OpenRig, place: Place) -> None:
+    for life in range(4):
+        rig = await open_rig()
+        assert [lsn for lsn, _, _ in rig.rows] == list(range(1, life + 1))
+        await rig.store(1, life, 1)
+        await place.crash(rig.log)
+
+    rig = await open_rig()
+    assert positions((await rig.page(1, [0, 4]))[0]) == [0, 1, 2, 3]
+
+
+# Checkpoints
+
+
+async def test_a_checkpoint_counts_only_once_its_end_is_durable(open_rig: OpenRig, place: Place) -> None:
+    rig = await open_rig()
+    await rig.store(1, 0, 1)
+    rig.send(1, 1, 1)
+    for part in checkpoint_parts(1, 2):
+        rig.log.write_checkpoint(part)
+    await rig.page(1, [0, 1])  # whatever was sent before has arrived by now
+    assert rig.checkpoints_done == []
+
+    await rig.commit()
+
+    await rig.until(lambda: rig.checkpoints_done == [1])
+    assert rig.log.droppable_lsn == 1
+
+
+async def test_a_new_header_abandons_the_unfinished_checkpoint(open_rig: OpenRig) -> None:
+    rig = await open_rig()
+    await rig.store(1, 0, 1)
+    rig.log.write_checkpoint(CheckpointHeader(1, NOW_MS, 5, 5, 5))
+
+    await rig.checkpoint()
+    await rig.log.close()
+
+    again = await open_rig()
+    assert again.parts == list(checkpoint_parts(1, 1))
+
+
+async def test_parts_may_come_between_appends(open_rig: OpenRig) -> None:
+    rig = await open_rig()
+    rig.send(1, 0, 1)
+    rig.log.flush()
+    rig.log.write_checkpoint(CheckpointHeader(1, NOW_MS, 1, 1, 1))
+    rig.send(1, 1, 1)
+    rig.log.flush()
+    rig.log.write_checkpoint(CheckpointEnd(2, 1))
+
+    await rig.commit()
+
+    await rig.until(lambda: rig.checkpoints_done == [1])
+
+
+# Pages
+
+
+async def test_a_page_brings_back_messages_as_they_were_sent(open_rig: OpenRig) -> None:
+    rig = await open_rig()
+    record = MessagesSent(7, 0, 50, NOW_MS, [1, 2, 3], headers=[None, {"a": "ä"}, None], visible_ms=[0, 5, 6])
+    rig.log.append([record], [b"x", b"yy", b"zzz"], NOW_MS)
+    await rig.commit()
+
+    messages, missing = await rig.page(7, [1, 2])
+
+    assert messages == [
+        StoredMessage(1, 51, NOW_MS, b"yy", {"a": "ä"}, 5),
+        StoredMessage(2, 52, NOW_MS, b"zzz", None, 6),
+    ]
+    assert missing == []
+
+
+async def test_a_page_picks_scattered_positions_out_of_many_queues(open_rig: OpenRig) -> None:
+    rig = await open_rig()
+    for index in range(40):
+        for queue_id in (1, 2, 3):
+            rig.send(queue_id, 25 * index, 25)
+        await rig.commit()
+    wanted = [0, 24, 25, 26, 333, 500, 501, 502, 503, 999]
+
+    messages, missing = await rig.page(2, pack_runs(wanted))
+
+    assert positions(messages) == wanted
+    assert [message.body for message in messages] == [body(2, position) for position in wanted]
+    assert [message.message_id for message in messages] == [position + 1000 for position in wanted]
+    assert missing == []
+
+
+async def test_a_page_is_a_prefix_that_fits(open_rig: OpenRig) -> None:
+    rig = await open_rig()
+    await rig.store(1, 0, 10, 100)
+    await rig.store(1, 10, 10, 100)
+
+    assert positions((await rig.page(1, [0, 20], 1250))[0]) == list(range(12))
+    assert positions((await rig.page(1, [3, 2, 10, 2], 300))[0]) == [3, 4, 15]
+
+
+async def test_a_page_has_at_least_one_message(open_rig: OpenRig) -> None:
+    rig = await open_rig()
+    await rig.store(1, 0, 3, 5000)
+
+    assert positions((await rig.page(1, [1, 2], 10))[0]) == [1]
+
+
+async def test_a_page_tells_what_cannot_be_found(open_rig: OpenRig) -> None:
+    rig = await open_rig()
+    await rig.store(1, 0, 4)
+
+    messages, missing = await rig.page(1, [2, 5])
+    nothing, all_missing = await rig.page(99, [0, 2, 3, 1])
+
+    assert positions(messages) == [2, 3]
+    assert missing == [4, 3]
+    assert (nothing, all_missing) == ([], [0, 2, 3, 1])
+
+
+async def test_a_page_waits_until_its_lsn_is_durable(open_rig: OpenRig) -> None:
+    rig = await open_rig()
+    await rig.store(1, 0, 1)
+    lsn = rig.send(1, 1, 1)
+    waiting = rig.ask(1, [0, 2], min_lsn=lsn)
+    await rig.page(1, [0, 1])
+    assert waiting not in rig.pages
+
+    await rig.commit()
+
+    await rig.until(lambda: waiting in rig.pages)
+    assert positions(rig.pages[waiting][0]) == [0, 1]
+
+
+# Segments
+
+
+async def test_sealing_keeps_every_message_readable(open_rig: OpenRig) -> None:
+    rig = await open_rig()
+    for index in range(5):
+        await rig.store(1, 10 * index, 10)
+        await rig.store(2, 3 * index, 3)
+        await rig.log.seal_now()
+    await rig.store(1, 50, 10)
+
+    messages, missing = await rig.page(1, [5, 55])
+    assert positions(messages) == list(range(5, 60))
+    assert missing == []
+    assert [(segment.first_lsn, segment.last_lsn, segment.queues) for segment in rig.log.sealed_segments()] == [
+        (2 * index + 1, 2 * index + 2, [(1, 10 * index, 10 * index + 10), (2, 3 * index, 3 * index + 3)])
+        for index in range(5)
+    ]
+
+
+async def test_sealing_nothing_makes_no_segment(open_rig: OpenRig) -> None:
+    rig = await open_rig()
+
+    await rig.log.seal_now()
+
+    assert rig.log.sealed_segments() == []
+
+
+async def test_a_retired_segment_asks_for_a_checkpoint(open_rig: OpenRig) -> None:
+    rig = await open_rig()
+    await rig.store(1, 0, 1)
+
+    await rig.log.seal_now()
+
+    await rig.until(lambda: rig.checkpoints_wanted)
+
+
+async def test_a_segment_is_not_dropped_before_the_oldest_kept_checkpoint_covers_it(
+    open_rig: OpenRig, place: Place
+) -> None:
+    """Else its deletes would be forgotten and the messages of older segments would rise again."""
+    rig = await open_rig()
+    await rig.store(1, 0, 3)
+    await rig.log.seal_now()
+    rig.log.append([deleted(1, 0, 3)], (), NOW_MS)
+    await rig.commit()
+    await rig.log.seal_now()
+    first, second = (segment.number for segment in rig.log.sealed_segments())
+
+    assert await rig.log.drop_segments([second]) == []
+    await rig.checkpoint(1)
+    assert await rig.log.drop_segments([second]) == []
+    await rig.checkpoint()
+    assert rig.log.droppable_lsn == 1, "two checkpoints are kept and the older one does not know the deletes"
+    assert await rig.log.drop_segments([second]) == []
+    assert [segment.number for segment in rig.log.sealed_segments()] == [first, second]
+    await place.crash(rig.log)
+
+    again = await open_rig()
+    assert again.report is not None
+    assert again.report.checkpoint_lsn == 2
+
+
+async def test_a_covered_segment_is_dropped_and_stays_away(open_rig: OpenRig, place: Place) -> None:
+    rig = await open_rig()
+    await rig.store(1, 0, 3)
+    await rig.log.seal_now()
+    await rig.store(1, 3, 3)
+    await rig.log.seal_now()
+    await rig.checkpoint()
+    await rig.checkpoint()
+    first, second = (segment.number for segment in rig.log.sealed_segments())
+
+    assert await rig.log.drop_segments([first]) == [first]
+
+    assert [segment.number for segment in rig.log.sealed_segments()] == [second]
+    messages, missing = await rig.page(1, [0, 6])
+    assert positions(messages) == [3, 4, 5]
+    assert missing == [0, 3]
+    await place.crash(rig.log)
+    again = await open_rig()
+    assert [segment.number for segment in again.log.sealed_segments()] == [second]
+    assert again.send(1, 6, 1) == 3
+
+
+async def test_unknown_segments_are_not_dropped(open_rig: OpenRig) -> None:
+    rig = await open_rig()
+
+    assert await rig.log.drop_segments([1, 77]) == []
+
+
+async def test_a_failed_log_takes_nothing_more(open_rig: OpenRig, place: Place) -> None:
+    rig = await open_rig()
+    await place.crash(rig.log)
+
+    with pytest.raises(StorageFailed):
+        rig.send(1, 0, 1)
+    with pytest.raises(StorageFailed):
+        rig.log.flush()
+    with pytest.raises(StorageFailed):
+        rig.ask(1, [0, 1])

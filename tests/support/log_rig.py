@@ -1,0 +1,220 @@
+"""Logs for tests: rows to put into them, and a driver that collects what they answer.
+
+A ``LogRig`` drives any ``Log``; ``Place`` is where one is kept, so that it can be opened again after it was closed or
+had crashed. Three places: memory, a storage process, and the storage service on the loop of the test itself, whose
+disk can be replaced.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from cmqd.storage.datadir import Disk
+from cmqd.storage.errors import StorageFailed
+from cmqd.storage.log import Log, RecoveredRow, RecoveryReport, StorageState
+from cmqd.storage.memory import MemoryDisk, MemoryLog
+from cmqd.storage.process import StorageService
+from cmqd.storage.processlog import StorageProcessLog
+from cmqd.storage.settings import StorageSettings
+from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
+from cmqd_segment.records import AnyRecord, MessagesDeleted, MessagesSent, Runs, StoredMessage
+
+T = TypeVar("T")
+
+NOW_MS = 1_700_000_000_000
+PATIENCE_SECONDS = 20.0
+
+
+def body(queue_id: int, position: int, size: int = 40) -> bytes:
+    """The body that ``sent`` gives to a message: another one for each position."""
+    text = f"{queue_id}/{position}/".encode()
+    return (text * (size // len(text) + 1))[:size]
+
+
+def sent(queue_id: int, first: int, count: int, size: int = 40) -> tuple[MessagesSent, list[bytes]]:
+    """A send of ``count`` messages; message ids are positions plus a thousand."""
+    bodies = [body(queue_id, position, size) for position in range(first, first + count)]
+    return MessagesSent(queue_id, first, first + 1000, NOW_MS, [len(each) for each in bodies]), bodies
+
+
+def deleted(queue_id: int, first: int, count: int) -> MessagesDeleted:
+    return MessagesDeleted(queue_id, [first, count], [first, count], NOW_MS)
+
+
+class LogRig:
+    """A log and what it said."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.report: RecoveryReport | None = None
+        self.parts: list[AnyPart] = []
+        self.rows: list[RecoveredRow] = []
+        self.durable: list[int] = []
+        self.pages: dict[int, tuple[list[StoredMessage], Runs]] = {}
+        self.states: list[StorageState] = []
+        self.fatal: list[StorageFailed] = []
+        self.checkpoints_wanted = 0
+        self.checkpoints_done: list[int] = []
+        self._reads = 0
+        self._changed = asyncio.Event()
+        log.on_durable = self._note(self.durable.append)
+        log.on_page = self._on_page
+        log.on_fatal = self._note(self.fatal.append)
+        log.on_state = self._note(self.states.append)
+        log.on_checkpoint_done = self._note(self.checkpoints_done.append)
+        log.on_checkpoint_wanted = self._on_wanted
+
+    def _note(self, keep: Callable[[T], None]) -> Callable[[T], None]:
+        def noted(value: T) -> None:
+            keep(value)
+            self._changed.set()
+
+        return noted
+
+    def _on_page(self, read_id: int, messages: list[StoredMessage], missing: Runs) -> None:
+        assert read_id not in self.pages, "a page was answered twice"
+        self.pages[read_id] = (messages, missing)
+        self._changed.set()
+
+    def _on_wanted(self) -> None:
+        self.checkpoints_wanted += 1
+        self._changed.set()
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Wait for callbacks until the condition holds."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not condition():
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def open(self) -> RecoveryReport:
+        self.report = await self.log.open()
+        async for batch in self.log.recover():
+            for item in batch:
+                if isinstance(item, tuple):
+                    self.rows.append(item)
+                else:
+                    self.parts.append(item)
+        return self.report
+
+    @property
+    def recovered(self) -> list[AnyRecord]:
+        return [record for _, _, records in self.rows for record in records]
+
+    def send(self, queue_id: int, first: int, count: int, size: int = 40) -> int:
+        record, bodies = sent(queue_id, first, count, size)
+        return self.log.append([record], bodies, NOW_MS)
+
+    async def commit(self) -> None:
+        """Make all that was appended durable."""
+        self.log.flush()
+        await self.until(lambda: self.log.durable_lsn >= self.log.last_lsn)
+
+    async def store(self, queue_id: int, first: int, count: int, size: int = 40) -> int:
+        """Send and commit, a row of its own."""
+        lsn = self.send(queue_id, first, count, size)
+        await self.commit()
+        return lsn
+
+    def ask(self, queue_id: int, positions: Runs, max_bytes: int = 1 << 20, min_lsn: int = 0) -> int:
+        self._reads += 1
+        self.log.read_page(self._reads, queue_id, positions, max_bytes, min_lsn)
+        return self._reads
+
+    async def page(
+        self, queue_id: int, positions: Runs, max_bytes: int = 1 << 20, min_lsn: int = 0
+    ) -> tuple[list[StoredMessage], Runs]:
+        read_id = self.ask(queue_id, positions, max_bytes, min_lsn)
+        await self.until(lambda: read_id in self.pages)
+        return self.pages[read_id]
+
+    async def checkpoint(self, lsn: int | None = None) -> int:
+        """Write an empty checkpoint that covers all rows (or up to ``lsn``) and wait until it is kept."""
+        header_lsn = self.log.last_lsn if lsn is None else lsn
+        parts = checkpoint_parts(header_lsn, self.log.last_lsn)
+        for part in parts:
+            self.log.write_checkpoint(part)
+        done = len(self.checkpoints_done)
+        await self.until(lambda: len(self.checkpoints_done) > done)
+        return header_lsn
+
+
+def checkpoint_parts(header_lsn: int, end_lsn: int) -> Sequence[AnyPart]:
+    header = CheckpointHeader(header_lsn, NOW_MS, 1, 1, 1)
+    return header, CheckpointEnd(end_lsn, 1)
+
+
+class Place(Protocol):
+    """Where a log is kept."""
+
+    def log(self) -> Log: ...
+
+    async def crash(self, log: Log) -> None:
+        """End everything that belongs to the log, as kill -9 would."""
+        ...
+
+
+class MemoryPlace:
+    def __init__(self, segment_bytes: int = 1 << 30) -> None:
+        self.disk = MemoryDisk()
+        self._segment_bytes = segment_bytes
+
+    def log(self) -> Log:
+        return MemoryLog(self.disk, segment_bytes=self._segment_bytes)
+
+    async def crash(self, log: Log) -> None:
+        assert isinstance(log, MemoryLog)
+        log.fail(StorageFailed("crashed"))
+        await asyncio.sleep(0)
+
+
+def settings_for(folder: Path, **changes: object) -> StorageSettings:
+    """Storage settings for tests: small reserves, since a test's disk may be small."""
+    return StorageSettings(**{"folder": str(folder), "reserve_bytes": 1 << 20, "ballast_bytes": 1 << 16, **changes})  # pyright: ignore[reportArgumentType]
+
+
+class ProcessPlace:
+    def __init__(self, folder: Path, **changes: object) -> None:
+        self.folder = folder
+        self.settings = settings_for(folder, **changes)
+
+    def log(self) -> Log:
+        return StorageProcessLog(self.settings)
+
+    async def crash(self, log: Log) -> None:
+        assert isinstance(log, StorageProcessLog)
+        assert log.process_id is not None
+        os.kill(log.process_id, 9)
+        await log.kill()
+
+
+class InProcess:
+    """Stands in for the storage process: the service on this very loop."""
+
+    def __init__(self, disk: Callable[[Path, int], Disk] = Disk) -> None:
+        self.pid = os.getpid()
+        self.service = StorageService(self.pid, disk)
+        self.task: asyncio.Task[int] | None = None
+
+    def start(self, control: socket.socket, pages: socket.socket) -> "InProcess":
+        # The log closes its copies of these ends, as after an exec.
+        self.task = asyncio.create_task(self._run(control.dup(), pages.dup()))
+        return self
+
+    async def _run(self, control: socket.socket, pages: socket.socket) -> int:
+        try:
+            return await self.service.run(control, pages)
+        finally:
+            await self.service.release()
+
+    def poll(self) -> int | None:
+        return self.task.result() if self.task is not None and self.task.done() else None
+
+    def wait(self, timeout: float | None = None) -> int:
+        return 0
+
+    def kill(self) -> None:
+        raise AssertionError("it shares our process")
