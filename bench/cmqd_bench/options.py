@@ -90,13 +90,14 @@ SCENARIOS: Mapping[str, tuple[str, Sequence[str]]] = {
 """Each scenario: what it is, and the options it knows beside the common ones."""
 
 DEFAULTS: Mapping[str, Mapping[str, object]] = {
-    "cycle": {},
+    # Enough connections that a commit holds the requests of many; more bring little.
+    "cycle": {"connections": 32},
     "send": {"connections": 64},
     "latency": {"batch": 1},
-    "drain": {},
+    "drain": {"connections": 32},
     "idle": {"connections": 10_000, "rate": 500.0, "batch": 1, "warm_up": 2.0},
     "delayed": {"batch": 64},
-    "backlog": {"messages": 10_000_000},
+    "backlog": {"messages": 10_000_000, "connections": 32},
 }
 
 

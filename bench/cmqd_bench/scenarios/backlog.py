@@ -16,7 +16,10 @@ CYCLED_BEFORE = 200_000
 """Messages that a broker has cycled before its memory is taken as the base: interpreter, buffers, windows and caches
 are then as large as work makes them, and what grows is the backlog's."""
 DRAINED = 500_000
-"""Messages of each of the two drains that are compared."""
+"""Messages of each drain."""
+DRAINS = 3
+"""Drains with and without backlog; the best of each are compared, so that one slow moment of the disk decides
+nothing."""
 SLOWEST_FILL = 25_000
 SLOWEST_CYCLE = 2_000
 POLL_SECONDS = 0.005
@@ -36,14 +39,21 @@ async def _cycle_before(session: Session, options: Options, messages: int) -> No
     await session.guard.sleep(SETTLE_SECONDS)
 
 
+def _rate(drained: Round) -> float:
+    return drained.messages / drained.seconds
+
+
 async def _drain_small(options: Options, broker: Broker, messages: int, cycled: int) -> Round:
     """The drain to compare with: the same number of messages, and none behind them."""
+    drains: list[Round] = []
     async with running(broker) as session:
         await _cycle_before(session, options, cycled)
         queue = await session.create_queue("backlog")
-        await session.fill(queue, messages, options.body, 60 + messages / SLOWEST_FILL)
-        await session.guard.sleep(SETTLE_SECONDS)
-        return await drain(session, options, queue, messages)
+        for _ in range(DRAINS):
+            await session.fill(queue, messages, options.body, 60 + messages / SLOWEST_FILL)
+            await session.guard.sleep(SETTLE_SECONDS)
+            drains.append(await drain(session, options, queue, messages))
+    return max(drains, key=_rate)
 
 
 async def _restart(broker: Broker, queue: str) -> float:
@@ -61,7 +71,8 @@ async def _restart(broker: Broker, queue: str) -> float:
 
 async def run(options: Options, broker: Broker) -> Round:
     """One round: the figures at the top are those of the drain with the backlog behind it."""
-    drained = min(DRAINED, max(1, options.messages // 2))
+    # All drains leave a part of the backlog behind.
+    drained = min(DRAINED, max(1, options.messages // (DRAINS + 1)))
     cycled = min(CYCLED_BEFORE, options.messages)
     small = await _drain_small(options, broker.sibling("small"), drained, cycled)
 
@@ -85,20 +96,19 @@ async def run(options: Options, broker: Broker) -> Round:
     session = Session(broker)
     try:
         rss_restarted = broker.rss_mib()
-        big = await drain(session, options, queue, drained)
+        big = max([await drain(session, options, queue, drained) for _ in range(DRAINS)], key=_rate)
     finally:
         session.close_all()
         broker.kill()
-    small_rate, big_rate = small.messages / small.seconds, big.messages / big.seconds
     extra = {
         "rss_growth_mib": round(rss_filled - rss_before, 1),
         "restart_seconds": round(restart_seconds, 3),
-        "drain_ratio": round(big_rate / small_rate, 3),
+        "drain_ratio": round(_rate(big) / _rate(small), 3),
         "rss_before_mib": round(rss_before, 1),
         "rss_filled_mib": round(rss_filled, 1),
         "rss_restarted_mib": round(rss_restarted, 1),
         "drained": drained,
-        "drain_per_second_without_backlog": round(small_rate, 1),
+        "drain_per_second_without_backlog": round(_rate(small), 1),
         "fill_per_second": fill["messages_per_second"],
         "fill_seconds": fill["seconds"],
         "fill_server_cpu_us_per_message": fill["server_cpu_us_per_message"],

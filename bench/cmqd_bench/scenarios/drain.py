@@ -17,16 +17,17 @@ async def drain(session: Session, options: Options, queue: str, messages: int) -
     The latency is that of the request from its start: of a receive with something to receive.
     """
     quota = Quota(messages)
-    consumers = [
-        Consumer(each, queue, options.batch, session.tally, quota=quota, timed=True)
-        for each in await session.connect(options.connections)
-    ]
+    connections = await session.connect(options.connections)
+    consumers = [Consumer(each, queue, options.batch, session.tally, quota=quota, timed=True) for each in connections]
     meter = session.meter()
     meter.start()
     for consumer in consumers:
         consumer.receive()
     await session.guard.wait(quota.done, 60 + messages / SLOWEST_DRAIN, f"draining {messages} messages")
-    return meter.finish(lambda tally: tally.deleted)
+    result = meter.finish(lambda tally: tally.deleted)
+    # Else their waiting receives would take what is sent next.
+    session.close(*connections)
+    return result
 
 
 async def run(options: Options, broker: Broker) -> Round:
