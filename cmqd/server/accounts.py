@@ -147,6 +147,11 @@ class Accounts:
         account = self._own_or_managed(caller, account)
         return [key for key in self._document.keys if key.account == account]
 
+    async def settled(self) -> None:
+        """Wait for the changes that were asked for before, so that what is listed next has them."""
+        async with self._lock:
+            pass
+
     async def create_account(self, caller: str, account: str, now_ms: int) -> Key:
         """A new account with its first key.
 

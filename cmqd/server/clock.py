@@ -28,11 +28,6 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def monotonic_ms() -> int:
-    """The monotonic clock, in milliseconds since some moment in the past."""
-    return time.monotonic_ns() // 1_000_000
-
-
 class BrokerClock:
     """Broker time out of two clocks; see the module.
 
@@ -44,7 +39,7 @@ class BrokerClock:
         "_distance_ms",
         "_ignored_ms",
         "_last_ms",
-        "_monotonic",
+        "_monotonic_ns",
         "_offset_ms",
         "_on_jump",
         "_wall",
@@ -55,7 +50,7 @@ class BrokerClock:
         *,
         not_before_ms: int = 0,
         wall: Callable[[], int] = wall_ms,
-        monotonic: Callable[[], int] = monotonic_ms,
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
         on_jump: Callable[[int], None] = lambda jump_ms: None,
     ) -> None:
         """Start it.
@@ -63,25 +58,25 @@ class BrokerClock:
         Args:
             not_before_ms: the last time in the log.
             wall: milliseconds since the epoch, may jump.
-            monotonic: milliseconds, never jumps.
+            monotonic_ns: nanoseconds since any moment, never jumps.
             on_jump: told by how many milliseconds the wall clock jumped, when that is not followed.
         """
         self._wall = wall
-        self._monotonic = monotonic
+        self._monotonic_ns = monotonic_ns
         self._on_jump = on_jump
         wall_start_ms = wall()
         start_ms = max(wall_start_ms, not_before_ms)
-        self._offset_ms = start_ms - monotonic()
+        self._checked_ms = monotonic_ns() // 1_000_000
+        self._offset_ms = start_ms - self._checked_ms
         self._last_ms = start_ms
         self._ignored_ms = 0
         """Sum of the jumps that are not followed: wall time less this is what broker time slews to."""
         self._distance_ms = wall_start_ms - start_ms
         """From broker time to the wall clock as of the last check, ignored jumps left out."""
-        self._checked_ms = monotonic()
 
     def now_ms(self) -> int:
         """Broker time."""
-        now = self._monotonic() + self._offset_ms
+        now = self._monotonic_ns() // 1_000_000 + self._offset_ms
         if now < self._last_ms:
             return self._last_ms
         self._last_ms = now
@@ -94,7 +89,7 @@ class BrokerClock:
 
     def check(self) -> None:
         """Look at the wall clock and move a little towards it; to be called about once a second."""
-        monotonic = self._monotonic()
+        monotonic = self._monotonic_ns() // 1_000_000
         elapsed = monotonic - self._checked_ms
         if elapsed < CHECK_EVERY_MS:
             return

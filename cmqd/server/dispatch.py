@@ -462,44 +462,52 @@ class Dispatcher:
             key = await self._accounts.create_account(client.account, request.account, self._now_ms())
             return wire.KeyList(request.request_id, [_key_info(key, shown=True)])
 
-        self._change_accounts(client, request, change)
+        self._in_turn(client, request, change)
 
     def _list_accounts(self, client: Client, request: wire.ListAccounts) -> None:
-        client.answer(wire.AccountList(request.request_id, self._accounts.list_accounts(client.account)))
+        async def look() -> wire.Reply:
+            await self._accounts.settled()
+            return wire.AccountList(request.request_id, self._accounts.list_accounts(client.account))
+
+        self._in_turn(client, request, look)
 
     def _create_key(self, client: Client, request: wire.CreateKey) -> None:
         async def change() -> wire.Reply:
             key = await self._accounts.create_key(client.account, request.account, self._now_ms())
             return wire.KeyList(request.request_id, [_key_info(key, shown=True)])
 
-        self._change_accounts(client, request, change)
+        self._in_turn(client, request, change)
 
     def _list_keys(self, client: Client, request: wire.ListKeys) -> None:
-        keys = self._accounts.list_keys(client.account, request.account)
-        client.answer(wire.KeyList(request.request_id, [_key_info(key, shown=False) for key in keys]))
+        async def look() -> wire.Reply:
+            await self._accounts.settled()
+            keys = self._accounts.list_keys(client.account, request.account)
+            return wire.KeyList(request.request_id, [_key_info(key, shown=False) for key in keys])
+
+        self._in_turn(client, request, look)
 
     def _set_key_enabled(self, client: Client, request: wire.SetKeyEnabled) -> None:
         async def change() -> wire.Reply:
             await self._accounts.set_key_enabled(client.account, request.account, request.secret_id, request.enabled)
             return wire.Done(request.request_id)
 
-        self._change_accounts(client, request, change)
+        self._in_turn(client, request, change)
 
     def _delete_key(self, client: Client, request: wire.DeleteKey) -> None:
         async def change() -> wire.Reply:
             await self._accounts.delete_key(client.account, request.account, request.secret_id)
             return wire.Done(request.request_id)
 
-        self._change_accounts(client, request, change)
+        self._in_turn(client, request, change)
 
-    def _change_accounts(
-        self, client: Client, request: wire.Request, change: Callable[[], Coroutine[Any, Any, wire.Reply]]
+    def _in_turn(
+        self, client: Client, request: wire.Request, work: Callable[[], Coroutine[Any, Any, wire.Reply]]
     ) -> None:
-        """Answer when the accounts file is written; the loop goes on meanwhile."""
+        """Answer when the accounts file is written; the loop goes on meanwhile. What is asked later comes later."""
 
         async def run() -> None:
             try:
-                reply = await change()
+                reply = await work()
             except domain.DomainError as refusal:
                 self._counters.refusals += 1
                 reply = translate(request.request_id, refusal)

@@ -6,7 +6,9 @@ from support.fake_clock import EPOCH_MS, FakeClock
 
 def a_clock(fake: FakeClock, *, not_before_ms: int = 0) -> tuple[BrokerClock, list[int]]:
     jumps: list[int] = []
-    clock = BrokerClock(not_before_ms=not_before_ms, wall=fake.wall, monotonic=fake.monotonic, on_jump=jumps.append)
+    clock = BrokerClock(
+        not_before_ms=not_before_ms, wall=fake.wall, monotonic_ns=fake.monotonic_ns, on_jump=jumps.append
+    )
     return clock, jumps
 
 

@@ -206,7 +206,7 @@ class EdgeRig:
             broker=broker,
             log=log,
             accounts=accounts,
-            clock=BrokerClock(wall=clock.wall, monotonic=clock.monotonic),
+            clock=BrokerClock(wall=clock.wall, monotonic_ns=clock.monotonic_ns),
             max_connections=settings.get("max_connections") or 1_000,
             facts=dict[str, Any],
             on_failed=failures.append,

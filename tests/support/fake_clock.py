@@ -17,8 +17,8 @@ class FakeClock:
     def wall(self) -> int:
         return self._wall_ms
 
-    def monotonic(self) -> int:
-        return self._monotonic_ms
+    def monotonic_ns(self) -> int:
+        return self._monotonic_ms * 1_000_000
 
     def now_ms(self) -> int:
         return self._wall_ms

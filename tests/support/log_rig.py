@@ -8,9 +8,9 @@ disk can be replaced.
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 from cmqd.storage.datadir import Disk
 from cmqd.storage.errors import StorageFailed
@@ -42,6 +42,10 @@ def sent(queue_id: int, first: int, count: int, size: int = 40) -> tuple[Message
 
 def deleted(queue_id: int, first: int, count: int) -> MessagesDeleted:
     return MessagesDeleted(queue_id, [first, count], [first, count], NOW_MS)
+
+
+OpenProcess: TypeAlias = "Callable[..., Awaitable[LogRig]]"
+"""Open a log with a storage process; settings by keyword."""
 
 
 class LogRig:

@@ -346,6 +346,8 @@ class NaiveSessions:
 
     def note(self, account: str, session: int, sequence: int, ids: list[int], now_ms: int) -> None:
         key = account, session
+        if self.may_be_forgotten(account, session, now_ms):
+            self.sessions.pop(key, None)
         answers = self.sessions.setdefault(key, {})
         # One is forgotten when its place in the ring is taken.
         size = self.limits.session_answers
