@@ -1,3 +1,4 @@
+# pyright: reportPrivateUsage=false
 """The broker against a naive model of it, under crashes at any record, late pages, damage and checkpoints.
 
 Quick and always the same by default; HYPOTHESIS_PROFILE=thorough looks further, elsewhere each time.
@@ -53,10 +54,11 @@ from support.naive_broker import (
 
 PROFILES = {
     "quick": settings(
-        max_examples=120,
+        max_examples=250,
         stateful_step_count=50,
         derandomize=True,
         deadline=None,
+        report_multiple_bugs=False,
         database=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
     ),
@@ -64,6 +66,7 @@ PROFILES = {
         max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", "3000")),
         stateful_step_count=100,
         deadline=None,
+        report_multiple_bugs=False,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
     ),
 }
@@ -81,8 +84,8 @@ times = st.sampled_from(
     [0, 1, 7, 19, 20, 99, 100, 250, 1000, 1000, 5000, 29_999, 60_000, 61_000, 3_600_000, 400_000_000]
 )
 delays = st.sampled_from([0, 1, 20, 500, 1000, 30_000, 3_600_000])
-bodies = st.sampled_from([b"a", b"bc", b"x" * 30, b"y" * 300, b"z" * 1024])
-headers = st.sampled_from([None, {}, {"k": "v"}, {"name": "w" * 100, "other": "é"}])
+sizes = st.sampled_from([1, 2, 30, 300, 1024])
+MARKS: list[Headers | None] = [None, {}, {"k": "v"}, {"name": "w" * 100, "other": "é"}]
 
 
 class BrokerAgainstModel(RuleBasedStateMachine):
@@ -131,7 +134,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         self.parts: Iterator[AnyPart] | None = None
         self.taken: list[AnyPart] = []
         self.last_checkpoint: list[AnyPart] | None = None
-        self.create(0, 0, 0, 3)
+        self.create(0, {"retention_ms": 60_000, "max_delayed": 3})
 
     # ------------------------------------------------------------------ helpers
 
@@ -188,7 +191,8 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         return {position for queue_id, position in self.log.damaged if queue_id == queue.queue_id}
 
     def pick(self, number: int) -> NaiveQueue:
-        return self.queues[number % len(self.queues)]
+        """Most of what happens should happen to one queue."""
+        return self.queues[number // 4 % len(self.queues) if number % 4 == 3 else 0]
 
     def handles_of(self, queue: NaiveQueue, picks: list[int]) -> list[int]:
         """Some handles: mostly of this queue and held, but also old, foreign and invented ones."""
@@ -211,13 +215,38 @@ class BrokerAgainstModel(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------ queues
 
-    @rule(account=which, name=which, retention=which, max_delayed=st.integers(1, 3))
-    def create(self, account: int, name: int, retention: int, max_delayed: int) -> None:
-        attributes = {
-            "retention_ms": (60_000, 120_000, 345_600_000)[retention % 3],
-            "max_delayed": max_delayed,
-        }
-        whose, called = ACCOUNTS[account % 2], NAMES[name % 3]
+    @rule(
+        what=st.sampled_from(["create", "set", "set", "backlog", "clear", "delete"]),
+        number=which,
+        attributes=st.fixed_dictionaries(
+            {},
+            optional={
+                "retention_ms": st.sampled_from([60_000, 120_000, 345_600_000]),
+                "max_delayed": st.integers(1, 4),
+                "delay_ms": st.sampled_from([0, 0, 1000]),
+                "polling_wait_ms": st.sampled_from([0, 200, 5000]),
+                "visibility_timeout_ms": st.sampled_from([1000, 30_000]),
+            },
+        ),
+        max_backlog=st.sampled_from([3, 10, 100_000_000]),
+    )
+    def administer(self, what: str, number: int, attributes: dict[str, int], max_backlog: int) -> None:
+        # One rule for them all, because messages are to be sent and received more often than queues are changed.
+        if what == "create":
+            self.create(number, attributes)
+        elif self.queues:
+            queue = self.pick(number)
+            if what == "set":
+                self.set_attributes(queue, attributes)
+            elif what == "backlog":
+                self.set_backlog(queue, max_backlog)
+            elif what == "clear":
+                self.clear(queue)
+            else:
+                self.delete_queue(queue)
+
+    def create(self, number: int, attributes: dict[str, int]) -> None:
+        whose, called = ACCOUNTS[number % 2], NAMES[number // 2 % 3]
         mine = [queue for queue in self.queues if queue.account == whose]
         try:
             info = self.done(self.broker.create_queue(whose, called, attributes, self.now_ms))
@@ -230,12 +259,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         assert not any(queue.queue_id == info.queue_id for queue in self.queues + self.gone_queues)
         self.queues.append(NaiveQueue(info.queue_id, whose, called, info.attributes, self.limits))
 
-    @precondition(has_queues)
-    @rule(number=which)
-    def delete_queue(self, number: int) -> None:
-        if number % 3:
-            return
-        queue = self.pick(number)
+    def delete_queue(self, queue: NaiveQueue) -> None:
         outcome = self.broker.delete_queue(queue.account, queue.name, self.now_ms)
         ended = [waiter_id for waiter_id, peek in self.peeks.items() if peek.queue is queue]
         assert sorted(one.waiter_id for one in outcome.woken) == sorted(
@@ -246,42 +270,19 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         self.queues.remove(queue)
         self.gone_queues.append(queue)
 
-    @precondition(has_queues)
-    @rule(
-        number=which,
-        changes=st.fixed_dictionaries(
-            {},
-            optional={
-                "retention_ms": st.sampled_from([60_000, 120_000, 345_600_000]),
-                "max_delayed": st.integers(1, 4),
-                "delay_ms": st.sampled_from([0, 0, 1000]),
-                "polling_wait_ms": st.sampled_from([0, 200, 5000]),
-                "visibility_timeout_ms": st.sampled_from([1000, 30_000]),
-            },
-        ),
-    )
-    def set_attributes(self, number: int, changes: dict[str, int]) -> None:
-        queue = self.pick(number)
+    def set_attributes(self, queue: NaiveQueue, changes: dict[str, int]) -> None:
         outcome = self.broker.set_queue_attributes(queue.account, queue.name, changes, self.now_ms)
         queue.attributes = {**queue.attributes, **changes}
         assert self.done(outcome).attributes == queue.attributes
 
-    @precondition(has_queues)
-    @rule(number=which, max_backlog=st.sampled_from([3, 10, 100_000_000]))
-    def set_backlog(self, number: int, max_backlog: int) -> None:
+    def set_backlog(self, queue: NaiveQueue, max_backlog: int) -> None:
         """Below what an owner may set, so that a short run meets it."""
-        queue = self.pick(number)
         queue.attributes = {**queue.attributes, "max_backlog": max_backlog}
         record = QueueAttributesSet(queue.queue_id, QueueAttributes(**queue.attributes), self.now_ms)
         self.log.append([record])
         self.broker.replay(record, self.log.last_lsn)
 
-    @precondition(has_queues)
-    @rule(number=which)
-    def clear(self, number: int) -> None:
-        if number % 2:
-            return
-        queue = self.pick(number)
+    def clear(self, queue: NaiveQueue) -> None:
         outcome = self.broker.clear_queue(queue.account, queue.name, self.now_ms)
         queue.pass_floor(queue.next_position, None)
         self.done(outcome)
@@ -291,17 +292,15 @@ class BrokerAgainstModel(RuleBasedStateMachine):
     @precondition(has_queues)
     @rule(
         number=which,
-        batch=st.lists(st.tuples(bodies, headers, delays), min_size=1, max_size=8),
+        batch=st.lists(st.tuples(sizes, st.integers(0, 3), delays), min_size=1, max_size=8),
         delay=st.sampled_from(["none", "none", "none", "one", "each"]),
         session=st.sampled_from([0, 0, 1, 2, 3]),
         sequence=st.integers(1, 8),
     )
-    def send(
-        self, number: int, batch: list[tuple[bytes, Headers | None, int]], delay: str, session: int, sequence: int
-    ) -> None:
+    def send(self, number: int, batch: list[tuple[int, int, int]], delay: str, session: int, sequence: int) -> None:
         queue = self.pick(number)
-        sent = [body for body, _, _ in batch]
-        marks: list[Headers | None] = [its_headers for _, its_headers, _ in batch]
+        sent = [b"%d" % (queue.next_position % 10) * size for size, _, _ in batch]
+        marks = [MARKS[mark] for _, mark, _ in batch]
         delay_ms: int | list[int] | None = None
         each = [queue.attributes["delay_ms"]] * len(batch)
         if delay == "one":
@@ -333,8 +332,6 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         self.message_ids.update(ids)
         queue.send(ids, sent, marks, each, self.now_ms)
         if session:
-            if stored != "new":
-                self.sessions.sessions.pop((queue.account, session), None)
             self.sessions.note(queue.account, session, sequence, ids, self.now_ms)
         self.done(outcome)
         assert self.went_out == self.delivered
@@ -365,6 +362,11 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         else:
             assert not wait_ms
             assert not queue.active()
+
+    @precondition(has_queues)
+    @rule(number=which, most=st.integers(1, 8))
+    def receive_now(self, number: int, most: int) -> None:
+        self.receive(number, most, 0, None)
 
     @rule(pick=which)
     def cancel(self, pick: int) -> None:
@@ -456,6 +458,13 @@ class BrokerAgainstModel(RuleBasedStateMachine):
     # ------------------------------------------------------------------ disk and time
 
     @precondition(lambda self: bool(self.reads))
+    @rule(pages=st.integers(1, 5))
+    def pages_arrive(self, pages: int) -> None:
+        """As they do when nothing is late."""
+        for _ in range(min(pages, len(self.reads))):
+            self.page_arrives(0, None, False)
+
+    @precondition(lambda self: bool(self.reads))
     @rule(pick=which, at_most=st.sampled_from([None, None, 1, 2]), reclaimed=st.booleans())
     def page_arrives(self, pick: int, at_most: int | None, reclaimed: bool) -> None:
         """Any of the pages asked for, whole or in part; rows without a live message may be gone from the disk."""
@@ -468,10 +477,10 @@ class BrokerAgainstModel(RuleBasedStateMachine):
             messages = [one for one in messages if one.position in live]
             missing = pack_runs(sorted(unpack_runs(missing) + lost))
         in_memory = set(self.broker.queues[read.queue_id].window.messages) if queue is not None else set[int]()
-        is_peek = read.read_id in self.broker._peeks  # pyright: ignore[reportPrivateUsage]
+        is_wanted = read.read_id in self.broker._reads or read.read_id in self.broker._overflow_reads
         outcome = self.broker.pages_read(read.read_id, messages, missing, self.now_ms)
         damaged = 0
-        if queue is not None and not is_peek:
+        if queue is not None and is_wanted:
             damaged = queue.damage(position for position in unpack_runs(missing) if position not in in_memory)
         assert self.done(outcome) == damaged
         assert self.went_out == self.delivered
@@ -535,7 +544,17 @@ class BrokerAgainstModel(RuleBasedStateMachine):
                 case _:
                     pass
 
-    @rule(cut=which)
+    @rule(what=st.sampled_from(["anywhere", "anywhere", "end", "restart", "above"]), cut=which)
+    def crash(self, what: str, cut: int) -> None:
+        if what == "anywhere":
+            self.crash_at_any_record(cut)
+        elif what == "end":
+            self.crash_at_the_end()
+        elif what == "restart":
+            self.restart(cut % 2 == 0, cut % 3 == 0)
+        elif self.last_checkpoint is not None:
+            self.crash_above_the_checkpoint(self.last_checkpoint, cut)
+
     def crash_at_any_record(self, cut: int) -> None:
         """What a crash leaves is a broker that works, whatever the last record was."""
         records = self.log.records()
@@ -545,7 +564,6 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         broker.check_invariants()
         self.check_numbers(broker, prefix)
 
-    @rule()
     def crash_at_the_end(self) -> None:
         recovered = self.broker_from([], self.log.records())
         self.check_same(recovered)
@@ -553,7 +571,6 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         recovered.check_invariants()
         self.check_numbers(recovered, self.log.records())
 
-    @rule(from_checkpoint=st.booleans(), lost=st.sampled_from([False, False, True]))
     def restart(self, from_checkpoint: bool, lost: bool) -> None:
         """Go on with the recovered broker in place of the one that crashed."""
         parts = self.last_checkpoint if from_checkpoint else None
@@ -587,11 +604,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
                 return
             self.taken.append(part)
 
-    @precondition(lambda self: self.last_checkpoint is not None)
-    @rule(cut=which)
-    def crash_above_the_checkpoint(self, cut: int) -> None:
-        parts = self.last_checkpoint
-        assert parts is not None
+    def crash_above_the_checkpoint(self, parts: list[AnyPart], cut: int) -> None:
         end = parts[-1]
         assert isinstance(end, CheckpointEnd)
         records = self.log.records()
