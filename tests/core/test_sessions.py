@@ -1,0 +1,155 @@
+"""Numbered sends: the last answers of each producer session (spec 2.3)."""
+
+import pytest
+
+from cmqd.core.errors import SequenceTooOld
+from cmqd.core.limits import Limits
+from cmqd.core.sessions import Sessions
+from support.core_builders import ACCOUNT, Rig
+
+
+def sessions_of(*sequences: int, limits: Limits | None = None) -> Sessions:
+    sessions = Sessions(limits or Limits())
+    for sequence in sequences:
+        sessions.note(ACCOUNT, 1, sequence, 100 * sequence, 2, 0)
+    return sessions
+
+
+def test_a_repeat_gets_the_first_answer():
+    sessions = sessions_of(1, 2, 3)
+
+    assert sessions.find(ACCOUNT, 1, 2) == range(200, 202)
+
+
+def test_new_sequences_sessions_and_accounts_are_not_known():
+    sessions = sessions_of(1)
+
+    assert sessions.find(ACCOUNT, 1, 2) is None
+    assert sessions.find(ACCOUNT, 2, 1) is None
+    assert sessions.find("other", 1, 1) is None
+
+
+def test_the_last_1024_answers_are_remembered_and_older_ones_are_too_old():
+    sessions = sessions_of(*range(1, 1026))
+
+    assert sessions.find(ACCOUNT, 1, 2) == range(200, 202)
+    with pytest.raises(SequenceTooOld) as refused:
+        sessions.find(ACCOUNT, 1, 1)
+    assert refused.value.details == {"value": 1, "limit": 1024}
+
+
+def test_sequences_may_have_gaps_and_come_late():
+    sessions = sessions_of(10, 1000, 5)
+
+    assert sessions.find(ACCOUNT, 1, 5) == range(500, 502)
+    assert sessions.find(ACCOUNT, 1, 6) is None
+
+
+def test_a_short_session_is_small():
+    (one,) = sessions_of(1, 2, 3).packed([(ACCOUNT, 1)])
+
+    assert len(one[4]) <= 48 * 8
+
+
+def test_a_long_session_is_bounded():
+    (one,) = sessions_of(*range(1, 5000)).packed([(ACCOUNT, 1)])
+
+    assert len(one[4]) == 1024 * 24
+
+
+def test_beyond_the_limit_the_session_least_recently_used_is_forgotten():
+    sessions = Sessions(Limits(max_sessions=2))
+    for session in (1, 2, 1, 3):
+        sessions.note(ACCOUNT, session, 1, 1, 1, 0)
+
+    assert sessions.keys() == [(ACCOUNT, 1), (ACCOUNT, 3)]
+
+
+def test_a_session_ends_ten_minutes_after_its_last_use():
+    sessions = sessions_of(1)
+    sessions.note(ACCOUNT, 2, 1, 1, 1, 1)
+
+    assert not sessions.expire(599_999, 10)
+    assert len(sessions) == 2
+    assert not sessions.expire(600_000, 10)
+    assert sessions.keys() == [(ACCOUNT, 2)]
+
+
+def test_sessions_end_in_slices():
+    sessions = Sessions(Limits())
+    for session in range(5):
+        sessions.note(ACCOUNT, session, 1, 1, 1, 0)
+
+    assert sessions.expire(600_000, 3)
+    assert len(sessions) == 2
+    assert not sessions.expire(600_000, 3)
+
+
+def test_a_session_used_after_its_life_begins_anew_whether_it_was_swept_or_not():
+    sessions = sessions_of(5)
+
+    sessions.note(ACCOUNT, 1, 1, 7, 1, 600_000)
+
+    assert sessions.find(ACCOUNT, 1, 1) == range(7, 8)
+    assert sessions.find(ACCOUNT, 1, 5) is None
+
+
+def test_recovery_notes_only_what_lies_above_the_slice():
+    sessions = Sessions(Limits())
+    sessions.load(10, sessions_of(3, 4).packed([(ACCOUNT, 1)]))
+
+    sessions.note(ACCOUNT, 1, 3, 1, 1, 0, 10)
+    sessions.note(ACCOUNT, 1, 5, 500, 2, 0, 11)
+    sessions.note(ACCOUNT, 2, 1, 1, 1, 0, 10)
+    sessions.note(ACCOUNT, 3, 1, 1, 1, 0, 11)
+
+    assert sessions.find(ACCOUNT, 1, 3) == range(300, 302)
+    assert sessions.find(ACCOUNT, 1, 5) == range(500, 502)
+    assert sessions.keys() == [(ACCOUNT, 1), (ACCOUNT, 3)]
+
+
+def test_a_repeated_send_stores_nothing_and_gets_the_same_ids_even_after_a_crash():
+    rig = Rig()
+    rig.create()
+    ids = rig.send(b"1", b"2", session=7, sequence=1)
+
+    recovered = rig.crash()
+
+    assert recovered.send(b"1", b"2", session=7, sequence=1) == ids
+    assert rig.send(b"1", b"2", session=7, sequence=1) == ids
+    assert recovered.counts()["active"] == rig.counts()["active"] == 2
+
+
+def test_a_repeat_is_answered_whatever_the_limits_are_by_now():
+    rig = Rig()
+    rig.create(max_message_bytes=2000)
+    ids = rig.send(bytes(2000), session=7, sequence=1)
+    rig.set(max_message_bytes=1024)
+    rig.force(max_backlog=1)
+
+    assert rig.send(bytes(2000), session=7, sequence=1) == ids
+
+
+def test_unnumbered_sends_are_never_repeats():
+    rig = Rig()
+    rig.create()
+
+    rig.send(b"1", session=7)
+    rig.send(b"1", sequence=7)
+
+    assert rig.counts()["active"] == 2
+    assert len(rig.broker.sessions) == 0
+
+
+def test_the_ticker_forgets_sessions_and_then_has_nothing_to_do():
+    rig = Rig(Limits(tick_items=2))
+    rig.create()
+    for session in range(1, 6):
+        rig.send(b"1", session=session, sequence=1)
+    rig.clear()
+
+    rig.advance(620_000)
+
+    assert len(rig.broker.sessions) == 0
+    rig.advance(400_000_000)
+    assert rig.broker.next_deadline_ms() is None
