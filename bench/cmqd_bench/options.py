@@ -91,13 +91,13 @@ SCENARIOS: Mapping[str, tuple[str, Sequence[str]]] = {
 
 DEFAULTS: Mapping[str, Mapping[str, object]] = {
     # Enough connections that a commit holds the requests of many; more bring little.
-    "cycle": {"connections": 32},
+    "cycle": {"connections": 64},
     "send": {"connections": 64},
     "latency": {"batch": 1},
-    "drain": {"connections": 32},
+    "drain": {"connections": 64},
     "idle": {"connections": 10_000, "rate": 500.0, "batch": 1, "warm_up": 2.0},
     "delayed": {"batch": 64},
-    "backlog": {"messages": 10_000_000, "connections": 32},
+    "backlog": {"messages": 10_000_000, "connections": 64},
 }
 
 
