@@ -64,6 +64,9 @@ CLOSE_TIMEOUT = 1.0
 _COARSE = 0.05
 """The timer fires at most this often: deadlines of seconds need no more, and 20 wake-ups a second cost nothing."""
 
+_BLOCKED = 0.1
+"""A timer that fires so many seconds late shows that something held up the event loop."""
+
 TlsOption: TypeAlias = bool | ssl.SSLContext | None
 """True = verify against the system's authorities; a context = as it says; None = what the URL says."""
 
@@ -115,6 +118,7 @@ class Connection(asyncio.Protocol):
         "_timer",
         "_timer_at",
         "_transport",
+        "_was_blocked",
         "_wire",
         "_writable",
         "_writes",
@@ -145,6 +149,7 @@ class Connection(asyncio.Protocol):
         self._flush_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
+        self._was_blocked = False
         self._opened: asyncio.Future[None] = loop.create_future()
         self._closed: asyncio.Future[None] = loop.create_future()
         self._drained: asyncio.Future[None] | None = None
@@ -216,7 +221,8 @@ class Connection(asyncio.Protocol):
         except TimeoutError as problem:
             self._abort()
             raise ServerUnreachable(f"{address.host}:{address.port} did not answer within {timeout:g} s") from problem
-        except OSError as problem:
+        except (OSError, UnicodeError) as problem:
+            # UnicodeError: the host is no possible name.
             self._abort()
             raise ServerUnreachable(f"{address.host}:{address.port} cannot be reached: {_reason(problem)}") from problem
         except BaseException:
@@ -497,8 +503,16 @@ class Connection(asyncio.Protocol):
     def _tick(self) -> None:
         """The timer: give up what is overdue, and keep the connection alive."""
         self._timer = None
-        self._timer_at = float("inf")
         now = self._loop.time()
+        if now - self._timer_at > _BLOCKED and not self._was_blocked:
+            # The loop stood still. What the server sent meanwhile is still unread, and uvloop runs timers before it
+            # reads: look at the answers first, so that nothing is given up that has arrived. Once only, as a loop that
+            # is always late must not put the time limits off for ever.
+            self._was_blocked = True
+            self._wake_at(now)
+            return
+        self._was_blocked = False
+        self._timer_at = float("inf")
         next_deadline = float("inf")
         overdue: list[_Pending] = []
         for entry in self._pending.values():
@@ -547,14 +561,14 @@ def _tls_context(tls: bool | ssl.SSLContext) -> ssl.SSLContext | None:
     return ssl.create_default_context() if tls else None
 
 
-def _reason(problem: OSError) -> str:
+def _reason(problem: OSError | UnicodeError) -> str:
     """Why a connection could not be made, without the address that asyncio's texts repeat."""
     if isinstance(problem, ssl.SSLError):
         why = getattr(problem, "verify_message", None) or problem.reason or str(problem)
         return f"TLS: {why.replace('_', ' ').lower()}"
-    if problem.errno is None or isinstance(problem, socket.gaierror):
+    if isinstance(problem, UnicodeError) or problem.errno is None or isinstance(problem, socket.gaierror):
         # Several addresses failed, or the name has none: the text says it all.
-        return problem.strerror or str(problem)
+        return getattr(problem, "strerror", None) or str(problem)
     return os.strerror(problem.errno).lower()
 
 

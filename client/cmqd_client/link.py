@@ -130,6 +130,12 @@ class Link:
                         self._fail(error)
                         return
                     continue
+                except Exception as bug:
+                    # Not foreseen, so trying again is no cure; and those who wait must not wait in vain.
+                    error = ServerUnreachable(f"connecting failed: {bug!r}")
+                    error.__cause__ = bug
+                    self._fail(error)
+                    return
                 if connection.usable:
                     break
                 # It was lost again in the moment between its opening and this line.

@@ -256,7 +256,8 @@ class Queue:
     async def delete_batch(self, messages: Iterable[Held]) -> BatchResult:
         """Delete messages that were received; like :meth:`delete` for each of them.
 
-        More than 256 are deleted in several requests, one after the other.
+        More than 256 are deleted in several requests, one after the other; if one of those cannot be made, the error is
+        raised, and what was deleted before it stays so.
 
         Returns:
             What was deleted and what failed; ``raise_for_failures()`` makes an exception of the latter.

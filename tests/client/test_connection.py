@@ -1,6 +1,7 @@
 """One connection: coalesced writes, time limits, cancelled receives, heartbeats, the end."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -16,6 +17,7 @@ from cmqd_client import (
 )
 from cmqd_client.connection import Connection
 from cmqd_protocol import messages as wire
+from support.cmq_runs import ThreadedServer
 from support.eventually import eventually
 from support.fake_server import FakeServer
 
@@ -287,3 +289,20 @@ async def test_a_send_waits_while_the_socket_takes_no_more(server: FakeServer) -
 def _paused(client: Client) -> bool:
     connection = client._channel._pick()  # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess]
     return connection is not None and connection.write_paused
+
+
+async def test_an_answer_that_arrived_while_the_loop_stood_still_counts() -> None:
+    server = ThreadedServer()
+    server.do(server.fake.queue, "orders")
+    try:
+        connection = await Connection.open(server.fake.url)
+        send = connection.request(wire.SendMessages(connection.next_request_id(), "orders", [b"x"]), timeout=0.1)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+        time.sleep(0.5)
+
+        await send
+        await connection.close()
+    finally:
+        server.close()

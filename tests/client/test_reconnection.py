@@ -246,6 +246,22 @@ async def test_nothing_listens_there(unused_tcp_port: int) -> None:
             pass
 
 
+async def test_a_host_that_cannot_exist_is_unreachable() -> None:
+    with pytest.raises(ServerUnreachable, match="label"):
+        async with connect(f"cmq://a:b@{'x' * 70}", request_timeout=0.5):
+            pass
+
+
+async def test_a_bug_in_connecting_reaches_those_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("surprise")
+
+    monkeypatch.setattr("cmqd_client.client.Connection.open", broken)
+    with pytest.raises(ServerUnreachable, match="surprise"):
+        async with connect("cmq://a:b@localhost"):
+            pass
+
+
 async def test_a_server_that_is_gone_for_good_is_reported_as_unreachable(server: FakeServer) -> None:
     async with connect(server.url, request_timeout=0.1, retries=1) as client:
         await server.stop()

@@ -1,5 +1,6 @@
 """``cmq queue``: make, look at, change and delete queues."""
 
+import asyncio
 from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
@@ -10,7 +11,7 @@ from cmq_cli.durations import Seconds, show_duration
 from cmq_cli.exitcodes import CommandFailed, ExitCode, exit_code
 from cmq_cli.output import show_time
 from cmq_cli.session import Session
-from cmqd_client import CmqError, QueueAttributes, QueueInfo
+from cmqd_client import Client, CmqError, QueueAttributes, QueueInfo, QueueNotFound
 
 app = App(name="queue", help="Make, look at, change and delete queues.")
 
@@ -96,7 +97,9 @@ async def list_queues(
     async with session.client() as client:
         page = await client.queues(search=search, offset=offset, limit=limit)
         if counts:
-            infos = [await client.queue(name).attributes() for name in page]
+            # All in one write; a queue that was deleted since is left out.
+            found = await asyncio.gather(*(_info_if_there(client, name) for name in page))
+            infos = [info for info in found if info is not None]
     output = session.output
     if output.json:
         queues: list[Any] = [_document(info) for info in infos] if counts else [{"name": name} for name in page]
@@ -184,6 +187,13 @@ async def clear(name: str, /, *, yes: _Flag = False, session: _Session) -> ExitC
         session.output.document({"cleared": name})
     session.output.remark(f"queue {name!r} cleared")
     return ExitCode.OK
+
+
+async def _info_if_there(client: Client, name: str) -> QueueInfo | None:
+    try:
+        return await client.queue(name).attributes()
+    except QueueNotFound:
+        return None
 
 
 def _show(session: Session, info: QueueInfo) -> None:
