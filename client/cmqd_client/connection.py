@@ -64,9 +64,6 @@ CLOSE_TIMEOUT = 1.0
 _COARSE = 0.05
 """The timer fires at most this often: deadlines of seconds need no more, and 20 wake-ups a second cost nothing."""
 
-_BLOCKED = 0.1
-"""A timer that fires so many seconds late shows that something held up the event loop."""
-
 TlsOption: TypeAlias = bool | ssl.SSLContext | None
 """True = verify against the system's authorities; a context = as it says; None = what the URL says."""
 
@@ -118,7 +115,6 @@ class Connection(asyncio.Protocol):
         "_timer",
         "_timer_at",
         "_transport",
-        "_was_blocked",
         "_wire",
         "_writable",
         "_writes",
@@ -149,7 +145,6 @@ class Connection(asyncio.Protocol):
         self._flush_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
-        self._was_blocked = False
         self._opened: asyncio.Future[None] = loop.create_future()
         self._closed: asyncio.Future[None] = loop.create_future()
         self._drained: asyncio.Future[None] | None = None
@@ -503,15 +498,8 @@ class Connection(asyncio.Protocol):
     def _tick(self) -> None:
         """The timer: give up what is overdue, and keep the connection alive."""
         self._timer = None
+        # After the reads of this wake-up on either loop, so answers that arrived while it stood still count.
         now = self._loop.time()
-        if now - self._timer_at > _BLOCKED and not self._was_blocked:
-            # The loop stood still. What the server sent meanwhile is still unread, and uvloop runs timers before it
-            # reads: look at the answers first, so that nothing is given up that has arrived. Once only, as a loop that
-            # is always late must not put the time limits off for ever.
-            self._was_blocked = True
-            self._wake_at(now)
-            return
-        self._was_blocked = False
         self._timer_at = float("inf")
         next_deadline = float("inf")
         overdue: list[_Pending] = []
