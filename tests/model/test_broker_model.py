@@ -425,16 +425,16 @@ class BrokerAgainstModel(RuleBasedStateMachine):
             self.done(outcome)
             return
         queue.hide(messages, timeout_ms, self.now_ms)
-        lease_of = self.broker.handles.lease
         deadlines = {
             lease: record.deadline_ms
             for record in outcome.records
             if isinstance(record, VisibilityChanged)
             for lease in unpack_runs(record.leases)
         }
-        assert sorted(deadlines) == sorted(lease_of(message.handle) for message in messages)
-        for message in messages:
-            chosen_ms = deadlines[lease_of(message.handle)]
+        leases = self.broker.handles.leases(message.handle for message in messages)
+        assert sorted(deadlines) == sorted(leases)
+        for message, lease in zip(messages, leases, strict=True):
+            chosen_ms = deadlines[lease]
             # The cut at retention is exact to a step of time.
             assert max(self.now_ms, message.deadline_ms - STEP_GRAIN_MS) <= chosen_ms <= message.deadline_ms
             message.deadline_ms = chosen_ms
