@@ -55,9 +55,12 @@ class Rounds:
             *(producer.work for producer in self._numbered),
             *(Producer(f"plain-{n}", self._chance.getrandbits(32), 0.01).work for n in range(2)),
             *(Consumer(queue, self._chance.getrandbits(32)).work for queue in (MAIN, MAIN, DELAYED, DELAYED)),
-            Consumer(BACKLOG, self._chance.getrandbits(32), pause_seconds=0.15).work,
             self._owner.work,
         ]
+        # The backlog grows for some rounds, beyond what the broker keeps in memory, and pins its segments; then it
+        # is consumed for some, so that segments are dropped.
+        self._slow: Worker = Consumer(BACKLOG, self._chance.getrandbits(32), pause_seconds=0.15).work
+        self._fast: list[Worker] = [Consumer(BACKLOG, self._chance.getrandbits(32)).work for _ in range(3)]
 
     async def run(self, rounds: int) -> None:
         """Raises BrokerFailedError, or what a worker raised, in the round that did not go well."""
@@ -69,7 +72,8 @@ class Rounds:
             assert orphan is None or await asyncio.to_thread(wait_until_ended, orphan), "the storage process lives on"
             if number == 0:
                 await self._create_queues(ready.url)
-            load = asyncio.create_task(work_until_lost(ready.url, self.history, self._workers))
+            backlog = self._fast if number % 12 >= 8 else [self._slow]
+            load = asyncio.create_task(work_until_lost(ready.url, self.history, [*self._workers, *backlog]))
             await asyncio.wait([load], timeout=self._chance.uniform(*LOAD_SECONDS))
             assert not load.done(), f"the load ended before the kill: {load}\n{self.broker.log_tail()}"
             await asyncio.to_thread(self.broker.kill, victims[number % len(victims)])

@@ -32,7 +32,7 @@ SMALL_SEGMENTS = ("--segment-bytes", str(1 << 20))
 LIVES = 3
 # Arbitrary parts of what was not synced are the hardest case, so they come twice.
 UNSYNCED = (*Unsynced, Unsynced.SCRAMBLED)
-LOAD_SECONDS = 2.5
+LOAD_SECONDS = 3.5
 # Syncs take up to so long, so an answer that does not wait for one comes well before it.
 HOLD_MS = 6.0
 DRAIN_SECONDS = 40.0
@@ -51,7 +51,7 @@ def workers(generation: str, chance: random.Random) -> list[Worker]:
     return [
         NumberedProducer(f"{generation}-numbered", chance.getrandbits(32), 0.01).work,
         Producer(f"{generation}-plain", chance.getrandbits(32), 0.01).work,
-        *(Consumer(queue, chance.getrandbits(32), pause_seconds=0.02).work for queue in QUEUES),
+        *(Consumer(queue, chance.getrandbits(32)).work for queue in QUEUES * 2),
         Owner(chance.getrandbits(32), 0.02, OWNED, f"{generation}-owner").work,
     ]
 

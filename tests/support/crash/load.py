@@ -7,6 +7,7 @@ gets before a kill does not.
 
 import asyncio
 import random
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -27,8 +28,8 @@ Worker = Callable[[Session], Awaitable[None]]
 
 
 @dataclass
-class _Unanswered:
-    """A numbered send to repeat until it is answered."""
+class _NumberedSend:
+    """To be repeated, with the same number, until it is answered."""
 
     queue: str
     bodies: Sequence[bytes]
@@ -79,20 +80,20 @@ class Producer:
 class NumberedProducer:
     """Numbered sends, repeated until answered, and now and then once more."""
 
+    REMEMBERED = 100
+    """Answered sends that may be repeated all the same; well within the broker's last 1,024 of a session."""
+
     name: str
     seed: int
     pause_seconds: float
-    _unanswered: list[_Unanswered] = field(default_factory=list[_Unanswered], init=False)
+    _unanswered: list[_NumberedSend] = field(default_factory=list[_NumberedSend], init=False)
 
     def __post_init__(self) -> None:
         self._chance = random.Random(self.seed)
         self._numbers = count()
         self._sequences = count(1)
         self._session_number = self._chance.getrandbits(62) + 1
-
-    @property
-    def unanswered(self) -> int:
-        return len(self._unanswered)
+        self._answered: deque[_NumberedSend] = deque(maxlen=self.REMEMBERED)
 
     async def work(self, session: Session) -> None:
         async with asyncio.TaskGroup() as group:
@@ -117,16 +118,18 @@ class NumberedProducer:
             finally:
                 if not answered:
                     self._unanswered.append(send)
+            self._answered.append(send)
             if chance.random() < 0.1:
-                await self._send(session, send)
+                # An older one as a rule, often of before the last crash.
+                await self._send(session, chance.choice(self._answered))
             await asyncio.sleep(self.pause_seconds)
 
-    def _new_send(self) -> _Unanswered:
+    def _new_send(self) -> _NumberedSend:
         chance = self._chance
         bodies = _bodies(chance, self.name, self._numbers, chance.choice((1, 1, 3, 8)))
-        return _Unanswered(chance.choices(QUEUES, (5, 3, 2))[0], bodies, next(self._sequences))
+        return _NumberedSend(chance.choices(QUEUES, (5, 3, 2))[0], bodies, next(self._sequences))
 
-    async def _send(self, session: Session, send: _Unanswered) -> Send:
+    async def _send(self, session: Session, send: _NumberedSend) -> Send:
         return await session.send(send.queue, send.bodies, session=self._session_number, sequence=send.sequence)
 
 
