@@ -154,7 +154,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         """Set from ``connection_made`` to ``connection_lost``."""
         self._replies: list[tuple[Reply, str | None]] = []
-        """Decided, durable and not yet encoded, with the queue that their messages came from."""
+        """Decided, durable and not yet encoded; for messages with the queue they came from ("" if only looked at)."""
         self._dirty = False
         """A flush at the end of this wake-up is agreed."""
         self._cancelled: set[int] | None = None
@@ -172,6 +172,7 @@ class Connection(asyncio.Protocol):
         self.waiting: dict[int, int] | None = None
         """Waiter ids by request id; kept by ``LongPolls``."""
         self.unread_receives = 0
+        """Replies with messages that are at the gate or in ``_replies``."""
 
     def __repr__(self) -> str:
         return (
@@ -200,9 +201,8 @@ class Connection(asyncio.Protocol):
         """Bytes of the client. The hot path begins here."""
         shared = self._shared
         wire = self._wire
-        wire.receive_data(data, shared.time_ms)
         dispatch = shared.requests.dispatch
-        for event in wire.events():
+        for event in wire.receive(data, shared.time_ms):
             if type(event) in _EVENTS:
                 self._happened(event)
             else:
@@ -240,8 +240,8 @@ class Connection(asyncio.Protocol):
     # ------------------------------------------------------------------ replies
 
     def answer(self, reply: Reply, queue: str | None = None) -> None:
-        """Send a reply at the end of this wake-up; with ``queue``, messages received from it, which go back to it if
-        they cannot be sent.
+        """Send a reply at the end of this wake-up; with ``queue``, one with messages, which go back there if they
+        cannot be sent ("": they were only looked at).
         """
         if self._transport is None or self._wire.ended is not None:
             if queue is not None:
@@ -272,16 +272,29 @@ class Connection(asyncio.Protocol):
         if transport is None or self._paused_ms is not None:
             return
         wire = self._wire
-        if self._replies:
-            if wire.ended is not None:
-                self._let_go()
-            else:
-                self._encode_replies(transport)
-        self._write(transport)
+        replies = self._replies
+        if len(replies) == 1 and self._cancelled is None and wire.ended is None:
+            self._write_one(transport, *replies[0])
+        else:
+            if replies:
+                if wire.ended is not None:
+                    self._let_go()
+                else:
+                    self._encode_replies(transport)
+            self._write(transport)
         if wire.ended is not None:
             self._close(transport)
         elif self._parked is not None and self._paused_ms is None:
             self._take_up_parked()
+
+    def _write_one(self, transport: asyncio.Transport, reply: Reply, queue: str | None) -> None:
+        """The usual case of ``_encode_replies`` and ``_write``: a client that waits for each answer."""
+        self._replies.clear()
+        if queue is not None:
+            self.unread_receives -= 1
+        transport.write(self._wire.reply_to_send(cast("AnyReply", reply), self._shared.time_ms))
+        if self._paused_ms is not None:
+            self._close_if_unread(transport)
 
     def _encode_replies(self, transport: asyncio.Transport) -> None:
         if self._cancelled is not None:
@@ -310,7 +323,11 @@ class Connection(asyncio.Protocol):
             transport.write(data[0])
         else:
             transport.writelines(data)
-        if self._paused_ms is not None and transport.get_write_buffer_size() > self._shared.max_unread_bytes:
+        if self._paused_ms is not None:
+            self._close_if_unread(transport)
+
+    def _close_if_unread(self, transport: asyncio.Transport) -> None:
+        if transport.get_write_buffer_size() > self._shared.max_unread_bytes:
             self._close_slow(transport)
 
     def _drop_cancelled(self) -> None:

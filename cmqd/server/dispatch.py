@@ -59,6 +59,9 @@ DISK_RETRY_MS = 5_000
 """Room on a disk comes back when consumers or operators make it."""
 RATE_RETRY_MS = 1_000
 
+NOT_TO_GIVE_BACK = ""
+"""In the place of a queue's name, for a reply with bodies that were only looked at."""
+
 
 class Client(Answerable, Protocol):
     """A connection, as the handlers see it."""
@@ -187,8 +190,7 @@ class Dispatcher:
             # The process is about to end; this one came in between.
             client.answer(error(request.request_id, ErrorCode.OUTCOME_UNKNOWN, str(failure)))
         except Exception as bug:
-            _log.exception("request_broke_the_core", request=type(request).__name__)
-            self._on_broken(bug)
+            self._broke(bug, type(request).__name__)
 
     def refuse_all(self, code: ErrorCode, text: str) -> None:
         """From now on every request is answered so, before it touches the core."""
@@ -209,7 +211,10 @@ class Dispatcher:
         """Do a slice of what is due."""
         if self._halted:
             return
-        self._settle(self._broker.tick(now_ms), now_ms)
+        try:
+            self._settle(self._broker.tick(now_ms), now_ms)
+        except Exception as bug:
+            self._broke(bug, "tick")
         self._schedule()
 
     def page_arrived(self, read_id: int, messages: Sequence[StoredMessage], missing: Runs) -> None:
@@ -217,11 +222,15 @@ class Dispatcher:
         if self._halted:
             return
         now_ms = self._now_ms()
-        outcome = self._broker.pages_read(read_id, messages, missing, now_ms)
-        if outcome.reply:
-            self._counters.damaged += outcome.reply
-            _log.error("messages_damaged", count=outcome.reply, read_id=read_id)
-        self._settle(outcome, now_ms)
+        try:
+            outcome = self._broker.pages_read(read_id, messages, missing, now_ms)
+            self._settle(outcome, now_ms)
+        except Exception as bug:
+            self._broke(bug, "pages_read")
+        else:
+            if outcome.reply:
+                self._counters.damaged += outcome.reply
+                _log.error("messages_damaged", count=outcome.reply, read_id=read_id)
         self._schedule()
 
     def cancel(self, client: Client, request_id: int) -> bool:
@@ -257,11 +266,18 @@ class Dispatcher:
         self._counters.given_back += len(messages)
         handles = [message.receipt_handle for message in messages]
         try:
-            outcome = self._broker.release(account, queue, handles, False, now_ms)
+            self._settle(self._broker.release(account, queue, handles, False, now_ms), now_ms)
         except domain.QueueNotFound:
             return  # they went with their queue
-        self._settle(outcome, now_ms)
+        except Exception as bug:
+            self._broke(bug, "release")
         self._schedule()
+
+    def _broke(self, bug: Exception, during: str) -> None:
+        """An exception that is no refusal; of the storage's failure the log has told already."""
+        if not isinstance(bug, StorageFailed):
+            _log.exception("core_broken", during=during)
+            self._on_broken(bug)
 
     # ------------------------------------------------------------------ outcomes
 
@@ -281,7 +297,8 @@ class Dispatcher:
         found = self._polls.take(waiter_id)
         assert found is not None, f"the core answered waiter {waiter_id}, whom nobody knows"
         client, request = found
-        self._count_waiting(client.account, -1)
+        if self._max_waiting:
+            self._count_waiting(client.account, -1)
         if isinstance(reply, domain.DomainError):
             self._gate.hold(lsn, client, translate(request.request_id, reply))
         elif isinstance(request, wire.ReceiveMessages):
@@ -310,7 +327,12 @@ class Dispatcher:
             self._gate.hold(lsn, client, wire.messages_received(request.request_id, messages))
 
     def _answer_peeked(self, client: Client, request_id: int, peeked: Peeked, lsn: int) -> None:
-        self._gate.hold(lsn, client, wire.messages_peeked(request_id, peeked.messages, peeked.next_start))
+        reply = wire.messages_peeked(request_id, peeked.messages, peeked.next_start)
+        if peeked.messages:
+            client.unread_receives += 1
+            self._gate.hold(lsn, client, reply, NOT_TO_GIVE_BACK)
+        else:
+            self._gate.hold(lsn, client, reply)
 
     def _answer_handles(self, client: Client, request_id: int, outcome: Outcome[HandlesDone], now_ms: int) -> None:
         done = outcome.reply
@@ -410,6 +432,9 @@ class Dispatcher:
         self._answer_handles(client, request.request_id, outcome, now_ms)
 
     def _peek_messages(self, client: Client, request: wire.PeekMessages) -> None:
+        if client.unread_receives >= self._max_unread or client.is_slow:
+            client.park(request)
+            return
         now_ms = self._now_ms()
         waiter_id = self._polls.new_id()
         outcome = self._broker.peek(client.account, request.queue, waiter_id, request.start, request.max_messages)

@@ -79,7 +79,7 @@ class Edge:
         self.counters = Counters()
         self.gate = ReplyGate(log.durable_lsn)
         self.polls: LongPolls[Client] = LongPolls()
-        self.wakeup = WakeUp(loop, self._end_of_wakeup)
+        self.wakeup = WakeUp(loop, clock.now_ms, self._end_of_wakeup)
         self.dispatcher = Dispatcher(
             broker=broker,
             log=log,
@@ -87,7 +87,7 @@ class Edge:
             polls=self.polls,
             accounts=accounts,
             counters=self.counters,
-            now_ms=clock.now_ms,
+            now_ms=self.wakeup.now_ms,
             schedule=self.wakeup.schedule,
             status=self.status,
             spawn=self._spawn,
@@ -111,7 +111,7 @@ class Edge:
         self.listener.on_beat = clock.check
         accounts.on_revoked = self.listener.revoke
         self.ticker = Ticker(
-            loop=loop, now_ms=clock.now_ms, next_deadline_ms=broker.next_deadline_ms, tick=self.dispatcher.tick
+            loop=loop, now_ms=self.wakeup.now_ms, next_deadline_ms=broker.next_deadline_ms, tick=self.dispatcher.tick
         )
         self.checkpoints = Checkpoints(
             loop=loop,

@@ -8,12 +8,20 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+from cmqd.server.logs import get_logger
+
+_log = get_logger()
+
 
 class Writable(Protocol):
     """Has something to write."""
 
     def flush(self) -> None:
         """Write it now."""
+        ...
+
+    def abort(self) -> None:
+        """Close at once."""
         ...
 
 
@@ -23,14 +31,26 @@ class WakeUp:
     ``call_soon`` runs after the callbacks of all sockets that were ready and before the loop waits again.
     """
 
-    __slots__ = ("_before", "_dirty", "_loop", "_scheduled")
+    __slots__ = ("_before", "_clock_ms", "_dirty", "_loop", "_now_ms", "_scheduled")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, *before: Callable[[], None]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, clock_ms: Callable[[], int], *before: Callable[[], None]
+    ) -> None:
         """``before``: called in this order at each end, before replies are written."""
+        self._clock_ms = clock_ms
+        self._now_ms: int | None = None
         self._loop = loop
         self._before = before
         self._dirty: list[Writable] = []
         self._scheduled = False
+
+    def now_ms(self) -> int:
+        """The time of this wake-up: the clock is read once, by whoever asks first."""
+        now_ms = self._now_ms
+        if now_ms is None:
+            now_ms = self._now_ms = self._clock_ms()
+            self.schedule()
+        return now_ms
 
     def schedule(self) -> None:
         """Something has happened."""
@@ -48,9 +68,15 @@ class WakeUp:
     def end(self) -> None:
         """Do it now."""
         self._scheduled = False
+        self._now_ms = None
         for act in self._before:
             act()
         dirty = self._dirty
         self._dirty = []
         for connection in dirty:
-            connection.flush()
+            try:
+                connection.flush()
+            except Exception:
+                # A bug that one client met must not keep the replies of all others back.
+                _log.exception("flush_failed", connection=repr(connection))
+                connection.abort()

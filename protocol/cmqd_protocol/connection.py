@@ -135,6 +135,46 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
         if reader.refused_length and self._state is _OPEN:
             self._check_length()
 
+    def receive(self, data: bytes, now_ms: int) -> list[ServerEvent]:
+        """``receive_data`` and ``events`` in one: what a shell calls for each read.
+
+        Most reads hold exactly one request, from a peer that waits for each answer; that case is cut short.
+        """
+        if self._state is _OPEN and not self._events:
+            payload = self._reader.lone_frame(data)
+            if payload is not None:
+                try:
+                    message = _decode_request(payload)
+                except DECODE_ERRORS:
+                    message = None  # what is wrong with it is found out below
+                if message is not None and type(message) is not Cancel:
+                    outstanding = self._outstanding
+                    request_id = message.request_id
+                    if request_id not in outstanding and len(outstanding) < self._max_outstanding:
+                        outstanding.add(request_id)
+                        self._last_read_ms = now_ms
+                        return [message]
+        self.receive_data(data, now_ms)
+        return self.events()
+
+    def reply_to_send(self, reply: AnyReply, now_ms: int) -> bytes:
+        """``send`` and ``data_to_send`` in one: what a shell calls when one reply is all that it has to write.
+
+        Raises:
+            LocalProtocolError: as ``send``.
+        """
+        if self._out or self._state is not _OPEN:
+            self.send(reply)
+            return b"".join(self.data_to_send(now_ms))
+        payload = _encode(reply)
+        size = len(payload)
+        if size > self._max_frame_bytes:
+            payload = self._too_large(reply.request_id, size)
+            size = len(payload)
+        self._answered(reply.request_id)
+        self._last_write_ms = now_ms
+        return header(size) + payload
+
     def send(self, reply: AnyReply) -> None:
         """Queue the reply to an outstanding request; one that does not fit a frame becomes ``REPLY_TOO_LARGE``.
 
@@ -146,17 +186,24 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
         payload = _encode(reply)
         size = len(payload)
         if size > self._max_frame_bytes:
-            text = f"the reply has {size} bytes; a frame may have {self._max_frame_bytes}"
-            details = {"value": size, "limit": self._max_frame_bytes}
-            payload = _encode(error(reply.request_id, ErrorCode.REPLY_TOO_LARGE, text, details=details))
+            payload = self._too_large(reply.request_id, size)
             size = len(payload)
-        try:
-            self._outstanding.remove(reply.request_id)
-        except KeyError:
-            raise LocalProtocolError(f"request {reply.request_id} does not wait for a reply") from None
+        self._answered(reply.request_id)
         out = self._out
         out.append(header(size))
         out.append(payload)
+
+    def _too_large(self, request_id: int, size: int) -> bytes:
+        """The reply in place of one that does not fit a frame."""
+        text = f"the reply has {size} bytes; a frame may have {self._max_frame_bytes}"
+        details = {"value": size, "limit": self._max_frame_bytes}
+        return _encode(error(request_id, ErrorCode.REPLY_TOO_LARGE, text, details=details))
+
+    def _answered(self, request_id: int) -> None:
+        try:
+            self._outstanding.remove(request_id)
+        except KeyError:
+            raise LocalProtocolError(f"request {request_id} does not wait for a reply") from None
 
     def end(self, code: ErrorCode, text: str, *, retry_after_ms: int | None = None) -> None:
         """Refuse or give up the connection with an Error frame after what is queued. Harmless once it is ending."""

@@ -119,6 +119,17 @@ class FrameReader:
         self._keep(HEADER_BYTES)
         return None
 
+    def lone_frame(self, data: bytes) -> bytes | None:
+        """The payload if ``data`` is exactly one frame, not empty, and nothing is stored; else None, and nothing is
+        taken.
+        """
+        size = len(data)
+        if size > HEADER_BYTES and not self._partial and not self._data:
+            length: int = _unpack_length(data)[0]
+            if length == size - HEADER_BYTES and length <= self.limit:
+                return data[HEADER_BYTES:]
+        return None
+
     def read(self, data: bytes) -> list[bytes]:
         """Feed, and take the payloads of all complete frames, heartbeats left out; then look at ``refused_length``.
 

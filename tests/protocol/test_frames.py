@@ -152,3 +152,15 @@ class TestHeaders:
         assert encode_preamble(1, 258) == b"CMQD\x00\x01\x01\x02"
         assert decode_preamble(b"CMQD\x00\x01\x01\x02") == (1, 258)
         assert decode_preamble(b"CMQE\x00\x01\x01\x02") is None
+
+
+def test_a_lone_frame_is_taken_only_when_it_is_the_whole_read() -> None:
+    reader = FrameReader(100)
+
+    assert reader.lone_frame(frame(b"abc")) == b"abc"
+    assert reader.lone_frame(frame(b"")) is None
+    assert reader.lone_frame(frame(b"abc") + b"x") is None
+    assert reader.lone_frame(frame(b"abc")[:-1]) is None
+    assert reader.lone_frame(frame(bytes(101))) is None
+    assert reader.read(frame(b"abc")[:-1]) == []
+    assert reader.lone_frame(frame(b"abc")) is None, "what is stored comes first"

@@ -374,3 +374,61 @@ class TestMalformed:
         assert ended.by_peer
         assert "nested too deep" in ended.text
         assert pair.client.outstanding == 0
+
+
+class TestShortCuts:
+    """``receive`` and ``reply_to_send`` do what their longer forms do, whatever comes."""
+
+    @pytest.mark.parametrize(
+        "stream",
+        [
+            encoded(GetServerStatus(1)),
+            encoded(GetServerStatus(1)) + encoded(GetServerStatus(2)),
+            encoded(GetServerStatus(1)) + encoded(GetServerStatus(1)),
+            encoded(GetServerStatus(1)) + encoded(Cancel(1)),
+            encoded(Cancel(1)),
+            frame(b""),
+            frame(encoder.encode([16, 1, "q"])),
+            frame(encoder.encode([9999, 1])),
+            frame(b"\xc1"),
+            frame(bytes(9)),
+        ],
+    )
+    @pytest.mark.parametrize("step", [1, 7, 10_000])
+    def test_receiving_is_the_same_in_one_call_and_in_two(self, stream: bytes, step: int) -> None:
+        one, two = ConnectionPair.opened().server, ConnectionPair.opened().server
+        for at in range(0, len(stream), step):
+            piece = stream[at : at + step]
+            two.receive_data(piece, 5)
+            assert one.receive(piece, 5) == two.events()
+            assert one.data_to_send(5) == two.data_to_send(5)
+            assert (one.outstanding, one.state) == (two.outstanding, two.state)
+
+    def test_too_many_outstanding_requests_are_refused_one_by_one_too(self) -> None:
+        server = ConnectionPair.opened(server={"max_outstanding": 1}).server
+
+        assert server.receive(encoded(GetServerStatus(1)), 0) == [GetServerStatus(1)]
+
+        (refused,) = server.receive(encoded(GetServerStatus(2)), 0)
+        assert isinstance(refused, RequestRefused)
+        assert refused.reply.code == ErrorCode.TOO_MANY_REQUESTS
+
+    def test_a_lone_reply_is_the_same_in_one_call_and_in_two(self) -> None:
+        one, two = ConnectionPair.opened().server, ConnectionPair.opened().server
+        large = MessagesReceived(2, [ReceivedMessage(1, 2, bytes(MIN_MAX_FRAME_BYTES * 4), 3, 4, 5, 6)])
+        replies: list[AnyReply] = [Done(1), large, Done(3)]
+        for reply in replies:
+            for server in (one, two):
+                server.receive(encoded(GetServerStatus(reply.request_id)), 0)
+            two.send(reply)
+            assert one.reply_to_send(reply, 9) == b"".join(two.data_to_send(9))
+        assert one.outstanding == two.outstanding == 0
+        with pytest.raises(LocalProtocolError, match="does not wait"):
+            one.reply_to_send(Done(1), 9)
+
+    def test_a_lone_reply_leaves_after_what_is_queued(self) -> None:
+        server = ConnectionPair.opened().server
+        server.receive(encoded(GetServerStatus(1)) + encoded(GetServerStatus(2)), 0)
+        server.send(Done(2))
+
+        assert server.reply_to_send(Done(1), 0) == encoded(Done(2)) + encoded(Done(1))
