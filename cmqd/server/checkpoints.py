@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 from cmqd.server.logs import get_logger
+from cmqd.storage.errors import StorageFailed
 from cmqd.storage.log import Log, SealedSegment
 from cmqd_segment.checkpoint import AnyPart
 
@@ -98,6 +99,7 @@ class Checkpoints:
         self._looking = None
         if self._reclaim_timer is not None:
             self._reclaim_timer.cancel()
+        self._finish()
 
     def reclaim(self) -> None:
         """Look through the sealed segments now, and every few seconds from now on."""
@@ -118,18 +120,29 @@ class Checkpoints:
             self._loop.call_later(BUSY_PAUSE_S, self._write_slice)
             return
         stop_at = time.perf_counter() + SLICE_S
-        for part in parts:
-            self._log.write_checkpoint(part)
-            if time.perf_counter() >= stop_at:
-                self._loop.call_soon(self._write_slice)
-                return
+        try:
+            for part in parts:
+                self._log.write_checkpoint(part)
+                if time.perf_counter() >= stop_at:
+                    self._loop.call_soon(self._write_slice)
+                    return
+        except StorageFailed as failure:
+            finished, self._finished = self._finished, None
+            self.stop()
+            if finished is not None and not finished.done():
+                finished.set_exception(failure)
+            return
         self._parts = None
         if self._finished is not None:
-            self._finished.set_result(None)
-            self._finished = None
+            self._finish()
         elif self._wanted_again:
             self._wanted_again = False
             self.want()
+
+    def _finish(self) -> None:
+        finished, self._finished = self._finished, None
+        if finished is not None and not finished.done():
+            finished.set_result(None)
 
     def _look_slice(self) -> None:
         looking = self._looking

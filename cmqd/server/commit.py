@@ -17,7 +17,7 @@ class Answerable(Protocol):
     """Who asked."""
 
     def answer(self, reply: Reply, queue: str | None = None) -> None:
-        """Take the reply to a request; with ``queue``, messages received from it, which must not get lost."""
+        """Take the reply to a request; with ``queue``, one with messages, which must not get lost (unless it is "")."""
         ...
 
 

@@ -393,6 +393,27 @@ async def test_a_slow_reader_gets_no_more_than_its_bound_of_replies_at_once(tmp_
     rig.close()
 
 
+async def test_browsing_is_bounded_like_receiving(tmp_path: Path) -> None:
+    rig = await EdgeRig.make(tmp_path, max_unread_receives=4)
+    client = await rig.client()
+    await a_queue(client)
+    await client.send("jobs", b"x")
+    rig.log.hold()
+    client.begin(wire.SendMessages(client.next_id(), "jobs", [b"keeps the gate shut"]))
+
+    ids = [client.begin(wire.PeekMessages(client.next_id(), "jobs")) for _ in range(10)]
+    await rig.turn()
+    assert client.connection.unread_receives == 4
+    client.cancel(ids[0])
+    rig.log.let_go()
+    await client.settle()
+
+    assert code_of(client.replies[ids[0]]) == "cancelled"
+    assert all(isinstance(client.replies[each], wire.MessagesPeeked) for each in ids[1:])
+    assert client.connection.unread_receives == 0
+    rig.close()
+
+
 async def test_a_slow_reader_that_never_reads_is_closed_and_its_unsent_messages_come_back(tmp_path: Path) -> None:
     rig = await EdgeRig.make(tmp_path, heartbeat_ms=1_000)
     slow, other = await a_slow_reader(rig, messages=30)
