@@ -22,7 +22,7 @@ class Client:
 
 async def test_what_is_common_comes_once_and_before_the_replies() -> None:
     log: list[str] = []
-    wakeup = WakeUp(asyncio.get_running_loop(), lambda: log.append("log"), lambda: log.append("timer"))
+    wakeup = WakeUp(asyncio.get_running_loop(), lambda: 0, lambda: log.append("log"), lambda: log.append("timer"))
 
     wakeup.schedule()
     wakeup.write_later(Client(log, "a"))
@@ -38,7 +38,7 @@ async def test_what_is_common_comes_once_and_before_the_replies() -> None:
 
 async def test_what_comes_up_during_the_end_is_for_the_next_one() -> None:
     log: list[str] = []
-    wakeup = WakeUp(asyncio.get_running_loop(), lambda: log.append("log"))
+    wakeup = WakeUp(asyncio.get_running_loop(), lambda: 0, lambda: log.append("log"))
 
     class Asking(Client):
         def flush(self) -> None:
@@ -55,10 +55,20 @@ async def test_what_comes_up_during_the_end_is_for_the_next_one() -> None:
 
 async def test_a_bug_met_while_one_client_is_answered_does_not_hold_back_the_others() -> None:
     log: list[str] = []
-    wakeup = WakeUp(asyncio.get_running_loop())
+    wakeup = WakeUp(asyncio.get_running_loop(), lambda: 0)
 
     wakeup.write_later(Client(log, "unlucky", broken=True))
     wakeup.write_later(Client(log, "other"))
     await asyncio.sleep(0)
 
     assert log == ["abort unlucky", "flush other"]
+
+
+async def test_the_clock_is_read_once_a_wake_up() -> None:
+    times = iter(range(100, 200))
+    wakeup = WakeUp(asyncio.get_running_loop(), lambda: next(times))
+
+    assert [wakeup.now_ms(), wakeup.now_ms()] == [100, 100]
+    await asyncio.sleep(0)
+
+    assert [wakeup.now_ms(), wakeup.now_ms()] == [101, 101]
