@@ -11,6 +11,7 @@ from pathlib import Path
 
 MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
 """Where fsync costs nothing, so that a durable figure would be a lie."""
+SCRATCH = Path(__file__).resolve().parents[1] / "scratch"
 VERSIONED = ("cmqd", "msgspec", "uvloop", "aiosqlite", "pyroaring")
 
 
@@ -42,12 +43,12 @@ def file_system(path: Path, mounts: str | None = None) -> tuple[str, str]:
 
 
 def scratch_root(wanted: Path | None) -> Path:
-    """Where to put data folders: ``wanted``, else the temporary directory, else (when that is in memory) a folder of
-    the current directory.
+    """Where to put data folders: ``wanted``, else the temporary directory, else (when that is in memory) a folder
+    beside this package.
 
     Raises ConditionsError when it would be in memory.
     """
-    candidates = [wanted] if wanted else [Path(tempfile.gettempdir()), Path.cwd() / ".bench-scratch"]
+    candidates = [wanted] if wanted else [Path(tempfile.gettempdir()), SCRATCH]
     for candidate in candidates:
         candidate.mkdir(parents=True, exist_ok=True)
         if file_system(candidate)[0] not in MEMORY_FILE_SYSTEMS:

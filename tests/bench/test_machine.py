@@ -36,10 +36,10 @@ def test_data_in_memory_is_refused_since_fsync_would_cost_nothing(tmp_path: Path
         scratch_root(tmp_path)
 
 
-def test_a_temporary_folder_in_memory_is_passed_over_for_the_current_one(
+def test_a_temporary_folder_in_memory_is_passed_over_for_one_beside_the_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(machine, "SCRATCH", tmp_path / "scratch")
     memory = tmp_path / "memory"
     monkeypatch.setattr(machine.tempfile, "gettempdir", lambda: str(memory))
 
@@ -48,7 +48,7 @@ def test_a_temporary_folder_in_memory_is_passed_over_for_the_current_one(
 
     monkeypatch.setattr(machine, "file_system", pretended)
 
-    assert scratch_root(None) == tmp_path / ".bench-scratch"
+    assert scratch_root(None) == tmp_path / "scratch"
 
 
 def test_conditions_name_all_that_a_figure_depends_on(tmp_path: Path):
