@@ -20,7 +20,8 @@ RECLAIM_EVERY_S = 5.0
 """How often segments are looked at: disk space comes back within seconds, and a look costs microseconds a segment."""
 
 BUSY_PAUSE_S = 0.005
-"""How long a checkpoint waits while the storage is behind, so that it does not push sends into refusal."""
+"""Between two parts of a checkpoint while the storage is behind: it must not push sends into refusal, and must end all
+the same, or a broker that is always busy would never let a segment go."""
 
 _log = get_logger()
 
@@ -116,13 +117,14 @@ class Checkpoints:
         parts = self._parts
         if parts is None:
             return
-        if self._is_behind():
-            self._loop.call_later(BUSY_PAUSE_S, self._write_slice)
-            return
+        behind = self._is_behind()
         stop_at = time.perf_counter() + SLICE_S
         try:
             for part in parts:
                 self._log.write_checkpoint(part)
+                if behind:
+                    self._loop.call_later(BUSY_PAUSE_S, self._write_slice)
+                    return
                 if time.perf_counter() >= stop_at:
                     self._loop.call_soon(self._write_slice)
                     return

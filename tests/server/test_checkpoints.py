@@ -3,11 +3,15 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from cmqd.core.broker import Broker
+from cmqd.storage.errors import StorageFailed
 from cmqd.storage.log import SealedSegment
 from cmqd.storage.memory import MemoryLog
 from cmqd_protocol import messages as wire
 from support.edge_rig import EdgeRig
+from support.eventually import eventually
 
 
 async def recovered(rig: EdgeRig) -> Broker:
@@ -96,6 +100,32 @@ async def test_one_asked_for_while_another_is_written_follows_it(rig: EdgeRig) -
     await rig.turn(60)
 
     assert len(rig.log.disk.checkpoints) == 2
+
+
+async def test_a_checkpoint_goes_on_slowly_while_the_storage_is_behind(tmp_path: Path) -> None:
+    rig = await EdgeRig.make(tmp_path, busy_pending_bytes=65_536)
+    await some_queues(rig, 3)
+    client = await rig.client()
+    rig.log.hold()
+    client.begin(wire.SendMessages(client.next_id(), "q0", [bytes(60_000)]))
+
+    rig.edge.checkpoints.want()
+    await eventually(lambda: "writing=False" in repr(rig.edge.checkpoints))
+    rig.log.let_go()
+    await rig.turn(30)
+
+    assert len(rig.log.disk.checkpoints) == 1
+    rig.close()
+
+
+async def test_a_failed_storage_ends_the_final_checkpoint_with_its_error(tmp_path: Path) -> None:
+    rig = await EdgeRig.make(tmp_path)
+    await some_queues(rig, 2)
+    rig.log.fail(StorageFailed("fsync: I/O error"))
+    await rig.turn()
+
+    with pytest.raises(StorageFailed, match="I/O error"):
+        await asyncio.wait_for(rig.edge.checkpoints.write_final(), 5)
 
 
 async def test_the_final_checkpoint_is_the_last(rig: EdgeRig) -> None:
