@@ -54,7 +54,7 @@ from support.naive_broker import (
 
 PROFILES = {
     "quick": settings(
-        max_examples=250,
+        max_examples=500,
         stateful_step_count=50,
         derandomize=True,
         deadline=None,
@@ -147,7 +147,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
                 case MessagesExpired():
                     self.by_id(record.queue_id).pass_floor(record.floor, self.now_ms)
                 case DelaysScheduled():
-                    self.by_id(record.queue_id).schedule(unpack_runs(record.positions), record.visible_ms)
+                    self.by_id(record.queue_id).schedule(unpack_runs(record.positions), record.visible_ms, self.now_ms)
                 case MessagesReceived():
                     positions = unpack_runs(record.positions)
                     delivered.extend((record.queue_id, position) for position in positions)
@@ -309,6 +309,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         elif delay == "each":
             delay_ms = each = [one for _, _, one in batch]
         stored = self.sessions.find(queue.account, session, sequence) if session else "new"
+        quiet = self.is_quiet()
         maybe_forgotten = session != 0 and self.sessions.may_be_forgotten(queue.account, session, self.now_ms)
         try:
             outcome = self.broker.send(queue.account, queue.name, sent, marks, delay_ms, session, sequence, self.now_ms)
@@ -331,6 +332,12 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         assert len(queue.messages) + len(batch) <= queue.attributes["max_backlog"]
         self.message_ids.update(ids)
         queue.send(ids, sent, marks, each, self.now_ms)
+        if not quiet:
+            # How many places among the delayed are free depends on the ticks made so far: take over who got one.
+            overflow = self.broker.queues[queue.queue_id].index.overflow
+            for message in (queue.by_id[message_id] for message_id in ids):
+                if message.visible_ms:
+                    message.state = State.OVERFLOW if message.position in overflow else State.DELAYED
         if session:
             self.sessions.note(queue.account, session, sequence, ids, self.now_ms)
         self.done(outcome)

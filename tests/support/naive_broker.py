@@ -265,15 +265,16 @@ class NaiveQueue:
             assert all(self.is_expired(message, now_ms) for message in gone), "expired too early"
         self.delete(gone)
 
-    def schedule(self, positions: list[int], visible_ms: list[int]) -> None:
+    def schedule(self, positions: list[int], visible_ms: list[int], now_ms: int) -> None:
         """These got a place among the delayed."""
         waiting = self.of(State.OVERFLOW)
         assert positions == [message.position for message in waiting[: len(positions)]], "places are given in order"
+        held = [message for message in self.of(State.DELAYED) if not message.is_due(now_ms)]
+        assert len(held) + len(positions) <= self.attributes["max_delayed"]
         for position, due_ms in zip(positions, visible_ms, strict=True):
             message = self.messages[position]
             assert message.visible_ms == due_ms
             message.state = State.DELAYED
-        assert len(self.of(State.DELAYED)) <= self.attributes["max_delayed"]
 
     def damage(self, positions: Iterable[int]) -> int:
         """These cannot be read; how many are newly found to be so."""
