@@ -47,6 +47,13 @@ class Broker(Administration, Sending, Settling, Peeking, Ticking, Recovery):
                     self._serve(waiting, records, woken, reads, now_ms)
             if queue is not None:
                 self._serve(queue, records, woken, reads, now_ms)
+        elif read_id in self._prefetches:
+            read = self._prefetches.pop(read_id)
+            queue = self.queues.get(read.queue_id)
+            if queue is not None:
+                self._prefetch_arrived(queue, read, messages, missing)
+                self._prefetch(queue, reads)
+                self._serve(queue, records, woken, reads, now_ms)
         elif read_id in self._overflow_reads:
             queue = self.queues.get(self._overflow_reads.pop(read_id))
             if queue is not None:
@@ -63,7 +70,11 @@ class Broker(Administration, Sending, Settling, Peeking, Ticking, Recovery):
             assert self._names[queue.account][queue.name] is queue
             for position in queue.window.messages:
                 assert position in queue.index.active, "the window holds a body that is not active"
+            for position in queue.window.soon:
+                assert position in queue.index.delayed, "the window holds a body ahead of time that is not delayed"
         windows = [queue.window for queue in self.queues.values()]
         assert self._budget.used == sum(window.size for window in windows)
-        assert all(window.size == sum(map(cost, window.messages.values())) for window in windows)
+        for window in windows:
+            held = [*window.messages.values(), *window.soon.values()]
+            assert window.size == sum(map(cost, held))
         assert len(self._waiters) == sum(len(queue.line) for queue in self.queues.values())

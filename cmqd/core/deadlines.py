@@ -9,11 +9,14 @@ from array import array
 from collections.abc import Callable
 from heapq import heappop, heappush
 
+_SWEEP_STEP = 2
+"""Arrays looked at in one step of a sweep: one would be added while one is looked at, and the sweep never gain."""
+
 
 class DeadlineBuckets:
     """Numbers by due time and queue.
 
-    Invariant: the heap holds each occupied bucket once. A number comes due at the end of its bucket, that is at its
+    Invariant: the heap holds each occupied bucket, and maybe some that a sweep emptied. A number comes due at the end of its bucket, that is at its
     time or less than ``width_ms`` later, never earlier.
     """
 
@@ -44,13 +47,27 @@ class DeadlineBuckets:
         """When the first bucket comes due."""
         return self._heap[0] * self.width_ms if self._heap else None
 
+    def between(self, after_ms: int, until_ms: int) -> "dict[int, array[int]]":
+        """By queue, the numbers (stale ones too) that come due after ``after_ms`` and by ``until_ms``; all stay."""
+        found: dict[int, array[int]] = {}
+        for number in range(after_ms // self.width_ms + 1, until_ms // self.width_ms + 1):
+            for queue_id, numbers in self._buckets.get(number, {}).items():
+                if queue_id in found:
+                    found[queue_id] += numbers
+                else:
+                    found[queue_id] = numbers[:]
+        return found
+
     def take_due(self, now_ms: int, most: int) -> "tuple[int, array[int]] | None":
         """Up to ``most`` numbers (an even number, so that pairs stay together) of one queue that are due by
         ``now_ms``, or None; what is left stays due.
         """
-        if not self._heap or self._heap[0] * self.width_ms > now_ms:
+        heap = self._heap
+        while heap and heap[0] not in self._buckets:
+            heappop(heap)
+        if not heap or heap[0] * self.width_ms > now_ms:
             return None
-        number = self._heap[0]
+        number = heap[0]
         queues = self._buckets[number]
         queue_id, numbers = next(iter(queues.items()))
         if len(numbers) > most:
@@ -59,10 +76,7 @@ class DeadlineBuckets:
             del numbers[-most:]
         else:
             taken = numbers
-            del queues[queue_id]
-            if not queues:
-                del self._buckets[number]
-                heappop(self._heap)
+            self._remove(number, queue_id)
         self.size -= len(taken)
         return queue_id, taken
 
@@ -74,16 +88,32 @@ class DeadlineBuckets:
 
     def sweep(self, keep: "Callable[[int, array[int]], array[int]]") -> bool:
         """One step of removing stale numbers before they come due: ``keep(queue_id, numbers)`` gives those to keep of
-        one array. True if that was the last one; the next call starts again.
+        an array. True if that was the last one; the next call starts again.
         """
         if not self._sweep:
             self._sweep = [(number, queue_id) for number, queues in self._buckets.items() for queue_id in queues]
-        while self._sweep:
+        looked_at = 0
+        while self._sweep and looked_at < _SWEEP_STEP:
             number, queue_id = self._sweep.pop()
-            numbers = self._buckets.get(number, {}).get(queue_id)
-            if numbers is not None:
-                kept = keep(queue_id, numbers)
-                self.size += len(kept) - len(numbers)
-                self._buckets[number][queue_id] = kept
-                break
+            queues = self._buckets.get(number)
+            if queues is None or queue_id not in queues:
+                continue
+            looked_at += 1
+            numbers = queues[queue_id]
+            kept = keep(queue_id, numbers)
+            self.size += len(kept) - len(numbers)
+            if kept:
+                queues[queue_id] = kept
+            else:
+                self._remove(number, queue_id)
         return not self._sweep
+
+    def _remove(self, number: int, queue_id: int) -> None:
+        queues = self._buckets[number]
+        del queues[queue_id]
+        if not queues:
+            del self._buckets[number]
+            if self._heap[0] == number:
+                heappop(self._heap)
+            elif len(self._heap) > 2 * len(self._buckets) + _SWEEP_STEP:
+                self._heap = sorted(self._buckets)

@@ -37,7 +37,11 @@ class Peeking(BrokerState):
         wanted = [position for position in peek.positions if position not in peek.found]
         if wanted and wanted[-1] > settled:
             # A page holds a prefix of what was asked; the next peek starts behind it.
-            peek.positions = [position for position in peek.positions if position <= settled]
+            unread = next(position for position in wanted if position > settled)
+            peek.positions = [position for position in peek.positions if position < unread]
+            if not peek.positions:
+                woken.append(Woken(peek.waiter_id, Peeked([], unread)))
+                return
         woken.append(Woken(peek.waiter_id, self._peeked(queue, peek)))
 
     def _peeked(self, queue: Queue, peek: PendingPeek) -> Peeked:
@@ -56,7 +60,8 @@ class Peeking(BrokerState):
                 next_start = position
                 break
             count, _ = index.history.get(position)
-            if position in index.active:
+            elsewhere = position in index.damaged and position not in index.damaged_delays
+            if elsewhere or position in index.active:
                 state, visible_ms = "active", 0
             elif position in index.delayed or position in index.overflow or position in index.damaged_delays:
                 state, visible_ms = "delayed", message.visible_ms

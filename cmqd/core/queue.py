@@ -23,6 +23,8 @@ class Queue:
         "read_wanted",
         "reading",
         "slice_lsn",
+        "soon_reading",
+        "soon_wanted",
         "window",
     )
 
@@ -41,6 +43,10 @@ class Queue:
         """It stands in the line for a page-in."""
         self.overflow_reading = False
         """A page-in of overflow delays is under way."""
+        self.soon_wanted: list[int] = []
+        """Delayed positions whose bodies are to be read ahead of their time, in ascending order by second."""
+        self.soon_reading = False
+        """A page-in of some of them is under way."""
         self.expiry_due_ms: int | None = None
         """When the floor of retention is next looked at; None = nothing to expire."""
         self.slice_lsn = 0

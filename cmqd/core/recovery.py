@@ -73,7 +73,7 @@ class Recovery(BrokerState):
         # Copies of references: leases are frozen, so the parts made later still show this moment.
         leases = [item for item in index.in_flight.items() if item[1].position >= index.floor]
         history = index.history.entries()
-        delayed = self._delay_buckets.of_queue(queue.queue_id) if index.delayed_count else []
+        delays = self._delay_buckets.of_queue(queue.queue_id) if index.delayed_count else []
         step_positions, step_starts, step_ends = index.steps.packed()
         yield QueueSlice(
             lsn,
@@ -90,7 +90,8 @@ class Recovery(BrokerState):
             # What is damaged is as it was for whoever reads the log anew: it may have been repaired.
             (index.active | (index.damaged - index.damaged_delays)).serialize(),
             (index.overflow | index.damaged_delays).serialize(),
-            [(due_ms, positions.tobytes()) for due_ms, positions in delayed],
+            index.delayed.serialize(),
+            [(due_ms, positions.tobytes()) for due_ms, positions in delays],
             step_positions,
             step_starts,
             step_ends,
@@ -141,13 +142,13 @@ class Recovery(BrokerState):
         index.active_count = len(index.active)
         index.overflow = BitMap64.deserialize(part.overflow)
         index.overflow_count = len(index.overflow)
-        for due_ms, packed in part.delayed:
-            positions = array("Q", packed)
-            still = [position for position in positions if position in index.live and position not in index.active]
-            index.delayed.update(still)
+        index.delayed = BitMap64.deserialize(part.delayed)
+        index.delayed_count = len(index.delayed)
+        for due_ms, packed in part.delays:
+            # Buckets keep what replay saw activated, until it comes due.
+            still = [position for position in array("Q", packed) if position in index.delayed]
             self._delay_buckets.bucket(due_ms, part.queue_id).extend(still)
             self._delay_buckets.size += len(still)
-        index.delayed_count = len(index.delayed)
         index.steps.load(part.step_positions, part.step_starts, part.step_ends)
         queue = Queue(part.account, part.name, part.created_ms, index)
         queue.modified_ms = part.modified_ms

@@ -92,13 +92,15 @@ class Sending(Receiving):
     def _keep_bodies(self, queue: Queue, record: MessagesSent, bodies: list[bytes], was_empty: bool) -> None:
         """Keep in memory what is near enough to the head to be received from there."""
         window = queue.window
+        budget = self._budget
+        headers = record.headers
+        visible = record.visible_ms
+        if visible is not None:
+            self._keep_soon(queue, record, bodies)
         if window.cold:
             if not was_empty:
                 return
             window.cold = False
-        budget = self._budget
-        headers = record.headers
-        visible = record.visible_ms
         # What goes out at once needs no room; but who waits may be held up, by its page or by the limit in flight.
         goes_out = was_empty and len(queue.line) > 0
         if visible is None and headers is None:
@@ -118,7 +120,6 @@ class Sending(Receiving):
             if visible is not None:
                 due_ms = visible if isinstance(visible, int) else visible[offset]
                 if due_ms > enqueue_ms:
-                    # Paged in when its delay ends: delayed bodies would fill the window long before they are wanted.
                     continue
             else:
                 due_ms = 0
@@ -130,3 +131,22 @@ class Sending(Receiving):
                 window.paged_until = position + offset
                 return
             budget.keep(queue.queue_id, window, message)
+
+    def _keep_soon(self, queue: Queue, record: MessagesSent, bodies: list[bytes]) -> None:
+        """Keep delayed bodies that are due so soon that they would be paged in right away."""
+        visible, headers = record.visible_ms, record.headers
+        for offset, body in enumerate(bodies):
+            due_ms = visible if isinstance(visible, int) else visible[offset] if visible else 0
+            position = record.first_position + offset
+            if record.enqueue_ms < due_ms <= self._prefetched_until_ms and position in queue.index.delayed:
+                message = StoredMessage(
+                    position,
+                    record.first_message_id + offset,
+                    record.enqueue_ms,
+                    body,
+                    headers[offset] if headers else None,
+                    due_ms,
+                )
+                if not self._budget.has_room(queue.queue_id, cost(message)):
+                    return
+                self._budget.keep_soon(queue.queue_id, queue.window, message)

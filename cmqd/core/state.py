@@ -80,6 +80,10 @@ class BrokerState:
         """Page-ins for receives under way: (queue id, what was asked), by read id."""
         self._overflow_reads: dict[int, int] = {}
         """Page-ins of overflow delays: queue id by read id."""
+        self._prefetched_until_ms = 0
+        """Bodies of delayed messages due by then were asked for."""
+        self._prefetches: dict[int, PageRead] = {}
+        """Page-ins of them under way, by read id."""
         self._overflow_wanted: dict[int, None] = {}
         """Queues in which places among the delayed came free while messages wait for one."""
         self._peeks: dict[int, PendingPeek] = {}

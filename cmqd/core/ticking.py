@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from heapq import heappop
 
 from cmqd.core.outcome import Outcome, PageRead, Woken
+from cmqd.core.prefetching import Prefetching
 from cmqd.core.queue import Queue
-from cmqd.core.receiving import Receiving
 from cmqd.core.state import SESSION_SWEEP_MS
 from cmqd_segment.records import (
     AnyRecord,
@@ -20,7 +20,7 @@ from cmqd_segment.records import (
 )
 
 
-class Ticking(Receiving):
+class Ticking(Prefetching):
     """The part of the broker that time drives."""
 
     def next_deadline_ms(self) -> int | None:
@@ -30,6 +30,7 @@ class Ticking(Receiving):
         times = (
             self._lease_buckets.next_due_ms(),
             self._delay_buckets.next_due_ms(),
+            self._prefetch_due_ms(),
             self._wait_buckets.next_due_ms(),
             self._expiries[0][0] if self._expiries else None,
             self._sessions_due_ms,
@@ -45,6 +46,7 @@ class Ticking(Receiving):
         reads: list[PageRead] = []
         self._tick_waits(woken, now_ms)
         self._tick_leases(records, woken, reads, now_ms)
+        self._tick_prefetch(reads, now_ms)
         self._tick_delays(records, woken, reads, now_ms)
         if self._overflow_wanted:
             queue = self.queues.get(self._overflow_wanted.popitem()[0])
@@ -122,6 +124,7 @@ class Ticking(Receiving):
         if runs:
             record = MessagesActivated(queue_id, runs)
             queue.index.apply_activated(record)
+            self._budget.activate(queue.window, positions)
             records.append(record)
             self._serve(queue, records, woken, reads, now_ms)
         self._tick_overflow(queue, reads)

@@ -1,8 +1,9 @@
 """Bodies in memory: a bounded window near the head of each queue; the log has them all.
 
 A body sent is kept while it is near enough to the head to be received from memory; from the first one that is not
-kept, a queue is *cold* and its bodies are paged in from the log, ahead of need, until the tail is reached again. All
-windows share one budget; when it is used up, the window least recently received from is dropped.
+kept, a queue is *cold* and its bodies are paged in from the log, ahead of need, until the tail is reached again.
+Delayed bodies are kept only shortly before they are due. All windows share one budget; when it is used up, the window
+least recently received from is dropped.
 """
 
 from collections import OrderedDict
@@ -30,12 +31,15 @@ def cost(message: StoredMessage) -> int:
 class Window:
     """One queue's bodies in memory."""
 
-    __slots__ = ("cold", "messages", "paged_until", "size")
+    __slots__ = ("cold", "messages", "paged_until", "size", "soon")
 
     def __init__(self) -> None:
         self.messages: dict[int, StoredMessage] = {}
+        """Active ones, by position."""
+        self.soon: dict[int, StoredMessage] = {}
+        """Delayed ones that are about to become active, by position."""
         self.size = 0
-        """Cost of the messages."""
+        """Cost of them all."""
         self.cold = False
         """Bodies sent now are not kept: some before them are in the log alone."""
         self.paged_until = 0
@@ -55,12 +59,8 @@ class WindowBudget:
 
     def keep(self, queue_id: int, window: Window, message: StoredMessage) -> None:
         """Put a message in, making room if need be."""
-        size = cost(message)
         window.messages[message.position] = message
-        window.size += size
-        if queue_id not in self._order:
-            self._order[queue_id] = window
-        self.used += size
+        self.kept(queue_id, window, cost(message))
 
     def kept(self, queue_id: int, window: Window, size: int) -> None:
         """Messages that cost ``size`` in all were put in: the hot path's ``keep``."""
@@ -73,7 +73,7 @@ class WindowBudget:
         """Remove and return messages that are in the window: somebody receives from this queue."""
         pop = window.messages.pop
         taken = [pop(position) for position in positions]
-        if window.messages:
+        if window.messages or window.soon:
             size = sum(map(cost, taken))
             self._order.move_to_end(queue_id)
         else:
@@ -83,8 +83,23 @@ class WindowBudget:
         self.used -= size
         return taken
 
+    def keep_soon(self, queue_id: int, window: Window, message: StoredMessage) -> None:
+        """Put in a message that is still delayed."""
+        window.soon[message.position] = message
+        self.kept(queue_id, window, cost(message))
+
+    def activate(self, window: Window, positions: Iterable[int]) -> None:
+        """Delays ended: what was put in ahead of that is now as any other."""
+        soon = window.soon
+        if soon:
+            for position in positions:
+                message = soon.pop(position, None)
+                if message is not None:
+                    window.messages[position] = message
+
     def drop_below(self, queue_id: int, window: Window, floor: int) -> None:
         """Forget messages that are gone."""
+        self.activate(window, [position for position in window.soon if position < floor])
         gone = [position for position in window.messages if position < floor]
         if gone:
             self.take(queue_id, window, gone)
@@ -106,6 +121,7 @@ class WindowBudget:
         self.used -= window.size
         window.size = 0
         window.messages.clear()
+        window.soon.clear()
         window.cold = True
         window.paged_until = 0
         self._order.pop(queue_id, None)

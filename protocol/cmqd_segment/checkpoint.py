@@ -46,8 +46,10 @@ class QueueSlice(CheckpointPart, frozen=True, tag=2):
     active: bytes
     overflow: bytes
     """Delayed messages beyond ``max_delayed``, whose due times are only in the log."""
-    delayed: list[tuple[int, bytes]]
-    """(due time in ms, positions) of each bucket."""
+    delayed: bytes
+    delays: list[tuple[int, bytes]]
+    """(due time in ms, positions) of each bucket; positions that are not among the delayed (any more) count for
+    nothing."""
     step_positions: bytes
     step_starts: bytes
     step_ends: bytes

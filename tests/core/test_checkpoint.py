@@ -2,10 +2,11 @@
 
 import pytest
 
+from cmqd.core.broker import Broker
 from cmqd.core.limits import Limits
 from cmqd.core.sessions import Sessions
 from cmqd_segment.checkpoint import CheckpointEnd, HistorySlice, LeasesSlice, QueueSlice, SessionsSlice
-from cmqd_segment.records import MessagesSent
+from cmqd_segment.records import AnyRecord, MessagesSent, StoredMessage
 from support.core_builders import ACCOUNT, Rig
 from support.core_facts import check_lease_buckets, facts
 
@@ -164,3 +165,28 @@ def test_packed_sessions_leave_out_what_is_gone():
     sessions.note(ACCOUNT, 1, 1, 100, 1, 0)
 
     assert [one[1] for one in sessions.packed([(ACCOUNT, 1), (ACCOUNT, 2)])] == [1]
+
+
+def test_a_delay_that_replay_saw_ending_does_not_come_back_with_the_next_checkpoint() -> None:
+    # Replay leaves the positions of ended delays in their buckets; what was received since is in flight, not delayed.
+    first = Broker((1, 2, 3, 4))
+    records: list[AnyRecord] = [*first.create_queue("a", "q", {}, 1000).records]
+    records += first.send("a", "q", [b"a"], None, 50, 0, 0, 1000).records
+    records += first.send("a", "q", [b"b"], None, 50_000, 0, 0, 1000).records
+    for now_ms in range(1000, 1200, 10):
+        records += first.tick(now_ms).records
+    for read in first.receive("a", "q", 1, 1, 0, 5000, 1200).reads:
+        records += first.pages_read(read.read_id, [StoredMessage(0, 1, 1000, b"a", None, 1050)], [], 1200).records
+    replayed = Broker((1, 2, 3, 4))
+    for lsn, record in enumerate(records, 1):
+        replayed.replay(record, lsn)
+    replayed.recovered()
+    assert replayed.queue_info("a", "q").counts["in_flight"] == 1
+
+    loaded = Broker((1, 2, 3, 4))
+    for part in replayed.checkpoint(lambda: len(records), 1300):
+        loaded.load(part)
+    loaded.recovered()
+
+    loaded.check_invariants()
+    assert loaded.queue_info("a", "q").counts == replayed.queue_info("a", "q").counts
