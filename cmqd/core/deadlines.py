@@ -16,11 +16,11 @@ _SWEEP_STEP = 2
 class DeadlineBuckets:
     """Numbers by due time and queue.
 
-    Invariant: the heap holds each occupied bucket, and maybe some that a sweep emptied. A number comes due at the end of its bucket, that is at its
-    time or less than ``width_ms`` later, never earlier.
+    Invariant: the heap holds each occupied bucket, and maybe some that a sweep emptied. A number comes due at the end
+    of its bucket, that is at its time or less than ``width_ms`` later, never earlier.
     """
 
-    __slots__ = ("_buckets", "_heap", "_sweep", "size", "width_ms")
+    __slots__ = ("_buckets", "_heap", "_sweep", "_sweep_kept", "size", "width_ms")
 
     def __init__(self, width_ms: int) -> None:
         self.width_ms = width_ms
@@ -30,6 +30,7 @@ class DeadlineBuckets:
         self._heap: list[int] = []
         self._sweep: list[tuple[int, int]] = []
         """(bucket, queue) still to be looked at by the sweep under way."""
+        self._sweep_kept = 0
 
     def bucket(self, due_ms: int, queue_id: int) -> "array[int]":
         """The array that numbers due at ``due_ms`` are to be appended to; the caller adds to ``size``."""
@@ -86,11 +87,12 @@ class DeadlineBuckets:
             (number * self.width_ms, queues[queue_id]) for number, queues in self._buckets.items() if queue_id in queues
         ]
 
-    def sweep(self, keep: "Callable[[int, array[int]], array[int]]") -> bool:
+    def sweep(self, keep: "Callable[[int, array[int]], array[int]]") -> int | None:
         """One step of removing stale numbers before they come due: ``keep(queue_id, numbers)`` gives those to keep of
-        an array. True if that was the last one; the next call starts again.
+        an array. After the last one, how many numbers were kept in all; the next call starts again.
         """
         if not self._sweep:
+            self._sweep_kept = 0
             self._sweep = [(number, queue_id) for number, queues in self._buckets.items() for queue_id in queues]
         looked_at = 0
         while self._sweep and looked_at < _SWEEP_STEP:
@@ -102,11 +104,12 @@ class DeadlineBuckets:
             numbers = queues[queue_id]
             kept = keep(queue_id, numbers)
             self.size += len(kept) - len(numbers)
+            self._sweep_kept += len(kept)
             if kept:
                 queues[queue_id] = kept
             else:
                 self._remove(number, queue_id)
-        return not self._sweep
+        return None if self._sweep else self._sweep_kept
 
     def _remove(self, number: int, queue_id: int) -> None:
         queues = self._buckets[number]

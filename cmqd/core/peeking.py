@@ -60,8 +60,7 @@ class Peeking(BrokerState):
                 next_start = position
                 break
             count, _ = index.history.get(position)
-            elsewhere = position in index.damaged and position not in index.damaged_delays
-            if elsewhere or position in index.active:
+            if position in index.active or (position in index.damaged and position not in index.damaged_delays):
                 state, visible_ms = "active", 0
             elif position in index.delayed or position in index.overflow or position in index.damaged_delays:
                 state, visible_ms = "delayed", message.visible_ms

@@ -211,9 +211,9 @@ class Receiving(BrokerState):
 
     def _sweep_leases(self) -> None:
         """Long visibility timeouts and quick deletes leave stale entries behind; remove some."""
-        last = self._lease_buckets.sweep(self._leases_held)
-        if last:
-            self._lease_sweep_above = max(LEASE_SWEEP_ABOVE, 2 * self._lease_buckets.size)
+        kept = self._lease_buckets.sweep(self._leases_held)
+        if kept is not None:
+            self._lease_sweep_above = max(LEASE_SWEEP_ABOVE, 2 * kept)
 
     def _leases_held(self, queue_id: int, pairs: "array[int]") -> "array[int]":
         queue = self.queues.get(queue_id)
