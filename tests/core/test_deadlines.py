@@ -76,18 +76,34 @@ def test_a_sweep_removes_stale_numbers_step_by_step():
     buckets = buckets_of(*((1000 + 100 * number, number % 2, number) for number in range(10)))
     steps = 1
 
-    while not buckets.sweep(lambda queue_id, numbers: numbers if queue_id else array("Q")):
+    while (kept := buckets.sweep(lambda queue_id, numbers: numbers if queue_id else array("Q"))) is None:
         steps += 1
 
-    assert steps == 10
+    assert kept == 5
+    assert steps == 5
     assert buckets.size == 5
     assert [number for _, some in taken(buckets, 5000) for number in some] == [1, 3, 5, 7, 9]
 
 
 def test_a_sweep_passes_over_what_came_due_meanwhile():
-    buckets = buckets_of((1000, 1, 1), (2000, 1, 2))
-    assert not buckets.sweep(lambda _, numbers: numbers)
-    taken(buckets, 2000)
+    buckets = buckets_of(*((1000 * number, 1, number) for number in range(1, 6)))
+    assert buckets.sweep(lambda _, numbers: numbers) is None
+    taken(buckets, 5000)
 
-    assert buckets.sweep(lambda _, numbers: numbers)
-    assert buckets.sweep(lambda _, numbers: numbers)
+    assert buckets.sweep(lambda _, numbers: numbers) == 2
+    assert buckets.sweep(lambda _, numbers: numbers) == 0
+
+
+def test_what_a_sweep_empties_costs_nothing_and_may_be_filled_again():
+    buckets = buckets_of(*((1000 * number, 1, number) for number in range(1, 2001)))
+    while buckets.sweep(lambda _, numbers: array("Q")) is None:
+        pass
+    assert buckets.size == 0
+    assert len(buckets._heap) <= 10  # pyright: ignore[reportPrivateUsage]
+
+    for due_ms in (5000, 3000, 5000):
+        buckets.bucket(due_ms, 2).append(due_ms)
+
+    assert taken(buckets, 10_000) == [(2, [3000]), (2, [5000, 5000])]
+    assert taken(buckets, 10_000_000) == []
+    assert buckets.next_due_ms() is None

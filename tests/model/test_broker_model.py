@@ -29,6 +29,7 @@ from cmqd_segment.records import (
     AnyRecord,
     DelaysScheduled,
     Headers,
+    LeasesEnded,
     MessagesExpired,
     MessagesReceived,
     MessagesSent,
@@ -148,6 +149,9 @@ class BrokerAgainstModel(RuleBasedStateMachine):
                     self.by_id(record.queue_id).pass_floor(record.floor, self.now_ms)
                 case DelaysScheduled():
                     self.by_id(record.queue_id).schedule(unpack_runs(record.positions), record.visible_ms, self.now_ms)
+                case LeasesEnded():
+                    for handle in self.handles_for(unpack_runs(record.leases)):
+                        self.by_id(record.queue_id).end_lease(handle, self.now_ms)
                 case MessagesReceived():
                     positions = unpack_runs(record.positions)
                     delivered.extend((record.queue_id, position) for position in positions)
@@ -180,6 +184,9 @@ class BrokerAgainstModel(RuleBasedStateMachine):
             )
         self.went_out = went_out
         return outcome.reply
+
+    def handles_for(self, leases: list[int]) -> list[int]:
+        return [handle for lease in leases for handle in self.broker.handles.handles(lease, 1)]
 
     def by_id(self, queue_id: int) -> NaiveQueue:
         return next(queue for queue in self.queues if queue.queue_id == queue_id)
@@ -659,7 +666,8 @@ class BrokerAgainstModel(RuleBasedStateMachine):
     def places_among_the_delayed_are_used(self, queue: NaiveQueue) -> None:
         if not queue.of(State.OVERFLOW) or len(queue.of(State.DELAYED)) >= queue.attributes["max_delayed"]:
             return
-        assert any(read.queue_id == queue.queue_id for read in self.reads), "overflow waits for nothing"
+        under_way = {read.read_id for read in self.reads if read.queue_id == queue.queue_id}
+        assert under_way & self.broker._overflow_reads.keys(), "overflow waits for nothing"
 
     def teardown(self) -> None:
         if not hasattr(self, "queues"):

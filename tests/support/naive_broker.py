@@ -239,6 +239,12 @@ class NaiveQueue:
                 done.append(message)
         return done, failed
 
+    def end_lease(self, handle: int, now_ms: int) -> None:
+        """A tick ended it; it may do so before its bucket is due, if it was in an earlier one once."""
+        (message,) = (one for one in self.of(State.IN_FLIGHT) if one.handle == handle)
+        assert message.deadline_ms <= now_ms, "a lease ended too early"
+        message.come_back()
+
     def delete(self, messages: list[NaiveMessage]) -> None:
         for message in messages:
             del self.messages[message.position]

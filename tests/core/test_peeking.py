@@ -1,0 +1,163 @@
+"""Peek (spec 2.3): look without receiving; touches no count, order or lease."""
+
+import pytest
+
+from cmqd.core.limits import Limits
+from cmqd.core.outcome import Peeked, PeekedMessage, Waiting
+from support.core_builders import ACCOUNT, START_MS, Rig
+from support.core_facts import facts
+
+PEEKER = 1000
+
+
+def peek(rig: Rig, start: int = 0, most: int = 16) -> Peeked:
+    before = facts(rig.broker)
+    reply = rig.done(rig.broker.peek(ACCOUNT, "q", PEEKER, start, most))
+    if isinstance(reply, Waiting):
+        seen = len(rig.replies(PEEKER))
+        rig.answer_reads()
+        *_, reply = rig.replies(PEEKER)
+        assert len(rig.replies(PEEKER)) == seen + 1
+    assert facts(rig.broker) == before
+    return reply
+
+
+def browse(rig: Rig, most: int = 16) -> list[PeekedMessage]:
+    """All pages."""
+    seen: list[PeekedMessage] = []
+    start: int | None = 0
+    while start is not None:
+        page = peek(rig, start, most)
+        seen.extend(page.messages)
+        start = page.next_start
+    return seen
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_messages_of_every_state_are_shown_in_order_of_sending(in_memory: bool):
+    rig = Rig()
+    rig.create(max_delayed=1)
+    rig.send(b"back", b"held", b"new", headers=[None, {"k": "v"}, None])
+    rig.release(*rig.handles(most=1))
+    rig.receive(most=2)
+    rig.release(rig.broker.handles.handles(2, 1)[0])
+    rig.send(b"late", b"later", delay_ms=[1000, 2000])
+
+    seen = browse(rig if in_memory else rig.crash())
+
+    assert [(one.body, one.state, one.receive_count, one.visible_ms) for one in seen] == [
+        (b"back", "active", 2, 0),
+        (b"held", "in_flight", 1, 0),
+        (b"new", "active", 0, 0),
+        (b"late", "delayed", 0, START_MS + 1000),
+        (b"later", "delayed", 0, START_MS + 2000),
+    ]
+    assert seen[1].headers == {"k": "v"}
+
+
+def test_pages_follow_one_another_until_there_is_no_more():
+    rig = Rig()
+    rig.create()
+    rig.send(*[b"%d" % number for number in range(7)])
+
+    assert [peek(rig, start, 3).next_start for start in (0, 3, 6, 7)] == [3, 6, None, None]
+    assert [one.body for one in browse(rig, 3)] == [b"%d" % number for number in range(7)]
+
+
+def test_an_empty_queue_shows_nothing():
+    rig = Rig()
+    rig.create()
+
+    assert peek(rig) == Peeked([], None)
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_a_page_stops_before_its_limit_of_bodies_and_headers(in_memory: bool):
+    rig = Rig(Limits(max_batch_bytes=1000))
+    rig.create()
+    for _ in range(5):
+        rig.send(bytes(200), headers=[{"name": "v" * 196}])
+    if not in_memory:
+        rig = rig.crash()
+
+    assert len(peek(rig).messages) == 2
+    assert len(browse(rig)) == 5
+
+
+def test_a_message_larger_than_the_limit_is_shown_alone():
+    rig = Rig(Limits(max_batch_bytes=100))
+    rig.create()
+    rig.send(bytes(300))
+    rig.send(bytes(300))
+
+    assert len(browse(rig)) == 2
+    assert len(browse(rig.crash())) == 2
+
+
+def test_what_cannot_be_read_is_left_out():
+    rig = Rig()
+    queue = rig.create()
+    rig.send(b"1", b"2", b"3")
+    rig.log.damaged.update({(queue.queue_id, 1), (queue.queue_id, 2)})
+
+    assert [one.body for one in browse(rig.crash(), 1)] == [b"1"]
+
+
+def test_what_is_gone_when_the_page_comes_is_left_out():
+    rig = Rig()
+    rig.create()
+    rig.send(b"1", b"2")
+    cold = rig.crash()
+    cold.done(cold.broker.peek(ACCOUNT, "q", PEEKER, 0, 2))
+    (read,) = cold.reads
+    handles = [cold.broker.handles.handles(cold.broker.numbers.next_lease, 1)[0]]
+    assert cold.receive(most=1)
+    cold.delete(*handles)
+
+    if read in cold.reads:
+        cold.answer(read)
+
+    (reply,) = cold.replies(PEEKER)
+    assert [one.body for one in reply.messages][-1:] == [b"2"]
+
+
+def test_a_page_that_brings_nothing_is_asked_for_again_by_the_next_peek():
+    rig = Rig()
+    rig.create()
+    rig.send(b"1", b"2")
+    cold = rig.crash()
+    cold.done(cold.broker.peek(ACCOUNT, "q", PEEKER, 0, 2))
+
+    cold.done(cold.broker.pages_read(cold.reads[0].read_id, [], [], cold.now_ms))
+
+    assert cold.replies(PEEKER) == [Peeked([], 0)]
+
+
+def test_a_cancelled_peek_is_not_answered():
+    rig = Rig()
+    rig.create()
+    rig.send(b"1")
+    cold = rig.crash()
+    cold.done(cold.broker.peek(ACCOUNT, "q", PEEKER, 0, 2))
+    cold.done(cold.broker.peek(ACCOUNT, "q", PEEKER + 1, 0, 2))
+
+    assert cold.broker.cancel_receive(PEEKER + 1)
+    cold.answer_reads()
+
+    assert [waiter for waiter, _ in cold.woken] == [PEEKER]
+
+
+def test_what_was_found_damaged_is_shown_if_it_can_be_read_again():
+    rig = Rig()
+    queue = rig.create(max_delayed=1)
+    rig.send(b"1")
+    rig.send(b"2", b"3", delay_ms=1000)
+    rig.log.damaged.update({(queue.queue_id, 0), (queue.queue_id, 2)})
+    cold = rig.crash()
+    assert cold.receive() == []
+    cold.advance(1020)
+    cold.answer_reads()
+    assert cold.counts()["damaged"] == 2
+    cold.log.damaged.clear()
+
+    assert [(one.body, one.state) for one in browse(cold)] == [(b"1", "active"), (b"2", "active"), (b"3", "delayed")]
