@@ -22,7 +22,7 @@ from cmqd.storage.catalog import Catalog, OpenSegment, SealedFile
 from cmqd_segment.records import Headers, Runs, ranges
 from cmqd_segment.rows import Run, data_checksum, decode_queues, decode_records, meta_checksum, sent_runs
 from cmqd_segment.schema import SegmentFormatError, open_read_only
-from cmqd_segment.sparse import SparseQueue, sparse_queue
+from cmqd_segment.sparse import LsnRange, SparseQueue, sparse_queue
 
 T = TypeVar("T")
 
@@ -329,15 +329,10 @@ class SegmentReader:
 
     def _step(self, raw: sqlite3.Connection, start: int, stop: int, answer: Answer) -> int:
         """Deal with ``start`` and as much of what follows as is in the same row; returns where to go on."""
-        try:
-            place = self._place(raw, start, stop)
-        except sqlite3.DatabaseError as error:
-            if not is_damage(error):
-                raise
-            return self._skip(raw, start, stop, answer, error)
+        place = self._place(raw, start, stop)
         if place is None or place.first > start:
-            # Its row is not there: between two others, or at the end of a segment that lost it.
-            end = stop if place is None else min(stop, place.first)
+            # Its row is not there: between two others, or beyond those that could be looked at.
+            end = min(stop, start + LOOK_AHEAD if place is None else place.first)
             self._on_damage(-start, f"segment {self._segment.path.name} lacks positions {start} to {end - 1}")
             answer.lacks(start, end)
             return end
@@ -357,20 +352,6 @@ class SegmentReader:
                 return start
         return end
 
-    def _skip(
-        self, raw: sqlite3.Connection, start: int, stop: int, answer: Answer, error: sqlite3.DatabaseError
-    ) -> int:
-        """The rows around ``start`` cannot be looked through: give up what stands before the next sparse entry."""
-        end = stop
-        index = self._index(raw)
-        if index is not None:
-            later = bisect_right(index.positions, start)
-            if later < len(index.positions):
-                end = min(stop, index.positions[later])
-        self._on_damage(-start, f"segment {self._segment.path.name}, positions {start} to {end - 1}: {error}")
-        answer.lacks(start, end)
-        return end
-
     def _place(self, raw: sqlite3.Connection, start: int, stop: int) -> RowPlace | None:
         """The row that holds ``start``, or the next row of the queue."""
         places = self._places
@@ -378,13 +359,7 @@ class SegmentReader:
             index = self._index(raw)
             if index is None:
                 return None
-            try:
-                places = self._look(raw, index, start, min(stop, start + LOOK_AHEAD))
-            except sqlite3.DatabaseError as error:
-                if not is_damage(error):
-                    raise
-                places = self._look(raw, index, start, start + 1)
-            self._places = places
+            places = self._places = self._look(raw, index, start, min(stop, start + LOOK_AHEAD))
         place = bisect_right(places, start, key=lambda entry: entry.first) - 1
         if place >= 0 and places[place].stop > start:
             return places[place]
@@ -392,16 +367,48 @@ class SegmentReader:
 
     def _look(self, raw: sqlite3.Connection, index: SparseQueue, start: int, stop: int) -> list[RowPlace]:
         """The rows of the queue from about ``start`` to about ``stop``."""
-        rows = raw.execute(
-            "SELECT lsn, queues FROM log WHERE lsn BETWEEN ? AND ? AND messages > 0",
-            index.rows_of(start, stop, self._segment.last_lsn),
-        ).fetchall()
+        span = index.rows_of(start, stop, self._segment.last_lsn)
+        try:
+            rows: list[tuple[int, bytes]] = raw.execute(
+                "SELECT lsn, queues FROM log WHERE lsn BETWEEN ? AND ? AND messages > 0", span
+            ).fetchall()
+        except sqlite3.DatabaseError as error:
+            if not is_damage(error):
+                raise
+            rows = self._readable(raw, span, error)
+        try:
+            return self._places_in(rows)
+        except msgspec.MsgspecError:
+            return [place for row in rows for place in self._places_if_intact(row)]
+
+    def _places_in(self, rows: Sequence[tuple[int, bytes]]) -> list[RowPlace]:
         return [
             RowPlace(first, end, lsn)
             for lsn, queues in rows
             for queue_id, first, end, _ in decode_queues(queues)
             if queue_id == self._queue_id
         ]
+
+    def _places_if_intact(self, row: tuple[int, bytes]) -> list[RowPlace]:
+        try:
+            return self._places_in([row])
+        except msgspec.MsgspecError as error:
+            self._on_damage(row[0], f"row {row[0]} of {self._segment.path.name} cannot be decoded: {error}")
+            return []
+
+    def _readable(
+        self, raw: sqlite3.Connection, span: LsnRange, error: sqlite3.DatabaseError
+    ) -> list[tuple[int, bytes]]:
+        """Row by row around a broken page, so that it costs only the rows that stand on it."""
+        self._on_damage(-span.first, f"segment {self._segment.path.name}, rows {span.first} to {span.last}: {error}")
+        rows: list[tuple[int, bytes]] = []
+        for lsn in range(span.first, span.last + 1):
+            try:
+                rows += raw.execute("SELECT lsn, queues FROM log WHERE lsn = ? AND messages > 0", (lsn,)).fetchall()
+            except sqlite3.DatabaseError as damage:
+                if not is_damage(damage):
+                    raise
+        return rows
 
     def _index(self, raw: sqlite3.Connection) -> SparseQueue | None:
         segment = self._segment

@@ -26,7 +26,10 @@ class Space:
         self._reserve_bytes = reserve_bytes
         self._on_state = on_state
         self._last: ipc.State | None = None
+        self._blocked = False
+        """A commit waits for room."""
         self._full = False
+        """So since then, until the ballast is back."""
         self._low = False
         self.damaged_rows = 0
         """Rows that could not be read since the start."""
@@ -43,12 +46,13 @@ class Space:
 
     def found_full(self) -> None:
         """A write failed for lack of space: give the ballast back, refuse sends."""
-        self._full = True
+        self._blocked = self._full = True
         self._disk.release_ballast()
         self.look()
 
     def found_room(self) -> None:
         """A write that had failed went through; sends wait until the ballast is back and the mark is kept."""
+        self._blocked = False
         self.look()
 
     def look(self) -> None:
@@ -56,7 +60,7 @@ class Space:
         free = self._disk.free_bytes()
         mark = self.mark_bytes()
         self._low = free < (mark * RESUME_SLACK if self._low or self._full else mark)
-        if self._full and not self._low and self._disk.take_ballast():
+        if self._full and not self._blocked and not self._low and self._disk.take_ballast():
             self._full = False
         reason = ""
         if self._full:

@@ -1,0 +1,455 @@
+"""Damage is reported, set aside and never silently skipped."""
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from cmqd.storage.errors import DamagedError, FolderFormatError
+from cmqd.storage.processlog import StorageProcessLog
+from cmqd_segment.manifest import SegmentState, read_manifest
+from cmqd_segment.records import pack_runs
+from support.log_rig import LogRig, OpenProcess, ProcessPlace
+
+pytestmark = pytest.mark.system
+
+FRAME_BYTES = 24 + 4096
+
+
+async def crash(rig: LogRig) -> None:
+    assert isinstance(rig.log, StorageProcessLog)
+    await ProcessPlace(Path("unused")).crash(rig.log)
+
+
+def flip(path: Path, offset: int) -> None:
+    """Turn one bit over."""
+    with path.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 0x10]))
+
+
+def active_wal(folder: Path) -> Path:
+    """The WAL with the most in it."""
+    return max((folder / "segments").glob("*.db-wal"), key=lambda path: path.stat().st_size)
+
+
+def kinds(rig: LogRig) -> list[str]:
+    assert rig.report is not None
+    return [finding.kind for finding in rig.report.findings]
+
+
+async def crashed_after(rig: LogRig, commits: int) -> None:
+    for index in range(commits):
+        await rig.store(1, 10 * index, 10, 1000)
+    await crash(rig)
+
+
+# The WAL of the active segment
+
+
+async def test_a_flipped_bit_in_the_active_wal_stops_the_start(open_process: OpenProcess, folder: Path) -> None:
+    """SQLite alone would drop the nine tenths behind it in silence."""
+    await crashed_after(await open_process(), 40)
+    wal = active_wal(folder)
+    flip(wal, wal.stat().st_size // 10)
+    before = wal.read_bytes()
+
+    with pytest.raises(DamagedError, match="WAL of segment .* is damaged"):
+        await open_process()
+
+    assert wal.read_bytes() == before, "a refused start changes nothing"
+    with pytest.raises(DamagedError):
+        await open_process()
+
+
+async def test_a_loss_that_is_accepted_keeps_what_stands_before_it_and_a_copy_of_the_rest(
+    open_process: OpenProcess, folder: Path
+) -> None:
+    await crashed_after(await open_process(), 40)
+    wal = active_wal(folder)
+    flip(wal, wal.stat().st_size // 10)
+    damaged = wal.read_bytes()
+
+    rig = await open_process(accept_loss=True)
+
+    assert rig.report is not None
+    assert rig.report.numbers_jump
+    assert {"unclean_stop", "damaged", "set_aside"} <= set(kinds(rig))
+    assert [path.read_bytes() for path in (folder / "set-aside").glob("*-wal.*")] == [damaged]
+    kept = len(rig.rows)
+    assert 1 <= kept <= 4
+    messages, missing = await rig.page(1, [0, 400], 1 << 30)
+    assert len(messages) == 10 * kept
+    assert missing == [10 * kept, 400 - 10 * kept]
+    assert rig.send(1, 1000, 1) > 40, "numbers of lost rows are not used again"
+    await rig.commit()
+    await crash(rig)
+
+    again = await open_process()
+    assert again.report is not None
+    assert not again.report.numbers_jump, "an accepted loss is no longer news"
+    assert len(again.rows) == kept + 1
+
+
+async def test_a_torn_last_commit_is_dropped_and_the_start_goes_on(open_process: OpenProcess, folder: Path) -> None:
+    """It was not durable when the broker died, or the disk took back what it had promised for one commit only."""
+    await crashed_after(await open_process(), 10)
+    wal = active_wal(folder)
+    with wal.open("r+b") as file:
+        file.truncate(wal.stat().st_size - FRAME_BYTES // 2)
+
+    rig = await open_process()
+
+    assert rig.report is not None
+    assert not rig.report.numbers_jump
+    assert [lsn for lsn, _, _ in rig.rows] == list(range(1, 10))
+    assert rig.send(1, 90, 1) == 10
+
+
+async def test_a_damaged_header_of_the_wal_stops_the_start(open_process: OpenProcess, folder: Path) -> None:
+    await crashed_after(await open_process(), 10)
+    flip(active_wal(folder), 17)
+
+    with pytest.raises(DamagedError, match="WAL"):
+        await open_process()
+
+
+async def test_a_missing_wal_stops_the_start(open_process: OpenProcess, folder: Path) -> None:
+    await crashed_after(await open_process(), 10)
+    active_wal(folder).unlink()
+
+    with pytest.raises(DamagedError, match="WAL of segment .* is missing"):
+        await open_process()
+
+
+async def test_commits_after_a_switch_of_segments_are_found(open_process: OpenProcess, folder: Path) -> None:
+    """The manifest may not know yet that the prepared segment became the active one."""
+    rig = await open_process(segment_bytes=100_000)
+    for index in range(200):
+        await rig.store(1, index, 1, 2000)
+    await crash(rig)
+
+    again = await open_process(segment_bytes=100_000)
+
+    sealed = again.log.sealed_segments()
+    assert len(sealed) >= 2
+    messages, missing = await again.page(1, [0, 200], 1 << 30)
+    assert len(messages) == 200
+    assert missing == []
+
+
+# Rows
+
+
+def spoil(path: Path, column: str, lsn: int) -> None:
+    """Change a blob of a row behind the checksums' back, as a defect of memory or disk would."""
+    path.chmod(0o644)
+    raw = sqlite3.connect(path, isolation_level=None)
+    (value,) = raw.execute(f"SELECT {column} FROM log WHERE lsn = ?", (lsn,)).fetchone()
+    raw.execute(f"UPDATE log SET {column} = ? WHERE lsn = ?", (value[:-1] + bytes([value[-1] ^ 1]), lsn))
+    raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    raw.close()
+
+
+async def test_a_row_that_replay_needs_with_a_wrong_checksum_stops_the_start(
+    open_process: OpenProcess, folder: Path
+) -> None:
+    rig = await open_process()
+    for index in range(3):
+        await rig.store(1, index, 1)
+    await rig.log.close()
+    spoil(folder / "segments" / "00000001.db", "meta", 2)
+
+    with pytest.raises(DamagedError, match="row 2 .* wrong checksum"):
+        await open_process()
+
+    accepted = await open_process(accept_loss=True)
+    assert [lsn for lsn, _, _ in accepted.rows] == [1, 3]
+    assert accepted.report is not None
+    assert accepted.report.numbers_jump
+    await accepted.log.close()
+    again = await open_process()
+    assert [lsn for lsn, _, _ in again.rows] == [1, 3]
+
+
+async def test_a_spoilt_body_is_missing_from_its_page_and_counted(open_process: OpenProcess, folder: Path) -> None:
+    rig = await open_process()
+    for index in range(3):
+        await rig.store(1, 2 * index, 2)
+    await rig.checkpoint()
+    await rig.log.close()
+    spoil(folder / "segments" / "00000001.db", "data", 2)
+
+    again = await open_process()
+    messages, missing = await again.page(1, [0, 6])
+
+    assert [message.position for message in messages] == [0, 1, 4, 5]
+    assert missing == [2, 2]
+    await again.until(lambda: again.states and again.states[-1].damaged_rows == 1)
+
+
+async def test_a_broken_page_of_a_sealed_segment_costs_the_rows_on_it_alone(
+    open_process: OpenProcess, folder: Path
+) -> None:
+    rig = await open_process()
+    for index in range(400):
+        await rig.store(1, index, 1, 1500)
+    await rig.checkpoint()
+    await rig.log.close()
+    path = folder / "segments" / "00000001.db"
+    path.chmod(0o644)
+    content = bytearray(path.read_bytes())
+    place = content.index(b"1/200/1/200/")
+    page = place // 4096 * 4096
+    content[page : page + 100] = bytes(100)
+    path.write_bytes(content)
+
+    again = await open_process()
+    wanted = list(range(100, 300))
+    messages, missing = await again.page(1, pack_runs(wanted), 1 << 30)
+
+    lost = set(wanted) - {message.position for message in messages}
+    assert 200 in lost
+    assert len(lost) < 20
+    assert pack_runs(sorted(lost)) == missing
+
+
+# Files
+
+
+async def test_a_missing_segment_stops_the_start(open_process: OpenProcess, folder: Path) -> None:
+    rig = await open_process()
+    for index in range(3):
+        await rig.store(1, index, 1)
+        await rig.log.seal_now()
+    await rig.log.close()
+    (folder / "segments" / "00000002.db").unlink()
+
+    with pytest.raises(DamagedError, match="00000002.db is missing"):
+        await open_process()
+
+    accepted = await open_process(accept_loss=True)
+    messages, missing = await accepted.page(1, [0, 3])
+    assert [message.position for message in messages] == [0, 2]
+    assert missing == [1, 1]
+    await accepted.log.close()
+    assert await open_process()
+
+
+async def test_a_segment_cut_short_stops_the_start_and_is_set_aside_when_accepted(
+    open_process: OpenProcess, folder: Path
+) -> None:
+    rig = await open_process()
+    await rig.store(1, 0, 50, 4000)
+    await rig.log.close()
+    path = folder / "segments" / "00000001.db"
+    path.chmod(0o644)
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 4096)
+
+    with pytest.raises(DamagedError, match="00000001.db has .* bytes instead of"):
+        await open_process()
+
+    accepted = await open_process(accept_loss=True)
+    assert "set_aside" in kinds(accepted)
+    assert not path.exists()
+    assert [aside.name for aside in (folder / "set-aside").iterdir()] == ["00000001.db.0"]
+
+
+async def test_a_file_that_nobody_knows_is_set_aside(open_process: OpenProcess, folder: Path) -> None:
+    rig = await open_process()
+    await rig.store(1, 0, 1)
+    await rig.log.close()
+    (folder / "segments" / "00000099.db").write_bytes(b"whatever")
+
+    again = await open_process()
+
+    assert "set_aside" in kinds(again)
+    assert (folder / "set-aside" / "00000099.db.0").read_bytes() == b"whatever"
+    assert [lsn for lsn, _, _ in again.rows] == [1]
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b'{"format": 1, "segments": 7}'], ids=["empty", "cut", "wrong"])
+async def test_a_damaged_manifest_stops_the_start_and_is_made_anew_when_accepted(
+    open_process: OpenProcess, folder: Path, text: bytes
+) -> None:
+    rig = await open_process()
+    for index in range(3):
+        await rig.store(1, index, 1)
+        await rig.log.seal_now()
+    await rig.checkpoint()
+    await rig.log.close()
+    (folder / "manifest").write_bytes(text)
+
+    with pytest.raises(DamagedError, match="manifest"):
+        await open_process()
+
+    accepted = await open_process(accept_loss=True)
+    assert accepted.report is not None
+    assert accepted.report.checkpoint_lsn == 3
+    assert accepted.report.numbers_jump
+    assert len((await accepted.page(1, [0, 3]))[0]) == 3
+
+
+async def test_a_missing_manifest_stops_the_start(open_process: OpenProcess, folder: Path) -> None:
+    rig = await open_process()
+    await rig.store(1, 0, 1)
+    await rig.log.close()
+    (folder / "manifest").unlink()
+
+    with pytest.raises(DamagedError, match="manifest is missing"):
+        await open_process()
+
+
+async def test_a_folder_of_a_newer_format_is_refused_and_left_alone(open_process: OpenProcess, folder: Path) -> None:
+    rig = await open_process()
+    await rig.store(1, 0, 1)
+    await rig.log.close()
+    newer = (folder / "manifest").read_bytes().replace(b'"format": 1', b'"format": 2')
+    (folder / "manifest").write_bytes(newer)
+
+    for accept_loss in (False, True):
+        with pytest.raises(FolderFormatError, match="format 2"):
+            await open_process(accept_loss=accept_loss)
+    assert (folder / "manifest").read_bytes() == newer
+
+
+# Checkpoints
+
+
+async def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(
+    open_process: OpenProcess, folder: Path
+) -> None:
+    rig = await open_process()
+    for index in range(2):
+        await rig.store(1, index, 1)
+        await rig.checkpoint()
+    await rig.store(1, 2, 1)
+    await rig.log.close()
+    newest = max((folder / "checkpoints").iterdir())
+    flip(newest, newest.stat().st_size // 2)
+
+    again = await open_process()
+
+    assert again.report is not None
+    assert again.report.checkpoint_lsn == 1
+    assert not again.report.numbers_jump
+    assert {"checkpoint_damaged", "set_aside"} <= set(kinds(again))
+    assert [lsn for lsn, _, _ in again.rows] == [2, 3]
+
+
+async def test_without_any_good_checkpoint_the_whole_log_is_replayed_if_it_is_there(
+    open_process: OpenProcess, folder: Path
+) -> None:
+    rig = await open_process()
+    await rig.store(1, 0, 1)
+    await rig.checkpoint()
+    await rig.log.close()
+    for path in (folder / "checkpoints").iterdir():
+        path.unlink()
+
+    again = await open_process()
+
+    assert again.report is not None
+    assert again.report.checkpoint_lsn == 0
+    assert [lsn for lsn, _, _ in again.rows] == [1]
+
+
+async def test_without_a_checkpoint_over_dropped_segments_the_start_stops(
+    open_process: OpenProcess, folder: Path
+) -> None:
+    rig = await open_process()
+    await rig.store(1, 0, 1)
+    await rig.log.seal_now()
+    await rig.checkpoint()
+    assert await rig.log.drop_segments([1]) == [1]
+    await rig.log.close()
+    for path in (folder / "checkpoints").iterdir():
+        flip(path, 20)
+
+    with pytest.raises(DamagedError, match="no usable checkpoint"):
+        await open_process()
+
+
+async def test_only_the_two_newest_checkpoints_are_kept(open_process: OpenProcess, folder: Path) -> None:
+    rig = await open_process()
+    for index in range(5):
+        await rig.store(1, index, 1)
+        await rig.checkpoint()
+
+    manifest = read_manifest(folder)
+    assert [entry.lsn for entry in manifest.checkpoints] == [4, 5]
+    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == [
+        Path(entry.file).name for entry in manifest.checkpoints
+    ]
+
+
+# Power
+
+
+async def test_without_fsync_a_crash_of_the_broker_alone_loses_nothing(open_process: OpenProcess) -> None:
+    rig = await open_process(durability="os")
+    for index in range(20):
+        await rig.store(1, index, 1)
+    await crash(rig)
+
+    again = await open_process(durability="os")
+    assert len(again.rows) == 20
+
+
+async def test_without_fsync_a_loss_with_the_power_is_told_and_the_start_goes_on(
+    open_process: OpenProcess, folder: Path
+) -> None:
+    await crashed_after(await open_process(durability="os"), 20)
+    manifest = folder / "manifest"
+    boot = read_manifest(folder).boot_id
+    manifest.write_text(manifest.read_text().replace(boot, "another boot"))
+    wal = active_wal(folder)
+    flip(wal, wal.stat().st_size // 2)
+
+    rig = await open_process(durability="os")
+
+    assert rig.report is not None
+    assert "lost" in kinds(rig)
+    assert rig.report.numbers_jump
+    assert 0 < len(rig.rows) < 20
+
+
+async def test_the_manifest_knows_the_state_of_each_file(open_process: OpenProcess, folder: Path) -> None:
+    rig = await open_process()
+    await rig.store(1, 0, 1)
+    await rig.log.seal_now()
+    await rig.store(1, 1, 1)
+
+    manifest = read_manifest(folder)
+
+    assert not manifest.clean
+    assert [entry.state for entry in manifest.segments] == [
+        SegmentState.SEALED,
+        SegmentState.ACTIVE,
+        SegmentState.PREPARED,
+    ]
+    sealed = manifest.segments[0]
+    assert (sealed.first_lsn, sealed.last_lsn, sealed.rows, sealed.messages) == (1, 1, 1, 1)
+    assert len(sealed.sha256) == 64
+    await rig.log.close()
+    closed = read_manifest(folder)
+    assert closed.clean
+    assert {entry.state for entry in closed.segments} == {SegmentState.SEALED}
+    assert sorted(path.name for path in (folder / "segments").iterdir()) == ["00000001.db", "00000002.db"]
+
+
+async def test_a_segment_half_sealed_when_the_broker_died_is_sealed_at_the_next_start(
+    open_process: OpenProcess,
+) -> None:
+    await crashed_after(await open_process(), 5)
+
+    rig = await open_process()
+    async with asyncio.timeout(10):
+        while not rig.log.sealed_segments():  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.01)
+
+    assert len((await rig.page(1, [0, 50]))[0]) == 50

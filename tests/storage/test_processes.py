@@ -1,0 +1,193 @@
+"""The storage process: one per folder, it ends with the loop process and takes nothing with it."""
+
+import asyncio
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from cmqd.storage.errors import FolderLocked, StorageFailed
+from cmqd.storage.processlog import StorageProcessLog
+from support.log_rig import LogRig, OpenProcess, ProcessPlace, settings_for
+
+pytestmark = pytest.mark.system
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+async def until_ended(pid: int, seconds: float = 10) -> None:
+    async with asyncio.timeout(seconds):
+        while is_running(pid):  # noqa: ASYNC110 - not a child of ours
+            await asyncio.sleep(0.01)
+
+
+def is_locked(folder: Path) -> bool:
+    descriptor = os.open(folder / "lock", os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+async def test_a_second_broker_waits_and_then_names_the_holder(open_process: OpenProcess, folder: Path) -> None:
+    rig = await open_process()
+    assert isinstance(rig.log, StorageProcessLog)
+    began = time.monotonic()
+
+    with pytest.raises(FolderLocked, match=f"process {rig.log.process_id} .storage of broker process {os.getpid()}"):
+        await open_process(lock_wait_ms=300)
+
+    assert time.monotonic() - began >= 0.3
+    await rig.store(1, 0, 1)
+
+
+async def test_a_second_broker_gets_the_folder_when_the_first_lets_go(open_process: OpenProcess) -> None:
+    rig = await open_process()
+    await rig.store(1, 0, 1)
+    second = asyncio.create_task(open_process())
+    await asyncio.sleep(0.2)
+    assert not second.done()
+
+    await rig.log.close()
+
+    assert [lsn for lsn, _, _ in (await second).rows] == [1]
+
+
+async def test_storage_that_is_killed_is_fatal_to_the_loop(open_process: OpenProcess) -> None:
+    rig = await open_process()
+    assert isinstance(rig.log, StorageProcessLog)
+    assert rig.log.process_id is not None
+    await rig.store(1, 0, 1)
+
+    os.kill(rig.log.process_id, signal.SIGKILL)
+    await rig.until(lambda: rig.fatal)
+
+    assert len(rig.fatal) == 1
+    assert "ended unexpectedly" in str(rig.fatal[0])
+    with pytest.raises(StorageFailed):
+        rig.log.flush()
+    with pytest.raises(StorageFailed):
+        await rig.log.close()
+
+
+LOOP_PROCESS = """
+    import asyncio, sys
+    from cmqd.storage.processlog import StorageProcessLog
+    from support.log_rig import LogRig, settings_for
+    from pathlib import Path
+
+    async def main():
+        log = StorageProcessLog(settings_for(Path(sys.argv[1])))
+        rig = LogRig(log)
+        await rig.open()
+        await rig.store(1, 0, 1)
+        print(log.process_id, flush=True)
+        position = 1
+        while True:
+            rig.send(1, position, 16, 4096)
+            position += 16
+            log.flush()
+            await asyncio.sleep(0)
+
+    asyncio.run(main())
+"""
+
+
+async def test_an_orphaned_storage_process_ends_and_frees_the_folder(folder: Path) -> None:
+    """Its loop process is killed while commits are under way."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    loop_process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(LOOP_PROCESS), str(folder)], stdout=subprocess.PIPE, env=environment
+    )
+    try:
+        assert loop_process.stdout is not None
+        storage_pid = int(await asyncio.to_thread(loop_process.stdout.readline))
+        await asyncio.sleep(0.3)
+        assert is_locked(folder)
+    finally:
+        loop_process.kill()
+        loop_process.communicate()
+
+    await until_ended(storage_pid)
+
+    assert not is_locked(folder)
+    rig = LogRig(ProcessPlace(folder).log())
+    report = await rig.open()
+    assert not report.numbers_jump
+    assert [lsn for lsn, _, _ in rig.rows] == list(range(1, len(rig.rows) + 1))
+    await rig.log.close()
+
+
+async def test_signals_to_the_whole_group_leave_storage_to_the_loop_process(open_process: OpenProcess) -> None:
+    rig = await open_process()
+    assert isinstance(rig.log, StorageProcessLog)
+    assert rig.log.process_id is not None
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        os.kill(rig.log.process_id, number)
+
+    await rig.store(1, 0, 1)
+    await rig.log.close()
+    assert rig.fatal == []
+
+
+async def test_a_close_lets_go_of_the_folder_and_the_process(open_process: OpenProcess, folder: Path) -> None:
+    rig = await open_process()
+    assert isinstance(rig.log, StorageProcessLog)
+    await rig.store(1, 0, 1)
+
+    await rig.log.close()
+
+    assert not is_locked(folder)
+    assert rig.log.process_id is not None
+    assert not is_running(rig.log.process_id)
+
+
+async def test_a_folder_that_cannot_be_made_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    log = StorageProcessLog(settings_for(tmp_path / "file" / "data"))
+
+    with pytest.raises(StorageFailed, match="file"):
+        await log.open()
+
+
+async def test_a_segment_rolls_by_size_while_commits_go_on(open_process: OpenProcess) -> None:
+    rig = await open_process(segment_bytes=200_000)
+    for index in range(300):
+        rig.send(1, index, 1, 2000)
+        rig.log.flush()
+        if index % 10 == 0:
+            await rig.commit()
+    await rig.commit()
+    await rig.log.seal_now()
+
+    sealed = rig.log.sealed_segments()
+    assert len(sealed) >= 3
+    assert [segment.first_lsn for segment in sealed[1:]] == [segment.last_lsn + 1 for segment in sealed[:-1]]
+    assert rig.checkpoints_wanted >= len(sealed)
+    assert len((await rig.page(1, [0, 300], 1 << 30))[0]) == 300
+
+
+async def test_a_quiet_segment_rolls_by_age(open_process: OpenProcess) -> None:
+    rig = await open_process(segment_age_ms=50, state_interval_ms=20)
+    await rig.store(1, 0, 1)
+
+    await rig.until(lambda: rig.checkpoints_wanted)
+    async with asyncio.timeout(10):
+        while not rig.log.sealed_segments():  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.01)
