@@ -142,6 +142,8 @@ class BrokerAgainstModel(RuleBasedStateMachine):
     def done(self, outcome: Outcome[Any]) -> Any:
         """Take an outcome over, and let the model judge what it says; its reply."""
         self.log.append(outcome.records, outcome.bodies)
+        # A tick ends waits before it makes anything active.
+        there = {queue.queue_id: {message.position for message in queue.active()} for queue in self.queues}
         delivered: list[tuple[int, int]] = []
         for record in outcome.records:
             match record:
@@ -180,7 +182,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
             queue = self.waiting_at(woken.waiter_id)
             went_out.extend(
                 (queue.queue_id, position)
-                for position in queue.answer_waiter(woken.waiter_id, woken.reply, self.now_ms)
+                for position in queue.answer_waiter(woken.waiter_id, woken.reply, there[queue.queue_id], self.now_ms)
             )
         self.went_out = went_out
         return outcome.reply

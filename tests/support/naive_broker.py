@@ -208,8 +208,10 @@ class NaiveQueue:
         headers = message.headers or {}
         return len(message.body) + sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())
 
-    def answer_waiter(self, waiter_id: int, got: list[ReceivedMessage], now_ms: int) -> list[int]:
-        """Somebody in the line was answered; the positions that went out."""
+    def answer_waiter(self, waiter_id: int, got: list[ReceivedMessage], there: set[int], now_ms: int) -> list[int]:
+        """Somebody in the line was answered; the positions that went out. ``there``: those active for long enough
+        that he should have got some of them.
+        """
         place = next(place for place, receive in enumerate(self.line) if receive.waiter_id == waiter_id)
         receive = self.line.pop(place)
         if got:
@@ -217,7 +219,8 @@ class NaiveQueue:
             return self.deliver(receive, got, now_ms)
         assert receive.is_over(now_ms), "answered empty before its wait was over"
         full = self.in_flight() >= self.limits.max_in_flight
-        assert full or not self.active(), "answered empty while there was something for it"
+        left = [message.position for message in self.active() if message.position in there]
+        assert full or not left, "answered empty while there was something for it"
         return []
 
     def held(self, handle: int, now_ms: int) -> NaiveMessage | None:
