@@ -14,6 +14,7 @@ APPLICATION_ID = 0x434D5144
 SEGMENT_FORMAT = 1
 """``user_version`` of a segment. A reader refuses a higher one."""
 PAGE_SIZE = 4096
+READER_CACHE_KIB = 256
 
 TABLES = (
     # `meta` stands before `data`: SQLite follows the overflow chain of a row only as far as the columns asked for, so
@@ -38,11 +39,16 @@ def read_only_uri(path: Path, *, sealed: bool) -> str:
 
 
 def open_read_only(path: Path, *, sealed: bool) -> sqlite3.Connection:
-    """A reading connection in autocommit, usable from any one thread at a time. Raises sqlite3.Error, SegmentFormatError."""
+    """A reading connection in autocommit, usable from one thread at a time.
+
+    Raises sqlite3.Error, SegmentFormatError.
+    """
     connection = sqlite3.connect(
         read_only_uri(path, sealed=sealed), uri=True, isolation_level=None, check_same_thread=False
     )
     try:
+        # A row is read once and decoded rows are cached elsewhere: SQLite's own 2 MiB per file would be wasted.
+        connection.execute(f"PRAGMA cache_size=-{READER_CACHE_KIB}")
         check_format(connection, path)
     except BaseException:
         connection.close()

@@ -1,0 +1,130 @@
+"""Reading segments from outside the broker: rows in order, and a check of everything that has a checksum.
+
+For readers such as the Spark connector and ``verify``. A live folder may be read while its broker works, with two
+rules that this module keeps: whatever is not sealed is opened as plain ``mode=ro``, and no statement stays open between
+two batches of rows (a reader that holds an old snapshot keeps the broker from sealing).
+"""
+
+import contextlib
+import hashlib
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from cmqd_segment.checkpoint_file import CheckpointError, verify_checkpoint
+from cmqd_segment.manifest import Manifest, SegmentEntry, SegmentState, read_manifest
+from cmqd_segment.records import AnyRecord
+from cmqd_segment.rows import data_checksum, decode_records, meta_checksum
+from cmqd_segment.schema import SegmentFormatError, open_read_only
+
+ROWS_PER_STATEMENT = 256
+LAST_LSN = (1 << 63) - 1
+
+
+class ScannedRow(NamedTuple):
+    """A row whose checksums were right."""
+
+    lsn: int
+    time_ms: int
+    messages: int
+    records: list[AnyRecord]
+    data: bytes
+    """The bodies side by side, in the order of the ``MessagesSent`` records; empty if they were not asked for."""
+
+
+class RowError(Exception):
+    """A row cannot be used; the scan may go on above its LSN."""
+
+    def __init__(self, lsn: int, text: str) -> None:
+        super().__init__(text)
+        self.lsn = lsn
+
+
+def readable_segments(manifest: Manifest) -> list[SegmentEntry]:
+    """The segments of a folder that may hold rows, ascending by LSN."""
+    states = (SegmentState.SEALED, SegmentState.RETIRED, SegmentState.ACTIVE, SegmentState.PREPARED)
+    return [entry for entry in manifest.segments if entry.state in states]
+
+
+def scan_segment(
+    path: Path, *, sealed: bool, above: int = 0, upto: int = LAST_LSN, bodies: bool = True
+) -> Iterator[ScannedRow]:
+    """The rows with ``above < lsn <= upto``, in order.
+
+    Raises:
+        RowError: a row is damaged; begin anew with ``above=error.lsn`` to go on behind it.
+        SegmentFormatError, sqlite3.Error: the file cannot be read.
+    """
+    data = "data" if bodies else "x''"
+    with contextlib.closing(open_read_only(path, sealed=sealed)) as raw:
+        while rows := raw.execute(
+            f"SELECT lsn, time_ms, messages, queues, meta_crc, data_crc, meta, {data} FROM log"
+            " WHERE lsn > ? AND lsn <= ? ORDER BY lsn LIMIT ?",
+            (above, upto, ROWS_PER_STATEMENT),
+        ).fetchall():
+            for row in rows:
+                yield _checked(path, row, bodies)
+            above = rows[-1][0]
+
+
+def _checked(path: Path, row: tuple[int, int, int, bytes, int, int, bytes, bytes], bodies: bool) -> ScannedRow:
+    lsn, time_ms, messages, queues, meta_crc, data_crc, meta, data = row
+    if meta_checksum(lsn, time_ms, messages, queues, meta) != meta_crc:
+        raise RowError(lsn, f"row {lsn} of {path.name} has a wrong checksum")
+    if bodies and data_checksum(data) != data_crc:
+        raise RowError(lsn, f"row {lsn} of {path.name} has bodies with a wrong checksum")
+    try:
+        records = decode_records(meta)
+    except msgspec.MsgspecError as error:
+        raise RowError(lsn, f"row {lsn} of {path.name} cannot be decoded: {error}") from error
+    return ScannedRow(lsn, time_ms, messages, records, data)
+
+
+def verify_folder(folder: Path) -> Iterator[str]:
+    """Read everything that the manifest lists and yield what is wrong. The broker may be running.
+
+    Raises ManifestError, FileNotFoundError if there is no manifest to go by.
+    """
+    manifest = read_manifest(folder)
+    for checkpoint in manifest.checkpoints:
+        try:
+            verify_checkpoint(folder / checkpoint.file)
+        except (CheckpointError, OSError) as error:
+            yield f"checkpoint {checkpoint.file}: {error}"
+    for segment in readable_segments(manifest):
+        yield from verify_segment(folder, segment)
+
+
+def verify_segment(folder: Path, entry: SegmentEntry) -> Iterator[str]:
+    """Check the file against its entry in the manifest, and every row against its checksums."""
+    path = folder / entry.file
+    sealed = entry.state is SegmentState.SEALED
+    if not path.exists():
+        yield f"segment {entry.file} is missing"
+        return
+    if sealed:
+        with path.open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != entry.sha256:
+                yield f"segment {entry.file} does not have the checksum that the manifest lists"
+    above = 0
+    rows = 0
+    while True:
+        try:
+            for row in scan_segment(path, sealed=sealed, above=above):
+                if rows and row.lsn != above + 1:
+                    yield f"segment {entry.file} has no rows between {above} and {row.lsn}"
+                above = row.lsn
+                rows += 1
+            break
+        except RowError as error:
+            yield str(error)
+            above = error.lsn
+            rows += 1
+        except (sqlite3.Error, SegmentFormatError) as error:
+            yield f"segment {entry.file} cannot be read above row {above}: {error}"
+            return
+    if sealed and rows != entry.rows:
+        yield f"segment {entry.file} has {rows} rows instead of {entry.rows}"

@@ -1,0 +1,299 @@
+"""The format on disk: rows, the sparse index, manifest, checkpoint files, and the reader for outsiders."""
+
+import random
+import sqlite3
+import struct
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cmqd.storage.rowbuilder import RowBuilder, meta_cost
+from cmqd_segment import records
+from cmqd_segment.checkpoint import CheckpointEnd, CheckpointHeader
+from cmqd_segment.checkpoint_file import MAGIC, CheckpointError, encode_part, frame, read_payloads, verify_checkpoint
+from cmqd_segment.manifest import (
+    LossEntry,
+    Manifest,
+    ManifestError,
+    SegmentEntry,
+    SegmentState,
+    merge_ranges,
+    read_manifest,
+    write_manifest,
+)
+from cmqd_segment.records import MessagesSent, QueueAttributes, StoredMessage
+from cmqd_segment.rows import (
+    decode_queues,
+    decode_records,
+    encode_queues,
+    encode_records,
+    meta_checksum,
+    sent_runs,
+    stored_messages,
+)
+from cmqd_segment.scan import RowError, scan_segment, verify_folder
+from cmqd_segment.schema import SegmentFormatError, create_tables, open_read_only
+from cmqd_segment.sparse import BYTES_PER_ENTRY, MESSAGES_PER_ENTRY, SparseIndex, pack_u64, sparse_queue, unpack_u64
+from support.log_rig import NOW_MS, OpenProcess, body, deleted, sent
+
+# Rows
+
+
+def one_of_each() -> list[records.AnyRecord]:
+    return [
+        records.NumbersReserved(1, 2, 3),
+        records.QueueCreated(1, "account", "name", QueueAttributes(), NOW_MS),
+        records.QueueAttributesSet(1, QueueAttributes(delay_ms=5), NOW_MS),
+        records.QueueDeleted(1),
+        records.QueueCleared(1, 7),
+        records.MessagesExpired(1, 7),
+        records.MessagesSent(1, 0, 9, NOW_MS, [3, 4], [None, {"a": "b"}], [1, 2], 5, 6),
+        records.MessagesReceived(1, [0, 2], 1, NOW_MS, NOW_MS + 1),
+        records.MessagesDeleted(1, [0, 2], [1, 2], NOW_MS),
+        records.LeasesEnded(1, [1, 2]),
+        records.MessagesReleased(1, [1, 2], True),
+        records.VisibilityChanged(1, [1, 2], NOW_MS),
+        records.MessagesActivated(1, [0, 2]),
+        records.DelaysScheduled(1, [0, 2], [5, 6]),
+    ]
+
+
+def test_every_record_comes_back_from_a_row() -> None:
+    assert decode_records(encode_records(one_of_each())) == one_of_each()
+
+
+def test_an_unknown_record_is_not_read_as_something_else() -> None:
+    with pytest.raises(msgspec.ValidationError, match="Invalid value 99"):
+        decode_records(encode_records([[99, 1]]))
+
+
+def test_the_estimate_of_a_record_is_near_what_it_takes() -> None:
+    for record in one_of_each():
+        assert len(encode_records([record])) <= meta_cost([record]) + 32, record
+
+
+def test_a_row_counts_what_was_sent_to_each_queue() -> None:
+    builder = RowBuilder()
+    for queue_id, first, count in ((1, 5, 2), (2, 0, 1), (1, 7, 3)):
+        record, bodies = sent(queue_id, first, count, 10)
+        builder.add([record], bodies, 0, 10 * count, NOW_MS + first)
+
+    row = builder.close()
+
+    assert (row.messages, row.records, row.time_ms, len(row.data)) == (6, 3, NOW_MS + 7, 60)
+    assert decode_queues(row.queues) == [(1, 5, 10, 50), (2, 0, 1, 10)]
+    assert builder.empty
+
+
+def test_bodies_are_found_behind_those_of_other_queues() -> None:
+    first, second, third = sent(1, 0, 2, 5), sent(2, 0, 3, 7), sent(1, 2, 2, 9)
+    data = b"".join(first[1] + second[1] + third[1])
+    recs = [first[0], deleted(1, 0, 1), second[0], third[0]]
+
+    found = [message for queue_id, run in sent_runs(recs, 1) for message in stored_messages(run, data) if queue_id == 1]
+
+    assert [message.body for message in found] == [body(1, 0, 5), body(1, 1, 5), body(1, 2, 9), body(1, 3, 9)]
+    assert [run.offset for _, run in sent_runs(recs)] == [0, 10, 31]
+
+
+def test_delays_and_headers_go_with_their_message() -> None:
+    record = MessagesSent(1, 4, 8, NOW_MS, [1, 1], [{"k": "v"}, None], 77)
+
+    (run,) = (run for _, run in sent_runs([record]))
+
+    assert stored_messages(run, b"xy") == [
+        StoredMessage(4, 8, NOW_MS, b"x", {"k": "v"}, 77),
+        StoredMessage(5, 9, NOW_MS, b"y", None, 77),
+    ]
+
+
+def test_the_checksum_covers_every_column_but_the_bodies() -> None:
+    columns = (1, NOW_MS, 2, b"queues", b"meta")
+    others = [(2, NOW_MS, 2, b"queues", b"meta"), (1, 0, 2, b"queues", b"meta"), (1, NOW_MS, 3, b"queues", b"meta")]
+    others += [(1, NOW_MS, 2, b"queuez", b"meta"), (1, NOW_MS, 2, b"queues", b"metb")]
+
+    assert len({meta_checksum(*columns), *(meta_checksum(*other) for other in others)}) == 6
+
+
+# Sparse index
+
+
+def test_entries_come_every_256_messages() -> None:
+    index = SparseIndex()
+    for lsn in range(1, 1001):
+        index.add_row(lsn, [(1, lsn - 1, lsn, 10)], 10)
+
+    entries = index.queues[1]
+
+    assert list(entries.positions) == list(range(0, 1000, MESSAGES_PER_ENTRY))
+    assert (entries.first_position, entries.stop_position, entries.bytes) == (0, 1000, 10_000)
+
+
+def test_entries_come_every_256_kib_of_log() -> None:
+    index = SparseIndex()
+    for lsn in range(1, 41):
+        index.add_row(lsn, [(1, lsn - 1, lsn, 9)], BYTES_PER_ENTRY // 4)
+
+    assert list(index.queues[1].lsns) == list(range(1, 41, 4))
+
+
+@given(st.integers(0, 2**32), st.integers(1, 60))
+def test_every_message_is_among_the_rows_that_the_index_names(seed: int, rows: int) -> None:
+    chance = random.Random(seed)
+    index = SparseIndex()
+    where: dict[tuple[int, int], int] = {}
+    nexts = {1: 0, 2: 1 << 33, 3: 5}
+    for lsn in range(100, 100 + rows):
+        queues: list[tuple[int, int, int, int]] = []
+        for queue_id in chance.sample(list(nexts), chance.randint(0, 3)):
+            first = nexts[queue_id]
+            stop = nexts[queue_id] = first + chance.choice([1, 16, 300])
+            queues.append((queue_id, first, stop, stop - first))
+            where |= {(queue_id, position): lsn for position in (first, stop - 1)}
+        index.add_row(lsn, queues, chance.choice([100, 70_000]))
+    stored = {row[0]: sparse_queue(*row[1:3], *row[4:]) for row in index.to_rows()}
+
+    for (queue_id, position), lsn in where.items():
+        for entries in (index.queues[queue_id], stored[queue_id]):
+            span = entries.rows_of(position, position + 1, 99 + rows)
+            assert span.first <= lsn <= span.last
+
+
+def test_numbers_are_stored_little_endian() -> None:
+    assert pack_u64(unpack_u64(struct.pack("<2Q", 1, 1 << 40))) == struct.pack("<2Q", 1, 1 << 40)
+
+
+# Manifest
+
+
+def test_a_manifest_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    manifest = Manifest(
+        clean=True,
+        segments=[SegmentEntry(1, SegmentState.SEALED, 1, 2, 3, 4, 5, 6, 7, "ab")],
+        dropped=[(1, 2)],
+        losses=[LossEntry(3, 4, "why")],
+    )
+
+    write_manifest(tmp_path, manifest)
+
+    assert read_manifest(tmp_path) == manifest
+    assert [path.name for path in tmp_path.iterdir()] == ["manifest"]
+
+
+def test_a_manifest_of_a_newer_format_says_so(tmp_path: Path) -> None:
+    (tmp_path / "manifest").write_text('{"format": 2, "unknown": {}}')
+
+    with pytest.raises(ManifestError, match="format 2") as raised:
+        read_manifest(tmp_path)
+    assert raised.value.newer
+
+
+def test_ranges_merge_where_they_touch() -> None:
+    assert merge_ranges([(5, 6), (1, 2), (3, 3), (9, 9), (5, 5)]) == [(1, 3), (5, 6), (9, 9)]
+
+
+# Checkpoint files
+
+
+def checkpoint_bytes() -> bytes:
+    parts = [CheckpointHeader(3, NOW_MS, 1, 1, 1), CheckpointEnd(4, 1)]
+    return MAGIC + b"".join(frame(encode_part(part)) for part in parts)
+
+
+def test_a_whole_checkpoint_is_accepted(tmp_path: Path) -> None:
+    path = tmp_path / "1.ckpt"
+    path.write_bytes(checkpoint_bytes())
+
+    header, end = verify_checkpoint(path)
+
+    assert (header.lsn, end.lsn) == (3, 4)
+    assert len(list(read_payloads(path))) == 2
+
+
+def test_a_checkpoint_is_refused_wherever_it_is_cut(tmp_path: Path) -> None:
+    path = tmp_path / "1.ckpt"
+    whole = checkpoint_bytes()
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        with pytest.raises(CheckpointError):
+            verify_checkpoint(path)
+
+
+def test_a_checkpoint_is_refused_wherever_a_bit_flips(tmp_path: Path) -> None:
+    path = tmp_path / "1.ckpt"
+    whole = checkpoint_bytes()
+    for offset in range(len(whole)):
+        path.write_bytes(whole[:offset] + bytes([whole[offset] ^ 0x40]) + whole[offset + 1 :])
+        with pytest.raises(CheckpointError):
+            verify_checkpoint(path)
+
+
+# Schema and scan
+
+
+def test_a_stray_database_is_not_taken_for_a_segment(tmp_path: Path) -> None:
+    raw = sqlite3.connect(tmp_path / "stray.db")
+    raw.execute("CREATE TABLE log(lsn)")
+    raw.close()
+
+    with pytest.raises(SegmentFormatError, match="not a cmqd segment"):
+        open_read_only(tmp_path / "stray.db", sealed=False)
+
+
+def test_a_segment_of_a_newer_format_is_refused(tmp_path: Path) -> None:
+    raw = sqlite3.connect(tmp_path / "new.db", isolation_level=None)
+    create_tables(raw)
+    raw.execute("PRAGMA user_version=2")
+    raw.close()
+
+    with pytest.raises(SegmentFormatError, match="format 2"):
+        open_read_only(tmp_path / "new.db", sealed=False)
+
+
+@pytest.mark.system
+async def test_an_outsider_reads_live_and_sealed_rows_while_the_broker_works(
+    open_process: OpenProcess, folder: Path
+) -> None:
+    rig = await open_process()
+    for index in range(600):
+        rig.send(1, index, 1)
+        rig.log.close_row()
+    await rig.commit()
+    await rig.log.seal_now()
+    await rig.store(1, 600, 2)
+    manifest = read_manifest(folder)
+
+    rows = [
+        row
+        for entry in manifest.segments
+        for row in scan_segment(folder / entry.file, sealed=entry.state is SegmentState.SEALED, above=10)
+    ]
+
+    assert [row.lsn for row in rows] == list(range(11, 602))
+    assert rows[-1].data == body(1, 600) + body(1, 601)
+    assert list(verify_folder(folder)) == []
+
+
+@pytest.mark.system
+async def test_verify_finds_a_flipped_bit(open_process: OpenProcess, folder: Path) -> None:
+    rig = await open_process()
+    for index in range(3):
+        await rig.store(1, index, 1, 3000)
+    await rig.checkpoint()
+    await rig.log.close()
+    path = folder / "segments" / "00000001.db"
+    path.chmod(0o644)
+    content = path.read_bytes().replace(body(1, 1, 30), body(1, 2, 30), 1)
+    path.write_bytes(content)
+
+    problems = list(verify_folder(folder))
+
+    assert "checksum that the manifest lists" in problems[0]
+    assert "row 2 of 00000001.db has bodies with a wrong checksum" in problems
+    with pytest.raises(RowError) as raised:
+        list(scan_segment(path, sealed=True))
+    assert raised.value.lsn == 2
+    assert [row.lsn for row in scan_segment(path, sealed=True, bodies=False)] == [1, 2, 3]
