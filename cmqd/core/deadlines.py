@@ -48,15 +48,17 @@ class DeadlineBuckets:
         """When the first bucket comes due."""
         return self._heap[0] * self.width_ms if self._heap else None
 
-    def between(self, after_ms: int, until_ms: int) -> "dict[int, array[int]]":
-        """By queue, the numbers (stale ones too) that come due after ``after_ms`` and by ``until_ms``; all stay."""
+    def between(self, after_ms: int, until_ms: int, most: int) -> "dict[int, array[int]]":
+        """By queue, up to ``most`` numbers (stale ones too) that come due after ``after_ms`` and by ``until_ms``, those
+        of the earliest buckets; all stay.
+        """
         found: dict[int, array[int]] = {}
         for number in range(after_ms // self.width_ms + 1, until_ms // self.width_ms + 1):
             for queue_id, numbers in self._buckets.get(number, {}).items():
-                if queue_id in found:
-                    found[queue_id] += numbers
-                else:
-                    found[queue_id] = numbers[:]
+                if most <= 0:
+                    return found
+                found.setdefault(queue_id, array("Q")).extend(numbers[:most])
+                most -= len(numbers)
         return found
 
     def take_due(self, now_ms: int, most: int) -> "tuple[int, array[int]] | None":

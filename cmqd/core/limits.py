@@ -99,9 +99,8 @@ def checked_sizes(
         raise InvalidArgument("bodies", count, f"a batch of 1 to {limits.max_batch} messages")
     sizes = [len(body) for body in bodies]
     if max(sizes) > max_message_bytes or min(sizes) < 1:
-        for index, size in enumerate(sizes):
-            if not 1 <= size <= max_message_bytes:
-                raise MessageTooLarge(queue, index, size, max_message_bytes)
+        index = next(index for index, size in enumerate(sizes) if not 1 <= size <= max_message_bytes)
+        raise MessageTooLarge(queue, index, sizes[index], max_message_bytes)
     total = sum(sizes)
     if headers is not None:
         total += _checked_headers(headers, count, limits)

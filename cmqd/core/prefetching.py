@@ -15,6 +15,9 @@ from cmqd_segment.records import Runs, StoredMessage, last_of, unpack_runs
 PREFETCH_MS = 1000
 """How far ahead bodies are read: a million messages due within a minute then cost a third of a row each, not a row,
 and take 10 MiB of the window."""
+PREFETCH_PAGES = 32
+"""Most that is asked for at once, so that a million due in one second do not stop the loop; they do not fit the window
+anyway."""
 
 
 class Prefetching(Receiving):
@@ -33,7 +36,8 @@ class Prefetching(Receiving):
             return
         after_ms = max(self._prefetched_until_ms, now_ms - 1)
         self._prefetched_until_ms = now_ms + PREFETCH_MS
-        for queue_id, positions in self._delay_buckets.between(after_ms, self._prefetched_until_ms).items():
+        most = PREFETCH_PAGES * self.limits.page_messages
+        for queue_id, positions in self._delay_buckets.between(after_ms, self._prefetched_until_ms, most).items():
             queue = self.queues.get(queue_id)
             if queue is not None:
                 queue.soon_wanted += sorted(set(positions))
@@ -45,7 +49,8 @@ class Prefetching(Receiving):
             page = queue.soon_wanted[: self.limits.page_messages]
             del queue.soon_wanted[: self.limits.page_messages]
             index, soon = queue.index, queue.window.soon
-            page = [position for position in page if position in index.delayed and position not in soon]
+            # Sorted, since what is wanted may be the end of one second and the beginning of the next.
+            page = sorted(position for position in page if position in index.delayed and position not in soon)
             if not page:
                 continue
             if not self._budget.has_room(queue.queue_id, self.limits.page_bytes):

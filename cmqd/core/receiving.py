@@ -241,8 +241,7 @@ class Receiving(BrokerState):
         complete = len(positions) < self.limits.page_messages
         if in_window:
             positions = [position for position in positions if position not in in_window]
-        if positions:
-            self._start_read(queue, positions, complete, reads)
+        self._start_read(queue, positions, complete, reads)
 
     def _read_ahead(self, queue: Queue, reads: list[PageRead]) -> None:
         """Keep a cold queue's window filled ahead of its receivers."""

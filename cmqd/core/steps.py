@@ -9,6 +9,7 @@ from array import array
 from bisect import bisect_right
 
 MAX_STEPS = 16_384
+"""An even number; see ``_merge``."""
 
 
 class TimeSteps:
@@ -41,10 +42,10 @@ class TimeSteps:
         self.grain_ms *= 2
         self._positions = self._positions[::2]
         self._starts = self._starts[::2]
+        # One more than an even number: the last stays alone.
         last = self._ends[-1]
         self._ends = self._ends[1::2]
-        if len(self._ends) < len(self._positions):
-            self._ends.append(last)
+        self._ends.append(last)
 
     def sent_at(self, position: int) -> int:
         """A time at or shortly before that of the message at ``position``; 0 if it is below the first step."""
