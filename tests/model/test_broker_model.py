@@ -168,6 +168,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
             self.read_ids.add(read.read_id)
             positions = unpack_runs(read.positions)
             assert positions
+            assert positions == sorted(set(positions))
             assert len(positions) <= max(self.limits.page_messages, self.limits.max_batch)
             self.reads.append(read)
         went_out: list[tuple[int, int]] = []
@@ -497,7 +498,9 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         outcome = self.broker.pages_read(read.read_id, messages, missing, self.now_ms)
         damaged = 0
         if queue is not None and is_wanted:
-            damaged = queue.damage(position for position in unpack_runs(missing) if position not in in_memory)
+            found = self.broker.queues[read.queue_id].index.damaged
+            wanted = [position for position in unpack_runs(missing) if position not in in_memory]
+            damaged = queue.damage(wanted, set(found), self.now_ms)
         assert self.done(outcome) == damaged
         assert self.went_out == self.delivered
 
