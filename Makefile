@@ -66,7 +66,7 @@ fmt: setup  ## format, and mend what ruff can mend safely
 	$(BIN)/ruff format
 
 bench: setup  ## the load harness; ARGS="cycle --batch 16 --json", ARGS="--help" for all
-	$(BIN)/python -m cmqd_bench $(if $(ARGS),$(ARGS),cycle --batch 16 --body 256 --connections 4 --seconds 10)
+	$(BIN)/python -m cmqd_bench $(if $(ARGS),$(ARGS),quick)
 
 lock: setup  ## resolve the dependencies of pyproject.toml anew into requirements/
 	$(LOCK) --extra server --extra cli --group dev --output-file requirements/dev.txt

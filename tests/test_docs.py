@@ -1,0 +1,34 @@
+"""What the README says is so."""
+
+import re
+from pathlib import Path
+
+from cmqd.settings import SETTINGS, SettingInfo
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def shown_default(info: SettingInfo) -> str:
+    if info.default is None:
+        return "none"
+    return str(info.default).lower() if isinstance(info.default, bool) else str(info.default)
+
+
+def test_the_readme_lists_every_setting_with_its_default_and_meaning() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*) \|$", README, re.MULTILINE)
+
+    assert rows == [(info.name, shown_default(info), info.text) for info in SETTINGS.values()]
+
+
+def test_the_readme_links_to_files_that_exist() -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", README)
+
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_the_readme_names_only_make_targets_that_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+    assert set(re.findall(r"\bmake ([a-z-]+)", README)) <= targets
