@@ -46,14 +46,17 @@ class SealedFile:
 
     @property
     def number(self) -> int:
+        """Of its file."""
         return self.entry.number
 
     @property
     def last_lsn(self) -> int:
+        """Of its newest row."""
         return self.entry.last_lsn
 
     @property
     def immutable(self) -> bool:
+        """Whether nobody writes to the file: how it must be opened for reading."""
         return True
 
     def positions_of(self, queue_id: int) -> tuple[int, int] | None:
@@ -64,6 +67,7 @@ class SealedFile:
         return self._firsts[place], self._stops[place]
 
     def report(self) -> ipc.SegmentReport:
+        """What the loop process needs to know of it."""
         entry = self.entry
         queues = list(zip(self._queue_ids, self._firsts, self._stops, strict=True))
         return ipc.SegmentReport(
@@ -82,21 +86,26 @@ class OpenSegment:
 
     @property
     def number(self) -> int:
+        """Of its file."""
         return self.segment.number
 
     @property
     def path(self) -> Path:
+        """Of its file."""
         return self.segment.path
 
     @property
     def last_lsn(self) -> int:
+        """Of its newest row."""
         return self.segment.last_lsn
 
     @property
     def immutable(self) -> bool:
+        """Whether nobody writes to the file: how it must be opened for reading."""
         return self.segment.closed
 
     def positions_of(self, queue_id: int) -> tuple[int, int] | None:
+        """The half-open range of positions of a queue in this segment, None if there are none."""
         queue = self.segment.index.queues.get(queue_id)
         return None if queue is None else (queue.first_position, queue.stop_position)
 
@@ -122,6 +131,7 @@ class Catalog:
 
     @property
     def droppable_lsn(self) -> int:
+        """Segments that end at or below this are covered by the oldest kept checkpoint."""
         return self.checkpoints[0].lsn if self.checkpoints else 0
 
     def segments(self) -> Iterator[SealedFile | OpenSegment]:
@@ -138,6 +148,7 @@ class Catalog:
         return None
 
     def segment_path(self, number: int) -> Path:
+        """Where the segment of a number is."""
         return self.folder.path / SegmentEntry(number, SegmentState.PREPARING).file
 
     @property
@@ -155,6 +166,7 @@ class Catalog:
         )
 
     def to_manifest(self) -> Manifest:
+        """All that is known, as the manifest says it."""
         entries = {number: file.entry for number, file in self.sealed.items()}
         entries |= {number: entry.segment.entry(entry.state) for number, entry in self.open.items()}
         entries |= {

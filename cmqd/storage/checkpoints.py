@@ -40,9 +40,11 @@ class Checkpoints:
         self._path = catalog.folder.checkpoints / TEMPORARY
 
     def write(self, first: bool, end_lsn: int, payload: bytes) -> None:
+        """Take the next part; ``first`` begins a checkpoint, ``end_lsn`` (not 0) ends it."""
         self._parts.put_nowait((first, end_lsn, payload))
 
     def on_durable(self, lsn: int) -> None:
+        """Take up a checkpoint that waited for this."""
         if self._durable is not None and lsn >= self._awaited_lsn:
             self._durable.set_result(None)
             self._durable = None
@@ -101,6 +103,7 @@ class Checkpoints:
 
 
 def append(path: Path, data: bytes) -> None:
+    """Write at the end of a file. Raises OSError."""
     with path.open("ab") as file:
         file.write(data)
 

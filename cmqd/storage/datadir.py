@@ -48,10 +48,10 @@ class DataFolder:
     """One broker's folder."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.segments = path / SEGMENTS
-        self.checkpoints = path / CHECKPOINTS
-        self.set_aside = path / SET_ASIDE
+        self.path = path.absolute()
+        self.segments = self.path / SEGMENTS
+        self.checkpoints = self.path / CHECKPOINTS
+        self.set_aside = self.path / SET_ASIDE
         self._lock: int | None = None
 
     def create(self) -> None:
@@ -86,6 +86,7 @@ class DataFolder:
         self._lock = descriptor
 
     def unlock(self) -> None:
+        """Let go of the folder."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -138,6 +139,7 @@ class Disk:
 
     @property
     def has_ballast(self) -> bool:
+        """Whether there is something to give back."""
         return self._ballast.exists()
 
     def take_ballast(self) -> bool:
@@ -155,5 +157,6 @@ class Disk:
         return True
 
     def release_ballast(self) -> None:
+        """Give its space back to the disk."""
         with contextlib.suppress(FileNotFoundError):
             self._ballast.unlink()

@@ -33,6 +33,8 @@ class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Open(Head, frozen=True, tag=1):
+    """The first frame: what to open, and how."""
+
     settings: StorageSettings
 
 
@@ -54,16 +56,20 @@ class CheckpointPart(Head, frozen=True, tag=3):
 
 
 class DropSegments(Head, frozen=True, tag=4):
+    """Reclaim these segments, as far as a checkpoint covers them."""
+
     request_id: int
     numbers: list[int]
 
 
 class SealNow(Head, frozen=True, tag=5):
+    """Retire and seal the active segment."""
+
     request_id: int
 
 
 class Close(Head, frozen=True, tag=6):
-    pass
+    """Everything was handed over: stop in order."""
 
 
 # Storage to loop, first socket
@@ -78,6 +84,8 @@ class Finding(Head, frozen=True, tag=20):
 
 
 class SegmentReport(Head, frozen=True, tag=21):
+    """A sealed segment."""
+
     number: int
     first_lsn: int
     last_lsn: int
@@ -89,6 +97,8 @@ class SegmentReport(Head, frozen=True, tag=21):
 
 
 class Opened(Head, frozen=True, tag=22):
+    """The folder is locked, checked and ready for the recovery stream."""
+
     created: bool
     clean: bool
     checkpoint_lsn: int
@@ -101,10 +111,14 @@ class Opened(Head, frozen=True, tag=22):
 
 
 class Durable(Head, frozen=True, tag=23):
+    """Every row up to this LSN is durable."""
+
     lsn: int
 
 
 class State(Head, frozen=True, tag=24):
+    """See ``cmqd.storage.log.StorageState``."""
+
     sends_refused: bool
     reason: str
     free_bytes: int
@@ -114,14 +128,18 @@ class State(Head, frozen=True, tag=24):
 
 
 class Sealed(Head, frozen=True, tag=25):
+    """A segment was sealed."""
+
     segment: SegmentReport
 
 
 class CheckpointWanted(Head, frozen=True, tag=26):
-    pass
+    """A checkpoint would be of use."""
 
 
 class CheckpointDone(Head, frozen=True, tag=27):
+    """A checkpoint is kept."""
+
     lsn: int
     droppable_lsn: int
 
@@ -134,7 +152,7 @@ class Answered(Head, frozen=True, tag=28):
 
 
 class Closed(Head, frozen=True, tag=29):
-    pass
+    """Everything is sealed and the folder free."""
 
 
 class Failed(Head, frozen=True, tag=30):
@@ -165,10 +183,12 @@ class RowsChunk(Head, frozen=True, tag=42):
 
 
 class RecoverEnd(Head, frozen=True, tag=43):
-    pass
+    """The recovery stream is over."""
 
 
 class ReadPage(Head, frozen=True, tag=44):
+    """See ``cmqd.storage.log.Log.read_page``."""
+
     read_id: int
     queue_id: int
     positions: Runs
@@ -230,17 +250,21 @@ class Channel(asyncio.Protocol):
         """Set while the other end is slow to read."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the transport."""
         self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """The other end is gone."""
         self._transport = None
         self.resume_writing()
         self._on_lost()
 
     def pause_writing(self) -> None:
+        """The other end is slow to read."""
         self._writable = asyncio.get_running_loop().create_future()
 
     def resume_writing(self) -> None:
+        """The other end has read."""
         if self._writable is not None:
             self._writable.set_result(None)
             self._writable = None
@@ -264,6 +288,7 @@ class Channel(asyncio.Protocol):
         transport.writelines([_PREFIX.pack(size, len(encoded)) + encoded, *blobs])
 
     def data_received(self, data: bytes) -> None:
+        """Hand on every whole frame, keep the rest."""
         if self._chunks:
             self._chunks.append(data)
             self._have += len(data)
@@ -295,6 +320,7 @@ class Channel(asyncio.Protocol):
             self._transport.close()
 
     def abort(self) -> None:
+        """End the connection without flushing."""
         if self._transport is not None:
             self._transport.abort()
 

@@ -41,6 +41,8 @@ class RecoveryReport(msgspec.Struct, frozen=True):
 
 
 class StorageState(msgspec.Struct, frozen=True):
+    """How storage is doing."""
+
     sends_refused: bool
     """New sends must be refused (receives and deletes go on) until a later state says otherwise."""
     reason: str
@@ -112,7 +114,9 @@ class Log(Protocol):
         ...
 
     @property
-    def durable_lsn(self) -> int: ...
+    def durable_lsn(self) -> int:
+        """Every row up to this one is durable."""
+        ...
 
     @property
     def pending_bytes(self) -> int:
@@ -120,7 +124,9 @@ class Log(Protocol):
         ...
 
     @property
-    def pending_records(self) -> int: ...
+    def pending_records(self) -> int:
+        """Appended and not durable."""
+        ...
 
     @property
     def droppable_lsn(self) -> int:

@@ -32,6 +32,7 @@ class MemoryRow:
     __slots__ = ("bodies", "cost", "data_bytes", "lsn", "records", "time_ms")
 
     def __init__(self, lsn: int) -> None:
+        """See ``Log``."""
         self.lsn = lsn
         self.time_ms = 0
         self.records: list[AnyRecord] = []
@@ -44,6 +45,7 @@ class MemoryDisk:
     """What outlives a ``MemoryLog``."""
 
     def __init__(self) -> None:
+        """See ``Log``."""
         self.rows: list[MemoryRow] = []
         self.checkpoints: list[list[AnyPart]] = []
         """Complete ones, the newest last; at most two."""
@@ -60,6 +62,7 @@ class MemoryLog:
     """See the module and ``cmqd.storage.log.Log``."""
 
     def __init__(self, disk: MemoryDisk | None = None, *, segment_bytes: int = 128 * 1024 * 1024) -> None:
+        """See ``Log``."""
         self.on_durable: Callable[[int], None] = ignore
         self.on_page: OnPage = ignore
         self.on_fatal: Callable[[StorageFailed], None] = ignore
@@ -89,26 +92,32 @@ class MemoryLog:
 
     @property
     def last_lsn(self) -> int:
+        """See ``Log``."""
         return self._last_lsn
 
     @property
     def durable_lsn(self) -> int:
+        """See ``Log``."""
         return self._durable_lsn
 
     @property
     def pending_bytes(self) -> int:
+        """See ``Log``."""
         return self._pending_bytes
 
     @property
     def pending_records(self) -> int:
+        """See ``Log``."""
         return self._pending_records
 
     @property
     def droppable_lsn(self) -> int:
+        """See ``Log``."""
         checkpoints = self.disk.checkpoints
         return _header(checkpoints[0]).lsn if checkpoints else 0
 
     async def open(self) -> RecoveryReport:
+        """See ``Log``."""
         disk = self.disk
         self._durable_lsn = self._last_lsn = disk.last_lsn
         created = disk.last_lsn == 0 and not disk.checkpoints
@@ -127,6 +136,7 @@ class MemoryLog:
         return report
 
     async def recover(self) -> AsyncIterator[RecoveredBatch]:
+        """See ``Log``."""
         lsn = 0
         if self.disk.checkpoints:
             parts = self.disk.checkpoints[-1]
@@ -139,6 +149,7 @@ class MemoryLog:
             yield list(rows[start : start + RECOVERY_BATCH])
 
     def append(self, records: Sequence[AnyRecord], bodies: Sequence[bytes], now_ms: int) -> Lsn:
+        """See ``Log``."""
         self._check()
         data_bytes = sum(map(len, bodies))
         meta_bytes = meta_cost(records)
@@ -165,10 +176,12 @@ class MemoryLog:
         return row
 
     def close_row(self) -> Lsn:
+        """See ``Log``."""
         self._row_closed = True
         return Lsn(self._last_lsn)
 
     def flush(self) -> None:
+        """See ``Log``."""
         self._check()
         if self._rows and not self._committing and not self._held:
             self._committing = len(self._rows)
@@ -179,6 +192,7 @@ class MemoryLog:
         self._held = True
 
     def let_go(self) -> None:
+        """See ``Log``."""
         self._held = False
         self.flush()
 
@@ -247,6 +261,7 @@ class MemoryLog:
         self._active_bytes = 0
 
     def read_page(self, read_id: int, queue_id: int, positions: Runs, max_bytes: int, min_lsn: int) -> None:
+        """See ``Log``."""
         self._check()
         self._pages.append((read_id, queue_id, positions, max_bytes, min_lsn))
         asyncio.get_running_loop().call_soon(self._answer_pages)
@@ -279,6 +294,7 @@ class MemoryLog:
         return messages, pack_runs(missing)
 
     def write_checkpoint(self, part: AnyPart) -> None:
+        """See ``Log``."""
         self._check()
         if isinstance(part, CheckpointHeader):
             self._parts = []
@@ -295,9 +311,11 @@ class MemoryLog:
             asyncio.get_running_loop().call_soon(lambda: self.on_checkpoint_done(lsn))
 
     def sealed_segments(self) -> list[SealedSegment]:
+        """See ``Log``."""
         return list(self.disk.segments)
 
     async def drop_segments(self, numbers: Sequence[int]) -> list[int]:
+        """See ``Log``."""
         self._check()
         gone: list[int] = []
         disk = self.disk
@@ -312,11 +330,13 @@ class MemoryLog:
         return gone
 
     async def seal_now(self) -> None:
+        """See ``Log``."""
         self._check()
         self._seal()
         self._want_checkpoint()
 
     async def close(self) -> None:
+        """See ``Log``."""
         if self._closed:
             return
         self._check()

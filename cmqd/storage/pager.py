@@ -11,20 +11,17 @@ import sys
 from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
-from typing import NamedTuple, TypeVar, cast
+from typing import NamedTuple
 
-import aiosqlite
 import msgspec
 
 from cmqd.storage import ipc
 from cmqd.storage.catalog import Catalog, OpenSegment, SealedFile
+from cmqd.storage.connection import ThreadConnection, connect
 from cmqd_segment.records import Headers, Runs, ranges
 from cmqd_segment.rows import Run, data_checksum, decode_queues, decode_records, meta_checksum, sent_runs
 from cmqd_segment.schema import SegmentFormatError, open_read_only
 from cmqd_segment.sparse import LsnRange, SparseQueue, sparse_queue
-
-T = TypeVar("T")
 
 LOOK_AHEAD = 4096
 """Positions looked up in the sparse index at a time."""
@@ -56,13 +53,6 @@ class RowPlace(NamedTuple):
     lsn: int
 
 
-class ReaderConnection(aiosqlite.Connection):
-    """A read-only connection that runs whole functions in its thread."""
-
-    async def run(self, function: Callable[[sqlite3.Connection], T]) -> T:
-        return cast(T, await self._execute(function, self._conn))
-
-
 class RowCache:
     """Decoded rows by LSN, the least recently used go first. Used by one thread at a time."""
 
@@ -72,12 +62,14 @@ class RowCache:
         self._bytes = 0
 
     def get(self, lsn: int) -> DecodedRow | None:
+        """The row, None if it is not kept (any more)."""
         row = self._rows.get(lsn)
         if row is not None:
             self._rows.move_to_end(lsn)
         return row
 
     def put(self, lsn: int, row: DecodedRow) -> None:
+        """Keep a row."""
         self._rows[lsn] = row
         self._bytes += len(row.data)
         while self._bytes > self._capacity and len(self._rows) > 1:
@@ -96,6 +88,7 @@ class Answer:
         self.missing: list[tuple[int, int]] = []
 
     def lacks(self, start: int, stop: int) -> None:
+        """Positions that cannot be read."""
         if start < stop:
             self.missing.append((start, stop))
 
@@ -134,6 +127,7 @@ class Answer:
         return len(sizes), total
 
     def missing_runs(self) -> Runs:
+        """What it lacks, as runs."""
         runs: Runs = []
         end = 0
         for start, stop in self.missing:
@@ -166,7 +160,7 @@ class Pager:
         self._requests: deque[ipc.ReadPage] = deque()
         self._deferred: list[ipc.ReadPage] = []
         self._wake: asyncio.Future[None] | None = None
-        self._connections: OrderedDict[int, ReaderConnection] = OrderedDict()
+        self._connections: OrderedDict[int, ThreadConnection] = OrderedDict()
         self._rows = RowCache(cache_bytes)
         self._sparse: OrderedDict[tuple[int, int], SparseQueue] = OrderedDict()
         self._damaged: set[int] = set()
@@ -175,6 +169,7 @@ class Pager:
         self._loop = asyncio.get_running_loop()
 
     def request(self, page: ipc.ReadPage) -> None:
+        """Answer this, now or when its LSN is durable."""
         if page.min_lsn > self._durable_lsn():
             self._deferred.append(page)
             return
@@ -258,7 +253,7 @@ class Pager:
             reader = SegmentReader(segment, queue_id, self._rows, self._sparse, self._damage)
             try:
                 connection = await self._connection(segment)
-                await connection.run(lambda raw, reader=reader: reader.read(raw, wanted, answer))
+                await connection.run(reader.read, connection.raw, wanted, answer)
             except (sqlite3.Error, SegmentFormatError) as error:
                 await self._close(segment.number)
                 # What was found before the error stays found; only the rest is asked for again.
@@ -274,7 +269,7 @@ class Pager:
             else:
                 return
 
-    async def _connection(self, segment: SealedFile | OpenSegment) -> ReaderConnection:
+    async def _connection(self, segment: SealedFile | OpenSegment) -> ThreadConnection:
         number = segment.number
         connection = self._connections.get(number)
         if connection is not None:
@@ -283,7 +278,7 @@ class Pager:
         while len(self._connections) >= self._open_segments:
             await self._close(next(iter(self._connections)))
         path, sealed = segment.path, segment.immutable
-        connection = await ReaderConnection(lambda: open_read_only(path, sealed=sealed), iter_chunk_size=64)
+        connection = await connect(lambda: open_read_only(path, sealed=sealed))
         self._connections[number] = connection
         return connection
 
@@ -319,9 +314,11 @@ class SegmentReader:
         """Positions below this were dealt with."""
 
     def rest(self, wanted: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """What of the wanted was not dealt with."""
         return [(max(start, self._done), stop) for start, stop in wanted if stop > self._done]
 
     def read(self, raw: sqlite3.Connection, wanted: Sequence[tuple[int, int]], answer: Answer) -> None:
+        """Find what is wanted, as far as it fits."""
         for start, stop in wanted:
             while start < stop and not answer.full:
                 start = self._step(raw, start, stop, answer)

@@ -103,6 +103,7 @@ class StorageService:
         self.folder.unlock()
 
     def end(self, error: BaseException | None = None) -> None:
+        """Stop serving; with an error, tell the loop and exit with status 1."""
         if not self._ended.done():
             if error is None:
                 self._ended.set_result(None)
@@ -164,7 +165,7 @@ class StorageService:
 
     async def _open(self, settings: StorageSettings) -> None:
         self.settings = settings
-        self.folder = DataFolder(Path(settings.folder).absolute())
+        self.folder = DataFolder(Path(settings.folder))
         self.folder.create()
         await self.folder.lock(settings.lock_wait_ms, self._broker_pid)
         boot = boot_id()
@@ -289,7 +290,7 @@ class StorageService:
                 yield from row_chunks(segment.path, sealed=segment.immutable, above=above, skip=recovered.skip_rows)
 
     async def _send_recovery(self) -> None:
-        """One chunk for each that the loop asks for; then the background work begins, which would only be in the way."""
+        """One chunk for each that the loop asks for. What can wait begins after it, so as not to be in the way."""
         stream = self._stream
         assert stream is not None
         while True:
@@ -301,12 +302,14 @@ class StorageService:
             self.pages.send(head, *blobs)
         self.pages.send(ipc.RecoverEnd())
         self._stream = None
+        recovered_rows = False
         for entry in list(self.catalog.open.values()):
             if entry.state is SegmentState.RETIRED:
+                recovered_rows = True
                 self.sealer.submit(entry.segment)
         self._start(self.sealer.run())
         self._start(self._look())
-        if len(self.catalog.open) > 2:  # noqa: PLR2004 - more than the active one and its successor
+        if recovered_rows:
             self.control.send(ipc.CheckpointWanted())
 
     # What happens while it runs

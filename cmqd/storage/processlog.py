@@ -47,11 +47,17 @@ class ChildProcess(Protocol):
 
     pid: int
 
-    def poll(self) -> int | None: ...
+    def poll(self) -> int | None:
+        """Its exit status, None while it runs."""
+        ...
 
-    def wait(self, timeout: float | None = None) -> int: ...
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end and return its exit status."""
+        ...
 
-    def kill(self) -> None: ...
+    def kill(self) -> None:
+        """End it at once."""
+        ...
 
 
 class Batch(NamedTuple):
@@ -97,27 +103,32 @@ class StorageProcessLog:
         self._idle: asyncio.Future[None] | None = None
         """Set while ``close`` waits for the last batch."""
         self._answers: dict[int, asyncio.Future[list[int]]] = {}
-        self._recovery: asyncio.Queue[RecoveredBatch | None | StorageFailed] = asyncio.Queue()
+        self._recovery: asyncio.Queue[RecoveredBatch | StorageFailed | None] = asyncio.Queue()
         self._recovered = False
 
     @property
     def last_lsn(self) -> int:
+        """See ``Log``."""
         return self._last_lsn
 
     @property
     def durable_lsn(self) -> int:
+        """See ``Log``."""
         return self._durable_lsn
 
     @property
     def pending_bytes(self) -> int:
+        """See ``Log``."""
         return self._pending_bytes
 
     @property
     def pending_records(self) -> int:
+        """See ``Log``."""
         return self._pending_records
 
     @property
     def droppable_lsn(self) -> int:
+        """See ``Log``."""
         return self._droppable_lsn
 
     @property
@@ -128,6 +139,7 @@ class StorageProcessLog:
     # Opening
 
     async def open(self) -> RecoveryReport:
+        """See ``Log``."""
         control, control_child = socket.socketpair()
         pages, pages_child = socket.socketpair()
         with control_child, pages_child:
@@ -156,6 +168,7 @@ class StorageProcessLog:
         )
 
     async def recover(self) -> AsyncIterator[RecoveredBatch]:
+        """See ``Log``."""
         pages = self._pages
         if pages is None or self._failed is not None:
             raise self._failed or StorageFailed("the log is not open")
@@ -171,6 +184,7 @@ class StorageProcessLog:
     # Appending
 
     def append(self, records: Sequence[AnyRecord], bodies: Sequence[bytes], now_ms: int) -> Lsn:
+        """See ``Log``."""
         if self._failed is not None:
             raise self._failed
         meta_bytes = meta_cost(records)
@@ -186,12 +200,14 @@ class StorageProcessLog:
         return Lsn(self._last_lsn)
 
     def flush(self) -> None:
+        """See ``Log``."""
         if self._failed is not None:
             raise self._failed
         if len(self._batches) < OUTSTANDING_BATCHES:
             self._commit()
 
     def close_row(self) -> Lsn:
+        """See ``Log``."""
         if not self._row.empty:
             self._closed_rows.append(self._row.close())
         return Lsn(self._last_lsn)
@@ -237,6 +253,7 @@ class StorageProcessLog:
     # Reading
 
     def read_page(self, read_id: int, queue_id: int, positions: Runs, max_bytes: int, min_lsn: int) -> None:
+        """See ``Log``."""
         self._channel(self._pages).send(ipc.ReadPage(read_id, queue_id, positions, max_bytes, min_lsn))
 
     def _on_pages(self, head: ipc.AnyHead, data: bytes, offset: int) -> None:
@@ -270,15 +287,18 @@ class StorageProcessLog:
     # Checkpoints and segments
 
     def write_checkpoint(self, part: AnyPart) -> None:
+        """See ``Log``."""
         control = self._channel(self._control)
         end_lsn = part.lsn if isinstance(part, CheckpointEnd) else 0
         payload = encode_part(part)
         control.send(ipc.CheckpointPart(isinstance(part, CheckpointHeader), end_lsn, len(payload)), payload)
 
     def sealed_segments(self) -> list[SealedSegment]:
+        """See ``Log``."""
         return list(self._segments.values())
 
     async def drop_segments(self, numbers: Sequence[int]) -> list[int]:
+        """See ``Log``."""
         control = self._channel(self._control)
         dropping = {number: self._segments.pop(number) for number in numbers if number in self._segments}
         request_id, answer = self._request()
@@ -290,6 +310,7 @@ class StorageProcessLog:
         return gone
 
     async def seal_now(self) -> None:
+        """See ``Log``."""
         if self._failed is None and (self._batches or self._closed_rows or not self._row.empty):
             await self._drained()
         control = self._channel(self._control)
@@ -344,6 +365,7 @@ class StorageProcessLog:
     # Ending
 
     async def close(self) -> None:
+        """See ``Log``."""
         if self._ended:
             return
         # Before recovery is over nothing can have been appended, and nothing is under way that would need an end.

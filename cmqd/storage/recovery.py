@@ -78,16 +78,20 @@ class Recovered:
 
     @property
     def checkpoint(self) -> CheckpointEntry | None:
+        """The newest that can be used."""
         return self.checkpoints[-1] if self.checkpoints else None
 
     @property
     def checkpoint_lsn(self) -> int:
+        """LSN of that, 0 if there is none."""
         return self.checkpoints[-1].lsn if self.checkpoints else 0
 
     def find(self, kind: str, text: str) -> None:
+        """Note something for the operator."""
         self.findings.append(ipc.Finding(kind, text))
 
     def found_damage(self, text: str, *aside: Path) -> None:
+        """Note what is broken, and which files to put aside if that is accepted."""
         self.damage.append(text)
         self.aside += aside
         self.lost = True

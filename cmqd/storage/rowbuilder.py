@@ -25,6 +25,8 @@ ROW_BYTES = 64 * 1024
 
 
 class ClosedRow(NamedTuple):
+    """A row as bytes, ready to be handed over."""
+
     time_ms: int
     messages: int
     queues: bytes
@@ -81,6 +83,7 @@ class RowBuilder:
 
     @property
     def empty(self) -> bool:
+        """Whether nothing was added yet."""
         return not self._records
 
     def fits(self, meta_bytes: int, data_bytes: int) -> bool:
@@ -92,6 +95,7 @@ class RowBuilder:
     def add(
         self, records: Sequence[AnyRecord], bodies: Sequence[bytes], meta_bytes: int, data_bytes: int, now_ms: int
     ) -> None:
+        """Add what belongs together; the two sizes are what the caller found with ``meta_cost`` and by adding up."""
         self._records += records
         self.meta_bytes += meta_bytes
         if now_ms > self.time_ms:
@@ -135,10 +139,9 @@ def meta_cost(records: Sequence[AnyRecord]) -> int:
     """About how many bytes records take in a row."""
     cost = 0
     for record in records:
-        kind = type(record)
-        if kind is MessagesSent:
+        if type(record) is MessagesSent:
             cost += _sent_cost(record)
         else:
-            estimate = _COSTS.get(kind)
+            estimate = _COSTS.get(type(record))
             cost += _OTHER_COST if estimate is None else estimate(record)
     return cost

@@ -147,5 +147,6 @@ def finish_file(path: Path) -> tuple[str, int]:
 
 
 def is_busy(error: sqlite3.Error) -> bool:
+    """Whether a reader is in the way."""
     code = getattr(error, "sqlite_errorcode", None)
     return code is not None and (code & 0xFF) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)

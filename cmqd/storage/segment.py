@@ -7,49 +7,24 @@ of the pager: closing a plain file handle on any of them would drop SQLite's POS
 import asyncio
 import os
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import NamedTuple, ParamSpec, TypeVar, cast
+from typing import NamedTuple
 
-import aiosqlite
-
+from cmqd.storage.connection import ThreadConnection, connect
 from cmqd.storage.settings import Durability
 from cmqd_segment.manifest import SegmentEntry, SegmentState
 from cmqd_segment.rows import data_checksum, decode_queues, meta_checksum
 from cmqd_segment.schema import check_format, create_tables
 from cmqd_segment.sparse import SparseIndex
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
 ROWS_PER_STATEMENT = 64
 """A commit of up to so many rows is one INSERT, its own transaction; a larger one is a transaction of several."""
 
 _ONE_ROW = "(?,?,?,?,?,?,?,?)"
 _INSERTS = tuple(f"INSERT INTO log VALUES {','.join([_ONE_ROW] * count)}" for count in range(ROWS_PER_STATEMENT + 1))
-
-
-class WriterConnection(aiosqlite.Connection):
-    """An aiosqlite connection that can run a whole function in its thread: one hop for a commit, not three."""
-
-    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a function in the thread of the connection and wait for what it returns or raises."""
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self.submit(future, partial(function, *args, **kwargs))
-        return await future
-
-    def submit(self, future: "asyncio.Future[T]", function: Callable[[], T]) -> None:
-        """As ``run``, for a caller that waits by callback: a task would cost a third of a small commit."""
-        if self._connection is None:
-            raise ValueError("the connection is closed")
-        self._tx.put_nowait((cast("asyncio.Future[object]", future), function))
-
-    @property
-    def raw(self) -> sqlite3.Connection:
-        """For use inside functions that are given to ``run``."""
-        return self._conn
 
 
 class LogRow(NamedTuple):
@@ -66,7 +41,7 @@ class LogRow(NamedTuple):
 class WritableSegment:
     """See the module. Ranges and counts cover what is durable."""
 
-    def __init__(self, number: int, path: Path, connection: WriterConnection) -> None:
+    def __init__(self, number: int, path: Path, connection: ThreadConnection) -> None:
         self.number = number
         self.path = path
         self.connection = connection
@@ -132,12 +107,15 @@ class WritableSegment:
                 self.first_lsn = lsn
                 self.first_ms = time_ms
             self._count(lsn, time_ms, messages, queues, size)
-        self.wal_bytes = os.stat(self._wal).st_size if os.path.exists(self._wal) else 0
+        self.wal_bytes = await self.connection.run(self._wal_size)
 
     def _stock(self) -> list[tuple[int, int, int, bytes, int]]:
         return self.connection.raw.execute(
             "SELECT lsn, time_ms, messages, queues, length(meta) + length(data) FROM log ORDER BY lsn"
         ).fetchall()
+
+    def _wal_size(self) -> int:
+        return os.stat(self._wal).st_size if os.path.exists(self._wal) else 0
 
     @property
     def bytes_on_disk(self) -> int:
@@ -148,6 +126,7 @@ class WritableSegment:
             return self.wal_bytes
 
     def entry(self, state: SegmentState) -> SegmentEntry:
+        """What the manifest says of it."""
         return SegmentEntry(
             number=self.number,
             state=state,
@@ -177,10 +156,10 @@ def _parameters(rows: Sequence[LogRow]) -> list[object]:
     return parameters
 
 
-async def open_connection(path: Path, durability: Durability, *, create: bool) -> WriterConnection:
+async def open_connection(path: Path, durability: Durability, *, create: bool) -> ThreadConnection:
     """The one writing connection of a segment, with the settings that the format demands."""
 
-    def connect() -> sqlite3.Connection:
+    def open_database() -> sqlite3.Connection:
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256)
         try:
             if create:
@@ -194,7 +173,7 @@ async def open_connection(path: Path, durability: Durability, *, create: bool) -
             raise
         return connection
 
-    return await WriterConnection(connect, iter_chunk_size=64)
+    return await connect(open_database)
 
 
 async def create_segment(number: int, path: Path, durability: Durability, now_ms: int) -> WritableSegment:

@@ -8,6 +8,8 @@ MEBIBYTE = 1024 * 1024
 
 
 class Durability(StrEnum):
+    """What an answer promises."""
+
     FSYNC = "fsync"
     """Answered means on disk: a commit ends after fsync."""
     OS = "os"
@@ -15,6 +17,8 @@ class Durability(StrEnum):
 
 
 class StorageSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that can be set."""
+
     folder: str
     """The data folder; made if missing."""
     durability: Durability = Durability.FSYNC

@@ -36,6 +36,7 @@ class Space:
 
     @property
     def full(self) -> bool:
+        """Whether a commit met a full disk and the ballast is not back."""
         return self._full
 
     def mark_bytes(self) -> int:

@@ -47,6 +47,7 @@ class Verdict(NamedTuple):
 
     @property
     def damaged(self) -> bool:
+        """Whether this cannot be the work of one unfinished commit."""
         return self.commits_beyond >= 2
 
 
@@ -104,4 +105,5 @@ def accepted_frames(shm: Path) -> int | None:
 
 
 def judge(found: Walk, accepted: int) -> Verdict:
+    """Compare what stands in a WAL with what SQLite accepted of it."""
     return Verdict(accepted, sum(1 for number in found.commits if number > accepted), found.frames - accepted)

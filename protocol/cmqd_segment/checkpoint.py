@@ -21,6 +21,8 @@ class CheckpointPart(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class CheckpointHeader(CheckpointPart, frozen=True, tag=1):
+    """The first part."""
+
     lsn: int
     """All that is at or below it is in the slices."""
     time_ms: int
@@ -58,6 +60,8 @@ class QueueSlice(CheckpointPart, frozen=True, tag=2):
 
 
 class LeasesSlice(CheckpointPart, frozen=True, tag=3):
+    """The leases of the queue whose slice stands before it."""
+
     queue_id: int
     leases: list[tuple[int, int, int, int, int]]
     """(lease, position, deadline_ms, receive_count, first_receive_ms)"""
@@ -80,6 +84,8 @@ class SessionsSlice(CheckpointPart, frozen=True, tag=5):
 
 
 class CheckpointEnd(CheckpointPart, frozen=True, tag=6):
+    """The last part."""
+
     lsn: int
     """Highest LSN of any slice: the checkpoint is true only once this is durable."""
     parts: int

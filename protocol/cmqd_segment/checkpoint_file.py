@@ -37,6 +37,7 @@ def decode_part(payload: bytes | memoryview) -> AnyPart:
 
 
 def frame(payload: bytes | memoryview) -> bytes:
+    """A payload as it stands in the file."""
     return _FRAME.pack(len(payload), crc32(payload)) + payload
 
 

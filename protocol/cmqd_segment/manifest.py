@@ -65,6 +65,8 @@ class SegmentEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CheckpointEntry(msgspec.Struct, frozen=True):
+    """A checkpoint that is kept."""
+
     number: int
     lsn: int
     """All that is at or below it is in the checkpoint (``CheckpointHeader.lsn``)."""
@@ -76,6 +78,7 @@ class CheckpointEntry(msgspec.Struct, frozen=True):
 
     @property
     def file(self) -> str:
+        """Path below the data folder."""
         return checkpoint_file(self.number)
 
 
@@ -88,6 +91,8 @@ class LossEntry(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
+    """See the module."""
+
     format: int = MANIFEST_FORMAT
     clean: bool = False
     """Whether the broker that wrote it stopped in order: then every segment with rows is sealed."""
@@ -111,10 +116,12 @@ class _Format(msgspec.Struct):
 
 
 def segment_file(number: int) -> str:
+    """Path of a segment below the data folder."""
     return f"{SEGMENTS}/{number:08d}.db"
 
 
 def checkpoint_file(number: int) -> str:
+    """Path of a checkpoint below the data folder."""
     return f"{CHECKPOINTS}/{number:08d}.ckpt"
 
 

@@ -62,6 +62,7 @@ class Run(NamedTuple):
 
     @property
     def stop_position(self) -> int:
+        """The position after the last."""
         return self.first_position + len(self.sizes)
 
 

@@ -43,6 +43,7 @@ class SparseQueue:
 
     @property
     def messages(self) -> int:
+        """How many of the queue the segment holds."""
         return self.stop_position - self.first_position
 
     def add(self, lsn: int, first_position: int, stop_position: int, size: int, offset: int) -> None:
@@ -115,6 +116,7 @@ def pack_u64(numbers: "array[int]") -> bytes:
 
 
 def unpack_u64(packed: bytes) -> "array[int]":
+    """The numbers of ``pack_u64``."""
     numbers = array("Q", packed)
     if sys.byteorder == "big":
         numbers.byteswap()

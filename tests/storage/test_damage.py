@@ -57,7 +57,7 @@ async def test_a_flipped_bit_in_the_active_wal_stops_the_start(open_process: Ope
     flip(wal, wal.stat().st_size // 10)
     before = wal.read_bytes()
 
-    with pytest.raises(DamagedError, match="WAL of segment .* is damaged"):
+    with pytest.raises(DamagedError, match=r"WAL of segment .* is damaged"):
         await open_process()
 
     assert wal.read_bytes() == before, "a refused start changes nothing"
@@ -113,7 +113,7 @@ async def test_a_damaged_header_of_the_wal_stops_the_start(open_process: OpenPro
     await crashed_after(await open_process(), 10)
     flip(active_wal(folder), 17)
 
-    with pytest.raises(DamagedError, match="WAL"):
+    with pytest.raises(DamagedError, match=r"WAL"):
         await open_process()
 
 
@@ -121,7 +121,7 @@ async def test_a_missing_wal_stops_the_start(open_process: OpenProcess, folder: 
     await crashed_after(await open_process(), 10)
     active_wal(folder).unlink()
 
-    with pytest.raises(DamagedError, match="WAL of segment .* is missing"):
+    with pytest.raises(DamagedError, match=r"WAL of segment .* is missing"):
         await open_process()
 
 
@@ -163,7 +163,7 @@ async def test_a_row_that_replay_needs_with_a_wrong_checksum_stops_the_start(
     await rig.log.close()
     spoil(folder / "segments" / "00000001.db", "meta", 2)
 
-    with pytest.raises(DamagedError, match="row 2 .* wrong checksum"):
+    with pytest.raises(DamagedError, match=r"row 2 .* wrong checksum"):
         await open_process()
 
     accepted = await open_process(accept_loss=True)
@@ -228,7 +228,7 @@ async def test_a_missing_segment_stops_the_start(open_process: OpenProcess, fold
     await rig.log.close()
     (folder / "segments" / "00000002.db").unlink()
 
-    with pytest.raises(DamagedError, match="00000002.db is missing"):
+    with pytest.raises(DamagedError, match=r"00000002.db is missing"):
         await open_process()
 
     accepted = await open_process(accept_loss=True)
@@ -250,7 +250,7 @@ async def test_a_segment_cut_short_stops_the_start_and_is_set_aside_when_accepte
     with path.open("r+b") as file:
         file.truncate(path.stat().st_size - 4096)
 
-    with pytest.raises(DamagedError, match="00000001.db has .* bytes instead of"):
+    with pytest.raises(DamagedError, match=r"00000001.db has .* bytes instead of"):
         await open_process()
 
     accepted = await open_process(accept_loss=True)
@@ -284,7 +284,7 @@ async def test_a_damaged_manifest_stops_the_start_and_is_made_anew_when_accepted
     await rig.log.close()
     (folder / "manifest").write_bytes(text)
 
-    with pytest.raises(DamagedError, match="manifest"):
+    with pytest.raises(DamagedError, match=r"manifest"):
         await open_process()
 
     accepted = await open_process(accept_loss=True)
@@ -300,7 +300,7 @@ async def test_a_missing_manifest_stops_the_start(open_process: OpenProcess, fol
     await rig.log.close()
     (folder / "manifest").unlink()
 
-    with pytest.raises(DamagedError, match="manifest is missing"):
+    with pytest.raises(DamagedError, match=r"manifest is missing"):
         await open_process()
 
 
@@ -312,7 +312,7 @@ async def test_a_folder_of_a_newer_format_is_refused_and_left_alone(open_process
     (folder / "manifest").write_bytes(newer)
 
     for accept_loss in (False, True):
-        with pytest.raises(FolderFormatError, match="format 2"):
+        with pytest.raises(FolderFormatError, match=r"format 2"):
             await open_process(accept_loss=accept_loss)
     assert (folder / "manifest").read_bytes() == newer
 
@@ -370,7 +370,7 @@ async def test_without_a_checkpoint_over_dropped_segments_the_start_stops(
     for path in (folder / "checkpoints").iterdir():
         flip(path, 20)
 
-    with pytest.raises(DamagedError, match="no usable checkpoint"):
+    with pytest.raises(DamagedError, match=r"no usable checkpoint"):
         await open_process()
 
 

@@ -28,7 +28,6 @@ from cmqd_segment.records import MessagesSent, QueueAttributes, StoredMessage
 from cmqd_segment.rows import (
     decode_queues,
     decode_records,
-    encode_queues,
     encode_records,
     meta_checksum,
     sent_runs,

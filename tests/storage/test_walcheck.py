@@ -58,7 +58,7 @@ def test_a_whole_wal_is_accepted_to_its_end(database: Path) -> None:
 
     assert (len(found.commits), rows) == (COMMITS, COMMITS)
     assert accepted == found.frames == found.commits[-1]
-    assert judge(found, accepted) == (accepted, 0, 0)
+    assert judge(found, accepted or 0) == (accepted, 0, 0)
 
 
 def test_looking_changes_nothing(database: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_wal_cut_anywhere_in_its_last_commit_is_a_torn_tail(database: Path, cu
 
     assert rows == COMMITS - 1
     assert accepted == found.commits[-2]
-    assert not judge(cut_walk, accepted).damaged
+    assert not judge(cut_walk, accepted or 0).damaged
 
 
 @pytest.mark.parametrize("commit", range(COMMITS))

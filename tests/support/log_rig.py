@@ -8,9 +8,9 @@ disk can be replaced.
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from cmqd.storage.datadir import Disk
 from cmqd.storage.errors import StorageFailed
@@ -44,7 +44,7 @@ def deleted(queue_id: int, first: int, count: int) -> MessagesDeleted:
     return MessagesDeleted(queue_id, [first, count], [first, count], NOW_MS)
 
 
-OpenProcess: TypeAlias = "Callable[..., Awaitable[LogRig]]"
+OpenProcess: TypeAlias = "Callable[..., Coroutine[Any, Any, LogRig]]"
 """Open a log with a storage process; settings by keyword."""
 
 

@@ -1,0 +1,46 @@
+"""A SQLite connection with a thread of its own, into which whole functions can be sent.
+
+aiosqlite makes each statement a hop between threads; a commit or a page is one function and so one hop.
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, ParamSpec, TypeVar, cast
+
+import aiosqlite
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class ThreadConnection(aiosqlite.Connection):
+    """See the module; made by ``connect``."""
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a function in the thread of the connection and wait for what it returns or raises."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self.submit(future, partial(function, *args, **kwargs))
+        return await future
+
+    def submit(self, future: "asyncio.Future[T]", function: Callable[[], T]) -> None:
+        """As ``run``, for a caller that waits by callback: a task would cost a good part of a small commit."""
+        if self._connection is None:
+            raise ValueError("the connection is closed")
+        # What aiosqlite's own ``_execute`` does, less a coroutine.
+        queue = cast("SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]]]", self._tx)  # pyright: ignore[reportUnknownMemberType]
+        queue.put_nowait((future, function))
+
+    @property
+    def raw(self) -> sqlite3.Connection:
+        """For use inside functions that are given to ``run`` or ``submit``."""
+        return self._conn
+
+
+async def connect(connector: Callable[[], sqlite3.Connection]) -> ThreadConnection:
+    """Start a thread and let it open the connection. Raises what ``connector`` raises."""
+    connection = ThreadConnection(connector, iter_chunk_size=64)
+    await connection
+    return connection
