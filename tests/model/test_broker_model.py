@@ -143,7 +143,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         """Take an outcome over, and let the model judge what it says; its reply."""
         self.log.append(outcome.records, outcome.bodies)
         # A tick ends waits before it makes anything active.
-        there = {queue.queue_id: {message.position for message in queue.active()} for queue in self.queues}
+        there = {queue.queue_id: queue.receivable() for queue in self.queues}
         delivered: list[tuple[int, int]] = []
         for record in outcome.records:
             match record:

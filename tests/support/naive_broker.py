@@ -114,6 +114,10 @@ class NaiveQueue:
     def due(self, now_ms: int) -> list[NaiveMessage]:
         return [message for message in self.messages.values() if message.is_due(now_ms)]
 
+    def receivable(self) -> set[int]:
+        """The positions of which somebody should get some."""
+        return set() if self.in_flight() >= self.limits.max_in_flight else {one.position for one in self.active()}
+
     def in_flight(self) -> int:
         return len(self.of(State.IN_FLIGHT))
 
