@@ -48,6 +48,36 @@ def test_records_above_a_slice_are_applied_and_those_below_are_not():
     assert facts(recovered.broker) == facts(rig.broker)
 
 
+def test_records_between_the_header_and_a_slice_are_applied_once():
+    rig = Rig()
+    rig.create("a", max_delayed=1)
+    parts = rig.broker.checkpoint(lambda: rig.log.last_lsn, rig.now_ms)
+    taken = [next(parts)]
+    rig.send(b"1", b"2", b"3", name="a", session=1, sequence=1)
+    rig.delete(*rig.handles("a", most=1), name="a")
+    rig.create("b")
+    taken.append(next(parts))
+    rig.send(b"4", name="a", session=1, sequence=2)
+    taken.extend(parts)
+
+    recovered = rig.crash_after(taken)
+
+    assert facts(recovered.broker) == facts(rig.broker)
+    assert recovered.counts("a")["active"] == 3
+    assert recovered.broker.sessions.find(ACCOUNT, 1, 1) == rig.broker.sessions.find(ACCOUNT, 1, 1)
+
+
+def test_places_given_to_overflow_are_replayed():
+    rig = Rig()
+    rig.create(max_delayed=1)
+    rig.send(b"1", b"2", delay_ms=[1000, 9000])
+    rig.advance(1020)
+    rig.answer_reads()
+
+    for recovered in (rig.crash(), rig.crash_after(rig.checkpoint())):
+        assert facts(recovered.broker) == facts(rig.broker)
+
+
 def test_a_queue_deleted_before_its_slice_came_up_is_ignored():
     rig = Rig()
     rig.create("a")

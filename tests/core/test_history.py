@@ -88,10 +88,21 @@ def test_a_floor_forgets_what_is_below_and_nothing_else(count: int):
 def test_a_floor_over_everything_leaves_nothing():
     history = history_of(range(3000))
 
+    history.drop_below(2 * CHUNK)
     history.drop_below(3000)
     history.drop_below(4000)
 
     assert not history
+
+
+def test_a_floor_in_a_chunk_without_history_forgets_the_chunks_below():
+    history = history_of(range(5))
+    history.set(10 * CHUNK, 1, START_MS)
+
+    history.drop_below(3 * CHUNK + 7)
+
+    assert history.get(4) == (0, 0)
+    assert history.get(10 * CHUNK) == (1, START_MS)
 
 
 @pytest.mark.parametrize("count", [1, 40, 200, 2500])

@@ -164,6 +164,32 @@ def test_a_backlog_over_the_budget_is_left_in_the_log_and_read_ahead_of_need():
     assert queue.window.messages
 
 
+def test_a_page_that_holds_exactly_all_there_is_ends_the_reading():
+    rig = Rig(Limits(page_messages=2))
+    rig.create()
+    rig.send(b"1", b"2")
+    cold = rig.crash()
+    assert cold.queue().window.cold
+
+    assert cold.bodies(most=1) == [b"1"]
+
+    assert not cold.queue().window.cold
+    assert not cold.reads
+
+
+def test_what_is_sent_to_a_recovered_queue_with_nothing_active_stays_in_memory():
+    rig = Rig()
+    rig.create()
+    rig.send(b"1")
+    rig.receive()
+    recovered = rig.crash()
+
+    recovered.send(b"2")
+
+    _, reply = recovered.wait()
+    assert reply is not WAITING
+
+
 def test_the_window_least_recently_received_from_is_dropped_first():
     rig = Rig(Limits(window_bytes=3000))
     for name in ("old", "busy"):

@@ -67,3 +67,10 @@ def test_a_handle_of_one_broker_means_nothing_to_another():
     made = ReceiptHandles(KEY).handles(1, 1000)
 
     assert not set(ReceiptHandles((5, 6, 7, 8)).leases(made)) & set(range(1, 1001))
+
+
+def test_a_single_handle_is_made_and_read_as_one_of_many():
+    handles = ReceiptHandles(KEY)
+
+    assert handles.handle(300) == handles.handles(299, 2)[1]
+    assert handles.lease(handles.handle(300)) == 300
