@@ -151,8 +151,8 @@ class Log(Protocol):
         ...
 
     def flush(self) -> None:
-        """Hand what is pending to the disk, unless a commit is under way, in which case it goes when that ends. To be
-        called at the end of each wake-up of the loop.
+        """Hand what is pending to the disk, unless a commit is under way. To be called at the end of each wake-up of
+        the loop, and so after each ``on_durable`` too: what could not go before goes then.
         """
         ...
 

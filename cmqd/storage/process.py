@@ -6,6 +6,7 @@ for it. An error that must not be retried is told to the loop in a last frame, a
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -21,7 +22,7 @@ from cmqd.storage import ipc
 from cmqd.storage.catalog import Catalog, OpenSegment, SealedFile
 from cmqd.storage.checkpoints import Checkpoints
 from cmqd.storage.datadir import DataFolder, Disk, boot_id
-from cmqd.storage.errors import StorageError
+from cmqd.storage.errors import StorageError, StorageFailed
 from cmqd.storage.pager import Pager
 from cmqd.storage.recovery import Recovered, checkpoint_chunks, inspect, put_right, row_chunks
 from cmqd.storage.sealer import Sealer
@@ -34,6 +35,12 @@ from cmqd_segment.manifest import SegmentState, merge_ranges, sync_folder
 GOODBYE_SECONDS = 1.0
 """How long the last frame may take to leave."""
 PREPARE_RETRY_SECONDS = 1.0
+CLOSE_SEAL_SECONDS = 3.0
+"""How long an orderly stop waits for seals; a reader from outside may hold one up for ever, and the next start seals
+what was left.
+"""
+START_BYTES = 1024 * 1024
+"""Free space without which a start is refused: two empty segments and a few manifests."""
 
 
 class StorageService:
@@ -178,6 +185,7 @@ class StorageService:
         )
         await asyncio.to_thread(put_right, recovered)
         self._assemble(recovered, boot)
+        self._make_room()
         await self._take_up(recovered)
         self._stream = self._recovery_stream(recovered)
         self._start(self._send_recovery())
@@ -213,6 +221,14 @@ class StorageService:
             durable_lsn=lambda: self.writer.durable_lsn,
             on_done=self._on_checkpoint_done,
         )
+
+    def _make_room(self) -> None:
+        """A full disk must not keep the broker from starting, since only consumers can empty it."""
+        if self.disk.free_bytes() < START_BYTES:
+            self.disk.release_ballast()
+        free = self.disk.free_bytes()
+        if free < START_BYTES:
+            raise StorageFailed(f"the disk of {self.folder.path} is full: {free} bytes free, {START_BYTES} needed")
 
     async def _take_up(self, recovered: Recovered) -> None:
         """Open what was left unsealed, make a fresh active segment and its successor, and say so in the manifest."""
@@ -385,7 +401,7 @@ class StorageService:
             await asyncio.shield(self._rolling)
 
     async def _close(self) -> None:
-        """Stop in order: everything durable, everything sealed, the manifest clean."""
+        """Stop in order: everything durable, everything sealed (if no reader prevents it), the manifest clean."""
         await self.writer.drained()
         await self.checkpoints.drained()
         await self._rolled()
@@ -395,17 +411,20 @@ class StorageService:
             catalog.open[active.number].state = SegmentState.RETIRED
             await catalog.save()
             self.sealer.submit(active)
-        await self.sealer.drained()
-        empty = list(catalog.open.values())
-        catalog.open.clear()
-        catalog.clean = True
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.sealer.drained(), CLOSE_SEAL_SECONDS)
+        empty = [entry for entry in catalog.open.values() if entry.state is not SegmentState.RETIRED]
+        for entry in empty:
+            del catalog.open[entry.number]
+        catalog.clean = not catalog.open
         await catalog.save()
         for entry in empty:
             await self.pager.forget(entry.number)
             await entry.segment.connection.close()
-            _unlink_segment(entry.path)
-        sync_folder(self.folder.segments)
-        self.folder.unlock()
+            await asyncio.to_thread(_unlink_segment, entry.path)
+        await asyncio.to_thread(sync_folder, self.folder.segments)
+        if catalog.clean:
+            self.folder.unlock()
         self.control.send(ipc.Closed())
 
 

@@ -1,8 +1,9 @@
 """The real log: rows are built here, in the loop process, and made durable by the storage process.
 
 Group commit without a timer: at most ``OUTSTANDING_BATCHES`` commits are under way; what is appended meanwhile leaves
-together, in one write, the moment a durable LSN arrives. The storage process is started by exec, never by fork, and
-ends when its sockets do.
+together, in one write, with the first ``flush`` after a durable LSN arrived. Whoever is told of that LSN flushes in the
+same wake-up, after the answers have left and what they bring back is in. The storage process is started by exec, never
+by fork, and ends when its sockets do.
 """
 
 import asyncio
@@ -242,9 +243,6 @@ class StorageProcessLog:
             self._pending_bytes -= batch.cost
             self._pending_records -= batch.records
         self._durable_lsn = lsn
-        # The next batch leaves before anybody is told, so that the disk works while replies are written.
-        if not batches:
-            self._commit()
         if self._idle is not None and not batches:
             self._idle.set_result(None)
             self._idle = None

@@ -56,7 +56,11 @@ class Writer:
         """Gets the error after which nothing may be committed any more."""
 
     def submit(self, rows: list[LogRow]) -> None:
-        """Commit rows after those that were submitted before; ``on_durable`` tells when."""
+        """Commit rows after those that were submitted before; ``on_durable`` tells when. Ignored after a failure:
+        what an fsync lost must not be followed by rows that look as if it had not.
+        """
+        if self._stopping or self.failed.done():
+            return
         self._batches.append(rows)
         if len(self._batches) == 1:
             self._commit()

@@ -255,3 +255,32 @@ async def test_a_checkpoint_that_does_not_fit_is_abandoned_and_the_next_one_is_n
 
     assert await rig.checkpoint() == 1
     assert rig.fatal == []
+
+
+async def test_a_full_disk_keeps_a_broker_from_starting_only_if_the_ballast_does_not_help(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Consumers must be able to empty a full disk, so a restart must not need much of it."""
+    folder.mkdir()
+    (folder / "ballast").write_bytes(bytes(10))
+
+    def free_without_ballast(disk: FakeDisk) -> int:
+        return 0 if disk.has_ballast else 2_000_000
+
+    def free_hardly(_: FakeDisk) -> int:
+        return 1000
+
+    monkeypatch.setattr(FakeDisk, "free_bytes", free_without_ballast)
+    broker = Broker(folder)
+
+    await broker.rig.open()
+    await broker.log.kill()
+    assert broker.process.task is not None
+    await broker.process.task
+
+    monkeypatch.setattr(FakeDisk, "free_bytes", free_hardly)
+    broker = Broker(folder.with_name("other"))
+    with pytest.raises(StorageFailed, match="is full: 1000 bytes free"):
+        await broker.rig.open()
+    assert broker.process.task is not None
+    await broker.process.task

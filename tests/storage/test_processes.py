@@ -14,6 +14,8 @@ import pytest
 
 from cmqd.storage.errors import FolderLocked, StorageFailed
 from cmqd.storage.processlog import StorageProcessLog
+from cmqd_segment.manifest import read_manifest
+from cmqd_segment.schema import open_read_only
 from support.log_rig import LogRig, OpenProcess, ProcessPlace, settings_for
 
 pytestmark = pytest.mark.system
@@ -191,3 +193,45 @@ async def test_a_quiet_segment_rolls_by_age(open_process: OpenProcess) -> None:
     async with asyncio.timeout(10):
         while not rig.log.sealed_segments():  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(0.01)
+
+
+async def test_a_reader_from_outside_delays_sealing_and_not_the_close(open_process: OpenProcess, folder: Path) -> None:
+    rig = await open_process()
+    await rig.store(1, 0, 10)
+    reader = open_read_only(folder / "segments" / "00000001.db", sealed=False)
+    reader.execute("BEGIN")
+    assert reader.execute("SELECT count(*) FROM log").fetchone() == (1,)
+    await rig.store(1, 10, 10)
+    try:
+        await rig.log.close()
+        assert not read_manifest(folder).clean
+    finally:
+        reader.close()
+
+    again = await open_process()
+    assert again.report is not None
+    assert not again.report.numbers_jump
+    assert len((await again.page(1, [0, 20]))[0]) == 20
+    async with asyncio.timeout(10):
+        while not again.log.sealed_segments():  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.01)
+
+
+async def test_a_segment_that_is_read_from_outside_is_sealed_once_the_reader_goes(
+    open_process: OpenProcess, folder: Path
+) -> None:
+    rig = await open_process()
+    await rig.store(1, 0, 10)
+    reader = open_read_only(folder / "segments" / "00000001.db", sealed=False)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM log").fetchone()
+    await rig.store(1, 10, 10)
+    sealing = asyncio.create_task(rig.log.seal_now())
+    await rig.until(lambda: rig.checkpoints_wanted)
+    await rig.store(1, 20, 10)
+    assert not sealing.done()
+
+    reader.close()
+
+    await asyncio.wait_for(sealing, 20)
+    assert len((await rig.page(1, [0, 30]))[0]) == 30

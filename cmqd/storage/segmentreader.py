@@ -1,0 +1,345 @@
+"""Finding messages in one segment: from positions to rows, from rows to a page.
+
+Runs in the thread of the segment's connection. Each row is read once, checked against its CRCs and remembered for a
+while, because the next page often begins in the row where the last one ended. What is damaged costs only the messages
+that stand on it: they are told as missing.
+"""
+
+import sqlite3
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from cmqd.storage.catalog import OpenSegment, SealedFile
+from cmqd_segment.records import Headers, Runs
+from cmqd_segment.rows import Run, data_checksum, decode_queues, decode_records, meta_checksum, sent_runs
+from cmqd_segment.schema import SegmentFormatError
+from cmqd_segment.sparse import LsnRange, SparseQueue, sparse_queue
+
+LOOK_AHEAD = 4096
+"""Positions looked up in the sparse index at a time."""
+READ_AHEAD_BYTES = 64 * 1024
+"""Rows that follow one another are fetched together up to so many bytes of bodies: a row of one message costs as much
+to fetch as a row of a hundred."""
+SPARSE_CACHED = 256
+"""Queues of sealed segments whose sparse index stays in memory: 16 bytes per 256 messages each."""
+ROW_OVERHEAD_BYTES = 1500
+"""Of a decoded row beside its bodies, about."""
+
+Column = tuple[int, int, int, list[int], list[Headers | None] | None, int | list[int] | None]
+
+_DAMAGE = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_ERROR))
+"""Primary result codes after which the bytes are what they are and asking again is no use."""
+_DAMAGE_EXTENDED = frozenset((sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_IOERR_CORRUPTFS))
+"""Extended codes likewise. Any other I/O error is the disk's, and fatal."""
+
+
+class DecodedRow(NamedTuple):
+    """A row that passed its checks."""
+
+    runs: dict[int, list[Run]]
+    data: bytes
+
+
+class RowPlace(NamedTuple):
+    """Which positions of the queue a row holds."""
+
+    first: int
+    stop: int
+    lsn: int
+    bytes: int
+    ordinal: int
+    """Among the rows with messages that were looked at: neighbours have nothing between them worth reading."""
+
+
+class RowCache:
+    """Decoded rows by LSN, the least recently used go first. Used by one thread at a time."""
+
+    def __init__(self, capacity_bytes: int) -> None:
+        self._capacity = max(capacity_bytes, 2 * READ_AHEAD_BYTES)
+        self._rows: OrderedDict[int, DecodedRow] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, lsn: int) -> DecodedRow | None:
+        """The row, None if it is not kept (any more)."""
+        row = self._rows.get(lsn)
+        if row is not None:
+            self._rows.move_to_end(lsn)
+        return row
+
+    def put(self, lsn: int, row: DecodedRow) -> None:
+        """Keep a row."""
+        if lsn in self._rows:
+            return
+        self._rows[lsn] = row
+        self._bytes += len(row.data) + ROW_OVERHEAD_BYTES
+        while self._bytes > self._capacity and len(self._rows) > 1:
+            _, old = self._rows.popitem(last=False)
+            self._bytes -= len(old.data) + ROW_OVERHEAD_BYTES
+
+
+class Answer:
+    """A page in the making."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.left = max_bytes
+        self.full = False
+        self.columns: list[Column] = []
+        self.blobs: list[memoryview] = []
+        self.missing: list[tuple[int, int]] = []
+
+    def lacks(self, start: int, stop: int) -> None:
+        """Positions that cannot be read."""
+        if start < stop:
+            self.missing.append((start, stop))
+
+    def take(self, run: Run, data: bytes, start: int, stop: int) -> int:
+        """Messages of the run from ``start`` to below ``stop``, as many as fit; returns where it stopped."""
+        low = start - run.first_position
+        high = stop - run.first_position
+        sizes = run.sizes if high - low == len(run.sizes) else run.sizes[low:high]
+        offset = run.offset + (sum(run.sizes[:low]) if low else 0)
+        size = sum(sizes)
+        if size > self.left:
+            count, size = self._fitting(sizes)
+            if count < len(sizes):
+                self.full = True
+                if count == 0:
+                    return start
+                high = low + count
+                sizes = sizes[:count]
+        whole = high - low == len(run.sizes)
+        headers = run.headers if whole or run.headers is None else run.headers[low:high]
+        visible = run.visible_ms
+        if isinstance(visible, list) and not whole:
+            visible = visible[low:high]
+        self.columns.append((start, run.first_message_id + low, run.enqueue_ms, sizes, headers, visible))
+        self.blobs.append(memoryview(data)[offset : offset + size])
+        self.left -= size
+        return run.first_position + high
+
+    def _fitting(self, sizes: Sequence[int]) -> tuple[int, int]:
+        """How many of these messages fit, and their bytes; the first message of a page always does."""
+        total = 0
+        for count, size in enumerate(sizes):
+            if total + size > self.left and (count or self.columns):
+                return count, total
+            total += size
+        return len(sizes), total
+
+    def missing_runs(self) -> Runs:
+        """What it lacks, as runs."""
+        runs: Runs = []
+        end = 0
+        for start, stop in self.missing:
+            if runs and start == end:
+                runs[-1] += stop - start
+            else:
+                runs += (start - end, stop - start)
+            end = stop
+        return runs
+
+
+class SegmentReader:
+    """Finds the messages of one queue in one segment; runs in the thread of the segment's connection."""
+
+    def __init__(
+        self,
+        segment: SealedFile | OpenSegment,
+        queue_id: int,
+        rows: RowCache,
+        sparse: OrderedDict[tuple[int, int], SparseQueue],
+        on_damage: Callable[[int, str], None],
+    ) -> None:
+        self._segment = segment
+        self._queue_id = queue_id
+        self._rows = rows
+        self._sparse = sparse
+        self._on_damage = on_damage
+        self._places: list[RowPlace] = []
+        self._done = 0
+        """Positions below this were dealt with."""
+
+    def rest(self, wanted: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """What of the wanted was not dealt with."""
+        return [(max(start, self._done), stop) for start, stop in wanted if stop > self._done]
+
+    def read(self, raw: sqlite3.Connection, wanted: Sequence[tuple[int, int]], answer: Answer) -> None:
+        """Find what is wanted, as far as it fits."""
+        for start, stop in wanted:
+            while start < stop and not answer.full:
+                start = self._step(raw, start, stop, answer)
+                self._done = start
+
+    def _step(self, raw: sqlite3.Connection, start: int, stop: int, answer: Answer) -> int:
+        """Deal with ``start`` and as much of what follows as is in the same row; returns where to go on."""
+        found = self._find(raw, start, stop)
+        place = self._places[found] if found < len(self._places) else None
+        if place is None or place.first > start:
+            # Its row is not there: between two others, or beyond those that could be looked at.
+            end = min(stop, start + LOOK_AHEAD if place is None else place.first)
+            self._on_damage(-start, f"segment {self._segment.path.name} lacks positions {start} to {end - 1}")
+            answer.lacks(start, end)
+            return end
+        end = min(stop, place.stop)
+        row = self._row(raw, found, stop)
+        for run in () if row is None else row.runs.get(self._queue_id, ()):
+            if run.stop_position <= start:
+                continue
+            if start >= end:
+                break
+            upto = min(end, run.stop_position)
+            assert row is not None
+            start = answer.take(run, row.data, start, upto)
+            if start < upto:
+                return start
+        answer.lacks(start, end)
+        return end
+
+    def _find(self, raw: sqlite3.Connection, start: int, stop: int) -> int:
+        """Index among the places of the row that holds ``start``, or of the queue's next one."""
+        places = self._places
+        if not places or not places[0].first <= start < places[-1].stop:
+            index = self._index(raw)
+            if index is None:
+                return len(places)
+            places = self._places = self._look(raw, index, start, min(stop, start + LOOK_AHEAD))
+        found = bisect_right(places, start, key=lambda place: place.first)
+        return found - 1 if found and places[found - 1].stop > start else found
+
+    def _look(self, raw: sqlite3.Connection, index: SparseQueue, start: int, stop: int) -> list[RowPlace]:
+        """The rows of the queue from about ``start`` to about ``stop``."""
+        span = index.rows_of(start, stop, self._segment.last_lsn)
+        try:
+            rows: list[tuple[int, bytes]] = raw.execute(
+                "SELECT lsn, queues FROM log WHERE lsn BETWEEN ? AND ? AND messages > 0", span
+            ).fetchall()
+        except sqlite3.DatabaseError as error:
+            if not is_damage(error):
+                raise
+            rows = self._readable(raw, span, error)
+        try:
+            return self._places_in(rows)
+        except msgspec.MsgspecError:
+            return [place for number, row in enumerate(rows) for place in self._places_if_intact(row, number)]
+
+    def _places_in(self, rows: Sequence[tuple[int, bytes]], ordinal: int = 0) -> list[RowPlace]:
+        return [
+            RowPlace(first, end, lsn, size, number)
+            for number, (lsn, queues) in enumerate(rows, ordinal)
+            for queue_id, first, end, size in decode_queues(queues)
+            if queue_id == self._queue_id
+        ]
+
+    def _places_if_intact(self, row: tuple[int, bytes], ordinal: int) -> list[RowPlace]:
+        try:
+            return self._places_in([row], ordinal)
+        except msgspec.MsgspecError as error:
+            self._on_damage(row[0], f"row {row[0]} of {self._segment.path.name} cannot be decoded: {error}")
+            return []
+
+    def _readable(
+        self, raw: sqlite3.Connection, span: LsnRange, error: sqlite3.DatabaseError
+    ) -> list[tuple[int, bytes]]:
+        """Row by row around a broken page, so that it costs only the rows that stand on it."""
+        self._on_damage(-span.first, f"segment {self._segment.path.name}, rows {span.first} to {span.last}: {error}")
+        rows: list[tuple[int, bytes]] = []
+        for lsn in range(span.first, span.last + 1):
+            try:
+                rows += raw.execute("SELECT lsn, queues FROM log WHERE lsn = ? AND messages > 0", (lsn,)).fetchall()
+            except sqlite3.DatabaseError as damage:
+                if not is_damage(damage):
+                    raise
+        return rows
+
+    def _index(self, raw: sqlite3.Connection) -> SparseQueue | None:
+        segment = self._segment
+        if isinstance(segment, OpenSegment):
+            return segment.segment.index.queues.get(self._queue_id)
+        key = (segment.number, self._queue_id)
+        index = self._sparse.get(key)
+        if index is None:
+            row = raw.execute(
+                "SELECT first_position, stop_position, bytes, positions, lsns FROM sparse WHERE queue_id = ?",
+                (self._queue_id,),
+            ).fetchone()
+            if row is None:
+                return None
+            index = self._sparse[key] = sparse_queue(*row)
+            if len(self._sparse) > SPARSE_CACHED:
+                self._sparse.popitem(last=False)
+        else:
+            self._sparse.move_to_end(key)
+        return index
+
+    def _row(self, raw: sqlite3.Connection, index: int, stop: int) -> DecodedRow | None:
+        """The row of a place, None if it is damaged; those that will be wanted next are fetched with it."""
+        places = self._places
+        place = places[index]
+        row = self._rows.get(place.lsn)
+        if row is not None:
+            return row
+        last = place
+        size = place.bytes
+        for after in places[index + 1 :]:
+            size += after.bytes
+            if after.ordinal != last.ordinal + 1 or after.first >= stop or size > READ_AHEAD_BYTES:
+                break
+            last = after
+        self._fetch(raw, LsnRange(place.lsn, last.lsn))
+        return self._rows.get(place.lsn)
+
+    def _fetch(self, raw: sqlite3.Connection, span: LsnRange) -> None:
+        """Put the rows with messages of a span into the cache, except those that are damaged."""
+        try:
+            rows = raw.execute(
+                "SELECT lsn, time_ms, messages, queues, meta_crc, data_crc, meta, data FROM log"
+                " WHERE lsn BETWEEN ? AND ? AND messages > 0",
+                span,
+            ).fetchall()
+        except sqlite3.DatabaseError as error:
+            if not is_damage(error):
+                raise
+            if span.first == span.last:
+                self._on_damage(span.first, f"row {span.first} of {self._segment.path.name} cannot be read: {error}")
+                return
+            for lsn in range(span.first, span.last + 1):
+                self._fetch(raw, LsnRange(lsn, lsn))
+            return
+        for row in rows:
+            self._keep(*row)
+
+    def _keep(
+        self,
+        lsn: int,
+        time_ms: int,
+        messages: int,
+        queues: bytes,
+        meta_crc: int,
+        data_crc: int,
+        meta: bytes,
+        data: bytes,
+    ) -> None:
+        if meta_checksum(lsn, time_ms, messages, queues, meta) != meta_crc or data_checksum(data) != data_crc:
+            self._on_damage(lsn, f"row {lsn} of {self._segment.path.name} is damaged: its checksum is wrong")
+            return
+        try:
+            records = decode_records(meta)
+        except msgspec.MsgspecError as error:
+            self._on_damage(lsn, f"row {lsn} of {self._segment.path.name} cannot be decoded: {error}")
+            return
+        runs: dict[int, list[Run]] = {}
+        for queue_id, run in sent_runs(records):
+            runs.setdefault(queue_id, []).append(run)
+        self._rows.put(lsn, DecodedRow(runs, data))
+
+
+def is_damage(error: Exception) -> bool:
+    """Whether the bytes on disk are wrong, as against a passing lack of something."""
+    if isinstance(error, SegmentFormatError):
+        return True
+    code = getattr(error, "sqlite_errorcode", None)
+    return code is not None and ((code & 0xFF) in _DAMAGE or code in _DAMAGE_EXTENDED)

@@ -1,0 +1,44 @@
+"""SEGMENTS.md names what is on disk."""
+
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+
+from cmqd_segment.checkpoint import AnyPart
+from cmqd_segment.manifest import CheckpointEntry, Manifest, SegmentEntry, SegmentState
+from cmqd_segment.records import AnyRecord
+from cmqd_segment.schema import TABLES
+
+TEXT = (Path(__file__).parents[2] / "protocol" / "SEGMENTS.md").read_text()
+
+
+def squeezed(text: str) -> str:
+    return "".join(text.split())
+
+
+def test_every_record_stands_in_the_table_with_its_fields_in_order() -> None:
+    for record in get_args(AnyRecord):
+        row = next(
+            line for line in TEXT.splitlines() if f"| {record.__struct_config__.tag} | {record.__name__} |" in line
+        )
+        places = [row.index(field.name) for field in msgspec.structs.fields(record)]
+        assert places == sorted(places), record.__name__
+
+
+def test_every_part_of_a_checkpoint_is_named() -> None:
+    for part in get_args(AnyPart):
+        assert f"| {part.__struct_config__.tag} | {part.__name__} |" in TEXT
+
+
+def test_the_tables_are_those_of_the_schema() -> None:
+    for statement in TABLES:
+        assert squeezed(statement) in squeezed(TEXT)
+
+
+def test_every_key_of_the_manifest_and_every_state_is_explained() -> None:
+    for struct in (Manifest, SegmentEntry, CheckpointEntry):
+        for field in msgspec.structs.fields(struct):
+            assert f"`{field.name}`" in TEXT, field.name
+    for state in SegmentState:
+        assert state in TEXT
