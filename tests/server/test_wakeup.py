@@ -1,8 +1,8 @@
-"""The end of a wake-up: each thing once, in order, whatever one client's replies do."""
+"""Wake-ups: replies leave, the sockets are looked at again, then what is common is done once."""
 
 import asyncio
 
-from cmqd.server.wakeup import WakeUp
+from cmqd.server.wakeup import MAX_LOOKS, WakeUp
 
 
 class Client:
@@ -20,42 +20,75 @@ class Client:
         self.log.append(f"abort {self.name}")
 
 
-async def test_what_is_common_comes_once_and_before_the_replies() -> None:
+def nothing() -> None:
+    pass
+
+
+async def turns(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_replies_leave_first_and_what_is_common_comes_once_when_nothing_more_comes() -> None:
     log: list[str] = []
-    wakeup = WakeUp(asyncio.get_running_loop(), lambda: 0, lambda: log.append("log"), lambda: log.append("timer"))
+    wakeup = WakeUp(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"))
 
     wakeup.schedule()
     wakeup.write_later(Client(log, "a"))
     wakeup.schedule()
     wakeup.write_later(Client(log, "b"))
     assert log == []
-    await asyncio.sleep(0)
+    await turns(1)
+    assert log == ["flush a", "flush b"]
+    await turns(1)
 
-    assert log == ["log", "timer", "flush a", "flush b"]
-    await asyncio.sleep(0)
-    assert len(log) == 4
+    assert log == ["flush a", "flush b", "end"]
+    await turns(3)
+    assert len(log) == 3
 
 
-async def test_what_comes_up_during_the_end_is_for_the_next_one() -> None:
+async def test_what_the_sockets_bring_meanwhile_shares_the_end() -> None:
     log: list[str] = []
-    wakeup = WakeUp(asyncio.get_running_loop(), lambda: 0, lambda: log.append("log"))
+    wakeup = WakeUp(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"))
 
     class Asking(Client):
         def flush(self) -> None:
             super().flush()
-            wakeup.write_later(Client(log, "later"))
+            wakeup.write_later(Client(log, "next"))
 
     wakeup.write_later(Asking(log, "first"))
-    await asyncio.sleep(0)
-    assert log == ["log", "flush first"]
-    await asyncio.sleep(0)
+    await turns(3)
 
-    assert log == ["log", "flush first", "log", "flush later"]
+    assert log == ["flush first", "flush next", "end"]
+
+
+async def test_clients_that_never_pause_do_not_put_the_end_off_for_ever() -> None:
+    ends: list[int] = []
+    looks = 0
+    wakeup = WakeUp(asyncio.get_running_loop(), lambda: 0, lambda: ends.append(looks))
+
+    while len(ends) < 3:
+        wakeup.schedule()
+        await turns(1)
+        looks += 1
+        assert looks < 100
+
+    assert ends[0] == MAX_LOOKS
+
+
+async def test_an_end_that_is_asked_for_comes_at_once() -> None:
+    log: list[str] = []
+    wakeup = WakeUp(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"))
+
+    wakeup.write_later(Client(log, "a"))
+    wakeup.end()
+
+    assert log == ["end", "flush a"]
 
 
 async def test_a_bug_met_while_one_client_is_answered_does_not_hold_back_the_others() -> None:
     log: list[str] = []
-    wakeup = WakeUp(asyncio.get_running_loop(), lambda: 0)
+    wakeup = WakeUp(asyncio.get_running_loop(), lambda: 0, nothing)
 
     wakeup.write_later(Client(log, "unlucky", broken=True))
     wakeup.write_later(Client(log, "other"))
@@ -64,11 +97,11 @@ async def test_a_bug_met_while_one_client_is_answered_does_not_hold_back_the_oth
     assert log == ["abort unlucky", "flush other"]
 
 
-async def test_the_clock_is_read_once_a_wake_up() -> None:
+async def test_the_clock_is_read_once_a_look() -> None:
     times = iter(range(100, 200))
-    wakeup = WakeUp(asyncio.get_running_loop(), lambda: next(times))
+    wakeup = WakeUp(asyncio.get_running_loop(), lambda: next(times), nothing)
 
     assert [wakeup.now_ms(), wakeup.now_ms()] == [100, 100]
-    await asyncio.sleep(0)
+    await turns(1)
 
     assert [wakeup.now_ms(), wakeup.now_ms()] == [101, 101]

@@ -64,12 +64,17 @@ class LogRig:
         self.checkpoints_done: list[int] = []
         self._reads = 0
         self._changed = asyncio.Event()
-        log.on_durable = self._note(self.durable.append)
+        log.on_durable = self._note(self._on_durable)
         log.on_page = self._on_page
         log.on_fatal = self._note(self.fatal.append)
         log.on_state = self._note(self.states.append)
         log.on_checkpoint_done = self._note(self.checkpoints_done.append)
         log.on_checkpoint_wanted = self._on_wanted
+
+    def _on_durable(self, lsn: int) -> None:
+        self.durable.append(lsn)
+        # As the edge does at the end of the wake-up.
+        self.log.flush()
 
     def _note(self, keep: Callable[[T], None]) -> Callable[[T], None]:
         def noted(value: T) -> None:
