@@ -55,8 +55,8 @@ from support.naive_broker import (
 
 PROFILES = {
     "quick": settings(
-        max_examples=500,
-        stateful_step_count=50,
+        max_examples=700,
+        stateful_step_count=60,
         derandomize=True,
         deadline=None,
         report_multiple_bugs=False,
@@ -94,9 +94,11 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         window_bytes=st.sampled_from([0, 1200, 4000, 1 << 20]),
         page_messages=st.sampled_from([1, 3, 1024]),
         page_bytes=st.sampled_from([1, 400, 1 << 19]),
-        max_in_flight=st.sampled_from([3, 8, 1_000_000]),
+        max_in_flight=st.sampled_from([2, 3, 8, 1_000_000]),
         tick_items=st.sampled_from([1, 3, 2000]),
         max_reads=st.sampled_from([1, 2, 64]),
+        preload=st.integers(0, 8),
+        cold=st.booleans(),
     )
     def start(
         self,
@@ -106,6 +108,8 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         max_in_flight: int,
         tick_items: int,
         max_reads: int,
+        preload: int,
+        cold: bool,
     ) -> None:
         self.limits = Limits(
             max_queues_per_account=2,
@@ -136,6 +140,10 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         self.taken: list[AnyPart] = []
         self.last_checkpoint: list[AnyPart] | None = None
         self.create(0, {"retention_ms": 60_000, "max_delayed": 3})
+        if preload:
+            self.send(0, [(1, 0, 20 * number) for number in range(preload)], "each" if preload % 2 else "none", 0, 0)
+        if cold:
+            self.restart(False, False)
 
     # ------------------------------------------------------------------ helpers
 
@@ -459,9 +467,10 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         self.done(outcome)
 
     @precondition(has_queues)
-    @rule(number=which, start=st.integers(0, 30), most=st.integers(1, 8))
+    @rule(number=which, start=which, most=st.integers(1, 8))
     def peek(self, number: int, start: int, most: int) -> None:
         queue = self.pick(number)
+        start = start % (queue.next_position + 2)
         self.waiter_id += 1
         peek = NaivePeek(queue, start, most, queue.next_position)
         outcome = self.broker.peek(queue.account, queue.name, self.waiter_id, start, most)
@@ -479,13 +488,23 @@ class BrokerAgainstModel(RuleBasedStateMachine):
     def pages_arrive(self, pages: int) -> None:
         """As they do when nothing is late."""
         for _ in range(min(pages, len(self.reads))):
-            self.page_arrives(0, None, False)
+            self.page_arrives(0, None, False, None)
 
     @precondition(lambda self: bool(self.reads))
-    @rule(pick=which, at_most=st.sampled_from([None, None, 1, 2]), reclaimed=st.booleans())
-    def page_arrives(self, pick: int, at_most: int | None, reclaimed: bool) -> None:
-        """Any of the pages asked for, whole or in part; rows without a live message may be gone from the disk."""
+    @rule(
+        pick=which,
+        at_most=st.sampled_from([None, None, 1, 2]),
+        reclaimed=st.booleans(),
+        damaged=st.sampled_from([None, None, 0, 1]),
+    )
+    def page_arrives(self, pick: int, at_most: int | None, reclaimed: bool, damaged: int | None) -> None:
+        """Any of the pages asked for, whole or in part; rows without a live message may be gone from the disk, and one
+        may turn out to be damaged.
+        """
         read = self.reads.pop(pick % len(self.reads))
+        if damaged is not None:
+            positions = unpack_runs(read.positions)
+            self.log.damaged.add((read.queue_id, positions[damaged % len(positions)]))
         messages, missing = self.log.page(read, at_most)
         queue = next((one for one in self.queues if one.queue_id == read.queue_id), None)
         live = queue.messages if queue is not None else {}
@@ -496,12 +515,12 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         in_memory = set(self.broker.queues[read.queue_id].window.messages) if queue is not None else set[int]()
         is_wanted = read.read_id in self.broker._reads or read.read_id in self.broker._overflow_reads
         outcome = self.broker.pages_read(read.read_id, messages, missing, self.now_ms)
-        damaged = 0
+        found_damaged = 0
         if queue is not None and is_wanted:
             found = self.broker.queues[read.queue_id].index.damaged
             wanted = [position for position in unpack_runs(missing) if position not in in_memory]
-            damaged = queue.damage(wanted, set(found), self.now_ms)
-        assert self.done(outcome) == damaged
+            found_damaged = queue.damage(wanted, set(found), self.now_ms)
+        assert self.done(outcome) == found_damaged
         assert self.went_out == self.delivered
 
     @precondition(has_queues)
@@ -681,7 +700,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         for _ in range(MOST_TICKS):
             if not self.reads:
                 break
-            self.page_arrives(0, None, False)
+            self.page_arrives(0, None, False, None)
         else:
             raise AssertionError("page-ins without end")
         self.time_passes(60_000, None)
