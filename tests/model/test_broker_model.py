@@ -512,14 +512,17 @@ class BrokerAgainstModel(RuleBasedStateMachine):
             lost = [one.position for one in messages if one.position not in live]
             messages = [one for one in messages if one.position in live]
             missing = pack_runs(sorted(unpack_runs(missing) + lost))
-        in_memory = set(self.broker.queues[read.queue_id].window.messages) if queue is not None else set[int]()
+        in_memory: set[int] = set()
+        active: set[int] = set()
+        if queue is not None:
+            in_memory.update(self.broker.queues[read.queue_id].window.messages)
+            active.update(self.broker.queues[read.queue_id].index.active)
         is_wanted = read.read_id in self.broker._reads or read.read_id in self.broker._overflow_reads
         outcome = self.broker.pages_read(read.read_id, messages, missing, self.now_ms)
         found_damaged = 0
         if queue is not None and is_wanted:
-            found = self.broker.queues[read.queue_id].index.damaged
             wanted = [position for position in unpack_runs(missing) if position not in in_memory]
-            found_damaged = queue.damage(wanted, set(found), self.now_ms)
+            found_damaged = queue.damage(wanted, active, self.now_ms)
         assert self.done(outcome) == found_damaged
         assert self.went_out == self.delivered
 

@@ -289,12 +289,12 @@ class NaiveQueue:
             assert message.visible_ms == due_ms
             message.state = State.DELAYED
 
-    def damage(self, positions: Iterable[int], now_damaged: set[int], now_ms: int) -> int:
+    def damage(self, positions: Iterable[int], active: set[int], now_ms: int) -> int:
         """These cannot be read; how many are newly found to be so."""
         found = 0
         for position in positions:
             message = self.messages.get(position)
-            if message is not None and message.is_due(now_ms) and position in now_damaged:
+            if message is not None and message.is_due(now_ms) and position in active:
                 # One of the ticks made so far has made it active.
                 message.come_back()
             if message is not None and message.state in (State.ACTIVE, State.OVERFLOW):
