@@ -54,8 +54,14 @@ def runs_of(numbers: list[int]) -> Runs:
     return pack_runs(sorted(numbers))
 
 
-def ranges(runs: Runs) -> Iterator[tuple[int, int]]:
+def ranges(runs: Runs) -> Iterable[tuple[int, int]]:
     """The half-open ranges ``(start, stop)`` that runs stand for."""
+    if len(runs) == 2:
+        return ((runs[0], runs[0] + runs[1]),)
+    return _ranges(runs)
+
+
+def _ranges(runs: Runs) -> Iterator[tuple[int, int]]:
     start = 0
     pairs = iter(runs)
     for gap in pairs:
