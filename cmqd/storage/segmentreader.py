@@ -29,6 +29,9 @@ SPARSE_CACHED = 256
 ROW_OVERHEAD_BYTES = 1500
 """Of a decoded row beside its bodies, about."""
 
+VIEW_FROM = 4
+"""Bodies are copied out of a row if they are less than this part of it."""
+
 Column = tuple[int, int, int, list[int], list[Headers | None] | None, int | list[int] | None]
 
 _DAMAGE = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_ERROR))
@@ -88,7 +91,7 @@ class Answer:
         self.left = max_bytes
         self.full = False
         self.columns: list[Column] = []
-        self.blobs: list[memoryview] = []
+        self.blobs: list[bytes | memoryview] = []
         self.missing: list[tuple[int, int]] = []
 
     def lacks(self, start: int, stop: int) -> None:
@@ -117,7 +120,9 @@ class Answer:
         if isinstance(visible, list) and not whole:
             visible = visible[low:high]
         self.columns.append((start, run.first_message_id + low, run.enqueue_ms, sizes, headers, visible))
-        self.blobs.append(memoryview(data)[offset : offset + size])
+        # A view keeps its whole row in memory until the page is sent; a page of scattered messages would keep hundreds.
+        scattered = size * VIEW_FROM < len(data)
+        self.blobs.append(data[offset : offset + size] if scattered else memoryview(data)[offset : offset + size])
         self.left -= size
         return run.first_position + high
 

@@ -20,10 +20,10 @@ def asked_for(rig: Rig) -> list[list[int]]:
     return [unpack_runs(read.positions) for read in rig.reads]
 
 
-def test_bodies_are_asked_for_a_second_ahead_and_not_earlier():
+def test_bodies_are_asked_for_two_seconds_ahead_and_not_earlier():
     rig = later()
 
-    rig.advance(3999)
+    rig.advance(2999)
     assert asked_for(rig) == []
     rig.advance(1)
 
