@@ -1,7 +1,11 @@
 # The one door: every target prepares .venv first, and CI (.ci/run) calls the same targets.
 # Needs make and a Python of at least 3.11 with its venv module; everything else comes from requirements/.
 
-PYTHON ?= python3
+# The first of these that is new enough; python3, so that the message below names something, if none is.
+ifndef PYTHON
+PYTHON := $(firstword $(shell for each in python3 python3.14 python3.13 python3.12 python3.11; do \
+  $$each -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$each; done) python3)
+endif
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
