@@ -170,11 +170,12 @@ class Checkpoints:
                     break
             else:
                 self._dropping.add(segment.number)
-                self._spawn(self._drop(segment))
+                # The core counts deletes as done that still wait for their commit; they are in rows up to this one.
+                self._spawn(self._drop(segment, self._log.last_lsn))
 
-    async def _drop(self, segment: SealedSegment) -> None:
+    async def _drop(self, segment: SealedSegment, min_lsn: int) -> None:
         try:
-            if await self._log.drop_segments([segment.number]):
+            if await self._log.drop_segments([segment.number], min_lsn):
                 _log.info("segment_dropped", segment=segment.number, last_lsn=segment.last_lsn, bytes=segment.bytes)
         finally:
             self._dropping.discard(segment.number)

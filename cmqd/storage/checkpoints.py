@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from time import time
 
 from cmqd.storage.catalog import Catalog
 from cmqd_segment.checkpoint_file import MAGIC, CheckpointError, frame, verify_checkpoint
@@ -120,4 +119,4 @@ def publish(temporary: Path, folder: Path, number: int) -> CheckpointEntry:
     path = folder / checkpoint_file(number)
     temporary.replace(path)
     sync_folder(path.parent)
-    return CheckpointEntry(number, header.lsn, end.lsn, int(time() * 1000), size, digest.hexdigest())
+    return CheckpointEntry(number, header.lsn, end.lsn, header.time_ms, size, digest.hexdigest())

@@ -56,10 +56,11 @@ class CheckpointPart(Head, frozen=True, tag=3):
 
 
 class DropSegments(Head, frozen=True, tag=4):
-    """Reclaim these segments, as far as a checkpoint covers them."""
+    """Reclaim these segments, as far as a checkpoint covers them, after ``min_lsn`` is durable."""
 
     request_id: int
     numbers: list[int]
+    min_lsn: int
 
 
 class SealNow(Head, frozen=True, tag=5):

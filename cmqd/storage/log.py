@@ -179,9 +179,12 @@ class Log(Protocol):
         """Ascending; without those that are being dropped."""
         ...
 
-    async def drop_segments(self, numbers: Sequence[int]) -> list[int]:
-        """Remove segments in which nothing is live or wanted. Returns those that went: one whose last LSN is above
-        ``droppable_lsn`` stays, else its deletes would be forgotten and older messages rise again.
+    async def drop_segments(self, numbers: Sequence[int], min_lsn: int) -> list[int]:
+        """Remove segments in which nothing is live or wanted, as of row ``min_lsn``: nothing is touched before that
+        one is durable, else a crash could take back the deletes and leave live messages without their bodies.
+
+        Returns those that went: one whose last LSN is above ``droppable_lsn`` stays, else its deletes would be
+        forgotten and older messages rise again.
         """
         ...
 
@@ -189,8 +192,11 @@ class Log(Protocol):
         """Retire the active segment, if it has rows, and wait until it is sealed."""
         ...
 
-    async def close(self) -> None:
-        """Make all that was appended durable, seal everything, let go of the folder. Raises StorageFailed."""
+    async def close(self, within_s: float | None = None) -> None:
+        """Make all that was appended durable, seal everything, let go of the folder. Raises StorageFailed.
+
+        When ``within_s`` is over (TimeoutError), or the caller is cancelled, the log ends at once, as by a crash.
+        """
         ...
 
 

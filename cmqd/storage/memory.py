@@ -89,6 +89,9 @@ class MemoryLog:
         self._pages: list[tuple[int, int, Runs, int, int]] = []
         self._parts: list[AnyPart] = []
         self._closed = False
+        self._dropping: set[int] = set()
+        self._committed: asyncio.Future[None] | None = None
+        """Set while a drop waits for the next commit."""
 
     @property
     def last_lsn(self) -> int:
@@ -199,6 +202,7 @@ class MemoryLog:
     def fail(self, error: StorageFailed) -> None:
         """Behave as after an I/O error from here on."""
         self._failed = error
+        self._wake_drops()
         asyncio.get_running_loop().call_soon(lambda: self.on_fatal(error))
 
     def report_state(self, state: StorageState) -> None:
@@ -225,6 +229,7 @@ class MemoryLog:
                 for message in stored_messages(run, data):
                     messages[message.position] = message
         self._durable_lsn = disk.last_lsn = rows[-1].lsn
+        self._wake_drops()
         self._finish_checkpoint()
         if self._active_bytes >= self._segment_bytes:
             self._seal()
@@ -234,6 +239,11 @@ class MemoryLog:
         self.on_durable(self._durable_lsn)
         if self._failed is None:
             self.flush()
+
+    def _wake_drops(self) -> None:
+        committed, self._committed = self._committed, None
+        if committed is not None:
+            committed.set_result(None)
 
     def _want_checkpoint(self) -> None:
         self.on_checkpoint_wanted()
@@ -312,11 +322,23 @@ class MemoryLog:
 
     def sealed_segments(self) -> list[SealedSegment]:
         """See ``Log``."""
-        return list(self.disk.segments)
+        return [segment for segment in self.disk.segments if segment.number not in self._dropping]
 
-    async def drop_segments(self, numbers: Sequence[int]) -> list[int]:
+    async def drop_segments(self, numbers: Sequence[int], min_lsn: int) -> list[int]:
         """See ``Log``."""
         self._check()
+        dropping = set(numbers) - self._dropping
+        self._dropping |= dropping
+        try:
+            while self._durable_lsn < min_lsn:
+                self._committed = self._committed or asyncio.get_running_loop().create_future()
+                await asyncio.shield(self._committed)
+                self._check()
+            return self._drop(dropping)
+        finally:
+            self._dropping -= dropping
+
+    def _drop(self, numbers: set[int]) -> list[int]:
         gone: list[int] = []
         disk = self.disk
         for segment in list(disk.segments):
@@ -335,8 +357,8 @@ class MemoryLog:
         self._seal()
         self._want_checkpoint()
 
-    async def close(self) -> None:
-        """See ``Log``."""
+    async def close(self, within_s: float | None = None) -> None:
+        """See ``Log``; it takes a few turns of the loop."""
         if self._closed:
             return
         self._check()

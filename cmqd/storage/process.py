@@ -35,9 +35,9 @@ from cmqd_segment.manifest import SegmentState, merge_ranges, sync_folder
 GOODBYE_SECONDS = 1.0
 """How long the last frame may take to leave."""
 PREPARE_RETRY_SECONDS = 1.0
-CLOSE_SEAL_SECONDS = 3.0
+CLOSE_SEAL_SECONDS = 1.0
 """How long an orderly stop waits for seals; a reader from outside may hold one up for ever, and the next start seals
-what was left.
+what was left. Less than the loop process waits for the whole stop (``CLOSE_LOG_S`` of the daemon).
 """
 START_BYTES = 1024 * 1024
 """Free space without which a start is refused: two empty segments and a few manifests."""
@@ -56,6 +56,8 @@ class StorageService:
         self._stream: Iterator[tuple[ipc.Head, list[bytes]]] | None = None
         self._chunks_wanted = asyncio.Semaphore(0)
         self._rolling: asyncio.Task[None] | None = None
+        self._drops: list[ipc.DropSegments] = []
+        """They wait until the deletes that emptied the segments are durable."""
         self.control: ipc.Channel
         self.pages: ipc.Channel
         self.folder: DataFolder
@@ -148,8 +150,9 @@ class StorageService:
                 self.writer.submit(batch)
             case ipc.CheckpointPart(first, end_lsn, size):
                 self.checkpoints.write(first, end_lsn, data[offset : offset + size])
-            case ipc.DropSegments(request_id, numbers):
-                self._start(self._drop(request_id, numbers))
+            case ipc.DropSegments():
+                self._drops.append(head)
+                self._begin_drops()
             case ipc.SealNow(request_id):
                 self._start(self._seal_now(request_id))
             case ipc.Open(settings):
@@ -334,6 +337,8 @@ class StorageService:
         self.control.send(ipc.Durable(lsn))
         self.pager.on_durable(lsn)
         self.checkpoints.on_durable(lsn)
+        if self._drops:
+            self._begin_drops()
 
     def _on_retired(self, segment: WritableSegment) -> None:
         self.catalog.open[segment.number].state = SegmentState.RETIRED
@@ -363,6 +368,14 @@ class StorageService:
             self.space.look()
             self.writer.tick()
             await asyncio.sleep(self.settings.state_interval_ms / 1000)
+
+    def _begin_drops(self) -> None:
+        durable_lsn = self.writer.durable_lsn
+        waiting = self._drops
+        self._drops = [drop for drop in waiting if drop.min_lsn > durable_lsn]
+        for drop in waiting:
+            if drop.min_lsn <= durable_lsn:
+                self._start(self._drop(drop.request_id, drop.numbers))
 
     async def _drop(self, request_id: int, numbers: list[int]) -> None:
         """Reclaim whole segments: manifest "dropping", unlink, manifest forgets."""

@@ -7,6 +7,7 @@ by fork, and ends when its sockets do.
 """
 
 import asyncio
+import contextlib
 import os
 import socket
 import subprocess
@@ -41,6 +42,8 @@ RECOVERY_CHUNKS = 4
 """Chunks of the recovery stream asked for ahead."""
 EXIT_SECONDS = 30.0
 """How long the storage process may take to end after it said goodbye or its socket closed."""
+KILL_SECONDS = 0.2
+"""How long to wait for it, with the loop standing still, after SIGKILL: longer only if the disk holds it."""
 
 
 class ChildProcess(Protocol):
@@ -295,12 +298,12 @@ class StorageProcessLog:
         """See ``Log``."""
         return list(self._segments.values())
 
-    async def drop_segments(self, numbers: Sequence[int]) -> list[int]:
+    async def drop_segments(self, numbers: Sequence[int], min_lsn: int) -> list[int]:
         """See ``Log``."""
         control = self._channel(self._control)
         dropping = {number: self._segments.pop(number) for number in numbers if number in self._segments}
         request_id, answer = self._request()
-        control.send(ipc.DropSegments(request_id, list(dropping)))
+        control.send(ipc.DropSegments(request_id, list(dropping), min_lsn))
         gone = await answer
         stay = {number: segment for number, segment in dropping.items() if number not in gone}
         if stay:
@@ -362,10 +365,23 @@ class StorageProcessLog:
 
     # Ending
 
-    async def close(self) -> None:
+    async def close(self, within_s: float | None = None) -> None:
         """See ``Log``."""
         if self._ended:
             return
+        try:
+            async with asyncio.timeout(within_s):
+                await self._close_in_order()
+        except (TimeoutError, asyncio.CancelledError):
+            # The caller's time is over: recovery does the rest.
+            self._failed = self._failed or StorageFailed("the log was not closed in time")
+            self._kill_process()
+            raise
+        if self._failed is not None:
+            raise self._failed
+        self._failed = StorageFailed("the log is closed")
+
+    async def _close_in_order(self) -> None:
         # Before recovery is over nothing can have been appended, and nothing is under way that would need an end.
         if self._failed is None and self._control is not None and self._recovered:
             await self._drained()
@@ -374,13 +390,12 @@ class StorageProcessLog:
             self._control.send(ipc.Close())
             try:
                 await self._closed
-            finally:
+            except StorageError:
                 await self._end_process()
+                raise
+            await self._end_process()
         else:
             await self._end_process()
-        if self._failed is not None:
-            raise self._failed
-        self._failed = StorageFailed("the log is closed")
 
     async def kill(self) -> None:
         """Drop everything as a crash of this process would: for tests and for a broker that must end at once."""
@@ -409,11 +424,22 @@ class StorageProcessLog:
         if not opening:
             self.on_fatal(failed)
 
-    async def _end_process(self) -> None:
+    def _close_channels(self) -> None:
         for channel in (self._control, self._pages):
             if channel is not None:
                 channel.close()
         self._closing = self._ended = True
+
+    def _kill_process(self) -> None:
+        self._close_channels()
+        process = self._process
+        if process is not None and process.poll() is None:
+            process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(KILL_SECONDS)
+
+    async def _end_process(self) -> None:
+        self._close_channels()
         process = self._process
         if process is None:
             return

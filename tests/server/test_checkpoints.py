@@ -139,6 +139,30 @@ async def test_the_final_checkpoint_is_the_last(rig: EdgeRig) -> None:
     assert len(rig.log.disk.checkpoints) == 2
 
 
+async def test_a_segment_stays_while_the_delete_that_emptied_it_waits_for_its_commit(tmp_path: Path) -> None:
+    rig = await EdgeRig.make(tmp_path)
+    client = await rig.client()
+    await client.expect(wire.QueueInfo, wire.CreateQueue, "q", {})
+    await client.send("q", b"x")
+    (message,) = await client.receive("q")
+    rig.log.disk.segments = [SealedSegment(1, 1, 1, [(rig.broker.queue("admin", "q").queue_id, 0, 1)])]
+    for _ in range(2):
+        rig.edge.checkpoints.want()
+        await rig.turn(60)
+    rig.log.hold()
+
+    client.begin(wire.DeleteMessages(client.next_id(), "q", [message.receipt_handle]))
+    rig.edge.checkpoints.reclaim()
+    await rig.turn(30)
+    assert rig.log.durable_lsn < rig.log.last_lsn
+    assert [segment.number for segment in rig.log.disk.segments] == [1]
+
+    rig.log.let_go()
+    await rig.turn(30)
+    assert rig.log.disk.segments == []
+    rig.close()
+
+
 async def test_a_segment_goes_when_nothing_in_it_lives_and_a_checkpoint_covers_it(tmp_path: Path) -> None:
     rig = await EdgeRig.make(tmp_path)
     client = await rig.client()

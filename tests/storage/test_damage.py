@@ -365,7 +365,7 @@ async def test_without_a_checkpoint_over_dropped_segments_the_start_stops(
     await rig.store(1, 0, 1)
     await rig.log.seal_now()
     await rig.checkpoint()
-    assert await rig.log.drop_segments([1]) == [1]
+    assert await rig.log.drop_segments([1], 0) == [1]
     await rig.log.close()
     for path in (folder / "checkpoints").iterdir():
         flip(path, 20)

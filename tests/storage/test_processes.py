@@ -160,6 +160,24 @@ async def test_a_close_lets_go_of_the_folder_and_the_process(open_process: OpenP
     assert not is_running(rig.log.process_id)
 
 
+@pytest.mark.parametrize("within_s", [0.2, None], ids=["limited by itself", "cancelled"])
+async def test_a_close_ends_with_its_callers_time(open_process: OpenProcess, within_s: float | None) -> None:
+    rig = await open_process()
+    assert isinstance(rig.log, StorageProcessLog)
+    assert rig.log.process_id is not None
+    await rig.store(1, 0, 1)
+    os.kill(rig.log.process_id, signal.SIGSTOP)
+    began = time.monotonic()
+
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(rig.log.close(within_s), 5 if within_s else 0.2)
+
+    assert time.monotonic() - began < 2
+    await until_ended(rig.log.process_id)
+    assert rig.fatal == []
+    assert len((await open_process()).rows) == 1
+
+
 async def test_a_folder_that_cannot_be_made_is_an_error_that_names_it(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     log = StorageProcessLog(settings_for(tmp_path / "file" / "data"))
