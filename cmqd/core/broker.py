@@ -39,13 +39,16 @@ class Broker(Administration, Sending, Settling, Peeking, Ticking, Recovery):
             queue = self.queues.get(queue_id)
             if queue is not None:
                 damaged = self._page_arrived(queue, read, messages, missing)
-            # Those who stand in line for a page-in come before this queue's next one.
+                # What came goes out before others need room for their bodies and drop it; it starts no read, for ...
+                self._serve(queue, records, woken, reads, now_ms)
+            # ... those who stand in line for a page-in come before this queue's next one.
             while self._read_line and len(self._reads) < self.limits.max_reads:
                 waiting = self.queues.get(self._read_line.popleft())
                 if waiting is not None:
                     waiting.read_wanted = False
                     self._serve(waiting, records, woken, reads, now_ms)
             if queue is not None:
+                queue.reading = False
                 self._serve(queue, records, woken, reads, now_ms)
         elif read_id in self._prefetches:
             read = self._prefetches.pop(read_id)
@@ -60,7 +63,7 @@ class Broker(Administration, Sending, Settling, Peeking, Ticking, Recovery):
                 damaged = self._overflow_arrived(queue, messages, missing, records)
                 self._tick_overflow(queue, reads)
         elif read_id in self._peeks:
-            self._peek_arrived(read_id, messages, missing, woken)
+            self._peek_arrived(read_id, messages, missing, woken, now_ms)
         return Outcome(damaged, records, woken=woken, reads=reads)
 
     def check_invariants(self) -> None:

@@ -89,9 +89,9 @@ class DeadlineBuckets:
             (number * self.width_ms, queues[queue_id]) for number, queues in self._buckets.items() if queue_id in queues
         ]
 
-    def sweep(self, keep: "Callable[[int, array[int]], array[int]]") -> int | None:
-        """One step of removing stale numbers before they come due: ``keep(queue_id, numbers)`` gives those to keep of
-        an array. After the last one, how many numbers were kept in all; the next call starts again.
+    def sweep(self, keep: "Callable[[int, int, array[int]], array[int]]") -> int | None:
+        """One step of removing stale numbers before they come due: ``keep(due_ms, queue_id, numbers)`` gives those to
+        keep of an array. After the last one, how many numbers were kept in all; the next call starts again.
         """
         if not self._sweep:
             self._sweep_kept = 0
@@ -104,7 +104,7 @@ class DeadlineBuckets:
                 continue
             looked_at += 1
             numbers = queues[queue_id]
-            kept = keep(queue_id, numbers)
+            kept = keep(number * self.width_ms, queue_id, numbers)
             self.size += len(kept) - len(numbers)
             self._sweep_kept += len(kept)
             if kept:

@@ -130,6 +130,10 @@ class QueueIndex:
         """When the message at ``position`` expires, at the latest a grain of the time steps too early."""
         return self.steps.sent_at(position) + self.attributes.retention_ms
 
+    def expired_below(self, now_ms: int) -> int:
+        """Every message below it has passed its retention; of those that have, less than a time step may be above."""
+        return self.steps.floor_at(now_ms - self.attributes.retention_ms, self.next_position)
+
     # ------------------------------------------------------------------ facts
 
     def apply_sent(self, record: MessagesSent) -> bool:
@@ -225,11 +229,15 @@ class QueueIndex:
 
     def apply_visibility(self, record: VisibilityChanged) -> None:
         """Leases run until another time; their entries in older buckets turn stale."""
+        width_ms = self.lease_buckets.width_ms
+        number = -(-record.deadline_ms // width_ms)
         for lease in unpack_runs(record.leases):
             held = self.in_flight[lease]
             self.in_flight[lease] = msgspec.structs.replace(held, deadline_ms=record.deadline_ms)
-            self.lease_buckets.bucket(record.deadline_ms, self.queue_id).extend((lease, 1))
-            self.lease_buckets.size += 2
+            if -(-held.deadline_ms // width_ms) != number:
+                # Else it has an entry there; again and again moved to the same time, it must not get one each time.
+                self.lease_buckets.bucket(record.deadline_ms, self.queue_id).extend((lease, 1))
+                self.lease_buckets.size += 2
 
     def apply_activated(self, record: MessagesActivated) -> None:
         """Delays ended; the entries of these positions in buckets turn stale."""

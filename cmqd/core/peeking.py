@@ -12,8 +12,13 @@ from cmqd_segment.records import Runs, StoredMessage, last_of
 class Peeking(BrokerState):
     """The peeking part of the broker."""
 
-    def peek(self, account: str, name: str, waiter_id: int, start: int, max_messages: int) -> Outcome[Peeked | Waiting]:
-        """Browse live messages of every state in order of sending, from place ``start`` on; changes nothing."""
+    def peek(
+        self, account: str, name: str, waiter_id: int, start: int, max_messages: int, now_ms: int
+    ) -> Outcome[Peeked | Waiting]:
+        """Browse live messages of every state in order of sending, from place ``start`` on; changes nothing.
+
+        What has passed its retention is not shown, whether a tick has moved the floor over it or not.
+        """
         queue = self.queue(account, name)
         check_range("max_messages", max_messages, 1, self.limits.max_batch)
         check_range("start", start, 0, 1 << 62)
@@ -22,13 +27,15 @@ class Peeking(BrokerState):
         found = {position: in_window[position] for position in positions if position in in_window}
         peek = PendingPeek(waiter_id, queue.queue_id, positions, found)
         if len(found) == len(positions):
-            return Outcome(self._peeked(queue, peek))
+            return Outcome(self._peeked(queue, peek, now_ms))
         wanted = [position for position in positions if position not in found]
         read = self._page_read(queue, wanted, self.limits.max_batch_bytes)
         self._peeks[read.read_id] = peek
         return Outcome(WAITING, reads=[read])
 
-    def _peek_arrived(self, read_id: int, messages: Sequence[StoredMessage], missing: Runs, woken: list[Woken]) -> None:
+    def _peek_arrived(
+        self, read_id: int, messages: Sequence[StoredMessage], missing: Runs, woken: list[Woken], now_ms: int
+    ) -> None:
         peek = self._peeks.pop(read_id)
         queue = self.queues[peek.queue_id]
         for message in messages:
@@ -42,16 +49,17 @@ class Peeking(BrokerState):
             if not peek.positions:
                 woken.append(Woken(peek.waiter_id, Peeked([], unread)))
                 return
-        woken.append(Woken(peek.waiter_id, self._peeked(queue, peek)))
+        woken.append(Woken(peek.waiter_id, self._peeked(queue, peek, now_ms)))
 
-    def _peeked(self, queue: Queue, peek: PendingPeek) -> Peeked:
+    def _peeked(self, queue: Queue, peek: PendingPeek, now_ms: int) -> Peeked:
         index = queue.index
+        expired_ms = now_ms - index.attributes.retention_ms
         messages: list[PeekedMessage] = []
         size = 0
         next_start: int | None = None
         for position in peek.positions:
             message = peek.found.get(position)
-            if message is None or position not in index.live:
+            if message is None or message.enqueue_ms <= expired_ms or position not in index.live:
                 continue
             size += len(message.body)
             if message.headers:

@@ -142,7 +142,7 @@ class Receiving(BrokerState):
         index.head = positions[-1] + 1
         records.append(record)
         if self._lease_buckets.size > self._lease_sweep_above:
-            self._sweep_leases()
+            self._sweep_leases(now_ms)
         messages = self._budget.take(index.queue_id, queue.window, positions)
         return [
             ReceivedMessage(
@@ -209,21 +209,28 @@ class Receiving(BrokerState):
         if queue.window.cold and index.active_count:
             self._read_ahead(queue, reads)
 
-    def _sweep_leases(self) -> None:
-        """Long visibility timeouts and quick deletes leave stale entries behind; remove some."""
-        kept = self._lease_buckets.sweep(self._leases_held)
+    def _sweep_leases(self, now_ms: int) -> None:
+        """Long visibility timeouts, moved ones and quick deletes leave stale entries behind; remove some."""
+        kept = self._lease_buckets.sweep(
+            lambda due_ms, queue_id, pairs: pairs if due_ms <= now_ms else self._leases_due(due_ms, queue_id, pairs)
+        )
         if kept is not None:
             self._lease_sweep_above = max(LEASE_SWEEP_ABOVE, 2 * kept)
 
-    def _leases_held(self, queue_id: int, pairs: "array[int]") -> "array[int]":
+    def _leases_due(self, due_ms: int, queue_id: int, pairs: "array[int]") -> "array[int]":
+        """Those of ``pairs`` with a lease that ends in this bucket; one that was moved has an entry in another."""
         queue = self.queues.get(queue_id)
         kept = array("Q")
         if queue is not None:
             in_flight = queue.index.in_flight
+            after_ms = due_ms - self._lease_buckets.width_ms
             for at in range(0, len(pairs), 2):
                 first, count = pairs[at], pairs[at + 1]
-                if any(lease in in_flight for lease in range(first, first + count)):
-                    kept.extend((first, count))
+                for lease in range(first, first + count):
+                    held = in_flight.get(lease)
+                    if held is not None and after_ms < held.deadline_ms <= due_ms:
+                        kept.extend((first, count))
+                        break
         return kept
 
     def _answer_overdue(self, queue: Queue, woken: list[Woken]) -> None:
@@ -274,7 +281,7 @@ class Receiving(BrokerState):
         reads.append(read)
 
     def _page_arrived(self, queue: Queue, read: PageRead, messages: Sequence[StoredMessage], missing: Runs) -> int:
-        queue.reading = False
+        """Take a page into memory; the queue counts as reading until the caller says otherwise."""
         index, window, budget = queue.index, queue.window, self._budget
         active = index.active
         for message in messages:

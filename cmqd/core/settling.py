@@ -56,6 +56,8 @@ class Settling(Receiving):
         ]
         for record in records:
             index.apply_visibility(record)
+        if self._lease_buckets.size > self._lease_sweep_above:
+            self._sweep_leases(now_ms)
         return Outcome(HandlesDone(failures, min(by_deadline)), records)
 
     def release(self, account: str, name: str, handles: list[int], counted: bool, now_ms: int) -> Outcome[HandlesDone]:
@@ -79,11 +81,18 @@ class Settling(Receiving):
     def _leases(
         self, queue: Queue, handles: list[int], now_ms: int
     ) -> tuple[dict[int, InFlight], Sequence[HandleFailure]]:
-        """What the handles hold by lease, and the handles that hold nothing (any more) or came twice."""
+        """What the handles hold by lease, and the handles that hold nothing (any more) or came twice.
+
+        A handle ends with its message's retention, never before it and less than a time step after it: 100 ms, or more
+        where a long backlog made steps merge (see :mod:`cmqd.core.steps`). Exact would need each lease's send time.
+        """
         if not 1 <= len(handles) <= self.limits.max_batch:
             raise InvalidArgument("receipt_handles", len(handles), f"1 to {self.limits.max_batch} handles")
         in_flight = queue.index.in_flight
         floor = queue.index.floor
+        if queue.expiry_due_ms is not None and queue.expiry_due_ms <= now_ms:
+            # The tick that moves the floor has not come by yet.
+            floor = max(floor, queue.index.expired_below(now_ms))
         leases: dict[int, InFlight] = {}
         failures: list[HandleFailure] = []
         for lease, handle in zip(self.handles.leases(handles), handles, strict=True):

@@ -165,7 +165,7 @@ class Ticking(Prefetching):
             return
         queue.expiry_due_ms = None
         index = queue.index
-        floor = index.steps.floor_at(now_ms - index.attributes.retention_ms, index.next_position)
+        floor = index.expired_below(now_ms)
         if floor > index.floor and index.live.range_cardinality(index.floor, floor):
             record = MessagesExpired(queue_id, floor)
             self._apply_floor(record)

@@ -69,7 +69,7 @@ class Client(Answerable, Protocol):
     account: str
     waiting: dict[int, int] | None
     unread_receives: int
-    """Replies with bodies that are decided and not yet handed to the socket."""
+    """Replies with bodies that are decided and not yet handed to the socket, and peeks that wait for bodies."""
 
     @property
     def is_slow(self) -> bool:
@@ -141,6 +141,8 @@ class Dispatcher:
         self._waiting_by_account: dict[str, int] = {}
         self._refuse_all: tuple[ErrorCode, str] | None = None
         self._halted = False
+        self.queue_facts: dict[str, Any] = {}
+        """What the core does not know of its queues: where they are."""
         self._refuse_sends: str | None = None
         self._handlers: dict[type[wire.Request], Callable[[Client, Any], None]] = {
             wire.SendMessages: self._send_messages,
@@ -238,25 +240,28 @@ class Dispatcher:
         waiter_id = self._polls.find(client, request_id)
         if waiter_id is None:
             return False
-        self._stop_waiting(waiter_id)
-        client.answer(error(request_id, ErrorCode.CANCELLED, "cancelled"))
+        if self._stop_waiting(waiter_id):
+            client.answer(error(request_id, ErrorCode.CANCELLED, "cancelled"))
         return True
 
     def forget(self, client: Client) -> list[wire.Request]:
         """Nothing waits for this client any more; returns the requests that did."""
         dropped = self._polls.drop_all(client)
-        for waiter_id, _ in dropped:
+        for waiter_id, request in dropped:
             self._broker.cancel_receive(waiter_id)
+            if isinstance(request, wire.PeekMessages):
+                client.unread_receives -= 1
         self._count_waiting(client.account, -len(dropped))
         return [request for _, request in dropped]
 
     def end_waits(self, code: ErrorCode, text: str) -> int:
         """Answer everything that waits with an error; returns how many that were."""
-        waiters = self._polls.everybody()
-        for waiter_id, client, request in waiters:
-            self._stop_waiting(waiter_id)
-            client.answer(error(request.request_id, code, text))
-        return len(waiters)
+        ended = 0
+        for waiter_id, client, request in self._polls.everybody():
+            if self._stop_waiting(waiter_id):
+                client.answer(error(request.request_id, code, text))
+                ended += 1
+        return ended
 
     def give_back(self, account: str, queue: str, messages: Sequence[ReceivedMessage | wire.ReceivedMessage]) -> None:
         """Messages that could not be handed over: active at once, as if they had not been received."""
@@ -299,6 +304,8 @@ class Dispatcher:
         client, request = found
         if self._max_waiting:
             self._count_waiting(client.account, -1)
+        if isinstance(request, wire.PeekMessages):
+            client.unread_receives -= 1
         if isinstance(reply, domain.DomainError):
             self._gate.hold(lsn, client, translate(request.request_id, reply))
         elif isinstance(request, wire.ReceiveMessages):
@@ -306,11 +313,17 @@ class Dispatcher:
         else:
             self._answer_peeked(client, request.request_id, reply, lsn)
 
-    def _stop_waiting(self, waiter_id: int) -> None:
+    def _stop_waiting(self, waiter_id: int) -> bool:
+        """Take it off the table and its queue's line; False if it waits no more."""
         found = self._polls.take(waiter_id)
-        if found is not None:
-            self._count_waiting(found[0].account, -1)
+        if found is None:
+            return False
+        client, request = found
+        self._count_waiting(client.account, -1)
+        if isinstance(request, wire.PeekMessages):
+            client.unread_receives -= 1
         self._broker.cancel_receive(waiter_id)
+        return True
 
     def _count_waiting(self, account: str, change: int) -> None:
         if self._max_waiting:
@@ -345,7 +358,13 @@ class Dispatcher:
 
     def _answer_queue(self, client: Client, request_id: int, info: QueueInfo, lsn: int) -> None:
         reply = wire.QueueInfo(
-            request_id, info.name, info.queue_id, info.attributes, info.counts, info.facts, info.created
+            request_id,
+            info.name,
+            info.queue_id,
+            info.attributes,
+            info.counts,
+            info.facts | self.queue_facts,
+            info.created,
         )
         self._gate.hold(lsn, client, reply)
 
@@ -437,8 +456,12 @@ class Dispatcher:
             return
         now_ms = self._now_ms()
         waiter_id = self._polls.new_id()
-        outcome = self._broker.peek(client.account, request.queue, waiter_id, request.start, request.max_messages)
+        outcome = self._broker.peek(
+            client.account, request.queue, waiter_id, request.start, request.max_messages, now_ms
+        )
         if outcome.reply is WAITING:
+            # Counted before there are bodies, else any number of pipelined peeks would pass the bound above.
+            client.unread_receives += 1
             self._polls.add(waiter_id, client, request)
             self._count_waiting(client.account, 1)
             self._settle(outcome, now_ms)

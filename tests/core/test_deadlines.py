@@ -76,7 +76,7 @@ def test_a_sweep_removes_stale_numbers_step_by_step():
     buckets = buckets_of(*((1000 + 100 * number, number % 2, number) for number in range(10)))
     steps = 1
 
-    while (kept := buckets.sweep(lambda queue_id, numbers: numbers if queue_id else array("Q"))) is None:
+    while (kept := buckets.sweep(lambda _, queue_id, numbers: numbers if queue_id else array("Q"))) is None:
         steps += 1
 
     assert kept == 5
@@ -87,16 +87,16 @@ def test_a_sweep_removes_stale_numbers_step_by_step():
 
 def test_a_sweep_passes_over_what_came_due_meanwhile():
     buckets = buckets_of(*((1000 * number, 1, number) for number in range(1, 6)))
-    assert buckets.sweep(lambda _, numbers: numbers) is None
+    assert buckets.sweep(lambda _, __, numbers: numbers) is None
     taken(buckets, 5000)
 
-    assert buckets.sweep(lambda _, numbers: numbers) == 2
-    assert buckets.sweep(lambda _, numbers: numbers) == 0
+    assert buckets.sweep(lambda _, __, numbers: numbers) == 2
+    assert buckets.sweep(lambda _, __, numbers: numbers) == 0
 
 
 def test_what_a_sweep_empties_costs_nothing_and_may_be_filled_again():
     buckets = buckets_of(*((1000 * number, 1, number) for number in range(1, 2001)))
-    while buckets.sweep(lambda _, numbers: array("Q")) is None:
+    while buckets.sweep(lambda _, __, numbers: array("Q")) is None:
         pass
     assert buckets.size == 0
     assert len(buckets._heap) <= 10  # pyright: ignore[reportPrivateUsage]

@@ -304,6 +304,37 @@ def test_stale_leases_are_swept_long_before_they_end(monkeypatch: pytest.MonkeyP
     assert rig.counts()["active"] == 6
 
 
+@pytest.mark.parametrize("timeouts_ms", [[43_200_000], [43_200_000, 1_000_000], [10_000_000_000]])
+def test_leases_that_are_only_moved_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch, timeouts_ms: list[int]):
+    monkeypatch.setattr("cmqd.core.receiving.LEASE_SWEEP_ABOVE", 100)
+    rig = Rig(Limits(max_visibility_timeout_ms=10_000_000_000))
+    queue = rig.create()
+    rig.broker._lease_sweep_above = 100  # pyright: ignore[reportPrivateUsage]
+    rig.send(b"x", b"y")
+    handles = rig.handles(visibility_timeout_ms=43_200_000)
+    for number in range(2000):
+        rig.now_ms += 100
+        rig.hide(*handles, timeout_ms=timeouts_ms[number % len(timeouts_ms)])
+
+    assert sum(len(pairs) for _, pairs in queue.index.lease_buckets.of_queue(queue.queue_id)) < 300
+    check_lease_buckets(queue)
+
+
+def test_a_sweep_keeps_what_was_due_and_put_back():
+    rig = Rig(Limits(tick_items=2))
+    rig.create()
+    rig.send(*[b"x"] * 8)
+    for _ in range(8):
+        rig.handles(most=1, visibility_timeout_ms=1000)
+    rig.now_ms += 1000
+    rig.tick()
+    for _ in range(10):
+        rig.broker._sweep_leases(rig.now_ms)  # pyright: ignore[reportPrivateUsage]
+
+    rig.advance(0)
+    assert rig.counts()["active"] == 8
+
+
 def test_a_quiet_broker_has_no_next_deadline():
     rig = Rig()
     rig.create()

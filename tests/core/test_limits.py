@@ -229,7 +229,7 @@ def test_a_peek_has_its_ranges():
     rig.create()
 
     for start, most in ((0, 0), (0, 257), (-1, 1), (2**62 + 1, 1)):
-        refused(rig, lambda start=start, most=most: rig.broker.peek(ACCOUNT, "q", 1, start, most))
+        refused(rig, lambda start=start, most=most: rig.broker.peek(ACCOUNT, "q", 1, start, most, rig.now_ms))
 
 
 def test_beyond_its_backlog_a_queue_refuses_sends_and_takes_them_again_when_there_is_room():
@@ -274,7 +274,7 @@ def test_every_operation_on_a_missing_queue_says_so():
         lambda: rig.clear(),
         lambda: rig.delete_queue(),
         lambda: rig.set(),
-        lambda: rig.broker.peek(ACCOUNT, "q", 1, 0, 1),
+        lambda: rig.broker.peek(ACCOUNT, "q", 1, 0, 1, rig.now_ms),
         lambda: rig.broker.queue_info(ACCOUNT, "q"),
         lambda: rig.broker.queue_info("nobody", "q"),
     ):

@@ -138,6 +138,26 @@ def test_a_queue_deleted_in_the_line_for_page_ins_is_passed_over():
     assert [read.queue_id for read in cold.reads] == [cold.queue("c").queue_id]
 
 
+def test_a_page_goes_out_before_those_in_line_can_drop_it_and_the_next_one_comes_after_them():
+    rig = Rig(Limits(max_reads=1, page_messages=2, window_bytes=1500))
+    for name in ("a", "b"):
+        rig.create(name)
+        rig.send(*[b"x" * 300] * 6, name=name)
+    cold = rig.crash()
+    waiter, _ = cold.wait("a", most=2)
+    in_line, _ = cold.wait("b", most=2)
+    again, _ = cold.wait("a", most=2)
+
+    cold.answer(cold.reads[0])
+
+    assert [message.body for message in cold.replies(waiter)[0]] == [b"x" * 300] * 2
+    assert [read.queue_id for read in cold.reads] == [cold.queue("b").queue_id]
+    cold.answer_reads(until=lambda: bool(cold.replies(in_line)))
+    assert not cold.replies(again)
+    cold.answer_reads()
+    assert len(cold.replies(again)[0]) == 2
+
+
 def test_a_backlog_over_the_budget_is_left_in_the_log_and_read_ahead_of_need():
     rig = Rig(Limits(window_bytes=10_000, page_messages=8, page_bytes=3000))
     queue = rig.create()

@@ -12,7 +12,7 @@ PEEKER = 1000
 
 def peek(rig: Rig, start: int = 0, most: int = 16) -> Peeked:
     before = facts(rig.broker)
-    reply = rig.done(rig.broker.peek(ACCOUNT, "q", PEEKER, start, most))
+    reply = rig.done(rig.broker.peek(ACCOUNT, "q", PEEKER, start, most, rig.now_ms))
     if isinstance(reply, Waiting):
         seen = len(rig.replies(PEEKER))
         rig.answer_reads()
@@ -108,7 +108,7 @@ def test_what_is_gone_when_the_page_comes_is_left_out():
     rig.create()
     rig.send(b"1", b"2")
     cold = rig.crash()
-    cold.done(cold.broker.peek(ACCOUNT, "q", PEEKER, 0, 2))
+    cold.done(cold.broker.peek(ACCOUNT, "q", PEEKER, 0, 2, cold.now_ms))
     (read,) = cold.reads
     handles = [cold.broker.handles.handles(cold.broker.numbers.next_lease, 1)[0]]
     assert cold.receive(most=1)
@@ -126,7 +126,7 @@ def test_a_page_that_brings_nothing_is_asked_for_again_by_the_next_peek():
     rig.create()
     rig.send(b"1", b"2")
     cold = rig.crash()
-    cold.done(cold.broker.peek(ACCOUNT, "q", PEEKER, 0, 2))
+    cold.done(cold.broker.peek(ACCOUNT, "q", PEEKER, 0, 2, cold.now_ms))
 
     cold.done(cold.broker.pages_read(cold.reads[0].read_id, [], [], cold.now_ms))
 
@@ -138,13 +138,29 @@ def test_a_cancelled_peek_is_not_answered():
     rig.create()
     rig.send(b"1")
     cold = rig.crash()
-    cold.done(cold.broker.peek(ACCOUNT, "q", PEEKER, 0, 2))
-    cold.done(cold.broker.peek(ACCOUNT, "q", PEEKER + 1, 0, 2))
+    cold.done(cold.broker.peek(ACCOUNT, "q", PEEKER, 0, 2, cold.now_ms))
+    cold.done(cold.broker.peek(ACCOUNT, "q", PEEKER + 1, 0, 2, cold.now_ms))
 
     assert cold.broker.cancel_receive(PEEKER + 1)
     cold.answer_reads()
 
     assert [waiter for waiter, _ in cold.woken] == [PEEKER]
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_what_has_expired_is_not_shown_even_if_no_tick_came_by(in_memory: bool):
+    rig = Rig()
+    rig.create(retention_ms=60_000)
+    rig.send(b"1")
+    rig.now_ms += 50
+    rig.send(b"2")
+    rig.now_ms += 59_949
+    rig = rig if in_memory else rig.crash()
+    assert [one.body for one in browse(rig)] == [b"1", b"2"]
+
+    rig.now_ms += 1
+
+    assert [one.body for one in browse(rig, 1)] == [b"2"]
 
 
 def test_what_was_found_damaged_is_shown_if_it_can_be_read_again():

@@ -129,7 +129,7 @@ def test_receives_and_peeks_waiting_at_a_deleted_queue_end_saying_so():
     rig.send(b"1")
     cold = rig.crash()
     receive, _ = cold.wait(wait_ms=1000)
-    cold.done(cold.broker.peek(ACCOUNT, "q", 99, 0, 1))
+    cold.done(cold.broker.peek(ACCOUNT, "q", 99, 0, 1, cold.now_ms))
 
     cold.delete_queue()
 

@@ -234,11 +234,47 @@ def test_visibility_of_a_message_that_has_expired_ends_now():
     rig = Rig()
     rig.create(retention_ms=60_000)
     rig.send(b"1")
-    rig.now_ms += 50_000
-    handles = rig.handles()
+    rig.now_ms += 50
+    rig.send(b"sent in the same step of time")
+    rig.now_ms += 49_950
+    handles = rig.handles(most=1)
     rig.now_ms += 10_001
 
     assert rig.hide(*handles, timeout_ms=1000) == rig.now_ms
+
+
+def test_a_handle_ends_with_the_retention_even_if_no_tick_came_by():
+    rig = Rig()
+    rig.create(retention_ms=60_000)
+    rig.send(b"1")
+    rig.now_ms += 500
+    rig.send(b"2")
+    rig.now_ms += 50_000
+    first, second = rig.handles()
+    rig.now_ms += 9_499
+    assert rig.done(rig.broker.change_visibility(ACCOUNT, "q", [first], 20_000, rig.now_ms)).failures == []
+    rig.now_ms += 1
+
+    assert rig.release(first) == [first]
+    assert rig.delete(first, second) == [first]
+    rig.advance(0)
+    assert rig.counts() == {"active": 0, "in_flight": 0, "delayed": 0, "damaged": 0, "waiting_receives": 0}
+
+
+def test_a_handle_outlives_the_retention_by_less_than_a_time_step():
+    rig = Rig()
+    rig.create(retention_ms=60_000)
+    rig.send(b"1")
+    rig.now_ms += 99
+    rig.send(b"2")
+    rig.now_ms += 50_000
+    first, second = rig.handles()
+    rig.now_ms += 9_999
+
+    assert rig.hide(first, timeout_ms=1000) == rig.now_ms, "its deadline is cut, so that it cannot be held on to"
+    assert rig.release(second) == []
+    rig.now_ms += 1
+    assert rig.release(first) == [first]
 
 
 def test_a_receive_without_wait_answers_at_once_with_nothing():

@@ -409,8 +409,9 @@ class BrokerAgainstModel(RuleBasedStateMachine):
             assert not self.broker.cancel_receive(0)
 
     def settled(self, queue: NaiveQueue, handles: list[int], outcome: Outcome[HandlesDone]) -> list[NaiveMessage]:
-        messages, failed = queue.settle(handles, self.now_ms)
-        assert [failure.receipt_handle for failure in outcome.reply.failures] == failed
+        refused = [failure.receipt_handle for failure in outcome.reply.failures]
+        messages, failed = queue.settle(handles, refused, self.now_ms)
+        assert refused == failed
         assert bool(outcome.records) == bool(messages), "handles that are not valid change nothing"
         return messages
 
@@ -473,7 +474,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         start = start % (queue.next_position + 2)
         self.waiter_id += 1
         peek = NaivePeek(queue, start, most, queue.next_position)
-        outcome = self.broker.peek(queue.account, queue.name, self.waiter_id, start, most)
+        outcome = self.broker.peek(queue.account, queue.name, self.waiter_id, start, most, self.now_ms)
         assert not outcome.records
         reply = self.done(outcome)
         if reply is WAITING:

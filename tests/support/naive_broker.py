@@ -234,12 +234,19 @@ class NaiveQueue:
                 return message
         return None
 
-    def settle(self, handles: list[int], now_ms: int) -> tuple[list[NaiveMessage], list[int]]:
-        """(messages whose handles are valid, handles that are not); a handle given twice fails the second time."""
+    def settle(self, handles: list[int], refused: list[int], now_ms: int) -> tuple[list[NaiveMessage], list[int]]:
+        """(messages whose handles are valid, handles that are not); a handle given twice fails the second time.
+        Those of expired messages may be ``refused``, and must be once a step of time has passed.
+        """
         done: list[NaiveMessage] = []
         failed: list[int] = []
         for handle in handles:
             message = self.held(handle, now_ms)
+            if message is not None and self.is_expired(message, now_ms):
+                if refused.count(handle) == handles.count(handle):
+                    message = None
+                else:
+                    assert not self.is_expired(message, now_ms - STEP_GRAIN_MS), "valid long after the retention"
             if message is None or message in done:
                 failed.append(handle)
             else:
@@ -318,6 +325,7 @@ class NaiveQueue:
         for one in got.messages:
             message = self.by_id[one.message_id]
             assert self.messages.get(message.position) is message, "a message that is gone was shown"
+            assert not self.is_expired(message, now_ms), "an expired message was shown"
             assert (one.body, one.headers or None, one.enqueue_ms) == (
                 message.body,
                 message.headers,
@@ -334,7 +342,8 @@ class NaiveQueue:
         stop = peek.next_position if got.next_start is None else got.next_start
         assert got.next_start is None or got.next_start > peek.start, "a peek that does not get on"
         expected = [position for position in self.messages if peek.start <= position < stop]
-        hidden = set(expected) - set(shown)
+        expired = {position for position in expected if self.is_expired(self.messages[position], now_ms)}
+        hidden = set(expected) - set(shown) - expired
         assert hidden <= unreadable, f"the peek passed over {hidden - unreadable}"
         assert set(shown) <= set(expected)
 
