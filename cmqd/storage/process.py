@@ -347,10 +347,16 @@ class StorageService:
         self.control.send(ipc.CheckpointWanted())
 
     async def _after_roll(self, retired: WritableSegment) -> None:
+        short = self.space.short
+        if short:
+            # Its WAL gives back the room that the successor may lack.
+            await self.catalog.save()
+            self.sealer.submit(retired)
         # The successor first: without one the active segment cannot be retired and grows.
         prepared = await self._prepare()
         self.writer.prepared = prepared
-        self.sealer.submit(retired)
+        if not short:
+            self.sealer.submit(retired)
 
     def _on_sealed(self, file: SealedFile) -> None:
         self.control.send(ipc.Sealed(file.report()))

@@ -52,6 +52,8 @@ class WritableSegment:
         self.last_ms = 0
         self.rows = 0
         self.messages = 0
+        self.row_bytes = 0
+        """Meta and data of its rows."""
         self.wal_bytes = 0
         self.opened_at = monotonic()
         """When it got its first row, by the monotonic clock."""
@@ -98,6 +100,7 @@ class WritableSegment:
             self.last_ms = time_ms
         self.rows += 1
         self.messages += messages
+        self.row_bytes += size
         self.index.add_row(lsn, decode_queues(queues) if messages else (), size)
 
     async def load(self) -> None:

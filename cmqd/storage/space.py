@@ -2,7 +2,11 @@
 
 Two reasons to refuse sends: a commit met a full disk (it is kept and tried again, see ``writer``), or free space fell
 below the mark, which is what storage will still need whatever happens: the copy of every WAL that sealing writes into
-the main file, the deletes of all that was sent, and a reserve.
+the main file, the deletes of all that was sent, the WAL of small segments, and a reserve.
+
+A commit takes two pages of WAL however small it is, thirty times what is left of a small one once it is sealed, so
+consumers that delete message by message would fill what is kept back for them with WAL. Below the mark segments are
+therefore retired early: their WAL comes back with the seal.
 """
 
 from collections.abc import Callable
@@ -10,9 +14,15 @@ from collections.abc import Callable
 from cmqd.storage import ipc
 from cmqd.storage.catalog import Catalog
 from cmqd.storage.datadir import Disk
+from cmqd.storage.segment import WritableSegment
+from cmqd_segment.manifest import SegmentState
 
 DELETE_BYTES = 32
 """Log that the receive and the delete of a message take, at fair batch sizes (20-100 measured)."""
+SMALL_SEGMENT_BYTES = 1024 * 1024
+"""No segment is retired below this WAL size for the sake of space: some 250 small commits."""
+ROW_BYTES = 64
+"""What a row takes in the main file beside its meta and data, about, its part of the sparse index included."""
 RESUME_SLACK = 1.05
 """Sends are taken again only this far above the mark, so that the answer does not flap."""
 
@@ -43,7 +53,27 @@ class Space:
         """Free space below which sends are refused."""
         catalog = self._catalog
         pending = sum(entry.segment.wal_bytes for entry in catalog.open.values() if not entry.segment.closed)
-        return pending + DELETE_BYTES * catalog.messages + self._reserve_bytes
+        # The next segment may grow to its early end while the one before it is copied, and is copied in turn.
+        small = 2 * SMALL_SEGMENT_BYTES
+        return pending + DELETE_BYTES * catalog.messages + small + self._reserve_bytes
+
+    @property
+    def short(self) -> bool:
+        """Whether sends are refused, for either reason."""
+        return self._full or self._low
+
+    def rolls_early(self, active: WritableSegment) -> bool:
+        """Whether to retire the active segment for the sake of its WAL: room is short, and it holds a fair part of it;
+        the seal leaves enough for the commits beside it; and no other waits for its seal, as for a reader from outside.
+        """
+        wal_bytes = active.wal_bytes
+        if not self.short or wal_bytes < SMALL_SEGMENT_BYTES:
+            return False
+        if any(entry.state is SegmentState.RETIRED for entry in self._catalog.open.values()):
+            return False
+        free = self._disk.free_bytes()
+        worth_it = self._full or wal_bytes >= free // 4
+        return worth_it and _sealed_growth(active) + 2 * SMALL_SEGMENT_BYTES <= free
 
     def found_full(self) -> None:
         """A write failed for lack of space: give the ballast back, refuse sends."""
@@ -80,6 +110,11 @@ class Space:
         if self._last is None or _differs(state, self._last):
             self._last = state
             self._on_state(state)
+
+
+def _sealed_growth(segment: WritableSegment) -> int:
+    """How much sealing adds to the main file before the WAL goes."""
+    return min(segment.wal_bytes, segment.row_bytes + ROW_BYTES * segment.rows)
 
 
 def _differs(state: ipc.State, last: ipc.State) -> bool:

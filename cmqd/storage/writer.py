@@ -1,8 +1,8 @@
 """Commits: one batch at a time into the active segment, and the switch to the next one.
 
-A batch is reported durable after SQLite's fsync returned and not before. A full disk keeps the batch and tries again;
-any other error is the caller's, who must end the process: a failed fsync may have dropped the pages for good, and a
-second fsync would lie.
+A batch is reported durable after SQLite's fsync returned and not before. A full disk keeps the batch and tries again,
+in the next segment if sealing this one will give its WAL back; any other error is the caller's, who must end the
+process: a failed fsync may have dropped the pages for good, and a second fsync would lie.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from cmqd.storage.space import Space
 RETRY_SECONDS = (0.01, 1.0)
 """First and longest pause before a batch is tried again on a full disk."""
 LOOK_BYTES = 16 * 1024 * 1024
-"""Free space is looked at whenever so much was written, beside the timer: fast writers fill a disk between ticks."""
+"""Free space is looked at whenever the WAL grew by so much, beside the timer: fast writers fill a disk in between."""
 
 
 class Writer:
@@ -92,6 +92,7 @@ class Writer:
             self._on_error(error)
             return
         rows = self._batches.popleft()
+        self._since_look += max(0, done.result() - self.active.wal_bytes)
         self.active.committed(rows, done.result())
         self.durable_lsn = rows[-1].lsn
         self._on_durable(self.durable_lsn)
@@ -99,7 +100,7 @@ class Writer:
             self._retry = None
             self._pause = RETRY_SECONDS[0]
             self._space.found_room()
-        self._after(rows)
+        self._after()
         if self._batches and not self._stopping:
             self._commit()
         else:
@@ -116,6 +117,9 @@ class Writer:
         if self._stopping:
             self._rest()
             return
+        # What failed has changed nothing, and goes to whichever segment is active when it is tried again.
+        if self._space.rolls_early(self.active):
+            self._roll()
         self._retry = self._loop.call_later(self._pause, self._commit)
         self._pause = min(2 * self._pause, RETRY_SECONDS[1])
 
@@ -127,22 +131,24 @@ class Writer:
             self._idle.set_result(None)
             self._idle = None
 
-    def _after(self, rows: list[LogRow]) -> None:
+    def _after(self) -> None:
         active = self.active
-        if self._roll_wanted is not None or active.wal_bytes >= self._segment_bytes or self._aged(active):
+        if self._roll_wanted is not None or self._rolls(active) or self._aged(active):
             self._roll()
-        for row in rows:
-            self._since_look += len(row.data) + len(row.meta)
         if self._since_look >= LOOK_BYTES:
             self._since_look = 0
             self._space.look()
+
+    def _rolls(self, active: WritableSegment) -> bool:
+        return active.wal_bytes >= self._segment_bytes or self._space.rolls_early(active)
 
     def _aged(self, active: WritableSegment) -> bool:
         return (monotonic() - active.opened_at) * 1000 >= self._segment_age_ms
 
     def tick(self) -> None:
-        """Retire an old segment although no commit comes along."""
-        if self.active.rows and not self._committing and self._aged(self.active):
+        """Retire an old segment, or one whose WAL is worth having back, although no commit comes along."""
+        active = self.active
+        if active.rows and not self._committing and (self._aged(active) or self._rolls(active)):
             self._roll()
 
     async def roll(self) -> None:

@@ -153,7 +153,8 @@ async def test_a_segment_stays_while_the_delete_that_emptied_it_waits_for_its_co
 
     client.begin(wire.DeleteMessages(client.next_id(), "q", [message.receipt_handle]))
     rig.edge.checkpoints.reclaim()
-    await rig.turn(30)
+    for _ in range(30):  # rig.turn would wait for the drop
+        await asyncio.sleep(0)
     assert rig.log.durable_lsn < rig.log.last_lsn
     assert [segment.number for segment in rig.log.disk.segments] == [1]
 

@@ -1,6 +1,7 @@
 """A full disk loses nothing, refuses sends while it lasts, and is over by itself."""
 
 import asyncio
+import contextlib
 import shutil
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -11,7 +12,9 @@ import pytest
 from cmqd.storage.datadir import Disk
 from cmqd.storage.errors import StorageFailed
 from cmqd.storage.processlog import StorageProcessLog
-from support.log_rig import InProcess, LogRig, ProcessPlace, settings_for
+from cmqd.storage.settings import Durability
+from cmqd_segment.schema import open_read_only
+from support.log_rig import NOW_MS, InProcess, LogRig, ProcessPlace, deleted, settings_for
 
 GIBIBYTE = 1 << 30
 
@@ -27,11 +30,30 @@ class FakeDisk(Disk):
         return self.free
 
 
+class SmallDisk(Disk):
+    """A disk of a few MiB with nothing on it but the data folder. It notes how full it was at worst."""
+
+    def __init__(self, folder: Path, ballast_bytes: int) -> None:
+        super().__init__(folder, ballast_bytes)
+        self.folder = folder
+        self.size = GIBIBYTE
+        self.least = GIBIBYTE
+
+    def free_bytes(self) -> int:
+        used = 0
+        for path in self.folder.rglob("*"):
+            with contextlib.suppress(FileNotFoundError):
+                used += path.stat().st_blocks * 512
+        free = self.size - used
+        self.least = min(self.least, free)
+        return free
+
+
 class Broker:
     """The storage service on the loop of the test, over a fake disk."""
 
-    def __init__(self, folder: Path, **settings: object) -> None:
-        self.process = InProcess(FakeDisk)
+    def __init__(self, folder: Path, disk: Callable[[Path, int], Disk] = FakeDisk, **settings: object) -> None:
+        self.process = InProcess(disk)
         self.log = StorageProcessLog(settings_for(folder, state_interval_ms=20, **settings), self.process.start)
         self.rig = LogRig(self.log)
 
@@ -63,8 +85,8 @@ StartBroker = Callable[..., Awaitable[Broker]]
 async def start(folder: Path) -> AsyncIterator[StartBroker]:
     brokers: list[Broker] = []
 
-    async def start_one(**settings: object) -> Broker:
-        broker = Broker(folder, **settings)
+    async def start_one(disk: Callable[[Path, int], Disk] = FakeDisk, **settings: object) -> Broker:
+        broker = Broker(folder, disk, **settings)
         brokers.append(broker)
         await broker.rig.open()
         return broker
@@ -110,6 +132,7 @@ async def test_on_a_full_disk_pages_can_still_be_read(start: StartBroker) -> Non
     rig = broker.rig
     await rig.store(1, 0, 10)
     await broker.limit_pages(0)
+    broker.disk.free = 0
     rig.send(1, 10, 50, 1000)
     rig.log.flush()
     await rig.until(lambda: broker.refused)
@@ -127,6 +150,7 @@ async def test_a_broker_that_dies_on_a_full_disk_comes_back_with_what_was_durabl
     broker = await start()
     await broker.rig.store(1, 0, 10)
     await broker.limit_pages(0)
+    broker.disk.free = 0
     broker.rig.send(1, 10, 50, 1000)
     broker.rig.log.flush()
     await broker.rig.until(lambda: broker.refused)
@@ -161,6 +185,75 @@ async def test_the_mark_grows_with_what_sealing_and_deletes_will_need(start: Sta
     await broker.rig.store(1, 0, 100, 1000)
 
     assert space.mark_bytes() >= empty + 100 * 1000
+
+
+async def test_consumers_that_delete_one_by_one_empty_a_nearly_full_disk(start: StartBroker) -> None:
+    """Each of their commits takes two pages of WAL, which would fill the disk long before the segment's usual end."""
+    broker = await start(SmallDisk, reserve_bytes=4 << 20, durability=Durability.OS)
+    rig = broker.rig
+    service = broker.process.service
+    disk = service.disk
+    assert isinstance(disk, SmallDisk)
+    await rig.store(1, 0, 2000, 1000)
+    disk.size = GIBIBYTE - disk.free_bytes() + service.space.mark_bytes() - 4096
+    await rig.until(lambda: broker.refused)
+    disk.least = GIBIBYTE
+
+    written = 0
+    for position in range(2000):
+        active, before = service.writer.active, service.writer.active.wal_bytes
+        rig.log.append([deleted(1, position, 1)], (), NOW_MS)
+        await rig.commit()
+        if service.writer.active is active:
+            written += active.wal_bytes - before
+        if position % 16 == 0:
+            disk.free_bytes()
+
+    assert written > 7 << 20
+    assert disk.least > 2 << 20
+    assert 3 <= service.catalog.next_number < 20, "neither one large segment nor one for every commit"
+    await rig.log.seal_now()
+    assert disk.free_bytes() > 4 << 20
+
+
+async def test_segments_do_not_end_early_while_a_seal_is_held_up(start: StartBroker, folder: Path) -> None:
+    """Each would cost a file and a thread and give nothing back."""
+    broker = await start(SmallDisk, reserve_bytes=4 << 20, durability=Durability.OS)
+    rig = broker.rig
+    await rig.store(1, 0, 1)
+    reader = open_read_only(folder / "segments" / "00000001.db", sealed=False)
+    try:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM log").fetchone()
+        disk = broker.process.service.disk
+        assert isinstance(disk, SmallDisk)
+        disk.size = GIBIBYTE - disk.free_bytes() + (5 << 20)
+        await rig.until(lambda: broker.refused)
+        for position in range(40):
+            await rig.store(1, 1 + position, 100, 1000)
+
+        numbers = [entry.number for entry in broker.process.service.catalog.segments()]
+        assert numbers == [1, 2, 3]
+    finally:
+        reader.close()
+
+
+async def test_a_full_disk_gets_the_wal_of_the_active_segment_back(start: StartBroker) -> None:
+    broker = await start(reserve_bytes=0)
+    rig = broker.rig
+    for position in range(300):
+        await rig.store(1, position, 1)
+    await broker.limit_pages(0)
+    broker.disk.free = 4 << 20  # the ballast
+    first = broker.process.service.writer.active
+
+    for position in range(300, 320):
+        rig.send(1, position, 1, 10_000)
+    rig.log.flush()
+    await rig.commit()
+
+    assert broker.process.service.writer.active is not first
+    assert len((await rig.page(1, [0, 320]))[0]) == 320
 
 
 async def test_an_io_error_is_never_retried_and_ends_everything(
