@@ -65,6 +65,9 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     create_time: datetime | None
     modify_time: datetime | None
     """When an attribute was last changed."""
+    region: str
+    address: str
+    """Host and port at which its server listens."""
 
     details: Mapping[str, Any]
     """Everything as the server sent it, under its names on the wire: also what this version does not know."""
@@ -132,6 +135,8 @@ def from_wire(reply: messages.QueueInfo) -> QueueInfo:
         oldest_message_time=moment("oldest_message_ms"),
         create_time=moment("created_ms"),
         modify_time=moment("modified_ms"),
+        region=facts.get("region", ""),
+        address=facts.get("address", ""),
         details={**attributes, **counts, **facts},
         request_id=reply.request_id,
     )

@@ -4,8 +4,9 @@ Rules:
 
 - Nothing is decided here. Bytes go to the protocol object, its requests to the dispatcher, replies come back through
   ``answer`` and are encoded and written once at the end of the wake-up (``flush``).
-- A reply with messages is encoded only in the moment in which the socket takes it. If the client is gone by then, or
-  has given the request up, its messages go back to their queue at once, as if they had not been received.
+- A reply with messages is encoded only when the socket has taken all that was written before it. If the client is gone
+  by then, or has given the request up, its messages go back to their queue at once, as if they had not been received.
+  So do those of the reply whose end the socket never took.
 - A client that does not read (the socket's buffer is over its mark) is not read from. If that lasts, what it waits for
   is taken off the queues' lines and kept here, so that it holds no messages that others could have. If it lasts for two
   heartbeats, or the buffer passes the hard limit, the connection is closed.
@@ -32,8 +33,8 @@ _log = get_logger()
 _EVENTS: Final = frozenset({Authenticated, Cancel, RequestRefused, ConnectionEnded})
 """What comes from the protocol object besides requests."""
 
-RECEIVES_PER_WRITE: Final = 16
-"""Replies with messages (up to 1 MiB each) that are encoded before the socket is asked whether it takes more."""
+BYTES_PER_WRITE: Final = 64 * 1024
+"""Bytes of replies with messages after which the socket is asked whether it takes more: one reply, or many small."""
 
 SLOW_AFTER_MS: Final = 200
 """A socket's buffer that a living client does not empty for so long belongs to a slow one; before that, a few large
@@ -127,20 +128,23 @@ class Shared:
 class Connection(asyncio.Protocol):
     """A client's connection; see the module.
 
-    Invariants: ``unread_receives`` is the number of replies with messages that are at the gate or in ``_replies``; it
-    is in ``Shared.slow`` if and only if ``_paused_ms`` is set; it is read from unless it is slow or stalled.
+    Invariants: ``unread_receives`` is the number of replies with messages that are at the gate or in ``_replies``, and
+    of peeks that wait for bodies; it is in ``Shared.slow`` if and only if ``_paused_ms`` is set; it is read from unless
+    it is slow or stalled; ``_narrow`` and ``_unsent`` are set only while ``_paused_ms`` is.
     """
 
     __slots__ = (
         "_cancelled",
         "_closing_ms",
         "_dirty",
+        "_narrow",
         "_parked",
         "_paused_ms",
         "_replies",
         "_shared",
         "_stalled",
         "_transport",
+        "_unsent",
         "_wire",
         "account",
         "secret_id",
@@ -163,6 +167,10 @@ class Connection(asyncio.Protocol):
         """Requests that wait until the client has read more."""
         self._paused_ms: int | None = None
         """Since when the socket's buffer is over its mark."""
+        self._narrow = False
+        """The mark is one byte, because messages are in the buffer."""
+        self._unsent: tuple[Reply, str] | None = None
+        """The reply with messages that ends the buffer: the socket has not taken its last byte."""
         self._closing_ms: int | None = None
         """Since when the transport is closing."""
         self._stalled = False
@@ -172,7 +180,7 @@ class Connection(asyncio.Protocol):
         self.waiting: dict[int, int] | None = None
         """Waiter ids by request id; kept by ``LongPolls``."""
         self.unread_receives = 0
-        """Replies with messages that are at the gate or in ``_replies``."""
+        """Replies with messages that are at the gate or in ``_replies``, and peeks that wait; kept by both sides."""
 
     def __repr__(self) -> str:
         return (
@@ -223,6 +231,12 @@ class Connection(asyncio.Protocol):
         shared.slow.discard(self)
         shared.on_lost(self)
         self._let_go()
+        unsent = self._unsent
+        if unsent is not None:
+            self._unsent = None
+            reply, queue = unsent
+            if isinstance(reply, MessagesReceived):
+                shared.requests.give_back(self.account, queue, reply.messages)
 
     def pause_writing(self) -> None:
         """The socket's buffer is over its mark: the client reads more slowly than it asks."""
@@ -233,6 +247,11 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The client has read."""
         self._paused_ms = None
+        self._unsent = None
+        if self._narrow:
+            self._narrow = False
+            if self._transport is not None:
+                self._transport.set_write_buffer_limits(self._shared.slow_reader_bytes)
         self._shared.slow.discard(self)
         self._read_or_not()
         self._flush_soon()
@@ -251,8 +270,6 @@ class Connection(asyncio.Protocol):
         if not self._dirty:
             self._dirty = True
             self._shared.wakeup.write_later(self)
-        if self.unread_receives > self._shared.max_unread_receives and self._paused_ms is not None:
-            self._park_waiting()
 
     def park(self, request: Request) -> None:
         """Take a request up again when the client has read what it was sent."""
@@ -269,7 +286,12 @@ class Connection(asyncio.Protocol):
         """Encode and write what there is, unless the client is slow; called once per wake-up."""
         self._dirty = False
         transport = self._transport
-        if transport is None or self._paused_ms is not None:
+        if transport is None:
+            return
+        if self._paused_ms is not None:
+            # Not in ``answer``, which the dispatcher calls while it goes through those who wait.
+            if self.unread_receives > self._shared.max_unread_receives:
+                self._park_waiting()
             return
         wire = self._wire
         replies = self._replies
@@ -290,9 +312,11 @@ class Connection(asyncio.Protocol):
     def _write_one(self, transport: asyncio.Transport, reply: Reply, queue: str | None) -> None:
         """The usual case of ``_encode_replies`` and ``_write``: a client that waits for each answer."""
         self._replies.clear()
+        transport.write(self._wire.reply_to_send(cast("AnyReply", reply), self._shared.time_ms))
         if queue is not None:
             self.unread_receives -= 1
-        transport.write(self._wire.reply_to_send(cast("AnyReply", reply), self._shared.time_ms))
+            if transport.get_write_buffer_size():
+                self._wait_for_socket(transport, reply, queue)
         if self._paused_ms is not None:
             self._close_if_unread(transport)
 
@@ -300,20 +324,52 @@ class Connection(asyncio.Protocol):
         if self._cancelled is not None:
             self._drop_cancelled()
         replies = self._replies
-        send = self._wire.send
-        done = large = 0
-        for reply, queue in replies:
-            done += 1
-            send(cast("AnyReply", reply))
-            if queue is not None:
-                self.unread_receives -= 1
-                large += 1
-                if large == RECEIVES_PER_WRITE:
-                    large = 0
-                    self._write(transport)
-                    if self._paused_ms is not None:
-                        break
-        del replies[:done]
+        encode = self._wire.reply_to_send
+        now_ms = self._shared.time_ms
+        data: list[bytes] = []
+        size = done = 0
+        with_messages = False
+        last: tuple[Reply, str | None] | None = None
+        try:
+            for last in replies:
+                reply, queue = last
+                done += 1
+                encoded = encode(cast("AnyReply", reply), now_ms)
+                data.append(encoded)
+                size += len(encoded)
+                if queue is not None:
+                    self.unread_receives -= 1
+                    with_messages = True
+                    if size >= BYTES_PER_WRITE:
+                        transport.writelines(data)
+                        if transport.get_write_buffer_size():
+                            self._wait_for_socket(transport, reply, queue)
+                        data = []
+                        size = 0
+                        with_messages = False
+                        if self._paused_ms is not None:
+                            break
+        finally:
+            del replies[:done]
+        if data:
+            transport.writelines(data)
+            if with_messages and last is not None and transport.get_write_buffer_size():
+                self._wait_for_socket(transport, *last)
+        if self._paused_ms is not None:
+            self._close_if_unread(transport)
+
+    def _wait_for_socket(self, transport: asyncio.Transport, reply: Reply, queue: str | None) -> None:
+        """The socket did not take all of a write with messages, which ended in this reply: write no more until it has.
+
+        As long as the transport does not say that its buffer is empty (``resume_writing``), the last byte has not left,
+        so nobody can have read the last reply; of those before it that is not certain. Under TLS it is not certain of
+        the last one either: bytes that the transport has encrypted count as gone, and a client that closes its side
+        has the rest flushed without a word.
+        """
+        if queue is not None and transport.get_extra_info("ssl_object") is None:
+            self._unsent = (reply, queue)
+        self._narrow = True
+        transport.set_write_buffer_limits(1, 0)
 
     def _write(self, transport: asyncio.Transport) -> None:
         data = self._wire.data_to_send(self._shared.time_ms)

@@ -98,6 +98,7 @@ class Edge:
             max_waiting_per_account=settings.max_waiting_receives_per_account,
             max_requests_per_second=settings.max_requests_per_second_per_account,
         )
+        self.dispatcher.queue_facts["region"] = settings.region
         self.listener = Listener(
             loop=loop,
             settings=settings,
@@ -136,6 +137,7 @@ class Edge:
             OSError, ssl.SSLError: it cannot be had.
         """
         address = await self.listener.start()
+        self.dispatcher.queue_facts["address"] = _address_text(*address)
         self.checkpoints.reclaim()
         self.wakeup.schedule()
         return address
@@ -267,6 +269,10 @@ class Edge:
     def _look_if_quiet(self) -> None:
         if self._quiet is not None and self._is_quiet():
             self._quiet.set()
+
+
+def _address_text(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def failure_text(failure: Exception) -> str:

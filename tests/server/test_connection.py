@@ -185,7 +185,7 @@ async def test_silence_for_two_heartbeats_ends_a_connection(tmp_path: Path) -> N
 
     beat(rig, 1_000)
     await rig.turn()
-    assert client.transport.get_write_buffer_size() == 4  # a heartbeat
+    assert client.transport.unread == 4  # a heartbeat
     beat(rig, 1_800)
     await rig.turn()
     client.read()
@@ -434,7 +434,7 @@ async def test_a_slow_reader_that_never_reads_is_closed_and_its_unsent_messages_
 
     assert slow.transport.lost
     assert rig.edge.counters.slow_readers_closed == 1
-    assert rig.edge.counters.given_back == 9, "of 25 replies 16 had been handed to the socket"
+    assert rig.edge.counters.given_back == 25
     rig.close()
 
 
@@ -445,6 +445,142 @@ async def test_a_reader_over_the_hard_limit_is_closed_at_once(tmp_path: Path) ->
 
     assert slow.transport.lost
     await other.send("jobs", b"others are served")
+    rig.close()
+
+
+async def test_replies_to_a_slow_reader_and_its_own_waits_ended_in_one_step_break_nothing(tmp_path: Path) -> None:
+    rig = await EdgeRig.make(tmp_path, max_unread_receives=64)
+    slow, sender = await rig.client(), await rig.client()
+    await a_queue(sender, "big", max_message_bytes=MIB)
+    await a_queue(sender, "empty")
+    receives = [slow.begin(wire.ReceiveMessages(slow.next_id(), "big", 1, 30_000)) for _ in range(120)]
+    ending = [slow.begin(wire.ReceiveMessages(slow.next_id(), "empty", 1, 100)) for _ in range(2)]
+    await slow.settle()
+    slow.transport.stuck = True
+    for _ in range(12):
+        sender.begin(wire.SendMessages(sender.next_id(), "big", [bytes(100_000)] * 10))
+    await rig.turn(12)
+
+    # Both waits end in one tick, while the client is slow and has more than its share unread.
+    rig.clock.advance(120)
+    await rig.tick()
+    await rig.turn(12)
+    assert rig.failures == []
+    assert slow.connection.is_slow
+    slow.transport.stuck = False
+    for _ in range(4):
+        await slow.settle()
+    sender.begin(wire.SendMessages(sender.next_id(), "big", [b"x"] * 20))
+    await slow.settle()
+
+    assert rig.failures == []
+    assert set(slow.replies) == {*receives, *ending}
+    rig.check()
+    rig.close()
+
+
+async def test_waits_of_a_slow_reader_that_all_end_at_once_are_answered_once(tmp_path: Path) -> None:
+    rig = await EdgeRig.make(tmp_path, max_unread_receives=4)
+    slow, waiting = await a_slow_reader_that_waits(rig, waits=3)
+
+    rig.edge.dispatcher.end_waits(ErrorCode.SHUTTING_DOWN, "bye")
+    await rig.turn()
+    slow.transport.stuck = False
+    await slow.settle()
+    await slow.settle()
+
+    assert [code_of(slow.replies[request_id]) for request_id in waiting] == ["shutting_down"] * 3
+    assert not slow.transport.lost
+    rig.close()
+
+
+async def a_slow_reader_that_waits(rig: EdgeRig, *, waits: int) -> tuple[RigClient, list[int]]:
+    """A stuck client with more unread replies than its bound, and with receives that wait."""
+    slow, other = await rig.client(), await rig.client()
+    await a_queue(other, "big", max_message_bytes=MIB)
+    await a_queue(other)
+    first = [slow.begin(wire.ReceiveMessages(slow.next_id(), "big", 1, 30_000)) for _ in range(8)]
+    waiting = [slow.begin(wire.ReceiveMessages(slow.next_id(), "jobs", 1, 30_000)) for _ in range(waits)]
+    await slow.settle()
+    slow.transport.stuck = True
+    for _ in first:
+        other.begin(wire.SendMessages(other.next_id(), "big", [bytes(MIB)]))
+    # Until the replies are decided and the first is written, and not until the others are flushed.
+    while not slow.connection.is_slow:
+        await rig.turn(1)
+    return slow, waiting
+
+
+async def test_a_reply_of_which_the_socket_took_only_a_part_comes_back_uncounted(rig: EdgeRig) -> None:
+    slow, other = await a_slow_reader(rig, messages=3)
+    assert slow.connection.is_slow, "one large reply is enough"
+    assert slow.transport.unread < 2 * MIB, "the second is not encoded before the first is gone"
+
+    slow.transport.lose()
+
+    again = await other.receive("big", 3)
+    again += await other.receive("big", 3)
+    again += await other.receive("big", 3)
+    assert [message.receive_count for message in again] == [1, 1, 1]
+
+
+async def test_replies_that_the_socket_took_stay_in_flight_when_the_connection_dies(rig: EdgeRig) -> None:
+    slow, other = await a_slow_reader(rig, messages=3)
+    slow.transport.stuck = False
+    slow.read()
+    await rig.turn()
+    assert not slow.connection.is_slow
+
+    slow.transport.lose()
+
+    assert (await other.counts("big"))["in_flight"] == 2
+    assert rig.edge.counters.given_back == 0
+
+
+async def test_small_replies_do_not_make_a_reader_slow_before_the_mark(rig: EdgeRig) -> None:
+    client = await rig.client()
+    await a_queue(client)
+    client.transport.stuck = True
+    client.begin(wire.ListQueues(client.next_id()))
+    await rig.turn()
+    assert not client.connection.is_slow
+
+    client.begin(wire.SendMessages(client.next_id(), "jobs", [b"x"]))
+    client.begin(wire.ReceiveMessages(client.next_id(), "jobs"))
+    await rig.turn()
+    assert client.connection.is_slow, "messages that the socket does not take do"
+    client.transport.stuck = False
+    await client.settle()
+    client.transport.stuck = True
+    client.begin(wire.ListQueues(client.next_id()))
+    await rig.turn()
+
+    assert not client.connection.is_slow
+    assert len(client.replies) == 3
+
+
+async def test_peeks_that_wait_for_bodies_are_bounded(tmp_path: Path) -> None:
+    rig = await EdgeRig.make(tmp_path, max_unread_receives=4)
+    client = await rig.client()
+    await a_queue(client, delay_ms=600_000)
+    await client.send("jobs", b"x")
+    rig.log.hold()
+    client.begin(wire.SendMessages(client.next_id(), "jobs", [b"keeps pages from being read"]))
+
+    ids = [client.begin(wire.PeekMessages(client.next_id(), "jobs")) for _ in range(20)]
+    await rig.turn()
+    assert len(rig.edge.polls) == 4
+    assert client.connection.unread_receives == 4
+    client.cancel(ids[0])
+    await rig.turn()
+    assert len(rig.edge.polls) == 4, "the next has taken its place"
+    rig.log.let_go()
+    for _ in range(6):
+        await client.settle()
+
+    assert code_of(client.replies[ids[0]]) == "cancelled"
+    assert all(isinstance(client.replies[each], wire.MessagesPeeked) for each in ids[1:])
+    assert client.connection.unread_receives == 0
     rig.close()
 
 

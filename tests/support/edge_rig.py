@@ -50,14 +50,24 @@ class FakeTransport(asyncio.Transport):
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._high = high or 64 * 1024
+        self._pause_if_full()
 
     def get_write_buffer_size(self) -> int:
+        # What a socket takes is in the transport's buffer no longer.
+        return len(self._buffer) if self.stuck else 0
+
+    @property
+    def unread(self) -> int:
+        """Bytes that were written and that the other side has not read."""
         return len(self._buffer)
 
     def write(self, data: "bytes | bytearray | memoryview[Any]") -> None:
         assert not self.lost
         self.writes += 1
         self._buffer += data
+        self._pause_if_full()
+
+    def _pause_if_full(self) -> None:
         if self.stuck and len(self._buffer) > self._high and not self._paused_writing:
             self._paused_writing = True
             self._protocol.pause_writing()

@@ -1,6 +1,7 @@
 """The server as a process: it starts, serves, drains, ends and says how."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -353,6 +354,59 @@ async def test_a_slow_reader_is_given_up_and_others_are_served(tmp_path: Path) -
                 slow.stdout.close()
 
 
+async def test_what_a_slow_reader_was_not_sent_in_full_comes_back_and_nothing_else(tmp_path: Path) -> None:
+    with RunningServer(tmp_path, "--heartbeat-ms", "1000") as server:
+        async with connect(server.url) as client:
+            big = await client.create_queue("big", max_message_bytes=1 << 20, visibility_timeout=3600)
+            for _ in range(40):
+                await big.send(bytes(1 << 20))
+            with RawClient(server.url, seconds=60) as slow:
+                for _ in range(40):
+                    slow.begin(wire.ReceiveMessages, "big", 1, 0)
+                await status_until(client, lambda status: status["counters"]["slow_readers_closed"] == 1)
+                await status_until(client, lambda status: status["connections"] == 1)
+                info = await big.attributes()
+                with contextlib.suppress(ConnectionError):
+                    await asyncio.to_thread(slow.read_to_end)
+
+                got = [message for reply in slow.replies.values() for message in messages_of(reply)]
+                assert 0 < len(got) < 40
+                assert info.in_flight == len(got)
+                assert info.active == 40 - len(got)
+                again = await big.receive(1, wait=0)
+                assert [message.receive_count for message in again] == [1]
+                assert {message.id for message in again}.isdisjoint(message.message_id for message in got)
+
+
+def messages_of(reply: object) -> list[wire.ReceivedMessage]:
+    assert isinstance(reply, wire.MessagesReceived), reply
+    return reply.messages
+
+
+def test_sigterm_ends_in_time_although_the_storage_hangs(tmp_path: Path) -> None:
+    with RunningServer(tmp_path, "--drain-timeout-ms", "3000") as server, RawClient(server.url) as client:
+        client.ask(wire.QueueInfo, wire.CreateQueue, "jobs", {})
+        os.kill(server.ready["storage_pid"], signal.SIGSTOP)
+        client.begin(wire.SendMessages, "jobs", [b"x"])
+        started = time.monotonic()
+        server.send_signal(signal.SIGTERM)
+
+        assert server.wait() == 6
+
+        assert time.monotonic() - started < 3.5
+    assert "drain_incomplete" in server.log
+
+
+async def test_a_queue_tells_where_it_is(tmp_path: Path) -> None:
+    with RunningServer(tmp_path, "--region", "north") as server:
+        async with connect(server.url, region="north") as client:
+            queue = await client.create_queue("jobs")
+            info = await queue.attributes()
+
+            assert info.region == "north"
+            assert info.address == f"{server.host}:{server.port}"
+
+
 async def test_a_nearly_full_disk_refuses_sends_while_receives_and_deletes_work(tmp_path: Path) -> None:
     with RunningServer(tmp_path) as server:
         async with connect(server.url) as client:
@@ -387,6 +441,11 @@ async def test_tls(tmp_path: Path) -> None:
             queue = await client.create_queue("jobs")
             await queue.send(bytes(60_000))
             assert len(await queue.receive(1, wait=1)) == 1
+            big = await client.create_queue("big", max_message_bytes=1 << 20)
+            for _ in range(20):
+                await big.send(bytes(1 << 20))
+            received = await asyncio.gather(*(big.receive(1, wait=1) for _ in range(20)))
+            assert [len(messages) for messages in received] == [1] * 20
         with pytest.raises(CmqError):
             async with connect(server.url, request_timeout=1, retries=0):
                 pass

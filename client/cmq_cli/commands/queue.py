@@ -217,6 +217,8 @@ def _show(session: Session, info: QueueInfo) -> None:
             "created": show_time(info.create_time),
             "modified": show_time(info.modify_time),
             "id": str(info.id),
+            "region": info.region,
+            "address": info.address,
         }
     )
 
