@@ -46,6 +46,8 @@ _T = TypeVar("_T")
 PROGRESS_EVERY_S: Final = 1.0
 CLOSE_LOG_S: Final = 1.5
 """Kept back of the drain for closing the log: a truncating checkpoint of one segment and a rename."""
+LAST_STEPS_S: Final = 0.4
+"""Kept back of that for killing a storage process that hangs, and for the end of this one."""
 LAST_WORDS_S: Final = 1.0
 """How long clients may take to read why everything ended, after a disaster."""
 
@@ -318,7 +320,7 @@ class Daemon:
         except StorageFailed:
             pass  # told below, by closing the log
         try:
-            await asyncio.wait_for(self._log.close(), max(0.1, stop_at - self._loop.time()))
+            await self._log.close(max(0.1, stop_at - LAST_STEPS_S - self._loop.time()))
         except TimeoutError:
             _log.warning("drain_incomplete")
             return ExitCode.DRAIN_INCOMPLETE
@@ -337,7 +339,7 @@ class Daemon:
     async def _close_log(self) -> None:
         """Let go of the folder on the way out after a failure; what cannot be closed is left to recovery."""
         try:
-            await asyncio.wait_for(self._log.close(), CLOSE_LOG_S)
+            await self._log.close(CLOSE_LOG_S)
         except (StorageError, TimeoutError):
             _log.debug("log_not_closed", exc_info=True)
 
