@@ -276,6 +276,28 @@ class QueueIndex:
         self.floor = floor
         self.head = max(self.head, floor)
 
+    # ------------------------------------------------------------------ salvage, see cmqd.core.salvage
+
+    def leave_set(self, position: int) -> bool:
+        """A live message leaves its set, for another state at once; False: it is in none, so a lease holds it."""
+        if position in self.active:
+            self.active.remove(position)
+            self.active_count -= 1
+        elif position in self.delayed:
+            self.delayed.remove(position)
+            self.delayed_count -= 1
+        elif position in self.overflow:
+            self.overflow.remove(position)
+            self.overflow_count -= 1
+        else:
+            return False
+        return True
+
+    def activate(self, positions: list[int]) -> None:
+        """Live messages that have no state become active."""
+        for position in positions:
+            self._activate_range(position, position + 1)
+
     # ------------------------------------------------------------------ observations
 
     def set_damaged(self, positions: Runs) -> int:

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pyroaring import BitMap64
 
 from cmqd.core.index import InFlight, QueueIndex
+from cmqd.core.names import folded
 from cmqd.core.queue import Queue
+from cmqd.core.salvage import Salvage
 from cmqd.core.state import BrokerState
 from cmqd_segment.checkpoint import (
     AnyPart,
@@ -155,11 +157,16 @@ class Recovery(BrokerState):
         queue.slice_lsn = part.lsn
         self._add(queue)
 
+    def begin_salvage(self) -> None:
+        """Rows are missing: what is replayed from now on applies as far as it can; see :mod:`cmqd.core.salvage`."""
+        self._salvage = self._salvage or Salvage()
+
     def replay(self, record: AnyRecord, lsn: int) -> None:
         """Apply a record of the log in recovery, unless the checkpoint slice of its queue covers it already.
 
         Raises:
-            ValueError: the record belongs to a queue that the log does not know: records before it are missing.
+            ValueError: the record belongs to a queue that the log does not know: records before it are missing, and
+                :meth:`begin_salvage` was not called. (Other missing records show as a KeyError, or not at all.)
         """
         if isinstance(record, NumbersReserved):
             self.numbers.apply(record)
@@ -167,23 +174,43 @@ class Recovery(BrokerState):
         queue = self.queues.get(record.queue_id)
         if isinstance(record, QueueCreated):
             if queue is None:
-                self._apply_created(record)
+                self._replay_created(record, lsn)
             return
         if queue is None:
             if lsn <= self._checkpoint_end_lsn:
                 # Deleted while the checkpoint was taken, before its slice came up.
                 return
+            if self._salvage is not None:
+                self.records_not_applied += 1
+                return
             raise ValueError(f"row {lsn} has a {type(record).__name__} of unknown queue {record.queue_id}")
-        covered = lsn <= queue.slice_lsn
+        if lsn <= queue.slice_lsn:
+            if isinstance(record, MessagesSent) and record.session and record.sequence:
+                self._note_session(queue.account, record, lsn)
+        elif self._salvage is None:
+            self._apply(queue, record, lsn)
+        else:
+            fitting, is_all = self._salvage.fitting(queue.index, record)
+            self.records_not_applied += not is_all
+            for one in fitting:
+                self._apply(queue, one, lsn)
+
+    def _replay_created(self, record: QueueCreated, lsn: int) -> None:
+        namesake = self._folded.get(record.account, {}).get(folded(record.name))
+        if namesake is not None:
+            if lsn <= namesake.slice_lsn:
+                # It was deleted again before the checkpoint came to it, and its name was given away.
+                return
+            if self._salvage is not None:
+                # The name was free, so the namesake was deleted, in a gap.
+                self._apply_queue_deleted(QueueDeletedRecord(namesake.queue_id))
+        self._apply_created(record)
+
+    def _apply(self, queue: Queue, record: AnyRecord, lsn: int) -> None:
         index = queue.index
         match record:
             case MessagesSent():
-                if not covered:
-                    self._apply_sent(queue, record, lsn)
-                elif record.session and record.sequence:
-                    self._note_session(queue.account, record, lsn)
-            case _ if covered:
-                pass
+                self._apply_sent(queue, record, lsn)
             case MessagesReceived():
                 index.apply_received(record)
             case MessagesDeleted():
@@ -202,14 +229,18 @@ class Recovery(BrokerState):
                 self._apply_attributes(record)
             case QueueDeletedRecord():
                 self._apply_queue_deleted(record)
+            case NumbersReserved() | QueueCreated():
+                pass  # seen to by replay: they belong to no queue that is there
 
     def recovered(self, *, lost: bool = False) -> Sequence[AnyRecord]:
         """Recovery is over: numbers start beyond all that may have been used, bodies are in the log alone.
 
-        ``lost``: part of the log was set aside, so the numbers leap. Returns records to append before anything else.
+        ``lost``: part of the log was set aside, so the numbers leap, as they do after :meth:`begin_salvage`. Returns
+        records to append before anything else.
         """
         records: list[AnyRecord] = []
-        if lost:
+        if lost or self._salvage is not None:
+            self._salvage = None
             record = self.numbers.jump()
             self.numbers.apply(record)
             records.append(record)

@@ -18,6 +18,7 @@ from cmqd.core.numbers import Numbers
 from cmqd.core.outcome import PageRead, QueueInfo
 from cmqd.core.queue import Queue
 from cmqd.core.receipts import HandleKey, ReceiptHandles
+from cmqd.core.salvage import Salvage
 from cmqd.core.sessions import Sessions
 from cmqd.core.waiters import Waiter
 from cmqd.core.window import WindowBudget
@@ -90,6 +91,10 @@ class BrokerState:
         self._read_line: deque[int] = deque()
         """Queues that want a page-in while ``max_reads`` are under way."""
         self._checkpoint_end_lsn = 0
+        self._salvage: Salvage | None = None
+        """While a log with gaps is replayed."""
+        self.records_not_applied: int = 0
+        """Records of such a log of which a part or all was about what had been lost."""
 
     def queue(self, account: str, name: str) -> Queue:
         """The queue of that name.

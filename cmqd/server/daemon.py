@@ -191,7 +191,8 @@ class Daemon:
         first_records = broker.recovered(lost=report.numbers_jump)
         if first_records:
             log.append(first_records, (), clock.now_ms())
-        if wanted:
+        if wanted or first_records:
+            # After a loss, the next start shall find a whole log again: all that it has to replay.
             edge.checkpoints.want()
         _tune_collector()
         return edge, accounts
@@ -216,11 +217,18 @@ class Daemon:
         for finding in report.findings:
             _log.warning("recovery_finding", kind=finding.kind, text=finding.text)
         rows = records = parts = 0
+        last_lsn = report.checkpoint_lsn
+        if report.numbers_jump:
+            broker.begin_salvage()
         report_at = started + PROGRESS_EVERY_S
         async for batch in self._log.recover():
             for item in batch:
                 if isinstance(item, tuple):
                     lsn, _, facts = item
+                    if lsn > last_lsn + 1:
+                        # A loss that an earlier start was told to accept, and of which no checkpoint tells yet.
+                        broker.begin_salvage()
+                    last_lsn = max(last_lsn, lsn)
                     rows += 1
                     records += len(facts)
                     for fact in facts:
@@ -231,7 +239,16 @@ class Daemon:
             if time.monotonic() >= report_at:
                 report_at += PROGRESS_EVERY_S
                 _log.info("recovering", parts=parts, rows=rows, of_rows=report.last_lsn - report.checkpoint_lsn)
+        if last_lsn < report.last_lsn:
+            # So much may be missing at the end; that start may have ended before its numbers leapt.
+            broker.begin_salvage()
         self._recovery_s = time.monotonic() - started
+        if broker.records_not_applied:
+            _log.warning(
+                "records_not_applied",
+                records=broker.records_not_applied,
+                text="they tell, in part or whole, of queues and messages that were lost",
+            )
         _log.info(
             "recovered",
             clean=report.clean,

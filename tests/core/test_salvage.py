@@ -1,0 +1,270 @@
+"""Replay of a log with gaps: whatever is missing, the broker starts, keeps its invariants and can be used."""
+
+import random
+from collections.abc import Collection, Sequence
+from itertools import pairwise
+
+import pytest
+
+from cmqd.core.broker import Broker
+from cmqd.core.limits import Limits
+from cmqd.core.numbers import JUMP
+from cmqd_segment.checkpoint import AnyPart
+from cmqd_segment.records import AnyRecord, MessagesSent, StoredMessage
+from support.core_builders import ACCOUNT, KEY, NaiveLog, Rig
+from support.core_facts import check_lease_buckets, facts
+
+LIMITS = Limits(tick_items=4)
+
+
+def eventful() -> Rig:
+    """A broker whose log has a record of every kind, and what makes each of them matter."""
+    rig = Rig(LIMITS)
+    rig.create(max_delayed=2, retention_ms=600_000)
+    rig.send(b"1", b"2", b"3", b"4", b"5", b"6", session=7, sequence=1)
+    handles = rig.handles(most=4, visibility_timeout_ms=5000)
+    rig.hide(*handles[:2], timeout_ms=60_000)
+    rig.delete(handles[0])
+    rig.release(handles[1], counted=False)
+    rig.release(handles[2])
+    rig.send(*[b"late"] * 5, delay_ms=[1000, 2000, 3000, 4000, 50_000])
+    rig.create("other")
+    rig.send(b"a", b"b", b"c", name="other")
+    rig.receive("other", most=2, visibility_timeout_ms=43_200_000)
+    rig.set(max_delayed=3)
+    settle(rig, 1100)
+    settle(rig, 1100)
+    rig.receive(most=3, visibility_timeout_ms=1000)
+    settle(rig, 6000)
+    rig.delete(*rig.handles(most=3))
+    rig.clear("other")
+    rig.send(b"d", b"e", name="other")
+    rig.create("gone")
+    rig.send(b"x", name="gone")
+    rig.delete_queue("gone")
+    rig.create("Gone")
+    rig.send(b"y", b"z", name="Gone", delay_ms=[0, 1000])
+    rig.receive("Gone")
+    settle(rig, 595_000)
+    rig.send(b"7", b"8", b"9", session=7, sequence=2)
+    handles = rig.handles(most=2)
+    settle(rig, 10_000)
+    rig.delete(handles[0])
+    rig.receive("other")
+    return rig
+
+
+def settle(rig: Rig, ms: int) -> None:
+    rig.advance(ms)
+    rig.answer_reads()
+    rig.advance(0)
+
+
+def salvaged(rig: Rig, missing: Collection[int], parts: Sequence[AnyPart] = ()) -> Rig:
+    """A broker from the rows of the log but those with these LSNs (and what a checkpoint tells)."""
+    broker = Broker(KEY, rig.limits)
+    log = NaiveLog()
+    log.rows = [[] if lsn in missing else list(row) for lsn, row in enumerate(rig.log.rows, 1)]
+    log.stored = sent_in(rig.log, log.rows)
+    for part in parts:
+        broker.load(part)
+    broker.begin_salvage()
+    for lsn, record in log.records():
+        if not parts or lsn > parts[0].lsn:  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+            broker.replay(record, lsn)
+            broker.check_invariants()
+    log.append(broker.recovered(lost=True))
+    broker.check_invariants()
+    again = Rig(rig.limits, broker, log)
+    again.now_ms = rig.now_ms
+    return again
+
+
+def sent_in(log: NaiveLog, rows: list[list[AnyRecord]]) -> dict[tuple[int, int], StoredMessage]:
+    """What can be read of these rows."""
+    stored: dict[tuple[int, int], StoredMessage] = {}
+    for row in rows:
+        for record in row:
+            if isinstance(record, MessagesSent):
+                first = record.first_position
+                keys = [(record.queue_id, position) for position in range(first, first + len(record.sizes))]
+                stored.update((key, log.stored[key]) for key in keys)
+    return stored
+
+
+def check_usable(rig: Rig, missing: Collection[int]) -> None:
+    """Every queue gives out all it holds, takes new messages, and comes back the same from the log as it is now."""
+    if "q" not in [name for _, name in rig.broker.list_queues(ACCOUNT, "", 0, 100)[1]]:
+        rig.create()
+    for queue in list(rig.broker.queues.values()):
+        check_lease_buckets(queue)
+        (message_id,) = rig.send(b"new", name=queue.name)
+        assert message_id > JUMP
+    again = salvaged(rig, missing)
+    assert {name: fact for name, fact in facts(again.broker).items() if name != "reserved"} == {
+        name: fact for name, fact in facts(rig.broker).items() if name != "reserved"
+    }
+    for ms in (0, *[400_000] * 3, 43_300_000):
+        rig.advance(ms)
+        rig.answer_reads()
+        for queue in list(rig.broker.queues.values()):
+            rig.send(b"newer", name=queue.name)
+            while handles := rig.handles(queue.name):
+                assert rig.delete(*handles, name=queue.name) == []
+        rig.broker.check_invariants()
+    for queue in rig.broker.queues.values():
+        counts = queue.counts()
+        assert set(counts.values()) == {0}, f"something of {queue.name} can never be received: {counts}"
+
+
+EVENTFUL = eventful()
+ROWS = len(EVENTFUL.log.rows)
+
+
+def test_the_log_of_these_tests_has_records_of_every_kind():
+    kinds = {type(record) for _, record in EVENTFUL.log.records()}
+
+    assert kinds == set(AnyRecord.__args__)  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
+
+
+def test_a_whole_log_comes_out_as_without_salvage():
+    rig = salvaged(EVENTFUL, ())
+
+    assert rig.broker.records_not_applied == 0
+    assert facts(rig.broker)["queues"] == facts(EVENTFUL.crash().broker)["queues"] == facts(EVENTFUL.broker)["queues"]
+    assert facts(rig.broker)["sessions"] == facts(EVENTFUL.broker)["sessions"]
+
+
+@pytest.mark.parametrize("lsn", range(1, ROWS + 1))
+def test_any_row_may_be_missing(lsn: int):
+    check_usable(salvaged(EVENTFUL, {lsn}), {lsn})
+
+
+@pytest.mark.parametrize("pair", list(pairwise(range(1, ROWS + 1))), ids=str)
+def test_any_two_neighbours_may_be_missing(pair: tuple[int, int]):
+    check_usable(salvaged(EVENTFUL, pair), pair)
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_any_rows_may_be_missing(seed: int):
+    chance = random.Random(seed)
+    share = chance.choice([0.05, 0.2, 0.5, 0.9])
+    missing = {lsn for lsn in range(1, ROWS + 1) if chance.random() < share}
+
+    check_usable(salvaged(EVENTFUL, missing), missing)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_any_rows_above_a_checkpoint_may_be_missing(seed: int):
+    chance = random.Random(seed)
+    at = chance.randrange(1, ROWS)
+    before = Broker(KEY, LIMITS)
+    for lsn, record in EVENTFUL.log.records():
+        if lsn <= at:
+            before.replay(record, lsn)
+    before.recovered()
+    parts = list(before.checkpoint(lambda: at, EVENTFUL.now_ms))
+    missing = {lsn for lsn in range(at + 1, ROWS + 1) if chance.random() < 0.3}
+
+    rig = salvaged(EVENTFUL, missing, parts)
+
+    rig.answer_reads()
+    for queue in rig.broker.queues.values():
+        check_lease_buckets(queue)
+        assert rig.send(b"new", name=queue.name)
+        assert queue.index.active_count
+        assert rig.bodies(queue.name, 1)
+        rig.broker.check_invariants()
+
+
+def test_a_message_received_in_a_gap_is_delivered_again_and_counted_as_often_as_is_known():
+    rig = Rig()
+    rig.create()
+    rig.send(b"1")
+    rig.receive()
+    rig.advance(31_000)
+    rig.receive()
+    lost = next(lsn for lsn, record in rig.log.records() if type(record).__name__ == "LeasesEnded")
+
+    again = salvaged(rig, {lost})
+
+    assert again.counts()["in_flight"] == 1
+    again.advance(31_000)
+    assert [message.receive_count for message in again.receive()] == [3]
+
+
+def test_positions_of_lost_sends_are_not_used_again_if_anything_tells_of_them():
+    rig = Rig()
+    queue = rig.create()
+    rig.send(b"1", b"2")
+    rig.delete(*rig.handles())
+
+    again = salvaged(rig, {2})
+
+    assert again.queue().index.next_position == queue.index.next_position == 2
+    assert again.broker.records_not_applied == 2
+    assert set(again.counts().values()) == {0}
+
+
+def test_a_batch_of_which_a_part_is_known_keeps_its_leases():
+    rig = Rig()
+    rig.create()
+    for body in (b"1", b"2", b"3"):
+        rig.send(body)
+    handles = rig.handles()
+
+    again = salvaged(rig, {3})
+
+    assert again.counts()["in_flight"] == 2
+    assert again.delete(*handles) == [handles[1]]
+    assert set(again.counts().values()) == {0}
+
+
+def test_a_queue_whose_name_was_given_away_was_deleted_in_a_gap():
+    rig = Rig()
+    rig.create("name")
+    rig.send(b"1", name="name")
+    rig.delete_queue("name")
+    rig.create("Name")
+
+    again = salvaged(rig, {3})
+
+    assert [queue.name for queue in again.broker.queues.values()] == ["Name"]
+
+
+def test_a_queue_made_and_deleted_again_before_its_checkpoint_does_not_take_its_namesakes_place():
+    rig = Rig()
+    rig.create("other")
+    parts = rig.broker.checkpoint(lambda: rig.log.last_lsn, rig.now_ms)
+    taken = [next(parts)]
+    rig.create("a")
+    rig.send(b"1", name="a")
+    rig.delete_queue("a")
+    rig.create("a")
+    taken.extend(parts)
+
+    assert facts(rig.crash_after(taken).broker) == facts(rig.broker)
+    rig.crash_after(taken).broker.check_invariants()
+
+
+def test_without_salvage_replay_is_strict():
+    rig = Rig()
+    rig.create()
+    rig.send(b"1")
+    lsn, record = rig.log.records()[2]
+
+    with pytest.raises(ValueError, match="of unknown queue"):
+        Broker(KEY).replay(record, lsn)
+
+
+def test_numbers_leap_after_salvage_even_if_the_loss_is_no_news():
+    rig = Rig()
+    rig.create()
+    broker = Broker(KEY)
+    for lsn, record in rig.log.records():
+        broker.replay(record, lsn)
+    broker.begin_salvage()
+
+    assert broker.recovered(lost=False)
+    assert broker.numbers.next_message_id > JUMP
+    assert broker.recovered(lost=False) == []
