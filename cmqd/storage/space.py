@@ -23,6 +23,10 @@ SMALL_SEGMENT_BYTES = 1024 * 1024
 """No segment is retired below this WAL size for the sake of space: some 250 small commits."""
 ROW_BYTES = 64
 """What a row takes in the main file beside its meta and data, about, its part of the sparse index included."""
+LOOK_BYTES = (1024 * 1024, 16 * 1024 * 1024)
+"""Least and most of ``look_bytes``."""
+COMMIT_BYTES = 4 * 1024 * 1024
+"""Most that a commit takes (``processlog.BATCH_BYTES``)."""
 RESUME_SLACK = 1.05
 """Sends are taken again only this far above the mark, so that the answer does not flap."""
 
@@ -41,6 +45,8 @@ class Space:
         self._full = False
         """So since then, until the ballast is back."""
         self._low = False
+        self.look_bytes = LOOK_BYTES[0]
+        """Growth of the WAL after which to look again, beside the timer: fast writers fill a disk in between."""
         self.damaged_rows = 0
         """Rows that could not be read since the start."""
 
@@ -53,8 +59,9 @@ class Space:
         """Free space below which sends are refused."""
         catalog = self._catalog
         pending = sum(entry.segment.wal_bytes for entry in catalog.open.values() if not entry.segment.closed)
-        # The next segment may grow to its early end while the one before it is copied, and is copied in turn.
-        small = 2 * SMALL_SEGMENT_BYTES
+        # The next segment may grow to its early end while this one is copied; and what was sent since the last look
+        # stands in the WAL and is copied in turn.
+        small = 2 * SMALL_SEGMENT_BYTES + 2 * (LOOK_BYTES[0] + COMMIT_BYTES)
         return pending + DELETE_BYTES * catalog.messages + small + self._reserve_bytes
 
     @property
@@ -90,6 +97,8 @@ class Space:
         """Ask the disk, and tell the loop if anything is worth telling."""
         free = self._disk.free_bytes()
         mark = self.mark_bytes()
+        # What the WAL grows by is gone from the one and comes on top of the other.
+        self.look_bytes = min(max((free - mark) // 4, LOOK_BYTES[0]), LOOK_BYTES[1])
         self._low = free < (mark * RESUME_SLACK if self._low or self._full else mark)
         if self._full and not self._blocked and not self._low and self._disk.take_ballast():
             self._full = False

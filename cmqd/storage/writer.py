@@ -16,8 +16,6 @@ from cmqd.storage.space import Space
 
 RETRY_SECONDS = (0.01, 1.0)
 """First and longest pause before a batch is tried again on a full disk."""
-LOOK_BYTES = 16 * 1024 * 1024
-"""Free space is looked at whenever the WAL grew by so much, beside the timer: fast writers fill a disk in between."""
 
 
 class Writer:
@@ -135,7 +133,7 @@ class Writer:
         active = self.active
         if self._roll_wanted is not None or self._rolls(active) or self._aged(active):
             self._roll()
-        if self._since_look >= LOOK_BYTES:
+        if self._since_look >= self._space.look_bytes:
             self._since_look = 0
             self._space.look()
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from cmqd.storage.datadir import Disk
 from cmqd.storage.errors import StorageFailed
@@ -177,6 +178,25 @@ async def test_sends_are_refused_below_the_mark_and_taken_again_above_it(start: 
     await rig.until(lambda: not broker.refused)
 
 
+async def test_a_fast_writer_is_stopped_at_the_mark_between_two_ticks(start: StartBroker) -> None:
+    broker = await start(SmallDisk, reserve_bytes=4 << 20, durability=Durability.OS)
+    rig = broker.rig
+    service = broker.process.service
+    service.settings = structs.replace(service.settings, state_interval_ms=3_600_000)
+    await asyncio.sleep(0.05)
+    disk = service.disk
+    assert isinstance(disk, SmallDisk)
+    disk.size = GIBIBYTE - disk.free_bytes() + (24 << 20)
+    service.space.look()
+
+    position = 0
+    while not broker.refused and position < 300:
+        await rig.store(1, position, 1, 100_000)
+        position += 1
+
+    assert service.space.mark_bytes() - disk.free_bytes() < 4 << 20
+
+
 async def test_the_mark_grows_with_what_sealing_and_deletes_will_need(start: StartBroker) -> None:
     broker = await start(reserve_bytes=0)
     space = broker.process.service.space
@@ -195,7 +215,7 @@ async def test_consumers_that_delete_one_by_one_empty_a_nearly_full_disk(start: 
     disk = service.disk
     assert isinstance(disk, SmallDisk)
     await rig.store(1, 0, 2000, 1000)
-    disk.size = GIBIBYTE - disk.free_bytes() + service.space.mark_bytes() - 4096
+    disk.size = GIBIBYTE - disk.free_bytes() + (8 << 20)
     await rig.until(lambda: broker.refused)
     disk.least = GIBIBYTE
 
