@@ -106,7 +106,9 @@ def check_usable(rig: Rig, missing: Collection[int]) -> None:
     }
     for ms in (0, *[400_000] * 3, 43_300_000):
         rig.advance(ms)
-        rig.answer_reads()
+        while rig.reads:
+            rig.answer_reads()
+            rig.advance(20)
         for queue in list(rig.broker.queues.values()):
             rig.send(b"newer", name=queue.name)
             while handles := rig.handles(queue.name):
