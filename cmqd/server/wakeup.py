@@ -18,9 +18,9 @@ from cmqd.server.logs import get_logger
 _log = get_logger()
 
 
-MAX_LOOKS = 8
+MAX_LOOKS = 16
 """Looks at the sockets before a commit. Measured with 16 to 64 clients that wait for each answer: 8 save 10 to 25 % of
-the server's CPU time; more saves nothing and delays the commit."""
+the server's CPU time, 20 some 5 % more at batch 1, 60 nothing more."""
 
 
 class Writable(Protocol):
