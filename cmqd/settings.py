@@ -188,8 +188,8 @@ class Settings:
     )  # fmt: skip
     # One full reply of receive fits; what a slow reader leaves beyond it waits in the queue, not in a buffer.
     slow_reader_bytes: int = _setting(
-        _MIB, "memory", "unread bytes of one connection from which on it is read from no more (any at all, once they are "
-        "of received messages)",
+        _MIB, "memory", "unread bytes of one connection from which on it is read from no more (any at all, once they "
+        "are of received messages)",
         low=4 * _KIB, high=1 << 30,
     )  # fmt: skip
     max_unread_bytes: int = _setting(
