@@ -3,7 +3,7 @@
 Rules:
 
 - Nothing is decided here. Bytes go to the protocol object, its requests to the dispatcher, replies come back through
-  ``answer`` and are encoded and written once at the end of the wake-up (``flush``).
+  ``answer`` and are encoded and written once at the next look at the sockets (``flush``).
 - A reply with messages is encoded only when the socket has taken all that was written before it. If the client is gone
   by then, or has given the request up, its messages go back to their queue at once, as if they had not been received.
   So do those of the reply whose end the socket never took.
@@ -160,7 +160,7 @@ class Connection(asyncio.Protocol):
         self._replies: list[tuple[Reply, str | None]] = []
         """Decided, durable and not yet encoded; for messages with the queue they came from ("" if only looked at)."""
         self._dirty = False
-        """A flush at the end of this wake-up is agreed."""
+        """A flush at the next look is agreed."""
         self._cancelled: set[int] | None = None
         """Requests that the client gave up while their replies were on their way through the gate."""
         self._parked: deque[Request] | None = None
@@ -283,7 +283,7 @@ class Connection(asyncio.Protocol):
         return self._paused_ms is not None
 
     def flush(self) -> None:
-        """Encode and write what there is, unless the client is slow; called once per wake-up."""
+        """Encode and write what there is, unless the client is slow; called once a look at the sockets."""
         self._dirty = False
         transport = self._transport
         if transport is None:

@@ -4,7 +4,7 @@
                    ▲                   │ records, reads
                    │ replies           ▼
                ReplyGate  ◄── LSN ──  Log ── wants a checkpoint ──► Checkpoints
-               WakeUp: at the end of each wake-up, records leave in one write, replies in one write a client
+               WakeUp: replies leave in one write a client, then records in one write, once the sockets bring no more
                Ticker: what is due by itself
 
 The process around it (signals, recovery, exit codes) is ``daemon``; tests assemble the same over a log in memory.
