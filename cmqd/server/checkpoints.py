@@ -11,7 +11,7 @@ from typing import Any
 
 from cmqd.server.logs import get_logger
 from cmqd.storage.errors import StorageFailed
-from cmqd.storage.log import Log, SealedSegment
+from cmqd.storage.log import ClosedSegment, Log
 from cmqd_segment.checkpoint import AnyPart
 
 SLICE_S = 0.002
@@ -103,7 +103,7 @@ class Checkpoints:
         self._finish()
 
     def reclaim(self) -> None:
-        """Look through the sealed segments now, and every few seconds from now on."""
+        """Look through the closed segments now, and every few seconds from now on."""
         if self._stopped:
             return
         if self._reclaim_timer is not None:
@@ -159,7 +159,7 @@ class Checkpoints:
 
     def _look_through_segments(self) -> Iterator[None]:
         """Drop what is dead; yields after each question to the core."""
-        for segment in self._log.sealed_segments():
+        for segment in self._log.closed_segments():
             # Its deletes would be forgotten, were it dropped before every checkpoint that is kept knows them.
             if segment.last_lsn > self._log.droppable_lsn or segment.number in self._dropping:
                 continue
@@ -173,7 +173,7 @@ class Checkpoints:
                 # The core counts deletes as done that still wait for their commit; they are in rows up to this one.
                 self._spawn(self._drop(segment, self._log.last_lsn))
 
-    async def _drop(self, segment: SealedSegment, min_lsn: int) -> None:
+    async def _drop(self, segment: ClosedSegment, min_lsn: int) -> None:
         try:
             if await self._log.drop_segments([segment.number], min_lsn):
                 _log.info("segment_dropped", segment=segment.number, last_lsn=segment.last_lsn, bytes=segment.bytes)

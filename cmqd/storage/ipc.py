@@ -85,7 +85,7 @@ class Finding(Head, frozen=True, tag=20):
 
 
 class SegmentReport(Head, frozen=True, tag=21):
-    """A sealed segment."""
+    """A segment that takes no more rows."""
 
     number: int
     first_lsn: int
@@ -128,8 +128,8 @@ class State(Head, frozen=True, tag=24):
     damaged_rows: int
 
 
-class Sealed(Head, frozen=True, tag=25):
-    """A segment was sealed."""
+class SegmentClosed(Head, frozen=True, tag=25):
+    """A segment was retired, or, with its final size, sealed."""
 
     segment: SegmentReport
 
@@ -216,7 +216,7 @@ AnyHead: TypeAlias = (
     | Opened
     | Durable
     | State
-    | Sealed
+    | SegmentClosed
     | CheckpointWanted
     | CheckpointDone
     | Answered

@@ -54,7 +54,7 @@ class StorageState(msgspec.Struct, frozen=True):
     """Rows that could not be read back since the start; what they are was said on standard error."""
 
 
-class SealedSegment:
+class ClosedSegment:
     """A segment that takes no more rows: what the edge needs to find out whether anything in it is live."""
 
     __slots__ = ("_ranges", "bytes", "first_lsn", "last_lsn", "messages", "number")
@@ -83,7 +83,7 @@ class SealedSegment:
         return list(zip(ranges[0::3], ranges[1::3], ranges[2::3], strict=True))
 
     def __repr__(self) -> str:
-        return f"<SealedSegment {self.number}: rows {self.first_lsn}-{self.last_lsn}, {self.messages} messages>"
+        return f"<ClosedSegment {self.number}: rows {self.first_lsn}-{self.last_lsn}, {self.messages} messages>"
 
 
 RecoveredRow: TypeAlias = tuple[int, int, list[AnyRecord]]
@@ -175,7 +175,7 @@ class Log(Protocol):
         """
         ...
 
-    def sealed_segments(self) -> list[SealedSegment]:
+    def closed_segments(self) -> list[ClosedSegment]:
         """Ascending; without those that are being dropped."""
         ...
 

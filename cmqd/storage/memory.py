@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from cmqd.storage.errors import StorageFailed
 from cmqd.storage.log import (
+    ClosedSegment,
     OnPage,
     RecoveredBatch,
     RecoveredRow,
     RecoveryReport,
-    SealedSegment,
     StorageState,
     ignore,
 )
@@ -49,7 +49,7 @@ class MemoryDisk:
         self.rows: list[MemoryRow] = []
         self.checkpoints: list[list[AnyPart]] = []
         """Complete ones, the newest last; at most two."""
-        self.segments: list[SealedSegment] = []
+        self.segments: list[ClosedSegment] = []
         self.messages: dict[int, dict[int, StoredMessage]] = {}
         """queue id -> position -> message"""
         self.next_segment = 1
@@ -257,7 +257,7 @@ class MemoryLog:
                 entry = found.setdefault(queue_id, [run.first_position, run.stop_position])
                 entry[1] = run.stop_position
         self.disk.segments.append(
-            SealedSegment(
+            ClosedSegment(
                 self.disk.next_segment,
                 self._active[0].lsn,
                 self._active[-1].lsn,
@@ -320,7 +320,7 @@ class MemoryLog:
             lsn = _header(parts).lsn
             asyncio.get_running_loop().call_soon(lambda: self.on_checkpoint_done(lsn))
 
-    def sealed_segments(self) -> list[SealedSegment]:
+    def closed_segments(self) -> list[ClosedSegment]:
         """See ``Log``."""
         return [segment for segment in self.disk.segments if segment.number not in self._dropping]
 

@@ -30,7 +30,7 @@ from cmqd.storage.segment import LogRow, WritableSegment, create_segment, open_c
 from cmqd.storage.settings import StorageSettings
 from cmqd.storage.space import Space
 from cmqd.storage.writer import Writer, is_disk_full
-from cmqd_segment.manifest import SegmentState, merge_ranges, sync_folder
+from cmqd_segment.manifest import SegmentEntry, SegmentState, merge_ranges, sync_folder
 
 GOODBYE_SECONDS = 1.0
 """How long the last frame may take to leave."""
@@ -344,6 +344,7 @@ class StorageService:
         self.catalog.open[segment.number].state = SegmentState.RETIRED
         self.catalog.open[self.writer.active.number].state = SegmentState.ACTIVE
         self._rolling = self._start(self._after_roll(segment))
+        self.control.send(ipc.SegmentClosed(segment.report()))
         self.control.send(ipc.CheckpointWanted())
 
     async def _after_roll(self, retired: WritableSegment) -> None:
@@ -356,10 +357,10 @@ class StorageService:
         prepared = await self._prepare()
         self.writer.prepared = prepared
         if not short:
-            self.sealer.submit(retired)
+            self.sealer.hold(retired)
 
     def _on_sealed(self, file: SealedFile) -> None:
-        self.control.send(ipc.Sealed(file.report()))
+        self.control.send(ipc.SegmentClosed(file.report()))
         self.space.look()
 
     def _on_checkpoint_done(self, lsn: int) -> None:
@@ -372,6 +373,8 @@ class StorageService:
     async def _look(self) -> None:
         while True:
             self.space.look()
+            if self.space.short:
+                self.sealer.seal_held()
             self.writer.tick()
             await asyncio.sleep(self.settings.state_interval_ms / 1000)
 
@@ -386,31 +389,41 @@ class StorageService:
     async def _drop(self, request_id: int, numbers: list[int]) -> None:
         """Reclaim whole segments: manifest "dropping", unlink, manifest forgets."""
         catalog = self.catalog
-        gone = [
-            number
-            for number in numbers
-            if number in catalog.sealed and catalog.sealed[number].last_lsn <= catalog.droppable_lsn
-        ]
-        entries = {number: catalog.sealed.pop(number).entry for number in gone}
-        if gone:
+        entries: dict[int, SegmentEntry] = {}
+        unsealed: dict[int, WritableSegment] = {}
+        for number in numbers:
+            file = catalog.sealed.get(number)
+            if file is not None:
+                if file.last_lsn <= catalog.droppable_lsn:
+                    entries[number] = catalog.sealed.pop(number).entry
+            elif number in catalog.open and catalog.open[number].last_lsn <= catalog.droppable_lsn:
+                segment = self.sealer.withdraw(number)
+                if segment is not None:
+                    unsealed[number] = segment
+                    entries[number] = segment.entry(SegmentState.RETIRED)
+                    del catalog.open[number]
+        if entries:
             catalog.dropping |= entries
             await catalog.save()
-            for number in gone:
+            for number in entries:
                 await self.pager.forget(number)
+                if number in unsealed:
+                    await unsealed[number].close_uncopied()
                 await asyncio.to_thread(_unlink_segment, catalog.segment_path(number))
             await asyncio.to_thread(sync_folder, self.folder.segments)
-            for number in gone:
+            for number in entries:
                 del catalog.dropping[number]
             ranges = [(entry.first_lsn, entry.last_lsn) for entry in entries.values()]
             catalog.dropped = merge_ranges((*catalog.dropped, *ranges))
             await catalog.save()
-        self.control.send(ipc.Answered(request_id, gone))
+        self.control.send(ipc.Answered(request_id, list(entries)))
         self.space.look()
 
     async def _seal_now(self, request_id: int) -> None:
         await self._rolled()
         await self.writer.roll()
         await self._rolled()
+        self.sealer.seal_held()
         await self.sealer.drained()
         self.control.send(ipc.Answered(request_id, []))
 
@@ -424,6 +437,7 @@ class StorageService:
         await self.writer.drained()
         await self.checkpoints.drained()
         await self._rolled()
+        self.sealer.seal_held()
         catalog = self.catalog
         active = self.writer.active
         if active.rows:

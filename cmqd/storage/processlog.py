@@ -19,11 +19,11 @@ from typing import NamedTuple, Protocol
 from cmqd.storage import errors, ipc
 from cmqd.storage.errors import StorageError, StorageFailed
 from cmqd.storage.log import (
+    ClosedSegment,
     Finding,
     OnPage,
     RecoveredBatch,
     RecoveryReport,
-    SealedSegment,
     StorageState,
     ignore,
 )
@@ -94,7 +94,7 @@ class StorageProcessLog:
         self._pending_bytes = 0
         self._pending_records = 0
         self._droppable_lsn = 0
-        self._segments: dict[int, SealedSegment] = {}
+        self._segments: dict[int, ClosedSegment] = {}
         self._failed: StorageFailed | None = None
         self._closing = False
         self._ended = False
@@ -160,7 +160,7 @@ class StorageProcessLog:
         self._last_lsn = self._durable_lsn = opened.last_lsn
         self._droppable_lsn = opened.droppable_lsn
         for segment in opened.segments:
-            self._segments[segment.number] = _sealed(segment)
+            self._segments[segment.number] = _closed_segment(segment)
         return RecoveryReport(
             created=opened.created,
             clean=opened.clean,
@@ -294,7 +294,7 @@ class StorageProcessLog:
         payload = encode_part(part)
         control.send(ipc.CheckpointPart(isinstance(part, CheckpointHeader), end_lsn, len(payload)), payload)
 
-    def sealed_segments(self) -> list[SealedSegment]:
+    def closed_segments(self) -> list[ClosedSegment]:
         """See ``Log``."""
         return list(self._segments.values())
 
@@ -307,7 +307,7 @@ class StorageProcessLog:
         gone = await answer
         stay = {number: segment for number, segment in dropping.items() if number not in gone}
         if stay:
-            self._segments = dict(sorted((self._segments | stay).items()))
+            self._segments = dict(sorted((stay | self._segments).items()))
         return gone
 
     async def seal_now(self) -> None:
@@ -340,8 +340,8 @@ class StorageProcessLog:
                 self._on_durable(lsn)
             case ipc.State(sends_refused, reason, free_bytes, segments, log_bytes, damaged_rows):
                 self.on_state(StorageState(sends_refused, reason, free_bytes, segments, log_bytes, damaged_rows))
-            case ipc.Sealed(segment):
-                self._segments[segment.number] = _sealed(segment)
+            case ipc.SegmentClosed(segment):
+                self._segments[segment.number] = _closed_segment(segment)
             case ipc.CheckpointWanted():
                 self.on_checkpoint_wanted()
             case ipc.CheckpointDone(lsn, droppable_lsn):
@@ -472,8 +472,8 @@ def start_process(control: socket.socket, pages: socket.socket) -> "subprocess.P
     )
 
 
-def _sealed(segment: ipc.SegmentReport) -> SealedSegment:
-    return SealedSegment(
+def _closed_segment(segment: ipc.SegmentReport) -> ClosedSegment:
+    return ClosedSegment(
         segment.number, segment.first_lsn, segment.last_lsn, segment.queues, segment.messages, segment.bytes
     )
 

@@ -3,6 +3,9 @@
 On the segment's one connection: the tables ``sparse`` and ``segment``, then ``wal_checkpoint(TRUNCATE)`` until it
 answers (0, 0, 0). A reader with an old snapshot can delay that; then the segment stays retired, which is a fine state
 to be in, and it is tried again. Then: close, SHA-256, read-only, fsync, and the manifest says *sealed*.
+
+A segment is not sealed the moment it is retired: where consumers keep up, it will be empty soon, and dropping it as it
+is saves the copy of its WAL, a seventh of what the broker costs then (decision 0042).
 """
 
 import asyncio
@@ -23,21 +26,60 @@ from cmqd.storage.writer import is_disk_full
 from cmqd_segment.manifest import SegmentState, sync_folder
 
 RETRY_SECONDS = (0.05, 5.0)
+HELD_SEGMENTS = 2
+"""How many retired segments wait for their messages to be consumed. A segment can be dropped once the checkpoint that
+was written when its successor retired is on disk, so one would be too few; each is a WAL more that a start after a
+crash must walk."""
+HELD_SECONDS = 60.0
+"""How long at most: a broker that has become quiet gets its disk space in order."""
 
 
 class Sealer:
-    """Seals one segment at a time, in order."""
+    """Seals one segment at a time, in order; a held one not before its time."""
 
     def __init__(self, catalog: Catalog, pager: Pager, on_sealed: Callable[[SealedFile], None]) -> None:
         self._catalog = catalog
         self._pager = pager
         self._on_sealed = on_sealed
+        self._held: deque[WritableSegment] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        """Runs out for the oldest that is held."""
         self._waiting: deque[WritableSegment] = deque()
         self._wake: asyncio.Future[None] | None = None
         self._idle: asyncio.Future[None] | None = None
 
+    def hold(self, segment: WritableSegment) -> None:
+        """Seal a segment (which is retired in the manifest) unless it is withdrawn before its time comes."""
+        self._held.append(segment)
+        if len(self._held) > HELD_SEGMENTS:
+            self._seal_oldest()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(HELD_SECONDS, self._seal_oldest)
+
+    def seal_held(self) -> None:
+        """Wait no longer for any."""
+        while self._held:
+            self._seal_oldest()
+
+    def withdraw(self, number: int) -> WritableSegment | None:
+        """Take back a segment that is held, and leave it to the caller to close; None if it is not."""
+        for segment in self._held:
+            if segment.number == number:
+                self._held.remove(segment)
+                return segment
+        return None
+
+    def _seal_oldest(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._held:
+            self.submit(self._held.popleft())
+        if self._held:
+            self._timer = asyncio.get_running_loop().call_later(HELD_SECONDS, self._seal_oldest)
+
     def submit(self, segment: WritableSegment) -> None:
-        """The segment must be retired in the manifest: its state as to the world is ours from here on."""
+        """Seal a segment, which is retired in the manifest, as soon as those before it are sealed."""
         self._waiting.append(segment)
         if self._wake is not None:
             self._wake.set_result(None)

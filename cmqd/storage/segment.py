@@ -8,16 +8,18 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
 
+from cmqd.storage import ipc
 from cmqd.storage.connection import ThreadConnection, connect
 from cmqd.storage.settings import Durability
 from cmqd_segment.manifest import SegmentEntry, SegmentState
 from cmqd_segment.rows import data_checksum, decode_queues, meta_checksum
-from cmqd_segment.schema import check_format, create_tables
+from cmqd_segment.schema import check_format, create_tables, open_read_only
 from cmqd_segment.sparse import SparseIndex
 
 ROWS_PER_STATEMENT = 64
@@ -127,6 +129,31 @@ class WritableSegment:
             return self.path.stat().st_size + self.wal_bytes
         except FileNotFoundError:
             return self.wal_bytes
+
+    async def close_uncopied(self) -> None:
+        """Close a segment that nobody needs any more. Raises sqlite3.Error.
+
+        The last writer to close a database copies its WAL into it. While a read-only connection is open it is not the
+        last, and that one may not copy.
+        """
+
+        def close() -> None:
+            with closing(open_read_only(self.path, sealed=False)) as bystander:
+                bystander.execute("SELECT 1 FROM log LIMIT 1").fetchone()
+                self.connection.raw.close()
+
+        await self.connection.run(close)
+        await self.connection.close()
+        self.closed = True
+
+    def report(self) -> ipc.SegmentReport:
+        """What the loop process needs to know of it."""
+        queues = [
+            (queue_id, queue.first_position, queue.stop_position) for queue_id, queue in self.index.queues.items()
+        ]
+        return ipc.SegmentReport(
+            self.number, self.first_lsn, self.last_lsn, self.rows, self.messages, self.bytes_on_disk, sorted(queues)
+        )
 
     def entry(self, state: SegmentState) -> SegmentEntry:
         """What the manifest says of it."""

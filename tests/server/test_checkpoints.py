@@ -7,7 +7,7 @@ import pytest
 
 from cmqd.core.broker import Broker
 from cmqd.storage.errors import StorageFailed
-from cmqd.storage.log import SealedSegment
+from cmqd.storage.log import ClosedSegment
 from cmqd.storage.memory import MemoryLog
 from cmqd_protocol import messages as wire
 from support.edge_rig import EdgeRig
@@ -145,7 +145,7 @@ async def test_a_segment_stays_while_the_delete_that_emptied_it_waits_for_its_co
     await client.expect(wire.QueueInfo, wire.CreateQueue, "q", {})
     await client.send("q", b"x")
     (message,) = await client.receive("q")
-    rig.log.disk.segments = [SealedSegment(1, 1, 1, [(rig.broker.queue("admin", "q").queue_id, 0, 1)])]
+    rig.log.disk.segments = [ClosedSegment(1, 1, 1, [(rig.broker.queue("admin", "q").queue_id, 0, 1)])]
     for _ in range(2):
         rig.edge.checkpoints.want()
         await rig.turn(60)
@@ -174,17 +174,17 @@ async def test_a_segment_goes_when_nothing_in_it_lives_and_a_checkpoint_covers_i
         await client.expect(wire.HandlesDone, wire.DeleteMessages, "dead", [message.receipt_handle])
     queue_ids = {name: rig.broker.queue("admin", name).queue_id for name in ("dead", "alive")}
     rig.log.disk.segments = [
-        SealedSegment(1, 1, 1, [(queue_ids["dead"], 0, 1)]),
-        SealedSegment(2, 2, 2, [(queue_ids["dead"], 0, 1), (queue_ids["alive"], 0, 1)]),
-        SealedSegment(3, 3, 3, [(999, 0, 50)]),
-        SealedSegment(4, 1_000, 1_000, [(queue_ids["dead"], 0, 1)]),
+        ClosedSegment(1, 1, 1, [(queue_ids["dead"], 0, 1)]),
+        ClosedSegment(2, 2, 2, [(queue_ids["dead"], 0, 1), (queue_ids["alive"], 0, 1)]),
+        ClosedSegment(3, 3, 3, [(999, 0, 50)]),
+        ClosedSegment(4, 1_000, 1_000, [(queue_ids["dead"], 0, 1)]),
     ]
     rig.edge.checkpoints.reclaim()
     await rig.turn(20)
-    assert [segment.number for segment in rig.log.sealed_segments()] == [1, 2, 3, 4], "no checkpoint covers them"
+    assert [segment.number for segment in rig.log.closed_segments()] == [1, 2, 3, 4], "no checkpoint covers them"
 
     rig.edge.checkpoints.want()
     await rig.turn(60)
 
-    assert [segment.number for segment in rig.log.sealed_segments()] == [2, 4]
+    assert [segment.number for segment in rig.log.closed_segments()] == [2, 4]
     rig.close()

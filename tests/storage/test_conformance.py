@@ -339,7 +339,7 @@ async def test_sealing_keeps_every_message_readable(open_rig: OpenRig) -> None:
     messages, missing = await rig.page(1, [5, 55])
     assert positions(messages) == list(range(5, 60))
     assert missing == []
-    assert [(segment.first_lsn, segment.last_lsn, segment.queues) for segment in rig.log.sealed_segments()] == [
+    assert [(segment.first_lsn, segment.last_lsn, segment.queues) for segment in rig.log.closed_segments()] == [
         (2 * index + 1, 2 * index + 2, [(1, 10 * index, 10 * index + 10), (2, 3 * index, 3 * index + 3)])
         for index in range(5)
     ]
@@ -350,7 +350,7 @@ async def test_sealing_nothing_makes_no_segment(open_rig: OpenRig) -> None:
 
     await rig.log.seal_now()
 
-    assert rig.log.sealed_segments() == []
+    assert rig.log.closed_segments() == []
 
 
 async def test_a_retired_segment_asks_for_a_checkpoint(open_rig: OpenRig) -> None:
@@ -372,7 +372,7 @@ async def test_a_segment_is_not_dropped_before_the_oldest_kept_checkpoint_covers
     rig.log.append([deleted(1, 0, 3)], (), NOW_MS)
     await rig.commit()
     await rig.log.seal_now()
-    first, second = (segment.number for segment in rig.log.sealed_segments())
+    first, second = (segment.number for segment in rig.log.closed_segments())
 
     assert await rig.log.drop_segments([second], 0) == []
     await rig.checkpoint(1)
@@ -380,7 +380,7 @@ async def test_a_segment_is_not_dropped_before_the_oldest_kept_checkpoint_covers
     await rig.checkpoint()
     assert rig.log.droppable_lsn == 1, "two checkpoints are kept and the older one does not know the deletes"
     assert await rig.log.drop_segments([second], 0) == []
-    assert [segment.number for segment in rig.log.sealed_segments()] == [first, second]
+    assert [segment.number for segment in rig.log.closed_segments()] == [first, second]
     await place.crash(rig.log)
 
     again = await open_rig()
@@ -396,17 +396,17 @@ async def test_a_covered_segment_is_dropped_and_stays_away(open_rig: OpenRig, pl
     await rig.log.seal_now()
     await rig.checkpoint()
     await rig.checkpoint()
-    first, second = (segment.number for segment in rig.log.sealed_segments())
+    first, second = (segment.number for segment in rig.log.closed_segments())
 
     assert await rig.log.drop_segments([first], 0) == [first]
 
-    assert [segment.number for segment in rig.log.sealed_segments()] == [second]
+    assert [segment.number for segment in rig.log.closed_segments()] == [second]
     messages, missing = await rig.page(1, [0, 6])
     assert positions(messages) == [3, 4, 5]
     assert missing == [0, 3]
     await place.crash(rig.log)
     again = await open_rig()
-    assert [segment.number for segment in again.log.sealed_segments()] == [second]
+    assert [segment.number for segment in again.log.closed_segments()] == [second]
     assert again.send(1, 6, 1) == 3
 
 
@@ -417,13 +417,13 @@ async def test_a_segment_stays_until_the_deletes_that_emptied_it_are_durable(ope
     await rig.log.seal_now()
     await rig.checkpoint()
     await rig.checkpoint()
-    (segment,) = rig.log.sealed_segments()
+    (segment,) = rig.log.closed_segments()
     # Nothing leaves before a flush: the open row stands for a commit that takes its time.
     delete_lsn = rig.log.append([deleted(1, 0, 3)], (), NOW_MS)
 
     dropping = asyncio.create_task(rig.log.drop_segments([segment.number], delete_lsn))
     await asyncio.sleep(0)
-    assert rig.log.sealed_segments() == []
+    assert rig.log.closed_segments() == []
     await asyncio.sleep(0.05)
     assert not dropping.done()
     messages, _ = await rig.page(1, [0, 3])

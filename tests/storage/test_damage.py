@@ -134,7 +134,7 @@ async def test_commits_after_a_switch_of_segments_are_found(open_process: OpenPr
 
     again = await open_process(segment_bytes=100_000)
 
-    sealed = again.log.sealed_segments()
+    sealed = again.log.closed_segments()
     assert len(sealed) >= 2
     messages, missing = await again.page(1, [0, 200], 1 << 30)
     assert len(messages) == 200
@@ -449,7 +449,7 @@ async def test_a_segment_half_sealed_when_the_broker_died_is_sealed_at_the_next_
 
     rig = await open_process()
     async with asyncio.timeout(10):
-        while not rig.log.sealed_segments():  # noqa: ASYNC110 - nothing tells of it
+        while not rig.log.closed_segments():  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(0.01)
 
     assert len((await rig.page(1, [0, 50]))[0]) == 50

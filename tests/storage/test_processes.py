@@ -196,7 +196,7 @@ async def test_a_segment_rolls_by_size_while_commits_go_on(open_process: OpenPro
     await rig.commit()
     await rig.log.seal_now()
 
-    sealed = rig.log.sealed_segments()
+    sealed = rig.log.closed_segments()
     assert len(sealed) >= 3
     assert [segment.first_lsn for segment in sealed[1:]] == [segment.last_lsn + 1 for segment in sealed[:-1]]
     assert rig.checkpoints_wanted >= len(sealed)
@@ -209,7 +209,7 @@ async def test_a_quiet_segment_rolls_by_age(open_process: OpenProcess) -> None:
 
     await rig.until(lambda: rig.checkpoints_wanted)
     async with asyncio.timeout(10):
-        while not rig.log.sealed_segments():  # noqa: ASYNC110 - nothing tells of it
+        while not rig.log.closed_segments():  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(0.01)
 
 
@@ -231,7 +231,7 @@ async def test_a_reader_from_outside_delays_sealing_and_not_the_close(open_proce
     assert not again.report.numbers_jump
     assert len((await again.page(1, [0, 20]))[0]) == 20
     async with asyncio.timeout(10):
-        while not again.log.sealed_segments():  # noqa: ASYNC110 - nothing tells of it
+        while not again.log.closed_segments():  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(0.01)
 
 
