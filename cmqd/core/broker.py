@@ -80,4 +80,4 @@ class Broker(Administration, Sending, Settling, Peeking, Ticking, Recovery):
         for window in windows:
             held = [*window.messages.values(), *window.soon.values()]
             assert window.size == sum(map(cost, held))
-        assert len(self._waiters) == sum(len(queue.line) for queue in self.queues.values())
+        assert len(self._waiters) == sum(len(queue.line.waiting) for queue in self.queues.values())

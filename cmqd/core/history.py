@@ -19,19 +19,17 @@ _DENSE_FROM = 64
 class ReceiveHistory:
     """Position -> (receive count, first receive time) of messages received at least once and not gone."""
 
-    __slots__ = ("_chunks", "_held")
+    __slots__ = ("_held", "chunks")
 
     def __init__(self) -> None:
-        self._chunks: dict[int, dict[int, int] | array[int]] = {}
+        self.chunks: dict[int, dict[int, int] | array[int]] = {}
+        """Empty if nothing is noted; to be read from outside, not to be changed."""
         self._held: dict[int, int] = {}
         """How many messages each dense chunk holds; the last one to go takes it along."""
 
-    def __bool__(self) -> bool:
-        return bool(self._chunks)
-
     def get(self, position: int) -> tuple[int, int]:
         """(receive count, first receive time in ms); (0, 0) if never received."""
-        chunk = self._chunks.get(position // CHUNK)
+        chunk = self.chunks.get(position // CHUNK)
         if chunk is None:
             return 0, 0
         packed = chunk.get(position % CHUNK, 0) if isinstance(chunk, dict) else chunk[position % CHUNK]
@@ -40,9 +38,9 @@ class ReceiveHistory:
     def set(self, position: int, count: int, first_receive_ms: int) -> None:
         """Note that the message was received ``count`` times."""
         number, offset = divmod(position, CHUNK)
-        chunk = self._chunks.get(number)
+        chunk = self.chunks.get(number)
         if chunk is None:
-            chunk = self._chunks[number] = {}
+            chunk = self.chunks[number] = {}
         packed = min(count, MAX_COUNT) << _TIME_BITS | first_receive_ms
         if not isinstance(chunk, dict):
             self._held[number] += not chunk[offset]
@@ -53,34 +51,34 @@ class ReceiveHistory:
             dense = array("Q", bytes(8 * CHUNK))
             for key, value in chunk.items():
                 dense[key] = value
-            self._chunks[number] = dense
+            self.chunks[number] = dense
             self._held[number] = len(chunk)
 
     def discard(self, position: int) -> None:
         """Forget a message that is gone."""
         number, offset = divmod(position, CHUNK)
-        chunk = self._chunks.get(number)
+        chunk = self.chunks.get(number)
         if chunk is None:
             return
         if isinstance(chunk, dict):
             chunk.pop(offset, None)
             if not chunk:
-                del self._chunks[number]
+                del self.chunks[number]
         elif chunk[offset]:
             chunk[offset] = 0
             self._held[number] -= 1
             if not self._held[number]:
-                del self._chunks[number], self._held[number]
+                del self.chunks[number], self._held[number]
 
     def drop_below(self, floor: int) -> None:
         """Forget everything below ``floor``."""
-        if not self._chunks:
+        if not self.chunks:
             return
         first, offset = divmod(floor, CHUNK)
-        for number in [number for number in self._chunks if number < first]:
-            del self._chunks[number]
+        for number in [number for number in self.chunks if number < first]:
+            del self.chunks[number]
             self._held.pop(number, None)
-        if first in self._chunks:
+        if first in self.chunks:
             for place in range(offset):
                 self.discard(first * CHUNK + place)
 
@@ -89,7 +87,7 @@ class ReceiveHistory:
         (8 KiB), else pairs of offset and packed integer (always less); little-endian, 64 bits each.
         """
         entries: list[tuple[int, bytes]] = []
-        for number, chunk in self._chunks.items():
+        for number, chunk in self.chunks.items():
             if isinstance(chunk, dict):
                 content = array("Q", (value for pair in chunk.items() for value in pair))
             else:
@@ -102,7 +100,7 @@ class ReceiveHistory:
         numbers = array("Q")
         numbers.frombytes(content)
         if len(numbers) == CHUNK:
-            self._chunks[first_position // CHUNK] = numbers
+            self.chunks[first_position // CHUNK] = numbers
             self._held[first_position // CHUNK] = CHUNK - numbers.count(0)
         else:
-            self._chunks[first_position // CHUNK] = dict(zip(numbers[::2], numbers[1::2], strict=True))
+            self.chunks[first_position // CHUNK] = dict(zip(numbers[::2], numbers[1::2], strict=True))

@@ -186,11 +186,11 @@ class QueueIndex:
         deadline_ms, received_ms = record.deadline_ms, record.received_ms
         made: list[InFlight] = []
         in_flight = self.in_flight
-        history = self.history
+        history = self.history if self.history.chunks else None
         for start, stop in ranges(record.positions):
             self.active.remove_range(start, stop)
             for position in range(start, stop):
-                if history:
+                if history is not None:
                     count, first_ms = history.get(position)
                     held = InFlight(position, deadline_ms, count + 1, first_ms or received_ms)
                 else:
@@ -208,11 +208,11 @@ class QueueIndex:
         """Leases and messages are gone."""
         for lease in unpack_runs(record.leases):
             self.in_flight.pop(lease, None)
-        history = self.history
+        history = self.history if self.history.chunks else None
         for start, stop in ranges(record.positions):
             self.live.remove_range(start, stop)
             self.live_count -= stop - start
-            if history:
+            if history is not None:
                 for position in range(start, stop):
                     history.discard(position)
 

@@ -57,7 +57,7 @@ class Queue:
         return (
             f"<Queue {self.account}/{self.name} id={self.queue_id} active={index.active_count} "
             f"in_flight={index.in_flight_count} delayed={index.delayed_count + index.overflow_count} "
-            f"waiting={len(self.line)}>"
+            f"waiting={len(self.line.waiting)}>"
         )
 
     def attributes(self) -> dict[str, int]:
@@ -72,7 +72,7 @@ class Queue:
             "in_flight": index.in_flight_count,
             "delayed": index.delayed_count + index.overflow_count,
             "damaged": len(index.damaged),
-            "waiting_receives": len(self.line),
+            "waiting_receives": len(self.line.waiting),
         }
 
     def facts(self) -> dict[str, int | None]:

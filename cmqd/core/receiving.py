@@ -67,7 +67,7 @@ class Receiving(BrokerState):
 
         records: list[AnyRecord] = []
         reads: list[PageRead] = []
-        if index.active_count and not queue.line:
+        if index.active_count and not queue.line.waiting:
             messages = self._take(queue, max_messages, visibility_timeout_ms, records, now_ms)
             if messages:
                 if queue.window.cold:
@@ -194,7 +194,7 @@ class Receiving(BrokerState):
         """Give active messages to waiting receives, in order of their arrival."""
         line = queue.line
         index = queue.index
-        while line and index.active_count:
+        while line.waiting and index.active_count:
             waiter = line.first()
             messages = self._take(queue, waiter.max_messages, waiter.visibility_timeout_ms, records, now_ms)
             if not messages:

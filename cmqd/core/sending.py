@@ -74,7 +74,7 @@ class Sending(Receiving):
         self._keep_bodies(queue, record, bodies, was_empty)
         woken: list[Woken] = []
         reads: list[PageRead] = []
-        if queue.line and index.active_count:
+        if queue.line.waiting and index.active_count:
             self._serve(queue, records, woken, reads, now_ms)
         return Outcome(range(first_id, first_id + count), records, bodies, woken, reads)
 
@@ -102,7 +102,7 @@ class Sending(Receiving):
                 return
             window.cold = False
         # What goes out at once needs no room; but who waits may be held up, by its page or by the limit in flight.
-        goes_out = was_empty and len(queue.line) > 0
+        goes_out = was_empty and len(queue.line.waiting) > 0
         if visible is None and headers is None:
             count = len(bodies)
             size = sum(record.sizes) + count * OVERHEAD_BYTES

@@ -24,7 +24,7 @@ class Settling(Receiving):
         positions = [held.position for held in leases.values()]
         record = MessagesDeleted(index.queue_id, runs_of(positions), runs_of(list(leases)), now_ms)
         index.apply_deleted(record)
-        if queue.line and index.active_count:
+        if queue.line.waiting and index.active_count:
             # Who waits was held up by the limit in flight (or waits for a page, which does no harm).
             return self._served(queue, HandlesDone(failures), record, now_ms)
         return Outcome(HandlesDone(failures), [record])

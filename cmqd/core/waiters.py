@@ -20,28 +20,26 @@ class Waiter(msgspec.Struct, gc=False):
 class WaitingLine:
     """The waiting receives of one queue, first come first served."""
 
-    __slots__ = ("_line", "overdue")
+    __slots__ = ("overdue", "waiting")
 
     def __init__(self) -> None:
-        self._line: OrderedDict[int, Waiter] = OrderedDict()
+        self.waiting: OrderedDict[int, Waiter] = OrderedDict()
+        """By waiter id, in order of arrival; to be read from outside, not to be changed."""
         self.overdue = 0
         """How many of them are overdue."""
 
-    def __len__(self) -> int:
-        return len(self._line)
-
     def first(self) -> Waiter:
         """Who is served next; there must be one."""
-        return next(iter(self._line.values()))
+        return next(iter(self.waiting.values()))
 
     def add(self, waiter: Waiter) -> None:
         """At the end of the line."""
-        self._line[waiter.waiter_id] = waiter
+        self.waiting[waiter.waiter_id] = waiter
         self.overdue += waiter.overdue
 
     def remove(self, waiter_id: int) -> None:
         """Whoever was answered, cancelled or gone."""
-        self.overdue -= self._line.pop(waiter_id).overdue
+        self.overdue -= self.waiting.pop(waiter_id).overdue
 
     def set_overdue(self, waiter: Waiter) -> None:
         """Its wait is over."""
@@ -51,15 +49,15 @@ class WaitingLine:
 
     def take_overdue(self) -> list[Waiter]:
         """Remove and return those whose wait is over."""
-        gone = [waiter for waiter in self._line.values() if waiter.overdue] if self.overdue else []
+        gone = [waiter for waiter in self.waiting.values() if waiter.overdue] if self.overdue else []
         for waiter in gone:
-            del self._line[waiter.waiter_id]
+            del self.waiting[waiter.waiter_id]
         self.overdue = 0
         return gone
 
     def take_all(self) -> list[Waiter]:
         """Remove and return everybody."""
-        everybody = list(self._line.values())
-        self._line.clear()
+        everybody = list(self.waiting.values())
+        self.waiting.clear()
         self.overdue = 0
         return everybody

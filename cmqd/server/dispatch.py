@@ -59,6 +59,8 @@ DISK_RETRY_MS = 5_000
 """Room on a disk comes back when consumers or operators make it."""
 RATE_RETRY_MS = 1_000
 
+_NO_FAILURES: Final[list[wire.HandleFailure]] = []
+
 NOT_TO_GIVE_BACK = ""
 """In the place of a queue's name, for a reply with bodies that were only looked at."""
 
@@ -349,7 +351,7 @@ class Dispatcher:
 
     def _answer_handles(self, client: Client, request_id: int, outcome: Outcome[HandlesDone], now_ms: int) -> None:
         done = outcome.reply
-        failures: list[wire.HandleFailure] = []
+        failures = _NO_FAILURES
         if done.failures:
             code = int(ErrorCode.RECEIPT_HANDLE_INVALID)
             failures = [wire.HandleFailure(failure.receipt_handle, code, failure.text) for failure in done.failures]

@@ -75,7 +75,9 @@ class WakeUp:
     def write_later(self, connection: Writable) -> None:
         """Flush this one at the next look; it must not be named twice before it was flushed."""
         self._dirty.append(connection)
-        self.schedule()
+        self._something = True
+        if not self._scheduled:
+            self.schedule()
 
     def _look(self) -> None:
         """Write what is ready; then look at the sockets again, or end the wake-up if that has become useless."""

@@ -27,7 +27,7 @@ from cmqd.storage.log import (
     StorageState,
     ignore,
 )
-from cmqd.storage.rowbuilder import ClosedRow, RowBuilder, meta_cost
+from cmqd.storage.rowbuilder import ROW_BYTES, ClosedRow, RowBuilder, meta_cost
 from cmqd.storage.settings import StorageSettings
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
 from cmqd_segment.checkpoint_file import decode_part, encode_part
@@ -89,11 +89,11 @@ class StorageProcessLog:
         self._row = RowBuilder()
         self._closed_rows: deque[ClosedRow] = deque()
         self._batches: deque[Batch] = deque()
-        self._last_lsn = 0
-        self._durable_lsn = 0
-        self._pending_bytes = 0
-        self._pending_records = 0
-        self._droppable_lsn = 0
+        self.last_lsn = 0
+        self.durable_lsn = 0
+        self.pending_bytes = 0
+        self.pending_records = 0
+        self.droppable_lsn = 0
         self._segments: dict[int, ClosedSegment] = {}
         self._failed: StorageFailed | None = None
         self._closing = False
@@ -109,31 +109,6 @@ class StorageProcessLog:
         self._answers: dict[int, asyncio.Future[list[int]]] = {}
         self._recovery: asyncio.Queue[RecoveredBatch | StorageFailed | None] = asyncio.Queue()
         self._recovered = False
-
-    @property
-    def last_lsn(self) -> int:
-        """See ``Log``."""
-        return self._last_lsn
-
-    @property
-    def durable_lsn(self) -> int:
-        """See ``Log``."""
-        return self._durable_lsn
-
-    @property
-    def pending_bytes(self) -> int:
-        """See ``Log``."""
-        return self._pending_bytes
-
-    @property
-    def pending_records(self) -> int:
-        """See ``Log``."""
-        return self._pending_records
-
-    @property
-    def droppable_lsn(self) -> int:
-        """See ``Log``."""
-        return self._droppable_lsn
 
     @property
     def process_id(self) -> int | None:
@@ -157,8 +132,8 @@ class StorageProcessLog:
         except BaseException:
             await self._end_process()
             raise
-        self._last_lsn = self._durable_lsn = opened.last_lsn
-        self._droppable_lsn = opened.droppable_lsn
+        self.last_lsn = self.durable_lsn = opened.last_lsn
+        self.droppable_lsn = opened.droppable_lsn
         for segment in opened.segments:
             self._segments[segment.number] = _closed_segment(segment)
         return RecoveryReport(
@@ -194,14 +169,15 @@ class StorageProcessLog:
         meta_bytes = meta_cost(records)
         data_bytes = sum(map(len, bodies)) if bodies else 0
         row = self._row
-        if not row.fits(meta_bytes, data_bytes):
+        if not row.records:
+            self.last_lsn += 1
+        elif row.data_bytes + data_bytes > ROW_BYTES or row.meta_bytes + meta_bytes > ROW_BYTES:
             self._closed_rows.append(row.close())
-        if row.empty:
-            self._last_lsn += 1
+            self.last_lsn += 1
         row.add(records, bodies, meta_bytes, data_bytes, now_ms)
-        self._pending_bytes += meta_bytes + data_bytes
-        self._pending_records += len(records)
-        return Lsn(self._last_lsn)
+        self.pending_bytes += meta_bytes + data_bytes
+        self.pending_records += len(records)
+        return Lsn(self.last_lsn)
 
     def flush(self) -> None:
         """See ``Log``."""
@@ -212,19 +188,19 @@ class StorageProcessLog:
 
     def close_row(self) -> Lsn:
         """See ``Log``."""
-        if not self._row.empty:
+        if self._row.records:
             self._closed_rows.append(self._row.close())
-        return Lsn(self._last_lsn)
+        return Lsn(self.last_lsn)
 
     def _commit(self) -> None:
         """Hand over what is pending, up to ``BATCH_BYTES``."""
         closed = self._closed_rows
-        if not self._row.empty:
+        if self._row.records:
             closed.append(self._row.close())
         if not closed:
             return
         assert self._control is not None
-        first_lsn = self._last_lsn - len(closed) + 1
+        first_lsn = self.last_lsn - len(closed) + 1
         heads: list[tuple[int, int, bytes, int, int]] = []
         blobs: list[bytes] = []
         size = cost = records = 0
@@ -243,9 +219,9 @@ class StorageProcessLog:
         batches = self._batches
         while batches and batches[0].last_lsn <= lsn:
             batch = batches.popleft()
-            self._pending_bytes -= batch.cost
-            self._pending_records -= batch.records
-        self._durable_lsn = lsn
+            self.pending_bytes -= batch.cost
+            self.pending_records -= batch.records
+        self.durable_lsn = lsn
         if self._idle is not None and not batches:
             self._idle.set_result(None)
             self._idle = None
@@ -312,7 +288,7 @@ class StorageProcessLog:
 
     async def seal_now(self) -> None:
         """See ``Log``."""
-        if self._failed is None and (self._batches or self._closed_rows or not self._row.empty):
+        if self._failed is None and (self._batches or self._closed_rows or self._row.records):
             await self._drained()
         control = self._channel(self._control)
         request_id, answer = self._request()
@@ -327,8 +303,8 @@ class StorageProcessLog:
 
     async def _drained(self) -> None:
         """Wait until all that was appended so far is durable."""
-        until = self._last_lsn
-        while self._durable_lsn < until:
+        until = self.last_lsn
+        while self.durable_lsn < until:
             self.flush()
             if self._idle is None:
                 self._idle = asyncio.get_running_loop().create_future()
@@ -345,7 +321,7 @@ class StorageProcessLog:
             case ipc.CheckpointWanted():
                 self.on_checkpoint_wanted()
             case ipc.CheckpointDone(lsn, droppable_lsn):
-                self._droppable_lsn = droppable_lsn
+                self.droppable_lsn = droppable_lsn
                 self.on_checkpoint_done(lsn)
             case ipc.Answered(request_id, numbers):
                 answer = self._answers.pop(request_id)

@@ -68,10 +68,11 @@ def _sent_cost(record: MessagesSent) -> int:
 class RowBuilder:
     """The open row."""
 
-    __slots__ = ("_bodies", "_records", "_sends", "data_bytes", "messages", "meta_bytes", "time_ms")
+    __slots__ = ("_bodies", "_sends", "data_bytes", "messages", "meta_bytes", "records", "time_ms")
 
     def __init__(self) -> None:
-        self._records: list[AnyRecord] = []
+        self.records: list[AnyRecord] = []
+        """Empty if nothing was added yet."""
         self._bodies: list[bytes] = []
         self._sends: dict[int, list[int]] = {}
         """queue id -> [first position, stop position, bytes]"""
@@ -81,22 +82,11 @@ class RowBuilder:
         """Estimated."""
         self.time_ms = 0
 
-    @property
-    def empty(self) -> bool:
-        """Whether nothing was added yet."""
-        return not self._records
-
-    def fits(self, meta_bytes: int, data_bytes: int) -> bool:
-        """Whether so much more may go into this row; an empty one takes anything."""
-        return not self._records or (
-            self.data_bytes + data_bytes <= ROW_BYTES and self.meta_bytes + meta_bytes <= ROW_BYTES
-        )
-
     def add(
         self, records: Sequence[AnyRecord], bodies: Sequence[bytes], meta_bytes: int, data_bytes: int, now_ms: int
     ) -> None:
         """Add what belongs together; the two sizes are what the caller found with ``meta_cost`` and by adding up."""
-        self._records += records
+        self.records += records
         self.meta_bytes += meta_bytes
         if now_ms > self.time_ms:
             self.time_ms = now_ms
@@ -123,12 +113,12 @@ class RowBuilder:
             self.time_ms,
             self.messages,
             encode_queues([[queue_id, *send] for queue_id, send in sends.items()]) if sends else NO_QUEUES,
-            encode_records(self._records),
+            encode_records(self.records),
             b"".join(self._bodies),
-            len(self._records),
+            len(self.records),
             self.meta_bytes + self.data_bytes,
         )
-        self._records.clear()
+        self.records.clear()
         self._bodies.clear()
         sends.clear()
         self.messages = self.data_bytes = self.meta_bytes = 0

@@ -5,7 +5,7 @@ answers (0, 0, 0). A reader with an old snapshot can delay that; then the segmen
 to be in, and it is tried again. Then: close, SHA-256, read-only, fsync, and the manifest says *sealed*.
 
 A segment is not sealed the moment it is retired: where consumers keep up, it will be empty soon, and dropping it as it
-is saves the copy of its WAL, a seventh of what the broker costs then (decision 0042).
+is saves the copy of its WAL, a seventh of what the broker costs then (decision 0004).
 """
 
 import asyncio

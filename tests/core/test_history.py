@@ -17,7 +17,7 @@ def test_a_message_never_received_has_no_history():
     history = ReceiveHistory()
 
     assert history.get(5) == (0, 0)
-    assert not history
+    assert not history.chunks
 
 
 @pytest.mark.parametrize("count", [1, 63, 64, 65, CHUNK, 3 * CHUNK])
@@ -53,7 +53,7 @@ def test_memory_goes_with_the_last_message_in_whatever_order_they_go(count: int,
     for position in range(count)[::step]:
         history.discard(position)
 
-    assert not history
+    assert not history.chunks
 
 
 def test_memory_goes_after_entries_were_replaced_and_discarded_twice():
@@ -63,7 +63,7 @@ def test_memory_goes_after_entries_were_replaced_and_discarded_twice():
         history.discard(position)
         history.discard(position)
 
-    assert not history
+    assert not history.chunks
     assert history.get(7) == (0, 0)
 
 
@@ -92,7 +92,7 @@ def test_a_floor_over_everything_leaves_nothing():
     history.drop_below(3000)
     history.drop_below(4000)
 
-    assert not history
+    assert not history.chunks
 
 
 def test_a_floor_in_a_chunk_without_history_forgets_the_chunks_below():
@@ -118,7 +118,7 @@ def test_a_checkpoint_restores_it(count: int):
     ]
     for position in range(7, 7 + count):
         restored.discard(position)
-    assert not restored
+    assert not restored.chunks
 
 
 def test_ten_million_messages_that_came_back_cost_eight_bytes_each():

@@ -84,7 +84,7 @@ def test_a_row_counts_what_was_sent_to_each_queue() -> None:
 
     assert (row.messages, row.records, row.time_ms, len(row.data)) == (6, 3, NOW_MS + 7, 60)
     assert decode_queues(row.queues) == [(1, 5, 10, 50), (2, 0, 1, 10)]
-    assert builder.empty
+    assert not builder.records
 
 
 def test_bodies_are_found_behind_those_of_other_queues() -> None:

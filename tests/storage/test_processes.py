@@ -253,3 +253,56 @@ async def test_a_segment_that_is_read_from_outside_is_sealed_once_the_reader_goe
 
     await asyncio.wait_for(sealing, 20)
     assert len((await rig.page(1, [0, 30]))[0]) == 30
+
+
+async def retire_some(rig: LogRig, count: int) -> None:
+    """Have ``count`` segments retired by their size; each holds the messages of some positions of queue 1."""
+    position = 0
+    while len(rig.log.closed_segments()) < count:
+        await rig.store(1, position, 10, 2000)
+        position += 10
+
+
+async def test_a_segment_that_empties_soon_is_dropped_without_being_sealed(
+    open_process: OpenProcess, folder: Path
+) -> None:
+    rig = await open_process(segment_bytes=200_000)
+    await retire_some(rig, 2)
+    first, second = rig.log.closed_segments()
+    await rig.checkpoint()
+    await rig.checkpoint()
+    path = folder / "segments" / f"{first.number:08}.db"
+    main_file_bytes = path.stat().st_size
+    assert path.with_name(path.name + "-wal").stat().st_size >= 200_000, "its WAL was not copied"
+    # A page read keeps a connection open on it, which must be gone as well.
+    assert len((await rig.page(1, [0, 5]))[0]) == 5
+    gone = path.open("rb")
+
+    assert await rig.log.drop_segments([first.number], 0) == [first.number]
+
+    with gone:
+        assert os.fstat(gone.fileno()).st_nlink == 0
+        assert os.fstat(gone.fileno()).st_size == main_file_bytes, "nothing was copied to be thrown away"
+    assert not list(folder.glob(f"segments/{first.number:08}*"))
+    manifest = read_manifest(folder)
+    assert next(entry.number for entry in manifest.segments if entry.rows) == second.number
+    assert manifest.dropped == [(first.first_lsn, first.last_lsn)]
+    assert isinstance(rig.log, StorageProcessLog)
+    assert rig.log.process_id is not None
+    os.kill(rig.log.process_id, signal.SIGKILL)
+    again = await open_process()
+    assert again.report is not None
+    assert not again.report.numbers_jump, "a dropped segment is no loss"
+    assert (await again.page(1, [0, 5])) == ([], [0, 5])
+
+
+async def test_of_three_retired_segments_the_first_is_sealed(open_process: OpenProcess, folder: Path) -> None:
+    rig = await open_process(segment_bytes=200_000)
+    await retire_some(rig, 3)
+
+    first, *held = rig.log.closed_segments()
+    async with asyncio.timeout(10):
+        while (folder / "segments" / f"{first.number:08}.db-wal").exists():  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.01)
+    for segment in held:
+        assert (folder / "segments" / f"{segment.number:08}.db-wal").stat().st_size >= 200_000
