@@ -56,10 +56,10 @@ class Administration(Receiving):
         if queue is None:
             return self.create_queue(account, name, attributes, now_ms)
         is_now = queue.attributes()
-        difference = {
+        difference: dict[str, dict[str, object]] = {
             field: {"is": is_now[field], "wanted": wanted}
             for field, wanted in attributes.items()
-            if is_now[field] != wanted and isinstance(wanted, int)
+            if is_now[field] != wanted and isinstance(wanted, int | str)
         }
         if difference:
             raise QueueDiffers(name, difference)

@@ -3,9 +3,11 @@
     DomainError
     ├── InvalidArgument      a field is out of its range or of the wrong form
     ├── QueueNotFound, QueueExists, QueueDiffers, QueueDeleted, TooManyQueues
+    ├── DeadLetterQueueInUse, TimeNotRewindable, RedriveRunning, NotTransactional
     ├── MessageTooLarge, BatchTooLarge
     ├── TooManyInFlight, BacklogFull          (retryable: they pass as consumers work)
-    └── SequenceTooOld
+    ├── SequenceTooOld
+    └── TransactionNotFound, AlreadyCommitted, AlreadyRolledBack      (of one message of a batch)
 
 The edge maps each class to a wire code by its name, in one table.
 """
@@ -56,7 +58,7 @@ class QueueExists(DomainError):
 class QueueDiffers(DomainError):
     """Ensure found a queue with other attributes; ``difference`` tells which."""
 
-    def __init__(self, name: str, difference: dict[str, dict[str, int]]) -> None:
+    def __init__(self, name: str, difference: dict[str, dict[str, object]]) -> None:
         shown = ", ".join(f"{k} is {v['is']}, wanted {v['wanted']}" for k, v in difference.items())
         super().__init__(f"queue {name!r} exists with other attributes: {shown}", queue=name, difference=difference)
 
@@ -139,3 +141,64 @@ class SequenceTooOld(DomainError):
             value=sequence,
             limit=remembered,
         )
+
+
+class DeadLetterQueueInUse(DomainError):
+    """Other queues send their dead letters there."""
+
+    def __init__(self, name: str, sources: list[str]) -> None:
+        shown = ", ".join(map(repr, sources))
+        super().__init__(
+            f"queue {name!r} is the dead-letter queue of {shown}; unbind it there first", queue=name, sources=sources
+        )
+
+
+class TimeNotRewindable(DomainError):
+    """A queue cannot be rewound to this time; ``nearest_ms`` is the nearest to which it can."""
+
+    def __init__(self, name: str, time_ms: int, why: str, nearest_ms: int | None) -> None:
+        hint = "set rewind_ms first" if nearest_ms is None else f"the nearest time is {nearest_ms}"
+        super().__init__(
+            f"queue {name!r} cannot be rewound to {time_ms}: {why}; {hint}",
+            field="time_ms",
+            value=time_ms,
+            nearest_ms=nearest_ms,
+        )
+
+
+class RedriveRunning(DomainError):
+    """A queue is redriven once at a time."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"queue {name!r} is being redriven; wait until that is done, or cancel it", queue=name)
+
+
+class NotTransactional(DomainError):
+    """Half messages need a queue that was created for them."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"queue {name!r} is not transactional; that is chosen when a queue is created", queue=name)
+
+
+class TransactionNotFound(DomainError):
+    """No half message of that id is there or remembered."""
+
+    def __init__(self, queue: str, message_id: int) -> None:
+        super().__init__(
+            f"queue {queue!r} has no half message {message_id:016x}: it was never sent, has expired or was cleared",
+            value=message_id,
+        )
+
+
+class AlreadyCommitted(DomainError):
+    """The first decision wins."""
+
+    def __init__(self, queue: str, message_id: int) -> None:
+        super().__init__(f"half message {message_id:016x} of queue {queue!r} is committed already", value=message_id)
+
+
+class AlreadyRolledBack(DomainError):
+    """The first decision wins."""
+
+    def __init__(self, queue: str, message_id: int) -> None:
+        super().__init__(f"half message {message_id:016x} of queue {queue!r} is rolled back already", value=message_id)

@@ -7,6 +7,7 @@ receive in milliseconds in the lower 42 (good until the year 2109).
 """
 
 from array import array
+from collections.abc import Iterator
 
 CHUNK = 1024
 _TIME_BITS = 42
@@ -34,6 +35,15 @@ class ReceiveHistory:
             return 0, 0
         packed = chunk.get(position % CHUNK, 0) if isinstance(chunk, dict) else chunk[position % CHUNK]
         return packed >> _TIME_BITS, packed & _TIME_MASK
+
+    def at_least(self, count: int) -> Iterator[int]:
+        """Positions of messages that were received ``count`` times or more."""
+        least = min(count, MAX_COUNT) << _TIME_BITS
+        for number, chunk in self.chunks.items():
+            if isinstance(chunk, dict):
+                yield from (number * CHUNK + offset for offset, packed in chunk.items() if packed >= least)
+            elif max(chunk) >= least:
+                yield from (number * CHUNK + offset for offset, packed in enumerate(chunk) if packed >= least)
 
     def set(self, position: int, count: int, first_receive_ms: int) -> None:
         """Note that the message was received ``count`` times."""

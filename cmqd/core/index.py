@@ -1,21 +1,24 @@
 """A queue's index: which position is in which state. Sets of positions, not an object per message.
 
             sent                received               deleted
-    ──────► active ───────────────► in flight ───────────► gone
-      │        ▲  ▲ lease ended / released │
+    ──────► active ───────────────► in flight ───────────► gone, or rewindable
+      │        ▲  ▲ lease ended / released │                        │ rewound: active again
       │ delay  │  └───────────────────────┘
       ├─► delayed                                  any state ──(floor passes it: cleared, expired)──► gone
       │        ▲ scheduled
-      └─► overflow (delayed beyond max_delayed)
+      ├─► overflow (delayed beyond max_delayed)    active ──► moving ──(moved to another queue)──► gone
+      └─► half ──(decided)──► gone; a committed one stands at a new position as active
 
 Invariants, checked by :meth:`QueueIndex.check_invariants`:
 
-- Each live position is in exactly one of active, delayed, overflow, damaged, or held by exactly one lease in flight.
+- Each live position is in exactly one of active, delayed, overflow, half, moving, damaged, or held by exactly one lease
+  in flight. A rewindable position is not live.
 - No live position is below ``floor`` or at or above ``next_position``; no active one is below ``head``.
 - Each count is the size of its set; in flight is what of live is in no set.
 
 All changes of facts go through the ``apply_*`` methods, live and in recovery alike; they look at no clock. ``damaged``
-is no fact but an observation (a body that could not be read): a restart looks again.
+is no fact but an observation (a body that could not be read), and ``moving`` an intention (a body is being read, to be
+moved to another queue): a restart looks again, and finds them active.
 """
 
 from collections.abc import Iterator
@@ -23,20 +26,32 @@ from collections.abc import Iterator
 import msgspec
 from pyroaring import BitMap64
 
+from cmqd.core.activations import Activations
 from cmqd.core.deadlines import DeadlineBuckets
+from cmqd.core.dedup import DedupIds
+from cmqd.core.halves import HalfTable
 from cmqd.core.history import ReceiveHistory
 from cmqd.core.steps import TimeSteps
+from cmqd_segment.checkpoint import Redrive
 from cmqd_segment.records import (
     DelaysScheduled,
     LeasesEnded,
     MessagesActivated,
     MessagesDeleted,
+    MessagesMoved,
     MessagesReceived,
     MessagesReleased,
     MessagesSent,
     QueueAttributes,
+    QueueRewound,
+    RedriveEnded,
+    RedriveStarted,
     Runs,
+    TransactionsChecked,
+    TransactionsEnded,
+    TransactionsUndecided,
     VisibilityChanged,
+    count_runs,
     pack_runs,
     ranges,
     unpack_runs,
@@ -56,15 +71,22 @@ class QueueIndex:
     """See the module."""
 
     __slots__ = (
+        "activations",
         "active",
         "active_count",
         "attributes",
+        "check_buckets",
         "damaged",
         "damaged_delays",
+        "dead_letter_floor",
+        "dedup_ids",
         "delay_buckets",
         "delayed",
         "delayed_count",
         "floor",
+        "half",
+        "half_count",
+        "halves",
         "head",
         "history",
         "in_flight",
@@ -72,10 +94,14 @@ class QueueIndex:
         "lease_buckets",
         "live",
         "live_count",
+        "moving",
+        "moving_count",
         "next_position",
         "overflow",
         "overflow_count",
         "queue_id",
+        "redrive",
+        "rewindable",
         "steps",
     )
 
@@ -85,6 +111,8 @@ class QueueIndex:
         attributes: QueueAttributes,
         lease_buckets: DeadlineBuckets,
         delay_buckets: DeadlineBuckets,
+        check_buckets: DeadlineBuckets,
+        dedup_ids: DedupIds,
     ) -> None:
         self.queue_id = queue_id
         self.attributes = attributes
@@ -92,19 +120,27 @@ class QueueIndex:
         """(first lease, count) pairs of every queue, by deadline."""
         self.delay_buckets = delay_buckets
         """Positions of every queue, by due time."""
+        self.check_buckets = check_buckets
+        """Positions of half messages of every queue, by the time of the next check."""
+        self.dedup_ids = dedup_ids
         self.next_position = 0
         self.floor: int = 0
         self.head: int = 0
         """No active position is below it."""
         self.last_enqueue_ms = 0
-        self.live = BitMap64()
+        self.live: BitMap64 = BitMap64()
         self.live_count = 0
-        self.active = BitMap64()
+        self.active: BitMap64 = BitMap64()
         self.active_count = 0
         self.delayed = BitMap64()
         self.delayed_count = 0
         self.overflow = BitMap64()
         self.overflow_count = 0
+        self.half = BitMap64()
+        self.half_count = 0
+        self.moving: BitMap64 = BitMap64()
+        self.moving_count = 0
+        self.rewindable: BitMap64 = BitMap64()
         self.damaged = BitMap64()
         self.damaged_delays = BitMap64()
         """Those of the damaged that are overflow to whoever reads the log anew; the others are active."""
@@ -112,13 +148,47 @@ class QueueIndex:
         """By lease. May still hold leases of positions below the floor, until their deadline."""
         self.history = ReceiveHistory()
         self.steps = TimeSteps()
+        self.halves = HalfTable()
+        self.activations = Activations()
+        """Kept while the queue has dead letters by age."""
+        self.dead_letter_floor = -1
+        """The queue takes dead letters once nothing below it is live; -1 = it is no dead-letter queue."""
+        self.redrive: Redrive | None = None
+        """Under way, or the last one."""
 
     # ------------------------------------------------------------------ counts
 
     @property
     def in_flight_count(self) -> int:
         """Messages received and hidden, exact."""
-        return self.live_count - self.active_count - self.delayed_count - self.overflow_count - len(self.damaged)
+        return (
+            self.live_count
+            - self.active_count
+            - self.delayed_count
+            - self.overflow_count
+            - self.half_count
+            - self.moving_count
+            - len(self.damaged)
+        )
+
+    @property
+    def takes_dead_letters(self) -> bool:
+        """Whether what it held when it became a dead-letter queue is consumed."""
+        floor = self.dead_letter_floor
+        return floor >= 0 and (not self.live_count or next(iter(self.live)) >= floor)
+
+    @property
+    def remembers_times(self) -> bool:
+        """Whether anything is left of which it matters when it was sent."""
+        return bool(self.live_count or self.rewindable or len(self.halves))
+
+    def oldest_remembered(self) -> int:
+        """No position below it is live or rewindable, or stands for a remembered decision."""
+        oldest = self.next_position
+        for positions in (self.live, self.rewindable, self.halves.committed, self.halves.rolled_back):
+            if positions:
+                oldest = min(oldest, next(iter(positions)))
+        return oldest
 
     def first_active(self) -> int:
         """The lowest active position; there must be one."""
@@ -146,7 +216,13 @@ class QueueIndex:
         self.live.add_range(first, stop)
         self.live_count += count
         visible_ms = record.visible_ms
-        if visible_ms is None:
+        if record.dedup_ids is not None:
+            for message_id, dedup_id in enumerate(record.dedup_ids, record.first_message_id):
+                if dedup_id is not None:
+                    self.dedup_ids.note(dedup_id, message_id, record.enqueue_ms)
+        if record.half:
+            self._keep_half(record, stop)
+        elif visible_ms is None:
             self._activate_range(first, stop)
         elif isinstance(visible_ms, int):
             self._apply_delays(range(first, stop), [visible_ms] * count, record.enqueue_ms)
@@ -159,6 +235,17 @@ class QueueIndex:
         if not self.active_count or start < self.head:
             self.head = start
         self.active_count += stop - start
+
+    def _keep_half(self, record: MessagesSent, stop: int) -> None:
+        first = record.first_position
+        self.half.add_range(first, stop)
+        self.half_count += stop - first
+        self.halves.note(record.first_message_id, first, stop - first)
+        due_ms = record.visible_ms
+        for position in range(first, stop):
+            at_ms = due_ms if isinstance(due_ms, int) else due_ms[position - first] if due_ms else 0
+            self.check_buckets.bucket(at_ms, self.queue_id).append(position)
+        self.check_buckets.size += stop - first
 
     def _apply_delays(self, positions: range, visible_ms: list[int], enqueue_ms: int) -> None:
         # In order: while some wait for a place, nobody else takes one. What is damaged counts as waiting, because
@@ -215,6 +302,83 @@ class QueueIndex:
             if history is not None:
                 for position in range(start, stop):
                     history.discard(position)
+            if self.attributes.rewind_ms:
+                self.rewindable.add_range(start, stop)
+
+    def apply_rewound(self, record: QueueRewound) -> BitMap64:
+        """Deleted messages are back; those that are."""
+        back = BitMap64(self.rewindable)
+        back.remove_range(0, record.from_position)
+        back.remove_range(record.stop_position, self.next_position + 1)
+        if not back:
+            return back
+        self.rewindable -= back
+        self.live |= back
+        self.live_count += len(back)
+        self.active |= back
+        first = next(iter(back))
+        if not self.active_count or first < self.head:
+            self.head = first
+        self.active_count += len(back)
+        if self.attributes.dead_letter_after_ms:
+            self.activations.note(back, record.rewound_ms)
+        return back
+
+    def apply_moved(self, record: MessagesMoved) -> None:
+        """Messages stand in another queue now."""
+        history = self.history if self.history.chunks else None
+        for start, stop in ranges(record.positions):
+            self.live.remove_range(start, stop)
+            # Moving if this is happening now, active if it is replayed.
+            self.active.remove_range(start, stop)
+            self.moving.remove_range(start, stop)
+            self.live_count -= stop - start
+            if history is not None:
+                for position in range(start, stop):
+                    history.discard(position)
+        self.active_count = len(self.active)
+        self.moving_count = len(self.moving)
+        if record.redriven and self.redrive is not None:
+            self.redrive.moved += count_runs(record.positions)
+
+    def apply_redrive_started(self, record: RedriveStarted) -> None:
+        """What it holds goes back."""
+        self.redrive = Redrive(record.target, record.max_per_second, record.stop_position, record.started_ms)
+
+    def apply_redrive_ended(self, record: RedriveEnded) -> None:
+        """No more goes back."""
+        if self.redrive is not None:
+            self.redrive.ended_ms = record.ended_ms
+            self.redrive.reason = record.reason
+
+    def apply_ended(self, record: TransactionsEnded) -> None:
+        """Half messages were decided and are gone; what was committed is sent anew in the same row."""
+        for start, stop in ranges(record.positions):
+            self.live.remove_range(start, stop)
+            self.half.remove_range(start, stop)
+            self.live_count -= stop - start
+            self.half_count -= stop - start
+        self.halves.end(record.positions, record.committed)
+
+    def apply_checked(self, record: TransactionsChecked) -> None:
+        """Producers were asked; entries in older buckets turn stale."""
+        for position, next_ms in zip(unpack_runs(record.positions), record.next_check_ms, strict=True):
+            self.halves.note_check(position, record.checked_ms, next_ms)
+            if next_ms:
+                self.check_buckets.bucket(next_ms, self.queue_id).append(position)
+                self.check_buckets.size += 1
+
+    def apply_undecided(self, record: TransactionsUndecided) -> None:
+        """A producer could not tell."""
+        self.halves.note_unknown(unpack_runs(record.positions), record.answered_ms)
+
+    def apply_attributes(self, attributes: QueueAttributes) -> None:
+        """Other rules from here on."""
+        self.attributes = attributes
+        if not attributes.rewind_ms:
+            self.rewindable.clear()
+        if not attributes.dead_letter_after_ms:
+            self.activations.clear()
 
     def apply_returned(self, record: LeasesEnded | MessagesReleased) -> None:
         """Messages come back; an uncounted one as if this receive had not been."""
@@ -245,6 +409,8 @@ class QueueIndex:
             self.delayed.remove_range(start, stop)
             self.delayed_count -= stop - start
             self._activate_range(start, stop)
+        if self.attributes.dead_letter_after_ms:
+            self.activations.note(BitMap64(unpack_runs(record.positions)), record.activated_ms)
 
     def apply_scheduled(self, record: DelaysScheduled) -> None:
         """Overflow messages got their place among the delayed."""
@@ -261,6 +427,9 @@ class QueueIndex:
             self.active,
             self.delayed,
             self.overflow,
+            self.half,
+            self.moving,
+            self.rewindable,
             self.damaged,
             self.damaged_delays,
         ):
@@ -269,9 +438,12 @@ class QueueIndex:
         self.active_count = len(self.active)
         self.delayed_count = len(self.delayed)
         self.overflow_count = len(self.overflow)
+        self.half_count = len(self.half)
+        self.moving_count = len(self.moving)
         self.history.drop_below(floor)
+        self.halves.drop_below(floor)
         self.steps.drop_below(floor)
-        if not self.live_count:
+        if not self.remembers_times:
             self.steps.clear()
         self.floor = floor
         self.head = max(self.head, floor)
@@ -289,6 +461,9 @@ class QueueIndex:
         elif position in self.overflow:
             self.overflow.remove(position)
             self.overflow_count -= 1
+        elif position in self.half:
+            self.half.remove(position)
+            self.half_count -= 1
         else:
             return False
         return True
@@ -297,6 +472,28 @@ class QueueIndex:
         """Live messages that have no state become active."""
         for position in positions:
             self._activate_range(position, position + 1)
+
+    # ------------------------------------------------------------------ intentions
+
+    def start_moving(self, positions: BitMap64) -> None:
+        """Active messages are to go to another queue: nobody receives them meanwhile."""
+        self.active -= positions
+        self.moving |= positions
+        self.active_count = len(self.active)
+        self.moving_count = len(self.moving)
+
+    def stop_moving(self, positions: BitMap64) -> None:
+        """They stay: active again."""
+        back = self.moving & positions
+        if not back:
+            return
+        self.moving -= back
+        self.moving_count = len(self.moving)
+        self.active |= back
+        first = next(iter(back))
+        if not self.active_count or first < self.head:
+            self.head = first
+        self.active_count += len(back)
 
     # ------------------------------------------------------------------ observations
 
@@ -310,6 +507,10 @@ class QueueIndex:
                 if position in self.active:
                     self.active.remove(position)
                     self.active_count -= 1
+                    self.damaged.add(position)
+                elif position in self.moving:
+                    self.moving.remove(position)
+                    self.moving_count -= 1
                     self.damaged.add(position)
                 elif position in self.overflow:
                     self.overflow.remove(position)
@@ -340,7 +541,7 @@ class QueueIndex:
         held = [one.position for one in self.in_flight.values() if one.position >= self.floor]
         in_flight = BitMap64(held)
         assert len(in_flight) == len(held), "a position is held by two leases"
-        sets = (self.active, self.delayed, self.overflow, self.damaged, in_flight)
+        sets = (self.active, self.delayed, self.overflow, self.half, self.moving, self.damaged, in_flight)
         together = BitMap64()
         for positions in sets:
             assert not together & positions, "a position is in two states"
@@ -351,6 +552,13 @@ class QueueIndex:
         assert self.active_count == len(self.active)
         assert self.delayed_count == len(self.delayed)
         assert self.overflow_count == len(self.overflow)
+        assert self.half_count == len(self.half)
+        assert self.moving_count == len(self.moving)
+        assert not self.rewindable & self.live, "a rewindable position is live"
+        for position in self.half:
+            message_id = self.halves.id_of(position)
+            assert message_id is not None, "a half message has no id"
+            assert self.halves.position_of(message_id) == position
         assert self.in_flight_count == len(held)
         if self.live_count:
             assert self.floor <= self.live.min()

@@ -39,6 +39,14 @@ class Limits(msgspec.Struct, frozen=True):
     max_sessions: int = 100_000
     session_answers: int = 1024
     session_life_ms: int = 600_000
+    max_dedup_id_bytes: int = 64
+    max_dedup_ids: int = 1_000_000
+    """Of one queue; each costs about 250 bytes of memory."""
+    dedup_life_ms: int = 300_000
+    max_dead_letter_sources: int = 6
+    """Queues that may share a dead-letter queue, as in CMQ."""
+    max_check_interval_ms: int = 300_000
+    """Checks of half messages come at doubling intervals up to this."""
     tick_items: int = 2000
     """Leases or delays settled by one tick: about 2 ms, so that the loop never falls silent."""
 
@@ -51,8 +59,17 @@ ATTRIBUTE_RANGES: Mapping[str, tuple[int, int]] = {
     "delay_ms": (0, 3_600_000),
     "max_backlog": (1_000_000, 100_000_000),
     "max_delayed": (1, 1_000_000),
+    "rewind_ms": (0, 1_296_000_000),
+    "dead_letter_max_receives": (0, 1000),
+    "dead_letter_after_ms": (0, 43_200_000),
+    "first_check_ms": (1000, 3_600_000),
+    "max_checks": (1, 100),
 }
-"""Smallest and largest value of each attribute that a queue's owner can set (CMQ's ranges)."""
+"""Smallest and largest value of each attribute that is a number and that a queue's owner can set (CMQ's ranges)."""
+
+MIN_DEAD_LETTER_AFTER_MS = 300_000
+ONLY_AT_CREATION = ("transactional",)
+"""Attributes that cannot be changed later."""
 
 
 def check_range(field: str, value: object, low: int, high: int) -> int:

@@ -6,7 +6,8 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from cmqd_segment.records import AnyRecord, Headers, Runs
+from cmqd.core.errors import DomainError
+from cmqd_segment.records import AnyRecord, Headers, Origin, Runs, StoredMessage
 
 T = TypeVar("T")
 
@@ -36,6 +37,16 @@ class Woken(msgspec.Struct, frozen=True):
     reply: Any
 
 
+class Check(msgspec.Struct, frozen=True, gc=False):
+    """Ask a producer what became of a half message. It is counted as sent with this outcome's records."""
+
+    account: str
+    queue: str
+    message: StoredMessage
+    age_ms: int
+    attempt: int
+
+
 class Outcome(msgspec.Struct, Generic[T]):
     """What to answer, what to persist, who else is answered, what to read.
 
@@ -49,6 +60,7 @@ class Outcome(msgspec.Struct, Generic[T]):
     """The bodies of the ``MessagesSent`` among the records."""
     woken: Sequence[Woken] = ()
     reads: Sequence[PageRead] = ()
+    checks: Sequence[Check] = ()
 
 
 class ReceivedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -62,6 +74,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     next_visible_ms: int
     receive_count: int
     headers: Headers | None = None
+    origin: Origin | None = None
 
 
 class PeekedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -69,13 +82,14 @@ class PeekedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     message_id: int
     state: str
-    """``active``, ``delayed`` or ``in_flight``."""
+    """``active``, ``delayed``, ``in_flight``, ``half`` or ``rewindable``."""
     body: bytes
     enqueue_ms: int
     visible_ms: int
     """When a delayed message becomes active, else 0."""
     receive_count: int
     headers: Headers | None = None
+    origin: Origin | None = None
 
 
 class Peeked(msgspec.Struct, frozen=True):
@@ -83,6 +97,54 @@ class Peeked(msgspec.Struct, frozen=True):
 
     messages: list[PeekedMessage]
     next_start: int | None
+
+
+class Rewound(msgspec.Struct, frozen=True):
+    """Reply of a rewind: how many messages are active again, from which time on, and whether that is another than was
+    asked for.
+    """
+
+    messages: int
+    time_ms: int
+    clamped: bool
+
+
+class RedriveStatus(msgspec.Struct, frozen=True):
+    """Reply of the redrive operations; see the wire's ``RedriveStatus``, field by field."""
+
+    queue: str
+    target: str | None
+    max_per_second: int | None
+    started_ms: int
+    ended_ms: int | None
+    reason: str
+    moved: int
+    remaining: int
+    missing_origins: dict[str, int]
+
+
+class HalfMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An undecided half message; field by field as on the wire."""
+
+    message_id: int
+    enqueue_ms: int
+    checks: int
+    last_check_ms: int
+    last_answer: str
+    next_check_ms: int
+
+
+class HalfMessages(msgspec.Struct, frozen=True):
+    """Reply of listing them."""
+
+    messages: list[HalfMessage]
+    next_start: int | None
+
+
+class TransactionsDone(msgspec.Struct, frozen=True):
+    """Reply of a decision: (message id, refusal) of those that were refused."""
+
+    failures: Sequence[tuple[int, DomainError]]
 
 
 class HandleFailure(msgspec.Struct, frozen=True, gc=False):
@@ -104,7 +166,7 @@ class QueueInfo(msgspec.Struct, frozen=True):
 
     name: str
     queue_id: int
-    attributes: dict[str, int]
+    attributes: dict[str, int | str | bool]
     counts: dict[str, int]
-    facts: dict[str, int | None]
+    facts: dict[str, Any]
     created: bool = False

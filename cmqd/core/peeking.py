@@ -83,6 +83,7 @@ class Peeking(BrokerState):
                     visible_ms,
                     count,
                     message.headers,
+                    message.origin,
                 )
             )
         if next_start is None and peek.positions and index.live_from(peek.positions[-1] + 1, 1):

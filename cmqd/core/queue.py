@@ -60,7 +60,7 @@ class Queue:
             f"waiting={len(self.line.waiting)}>"
         )
 
-    def attributes(self) -> dict[str, int]:
+    def attributes(self) -> dict[str, int | str | bool]:
         """What its owner can set."""
         return msgspec.structs.asdict(self.index.attributes)
 
@@ -68,9 +68,11 @@ class Queue:
         """How many messages are in each state; exact, and O(1) in messages."""
         index = self.index
         return {
-            "active": index.active_count,
+            "active": index.active_count + index.moving_count,
             "in_flight": index.in_flight_count,
             "delayed": index.delayed_count + index.overflow_count,
+            "half": index.half_count,
+            "rewindable": len(index.rewindable),
             "damaged": len(index.damaged),
             "waiting_receives": len(self.line.waiting),
         }

@@ -154,6 +154,7 @@ class Receiving(BrokerState):
                 deadline_ms,
                 lease.receive_count,
                 message.headers,
+                message.origin,
             )
             for message, lease, handle in zip(messages, held, self.handles.handles(first_lease, taken), strict=True)
         ]

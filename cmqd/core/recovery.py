@@ -3,9 +3,11 @@
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 
+import msgspec
 from pyroaring import BitMap64
 
-from cmqd.core.index import InFlight, QueueIndex
+from cmqd.core.halves import Checked
+from cmqd.core.index import InFlight
 from cmqd.core.names import folded
 from cmqd.core.queue import Queue
 from cmqd.core.salvage import Salvage
@@ -14,6 +16,8 @@ from cmqd_segment.checkpoint import (
     AnyPart,
     CheckpointEnd,
     CheckpointHeader,
+    DedupSlice,
+    HalvesSlice,
     HistorySlice,
     LeasesSlice,
     QueueSlice,
@@ -21,11 +25,13 @@ from cmqd_segment.checkpoint import (
 )
 from cmqd_segment.records import (
     AnyRecord,
+    DeadLettersFrom,
     DelaysScheduled,
     LeasesEnded,
     MessagesActivated,
     MessagesDeleted,
     MessagesExpired,
+    MessagesMoved,
     MessagesReceived,
     MessagesReleased,
     MessagesSent,
@@ -33,6 +39,12 @@ from cmqd_segment.records import (
     QueueAttributesSet,
     QueueCleared,
     QueueCreated,
+    QueueRewound,
+    RedriveEnded,
+    RedriveStarted,
+    TransactionsChecked,
+    TransactionsEnded,
+    TransactionsUndecided,
     VisibilityChanged,
 )
 from cmqd_segment.records import QueueDeleted as QueueDeletedRecord
@@ -40,6 +52,7 @@ from cmqd_segment.records import QueueDeleted as QueueDeletedRecord
 LEASES_A_PART = 2000
 CHUNKS_A_PART = 64
 SESSIONS_A_PART = 64
+DEDUP_IDS_A_PART = 10_000
 """Each part of a checkpoint is made in about 2 ms at most, so that the loop can serve others in between."""
 
 
@@ -77,6 +90,8 @@ class Recovery(BrokerState):
         history = index.history.entries()
         delays = self._delay_buckets.of_queue(queue.queue_id) if index.delayed_count else []
         step_positions, step_starts, step_ends = index.steps.packed()
+        halves = self._halves(queue) if len(index.halves) else None
+        dedup_ids = index.dedup_ids.entries()
         yield QueueSlice(
             lsn,
             queue.queue_id,
@@ -90,14 +105,23 @@ class Recovery(BrokerState):
             index.last_enqueue_ms,
             index.live.serialize(),
             # What is damaged is as it was for whoever reads the log anew: it may have been repaired.
-            (index.active | (index.damaged - index.damaged_delays)).serialize(),
+            (index.active | index.moving | (index.damaged - index.damaged_delays)).serialize(),
             (index.overflow | index.damaged_delays).serialize(),
             index.delayed.serialize(),
             [(due_ms, positions.tobytes()) for due_ms, positions in delays],
             step_positions,
             step_starts,
             step_ends,
+            index.rewindable.serialize() if index.rewindable else b"",
+            index.half.serialize() if index.half else b"",
+            index.dead_letter_floor,
+            index.activations.entries(),
+            None if index.redrive is None else msgspec.structs.replace(index.redrive),
         )
+        if halves is not None:
+            yield halves
+        for at in range(0, len(dedup_ids), DEDUP_IDS_A_PART):
+            yield DedupSlice(queue.queue_id, dedup_ids[at : at + DEDUP_IDS_A_PART])
         for at in range(0, len(leases), LEASES_A_PART):
             yield LeasesSlice(
                 queue.queue_id,
@@ -108,6 +132,20 @@ class Recovery(BrokerState):
             )
         for at in range(0, len(history), CHUNKS_A_PART):
             yield HistorySlice(queue.queue_id, history[at : at + CHUNKS_A_PART])
+
+    def _halves(self, queue: Queue) -> HalvesSlice:
+        halves = queue.index.halves
+        return HalvesSlice(
+            queue.queue_id,
+            halves.runs(),
+            halves.committed.serialize(),
+            halves.rolled_back.serialize(),
+            [(due_ms, positions.tobytes()) for due_ms, positions in self._check_buckets.of_queue(queue.queue_id)],
+            [
+                (position, one.attempts, one.last_check_ms, one.last_unknown_ms, one.next_check_ms)
+                for position, one in halves.checked.items()
+            ],
+        )
 
     def load(self, part: AnyPart) -> None:
         """Take back a part of a checkpoint; all of them come before the first :meth:`replay`."""
@@ -128,13 +166,19 @@ class Recovery(BrokerState):
                 history = self.queues[part.queue_id].index.history
                 for first_position, content in part.entries:
                     history.load(first_position, content)
+            case HalvesSlice():
+                self._load_halves(part)
+            case DedupSlice():
+                dedup_ids = self.queues[part.queue_id].index.dedup_ids
+                for dedup_id, message_id, sent_ms in part.entries:
+                    dedup_ids.note(dedup_id, message_id, sent_ms)
             case SessionsSlice():
                 self.sessions.load(part.lsn, part.sessions)
             case CheckpointEnd():
                 self._checkpoint_end_lsn = part.lsn
 
     def _load_queue(self, part: QueueSlice) -> None:
-        index = QueueIndex(part.queue_id, part.attributes, self._lease_buckets, self._delay_buckets)
+        index = self._new_index(part.queue_id, part.attributes)
         index.next_position = part.next_position
         index.floor = part.floor
         index.last_enqueue_ms = part.last_enqueue_ms
@@ -152,10 +196,30 @@ class Recovery(BrokerState):
             self._delay_buckets.bucket(due_ms, part.queue_id).extend(still)
             self._delay_buckets.size += len(still)
         index.steps.load(part.step_positions, part.step_starts, part.step_ends)
+        if part.rewindable:
+            index.rewindable = BitMap64.deserialize(part.rewindable)
+        if part.half:
+            index.half = BitMap64.deserialize(part.half)
+            index.half_count = len(index.half)
+        index.dead_letter_floor = part.dead_letter_floor
+        index.activations.load(part.activations)
+        index.redrive = part.redrive
         queue = Queue(part.account, part.name, part.created_ms, index)
         queue.modified_ms = part.modified_ms
         queue.slice_lsn = part.lsn
         self._add(queue)
+
+    def _load_halves(self, part: HalvesSlice) -> None:
+        index = self.queues[part.queue_id].index
+        index.halves.load(part.runs)
+        index.halves.committed = BitMap64.deserialize(part.committed)
+        index.halves.rolled_back = BitMap64.deserialize(part.rolled_back)
+        for position, attempts, last_check_ms, last_unknown_ms, next_check_ms in part.checked:
+            index.halves.checked[position] = Checked(attempts, last_check_ms, last_unknown_ms, next_check_ms)
+        for due_ms, packed in part.due:
+            still = [position for position in array("Q", packed) if position in index.half]
+            self._check_buckets.bucket(due_ms, part.queue_id).extend(still)
+            self._check_buckets.size += len(still)
 
     def begin_salvage(self) -> None:
         """Rows are missing: what is replayed from now on applies as far as it can; see :mod:`cmqd.core.salvage`."""
@@ -223,6 +287,22 @@ class Recovery(BrokerState):
                 index.apply_activated(record)
             case DelaysScheduled():
                 index.apply_scheduled(record)
+            case QueueRewound():
+                index.apply_rewound(record)
+            case MessagesMoved():
+                index.apply_moved(record)
+            case DeadLettersFrom():
+                index.dead_letter_floor = record.floor
+            case RedriveStarted():
+                index.apply_redrive_started(record)
+            case RedriveEnded():
+                index.apply_redrive_ended(record)
+            case TransactionsEnded():
+                index.apply_ended(record)
+            case TransactionsChecked():
+                index.apply_checked(record)
+            case TransactionsUndecided():
+                index.apply_undecided(record)
             case QueueCleared() | MessagesExpired():
                 self._apply_floor(record)
             case QueueAttributesSet():

@@ -10,6 +10,7 @@ from heapq import heappush
 import msgspec
 
 from cmqd.core.deadlines import DeadlineBuckets
+from cmqd.core.dedup import DedupIds
 from cmqd.core.errors import QueueNotFound
 from cmqd.core.index import QueueIndex
 from cmqd.core.limits import Limits
@@ -26,6 +27,7 @@ from cmqd_segment.records import (
     AnyRecord,
     MessagesExpired,
     MessagesSent,
+    QueueAttributes,
     QueueAttributesSet,
     QueueCleared,
     QueueCreated,
@@ -42,6 +44,8 @@ LEASE_SWEEP_ABOVE = 1_000_000
 """Entries of leases, at 8 bytes, beyond which stale ones are looked for."""
 WAIT_BUCKET_MS = 10
 SESSION_SWEEP_MS = 10_000
+CHECK_BUCKET_MS = 100
+"""How late the check of a half message may be; intervals are a second and longer."""
 
 
 class PendingPeek(msgspec.Struct, gc=False):
@@ -69,6 +73,7 @@ class BrokerState:
         """By account and case-folded name."""
         self._lease_buckets = DeadlineBuckets(LEASE_BUCKET_MS)
         self._delay_buckets = DeadlineBuckets(DELAY_BUCKET_MS)
+        self._check_buckets = DeadlineBuckets(CHECK_BUCKET_MS)
         self._lease_sweep_above = LEASE_SWEEP_ABOVE
         self._wait_buckets = DeadlineBuckets(WAIT_BUCKET_MS)
         self._expiries: list[tuple[int, int]] = []
@@ -110,7 +115,10 @@ class BrokerState:
     def live_in(self, queue_id: int, first: int, stop: int) -> int:
         """How many messages at positions ``first .. stop-1`` of a queue are still wanted; 0 if the queue is gone."""
         queue = self.queues.get(queue_id)
-        return queue.index.live.range_cardinality(first, stop) if queue is not None else 0
+        if queue is None:
+            return 0
+        index = queue.index
+        return index.live.range_cardinality(first, stop) + index.rewindable.range_cardinality(first, stop)
 
     def _info(self, queue: Queue, created: bool = False) -> QueueInfo:
         return QueueInfo(queue.name, queue.queue_id, queue.attributes(), queue.counts(), queue.facts(), created)
@@ -141,8 +149,18 @@ class BrokerState:
         self._names.setdefault(queue.account, {})[queue.name] = queue
         self._folded.setdefault(queue.account, {})[folded(queue.name)] = queue
 
+    def _new_index(self, queue_id: int, attributes: QueueAttributes) -> QueueIndex:
+        return QueueIndex(
+            queue_id,
+            attributes,
+            self._lease_buckets,
+            self._delay_buckets,
+            self._check_buckets,
+            DedupIds(self.limits),
+        )
+
     def _apply_created(self, record: QueueCreated) -> Queue:
-        index = QueueIndex(record.queue_id, record.attributes, self._lease_buckets, self._delay_buckets)
+        index = self._new_index(record.queue_id, record.attributes)
         queue = Queue(record.account, record.name, record.created_ms, index)
         self._add(queue)
         return queue
@@ -155,7 +173,7 @@ class BrokerState:
 
     def _apply_attributes(self, record: QueueAttributesSet) -> None:
         queue = self.queues[record.queue_id]
-        queue.index.attributes = record.attributes
+        queue.index.apply_attributes(record.attributes)
         queue.modified_ms = record.modified_ms
         self._want_overflow(queue)
 
@@ -178,7 +196,7 @@ class BrokerState:
         index = queue.index
         if index.apply_sent(record):
             if len(index.steps) % 64 == 0:
-                index.steps.drop_below(next(iter(index.live)))
+                index.steps.drop_below(index.oldest_remembered())
             if queue.expiry_due_ms is None:
                 self._schedule_expiry(queue)
         if record.session and record.sequence:

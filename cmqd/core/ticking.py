@@ -122,7 +122,7 @@ class Ticking(Prefetching):
             return
         runs = queue.index.due_delays(iter(positions))
         if runs:
-            record = MessagesActivated(queue_id, runs)
+            record = MessagesActivated(queue_id, runs, now_ms)
             queue.index.apply_activated(record)
             self._budget.activate(queue.window, positions)
             records.append(record)
@@ -172,7 +172,12 @@ class Ticking(Prefetching):
             records.append(record)
             self._serve(queue, records, woken, reads, now_ms)
         elif floor >= index.next_position:
+            # Nothing that was sent is left; what was decided need not be remembered any longer.
+            index.halves.drop_below(floor)
+            index.rewindable.clear()
             index.steps.clear()
         else:
+            index.halves.drop_below(floor)
+            index.rewindable.remove_range(0, floor)
             index.steps.drop_below(floor)
         self._schedule_expiry(queue)

@@ -13,9 +13,13 @@ from cmqd_segment.records import (
     LeasesEnded,
     MessagesActivated,
     MessagesDeleted,
+    MessagesMoved,
     MessagesReceived,
     MessagesReleased,
     MessagesSent,
+    TransactionsChecked,
+    TransactionsEnded,
+    TransactionsUndecided,
     VisibilityChanged,
 )
 from cmqd_segment.rows import NO_QUEUES, encode_queues, encode_records
@@ -47,8 +51,14 @@ _COSTS: dict[type, Callable[[Any], int]] = {
     MessagesReleased: lambda record: 16 + _RUN * len(record.leases),
     VisibilityChanged: lambda record: 24 + _RUN * len(record.leases),
     MessagesActivated: lambda record: 16 + _RUN * len(record.positions),
+    MessagesMoved: lambda record: 16 + _RUN * len(record.positions),
+    TransactionsEnded: lambda record: 24 + _RUN * len(record.positions),
+    TransactionsChecked: lambda record: 24 + _RUN * len(record.positions) + 9 * len(record.next_check_ms),
+    TransactionsUndecided: lambda record: 24 + _RUN * len(record.positions),
     DelaysScheduled: lambda record: 16 + _RUN * len(record.positions) + 9 * len(record.visible_ms),
 }
+_ORIGIN = 128
+"""A name, three numbers and a word."""
 _OTHER_COST = 256
 """Queue facts: a name, an account and a map of attributes at most."""
 
@@ -62,6 +72,10 @@ def _sent_cost(record: MessagesSent) -> int:
                 cost += sum(map(len, headers)) + sum(map(len, headers.values())) + 6 * len(headers)
     if isinstance(record.visible_ms, list):
         cost += 9 * len(record.visible_ms)
+    if record.origins is not None:
+        cost += _ORIGIN * len(record.origins)
+    if record.dedup_ids is not None:
+        cost += sum(len(dedup_id) * 4 for dedup_id in record.dedup_ids if dedup_id) + len(record.dedup_ids)
     return cost
 
 

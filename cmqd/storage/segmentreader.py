@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from cmqd.storage.catalog import OpenSegment, SealedFile
-from cmqd_segment.records import Headers, Runs
+from cmqd_segment.records import Headers, Origin, Runs
 from cmqd_segment.rows import Run, data_checksum, decode_queues, decode_records, meta_checksum, sent_runs
 from cmqd_segment.schema import SegmentFormatError
 from cmqd_segment.sparse import LsnRange, SparseQueue, sparse_queue
@@ -32,7 +32,9 @@ ROW_OVERHEAD_BYTES = 1500
 VIEW_FROM = 4
 """Bodies are copied out of a row if they are less than this part of it."""
 
-Column = tuple[int, int, int, list[int], list[Headers | None] | None, int | list[int] | None]
+Column = tuple[
+    int, int, int, list[int], list[Headers | None] | None, int | list[int] | None, list[Origin | None] | None
+]
 
 _DAMAGE = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_ERROR))
 """Primary result codes after which the bytes are what they are and asking again is no use."""
@@ -119,7 +121,8 @@ class Answer:
         visible = run.visible_ms
         if isinstance(visible, list) and not whole:
             visible = visible[low:high]
-        self.columns.append((start, run.first_message_id + low, run.enqueue_ms, sizes, headers, visible))
+        origins = run.origins if whole or run.origins is None else run.origins[low:high]
+        self.columns.append((start, run.first_message_id + low, run.enqueue_ms, sizes, headers, visible, origins))
         # A view keeps its whole row in memory until the page is sent; a page of scattered messages would keep hundreds.
         scattered = size * VIEW_FROM < len(data)
         self.blobs.append(data[offset : offset + size] if scattered else memoryview(data)[offset : offset + size])

@@ -45,12 +45,14 @@ from cmqd_protocol.limits import (
     VERSION,
 )
 from cmqd_protocol.messages import (
+    AnyPush,
     AnyReply,
     AnyRequest,
     Cancel,
     ClientHello,
     Error,
     ServerHello,
+    TransactionCheck,
     Welcome,
     client_hello_decoder,
     encoder,
@@ -64,7 +66,7 @@ from cmqd_protocol.refusal import DECODE_ERRORS, refuse
 from cmqd_protocol.states import Role, State, Step
 
 ServerEvent: TypeAlias = Authenticated | AnyRequest | Cancel | RequestRefused | ConnectionEnded
-ClientEvent: TypeAlias = Opened | AnyReply | ConnectionEnded
+ClientEvent: TypeAlias = Opened | AnyReply | AnyPush | ConnectionEnded
 
 EventT = TypeVar("EventT")
 
@@ -192,6 +194,21 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
         out = self._out
         out.append(header(size))
         out.append(payload)
+
+    def push(self, message: AnyPush) -> None:
+        """Queue something that nobody asked for just now.
+
+        Raises:
+            LocalProtocolError: the connection is not open, or the message is larger than a frame may be.
+        """
+        if self._state is not _OPEN:
+            raise LocalProtocolError(f"nothing can be pushed in state {self._state.name}")
+        payload = _encode(message)
+        size = len(payload)
+        if size > self._max_frame_bytes:
+            raise LocalProtocolError(f"the message has {size} bytes; a frame may have {self._max_frame_bytes}")
+        self._out.append(header(size))
+        self._out.append(payload)
 
     def _too_large(self, request_id: int, size: int) -> bytes:
         """The reply in place of one that does not fit a frame."""
@@ -346,7 +363,7 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
             self._queue(error(0, code, text, retry_after_ms=retry_after_ms, details=details))
 
 
-class ClientConnection(Endpoint[Opened | AnyReply]):
+class ClientConnection(Endpoint[Opened | AnyReply | AnyPush]):
     """The client's side.
 
     Its preamble is in ``data_to_send()`` from the start. Events: ``Opened``, then replies, then at most one
@@ -444,6 +461,9 @@ class ClientConnection(Endpoint[Opened | AnyReply]):
             except DECODE_ERRORS as problem:
                 self._malformed(problem)
                 return
+            if isinstance(message, TransactionCheck):
+                append(message)
+                continue
             try:
                 remove(message.request_id)
             except KeyError:

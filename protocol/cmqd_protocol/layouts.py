@@ -10,6 +10,21 @@ A Struct of the server's core with the same fields in the same order as one of `
 from typing import Protocol, TypeVar
 
 
+class OriginLayout(Protocol):
+    """The same for ``Origin``."""
+
+    @property
+    def queue(self) -> str: ...
+    @property
+    def message_id(self) -> int: ...
+    @property
+    def enqueue_ms(self) -> int: ...
+    @property
+    def receive_count(self) -> int: ...
+    @property
+    def reason(self) -> str: ...
+
+
 class ReceivedLayout(Protocol):
     """Any array-like Struct with the fields of ``ReceivedMessage`` in its order: it encodes to the same bytes.
 
@@ -32,6 +47,8 @@ class ReceivedLayout(Protocol):
     def receive_count(self) -> int: ...
     @property
     def headers(self) -> dict[str, str] | None: ...
+    @property
+    def origin(self) -> OriginLayout | None: ...
 
 
 class PeekedLayout(Protocol):
@@ -51,6 +68,8 @@ class PeekedLayout(Protocol):
     def receive_count(self) -> int: ...
     @property
     def headers(self) -> dict[str, str] | None: ...
+    @property
+    def origin(self) -> OriginLayout | None: ...
 
 
 ReceivedT = TypeVar("ReceivedT", bound=ReceivedLayout)

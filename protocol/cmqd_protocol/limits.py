@@ -59,6 +59,7 @@ MAX_NAME_BYTES: Final = 128
 MAX_BATCH: Final = 256
 """Messages or receipt handles of one request: with bodies of 256 bytes a batch is 64 KiB, one row of the log."""
 
+MAX_DEDUP_ID_BYTES: Final = 64
 MAX_HEADERS: Final = 32
 MAX_ATTRIBUTES: Final = 64
 """Names in one attribute map; several times what any version knows, so that unknown ones are named by the server."""

@@ -17,6 +17,7 @@ from cmqd_protocol.errors import RETRYABLE, ErrorCode
 from cmqd_protocol.limits import (
     MAX_ATTRIBUTES,
     MAX_BATCH,
+    MAX_DEDUP_ID_BYTES,
     MAX_HEADERS,
     MAX_NAME_BYTES,
     MAX_REQUEST_ID,
@@ -43,6 +44,15 @@ Headers: TypeAlias = dict[str, str]
 HeadersList: TypeAlias = Annotated[
     list[Annotated[Headers, Meta(max_length=MAX_HEADERS)] | None], Meta(max_length=MAX_BATCH)
 ]
+DedupIds: TypeAlias = Annotated[
+    list[Annotated[str, Meta(min_length=1, max_length=MAX_DEDUP_ID_BYTES)] | None], Meta(max_length=MAX_BATCH)
+]
+MessageIds: TypeAlias = Annotated[list[Unsigned], Meta(min_length=1, max_length=MAX_BATCH)]
+Decision: TypeAlias = Annotated[int, Meta(ge=1, le=3)]
+"""What becomes of a half message: 1 commit, 2 roll back, 3 unknown (yet)."""
+COMMIT: Final = 1
+ROLL_BACK: Final = 2
+UNKNOWN: Final = 3
 Delays: TypeAlias = Annotated[list[Unsigned], Meta(max_length=MAX_BATCH)]
 AttributeValue: TypeAlias = int | str | bool | None
 Attributes: TypeAlias = Annotated[dict[str, AttributeValue], Meta(max_length=MAX_ATTRIBUTES)]
@@ -120,8 +130,8 @@ class SendMessages(Request, frozen=True, tag=16):
     session: Unsigned = 0
     sequence: Unsigned = 0
     """Number of this send in the producer session, from 1; 0 = not numbered."""
-    dedup_ids: None = None
-    """Reserved for a list of texts; null in this version, so that nobody takes it for obeyed."""
+    dedup_ids: DedupIds | None = None
+    """One for each body, or null: a message whose id the queue remembers is not stored again."""
 
 
 class ReceiveMessages(Request, frozen=True, tag=17):
@@ -163,6 +173,8 @@ class PeekMessages(Request, frozen=True, tag=21):
     max_messages: Unsigned = 16
     start: Unsigned = 0
     """A place in the queue: 0, or ``next_start`` of the reply before."""
+    states: Annotated[list[ShortText], Meta(max_length=8)] | None = None
+    """Some of ``active``, ``in_flight``, ``delayed``, ``half``, ``rewindable``; null = all but ``rewindable``."""
 
 
 # ---------------------------------------------------------------- queues (48-79)
@@ -211,6 +223,88 @@ class DeleteQueue(Request, frozen=True, tag=53):
 
 class ClearQueue(Request, frozen=True, tag=54):
     """Drop every message sent so far, in whatever state. Answered ``Done``."""
+
+    queue: str
+
+
+class RewindQueue(Request, frozen=True, tag=55):
+    """Make deleted messages active again, those sent at or after ``time_ms``. Answered ``Rewound``."""
+
+    queue: str
+    time_ms: Unsigned
+    strict: bool = False
+    """Refuse a time before the window instead of taking the nearest one."""
+
+
+class ListDeadLetterSources(Request, frozen=True, tag=56):
+    """The queues whose dead letters go to this one. Answered ``QueueList``."""
+
+    queue: str
+
+
+class StartRedrive(Request, frozen=True, tag=57):
+    """Send what is in a queue now back to where it came from, or to ``target``. Answered ``RedriveStatus``."""
+
+    queue: str
+    target: str | None = None
+    max_per_second: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    """None = as fast as it goes."""
+
+
+class CancelRedrive(Request, frozen=True, tag=58):
+    """Stop; what was moved stays moved. Answered ``RedriveStatus``."""
+
+    queue: str
+
+
+class GetRedrive(Request, frozen=True, tag=59):
+    """How far the redrive under way is, or the last one came. Answered ``RedriveStatus``."""
+
+    queue: str
+
+
+# ---------------------------------------------------------------- transactions (112-127)
+
+
+class SendHalfMessages(Request, frozen=True, tag=112):
+    """Store a batch that nobody receives until it is committed, whole or not at all. Answered ``MessagesSent``."""
+
+    queue: str
+    bodies: Bodies
+    headers: HeadersList | None = None
+    first_check_ms: Unsigned | None = None
+    """From now to the first check; None = the queue's."""
+    session: Unsigned = 0
+    sequence: Unsigned = 0
+    dedup_ids: DedupIds | None = None
+
+
+class EndTransactions(Request, frozen=True, tag=113):
+    """Decide half messages, one by one. Answered ``TransactionsEnded``."""
+
+    queue: str
+    message_ids: MessageIds
+    decisions: Annotated[list[Decision], Meta(min_length=1, max_length=MAX_BATCH)]
+    """One for each, or one for all."""
+
+
+class ListHalfMessages(Request, frozen=True, tag=114):
+    """Undecided half messages in the order of sending. Answered ``HalfMessages``."""
+
+    queue: str
+    start: Unsigned = 0
+    """A place in the queue: 0, or ``next_start`` of the reply before."""
+    limit: Unsigned = 100
+
+
+class RegisterChecker(Request, frozen=True, tag=115):
+    """This connection answers checks of the queue, from now until it ends or says otherwise. Answered ``Done``."""
+
+    queue: str
+
+
+class UnregisterChecker(Request, frozen=True, tag=116):
+    """No more checks of this queue, please. Answered ``Done``."""
 
     queue: str
 
@@ -276,6 +370,17 @@ class MessagesSent(Reply, frozen=True, tag=193):
     message_ids: list[int]
 
 
+class Origin(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Where a message stood before it was moved to where it is."""
+
+    queue: str
+    message_id: int
+    enqueue_ms: int
+    receive_count: int
+    reason: str
+    """``receives`` or ``age``: why it became a dead letter; ``redrive``."""
+
+
 class ReceivedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One received (or, with ``receipt_handle`` 0, peeked) message."""
 
@@ -287,6 +392,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     next_visible_ms: int
     receive_count: int
     headers: Headers | None = None
+    origin: Origin | None = None
 
 
 class MessagesReceived(Reply, frozen=True, tag=194):
@@ -311,7 +417,7 @@ class HandlesDone(Reply, frozen=True, tag=195):
 
 
 class PeekedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One browsed message; ``state`` is ``active``, ``in_flight`` or ``delayed``."""
+    """One browsed message; ``state`` is ``active``, ``in_flight``, ``delayed``, ``half`` or ``rewindable``."""
 
     message_id: int
     state: str
@@ -320,6 +426,7 @@ class PeekedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     visible_ms: int
     receive_count: int
     headers: Headers | None = None
+    origin: Origin | None = None
 
 
 class MessagesPeeked(Reply, frozen=True, tag=196):
@@ -377,6 +484,83 @@ class ServerStatus(Reply, frozen=True, tag=201):
     status: dict[str, Any]
 
 
+class Rewound(Reply, frozen=True, tag=202):
+    """How many messages are active again, and from which time on."""
+
+    messages: int
+    time_ms: int
+    clamped: bool
+    """The time asked for lies before the window; this is the nearest one."""
+
+
+class RedriveStatus(Reply, frozen=True, tag=203):
+    """A redrive, under way or over."""
+
+    queue: str
+    target: str | None
+    max_per_second: int | None
+    started_ms: int
+    ended_ms: int | None
+    """None = it goes on."""
+    reason: str
+    """``done`` or ``cancelled`` when it is over; else why it is held up (``target full: NAME``), or empty."""
+    moved: int
+    remaining: int
+    """Messages that it has still to move, in whatever state."""
+    missing_origins: dict[str, int]
+    """Messages that stay because the queue they came from does not exist (or takes none), by its name."""
+
+
+class TransactionFailure(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Why the decision of one half message was refused."""
+
+    message_id: int
+    code: int
+    text: str
+
+
+class TransactionsEnded(Reply, frozen=True, tag=204):
+    """What was refused; the rest is decided as asked."""
+
+    failures: list[TransactionFailure]
+
+
+class HalfMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An undecided half message, for operators."""
+
+    message_id: int
+    enqueue_ms: int
+    checks: int
+    """How often a producer was asked."""
+    last_check_ms: int
+    """0 = never."""
+    last_answer: str
+    """``unknown``, or empty if nobody answered (yet)."""
+    next_check_ms: int
+    """0 = none will be sent any more."""
+
+
+class HalfMessages(Reply, frozen=True, tag=205):
+    """Half messages in the order of sending."""
+
+    messages: list[HalfMessage]
+    next_start: int | None
+    """Where to go on; None = the end."""
+
+
+class TransactionCheck(WireMessage, frozen=True, tag=224):
+    """A push: what became of the transaction of this half message? Answered by ``EndTransactions``, or not."""
+
+    queue: str
+    message_id: int
+    body: bytes
+    headers: Headers | None
+    enqueue_ms: int
+    age_ms: int
+    attempt: int
+    """1 for the first check."""
+
+
 class Error(Reply, frozen=True, tag=255):
     """The typed failure of a request; ``request_id`` 0 = of the connection, which is closed after it."""
 
@@ -403,6 +587,16 @@ AnyRequest: TypeAlias = (
     | SetQueueAttributes
     | DeleteQueue
     | ClearQueue
+    | RewindQueue
+    | ListDeadLetterSources
+    | StartRedrive
+    | CancelRedrive
+    | GetRedrive
+    | SendHalfMessages
+    | EndTransactions
+    | ListHalfMessages
+    | RegisterChecker
+    | UnregisterChecker
     | CreateAccount
     | ListAccounts
     | CreateKey
@@ -422,10 +616,15 @@ AnyReply: TypeAlias = (
     | AccountList
     | KeyList
     | ServerStatus
+    | Rewound
+    | RedriveStatus
+    | TransactionsEnded
+    | HalfMessages
     | Error
 )
+AnyPush: TypeAlias = TransactionCheck
 FromClient: TypeAlias = ClientHello | Cancel | AnyRequest
-FromServer: TypeAlias = ServerHello | Welcome | AnyReply
+FromServer: TypeAlias = ServerHello | Welcome | AnyReply | AnyPush
 
 REQUEST_TYPES: Final[Mapping[int, type[Request]]] = {
     request_type.__struct_config__.tag: request_type  # pyright: ignore
@@ -442,7 +641,7 @@ client_hello_decoder: "msgspec.msgpack.Decoder[ClientHello]" = msgspec.msgpack.D
 request_decoder: "msgspec.msgpack.Decoder[Cancel | AnyRequest]" = msgspec.msgpack.Decoder(Cancel | AnyRequest)
 server_hello_decoder: "msgspec.msgpack.Decoder[ServerHello | Error]" = msgspec.msgpack.Decoder(ServerHello | Error)
 welcome_decoder: "msgspec.msgpack.Decoder[Welcome | Error]" = msgspec.msgpack.Decoder(Welcome | Error)
-reply_decoder: "msgspec.msgpack.Decoder[AnyReply]" = msgspec.msgpack.Decoder(AnyReply)
+reply_decoder: "msgspec.msgpack.Decoder[AnyReply | AnyPush]" = msgspec.msgpack.Decoder(AnyReply | AnyPush)
 
 
 if TYPE_CHECKING:

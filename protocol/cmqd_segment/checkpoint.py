@@ -31,6 +31,20 @@ class CheckpointHeader(CheckpointPart, frozen=True, tag=1):
     queue_id_until: int
 
 
+class Redrive(msgspec.Struct, array_like=True, gc=False):
+    """Messages on their way back from a dead-letter queue, and what became of that."""
+
+    target: str
+    max_per_second: int
+    stop_position: int
+    started_ms: int
+    moved: int = 0
+    ended_ms: int = 0
+    """0 = it goes on."""
+    reason: str = ""
+    """Why it ended: ``done`` or ``cancelled``."""
+
+
 class QueueSlice(CheckpointPart, frozen=True, tag=2):
     """A queue without its leases and receive history, which follow in slices of their own with the same LSN."""
 
@@ -58,6 +72,16 @@ class QueueSlice(CheckpointPart, frozen=True, tag=2):
     """The time index: the messages from ``step_positions[i]`` up to the next step were sent between
     ``step_starts[i]`` and ``step_ends[i]``, both inclusive."""
 
+    rewindable: bytes = b""
+    """Deleted messages that can be brought back; empty = none, here and below."""
+    half: bytes = b""
+    """Half messages that wait for their decision; what is known of them is in a ``HalvesSlice``."""
+    dead_letter_floor: int = -1
+    """It takes dead letters of others once nothing below this is live; -1 = it is no dead-letter queue."""
+    activations: list[tuple[int, bytes]] = []
+    """(time in ms, positions): messages that became active later than they were sent, for dead letters by age."""
+    redrive: Redrive | None = None
+
 
 class LeasesSlice(CheckpointPart, frozen=True, tag=3):
     """The leases of the queue whose slice stands before it."""
@@ -73,6 +97,29 @@ class HistorySlice(CheckpointPart, frozen=True, tag=4):
     queue_id: int
     entries: list[tuple[int, bytes]]
     """(first position of a chunk, packed history; see ``cmqd.core.history``)."""
+
+
+class HalvesSlice(CheckpointPart, frozen=True, tag=7):
+    """The half messages of the queue whose slice stands before it, and the decisions that are remembered."""
+
+    queue_id: int
+    runs: list[tuple[int, int, int]]
+    """(first message id, first position, count) of all half messages that are remembered, ascending."""
+    committed: bytes
+    """Positions of half messages that were committed, as a bitmap; as are those rolled back."""
+    rolled_back: bytes
+    due: list[tuple[int, bytes]]
+    """(time of the next check in ms, positions) of each bucket; stale ones count for nothing."""
+    checked: list[tuple[int, int, int, int, int]]
+    """(position, attempts, last check in ms, last answer "unknown" in ms or 0, next check in ms)"""
+
+
+class DedupSlice(CheckpointPart, frozen=True, tag=8):
+    """The dedup ids of the queue whose slice stands before it, oldest first."""
+
+    queue_id: int
+    entries: list[tuple[str, int, int]]
+    """(dedup id, message id, time of sending in ms)"""
 
 
 class SessionsSlice(CheckpointPart, frozen=True, tag=5):
@@ -92,4 +139,13 @@ class CheckpointEnd(CheckpointPart, frozen=True, tag=6):
     """Frames before this one, to notice a short file."""
 
 
-AnyPart: TypeAlias = CheckpointHeader | QueueSlice | LeasesSlice | HistorySlice | SessionsSlice | CheckpointEnd
+AnyPart: TypeAlias = (
+    CheckpointHeader
+    | QueueSlice
+    | LeasesSlice
+    | HistorySlice
+    | HalvesSlice
+    | DedupSlice
+    | SessionsSlice
+    | CheckpointEnd
+)

@@ -101,6 +101,29 @@ class QueueAttributes(msgspec.Struct, frozen=True, omit_defaults=True, forbid_un
     delay_ms: int = 0
     max_backlog: int = 100_000_000
     max_delayed: int = 1_000_000
+    rewind_ms: int = 0
+    """How long deleted messages can be brought back, counted from their sending; 0 = not at all."""
+    dead_letter_queue: str = ""
+    """Name of a queue of the same account; empty = none."""
+    dead_letter_max_receives: int = 0
+    """Policy 0: moved when the lease of so many receives ends; 0 = not by this policy."""
+    dead_letter_after_ms: int = 0
+    """Policy 1: moved when it was active for so long; 0 = not by this policy."""
+    transactional: bool = False
+    """Set at creation only."""
+    first_check_ms: int = 5_000
+    max_checks: int = 15
+
+
+class Origin(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Where a message stood before it was moved to where it is."""
+
+    queue: str
+    message_id: int
+    enqueue_ms: int
+    receive_count: int
+    reason: str
+    """``receives`` or ``age`` (dead letters of policy 0 and 1), ``redrive``."""
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -153,6 +176,42 @@ class MessagesExpired(Record, frozen=True, tag=6):
     floor: int
 
 
+class QueueRewound(Record, frozen=True, tag=7):
+    """The rewindable messages from ``from_position`` up to ``stop_position`` are active again, never received."""
+
+    queue_id: int
+    from_position: int
+    stop_position: int
+    rewound_ms: int
+
+
+class DeadLettersFrom(Record, frozen=True, tag=8):
+    """A queue serves as dead-letter queue, and takes dead letters once nothing below ``floor`` is live; -1: no more."""
+
+    queue_id: int
+    floor: int
+
+
+class RedriveStarted(Record, frozen=True, tag=9):
+    """The messages of a dead-letter queue below ``stop_position`` go back: to ``target``, or where they came from."""
+
+    queue_id: int
+    target: str
+    """A queue of the same account; empty = the origin of each."""
+    max_per_second: int
+    """0 = as fast as it goes."""
+    stop_position: int
+    started_ms: int
+
+
+class RedriveEnded(Record, frozen=True, tag=10):
+    """The redrive of a queue is over: ``done`` or ``cancelled``."""
+
+    queue_id: int
+    reason: str
+    ended_ms: int
+
+
 class MessagesSent(Record, frozen=True, tag=16):
     """A batch stored under contiguous positions and message ids; its bodies stand side by side in the row's data,
     after those of the ``MessagesSent`` records before it in the same row.
@@ -170,6 +229,11 @@ class MessagesSent(Record, frozen=True, tag=16):
     session: int = 0
     """The producer session that numbered this send, 0 = none."""
     sequence: int = 0
+    half: bool = False
+    """They wait for their transactions to be decided; ``visible_ms`` is then when the first check is due."""
+    origins: list[Origin | None] | None = None
+    """Where moved messages stood before; a copy stands in the row in which its original went (``MessagesMoved``)."""
+    dedup_ids: list[str | None] | None = None
 
 
 class MessagesReceived(Record, frozen=True, tag=17):
@@ -219,6 +283,7 @@ class MessagesActivated(Record, frozen=True, tag=22):
 
     queue_id: int
     positions: Runs
+    activated_ms: int = 0
 
 
 class DelaysScheduled(Record, frozen=True, tag=23):
@@ -229,6 +294,40 @@ class DelaysScheduled(Record, frozen=True, tag=23):
     visible_ms: list[int]
 
 
+class MessagesMoved(Record, frozen=True, tag=24):
+    """Messages left this queue for another (dead-lettered or redriven); their copies stand in the same row."""
+
+    queue_id: int
+    positions: Runs
+    redriven: bool = False
+
+
+class TransactionsEnded(Record, frozen=True, tag=25):
+    """Half messages were decided. The committed ones stand in the same row as new messages that keep their ids."""
+
+    queue_id: int
+    positions: Runs
+    committed: bool
+    ended_ms: int
+
+
+class TransactionsChecked(Record, frozen=True, tag=26):
+    """A producer was asked what became of these half messages; each is due again at its ``next_check_ms``."""
+
+    queue_id: int
+    positions: Runs
+    checked_ms: int
+    next_check_ms: list[int]
+
+
+class TransactionsUndecided(Record, frozen=True, tag=27):
+    """A producer said that it does not know (yet) what is to become of these half messages."""
+
+    queue_id: int
+    positions: Runs
+    answered_ms: int
+
+
 AnyRecord: TypeAlias = (
     NumbersReserved
     | QueueCreated
@@ -236,6 +335,10 @@ AnyRecord: TypeAlias = (
     | QueueDeleted
     | QueueCleared
     | MessagesExpired
+    | QueueRewound
+    | DeadLettersFrom
+    | RedriveStarted
+    | RedriveEnded
     | MessagesSent
     | MessagesReceived
     | MessagesDeleted
@@ -244,6 +347,10 @@ AnyRecord: TypeAlias = (
     | VisibilityChanged
     | MessagesActivated
     | DelaysScheduled
+    | MessagesMoved
+    | TransactionsEnded
+    | TransactionsChecked
+    | TransactionsUndecided
 )
 
 
@@ -256,4 +363,5 @@ class StoredMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     body: bytes
     headers: Headers | None = None
     visible_ms: int = 0
-    """When its delay ends or ended; 0 = sent without delay."""
+    """When its delay ends or ended; 0 = sent without delay. Of a half message: when its first check is due."""
+    origin: Origin | None = None

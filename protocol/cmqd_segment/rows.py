@@ -12,7 +12,7 @@ from zlib import crc32
 
 import msgspec
 
-from cmqd_segment.records import AnyRecord, Headers, MessagesSent, StoredMessage
+from cmqd_segment.records import AnyRecord, Headers, MessagesSent, Origin, StoredMessage
 
 QueueSummary: TypeAlias = tuple[int, int, int, int]
 """(queue id, first position, stop position, bytes of bodies) of one queue's sends in a row. The positions of a queue
@@ -59,6 +59,7 @@ class Run(NamedTuple):
     visible_ms: int | list[int] | None
     offset: int
     """Where its first body begins in ``data``."""
+    origins: list[Origin | None] | None = None
 
     @property
     def stop_position(self) -> int:
@@ -82,6 +83,7 @@ def sent_runs(records: Sequence[AnyRecord], queue_id: int | None = None) -> Iter
                         record.headers,
                         record.visible_ms,
                         offset,
+                        record.origins,
                     ),
                 )
             offset += sum(record.sizes)
@@ -89,10 +91,10 @@ def sent_runs(records: Sequence[AnyRecord], queue_id: int | None = None) -> Iter
 
 def stored_messages(run: Run, data: bytes) -> list[StoredMessage]:
     """The messages of a run whose first body begins at ``run.offset`` of ``data``."""
-    position, message_id, enqueue_ms, sizes, headers, visible_ms, offset = run
+    position, message_id, enqueue_ms, sizes, headers, visible_ms, offset, origins = run
     messages: list[StoredMessage] = []
     append = messages.append
-    if headers is None and visible_ms is None:
+    if headers is None and visible_ms is None and origins is None:
         for size in sizes:
             stop = offset + size
             append(StoredMessage(position, message_id, enqueue_ms, data[offset:stop]))
@@ -110,6 +112,7 @@ def stored_messages(run: Run, data: bytes) -> list[StoredMessage]:
                 data[offset:stop],
                 None if headers is None else headers[index],
                 0 if visible_ms is None else visible_ms if isinstance(visible_ms, int) else visible_ms[index],
+                None if origins is None else origins[index],
             )
         )
         offset = stop

@@ -1,0 +1,71 @@
+"""When messages became active that did so later than they were sent: for dead letters by age (policy 1).
+
+The clock of policy 1 starts when a message first becomes active: mostly when it is sent, and then the time steps of the
+queue tell. For the others (a delay ended, a rewind brought them back) their positions are kept by the second in which
+it happened. Entries of messages that are gone stay until their second has passed and mean nothing.
+"""
+
+from pyroaring import BitMap64
+
+GRAIN_MS = 1000
+"""How late a message may be found overdue; policies are 300 s and longer."""
+
+
+class Activations:
+    """Positions by the second of their activation."""
+
+    __slots__ = ("_by_second", "positions")
+
+    def __init__(self) -> None:
+        self._by_second: dict[int, BitMap64] = {}
+        """Ascending, since time does not run back."""
+        self.positions = BitMap64()
+        """Of all seconds together: the queue's time steps say nothing of these."""
+
+    def note(self, positions: BitMap64, now_ms: int) -> None:
+        """These became active; a message that did so before starts anew."""
+        second = now_ms // GRAIN_MS
+        for older in self._by_second.values():
+            older -= positions
+        held = self._by_second.get(second)
+        if held is None:
+            self._by_second[second] = BitMap64(positions)
+        else:
+            held |= positions
+        self.positions |= positions
+
+    def first_due_ms(self, after_ms: int) -> int | None:
+        """When the first second of them will be ``after_ms`` old."""
+        first = next(iter(self._by_second), None)
+        return None if first is None else (first + 1) * GRAIN_MS + after_ms
+
+    def take_due(self, now_ms: int, after_ms: int) -> BitMap64:
+        """Positions that became active ``after_ms`` ago or earlier; they stay known, see ``forget``."""
+        due = BitMap64()
+        for second, positions in self._by_second.items():
+            if (second + 1) * GRAIN_MS + after_ms > now_ms:
+                break
+            due |= positions
+        return due
+
+    def forget(self, live: BitMap64) -> None:
+        """Forget all that are not live any more."""
+        self.positions &= live
+        for second in list(self._by_second):
+            self._by_second[second] &= live
+            if not self._by_second[second]:
+                del self._by_second[second]
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._by_second.clear()
+        self.positions = BitMap64()
+
+    def entries(self) -> list[tuple[int, bytes]]:
+        """(time in ms, positions) for a checkpoint."""
+        return [(second * GRAIN_MS, positions.serialize()) for second, positions in self._by_second.items()]
+
+    def load(self, entries: list[tuple[int, bytes]]) -> None:
+        """Take back what ``entries`` gave."""
+        for time_ms, packed in entries:
+            self.note(BitMap64.deserialize(packed), time_ms)

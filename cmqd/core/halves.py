@@ -1,0 +1,112 @@
+"""Half messages of one queue: which message id stands where, what was decided, and whom was asked how often.
+
+Message ids and positions of half messages ascend together, so a few integers per send map one to the other. Undecided
+ones are in the index's set ``half``; decisions are remembered as sets of positions until the retention of the half
+message has passed, so that a repeat succeeds and the opposite is refused.
+"""
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable
+
+import msgspec
+from pyroaring import BitMap64
+
+from cmqd_segment.records import Runs, ranges
+
+
+class Checked(msgspec.Struct, gc=False):
+    """What is known of a half message that a producer was asked about."""
+
+    attempts: int = 0
+    last_check_ms: int = 0
+    last_unknown_ms: int = 0
+    """When a producer last said "unknown"; 0 = never."""
+    next_check_ms: int = 0
+
+
+class HalfTable:
+    """See the module."""
+
+    __slots__ = ("_counts", "_ids", "_positions", "checked", "committed", "rolled_back")
+
+    def __init__(self) -> None:
+        self._ids = array("Q")
+        self._positions = array("Q")
+        self._counts = array("Q")
+        self.committed = BitMap64()
+        self.rolled_back = BitMap64()
+        self.checked: dict[int, Checked] = {}
+        """By position, undecided ones only."""
+
+    def __len__(self) -> int:
+        """How many runs are remembered: 0 = nothing at all."""
+        return len(self._ids)
+
+    def note(self, first_message_id: int, first_position: int, count: int) -> None:
+        """Half messages were stored."""
+        if self._ids:
+            held = self._counts[-1]
+            if self._ids[-1] + held == first_message_id and self._positions[-1] + held == first_position:
+                self._counts[-1] = held + count
+                return
+        self._ids.append(first_message_id)
+        self._positions.append(first_position)
+        self._counts.append(count)
+
+    def position_of(self, message_id: int) -> int | None:
+        """Where the half message of an id stands or stood; None if there is or was none, or it is forgotten."""
+        return _other(self._ids, self._positions, self._counts, message_id)
+
+    def id_of(self, position: int) -> int | None:
+        """The id of the half message at a position."""
+        return _other(self._positions, self._ids, self._counts, position)
+
+    def end(self, positions: Runs, committed: bool) -> None:
+        """Half messages were decided."""
+        decided = self.committed if committed else self.rolled_back
+        for start, stop in ranges(positions):
+            decided.add_range(start, stop)
+            if self.checked:
+                for position in range(start, stop):
+                    self.checked.pop(position, None)
+
+    def note_check(self, position: int, checked_ms: int, next_check_ms: int) -> None:
+        """A producer was asked."""
+        one = self.checked.setdefault(position, Checked())
+        one.attempts += 1
+        one.last_check_ms = checked_ms
+        one.next_check_ms = next_check_ms
+
+    def note_unknown(self, positions: Iterable[int], answered_ms: int) -> None:
+        """A producer could not tell."""
+        for position in positions:
+            self.checked.setdefault(position, Checked()).last_unknown_ms = answered_ms
+
+    def drop_below(self, floor: int) -> None:
+        """Forget the half messages below a position, decided or not."""
+        passed = 0
+        while passed < len(self._ids) and self._positions[passed] + self._counts[passed] <= floor:
+            passed += 1
+        if passed:
+            del self._ids[:passed], self._positions[:passed], self._counts[:passed]
+        self.committed.remove_range(0, floor)
+        self.rolled_back.remove_range(0, floor)
+        if self.checked:
+            self.checked = {position: one for position, one in self.checked.items() if position >= floor}
+
+    def runs(self) -> list[tuple[int, int, int]]:
+        """(first message id, first position, count) of all that is remembered."""
+        return list(zip(self._ids, self._positions, self._counts, strict=True))
+
+    def load(self, runs: list[tuple[int, int, int]]) -> None:
+        """Take back what ``runs`` gave."""
+        for run in runs:
+            self.note(*run)
+
+
+def _other(keys: "array[int]", values: "array[int]", counts: "array[int]", wanted: int) -> int | None:
+    at = bisect_right(keys, wanted) - 1
+    if at < 0 or wanted >= keys[at] + counts[at]:
+        return None
+    return values[at] + wanted - keys[at]
