@@ -263,7 +263,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
             else:
                 self.delete_queue(queue)
 
-    def create(self, number: int, attributes: dict[str, int]) -> None:
+    def create(self, number: int, attributes: dict[str, Any]) -> None:
         whose, called = ACCOUNTS[number % 2], NAMES[number // 2 % 3]
         mine = [queue for queue in self.queues if queue.account == whose]
         try:
@@ -288,7 +288,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         self.queues.remove(queue)
         self.gone_queues.append(queue)
 
-    def set_attributes(self, queue: NaiveQueue, changes: dict[str, int]) -> None:
+    def set_attributes(self, queue: NaiveQueue, changes: dict[str, Any]) -> None:
         outcome = self.broker.set_queue_attributes(queue.account, queue.name, changes, self.now_ms)
         queue.attributes = {**queue.attributes, **changes}
         assert self.done(outcome).attributes == queue.attributes

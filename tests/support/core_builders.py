@@ -3,16 +3,26 @@
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import msgspec
+
 from cmqd.core.broker import Broker
 from cmqd.core.limits import Limits
-from cmqd.core.outcome import Outcome, PageRead, ReceivedMessage, Waiting
+from cmqd.core.outcome import (
+    Check,
+    Outcome,
+    PageRead,
+    ReceivedMessage,
+    RedriveStatus,
+    Rewound,
+    TransactionsDone,
+    Waiting,
+)
 from cmqd.core.queue import Queue
 from cmqd_segment.checkpoint import AnyPart, CheckpointHeader
 from cmqd_segment.records import (
     AnyRecord,
     Headers,
     MessagesSent,
-    QueueAttributes,
     QueueAttributesSet,
     Runs,
     StoredMessage,
@@ -66,6 +76,7 @@ class NaiveLog:
                 body,
                 record.headers[offset] if record.headers else None,
                 due_ms if due_ms > record.enqueue_ms else 0,
+                record.origins[offset] if record.origins else None,
             )
 
     def records(self) -> list[tuple[int, AnyRecord]]:
@@ -102,6 +113,8 @@ class Rig:
         """Asked and not yet answered."""
         self.woken: list[tuple[int, Any]] = []
         """(waiter, reply), oldest first."""
+        self.checks: list[Check] = []
+        """Sent to producers, oldest first."""
         self._waiter_id = 0
 
     def done(self, outcome: Outcome[T]) -> T:
@@ -109,6 +122,7 @@ class Rig:
         self.log.append(outcome.records, outcome.bodies)
         self.woken.extend((one.waiter_id, one.reply) for one in outcome.woken)
         self.reads.extend(outcome.reads)
+        self.checks.extend(outcome.checks)
         return outcome.reply
 
     # ------------------------------------------------------------------ operations
@@ -116,17 +130,17 @@ class Rig:
     def queue(self, name: str = "q") -> Queue:
         return self.broker.queue(ACCOUNT, name)
 
-    def create(self, name: str = "q", **attributes: int) -> Queue:
+    def create(self, name: str = "q", **attributes: int | str | bool) -> Queue:
         self.done(self.broker.create_queue(ACCOUNT, name, attributes, self.now_ms))
         return self.queue(name)
 
-    def set(self, name: str = "q", **attributes: int) -> None:
+    def set(self, name: str = "q", **attributes: int | str | bool) -> None:
         self.done(self.broker.set_queue_attributes(ACCOUNT, name, attributes, self.now_ms))
 
-    def force(self, name: str = "q", **attributes: int) -> None:
+    def force(self, name: str = "q", **attributes: int | str | bool) -> None:
         """Attributes outside the range that an owner may set, as a fact of the log."""
         queue = self.queue(name)
-        chosen = QueueAttributes(**{**queue.attributes(), **attributes})
+        chosen = msgspec.structs.replace(queue.index.attributes, **attributes)
         record = QueueAttributesSet(queue.queue_id, chosen, self.now_ms)
         self.log.append([record])
         self.broker.replay(record, self.log.last_lsn)
@@ -143,6 +157,39 @@ class Rig:
         listed = None if headers is None else list(headers)
         sent = self.broker.send(ACCOUNT, name, list(bodies), listed, delay_ms, session, sequence, self.now_ms)
         return list(self.done(sent))
+
+    def send_half(self, *bodies: bytes, name: str = "q", first_check_ms: int | None = None) -> list[int]:
+        sent = self.broker.send_half(ACCOUNT, name, list(bodies), None, first_check_ms, 0, 0, self.now_ms)
+        return list(self.done(sent))
+
+    def end(self, decision: int, *message_ids: int, name: str = "q") -> list[Exception]:
+        """1 commit, 2 roll back, 3 unknown; what was refused, page-ins included."""
+        waiter_id = self._new_waiter()
+        outcome = self.broker.end_transactions(ACCOUNT, name, waiter_id, list(message_ids), [decision], self.now_ms)
+        done: TransactionsDone = self._settled(waiter_id, self.done(outcome))
+        return [error for _, error in done.failures]
+
+    def rewind(self, time_ms: int, name: str = "q", strict: bool = False) -> Rewound:
+        """Page-ins included."""
+        waiter_id = self._new_waiter()
+        outcome = self.broker.rewind(ACCOUNT, name, waiter_id, time_ms, strict, self.now_ms)
+        return self._settled(waiter_id, self.done(outcome))
+
+    def redrive(self, name: str = "dlq", target: str | None = None, max_per_second: int | None = None) -> RedriveStatus:
+        return self.done(self.broker.start_redrive(ACCOUNT, name, target, max_per_second, self.now_ms))
+
+    def _new_waiter(self) -> int:
+        self._waiter_id += 1
+        return self._waiter_id
+
+    def _settled(self, waiter_id: int, reply: Any) -> Any:
+        """The reply, or what it was answered once its pages were read."""
+        if isinstance(reply, Waiting):
+            self.answer_reads(until=lambda: bool(self.replies(waiter_id)))
+            (reply,) = self.replies(waiter_id)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
 
     def wait(
         self,
@@ -234,6 +281,18 @@ class Rig:
                 return ticks
             self.tick()
         raise AssertionError("the ticker spins")
+
+    def settle(self, ms: int = 0) -> None:
+        """Let time pass, then answer all reads and tick, until nothing is due and nobody reads."""
+        self.now_ms += ms
+        for _ in range(10_000):
+            if self.reads:
+                self.answer(self.reads[0])
+            elif self.due():
+                self.tick()
+            else:
+                return
+        raise AssertionError("it never comes to rest")
 
     # ------------------------------------------------------------------ crash and recovery
 

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from pyroaring import BitMap64
+
 from cmqd.core.broker import Broker
 from cmqd.core.queue import Queue
 
@@ -22,7 +24,7 @@ def facts(broker: Broker) -> dict[str, Any]:
 def queue_facts(queue: Queue) -> dict[str, Any]:
     """The facts of one queue."""
     index = queue.index
-    active = index.active | (index.damaged - index.damaged_delays)
+    active = index.active | index.moving | (index.damaged - index.damaged_delays)
     overflow = index.overflow | index.damaged_delays
     return {
         "account": queue.account,
@@ -42,7 +44,32 @@ def queue_facts(queue: Queue) -> dict[str, Any]:
             for lease, held in sorted(index.in_flight.items())
             if held.position >= index.floor
         },
+        "rewindable": list(index.rewindable),
+        "half": list(index.half),
+        "halves": halves(queue),
+        "dedup ids": index.dedup_ids.entries(),
+        "dead-letter floor": index.dead_letter_floor,
+        "activations": [
+            (second, kept)
+            for second, positions in index.activations.entries()
+            if (kept := [position for position in BitMap64.deserialize(positions) if position in index.live])
+        ],
+        "redrive": index.redrive,
         "history": {position: index.history.get(position) for position in index.live},
+    }
+
+
+def halves(queue: Queue) -> dict[str, Any]:
+    """What is known of half messages."""
+    table = queue.index.halves
+    return {
+        "ids": {position: table.id_of(position) for position in queue.index.half},
+        "committed": {position: table.id_of(position) for position in table.committed},
+        "rolled back": {position: table.id_of(position) for position in table.rolled_back},
+        "checked": {
+            position: (one.attempts, one.last_check_ms, one.last_unknown_ms, one.next_check_ms)
+            for position, one in sorted(table.checked.items())
+        },
     }
 
 

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from cmqd.core.limits import Limits
 from cmqd.core.outcome import Peeked, ReceivedMessage
@@ -92,7 +93,7 @@ class NaiveQueue:
     queue_id: int
     account: str
     name: str
-    attributes: dict[str, int]
+    attributes: dict[str, Any]
     limits: Limits
     messages: dict[int, NaiveMessage] = field(default_factory=dict[int, NaiveMessage])
     """Those not gone, by position, ascending."""
@@ -126,6 +127,8 @@ class NaiveQueue:
             "active": len(self.active()),
             "in_flight": self.in_flight(),
             "delayed": len(self.of(State.DELAYED, State.OVERFLOW)),
+            "half": 0,
+            "rewindable": 0,
             "damaged": len(self.of(State.DAMAGED)),
             "waiting_receives": len(self.line),
         }
