@@ -50,6 +50,7 @@ class _Elements(Struct, array_like=True, gc=False):
 _envelope_decoder = msgspec.msgpack.Decoder(_Envelope)
 _elements_decoder = msgspec.msgpack.Decoder(_Elements)
 _list_decoder = msgspec.msgpack.Decoder(list[msgspec.Raw])
+_text_decoder = msgspec.msgpack.Decoder(str)
 _short_decoder = msgspec.msgpack.Decoder()
 
 # What msgspec says, for instance: Expected `array` of length <= 256 - at `$[3]`
@@ -112,7 +113,10 @@ def _out_of_bounds(field: str, bounds: re.Match[str], encoded: bytes) -> _Explan
     limit = f"{'at most' if bounds['operator'] == '<=' else 'at least'} {bounds['limit']}"
     if bounds["length"]:
         value = _count_entries(encoded)
-        text = f"{field} has {value} entries; it must have {limit}"
+        unit = "entries"
+        if value is None and encoded:
+            value, unit = len(_text_decoder.decode(encoded)), "characters"
+        text = f"{field} has {value} {unit}; it must have {limit}"
     else:
         value = _short_value(encoded)
         text = f"{field} is {value}; it must be {limit}"

@@ -6,13 +6,16 @@ import pytest
 from cmqd_protocol import layouts, messages
 from cmqd_protocol.errors import RETRYABLE, ErrorCode
 from cmqd_protocol.frames import FrameReader, frame
-from cmqd_protocol.limits import MAX_BATCH, MAX_HEADERS, MIN_MAX_FRAME_BYTES
+from cmqd_protocol.limits import MAX_BATCH, MAX_DEDUP_ID_BYTES, MAX_HEADERS, MIN_MAX_FRAME_BYTES
 from cmqd_protocol.messages import (
     MessagesPeeked,
     MessagesReceived,
+    Origin,
     PeekedMessage,
     ReceivedMessage,
+    SendHalfMessages,
     SendMessages,
+    TransactionCheck,
     WireMessage,
     client_message_decoder,
     encoder,
@@ -28,6 +31,8 @@ MESSAGES = load("messages")
 VARIANTS = load("variants")
 BY_NAME = {vector["name"]: vector for vector in MESSAGES}
 MIB = 1024 * 1024
+ORIGIN_BYTES = 128
+"""What the origin of a moved message counts for in the bytes of a reply; its encoding is never longer."""
 
 
 def struct_of(vector: dict[str, Any]) -> WireMessage:
@@ -142,7 +147,12 @@ class TestErrors:
 
 class TestLayouts:
     @pytest.mark.parametrize(
-        ("layout", "message"), [(layouts.ReceivedLayout, ReceivedMessage), (layouts.PeekedLayout, PeekedMessage)]
+        ("layout", "message"),
+        [
+            (layouts.ReceivedLayout, ReceivedMessage),
+            (layouts.PeekedLayout, PeekedMessage),
+            (layouts.OriginLayout, Origin),
+        ],
     )
     def test_a_layout_names_the_fields_of_its_message(self, layout: type, message: type[msgspec.Struct]) -> None:
         properties = tuple(name for name, member in vars(layout).items() if isinstance(member, property))
@@ -159,8 +169,9 @@ class TestLayouts:
             next_visible_ms: int
             receive_count: int
             headers: dict[str, str] | None = None
+            origin: Origin | None = None
 
-        values = (1, 2, b"body", 3, 4, 5, 6, {"k": "v"})
+        values = (1, 2, b"body", 3, 4, 5, 6, {"k": "v"}, Origin("q", 7, 8, 9, "age"))
 
         reply = messages_received(9, [Held(*values)])
 
@@ -186,18 +197,54 @@ class TestSizes:
         body = b"x" * (MIB // count - header_bytes)
         highest = 2**64 - 1
         received = ReceivedMessage(highest, highest, body, highest, highest, highest, highest, headers)
-        peeked = PeekedMessage(highest, "in_flight", body, highest, highest, highest, headers)
+        peeked = PeekedMessage(highest, "rewindable", body, highest, highest, highest, headers)
         all_headers: list[dict[str, str] | None] = [headers] * count
         messages: list[WireMessage] = [
             MessagesReceived(2**32 - 1, [received] * count),
             MessagesPeeked(2**32 - 1, [peeked] * count, highest),
             SendMessages(2**32 - 1, "q" * 64, [body] * count, all_headers, [highest] * count, highest, highest),
+            SendHalfMessages(2**32 - 1, "q" * 64, [body] * count, all_headers, highest, highest, highest),
         ]
 
         assert header_bytes <= 16 * 1024
         for message in messages:
             framing = len(encoder.encode(message)) - count * (len(body) + header_bytes)
             assert framing <= 52 * 1024 <= MIN_MAX_FRAME_BYTES - MIB
+
+    def test_a_full_batch_under_dedup_ids_fits_too(self) -> None:
+        headers = self.headers_of(32, 32)
+        body = b"x" * (MIB // MAX_BATCH - MAX_HEADERS * 64)
+        dedup_ids: list[str | None] = ["i" * MAX_DEDUP_ID_BYTES] * MAX_BATCH
+        delays = [2**64 - 1] * MAX_BATCH
+
+        message = SendMessages(
+            2**32 - 1, "q" * 64, [body] * MAX_BATCH, [headers] * MAX_BATCH, delays, 2**64 - 1, 2**64 - 1, dedup_ids
+        )
+
+        assert len(encoder.encode(message)) <= MIN_MAX_FRAME_BYTES
+
+    def test_a_full_reply_of_moved_messages_fits_because_their_origins_count(self) -> None:
+        headers = self.headers_of(32, 32)
+        highest = 2**64 - 1
+        origin = Origin("q" * 64, highest, highest, highest, "receives")
+        size = MIB // MAX_BATCH
+        body = b"x" * (size - MAX_HEADERS * 64 - ORIGIN_BYTES)
+        received = ReceivedMessage(highest, highest, body, highest, highest, highest, highest, headers, origin)
+        peeked = PeekedMessage(highest, "in_flight", body, highest, highest, highest, headers, origin)
+
+        for message in (
+            MessagesReceived(2**32 - 1, [received] * MAX_BATCH),
+            MessagesPeeked(2**32 - 1, [peeked] * MAX_BATCH, highest),
+        ):
+            assert len(encoder.encode(message)) <= MIN_MAX_FRAME_BYTES
+
+    def test_the_largest_check_fits(self) -> None:
+        headers = self.headers_of(256, 256)
+        highest = 2**64 - 1
+
+        message = TransactionCheck("q" * 64, highest, b"x" * MIB, headers, highest, highest, highest)
+
+        assert len(encoder.encode(message)) <= MIN_MAX_FRAME_BYTES
 
     def test_the_largest_message_alone_fits(self) -> None:
         headers = self.headers_of(256, 256)
