@@ -2,16 +2,34 @@
 
 from collections.abc import Mapping
 
-from cmqd.core.errors import QueueDeleted, QueueDiffers, QueueExists, TooManyQueues
+from pyroaring import BitMap64
+
+from cmqd.core.errors import (
+    DeadLetterQueueInUse,
+    InvalidArgument,
+    QueueDeleted,
+    QueueDiffers,
+    QueueExists,
+    RedriveRunning,
+    TooManyQueues,
+)
 from cmqd.core.limits import check_range, checked_attributes
+from cmqd.core.moving import Moving
 from cmqd.core.names import check_queue_name, folded
-from cmqd.core.outcome import Outcome, QueueInfo, Woken
-from cmqd.core.receiving import Receiving
-from cmqd_segment.records import AnyRecord, QueueAttributes, QueueAttributesSet, QueueCleared, QueueCreated
+from cmqd.core.outcome import Outcome, PageRead, QueueInfo, Woken
+from cmqd.core.queue import Queue
+from cmqd_segment.records import (
+    AnyRecord,
+    DeadLettersFrom,
+    QueueAttributes,
+    QueueAttributesSet,
+    QueueCleared,
+    QueueCreated,
+)
 from cmqd_segment.records import QueueDeleted as QueueDeletedRecord
 
 
-class Administration(Receiving):
+class Administration(Moving):
     """The administration part of the broker."""
 
     def create_queue(
@@ -25,13 +43,14 @@ class Administration(Receiving):
             TooManyQueues: the account has its limit.
         """
         check_queue_name(name)
-        chosen = checked_attributes(QueueAttributes(), attributes)
+        chosen = checked_attributes(QueueAttributes(), attributes, creating=True)
         taken = self._folded.get(account, {}).get(folded(name))
         if taken is not None:
             raise QueueExists(name, taken.name)
         limit = self.limits.max_queues_per_account
         if len(self._names.get(account, ())) >= limit:
             raise TooManyQueues(account, limit)
+        target = self._dead_letter_queue(account, name, None, chosen)
         records: list[AnyRecord] = []
         self._reserve(records, queue_ids=1)
         queue_id = self.numbers.next_queue_id
@@ -39,7 +58,9 @@ class Administration(Receiving):
         record = QueueCreated(queue_id, account, name, chosen, now_ms)
         self._apply_created(record)
         records.append(record)
-        return Outcome(self._info(self.queues[queue_id], created=True), records)
+        queue = self.queues[queue_id]
+        self._rebind(queue, target, records)
+        return Outcome(self._info(queue, created=True), records)
 
     def ensure_queue(
         self, account: str, name: str, attributes: Mapping[str, object], now_ms: int
@@ -51,7 +72,7 @@ class Administration(Receiving):
             InvalidArgument, QueueExists, TooManyQueues: as :meth:`create_queue`.
         """
         check_queue_name(name)
-        checked_attributes(QueueAttributes(), attributes)
+        checked_attributes(QueueAttributes(), attributes, creating=True)
         queue = self._names.get(account, {}).get(name)
         if queue is None:
             return self.create_queue(account, name, attributes, now_ms)
@@ -87,10 +108,76 @@ class Administration(Receiving):
         """
         queue = self.queue(account, name)
         chosen = checked_attributes(queue.index.attributes, attributes)
+        target = self._dead_letter_queue(account, name, queue, chosen)
         record = QueueAttributesSet(queue.queue_id, chosen, now_ms)
         self._apply_attributes(record)
         self._schedule_expiry(queue)
-        return Outcome(self._info(queue), [record])
+        records: list[AnyRecord] = [record]
+        woken: list[Woken] = []
+        reads: list[PageRead] = []
+        self._rebind(queue, target, records)
+        if queue.redriving is None:
+            # By what rules messages die may have changed: those that were to be moved are looked at again.
+            self._stop_moving(queue, BitMap64(queue.index.moving))
+            queue.unmovable.clear()
+            for source in queue.sources.values():
+                source.unmovable.clear()
+            most = chosen.dead_letter_max_receives
+            queue.overdue = BitMap64(list(queue.index.history.at_least(most)) if most else ())
+            self._find_dead(queue, reads, now_ms)
+            self._serve(queue, records, woken, reads, now_ms)
+        self._set_agenda(queue, now_ms)
+        return Outcome(self._info(queue), records, woken=woken, reads=reads)
+
+    def _dead_letter_queue(
+        self, account: str, name: str, queue: Queue | None, attributes: QueueAttributes
+    ) -> Queue | None:
+        """The queue that a queue (None = a new one) with these attributes sends its dead letters to.
+
+        Raises:
+            InvalidArgument: that one does not exist, or may not be its dead-letter queue.
+            RedriveRunning: the queue is being redriven, which one with a dead-letter queue cannot be.
+        """
+        wanted = attributes.dead_letter_queue
+        if not wanted:
+            return None
+        field = "dead_letter_queue"
+        target = self._names.get(account, {}).get(wanted)
+        if wanted == name:
+            raise InvalidArgument(field, wanted, "another queue than the queue itself")
+        if target is None:
+            raise InvalidArgument(field, wanted, "the name of a queue of the same account, which exists")
+        if target.index.attributes.transactional:
+            raise InvalidArgument(field, wanted, "a queue that is not transactional")
+        if target.index.attributes.dead_letter_queue:
+            raise InvalidArgument(field, wanted, "a queue without a dead-letter queue of its own")
+        if queue is not None and queue.sources:
+            names = ", ".join(sorted(source.name for source in queue.sources.values()))
+            raise InvalidArgument(field, wanted, f"empty, because the queue is the dead-letter queue of {names}")
+        if queue is not None and queue.redriving is not None:
+            raise RedriveRunning(name)
+        limit = self.limits.max_dead_letter_sources
+        if len(target.sources) >= limit and (queue is None or queue.queue_id not in target.sources):
+            raise InvalidArgument(field, wanted, f"a queue that serves fewer than {limit} others")
+        return target
+
+    def _rebind(self, queue: Queue, target: Queue | None, records: list[AnyRecord]) -> None:
+        """Change where dead letters of a queue go, with the records that say what that makes of the other queues."""
+        before = queue.dead_letters
+        if before is target:
+            return
+        is_first = target is not None and not target.sources
+        self._bind(queue, target)
+        if before is not None and not before.sources:
+            self._serve_as_dead_letter_queue(before, -1, records)
+        if target is not None and is_first:
+            # What it holds has nothing to do with dead letters: they come when that is consumed.
+            self._serve_as_dead_letter_queue(target, target.index.next_position, records)
+
+    def _serve_as_dead_letter_queue(self, queue: Queue, floor: int, records: list[AnyRecord]) -> None:
+        record = DeadLettersFrom(queue.queue_id, floor)
+        queue.index.dead_letter_floor = floor
+        records.append(record)
 
     def clear_queue(self, account: str, name: str, now_ms: int) -> Outcome[None]:
         """Drop every message sent before now, in every state, in one step; their handles become invalid."""
@@ -104,12 +191,17 @@ class Administration(Receiving):
     def delete_queue(self, account: str, name: str, now_ms: int) -> Outcome[None]:
         """Remove a queue with its messages; receives waiting at it end with QueueDeleted."""
         queue = self.queue(account, name)
+        if queue.sources:
+            raise DeadLetterQueueInUse(name, sorted(source.name for source in queue.sources.values()))
         error = QueueDeleted(name)
         woken = [Woken(waiter.waiter_id, error) for waiter in queue.line.take_all()]
         for one in woken:
             del self._waiters[one.waiter_id]
         peeks = [read_id for read_id, peek in self._peeks.items() if peek.queue_id == queue.queue_id]
         woken.extend(Woken(self._peeks.pop(read_id).waiter_id, error) for read_id in peeks)
-        record = QueueDeletedRecord(queue.queue_id)
-        self._apply_queue_deleted(record)
-        return Outcome(None, [record], woken=woken)
+        rewinds = [read_id for read_id, rewind in self._rewind_reads.items() if rewind.queue_id == queue.queue_id]
+        woken.extend(Woken(self._rewind_reads.pop(read_id).waiter_id, error) for read_id in rewinds)
+        records: list[AnyRecord] = [QueueDeletedRecord(queue.queue_id)]
+        self._rebind(queue, None, records)
+        self._apply_queue_deleted(QueueDeletedRecord(queue.queue_id))
+        return Outcome(None, records, woken=woken)

@@ -19,7 +19,7 @@ from cmqd.core.window import cost
 from cmqd_segment.records import AnyRecord, Runs, StoredMessage
 
 
-class Broker(Administration, Sending, Settling, Peeking, Ticking, Recovery):
+class Broker(Administration, Ticking, Settling, Sending, Peeking, Recovery):
     """All queues of all accounts, and the numbers that they share.
 
     ``handle_key``: see :mod:`cmqd.core.receipts`; it must stay the same over restarts, or handles lose their meaning.
@@ -57,6 +57,12 @@ class Broker(Administration, Sending, Settling, Peeking, Ticking, Recovery):
                 self._prefetch_arrived(queue, read, messages, missing)
                 self._prefetch(queue, reads)
                 self._serve(queue, records, woken, reads, now_ms)
+        elif read_id in self._move_reads:
+            queue = self.queues.get(self._move_reads.pop(read_id).queue_id)
+            if queue is not None:
+                return self._moves_arrived(queue, messages, missing, now_ms)
+        elif read_id in self._rewind_reads:
+            return self._rewind_arrived(read_id, messages, now_ms)
         elif read_id in self._overflow_reads:
             queue = self.queues.get(self._overflow_reads.pop(read_id))
             if queue is not None:

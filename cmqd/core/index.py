@@ -350,6 +350,7 @@ class QueueIndex:
         if self.redrive is not None:
             self.redrive.ended_ms = record.ended_ms
             self.redrive.reason = record.reason
+            self.redrive.missing_origins = record.missing_origins
 
     def apply_ended(self, record: TransactionsEnded) -> None:
         """Half messages were decided and are gone; what was committed is sent anew in the same row."""
@@ -522,6 +523,10 @@ class QueueIndex:
     def active_from(self, start: int, most: int) -> list[int]:
         """Up to ``most`` active positions from ``start`` on, ascending."""
         return _from(self.active, start, most)
+
+    def moving_from(self, most: int) -> list[int]:
+        """Up to ``most`` of the positions that are to be moved, the lowest ones, ascending."""
+        return _from(self.moving, next(iter(self.moving)), most) if self.moving_count else []
 
     def overflow_from(self, start: int, most: int) -> list[int]:
         """Up to ``most`` overflow positions from ``start`` on, ascending."""

@@ -83,18 +83,57 @@ def check_range(field: str, value: object, low: int, high: int) -> int:
     return value
 
 
-def checked_attributes(base: QueueAttributes, changes: Mapping[str, object]) -> QueueAttributes:
-    """``base`` with ``changes`` made to it.
+def checked_attributes(
+    base: QueueAttributes, changes: Mapping[str, object], *, creating: bool = False
+) -> QueueAttributes:
+    """``base`` with ``changes`` made to it. Whether its dead-letter queue exists and may be one is not looked at here.
 
     Raises:
-        InvalidArgument: an attribute is unknown or out of its range.
+        InvalidArgument: an attribute is unknown, out of its range, or contradicts another.
     """
+    chosen = dict(changes)
     for name, value in changes.items():
         limits = ATTRIBUTE_RANGES.get(name)
-        if limits is None:
-            raise InvalidArgument("attributes", name, f"one of {', '.join(ATTRIBUTE_RANGES)}")
-        check_range(name, value, *limits)
-    return msgspec.structs.replace(base, **changes)
+        if limits is not None:
+            check_range(name, value, *limits)
+        elif name == "dead_letter_queue":
+            if not isinstance(value, str):
+                raise InvalidArgument(name, value, "the name of a queue, or empty")
+            if not value and base.dead_letter_queue:
+                # Unbound: the policy goes with it, unless one is named, which is then found to contradict.
+                chosen = {"dead_letter_max_receives": 0, "dead_letter_after_ms": 0} | chosen
+        elif name in ONLY_AT_CREATION:
+            if type(value) is not bool:
+                raise InvalidArgument(name, value, "true or false")
+            if not creating and value != getattr(base, name):
+                raise InvalidArgument(name, value, "left as it is: it is chosen when a queue is created")
+        else:
+            known = ", ".join((*ATTRIBUTE_RANGES, "dead_letter_queue", *ONLY_AT_CREATION))
+            raise InvalidArgument("attributes", name, f"one of {known}")
+    attributes = msgspec.structs.replace(base, **chosen)
+    _check_together(attributes)
+    return attributes
+
+
+def _check_together(attributes: QueueAttributes) -> None:
+    retention_ms = attributes.retention_ms
+    if attributes.rewind_ms > retention_ms:
+        raise InvalidArgument("rewind_ms", attributes.rewind_ms, f"at most retention_ms, which is {retention_ms}")
+    receives, after_ms = attributes.dead_letter_max_receives, attributes.dead_letter_after_ms
+    if after_ms and after_ms < MIN_DEAD_LETTER_AFTER_MS:
+        raise InvalidArgument("dead_letter_after_ms", after_ms, f"0, or {MIN_DEAD_LETTER_AFTER_MS} and more")
+    if after_ms and after_ms >= retention_ms:
+        raise InvalidArgument("dead_letter_after_ms", after_ms, f"less than retention_ms, which is {retention_ms}")
+    if not attributes.dead_letter_queue:
+        if receives or after_ms:
+            field = "dead_letter_max_receives" if receives else "dead_letter_after_ms"
+            raise InvalidArgument(field, receives or after_ms, "0 as long as there is no dead_letter_queue")
+    elif bool(receives) == bool(after_ms):
+        raise InvalidArgument(
+            "dead_letter_max_receives",
+            receives,
+            f"set, or else dead_letter_after_ms (which is {after_ms}): one of the two, and 0 for the other",
+        )
 
 
 def checked_sizes(

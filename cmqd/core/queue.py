@@ -1,10 +1,24 @@
 """One queue: its index, the bodies of it that are in memory, and who waits at it."""
 
+from typing import Any
+
 import msgspec
+from pyroaring import BitMap64
 
 from cmqd.core.index import QueueIndex
 from cmqd.core.waiters import WaitingLine
 from cmqd.core.window import Window
+
+
+class Redriving(msgspec.Struct):
+    """What a redrive under way knows beside what is in the log; a restart begins anew with what is still there."""
+
+    cursor: int = 0
+    """Messages below it were looked at."""
+    missing_origins: dict[str, int] = {}
+    held_up: str = ""
+    next_ms: int = 0
+    """Not before then."""
 
 
 class Queue:
@@ -12,19 +26,27 @@ class Queue:
 
     __slots__ = (
         "account",
+        "agenda_due_ms",
         "created_ms",
+        "dead_letters",
         "expiry_due_ms",
+        "has_checkers",
         "index",
         "line",
         "modified_ms",
+        "move_reading",
         "name",
+        "overdue",
         "overflow_reading",
         "queue_id",
         "read_wanted",
         "reading",
+        "redriving",
         "slice_lsn",
         "soon_reading",
         "soon_wanted",
+        "sources",
+        "unmovable",
         "window",
     )
 
@@ -47,6 +69,23 @@ class Queue:
         """Delayed positions whose bodies are to be read ahead of their time, in ascending order by second."""
         self.soon_reading = False
         """A page-in of some of them is under way."""
+        self.dead_letters: Queue | None = None
+        """Its dead-letter queue."""
+        self.sources: dict[int, Queue] = {}
+        """The queues whose dead-letter queue it is, by id."""
+        self.overdue = BitMap64()
+        """Messages that were received as often as policy 0 allows; those that are active are to be moved."""
+        self.unmovable = BitMap64()
+        """Dead letters that their queue does not take for their size, or that have expired: not tried again before the
+        restart or a change of attributes."""
+        self.move_reading = False
+        """A page-in of messages that are to be moved is under way."""
+        self.redriving: Redriving | None = None
+        """While a redrive is under way."""
+        self.has_checkers = False
+        """Somebody answers checks of its half messages."""
+        self.agenda_due_ms: int | None = None
+        """When it is next looked at for dead letters, its redrive and what can no longer be rewound."""
         self.expiry_due_ms: int | None = None
         """When the floor of retention is next looked at; None = nothing to expire."""
         self.slice_lsn = 0
@@ -77,12 +116,15 @@ class Queue:
             "waiting_receives": len(self.line.waiting),
         }
 
-    def facts(self) -> dict[str, int | None]:
+    def facts(self) -> dict[str, Any]:
         """What its owner can only read; times in ms. The oldest message's is exact to a grain (100 ms and up)."""
         index = self.index
         oldest = next(iter(index.live)) if index.live_count else None
-        return {
+        facts: dict[str, Any] = {
             "created_ms": self.created_ms,
             "modified_ms": self.modified_ms,
             "oldest_message_ms": None if oldest is None else index.steps.sent_at(oldest),
         }
+        if self.sources:
+            facts["dead_letter_sources"] = sorted(queue.name for queue in self.sources.values())
+        return facts

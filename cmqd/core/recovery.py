@@ -331,6 +331,7 @@ class Recovery(BrokerState):
             queue.expiry_due_ms = None
             self._schedule_expiry(queue)
             self._want_overflow(queue)
+            self._take_up(queue)
         if len(self.sessions):
             self._sessions_due_ms = 0
         return records

@@ -103,7 +103,8 @@ class Sending(Receiving):
             window.cold = False
         # What goes out at once needs no room; but who waits may be held up, by its page or by the limit in flight.
         goes_out = was_empty and len(queue.line.waiting) > 0
-        if visible is None and headers is None:
+        origins = record.origins
+        if visible is None and headers is None and origins is None:
             count = len(bodies)
             size = sum(record.sizes) + count * OVERHEAD_BYTES
             if goes_out or budget.has_room(queue.queue_id, size):
@@ -124,7 +125,13 @@ class Sending(Receiving):
             else:
                 due_ms = 0
             message = StoredMessage(
-                position + offset, message_id + offset, enqueue_ms, body, headers[offset] if headers else None, due_ms
+                position + offset,
+                message_id + offset,
+                enqueue_ms,
+                body,
+                headers[offset] if headers else None,
+                due_ms,
+                origins[offset] if origins else None,
             )
             if not goes_out and not budget.has_room(queue.queue_id, cost(message)):
                 window.cold = True

@@ -2,16 +2,17 @@
 
 from collections.abc import Sequence
 
+from cmqd.core.deadlettering import DeadLettering
 from cmqd.core.errors import InvalidArgument
 from cmqd.core.index import InFlight
 from cmqd.core.limits import check_range
 from cmqd.core.outcome import HandleFailure, HandlesDone, Outcome, PageRead, Woken
 from cmqd.core.queue import Queue
-from cmqd.core.receiving import Receiving
+from cmqd.core.rewinding import PRUNE_MS
 from cmqd_segment.records import AnyRecord, MessagesDeleted, MessagesReleased, VisibilityChanged, runs_of
 
 
-class Settling(Receiving):
+class Settling(DeadLettering):
     """The settling part of the broker."""
 
     def delete(self, account: str, name: str, handles: list[int], now_ms: int) -> Outcome[HandlesDone]:
@@ -23,6 +24,8 @@ class Settling(Receiving):
             return Outcome(HandlesDone(failures))
         positions = [held.position for held in leases.values()]
         record = MessagesDeleted(index.queue_id, runs_of(positions), runs_of(list(leases)), now_ms)
+        if index.attributes.rewind_ms and not index.rewindable:
+            self._set_agenda(queue, now_ms + PRUNE_MS)
         index.apply_deleted(record)
         if queue.line.waiting and index.active_count:
             # Who waits was held up by the limit in flight (or waits for a page, which does no harm).
@@ -68,13 +71,18 @@ class Settling(Receiving):
             return Outcome(HandlesDone(failures))
         record = MessagesReleased(queue.queue_id, runs_of(list(leases)), counted)
         queue.index.apply_returned(record)
-        return self._served(queue, HandlesDone(failures, now_ms), record, now_ms)
+        reads: list[PageRead] = []
+        if queue.dead_letters is not None and counted:
+            self._came_back(queue, [(held.position, held.receive_count) for held in leases.values()], reads, now_ms)
+        return self._served(queue, HandlesDone(failures, now_ms), record, now_ms, reads)
 
-    def _served(self, queue: Queue, reply: HandlesDone, record: AnyRecord, now_ms: int) -> Outcome[HandlesDone]:
+    def _served(
+        self, queue: Queue, reply: HandlesDone, record: AnyRecord, now_ms: int, reads: list[PageRead] | None = None
+    ) -> Outcome[HandlesDone]:
         """The outcome of ``record``, which made messages active or made room for more in flight."""
         records: list[AnyRecord] = [record]
         woken: list[Woken] = []
-        reads: list[PageRead] = []
+        reads = [] if reads is None else reads
         self._serve(queue, records, woken, reads, now_ms)
         return Outcome(reply, records, woken=woken, reads=reads)
 

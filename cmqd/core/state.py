@@ -8,6 +8,7 @@ from collections import deque
 from heapq import heappush
 
 import msgspec
+from pyroaring import BitMap64
 
 from cmqd.core.deadlines import DeadlineBuckets
 from cmqd.core.dedup import DedupIds
@@ -17,7 +18,7 @@ from cmqd.core.limits import Limits
 from cmqd.core.names import folded
 from cmqd.core.numbers import Numbers
 from cmqd.core.outcome import PageRead, QueueInfo
-from cmqd.core.queue import Queue
+from cmqd.core.queue import Queue, Redriving
 from cmqd.core.receipts import HandleKey, ReceiptHandles
 from cmqd.core.salvage import Salvage
 from cmqd.core.sessions import Sessions
@@ -57,6 +58,21 @@ class PendingPeek(msgspec.Struct, gc=False):
     found: dict[int, StoredMessage]
 
 
+class PendingRewind(msgspec.Struct, gc=False):
+    """A rewind that looks for the first message sent at or after its time."""
+
+    waiter_id: int
+    queue_id: int
+    time_ms: int
+    clamped: bool
+    low: int
+    """All rewindable messages below it were sent before."""
+    high: int
+    """None below it that is rewindable and at or above it was sent before."""
+    middle: int = 0
+    """The message that is being read."""
+
+
 class BrokerState:
     """State of the broker; :class:`cmqd.core.broker.Broker` is the whole."""
 
@@ -78,6 +94,12 @@ class BrokerState:
         self._wait_buckets = DeadlineBuckets(WAIT_BUCKET_MS)
         self._expiries: list[tuple[int, int]] = []
         """Heap of (time, queue id): when a queue's floor of retention is next looked at."""
+        self._agenda: list[tuple[int, int]] = []
+        """Heap of (time, queue id): when a queue is next looked at for what is to move or can be rewound no more."""
+        self._move_reads: dict[int, PageRead] = {}
+        """Page-ins of messages that are to be moved, by read id."""
+        self._rewind_reads: dict[int, PendingRewind] = {}
+        """Page-ins of messages whose time of sending is wanted, by read id."""
         self._sessions_due_ms: int | None = None
         self._waiters: dict[int, Waiter] = {}
         self._budget = WindowBudget(self.limits.window_bytes)
@@ -144,6 +166,38 @@ class BrokerState:
             queue.expiry_due_ms = due_ms
             heappush(self._expiries, (due_ms, queue.queue_id))
 
+    def _set_agenda(self, queue: Queue, due_ms: int) -> None:
+        """Look at the queue at ``due_ms``, or earlier if that is planned already."""
+        if queue.agenda_due_ms is None or due_ms < queue.agenda_due_ms:
+            queue.agenda_due_ms = due_ms
+            heappush(self._agenda, (due_ms, queue.queue_id))
+
+    def _take_up(self, queue: Queue) -> None:
+        """After recovery: what follows from the facts, and the work that was under way."""
+        index = queue.index
+        attributes = index.attributes
+        if attributes.dead_letter_queue:
+            self._bind(queue, self._names[queue.account].get(attributes.dead_letter_queue))
+        if attributes.dead_letter_max_receives:
+            queue.overdue = BitMap64(list(index.history.at_least(attributes.dead_letter_max_receives))) & index.live
+        if index.redrive is not None and not index.redrive.ended_ms:
+            queue.redriving = Redriving()
+        self._set_agenda(queue, 0)
+
+    def _bind(self, queue: Queue, target: Queue | None) -> None:
+        """Send the dead letters of a queue to another from here on, or nowhere."""
+        if queue.dead_letters is not None:
+            del queue.dead_letters.sources[queue.queue_id]
+        queue.dead_letters = target
+        if target is not None:
+            target.sources[queue.queue_id] = queue
+
+    def _go_back_to(self, queue: Queue, first: int) -> None:
+        """Messages from ``first`` on are active again whose bodies are in the log alone: page in from there."""
+        window = queue.window
+        window.paged_until = min(window.paged_until, first) if window.cold else first
+        window.cold = True
+
     def _add(self, queue: Queue) -> None:
         self.queues[queue.queue_id] = queue
         self._names.setdefault(queue.account, {})[queue.name] = queue
@@ -167,6 +221,7 @@ class BrokerState:
 
     def _apply_queue_deleted(self, record: QueueDeletedRecord) -> None:
         queue = self.queues.pop(record.queue_id)
+        self._bind(queue, None)
         del self._names[queue.account][queue.name]
         del self._folded[queue.account][folded(queue.name)]
         self._budget.clear(queue.queue_id, queue.window)
@@ -199,6 +254,8 @@ class BrokerState:
                 index.steps.drop_below(index.oldest_remembered())
             if queue.expiry_due_ms is None:
                 self._schedule_expiry(queue)
+            if queue.agenda_due_ms is None and index.attributes.dead_letter_after_ms:
+                self._set_agenda(queue, record.enqueue_ms + index.attributes.dead_letter_after_ms)
         if record.session and record.sequence:
             self._note_session(queue.account, record, lsn)
 

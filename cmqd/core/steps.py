@@ -6,7 +6,7 @@ neighbours are merged and the grain doubles, so memory stays under 400 KiB a que
 """
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 
 MAX_STEPS = 16_384
 """An even number; see ``_merge``."""
@@ -62,6 +62,26 @@ class TimeSteps:
         if passed == 0:
             return 0
         return self._positions[passed] if passed < len(self._positions) else next_position
+
+    def sent_by(self, position: int) -> int:
+        """A time at or shortly after that of the message at ``position``; 0 if it is below the first step."""
+        at = bisect_right(self._positions, position) - 1
+        return self._ends[at] if at >= 0 else 0
+
+    def next_end_ms(self, after_ms: int) -> int | None:
+        """When the first step ended that did so after a time."""
+        at = bisect_right(self._ends, after_ms)
+        return self._ends[at] if at < len(self._ends) else None
+
+    def around(self, sent_ms: int, next_position: int) -> tuple[int, int]:
+        """Positions ``(low, high)``: all below the one were sent before ``sent_ms``, all from the other on not."""
+        at = bisect_left(self._ends, sent_ms)
+        if at == len(self._ends):
+            return next_position, next_position
+        low = self._positions[at]
+        if self._starts[at] >= sent_ms:
+            return low, low
+        return low, self._positions[at + 1] if at + 1 < len(self._positions) else next_position
 
     def drop_below(self, position: int) -> None:
         """Forget the steps whose messages all stand below ``position``."""

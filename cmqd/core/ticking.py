@@ -3,9 +3,12 @@
 from collections.abc import Sequence
 from heapq import heappop
 
+from cmqd.core.index import InFlight
+from cmqd.core.moving import Moving
 from cmqd.core.outcome import Outcome, PageRead, Woken
 from cmqd.core.prefetching import Prefetching
 from cmqd.core.queue import Queue
+from cmqd.core.rewinding import Rewinding
 from cmqd.core.state import SESSION_SWEEP_MS
 from cmqd_segment.records import (
     AnyRecord,
@@ -20,7 +23,7 @@ from cmqd_segment.records import (
 )
 
 
-class Ticking(Prefetching):
+class Ticking(Prefetching, Moving, Rewinding):
     """The part of the broker that time drives."""
 
     def next_deadline_ms(self) -> int | None:
@@ -33,6 +36,7 @@ class Ticking(Prefetching):
             self._prefetch_due_ms(),
             self._wait_buckets.next_due_ms(),
             self._expiries[0][0] if self._expiries else None,
+            self._agenda[0][0] if self._agenda else None,
             self._sessions_due_ms,
         )
         return min((time for time in times if time is not None), default=None)
@@ -53,6 +57,7 @@ class Ticking(Prefetching):
             if queue is not None:
                 self._tick_overflow(queue, reads)
         self._tick_expiries(records, woken, reads, now_ms)
+        self._tick_agenda(records, woken, reads, now_ms)
         due_ms = self._sessions_due_ms
         if due_ms is not None and due_ms <= now_ms and not self.sessions.expire(now_ms, self.limits.tick_items):
             self._sessions_due_ms = now_ms + SESSION_SWEEP_MS if len(self.sessions) else None
@@ -87,7 +92,7 @@ class Ticking(Prefetching):
             return
         index = queue.index
         in_flight = index.in_flight
-        ended: dict[int, None] = {}
+        ended: dict[int, InFlight] = {}
         """A set in order: a lease that was moved to the same time twice is here twice."""
         at = looked_at = 0
         while at < len(pairs) and looked_at < most:
@@ -101,7 +106,7 @@ class Ticking(Prefetching):
                 if held.position < index.floor:
                     del in_flight[lease]
                 else:
-                    ended[lease] = None
+                    ended[lease] = held
         if at < len(pairs):
             # A pair stands for up to a batch of leases. The rest stays due, behind what else is.
             buckets.bucket(now_ms - buckets.width_ms, queue_id).extend(pairs[at:])
@@ -110,6 +115,8 @@ class Ticking(Prefetching):
             record = LeasesEnded(queue_id, runs_of(list(ended)))
             index.apply_returned(record)
             records.append(record)
+            if queue.dead_letters is not None:
+                self._came_back(queue, [(held.position, held.receive_count) for held in ended.values()], reads, now_ms)
             self._serve(queue, records, woken, reads, now_ms)
 
     def _tick_delays(self, records: list[AnyRecord], woken: list[Woken], reads: list[PageRead], now_ms: int) -> None:
@@ -181,3 +188,22 @@ class Ticking(Prefetching):
             index.rewindable.remove_range(0, floor)
             index.steps.drop_below(floor)
         self._schedule_expiry(queue)
+
+    def _tick_agenda(self, records: list[AnyRecord], woken: list[Woken], reads: list[PageRead], now_ms: int) -> None:
+        """One queue's dead letters or redrive, and what can no longer be rewound."""
+        if not self._agenda or self._agenda[0][0] > now_ms:
+            return
+        due_ms, queue_id = heappop(self._agenda)
+        queue = self.queues.get(queue_id)
+        if queue is None or queue.agenda_due_ms != due_ms:
+            return
+        queue.agenda_due_ms = None
+        times = [self._prune_rewindable(queue, now_ms)]
+        if queue.redriving is not None:
+            times.append(self._redrive(queue, records, reads, now_ms))
+            self._serve(queue, records, woken, reads, now_ms)
+        elif queue.dead_letters is not None:
+            times.append(self._find_dead(queue, reads, now_ms))
+        next_ms = min((time for time in times if time is not None), default=None)
+        if next_ms is not None:
+            self._set_agenda(queue, max(next_ms, now_ms + 1))

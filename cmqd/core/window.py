@@ -9,6 +9,8 @@ least recently received from is dropped.
 from collections import OrderedDict
 from collections.abc import Iterable
 
+from pyroaring import BitMap64
+
 from cmqd.core.limits import headers_bytes
 from cmqd_segment.records import StoredMessage
 
@@ -96,6 +98,12 @@ class WindowBudget:
                 message = soon.pop(position, None)
                 if message is not None:
                     window.messages[position] = message
+
+    def forget(self, queue_id: int, window: Window, positions: BitMap64) -> None:
+        """Drop the bodies of active messages that nobody will receive from this queue."""
+        gone = [position for position in window.messages if position in positions]
+        if gone:
+            self.take(queue_id, window, gone)
 
     def drop_below(self, queue_id: int, window: Window, floor: int) -> None:
         """Forget messages that are gone."""

@@ -43,6 +43,8 @@ class Redrive(msgspec.Struct, array_like=True, gc=False):
     """0 = it goes on."""
     reason: str = ""
     """Why it ended: ``done`` or ``cancelled``."""
+    missing_origins: dict[str, int] = {}
+    """Messages that stayed because the queue they came from does not exist or takes none, by its name."""
 
 
 class QueueSlice(CheckpointPart, frozen=True, tag=2):

@@ -210,6 +210,8 @@ class RedriveEnded(Record, frozen=True, tag=10):
     queue_id: int
     reason: str
     ended_ms: int
+    missing_origins: dict[str, int] = {}
+    """Messages that stayed because the queue they came from does not exist or takes none, by its name."""
 
 
 class MessagesSent(Record, frozen=True, tag=16):

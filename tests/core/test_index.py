@@ -35,7 +35,8 @@ def index_of(count: int) -> QueueIndex:
 
 def _buckets(rig: Rig):
     queue = rig.create()
-    return queue.index.lease_buckets, queue.index.delay_buckets
+    index = queue.index
+    return index.lease_buckets, index.delay_buckets, index.check_buckets, index.dedup_ids
 
 
 def serialized(index: QueueIndex) -> int:

@@ -1,0 +1,94 @@
+"""Dead letters: which messages are to leave their queue for its dead-letter queue, and when.
+
+Policy 0 (``dead_letter_max_receives``): the lease of the last receive that is allowed ended. Policy 1
+(``dead_letter_after_ms``): the message has been active for so long, received or not; one that is in flight is found
+when its lease ends. What is found is reserved by a set operation, however much it is, so that nobody receives it any
+more and what is behind it is delivered at once; :mod:`cmqd.core.moving` moves it page by page.
+
+While the dead-letter queue takes none, because it is full or what it held before is not consumed, its sources keep
+theirs, receivable.
+"""
+
+from collections.abc import Iterable
+
+from pyroaring import BitMap64
+
+from cmqd.core.outcome import PageRead
+from cmqd.core.queue import Queue
+from cmqd.core.receiving import Receiving
+
+MOVE_BYTES = 128 * 1024
+"""Bodies of one page of a move, which is one row of the log: a millisecond or two of the loop."""
+RETRY_MS = 1000
+"""Between two looks at a dead-letter queue that takes none."""
+
+
+class DeadLettering(Receiving):
+    """The part of the broker that finds dead letters; :mod:`cmqd.core.moving` has the rest."""
+
+    def dead_letter_sources(self, account: str, name: str) -> list[tuple[int, str]]:
+        """(id, name) of the queues whose dead letters go to this one, by name. Raises QueueNotFound."""
+        sources = self.queue(account, name).sources.values()
+        return sorted(((queue.queue_id, queue.name) for queue in sources), key=lambda found: found[1])
+
+    def _came_back(self, queue: Queue, back: Iterable[tuple[int, int]], reads: list[PageRead], now_ms: int) -> None:
+        """Leases have ended: (position, receive count) of their messages, which are active now."""
+        most = queue.index.attributes.dead_letter_max_receives
+        if most:
+            queue.overdue |= BitMap64([position for position, count in back if count >= most])
+            if not queue.overdue:
+                return
+        self._find_dead(queue, reads, now_ms)
+
+    def _find_dead(self, queue: Queue, reads: list[PageRead], now_ms: int) -> int | None:
+        """Reserve what is to be moved by now, and begin; when to look again."""
+        target, index = queue.dead_letters, queue.index
+        if target is None or not index.live_count:
+            queue.overdue.clear()
+            return None
+        after_ms = index.attributes.dead_letter_after_ms
+        if after_ms:
+            dead, next_ms = self._too_old(queue, after_ms, now_ms)
+        else:
+            queue.overdue &= index.live
+            dead, next_ms = queue.overdue & index.active, None
+        if queue.unmovable:
+            queue.unmovable &= index.live
+            dead -= queue.unmovable
+        if dead:
+            if not target.index.takes_dead_letters or target.index.live_count >= target.index.attributes.max_backlog:
+                return now_ms + RETRY_MS
+            index.start_moving(dead)
+            self._budget.forget(queue.queue_id, queue.window, dead)
+        self._read_moving(queue, reads)
+        return next_ms
+
+    def _too_old(self, queue: Queue, after_ms: int, now_ms: int) -> tuple[BitMap64, int | None]:
+        """Active messages that have been so for too long, and when there may be others."""
+        index = queue.index
+        since_ms = now_ms - after_ms
+        floor = index.steps.floor_at(since_ms, index.next_position)
+        dead = BitMap64(index.active)
+        dead.remove_range(floor, index.next_position + 1)
+        times: list[int] = []
+        end_ms = index.steps.next_end_ms(since_ms)
+        if end_ms is not None:
+            times.append(end_ms + after_ms)
+        if index.activations.positions:
+            dead -= index.activations.positions
+            dead |= index.activations.take_due(now_ms, after_ms) & index.active
+            index.activations.forget(index.live)
+            due_ms = index.activations.first_due_ms(after_ms)
+            if due_ms is not None:
+                times.append(max(due_ms, now_ms + RETRY_MS))
+        return dead, min(times, default=None)
+
+    def _read_moving(self, queue: Queue, reads: list[PageRead]) -> None:
+        """Ask for the next page of what is reserved, one at a time for each queue."""
+        index = queue.index
+        if queue.move_reading or not index.moving_count:
+            return
+        queue.move_reading = True
+        read = self._page_read(queue, index.moving_from(self.limits.page_messages), MOVE_BYTES)
+        self._move_reads[read.read_id] = read
+        reads.append(read)

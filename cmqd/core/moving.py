@@ -1,0 +1,290 @@
+"""Moving messages from one queue to another: dead letters, and the way back.
+
+A message is moved by writing it again: in one row of the log it leaves its queue (``MessagesMoved``) and stands in the
+other with a new id, a new time and its origin (``MessagesSent``). So it is never lost and never in both. Before that it
+is only reserved, which is an intention and no fact: its body is read a page at a time, and a crash changes nothing.
+"""
+
+from collections.abc import Sequence
+
+from pyroaring import BitMap64
+
+from cmqd.core.deadlettering import RETRY_MS, DeadLettering
+from cmqd.core.errors import InvalidArgument, RedriveRunning
+from cmqd.core.limits import check_range
+from cmqd.core.outcome import Outcome, PageRead, RedriveStatus, Woken
+from cmqd.core.queue import Queue, Redriving
+from cmqd.core.sending import Sending
+from cmqd_segment.records import (
+    AnyRecord,
+    MessagesMoved,
+    MessagesSent,
+    Origin,
+    RedriveEnded,
+    RedriveStarted,
+    Runs,
+    StoredMessage,
+    pack_runs,
+)
+
+NO_ORIGIN = "(no origin)"
+
+
+class Moving(DeadLettering, Sending):
+    """The part of the broker that moves messages."""
+
+    def start_redrive(
+        self, account: str, name: str, target: str | None, max_per_second: int | None, now_ms: int
+    ) -> Outcome[RedriveStatus]:
+        """Send what is in a queue now back to where it came from, or to the queue ``target``; in the background.
+
+        Messages in flight or delayed stay. One whose origin does not exist (or takes no body of that size) stays, and
+        the status says so; a full target holds the redrive up until it has room. It survives a restart.
+
+        Raises:
+            QueueNotFound: of ``name``.
+            InvalidArgument: the target does not exist or is the queue itself, or the queue has a dead-letter queue.
+            RedriveRunning: one is under way.
+        """
+        queue = self.queue(account, name)
+        index = queue.index
+        if queue.redriving is not None:
+            raise RedriveRunning(name)
+        if queue.dead_letters is not None:
+            raise InvalidArgument("queue", name, "a queue without a dead-letter queue of its own")
+        if max_per_second is not None:
+            check_range("max_per_second", max_per_second, 1, 1_000_000)
+        if target is not None and (target == name or target not in self._names[account]):
+            raise InvalidArgument("target", target, "the name of another queue of the account, which exists")
+        record = RedriveStarted(queue.queue_id, target or "", max_per_second or 0, index.next_position, now_ms)
+        index.apply_redrive_started(record)
+        queue.redriving = Redriving()
+        self._set_agenda(queue, now_ms)
+        return Outcome(self._redrive_status(queue), [record])
+
+    def cancel_redrive(self, account: str, name: str, now_ms: int) -> Outcome[RedriveStatus]:
+        """Stop a redrive; what was moved stays moved. Without effect on one that is over.
+
+        Raises:
+            QueueNotFound, InvalidArgument: there never was one.
+        """
+        queue = self.queue(account, name)
+        records: list[AnyRecord] = []
+        woken: list[Woken] = []
+        reads: list[PageRead] = []
+        if queue.redriving is not None:
+            self._end_redrive(queue, "cancelled", records, now_ms)
+            self._serve(queue, records, woken, reads, now_ms)
+        return Outcome(self._redrive_status(queue), records, woken=woken, reads=reads)
+
+    def redrive_status(self, account: str, name: str) -> RedriveStatus:
+        """How far the redrive of a queue is, or how the last one ended.
+
+        Raises:
+            QueueNotFound, InvalidArgument: there never was one.
+        """
+        return self._redrive_status(self.queue(account, name))
+
+    def _redrive_status(self, queue: Queue) -> RedriveStatus:
+        index = queue.index
+        redrive, under_way = index.redrive, queue.redriving
+        if redrive is None:
+            raise InvalidArgument("queue", queue.name, "a queue that is being redriven or was so before")
+        remaining = 0
+        if under_way is not None:
+            remaining = index.active.range_cardinality(under_way.cursor, redrive.stop_position) + index.moving_count
+        return RedriveStatus(
+            queue.name,
+            redrive.target or None,
+            redrive.max_per_second or None,
+            redrive.started_ms,
+            redrive.ended_ms or None,
+            redrive.reason if under_way is None else under_way.held_up,
+            redrive.moved,
+            remaining,
+            dict(redrive.missing_origins if under_way is None else under_way.missing_origins),
+        )
+
+    def _end_redrive(self, queue: Queue, reason: str, records: list[AnyRecord], now_ms: int) -> None:
+        missing = {} if queue.redriving is None else queue.redriving.missing_origins
+        record = RedriveEnded(queue.queue_id, reason, now_ms, missing)
+        queue.index.apply_redrive_ended(record)
+        records.append(record)
+        queue.redriving = None
+        self._stop_moving(queue, BitMap64(queue.index.moving))
+
+    def _stop_moving(self, queue: Queue, positions: BitMap64) -> None:
+        """They stay where they are, active again."""
+        if positions:
+            queue.index.stop_moving(positions)
+            self._go_back_to(queue, positions[0])
+
+    def _redrive(self, queue: Queue, records: list[AnyRecord], reads: list[PageRead], now_ms: int) -> int | None:
+        """Reserve the next page of a redrive, or end it; when to look again."""
+        under_way, redrive, index = queue.redriving, queue.index.redrive, queue.index
+        assert under_way is not None
+        assert redrive is not None
+        if queue.move_reading:
+            return None
+        if under_way.next_ms > now_ms:
+            return under_way.next_ms
+        if index.moving_count:
+            # A page held a part of what was reserved.
+            self._read_moving(queue, reads)
+            return None
+        most = self.limits.page_messages
+        if redrive.max_per_second:
+            most = max(1, min(most, redrive.max_per_second // 10))
+        found = index.active_from(max(under_way.cursor, index.floor), most)
+        positions = BitMap64([position for position in found if position < redrive.stop_position])
+        if not positions:
+            self._end_redrive(queue, "done", records, now_ms)
+            return None
+        index.start_moving(positions)
+        self._budget.forget(queue.queue_id, queue.window, positions)
+        self._read_moving(queue, reads)
+        return None
+
+    def _moves_arrived(
+        self, queue: Queue, messages: Sequence[StoredMessage], missing: Runs, now_ms: int
+    ) -> Outcome[int]:
+        """Move what came, and go on."""
+        queue.move_reading = False
+        index = queue.index
+        damaged = index.set_damaged(missing) if missing else 0
+        records: list[AnyRecord] = []
+        bodies: list[bytes] = []
+        woken: list[Woken] = []
+        reads: list[PageRead] = []
+        expired_ms = now_ms - index.attributes.retention_ms
+        moving = [message for message in messages if message.position in index.moving]
+        expired = BitMap64([message.position for message in moving if message.enqueue_ms <= expired_ms])
+        if expired:
+            # The tick that moves the floor comes by soon.
+            queue.unmovable |= expired
+            self._stop_moving(queue, expired)
+            moving = [message for message in moving if message.position not in expired]
+        by_target = self._targets(queue, moving, now_ms)
+        if by_target:
+            moved = pack_runs(sorted(message.position for some in by_target.values() for message in some))
+            redriven = queue.redriving is not None
+            record = MessagesMoved(queue.queue_id, moved, redriven)
+            origins = {
+                target_id: [self._origin(queue, message) for message in some] for target_id, some in by_target.items()
+            }
+            index.apply_moved(record)
+            records.append(record)
+            for target_id, some in by_target.items():
+                self._store_moved(self.queues[target_id], some, origins[target_id], records, bodies, now_ms)
+            for target_id in by_target:
+                self._serve(self.queues[target_id], records, woken, reads, now_ms)
+            if redriven:
+                self._pace(queue, sum(map(len, by_target.values())), now_ms)
+        self._serve(queue, records, woken, reads, now_ms)
+        if queue.redriving is None:
+            next_ms = self._find_dead(queue, reads, now_ms)
+        else:
+            next_ms = self._redrive(queue, records, reads, now_ms)
+        if next_ms is not None:
+            self._set_agenda(queue, next_ms)
+        return Outcome(damaged, records, bodies, woken, reads)
+
+    def _targets(self, queue: Queue, messages: Sequence[StoredMessage], now_ms: int) -> dict[int, list[StoredMessage]]:
+        """Which of the messages go where, by queue id; the others are released."""
+        targets: dict[int, list[StoredMessage]] = {}
+        stay: list[int] = []
+        for at, message in enumerate(messages):
+            target = self._target_of(queue, message)
+            if target is None:
+                stay.append(message.position)
+                continue
+            is_full = target.index.live_count + len(targets.get(target.queue_id, ())) >= (
+                target.index.attributes.max_backlog
+            )
+            if is_full or (queue.redriving is None and not target.index.takes_dead_letters):
+                # What is behind it waits with it: they keep their order.
+                self._hold_up(queue, target, messages[at].position, now_ms)
+                stay.extend(one.position for one in messages[at:])
+                if queue.redriving is None:
+                    stay.extend(queue.index.moving)
+                break
+            targets.setdefault(target.queue_id, []).append(message)
+        self._stop_moving(queue, BitMap64(stay))
+        return targets
+
+    def _target_of(self, queue: Queue, message: StoredMessage) -> Queue | None:
+        """Where a message goes; None if it has to stay, which is noted."""
+        size = len(message.body)
+        under_way, redrive = queue.redriving, queue.index.redrive
+        if under_way is None or redrive is None:
+            target = queue.dead_letters
+            if target is None:
+                return None
+            if size > target.index.attributes.max_message_bytes:
+                queue.unmovable.add(message.position)
+                return None
+            return target
+        under_way.cursor = message.position + 1
+        name = redrive.target or (NO_ORIGIN if message.origin is None else message.origin.queue)
+        target = self._names[queue.account].get(name)
+        if target is None or target is queue or size > target.index.attributes.max_message_bytes:
+            under_way.missing_origins[name] = under_way.missing_origins.get(name, 0) + 1
+            return None
+        return target
+
+    def _hold_up(self, queue: Queue, target: Queue, position: int, now_ms: int) -> None:
+        if queue.redriving is not None:
+            queue.redriving.cursor = position
+            queue.redriving.held_up = f"target full: {target.name}"
+            queue.redriving.next_ms = now_ms + RETRY_MS
+
+    def _origin(self, queue: Queue, message: StoredMessage) -> Origin:
+        attributes = queue.index.attributes
+        reason = "age" if attributes.dead_letter_after_ms else "receives"
+        if queue.redriving is not None:
+            reason = "redrive"
+        count, _ = queue.index.history.get(message.position)
+        return Origin(queue.name, message.message_id, message.enqueue_ms, count, reason)
+
+    def _store_moved(
+        self,
+        target: Queue,
+        messages: Sequence[StoredMessage],
+        origins: list[Origin],
+        records: list[AnyRecord],
+        bodies: list[bytes],
+        now_ms: int,
+    ) -> None:
+        """The moved messages as new ones at the end of their queue; its backlog limit does not hold for them."""
+        index = target.index
+        numbers = self.numbers
+        count = len(messages)
+        if numbers.next_message_id + count > numbers.message_id_until:
+            self._reserve(records, message_ids=count)
+        first_id = numbers.next_message_id
+        numbers.next_message_id = first_id + count
+        headers = [message.headers for message in messages]
+        record = MessagesSent(
+            index.queue_id,
+            index.next_position,
+            first_id,
+            max(now_ms, index.last_enqueue_ms),
+            [len(message.body) for message in messages],
+            headers if any(headers) else None,
+            origins=list(origins),
+        )
+        was_empty = not index.active_count
+        self._apply_sent(target, record)
+        records.append(record)
+        stored = [message.body for message in messages]
+        bodies.extend(stored)
+        self._keep_bodies(target, record, stored, was_empty)
+
+    def _pace(self, queue: Queue, count: int, now_ms: int) -> None:
+        """Keep to the rate of a redrive."""
+        under_way, redrive = queue.redriving, queue.index.redrive
+        assert under_way is not None
+        assert redrive is not None
+        under_way.held_up = ""
+        if redrive.max_per_second:
+            under_way.next_ms = max(under_way.next_ms, now_ms - RETRY_MS) + count * 1000 // redrive.max_per_second
