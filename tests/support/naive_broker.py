@@ -6,18 +6,20 @@ takes it over.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from cmqd.core.limits import Limits
-from cmqd.core.outcome import Peeked, ReceivedMessage
+from cmqd.core.outcome import Outcome, Peeked, PeekedMessage, ReceivedMessage
 from cmqd.core.state import DELAY_BUCKET_MS, LEASE_BUCKET_MS, WAIT_BUCKET_MS
-from cmqd_segment.records import Headers
+from cmqd_segment.records import Headers, Origin
 
 STEP_GRAIN_MS = 100
 """How late the floor of retention may pass a message."""
+REWIND_GRAIN_MS = 2000
+"""How late a message may be forgotten that can no longer be rewound: nobody sees it but in the count."""
 
 
 class State(Enum):
@@ -25,6 +27,7 @@ class State(Enum):
     DELAYED = "delayed"
     OVERFLOW = "overflow"
     IN_FLIGHT = "in_flight"
+    HALF = "half"
     DAMAGED = "damaged"
 
 
@@ -51,6 +54,18 @@ class NaiveMessage:
     deadline_ms: int = 0
     repaired_state: State = State.ACTIVE
     """Of a damaged one: its state for who reads the log anew."""
+    origin: Origin | None = None
+    activated_ms: int = 0
+    """When it first became active, or was rewound; 0 = not yet."""
+    is_overdue: bool = False
+    """Its last allowed lease ended while its dead-letter queue took messages: nobody may receive it again."""
+    first_check_ms: int = 0
+    """Of a half message, as all below: from its sending to its first check."""
+    checks: int = 0
+    last_check_ms: int = 0
+    unknown_ms: int = 0
+    next_check_ms: int = 0
+    """0 = no more."""
 
     def is_due(self, now_ms: int) -> bool:
         """Whether the next tick that gets to it makes it active."""
@@ -58,10 +73,18 @@ class NaiveMessage:
             return ends_ms(self.visible_ms, DELAY_BUCKET_MS) <= now_ms
         return self.state is State.IN_FLIGHT and ends_ms(self.deadline_ms, LEASE_BUCKET_MS) <= now_ms
 
-    def come_back(self) -> None:
+    def come_back(self, now_ms: int | None = None) -> None:
         """Its delay or its lease is over."""
+        if self.state is State.DELAYED:
+            self.activated_ms = now_ms or self.activated_ms
         self.state = State.ACTIVE
         self.handle = 0
+
+
+def check_content(one: ReceivedMessage | PeekedMessage, message: NaiveMessage) -> None:
+    """What was sent is what is shown."""
+    sent = message.body, message.headers, message.enqueue_ms, message.origin
+    assert (one.body, one.headers or None, one.enqueue_ms, one.origin) == sent
 
 
 @dataclass
@@ -86,6 +109,11 @@ class NaivePeek:
     most: int
     next_position: int
     """Of the queue, when it was asked: what came later need not be shown."""
+    states: list[str] | None = None
+    """Only these; None = all but what is rewindable."""
+
+    def wants(self, state: str) -> bool:
+        return state != "rewindable" if self.states is None else state in self.states
 
 
 @dataclass
@@ -103,6 +131,18 @@ class NaiveQueue:
     handles: set[int] = field(default_factory=set[int])
     """Every handle ever given out."""
     by_id: dict[int, NaiveMessage] = field(default_factory=dict[int, NaiveMessage])
+    """The newest message of each id: that of a committed half message, not the half message."""
+    deleted: dict[int, NaiveMessage] = field(default_factory=dict[int, NaiveMessage])
+    """Deleted by consumers while the queue had a rewind window, by position."""
+    halves: dict[int, NaiveMessage] = field(default_factory=dict[int, NaiveMessage])
+    """Every half message sent and not cleared or expired, by id."""
+    decided: dict[int, bool] = field(default_factory=dict[int, bool])
+    """Half messages decided, by id; True = committed."""
+    has_checkers: bool = False
+    dedup_ids: OrderedDict[str, tuple[int, int]] = field(default_factory=OrderedDict[str, tuple[int, int]])
+    """(message id, time of sending), oldest first."""
+    dead_letter_floor: int = -1
+    """What it held when it became a dead-letter queue stands below; -1 = it is none."""
 
     # ------------------------------------------------------------------ looking
 
@@ -127,14 +167,26 @@ class NaiveQueue:
             "active": len(self.active()),
             "in_flight": self.in_flight(),
             "delayed": len(self.of(State.DELAYED, State.OVERFLOW)),
-            "half": 0,
-            "rewindable": 0,
+            "half": len(self.of(State.HALF)),
             "damaged": len(self.of(State.DAMAGED)),
             "waiting_receives": len(self.line),
         }
 
     def is_expired(self, message: NaiveMessage, now_ms: int) -> bool:
         return message.enqueue_ms + self.attributes["retention_ms"] <= now_ms
+
+    def rewindable(self, now_ms: int) -> dict[int, NaiveMessage]:
+        """Deleted messages in the window of rewinding, by position."""
+        first_ms = now_ms - self.attributes["rewind_ms"]
+        return {
+            position: message
+            for position, message in self.deleted.items()
+            if message.enqueue_ms >= first_ms and not self.is_expired(message, now_ms)
+        }
+
+    def check_rewindable_count(self, count: int, now_ms: int) -> None:
+        at_most = self.rewindable(now_ms - REWIND_GRAIN_MS)
+        assert len(self.rewindable(now_ms)) <= count <= len(at_most)
 
     # ------------------------------------------------------------------ changing
 
@@ -155,9 +207,57 @@ class NaiveQueue:
                 enqueue_ms,
                 enqueue_ms + delay_ms if delay_ms else 0,
                 state,
+                activated_ms=enqueue_ms if state is State.ACTIVE else 0,
             )
-            self.messages[self.next_position] = self.by_id[message_id] = message
-            self.next_position += 1
+            self._add(message)
+
+    def _add(self, message: NaiveMessage) -> None:
+        assert message.position == self.next_position
+        self.messages[message.position] = self.by_id[message.message_id] = message
+        self.next_position += 1
+
+    def send_half(
+        self, ids: Iterable[int], bodies: list[bytes], headers: list[Headers | None], first_check_ms: int, now_ms: int
+    ) -> None:
+        enqueue_ms = self.last_enqueue_ms = max(now_ms, self.last_enqueue_ms)
+        for message_id, body, its_headers in zip(ids, bodies, headers, strict=True):
+            message = NaiveMessage(self.next_position, message_id, body, its_headers or None, enqueue_ms, 0, State.HALF)
+            message.first_check_ms = first_check_ms
+            message.next_check_ms = enqueue_ms + first_check_ms
+            self._add(message)
+            self.halves[message_id] = message
+
+    def take_copy(self, message_id: int, of: NaiveMessage, origin: Origin | None, now_ms: int) -> NaiveMessage:
+        """What was committed, dead-lettered or redriven stands here now."""
+        enqueue_ms = self.last_enqueue_ms = max(now_ms, self.last_enqueue_ms)
+        message = NaiveMessage(
+            self.next_position, message_id, of.body, of.headers, enqueue_ms, 0, State.ACTIVE, origin=origin
+        )
+        message.activated_ms = enqueue_ms
+        self._add(message)
+        return message
+
+    def end_half(self, position: int, committed: bool) -> NaiveMessage:
+        """The transaction of a half message was decided."""
+        message = self.messages.pop(position)
+        assert message.state is State.HALF
+        assert message.message_id not in self.decided, "decided twice"
+        self.decided[message.message_id] = committed
+        return message
+
+    def rewind(self, from_position: int, stop_position: int, now_ms: int) -> list[NaiveMessage]:
+        """Deleted messages are back; those that are, which depends on the window."""
+        there = self.rewindable(now_ms)
+        back = [one for position, one in there.items() if from_position <= position < stop_position]
+        for message in back:
+            del self.deleted[message.position]
+            message.come_back()
+            message.receive_count = message.first_receive_ms = 0
+            message.is_overdue = False
+            message.activated_ms = now_ms
+            self.messages[message.position] = message
+        self.messages = dict(sorted(self.messages.items()))
+        return back
 
     def waiting_delays(self) -> list[NaiveMessage]:
         """Those who wait for a place among the delayed, those who cannot be read included."""
@@ -168,8 +268,10 @@ class NaiveQueue:
             or (message.state is State.DAMAGED and message.repaired_state is State.OVERFLOW)
         ]
 
-    def deliver(self, receive: NaiveReceive, got: list[ReceivedMessage], now_ms: int) -> list[int]:
-        """A receive was answered with these; their positions."""
+    def deliver(
+        self, receive: NaiveReceive, got: list[ReceivedMessage], now_ms: int, moving: Collection[int] = ()
+    ) -> list[int]:
+        """A receive was answered with these; their positions. Those ``moving`` are passed over."""
         assert 1 <= len(got) <= receive.most
         positions: list[int] = []
         for one in got:
@@ -177,12 +279,13 @@ class NaiveQueue:
             assert self.messages.get(message.position) is message, "a message that is gone was delivered"
             assert message.state is State.ACTIVE or message.is_due(now_ms), f"delivered while {message.state}"
             assert not self.is_expired(message, now_ms), "an expired message was delivered"
+            assert not message.is_overdue, "a message was delivered that is to be dead-lettered"
             positions.append(message.position)
         assert positions == sorted(set(positions)), "out of order, or twice in one reply"
         skipped = [
             message.position
             for message in self.active()
-            if message.position < positions[-1] and message.position not in positions
+            if message.position < positions[-1] and message.position not in positions and message.position not in moving
         ]
         assert not skipped, f"active messages {skipped} were passed over"
         sizes = [self._bytes(self.messages[position]) for position in positions]
@@ -190,12 +293,8 @@ class NaiveQueue:
         for one in got:
             message = self.by_id[one.message_id]
             if message.state is not State.ACTIVE:
-                message.come_back()
-            assert (one.body, one.headers or None, one.enqueue_ms) == (
-                message.body,
-                message.headers,
-                message.enqueue_ms,
-            )
+                message.come_back(now_ms)
+            check_content(one, message)
             assert one.receipt_handle not in self.handles, "a handle was used twice"
             message.state = State.IN_FLIGHT
             message.before = message.receive_count, message.first_receive_ms
@@ -215,18 +314,20 @@ class NaiveQueue:
         headers = message.headers or {}
         return len(message.body) + sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())
 
-    def answer_waiter(self, waiter_id: int, got: list[ReceivedMessage], there: set[int], now_ms: int) -> list[int]:
+    def answer_waiter(
+        self, waiter_id: int, got: list[ReceivedMessage], there: set[int], now_ms: int, moving: Collection[int] = ()
+    ) -> list[int]:
         """Somebody in the line was answered; the positions that went out. ``there``: those active for long enough
-        that he should have got some of them.
+        that he should have got some of them; those ``moving`` nobody gets.
         """
         place = next(place for place, receive in enumerate(self.line) if receive.waiter_id == waiter_id)
         receive = self.line.pop(place)
         if got:
             assert place == 0, "somebody was overtaken"
-            return self.deliver(receive, got, now_ms)
+            return self.deliver(receive, got, now_ms, moving)
         assert receive.is_over(now_ms), "answered empty before its wait was over"
         full = self.in_flight() >= self.limits.max_in_flight
-        left = [message.position for message in self.active() if message.position in there]
+        left = [message.position for message in self.active() if message.position in there - set(moving)]
         assert full or not left, "answered empty while there was something for it"
         return []
 
@@ -256,15 +357,20 @@ class NaiveQueue:
                 done.append(message)
         return done, failed
 
-    def end_lease(self, handle: int, now_ms: int) -> None:
+    def end_lease(self, handle: int, now_ms: int) -> NaiveMessage:
         """A tick ended it; it may do so before its bucket is due, if it was in an earlier one once."""
         (message,) = (one for one in self.of(State.IN_FLIGHT) if one.handle == handle)
         assert message.deadline_ms <= now_ms, "a lease ended too early"
         message.come_back()
+        return message
 
     def delete(self, messages: list[NaiveMessage]) -> None:
+        """By whoever holds them."""
         for message in messages:
             del self.messages[message.position]
+            if self.attributes["rewind_ms"]:
+                self.deleted[message.position] = message
+        self.deleted = dict(sorted(self.deleted.items()))
 
     def release(self, messages: list[NaiveMessage], counted: bool) -> None:
         for message in messages:
@@ -286,7 +392,38 @@ class NaiveQueue:
         gone = [message for message in self.messages.values() if message.position < floor]
         if now_ms is not None:
             assert all(self.is_expired(message, now_ms) for message in gone), "expired too early"
-        self.delete(gone)
+            for message in self.rewindable(now_ms).values():
+                assert message.position >= floor, "expired too early, though deleted"
+        self.messages = {position: one for position, one in self.messages.items() if position >= floor}
+        self.deleted = {position: one for position, one in self.deleted.items() if position >= floor}
+        for message_id, half in list(self.halves.items()):
+            if half.position < floor:
+                del self.halves[message_id]
+                self.decided.pop(message_id, None)
+
+    def set_attributes(self, changes: dict[str, Any]) -> None:
+        """What an owner set."""
+        self.attributes = {**self.attributes, **changes}
+        if not self.attributes["rewind_ms"]:
+            self.deleted.clear()
+        for message in self.messages.values():
+            # Whoever is too often received by a new rule may be received once more before that is found.
+            message.is_overdue = False
+
+    def takes_dead_letters(self, count: int = 1) -> bool:
+        """Whether what it held is consumed, and there is room."""
+        assert self.dead_letter_floor >= 0
+        drained = all(position >= self.dead_letter_floor for position in self.messages)
+        return drained and len(self.messages) + count <= self.attributes["max_backlog"]
+
+    def is_dead(self, message: NaiveMessage, now_ms: int) -> str:
+        """Why an active message is to be dead-lettered; empty = it is not."""
+        most, after_ms = self.attributes["dead_letter_max_receives"], self.attributes["dead_letter_after_ms"]
+        if most and message.receive_count >= most:
+            return "receives"
+        if after_ms and message.activated_ms + after_ms <= now_ms:
+            return "age"
+        return ""
 
     def schedule(self, positions: list[int], visible_ms: list[int], now_ms: int) -> None:
         """These got a place among the delayed."""
@@ -306,7 +443,7 @@ class NaiveQueue:
             message = self.messages.get(position)
             if message is not None and message.is_due(now_ms) and position in active:
                 # One of the ticks made so far has made it active.
-                message.come_back()
+                message.come_back(now_ms)
             if message is not None and message.state in (State.ACTIVE, State.OVERFLOW):
                 message.repaired_state = message.state
                 message.state = State.DAMAGED
@@ -316,7 +453,7 @@ class NaiveQueue:
     def settle_time(self, now_ms: int) -> None:
         """Every tick that was due has been made."""
         for message in self.due(now_ms):
-            message.come_back()
+            message.come_back(now_ms)
         late = [message for message in self.messages.values() if self.is_expired(message, now_ms - STEP_GRAIN_MS)]
         assert not late, "not gone long after their retention"
         assert not any(receive.waits and receive.is_over(now_ms) for receive in self.line if not self.active())
@@ -327,34 +464,62 @@ class NaiveQueue:
         shown: list[int] = []
         for one in got.messages:
             message = self.by_id[one.message_id]
-            assert self.messages.get(message.position) is message, "a message that is gone was shown"
+            there = self.deleted.get(message.position, self.messages.get(message.position))
+            assert there is message, "a message that is gone was shown"
             assert not self.is_expired(message, now_ms), "an expired message was shown"
-            assert (one.body, one.headers or None, one.enqueue_ms) == (
-                message.body,
-                message.headers,
-                message.enqueue_ms,
-            )
+            assert peek.wants(one.state)
+            check_content(one, message)
             shown.append(message.position)
             if message.is_due(now_ms) or message.state is State.DAMAGED:
                 continue
             state = State.DELAYED if message.state is State.OVERFLOW else message.state
+            if message.position in self.deleted:
+                assert one.state == "rewindable"
+                continue
             assert one.state == state.value
             assert one.receive_count == message.receive_count
             assert one.visible_ms == (message.visible_ms if state is State.DELAYED else 0)
         assert shown == sorted(set(shown))
         stop = peek.next_position if got.next_start is None else got.next_start
         assert got.next_start is None or got.next_start > peek.start, "a peek that does not get on"
-        expected = [position for position in self.messages if peek.start <= position < stop]
-        expired = {position for position in expected if self.is_expired(self.messages[position], now_ms)}
+        rewindable = self.rewindable(now_ms) if peek.wants("rewindable") else {}
+        wanted = {position: one for position, one in self.messages.items() if self._is_wanted(peek, one, now_ms)}
+        expected = [position for position in sorted(wanted | rewindable) if peek.start <= position < stop]
+        expired = {position for position in wanted if self.is_expired(wanted[position], now_ms)}
         hidden = set(expected) - set(shown) - expired
         assert hidden <= unreadable, f"the peek passed over {hidden - unreadable}"
-        assert set(shown) <= set(expected)
+        known = self.messages.keys() | self.deleted.keys()
+        assert all(peek.start <= position < stop and position in known for position in shown)
+
+    @staticmethod
+    def _is_wanted(peek: NaivePeek, message: NaiveMessage, now_ms: int) -> bool:
+        """Whether a peek must show it; what is due may be on either side."""
+        if peek.states is None:
+            return True
+        state = State.DELAYED if message.state is State.OVERFLOW else message.state
+        return peek.wants(state.value) and state is not State.DAMAGED and not message.is_due(now_ms)
 
     def restart(self) -> None:
         """The broker was started anew: nobody waits, and damage is still to be found."""
         self.line.clear()
+        self.has_checkers = False
         for message in self.of(State.DAMAGED):
             message.state = message.repaired_state
+
+
+class NaiveRow:
+    """One row of the log while it is judged: what left its queue must stand somewhere else behind it."""
+
+    def __init__(self, outcome: Outcome[Any]) -> None:
+        self.bodies = list(outcome.bodies)
+        self.next_body = 0
+        self.moved: dict[tuple[str, int], tuple[NaiveMessage, str, NaiveQueue]] = {}
+        """(message, reason, its queue) by name of the queue and message id."""
+        self.committed: dict[int, NaiveMessage] = {}
+
+    def check_complete(self) -> None:
+        assert not self.moved, "a message left its queue and stands nowhere"
+        assert not self.committed, "a message was committed and stands nowhere"
 
 
 class NaiveSessions:
