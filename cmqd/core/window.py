@@ -2,8 +2,8 @@
 
 A body sent is kept while it is near enough to the head to be received from memory; from the first one that is not
 kept, a queue is *cold* and its bodies are paged in from the log, ahead of need, until the tail is reached again.
-Delayed bodies are kept only shortly before they are due. All windows share one budget; when it is used up, the window
-least recently received from is dropped.
+Delayed bodies are kept only shortly before they are due, those of half messages until they are decided or newer ones
+need the room. All windows share one budget; when it is used up, the window least recently received from is dropped.
 """
 
 from collections import OrderedDict
@@ -20,6 +20,8 @@ OVERHEAD_BYTES = 320
 
 HEADER_BYTES = 200
 """Of one header beside its name and value, roughly."""
+HALF_SHARE = 4
+"""The bodies of one queue's half messages get a quarter of the budget at most: most are decided within milliseconds."""
 
 
 def cost(message: StoredMessage) -> int:
@@ -33,13 +35,17 @@ def cost(message: StoredMessage) -> int:
 class Window:
     """One queue's bodies in memory."""
 
-    __slots__ = ("cold", "messages", "paged_until", "size", "soon")
+    __slots__ = ("cold", "half", "half_size", "messages", "paged_until", "size", "soon")
 
     def __init__(self) -> None:
         self.messages: dict[int, StoredMessage] = {}
         """Active ones, by position."""
         self.soon: dict[int, StoredMessage] = {}
         """Delayed ones that are about to become active, by position."""
+        self.half: dict[int, StoredMessage] = {}
+        """Half messages, by position, oldest first."""
+        self.half_size = 0
+        """Cost of those."""
         self.size = 0
         """Cost of them all."""
         self.cold = False
@@ -75,7 +81,7 @@ class WindowBudget:
         """Remove and return messages that are in the window: somebody receives from this queue."""
         pop = window.messages.pop
         taken = [pop(position) for position in positions]
-        if window.messages or window.soon:
+        if window.messages or window.soon or window.half:
             size = sum(map(cost, taken))
             self._order.move_to_end(queue_id)
         else:
@@ -89,6 +95,34 @@ class WindowBudget:
         """Put in a message that is still delayed."""
         window.soon[message.position] = message
         self.kept(queue_id, window, cost(message))
+
+    def keep_half(self, queue_id: int, window: Window, message: StoredMessage) -> None:
+        """Put in a half message, in place of the oldest ones if there is no room beside them."""
+        size = cost(message)
+        limit = self.limit // HALF_SHARE
+        if size > limit:
+            return
+        while window.half and window.half_size + size > limit:
+            self._drop_half(queue_id, window, next(iter(window.half)))
+        if self.has_room(queue_id, size):
+            window.half[message.position] = message
+            window.half_size += size
+            self.kept(queue_id, window, size)
+
+    def drop_half(self, queue_id: int, window: Window, positions: Iterable[int]) -> None:
+        """Forget half messages, those of them that are in memory: they were decided."""
+        if window.half:
+            for position in positions:
+                if position in window.half:
+                    self._drop_half(queue_id, window, position)
+
+    def _drop_half(self, queue_id: int, window: Window, position: int) -> None:
+        size = cost(window.half.pop(position))
+        window.half_size -= size
+        window.size -= size
+        self.used -= size
+        if not window.size:
+            self._order.pop(queue_id, None)
 
     def activate(self, window: Window, positions: Iterable[int]) -> None:
         """Delays ended: what was put in ahead of that is now as any other."""
@@ -107,6 +141,8 @@ class WindowBudget:
 
     def drop_below(self, queue_id: int, window: Window, floor: int) -> None:
         """Forget messages that are gone."""
+        if window.half:
+            self.drop_half(queue_id, window, [position for position in window.half if position < floor])
         self.activate(window, [position for position in window.soon if position < floor])
         gone = [position for position in window.messages if position < floor]
         if gone:
@@ -115,13 +151,19 @@ class WindowBudget:
     def has_room(self, queue_id: int, size: int) -> bool:
         """Whether ``size`` more bytes of this queue may be kept, dropping others' windows that are less in use.
 
-        A queue that fills the budget by itself does not drop its own head.
+        A queue that fills the budget by itself does not drop its own head, only its half messages.
         """
         while self.used + size > self.limit:
             oldest = next(iter(self._order), None)
-            if oldest is None or oldest == queue_id:
-                return self.used + size <= self.limit
-            self.drop(oldest, self._order[oldest])
+            if oldest is None:
+                return False
+            window = self._order[oldest]
+            if oldest != queue_id:
+                self.drop(oldest, window)
+            elif window.half:
+                self._drop_half(queue_id, window, next(iter(window.half)))
+            else:
+                return False
         return True
 
     def drop(self, queue_id: int, window: Window) -> None:
@@ -130,6 +172,8 @@ class WindowBudget:
         window.size = 0
         window.messages.clear()
         window.soon.clear()
+        window.half.clear()
+        window.half_size = 0
         window.cold = True
         window.paged_until = 0
         self._order.pop(queue_id, None)
