@@ -64,6 +64,8 @@ class Broker:
     def __init__(self, folder: Path, *, durability: str = "fsync", port: int = 0) -> None:
         self.folder = folder
         self.durability = durability
+        self.module = "cmqd"
+        """What ``python -m`` runs as the server."""
         self._port = port
         self._process: subprocess.Popen[bytes] | None = None
         self._ready: Ready | None = None
@@ -101,7 +103,7 @@ class Broker:
         """Start the server's process without waiting for it."""
         ready_file = self.folder / "ready.json"
         ready_file.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "cmqd", "serve", "--data", str(self.data)]
+        command = [sys.executable, "-m", self.module, "serve", "--data", str(self.data)]
         command += ["--listen", f"127.0.0.1:{self._port}", "--ready-file", str(ready_file)]
         if self.durability != "fsync":
             command += ["--durability", self.durability]

@@ -15,6 +15,7 @@ from time import monotonic_ns, time_ns
 
 from cmqd_bench.histogram import Histogram
 from cmqd_bench.wire import (
+    ENDED,
     ERROR,
     HANDLES_DONE,
     RECEIVED,
@@ -25,11 +26,16 @@ from cmqd_bench.wire import (
     SendTemplate,
     decode_deliveries,
     decode_done,
+    decode_ended,
     decode_error,
     decode_handles,
+    decode_sent,
+    frame,
+    random_body,
     receive_frame,
     stamp_of,
 )
+from cmqd_protocol.messages import COMMIT, EndTransactions, SendHalfMessages
 
 LONG_WAIT_MS = 20_000
 """The polling wait of consumers: below the 30 s that the broker allows, far above any wait in a run."""
@@ -133,6 +139,41 @@ class Producer:
             self._gate.park(self.send)
             return
         self.send()
+
+
+class TransactionalProducer:
+    """One connection that sends a batch of half messages, commits them, and begins again."""
+
+    __slots__ = ("_batch", "_connection", "_frame", "_later", "_queue", "_started", "_tally")
+
+    def __init__(self, connection: LoadConnection, queue: str, *, batch: int, size: int, tally: Tally) -> None:
+        self._connection = connection
+        self._queue = queue
+        self._frame = frame(SendHalfMessages(1, queue, [random_body(size) for _ in range(batch)]))
+        self._batch = batch
+        self._tally = tally
+        self._started = 0
+        self._later = asyncio.get_running_loop().call_later
+        connection.on_reply = self._on_reply
+
+    def send(self) -> None:
+        """Send the next batch."""
+        self._started = monotonic_ns()
+        self._connection.write(self._frame)
+
+    def _on_reply(self, payload: bytes, opcode: int) -> None:
+        if opcode == SENT:
+            ids = decode_sent(payload).message_ids
+            self._connection.write(frame(EndTransactions(2, self._queue, ids, [COMMIT])))
+        elif opcode == ENDED:
+            ended = decode_ended(payload)
+            if ended.failures:
+                raise RequestFailed(f"a commit failed: {ended.failures[0].text}")
+            self._tally.sent += self._batch
+            self._tally.latency.record((monotonic_ns() - self._started) // 1000)
+            self.send()
+        else:
+            self._later(refuse(payload, opcode, self._tally), self.send)
 
 
 class Quota:

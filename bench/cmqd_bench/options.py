@@ -52,6 +52,8 @@ class Options:
                 return 10.0 + self.spread + self.messages / 40_000
             case "backlog":
                 return 30.0 + self.messages / 60_000
+            case "rewind" | "deadletter":
+                return 15.0 + self.messages / 20_000
             case _:
                 return self.warm_up + self.seconds + 1.0
 
@@ -86,6 +88,18 @@ SCENARIOS: Mapping[str, tuple[str, Sequence[str]]] = {
         "a queue with very many messages: memory, restart after kill -9, speed of draining",
         ("messages", "batch", "connections"),
     ),
+    "rewind": (
+        "messages are consumed, rewound and consumed again: time to the answer, speed of the second time",
+        ("messages", "batch", "connections"),
+    ),
+    "transactions": (
+        "C producers send half messages and commit them, one request outstanding each",
+        ("batch", "connections", "seconds", "warm_up"),
+    ),
+    "deadletter": (
+        "very many messages are overdue at once: speed of the moves, latency of fresh messages, memory",
+        ("messages", "batch", "connections"),
+    ),
 }
 """Each scenario: what it is, and the options it knows beside the common ones."""
 
@@ -98,6 +112,9 @@ DEFAULTS: Mapping[str, Mapping[str, object]] = {
     "idle": {"connections": 10_000, "rate": 500.0, "batch": 1, "warm_up": 2.0},
     "delayed": {"batch": 64},
     "backlog": {"messages": 10_000_000, "connections": 64},
+    "rewind": {"connections": 64},
+    "transactions": {"batch": 1, "connections": 64},
+    "deadletter": {"connections": 64},
 }
 
 

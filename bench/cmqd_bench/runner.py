@@ -12,7 +12,7 @@ from cmqd_bench.machine import conditions, raise_file_limit, scratch_root
 from cmqd_bench.measure import Round
 from cmqd_bench.options import Options
 from cmqd_bench.report import report, to_json, to_text
-from cmqd_bench.scenarios import backlog, cycle, delayed, drain, idle, latency, send
+from cmqd_bench.scenarios import backlog, cycle, deadletter, delayed, drain, idle, latency, rewind, send, transactions
 
 RUNS: Mapping[str, Callable[[Options, Broker], Awaitable[Round]]] = {
     "cycle": cycle.run,
@@ -22,6 +22,9 @@ RUNS: Mapping[str, Callable[[Options, Broker], Awaitable[Round]]] = {
     "idle": idle.run,
     "delayed": delayed.run,
     "backlog": backlog.run,
+    "rewind": rewind.run,
+    "transactions": transactions.run,
+    "deadletter": deadletter.run,
 }
 FILES = 4096
 """Open files that every scenario may need; idle asks for more."""

@@ -22,6 +22,7 @@ from cmqd_protocol.messages import (
     MessagesSent,
     ReceiveMessages,
     SendMessages,
+    TransactionsEnded,
     WireMessage,
     encoder,
 )
@@ -44,6 +45,7 @@ def tag_of(kind: type[WireMessage]) -> int:
 SENT = tag_of(MessagesSent)
 RECEIVED = tag_of(MessagesReceived)
 HANDLES_DONE = tag_of(HandlesDone)
+ENDED = tag_of(TransactionsEnded)
 ERROR = tag_of(Error)
 
 
@@ -80,6 +82,8 @@ class Deliveries(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=REC
 decode_handles = msgspec.msgpack.Decoder(Handles).decode
 decode_deliveries = msgspec.msgpack.Decoder(Deliveries).decode
 decode_done = msgspec.msgpack.Decoder(HandlesDone).decode
+decode_sent = msgspec.msgpack.Decoder(MessagesSent).decode
+decode_ended = msgspec.msgpack.Decoder(TransactionsEnded).decode
 decode_error = msgspec.msgpack.Decoder(Error).decode
 
 

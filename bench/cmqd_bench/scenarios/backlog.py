@@ -26,7 +26,8 @@ POLL_SECONDS = 0.005
 SETTLE_SECONDS = 1.0
 
 
-async def _cycle_before(session: Session, options: Options, messages: int) -> None:
+async def cycle_before(session: Session, options: Options, messages: int) -> None:
+    """Warm a broker up, so that its memory afterwards is the base to compare with."""
     queue = await session.create_queue("before")
     gate = Gate(4 * options.connections * options.batch)
     quota = Quota(messages)
@@ -47,7 +48,7 @@ async def _drain_small(options: Options, broker: Broker, messages: int, cycled: 
     """The drain to compare with: the same number of messages, and none behind them."""
     drains: list[Round] = []
     async with running(broker) as session:
-        await _cycle_before(session, options, cycled)
+        await cycle_before(session, options, cycled)
         queue = await session.create_queue("backlog")
         for _ in range(DRAINS):
             await session.fill(queue, messages, options.body, 60 + messages / SLOWEST_FILL)
@@ -79,7 +80,7 @@ async def run(options: Options, broker: Broker) -> Round:
     await broker.start()
     session = Session(broker)
     try:
-        await _cycle_before(session, options, cycled)
+        await cycle_before(session, options, cycled)
         rss_before = broker.rss_mib()
         queue = await session.create_queue("backlog")
         meter = session.meter()

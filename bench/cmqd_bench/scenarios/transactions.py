@@ -1,0 +1,24 @@
+"""transactions: half message, then commit, as fast as producers that wait for each answer can."""
+
+from cmqd_bench.broker import Broker
+from cmqd_bench.load import TransactionalProducer
+from cmqd_bench.measure import Round
+from cmqd_bench.options import Options
+from cmqd_bench.session import request, running
+from cmqd_protocol.messages import CreateQueue
+
+
+async def run(options: Options, broker: Broker) -> Round:
+    """One round; a message is completed when its commit was answered. The latency is from the half send to that."""
+    async with running(broker) as session:
+        queue = "transactions"
+        (connection,) = await session.connect(1)
+        await request(connection, CreateQueue(1, queue, {"transactional": True}))
+        session.close(connection)
+        for each in await session.connect(options.connections):
+            TransactionalProducer(each, queue, batch=options.batch, size=options.body, tally=session.tally).send()
+        await session.guard.sleep(options.warm_up)
+        meter = session.meter()
+        meter.start()
+        await session.guard.sleep(options.seconds)
+        return meter.finish(lambda tally: tally.sent)
