@@ -30,11 +30,33 @@ class QueueAttributes(TypedDict, total=False):
     """Messages held (active, in flight, delayed) beyond which sends are refused; 1,000,000-100,000,000, the default."""
     max_delayed: int
     """Delayed messages beyond which further ones wait in order for a place; 1-1,000,000, the default."""
+    rewind: Duration
+    """How long after its send a deleted message can be brought back by ``rewind``; 0 (the default: not at all) up to
+    the retention."""
+    dead_letter_queue: str
+    """Queue of the same account that takes the messages which nobody deals with; "" = none, the default. It needs one
+    of the next two."""
+    dead_letter_max_receives: int
+    """Receives after which a message that was not deleted goes there; 1-1000, 0 = however many."""
+    dead_letter_after: Duration
+    """Time after which a message that was not deleted goes there, received or not; 5 min - 12 h and less than the
+    retention, 0 = however long."""
+    transactional: bool
+    """Whether it takes half messages, see :class:`TransactionProducer`; chosen when the queue is created."""
+    first_check: Duration
+    """Time from the send of an undecided half message to the first check, the interval doubling from then on up to
+    5 min; 1 s - 1 h, default 5 s."""
+    max_checks: int
+    """Checks of one half message; 1-100, default 15."""
 
 
-DURATIONS = frozenset({"polling_wait", "visibility_timeout", "retention", "delay"})
+DURATIONS = frozenset(
+    {"polling_wait", "visibility_timeout", "retention", "delay", "rewind", "dead_letter_after", "first_check"}
+)
 """Attributes that are times: seconds here, ``<name>_ms`` on the wire."""
-NUMBERS = frozenset({"max_message_bytes", "max_backlog", "max_delayed"})
+NUMBERS = frozenset({"max_message_bytes", "max_backlog", "max_delayed", "dead_letter_max_receives", "max_checks"})
+OTHERS = {"dead_letter_queue": str, "transactional": bool}
+"""The rest, with their types."""
 
 
 class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +75,14 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     delay: float
     max_backlog: int
     max_delayed: int
+    rewind: float
+    dead_letter_queue: str
+    """Empty = none."""
+    dead_letter_max_receives: int
+    dead_letter_after: float
+    transactional: bool
+    first_check: float
+    max_checks: int
 
     active: int
     """Messages that can be received."""
@@ -60,6 +90,12 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Messages received, hidden and not deleted."""
     delayed: int
     """Messages that cannot be received yet."""
+    half: int
+    """Half messages that are neither committed nor rolled back."""
+    rewindable: int
+    """Deleted messages that ``rewind`` can bring back."""
+    dead_letter_sources: list[str]
+    """Queues whose dead letters come here, by name."""
     oldest_message_time: datetime | None
     """When the oldest message not deleted was sent; None = there is none."""
     create_time: datetime | None
@@ -83,6 +119,13 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
             delay=self.delay,
             max_backlog=self.max_backlog,
             max_delayed=self.max_delayed,
+            rewind=self.rewind,
+            dead_letter_queue=self.dead_letter_queue,
+            dead_letter_max_receives=self.dead_letter_max_receives,
+            dead_letter_after=self.dead_letter_after,
+            transactional=self.transactional,
+            first_check=self.first_check,
+            max_checks=self.max_checks,
         )
 
 
@@ -101,8 +144,12 @@ def to_wire(attributes: Mapping[str, Any]) -> dict[str, Any]:
             if type(value) is not int:
                 raise TypeError(f"{name} must be an int, not {value!r}")
             wire[name] = value
+        elif name in OTHERS:
+            if type(value) is not OTHERS[name]:
+                raise TypeError(f"{name} must be a {OTHERS[name].__name__}, not {value!r}")
+            wire[name] = value
         else:
-            known = ", ".join(sorted(DURATIONS | NUMBERS))
+            known = ", ".join(sorted(DURATIONS | NUMBERS | OTHERS.keys()))
             raise TypeError(f"{name!r} is no attribute of a queue; known are {known}")
     return wire
 
@@ -129,9 +176,19 @@ def from_wire(reply: messages.QueueInfo) -> QueueInfo:
         delay=seconds("delay"),
         max_backlog=attributes.get("max_backlog", 0),
         max_delayed=attributes.get("max_delayed", 0),
+        rewind=seconds("rewind"),
+        dead_letter_queue=attributes.get("dead_letter_queue", ""),
+        dead_letter_max_receives=attributes.get("dead_letter_max_receives", 0),
+        dead_letter_after=seconds("dead_letter_after"),
+        transactional=attributes.get("transactional", False),
+        first_check=seconds("first_check"),
+        max_checks=attributes.get("max_checks", 0),
         active=counts.get("active", 0),
         in_flight=counts.get("in_flight", 0),
         delayed=counts.get("delayed", 0),
+        half=counts.get("half", 0),
+        rewindable=counts.get("rewindable", 0),
+        dead_letter_sources=list(facts.get("dead_letter_sources") or ()),
         oldest_message_time=moment("oldest_message_ms"),
         create_time=moment("created_ms"),
         modify_time=moment("modified_ms"),

@@ -13,7 +13,8 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from cmqd_client.connection import Connection, OnEnded, request_ids
+from cmqd_client.checks import CheckRouter
+from cmqd_client.connection import Connection, OnEnded, OnPush, request_ids
 from cmqd_client.errors import (
     ClientClosed,
     CmqError,
@@ -35,7 +36,7 @@ class Opener(Protocol):
     """Opens a connection: ``Connection.open`` with all but these arguments given."""
 
     def __call__(  # noqa: D102 - said above
-        self, *, on_ended: OnEnded, next_request_id: Callable[[], int]
+        self, *, on_ended: OnEnded, next_request_id: Callable[[], int], on_push: OnPush
     ) -> Awaitable[Connection]: ...
 
 
@@ -47,7 +48,7 @@ protocol). Only a time limit depends on it."""
 class Channel:
     """Carries requests over one or several links. Request ids are counted over all its connections."""
 
-    __slots__ = ("_closing", "_links", "_policy", "_timeout", "_turn", "next_request_id", "numbering")
+    __slots__ = ("_closing", "_links", "_policy", "_timeout", "_turn", "checks", "next_request_id", "numbering")
 
     def __init__(self, open_connection: Opener, policy: RetryPolicy, links: int, request_timeout: float) -> None:
         """A channel of ``links`` links whose attempts may take ``request_timeout`` seconds."""
@@ -59,8 +60,10 @@ class Channel:
         """A number for the next request."""
         self.numbering: SendNumbering = SendNumbering(lambda: secrets.randbits(64))
         """Numbers for sends."""
-        opener = partial(open_connection, next_request_id=self.next_request_id)
-        self._links = [Link(opener, policy) for _ in range(links)]
+        self.checks: CheckRouter = CheckRouter(self.next_request_id, request_timeout, policy)
+        """Who answers checks of half messages."""
+        opener = partial(open_connection, next_request_id=self.next_request_id, on_push=self.checks.pushed)
+        self._links = [Link(opener, policy, self.checks.connected) for _ in range(links)]
 
     # ------------------------------------------------------------------ opening and closing
 
@@ -77,6 +80,7 @@ class Channel:
     async def close(self) -> None:
         """Give up waiting receives, let what is on its way arrive, close all connections. May be called again."""
         self._closing = True
+        self.checks.close()
         connections = [connection for link in self._links for connection in await link.close()]
         if connections:
             await asyncio.gather(*(connection.close() for connection in connections))
@@ -194,6 +198,10 @@ class Channel:
                 error = caught
 
     # ------------------------------------------------------------------ links
+
+    def connections(self) -> list[Connection]:
+        """All connections that are up."""
+        return [link.connection for link in self._links if link.connection is not None]
 
     @property
     def connection_id(self) -> int | None:

@@ -16,6 +16,7 @@ from cmqd_client.errors import ClientClosed
 from cmqd_client.queue import Queue
 from cmqd_client.results import QueuePage
 from cmqd_client.retry import Repeat, RetryPolicy
+from cmqd_client.transactions import CHECK_TIMEOUT, CHECKS_AT_ONCE, Checker, TransactionProducer
 from cmqd_protocol import messages as wire
 from cmqd_protocol.limits import DEFAULT_HEARTBEAT_MS
 
@@ -171,7 +172,7 @@ class Client:
             **attributes: see :class:`QueueAttributes`. What an existing queue has besides is not looked at.
 
         Raises:
-            QueueDiffers: it exists with other attributes; ``details["difference"]`` shows them. Nothing was changed.
+            QueueDiffers: it exists with other attributes; ``difference`` shows them. Nothing was changed.
             CmqError: as for :meth:`create_queue`.
         """
         await self.ensure_queue_info(name, **attributes)
@@ -200,11 +201,41 @@ class Client:
         """Delete a queue with all its messages. Not repeated after a lost answer.
 
         Raises:
+            DeadLetterQueueInUse: other queues send their dead letters there; unbind it there first.
             QueueNotFound: there is no such queue.
             OutcomeUnknown: it may be deleted.
         """
         channel = self._require()
         await channel.call(wire.DeleteQueue(channel.next_request_id(), name), wire.Reply, Repeat.ONCE)
+
+    def transaction_producer(
+        self,
+        queue: str,
+        checker: Checker | None = None,
+        *,
+        check_timeout: Duration = CHECK_TIMEOUT,
+        checks_at_once: int = CHECKS_AT_ONCE,
+        first_check: Duration | None = None,
+    ) -> TransactionProducer:
+        """A producer of messages that depend on a local transaction; see :class:`TransactionProducer`.
+
+        Args:
+            queue: name of a transactional queue.
+            checker: answers the server's questions about undecided messages; None = this producer answers none.
+            check_timeout: how long an async checker may take.
+            checks_at_once: how many checks are answered at the same time.
+            first_check: from the send of a half message to its first check; None = the queue's own.
+
+        Raises:
+            ValueError: a number is out of range.
+        """
+        return TransactionProducer(
+            self.queue(queue),
+            checker,
+            check_timeout=check_timeout,
+            checks_at_once=checks_at_once,
+            first_check=first_check,
+        )
 
     # ------------------------------------------------------------------ the rest
 

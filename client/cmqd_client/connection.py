@@ -49,7 +49,9 @@ from cmqd_protocol.messages import (
     ReceiveMessages,
     ReleaseMessages,
     Request,
+    SendHalfMessages,
     SendMessages,
+    TransactionCheck,
 )
 
 CONNECT_TIMEOUT = 5.0
@@ -68,6 +70,8 @@ TlsOption: TypeAlias = bool | ssl.SSLContext | None
 """True = verify against the system's authorities; a context = as it says; None = what the URL says."""
 
 OnEnded: TypeAlias = "Callable[[Connection], None]"
+
+OnPush: TypeAlias = Callable[[TransactionCheck], None]
 
 _Pending: TypeAlias = tuple["asyncio.Future[AnyReply]", Request, float]
 """Future, request and deadline (loop time)."""
@@ -109,6 +113,7 @@ class Connection(asyncio.Protocol):
         "_handed_back",
         "_loop",
         "_on_ended",
+        "_on_push",
         "_opened",
         "_pending",
         "_reads",
@@ -133,10 +138,12 @@ class Connection(asyncio.Protocol):
         loop: asyncio.AbstractEventLoop,
         on_ended: "OnEnded | None",
         next_request_id: Callable[[], int],
+        on_push: OnPush | None = None,
     ) -> None:
         self._wire = wire
         self._loop = loop
         self._on_ended = on_ended
+        self._on_push = on_push
         self.next_request_id: Callable[[], int] = next_request_id
         """A number for the next request. Every request needs one of its own."""
         self._transport: asyncio.Transport | None = None
@@ -177,6 +184,7 @@ class Connection(asyncio.Protocol):
         product: str = "cmqd-client",
         on_ended: "OnEnded | None" = None,
         next_request_id: Callable[[], int] | None = None,
+        on_push: OnPush | None = None,
     ) -> "Connection":
         """Connect and authenticate. Safe to cancel.
 
@@ -188,6 +196,7 @@ class Connection(asyncio.Protocol):
             product: what the server's log calls this client.
             on_ended: called once, when the connection takes no more requests (lost, or the server shuts down).
             next_request_id: gives request numbers, if several connections are to share a count.
+            on_push: called with what the server sends unasked, within the wake-up in which it came; must not raise.
 
         Raises:
             ServerUnreachable: refused, no such host, TLS failure, or no answer in time.
@@ -207,7 +216,7 @@ class Connection(asyncio.Protocol):
             heartbeat_ms=round(heartbeat * 1000),
             handshake_timeout_ms=round(timeout * 1000),
         )
-        self = cls(wire, loop, on_ended, next_request_id or request_ids().__next__)
+        self = cls(wire, loop, on_ended, next_request_id or request_ids().__next__, on_push)
         context = _tls_context(address.tls if tls is None else tls)
         try:
             async with asyncio.timeout(timeout):
@@ -353,6 +362,10 @@ class Connection(asyncio.Protocol):
             kind = type(event)
             if kind is Opened or kind is ConnectionEnded:
                 self._changed(cast("Opened | ConnectionEnded", event))
+                continue
+            if kind is TransactionCheck:
+                if self._on_push is not None:
+                    self._on_push(cast("TransactionCheck", event))
                 continue
             reply = cast("AnyReply", event)
             entry = pending.pop(reply.request_id, None)
@@ -572,7 +585,7 @@ def _handshake_error(event: ConnectionEnded) -> CmqError:
 def _too_large(message: Request, problem: LocalProtocolError) -> CmqError:
     """The typed form of what the protocol refuses to put into a frame."""
     text = str(problem)
-    if isinstance(message, SendMessages):
+    if isinstance(message, (SendMessages, SendHalfMessages)):
         cls = MessageTooLarge if len(message.bodies) == 1 else BatchTooLarge
         return cls(text, request_id=message.request_id, details={"field": "bodies"})
     return InvalidArgument(text, request_id=message.request_id)

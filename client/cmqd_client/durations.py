@@ -43,4 +43,22 @@ def to_datetime(milliseconds: int) -> datetime:
     return _EPOCH + timedelta(milliseconds=milliseconds)
 
 
+def to_epoch_ms(moment: datetime | float, field: str) -> int:
+    """The wire time of a moment: a ``datetime`` with a zone, or seconds since 1970; rounded to the millisecond.
+
+    Raises:
+        TypeError: it is neither.
+        ValueError: the ``datetime`` has no zone, or the time lies before 1970 or absurdly far ahead.
+    """
+    if isinstance(moment, datetime):
+        if moment.tzinfo is None:
+            raise ValueError(f"{field} is {moment!r}, which names no zone; moment.astimezone() takes it as local time")
+        milliseconds = round((moment - _EPOCH) / timedelta(milliseconds=1))
+    else:
+        milliseconds = to_ms(moment, field)
+    if milliseconds < 0:
+        raise ValueError(f"{field} is {moment!r}; it must not lie before 1970")
+    return milliseconds
+
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

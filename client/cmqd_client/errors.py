@@ -13,7 +13,9 @@
         │   └── HeartbeatTimeout, WrongRegion, TooManyConnections
         ├── InvalidArgument, UnknownOperation, RequestCancelled, PermissionDenied, DuplicateRequestId, ReplyTooLarge
         ├── QueueNotFound, QueueExists, QueueDiffers, QueueDeleted, TooManyQueues
+        ├── DeadLetterQueueInUse, TimeNotRewindable, RedriveRunning, NotTransactional
         ├── MessageTooLarge, BatchTooLarge, ReceiptHandleInvalid, TooManyInFlight, SequenceTooOld, BacklogFull
+        ├── TransactionNotFound, AlreadyCommitted, AlreadyRolledBack      of one half message
         ├── AccountExists, AccountNotFound, KeyNotFound, LastKey
         ├── Busy, DiskNearlyFull, ShuttingDown, TooManyRequests, InternalError, MessagesDamaged
         ├── OutcomeUnknown                also raised by the client: see the class
@@ -24,13 +26,15 @@ repeat (see :mod:`cmqd_client.retry`) when one of these reaches the caller.
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from cmqd_client.durations import to_datetime
 from cmqd_protocol.errors import RETRYABLE, ErrorCode
 from cmqd_protocol.messages import Error
 
 if TYPE_CHECKING:
-    from cmqd_client.results import Failure
+    from cmqd_client.results import DecisionFailure, Failure
 
 
 class CmqError(Exception):
@@ -115,9 +119,11 @@ class PartialFailure(CmqError):
 
     name = "partial_failure"
 
-    def __init__(self, text: str, failures: "Sequence[Failure]", *, request_id: int | None = None) -> None:
+    def __init__(
+        self, text: str, failures: "Sequence[Failure] | Sequence[DecisionFailure]", *, request_id: int | None = None
+    ) -> None:
         super().__init__(text, request_id=request_id)
-        self.failures: Sequence[Failure] = failures
+        self.failures: Sequence[Failure] | Sequence[DecisionFailure] = failures
 
 
 class ServerError(CmqError):
@@ -214,7 +220,19 @@ class QueueExists(ServerError, code=ErrorCode.QUEUE_EXISTS):
 
 
 class QueueDiffers(ServerError, code=ErrorCode.QUEUE_DIFFERS):
-    """The queue exists with other attributes; ``details["difference"]`` shows them."""
+    """The queue exists with other attributes; ``difference`` shows them. Nothing was changed."""
+
+    @property
+    def difference(self) -> dict[str, tuple[Any, Any]]:
+        """What differs: the attribute's name, its value in the queue and the one wanted; durations in seconds."""
+        found: dict[str, tuple[Any, Any]] = {}
+        for name, values in self.details.get("difference", {}).items():
+            pair = (values.get("is"), values.get("wanted"))
+            if name.endswith("_ms"):
+                found[name.removesuffix("_ms")] = (pair[0] / 1000, pair[1] / 1000)
+            else:
+                found[name] = pair
+        return found
 
 
 class QueueDeleted(ServerError, code=ErrorCode.QUEUE_DELETED):
@@ -223,6 +241,33 @@ class QueueDeleted(ServerError, code=ErrorCode.QUEUE_DELETED):
 
 class TooManyQueues(ServerError, code=ErrorCode.TOO_MANY_QUEUES):
     """The account has as many queues as it may."""
+
+
+class DeadLetterQueueInUse(ServerError, code=ErrorCode.DEAD_LETTER_QUEUE_IN_USE):
+    """The queue takes the dead letters of others (``sources``), so it cannot be deleted; unbind it there first."""
+
+    @property
+    def sources(self) -> list[str]:
+        """The queues whose dead-letter queue it is."""
+        return list(self.details.get("sources", ()))
+
+
+class TimeNotRewindable(ServerError, code=ErrorCode.TIME_NOT_REWINDABLE):
+    """The queue cannot be rewound to this time; ``nearest`` is the nearest to which it can. Nothing was changed."""
+
+    @property
+    def nearest(self) -> datetime | None:
+        """The nearest time to which the queue can be rewound now; None = it has no rewind window."""
+        milliseconds = self.details.get("nearest_ms")
+        return None if milliseconds is None else to_datetime(milliseconds)
+
+
+class RedriveRunning(ServerError, code=ErrorCode.REDRIVE_RUNNING):
+    """The queue is being redriven already; wait until that is done, or cancel it."""
+
+
+class NotTransactional(ServerError, code=ErrorCode.NOT_TRANSACTIONAL):
+    """The queue takes no half messages: it was not created as ``transactional``."""
 
 
 class MessageTooLarge(ServerError, code=ErrorCode.MESSAGE_TOO_LARGE):
@@ -247,6 +292,18 @@ class SequenceTooOld(ServerError, code=ErrorCode.SEQUENCE_TOO_OLD):
 
 class BacklogFull(ServerError, code=ErrorCode.BACKLOG_FULL):
     """The queue holds as many messages as it may; nothing was stored."""
+
+
+class TransactionNotFound(ServerError, code=ErrorCode.TRANSACTION_NOT_FOUND):
+    """The queue has no half message of this id: it was never sent, has expired or was cleared."""
+
+
+class AlreadyCommitted(ServerError, code=ErrorCode.ALREADY_COMMITTED):
+    """The half message was to be rolled back, but had been committed before; the first decision stays."""
+
+
+class AlreadyRolledBack(ServerError, code=ErrorCode.ALREADY_ROLLED_BACK):
+    """The half message was to be committed, but had been rolled back before; the first decision stays."""
 
 
 class AccountExists(ServerError, code=ErrorCode.ACCOUNT_EXISTS):

@@ -11,7 +11,7 @@ request that wants the link starts it again.
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from random import random
 from typing import Protocol
 
@@ -43,6 +43,7 @@ class Link:
         "_closed",
         "_connecting",
         "_last_error",
+        "_on_connected",
         "_open",
         "_policy",
         "_retired",
@@ -51,8 +52,12 @@ class Link:
         "opened",
     )
 
-    def __init__(self, open_connection: Opener, policy: RetryPolicy) -> None:
+    def __init__(
+        self, open_connection: Opener, policy: RetryPolicy, on_connected: Callable[[Connection], None] | None = None
+    ) -> None:
+        """A link; ``on_connected`` is called with each new connection before anybody else can use it."""
         self._open = open_connection
+        self._on_connected = on_connected
         self._policy = policy
         self._closed = False
         self._connecting: asyncio.Task[None] | None = None
@@ -144,6 +149,8 @@ class Link:
         self.opened += 1
         self._last_error = None
         self.connection = connection
+        if self._on_connected is not None:
+            self._on_connected(connection)
         waiting, self._waiting = self._waiting, set()
         for future in waiting:
             if not future.done():

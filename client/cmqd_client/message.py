@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cmqd_client.durations import Duration, to_datetime
-from cmqd_client.results import HandleResult, MessageId, printed_id
+from cmqd_client.results import HandleResult, MessageId, Origin, origin, printed_id
 from cmqd_protocol.messages import Headers, ReceivedMessage
 
 if TYPE_CHECKING:
@@ -15,12 +15,14 @@ if TYPE_CHECKING:
 
 
 class Outgoing(msgspec.Struct, frozen=True):
-    """A message of a ``send_batch`` that has headers or a delay of its own."""
+    """A message of a ``send_batch`` that has headers, a delay or a dedup id of its own."""
 
     body: bytes
     headers: Mapping[str, str] | None = None
     delay: Duration | None = None
     """None = the batch's, or else the queue's."""
+    dedup_id: str | None = None
+    """See :meth:`Queue.send`; None = the one that ``dedup_ids`` of the batch has for it, or none."""
 
 
 class Message:
@@ -85,6 +87,11 @@ class Message:
         ``change_visibility`` does not change it here: its result has the new time.
         """
         return to_datetime(self._received.next_visible_ms)
+
+    @property
+    def origin(self) -> Origin | None:
+        """Where it stood before it was moved here, as a dead letter or by a redrive; None = it was sent here."""
+        return origin(self._received.origin)
 
     async def delete(self) -> HandleResult:
         """Delete it; see :meth:`Queue.delete`."""

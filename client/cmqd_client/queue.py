@@ -13,23 +13,37 @@ means: a ``ServerError`` other than ``OutcomeUnknown`` - it was refused and noth
 leaves open whether it was carried out, as ``OutcomeUnknown`` does; the exceptions are said with the method.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from itertools import chain, repeat
 from typing import TypeAlias, Unpack
 
 from cmqd_client.attributes import QueueAttributes, QueueInfo, from_wire, to_wire
 from cmqd_client.channel import Channel
-from cmqd_client.durations import Duration, to_datetime, to_ms
+from cmqd_client.durations import Duration, to_datetime, to_epoch_ms, to_ms
 from cmqd_client.message import Message, Outgoing
 from cmqd_client.results import (
     BatchResult,
+    DecisionFailure,
+    DecisionResult,
     HandleResult,
+    MessageId,
     Peeked,
     PeekPage,
+    Redrive,
+    Rewound,
     Sent,
     SentBatch,
+    TransactionStatus,
+    UndecidedPage,
+    decision_failure,
     failure,
+    id_number,
     is_invalid_handle,
+    origin,
     printed_id,
+    redrive,
+    undecided,
 )
 from cmqd_client.retry import Repeat
 from cmqd_protocol import messages as wire
@@ -53,10 +67,20 @@ class Queue:
         self._channel = channel
         self.name: str = name
 
+    @property
+    def channel(self) -> Channel:
+        """The way to the server, for other parts of this package."""
+        return self._channel
+
     # ------------------------------------------------------------------ send
 
     async def send(
-        self, body: bytes, *, delay: Duration | None = None, headers: Mapping[str, str] | None = None
+        self,
+        body: bytes,
+        *,
+        delay: Duration | None = None,
+        headers: Mapping[str, str] | None = None,
+        dedup_id: str | None = None,
     ) -> Sent:
         """Send one message.
 
@@ -66,12 +90,15 @@ class Queue:
 
         The send is numbered: if its answer is lost, the client repeats it and the server stores it once. When the
         repeats are used up, ``OutcomeUnknown`` says that it may be stored; sending it again by a new call may store it
-        twice. Cancelling leaves open whether it was stored.
+        twice, unless both calls give the same ``dedup_id``. Cancelling leaves open whether it was stored.
 
         Args:
             body: 1 byte up to the queue's ``max_message_bytes``; never changed or looked into.
             delay: how long it stays invisible, 0-3,600 s; None = the queue's own.
             headers: at most 32, 16 KiB in all.
+            dedup_id: your own name of this message, up to 64 bytes. A send with a name that the queue has seen in the
+                last 5 minutes (of the last 1,000,000 such sends) stores nothing and returns the id of the first one,
+                whatever its body, also if it comes from another producer or after a crash of either side.
 
         Returns:
             The message's id.
@@ -85,6 +112,7 @@ class Queue:
             [_checked(body)],
             None if headers is None else [dict(headers)],
             None if delay is None else to_ms(delay, "delay"),
+            None if dedup_id is None else [dedup_id],
         )
         return Sent(printed_id(reply.message_ids[0]), reply.request_id)
 
@@ -94,6 +122,7 @@ class Queue:
         *,
         delay: Duration | None = None,
         headers: Mapping[str, str] | None = None,
+        dedup_ids: Sequence[str | None] | None = None,
     ) -> SentBatch:
         """Send up to 256 messages in one step: all are stored, side by side and in this order, or none is.
 
@@ -104,6 +133,8 @@ class Queue:
                 at most 1 MiB together (a single larger message is allowed). An empty batch sends nothing.
             delay: of those that name none; None = the queue's own.
             headers: of those that name none.
+            dedup_ids: one (or None) for each message; see :meth:`send`. Of a batch, those that the queue remembers are
+                not stored again, and the others are.
 
         Returns:
             The ids, in the same order.
@@ -111,28 +142,12 @@ class Queue:
         Raises:
             BatchTooLarge: bodies and headers are too large together; nothing was stored.
             CmqError: as for :meth:`send`.
+            ValueError: there are not as many dedup ids as messages.
         """
-        common_headers = None if headers is None else dict(headers)
-        common_delay = None if delay is None else to_ms(delay, "delay")
-        bodies: list[bytes] = []
-        all_headers: list[wire.Headers | None] = []
-        delays: list[int | None] = []
-        for message in messages:
-            if isinstance(message, Outgoing):
-                bodies.append(_checked(message.body))
-                all_headers.append(common_headers if message.headers is None else dict(message.headers))
-                delays.append(common_delay if message.delay is None else to_ms(message.delay, "delay"))
-            else:
-                bodies.append(_checked(message))
-                all_headers.append(common_headers)
-                delays.append(common_delay)
-        if not bodies:
+        batch = _Batch(messages, delay, headers, dedup_ids)
+        if not batch.bodies:
             return SentBatch([], 0)
-        reply = await self._send(
-            bodies,
-            all_headers if any(all_headers) else None,
-            await self._delays(delays),
-        )
+        reply = await self._send(batch.bodies, batch.headers, await self._delays(batch.delays), batch.dedup_ids)
         return SentBatch([printed_id(number) for number in reply.message_ids], reply.request_id)
 
     async def _delays(self, delays: list[int | None]) -> int | list[int] | None:
@@ -148,12 +163,16 @@ class Queue:
         return named
 
     async def _send(
-        self, bodies: list[bytes], headers: list[wire.Headers | None] | None, delay_ms: int | list[int] | None
+        self,
+        bodies: list[bytes],
+        headers: list[wire.Headers | None] | None,
+        delay_ms: int | list[int] | None,
+        dedup_ids: list[str | None] | None,
     ) -> wire.MessagesSent:
         channel = self._channel
         session, sequence = channel.numbering.next()
         request = wire.SendMessages(
-            channel.next_request_id(), self.name, bodies, headers, delay_ms, session.number, sequence
+            channel.next_request_id(), self.name, bodies, headers, delay_ms, session.number, sequence, dedup_ids
         )
         try:
             return await channel.call(request, wire.MessagesSent, Repeat.SAFE)
@@ -208,20 +227,24 @@ class Queue:
         request_id = reply.request_id
         return [Message(self, received, request_id) for received in reply.messages]
 
-    async def peek(self, max_messages: int = 16, *, start: int = 0) -> PeekPage:
+    async def peek(self, max_messages: int = 16, *, start: int = 0, states: Iterable[str] | None = None) -> PeekPage:
         """Look at messages without receiving them: no count, order or visibility changes. Safe to cancel.
 
         Args:
             max_messages: 1-256; a page may hold fewer, also none, and yet not be the last.
             start: 0, or ``next_start`` of the page before.
+            states: only messages in one of these: ``active``, ``in_flight``, ``delayed``, ``half``, ``rewindable``;
+                None = in any but the last, which are deleted.
 
         Returns:
-            A page, in the order of sending: active, delayed and in-flight messages alike.
+            A page, in the order of sending.
 
         Raises:
             QueueNotFound: there is no such queue.
+            InvalidArgument: there is no such state.
         """
-        request = wire.PeekMessages(self._channel.next_request_id(), self.name, max_messages, start)
+        wanted = None if states is None else list(states)
+        request = wire.PeekMessages(self._channel.next_request_id(), self.name, max_messages, start, wanted)
         reply = await self._channel.call(request, wire.MessagesPeeked, Repeat.READ)
         peeked = [
             Peeked(
@@ -232,6 +255,7 @@ class Queue:
                 to_datetime(one.enqueue_ms),
                 to_datetime(one.visible_ms) if one.visible_ms else None,
                 one.receive_count,
+                origin(one.origin),
             )
             for one in reply.messages
         ]
@@ -338,6 +362,204 @@ class Queue:
             to_datetime(reply.next_visible_ms) if reply.next_visible_ms else None,
         )
 
+    # ------------------------------------------------------------------ rewind
+
+    async def rewind(self, time: datetime | float, *, strict: bool = False) -> Rewound:
+        """Make deleted messages active again: those sent at or after ``time``, in the order of sending, for everybody.
+
+        They keep id and send time, and count as never received. It answers at once, however many they are. Messages
+        that are in the queue or in flight are not touched. Needs a rewind window (attribute ``rewind``).
+
+        Not repeated after a lost answer, since that would bring back what was deleted in between as well. That is the
+        only harm, so repeat it by hand if you can bear that.
+
+        Args:
+            time: a ``datetime`` with a zone, or seconds since 1970. From as long ago as the window to the send time of
+                the oldest message that is not deleted (now, if there is none).
+            strict: refuse a time before the window instead of taking the nearest one.
+
+        Returns:
+            How many messages are active again, from which time on, and whether that is not the one asked for.
+
+        Raises:
+            TimeNotRewindable: the time is too late, or (``strict``) before the window, or there is no window;
+                ``nearest`` is the nearest time. Nothing was changed.
+            QueueNotFound: there is no such queue.
+            OutcomeUnknown: it may be rewound.
+            TypeError, ValueError: it is no time, or names no zone.
+        """
+        time_ms = to_epoch_ms(time, "time")
+        request = wire.RewindQueue(self._channel.next_request_id(), self.name, time_ms, strict)
+        reply = await self._channel.call(request, wire.Rewound, Repeat.ONCE)
+        return Rewound(reply.messages, to_datetime(reply.time_ms), reply.clamped, reply.request_id)
+
+    # ------------------------------------------------------------------ dead letters
+
+    async def dead_letter_sources(self) -> list[str]:
+        """The queues whose dead-letter queue this one is, by name. Safe to cancel.
+
+        Raises:
+            QueueNotFound: there is no such queue.
+        """
+        request = wire.ListDeadLetterSources(self._channel.next_request_id(), self.name)
+        reply = await self._channel.call(request, wire.QueueList, Repeat.READ)
+        return [name for _, name in reply.queues]
+
+    async def redrive(self, target: str | None = None, *, max_per_second: int | None = None) -> Redrive:
+        """Start to move what is in this queue now to where it came from, or all of it to ``target``.
+
+        The server goes on with it by itself, also after a restart; :meth:`redrive_status` tells how far it is. Each
+        message is moved in one step: it is never in both queues, or in none. It arrives with a new id and send time,
+        with this queue as its origin. Messages in flight follow when they are back; those that came without an origin,
+        or whose origin is gone, stay and are counted in ``missing_origins``. A full target holds it up until it has
+        room.
+
+        Not repeated after a lost answer; ask for the status then.
+
+        Args:
+            target: name of a queue; None = each message's origin.
+            max_per_second: messages a second at most; None = as fast as it goes.
+
+        Raises:
+            RedriveRunning: one is under way; nothing was changed.
+            QueueNotFound: there is no such queue, or no such target.
+            InvalidArgument: the target is this queue, or a number is out of range.
+            OutcomeUnknown: it may have started.
+        """
+        request = wire.StartRedrive(self._channel.next_request_id(), self.name, target, max_per_second)
+        return redrive(await self._channel.call(request, wire.RedriveStatus, Repeat.ONCE))
+
+    async def redrive_status(self) -> Redrive:
+        """How far the redrive is that is under way, or how the last one ended. Safe to cancel.
+
+        Raises:
+            InvalidArgument: the queue was never redriven.
+            QueueNotFound: there is no such queue.
+        """
+        request = wire.GetRedrive(self._channel.next_request_id(), self.name)
+        return redrive(await self._channel.call(request, wire.RedriveStatus, Repeat.READ))
+
+    async def cancel_redrive(self) -> Redrive:
+        """End the redrive that is under way; what it has moved stays moved.
+
+        Repeated after a lost answer; a redrive that somebody started in between would then be cancelled too.
+
+        Raises:
+            InvalidArgument: the queue was never redriven.
+            QueueNotFound: there is no such queue.
+            OutcomeUnknown: it may be cancelled.
+        """
+        request = wire.CancelRedrive(self._channel.next_request_id(), self.name)
+        return redrive(await self._channel.call(request, wire.RedriveStatus, Repeat.SAFE))
+
+    # ------------------------------------------------------------------ transactions
+
+    async def send_half_batch(
+        self,
+        messages: Iterable[bytes | Outgoing],
+        *,
+        headers: Mapping[str, str] | None = None,
+        first_check: Duration | None = None,
+        dedup_ids: Sequence[str | None] | None = None,
+    ) -> SentBatch:
+        """Store up to 256 messages that nobody receives until they are committed, all in one step or none.
+
+        What :class:`TransactionProducer` does first; use that. Guarantees, repeats and cancellation are those of
+        :meth:`send`: a half message of which nobody knows is settled by a check, or dropped with its retention.
+
+        Args:
+            messages: as for :meth:`send_batch`, without delays.
+            headers: of those that name none.
+            first_check: from now to the first check; None = the queue's own.
+            dedup_ids: as for :meth:`send_batch`. A repeat gets the id of the first one, decided or not.
+
+        Raises:
+            NotTransactional: the queue takes none; nothing was stored.
+            CmqError: as for :meth:`send_batch`.
+            ValueError: a message has a delay.
+        """
+        batch = _Batch(messages, None, headers, dedup_ids)
+        if any(delay is not None for delay in batch.delays):
+            raise ValueError("a half message takes no delay")
+        if not batch.bodies:
+            return SentBatch([], 0)
+        channel = self._channel
+        check_ms = None if first_check is None else to_ms(first_check, "first_check")
+        session, sequence = channel.numbering.next()
+        request = wire.SendHalfMessages(
+            channel.next_request_id(),
+            self.name,
+            batch.bodies,
+            batch.headers,
+            check_ms,
+            session.number,
+            sequence,
+            batch.dedup_ids,
+        )
+        try:
+            reply = await channel.call(request, wire.MessagesSent, Repeat.SAFE)
+        finally:
+            session.answered(sequence)
+        return SentBatch([printed_id(number) for number in reply.message_ids], reply.request_id)
+
+    async def end_transactions(
+        self, message_ids: Iterable[MessageId | str], status: TransactionStatus | Sequence[TransactionStatus]
+    ) -> DecisionResult:
+        """Commit half messages or roll them back; each by itself: what can be decided is, the rest is listed.
+
+        A committed message is sent now: it has the place and send time of its commit, and keeps its id. The first
+        decision stays; the same one again succeeds, so this is repeated after a lost answer and may be by you.
+        ``UNKNOWN`` decides nothing, but shows in :meth:`half_messages` as the last answer.
+
+        Args:
+            message_ids: as ``send_half_batch``, :meth:`half_messages` or :meth:`peek` give them. More than 256 take
+                several requests; should one of these fail, those before it are done.
+            status: one for each, or one for all.
+
+        Raises:
+            QueueNotFound: there is no such queue.
+            OutcomeUnknown: they may be decided.
+            ValueError: it is no message id, or there are not as many statuses as ids.
+        """
+        numbers = [id_number(one) for one in message_ids]
+        if isinstance(status, TransactionStatus):
+            decisions = [status.value] * len(numbers)
+        else:
+            decisions = [one.value for one in status]
+            if len(decisions) != len(numbers):
+                raise ValueError(f"{len(decisions)} statuses for {len(numbers)} messages; give one for each or one")
+        failed: list[DecisionFailure] = []
+        request_id = 0
+        channel = self._channel
+        for start in range(0, len(numbers), MAX_BATCH):
+            request = wire.EndTransactions(
+                channel.next_request_id(),
+                self.name,
+                numbers[start : start + MAX_BATCH],
+                decisions[start : start + MAX_BATCH],
+            )
+            connection_id = channel.connection_id
+            reply = await channel.call(request, wire.TransactionsEnded, Repeat.SAFE)
+            request_id = reply.request_id
+            failed += [decision_failure(one, request_id, connection_id) for one in reply.failures]
+        refused = {one.id for one in failed}
+        done = [printed_id(number) for number in numbers]
+        return DecisionResult([one for one in done if one not in refused], failed, request_id)
+
+    async def half_messages(self, max_messages: int = 100, *, start: int = 0) -> UndecidedPage:
+        """Half messages that are neither committed nor rolled back, in the order of sending. Safe to cancel.
+
+        Args:
+            max_messages: 1-1,000; a page may hold fewer, also none, and yet not be the last.
+            start: 0, or ``next_start`` of the page before.
+
+        Raises:
+            NotTransactional, QueueNotFound: there is no such transactional queue.
+        """
+        request = wire.ListHalfMessages(self._channel.next_request_id(), self.name, start, max_messages)
+        reply = await self._channel.call(request, wire.HalfMessages, Repeat.READ)
+        return UndecidedPage([undecided(one) for one in reply.messages], reply.next_start, reply.request_id)
+
     # ------------------------------------------------------------------ the queue itself
 
     async def attributes(self) -> QueueInfo:
@@ -379,6 +601,41 @@ class Queue:
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r}>"
+
+
+class _Batch:
+    """The messages of a batch as the wire has them, field by field."""
+
+    __slots__ = ("bodies", "dedup_ids", "delays", "headers")
+
+    def __init__(
+        self,
+        messages: Iterable[bytes | Outgoing],
+        delay: Duration | None,
+        headers: Mapping[str, str] | None,
+        dedup_ids: Sequence[str | None] | None,
+    ) -> None:
+        common_headers = None if headers is None else dict(headers)
+        common_delay = None if delay is None else to_ms(delay, "delay")
+        self.bodies: list[bytes] = []
+        self.delays: list[int | None] = []
+        all_headers: list[wire.Headers | None] = []
+        all_ids: list[str | None] = []
+        for message, dedup_id in zip(messages, chain(dedup_ids or (), repeat(None)), strict=False):
+            if isinstance(message, Outgoing):
+                self.bodies.append(_checked(message.body))
+                all_headers.append(common_headers if message.headers is None else dict(message.headers))
+                self.delays.append(common_delay if message.delay is None else to_ms(message.delay, "delay"))
+                all_ids.append(dedup_id if message.dedup_id is None else message.dedup_id)
+            else:
+                self.bodies.append(_checked(message))
+                all_headers.append(common_headers)
+                self.delays.append(common_delay)
+                all_ids.append(dedup_id)
+        if dedup_ids is not None and len(dedup_ids) != len(self.bodies):
+            raise ValueError(f"{len(dedup_ids)} dedup_ids for {len(self.bodies)} messages; give one (or None) for each")
+        self.headers: list[wire.Headers | None] | None = all_headers if any(all_headers) else None
+        self.dedup_ids: list[str | None] | None = all_ids if any(one is not None for one in all_ids) else None
 
 
 def _checked(body: bytes) -> bytes:

@@ -3,13 +3,17 @@
 Each carries ``request_id``, the number of the request on its connection, as the server's log has it.
 """
 
+import re
 from collections.abc import Iterator
 from datetime import datetime
+from enum import Enum
 from typing import NewType
 
 import msgspec
 
-from cmqd_client.errors import PartialFailure, ReceiptHandleInvalid, ServerError
+from cmqd_client.durations import to_datetime
+from cmqd_client.errors import PartialFailure, ReceiptHandleInvalid, ServerError, UnknownServerError
+from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import HandleFailure, Headers
 
@@ -20,6 +24,45 @@ MessageId = NewType("MessageId", str)
 def printed_id(number: int) -> MessageId:
     """The printed form of a message id."""
     return MessageId(f"Msg-{number:016x}")
+
+
+_PRINTED = re.compile(r"Msg-([0-9a-f]{16})")
+
+
+def id_number(printed: str) -> int:
+    """The number behind a printed message id.
+
+    Raises:
+        ValueError: it is no message id.
+    """
+    found = _PRINTED.fullmatch(printed)
+    if found is None:
+        raise ValueError(f"{printed!r} is no message id; one looks like Msg-0000000000000001")
+    return int(found[1], 16)
+
+
+class TransactionStatus(Enum):
+    """What becomes, or became, of a half message."""
+
+    COMMIT = wire.COMMIT
+    """It is delivered."""
+    ROLLBACK = wire.ROLL_BACK
+    """It is dropped."""
+    UNKNOWN = wire.UNKNOWN
+    """That is not known yet: the server will ask a producer that has a checker."""
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Where a message stood before it was moved to where it is, and why it was."""
+
+    queue: str
+    id: MessageId
+    """Its id there."""
+    enqueue_time: datetime
+    receive_count: int
+    """How often it was received there."""
+    reason: str
+    """``receives`` or ``age``: why it became a dead letter; ``redrive``: it came back from a dead-letter queue."""
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -89,13 +132,15 @@ class Peeked(msgspec.Struct, frozen=True):
 
     id: MessageId
     state: str
-    """``active``, ``delayed`` or ``in_flight``."""
+    """``active``, ``delayed``, ``in_flight``, ``half`` or ``rewindable``."""
     body: bytes
     headers: Headers
     enqueue_time: datetime
     visible_time: datetime | None
     """When a delayed message becomes active; None = it is not delayed."""
     receive_count: int
+    origin: Origin | None = None
+    """Set if it was moved here from another queue."""
 
 
 class PeekPage(msgspec.Struct, frozen=True):
@@ -126,6 +171,162 @@ class QueuePage(msgspec.Struct, frozen=True):
 
     def __len__(self) -> int:
         return len(self.names)
+
+
+class Rewound(msgspec.Struct, frozen=True):
+    """The queue is rewound, durably."""
+
+    messages: int
+    """How many messages are active again."""
+    time: datetime
+    """From which time on: the one asked for, or the nearest."""
+    clamped: bool
+    """The time asked for lies before the rewind window, so the nearest one was taken."""
+    request_id: int
+
+
+class Redrive(msgspec.Struct, frozen=True):
+    """A redrive, as it was when asked: messages of a dead-letter queue on their way back."""
+
+    queue: str
+    """The queue that is emptied."""
+    target: str | None
+    """Where the messages go; None = each to the queue that it came from."""
+    max_per_second: int | None
+    """None = as fast as it goes."""
+    start_time: datetime
+    end_time: datetime | None
+    """None = it goes on, also when the server restarts."""
+    reason: str
+    """``done`` or ``cancelled`` when it is over; until then empty, or why it is held up (``target full: NAME``)."""
+    moved: int
+    remaining: int
+    """Messages that it has still to move; those that are in flight wait until they are back."""
+    missing_origins: dict[str, int]
+    """Messages that stay because the queue that they came from does not exist or takes none, by its name."""
+    request_id: int
+
+    @property
+    def running(self) -> bool:
+        """Whether it is not over."""
+        return self.end_time is None
+
+
+class Undecided(msgspec.Struct, frozen=True):
+    """A half message that is neither committed nor rolled back."""
+
+    id: MessageId
+    enqueue_time: datetime
+    checks: int
+    """How often a producer was asked what became of it."""
+    last_check_time: datetime | None
+    """None = never."""
+    last_answer: str
+    """``unknown``, or empty if no answer has come (yet)."""
+    next_check_time: datetime | None
+    """None = nobody will be asked any more; it stays until somebody decides or its retention ends."""
+
+
+class UndecidedPage(msgspec.Struct, frozen=True):
+    """Some of a queue's undecided half messages, in the order of sending."""
+
+    messages: list[Undecided]
+    next_start: int | None
+    """Give it as ``start`` to see on; None = this is the end."""
+    request_id: int
+
+    def __iter__(self) -> Iterator[Undecided]:
+        return iter(self.messages)
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+
+class DecisionFailure(msgspec.Struct, frozen=True):
+    """One half message that could not be decided as asked."""
+
+    id: MessageId
+    error: ServerError
+    """``TransactionNotFound``, ``AlreadyCommitted`` or ``AlreadyRolledBack``."""
+
+
+class DecisionResult(msgspec.Struct, frozen=True):
+    """Outcome of ``end_transactions``."""
+
+    done: list[MessageId]
+    """Half messages that are decided as asked, durably."""
+    failures: list[DecisionFailure]
+    request_id: int
+    """Of the last request, if there were several."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing failed."""
+        return not self.failures
+
+    def raise_for_failures(self) -> None:
+        """Do nothing if all went well.
+
+        Raises:
+            PartialFailure: something failed; its text names the first, ``failures`` here has all.
+        """
+        if self.failures:
+            first = self.failures[0]
+            total = len(self.done) + len(self.failures)
+            raise PartialFailure(
+                f"{len(self.failures)} of {total} failed; the first, {first.id}: {first.error.text}",
+                self.failures,
+                request_id=self.request_id,
+            )
+
+
+def origin(moved: wire.Origin | None) -> Origin | None:
+    """The origin of a message that was moved."""
+    if moved is None:
+        return None
+    return Origin(
+        moved.queue,
+        printed_id(moved.message_id),
+        to_datetime(moved.enqueue_ms),
+        moved.receive_count,
+        moved.reason,
+    )
+
+
+def redrive(status: wire.RedriveStatus) -> Redrive:
+    """What the server told about a redrive."""
+    return Redrive(
+        status.queue,
+        status.target or None,
+        status.max_per_second or None,
+        to_datetime(status.started_ms),
+        None if status.ended_ms is None else to_datetime(status.ended_ms),
+        status.reason,
+        status.moved,
+        status.remaining,
+        status.missing_origins,
+        status.request_id,
+    )
+
+
+def undecided(half: wire.HalfMessage) -> Undecided:
+    """What the server told about a half message."""
+    return Undecided(
+        printed_id(half.message_id),
+        to_datetime(half.enqueue_ms),
+        half.checks,
+        to_datetime(half.last_check_ms) if half.last_check_ms else None,
+        half.last_answer,
+        to_datetime(half.next_check_ms) if half.next_check_ms else None,
+    )
+
+
+def decision_failure(failed: wire.TransactionFailure, request_id: int, connection_id: int | None) -> DecisionFailure:
+    """The typed form of one refused decision."""
+    cls = ServerError.by_code.get(failed.code, UnknownServerError)
+    message_id = printed_id(failed.message_id)
+    error = cls(failed.text, request_id=request_id, connection_id=connection_id, details={"message_id": message_id})
+    return DecisionFailure(message_id, error)
 
 
 def failure(failed: HandleFailure, request_id: int, connection_id: int | None) -> Failure:

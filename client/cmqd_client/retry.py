@@ -5,12 +5,14 @@ time-out says perhaps. *Is a repeat harmless?* :class:`Repeat` says so for each 
 
     reads (list, attributes, peek, status ...)     READ   nothing changes
     receive                                        READ   what a lost answer held comes back by itself
-    send (numbered by session and sequence)        SAFE   the server knows a repeat and gives the first answer
+    send, half send (numbered)                     SAFE   the server knows a repeat and gives the first answer
+    commit, roll back                              SAFE   the first decision stays, and the same one again succeeds
     delete, change visibility, release             SAFE   the first attempt's success only makes the handle invalid;
                                                           see ``cmqd_client.queue``
-    ensure, set attributes, enable/disable a key   SAFE   the same state results
+    ensure, set attributes, enable/disable a key,  SAFE   the same state results
+    cancel a redrive, (un)register a checker
     create and delete of queues, accounts, keys;   ONCE   repeated only if the server said that nothing was done;
-    clear                                                 else OutcomeUnknown
+    clear, rewind, start a redrive                        else OutcomeUnknown
 
 Waits grow exponentially from ``first_delay`` to ``max_delay``, each shortened at random by up to a half, so that the
 clients of a restarted server do not all come back in step ("equal jitter").

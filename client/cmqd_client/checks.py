@@ -1,0 +1,138 @@
+"""Which part of the program answers the server's checks of half messages, and how the server knows.
+
+A check comes unasked, on a connection that said (``RegisterChecker``) that it answers for the queue. That word ends
+with the connection; so it is given again on each new one, before anything else is asked there. Every connection of a
+client gives it: whichever is up, checks arrive.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from random import random
+from typing import TypeAlias
+
+from cmqd_client.connection import Connection
+from cmqd_client.errors import CmqError
+from cmqd_client.retry import RetryPolicy
+from cmqd_protocol.messages import AnyReply, RegisterChecker, TransactionCheck, UnregisterChecker
+
+_log = logging.getLogger(__name__)
+
+OnCheck: TypeAlias = Callable[[TransactionCheck], None]
+"""Takes a check; must neither block nor raise."""
+
+
+class CheckRouter:
+    """See the module.
+
+    Invariant: every connection that is up has said, or is saying, that it answers for each queue in ``_takers`` that
+    is not in ``_leaving``.
+    """
+
+    __slots__ = ("_leaving", "_next_request_id", "_policy", "_takers", "_tasks", "_timeout")
+
+    def __init__(self, next_request_id: Callable[[], int], request_timeout: float, policy: RetryPolicy) -> None:
+        self._next_request_id = next_request_id
+        self._timeout = request_timeout
+        self._policy = policy
+        self._takers: dict[str, list[OnCheck]] = {}
+        """By queue. Checks go to its takers in turn."""
+        self._leaving: set[str] = set()
+        """Queues whose last taker is leaving: checks on their way are still taken, but none are asked for."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def add(self, queue: str, taker: OnCheck) -> None:
+        """Route the queue's checks to ``taker`` too; connections that come from now on register for it."""
+        self._takers.setdefault(queue, []).append(taker)
+        self._leaving.discard(queue)
+
+    def register(self, queue: str, connections: Iterable[Connection]) -> None:
+        """Say on these connections that they answer for the queue; saying it twice does no harm."""
+        for connection in connections:
+            self._say(connection, queue)
+
+    def discard(self, queue: str, taker: OnCheck) -> None:
+        """Route nothing to ``taker`` any more; the server is not told."""
+        takers = self._takers.get(queue, [])
+        if taker in takers:
+            takers.remove(taker)
+        if not takers:
+            self._takers.pop(queue, None)
+            self._leaving.discard(queue)
+
+    async def remove(self, queue: str, taker: OnCheck, connections: Iterable[Connection]) -> None:
+        """The same, but if it was the last one, the server is told first, and what it sent until then still taken."""
+        if self._takers.get(queue) == [taker]:
+            self._leaving.add(queue)
+            waiting: list[asyncio.Future[AnyReply]] = []
+            for connection in connections:
+                try:
+                    waiting.append(connection.request(UnregisterChecker(self._next_request_id(), queue), self._timeout))
+                except CmqError:
+                    pass  # it is lost, and the registration with it
+            # A failure needs no cure: the server moves on what is not answered.
+            await asyncio.gather(*waiting, return_exceptions=True)
+            if queue not in self._leaving:
+                # Somebody else has come in the meantime, and has registered again.
+                self._takers[queue].remove(taker)
+                return
+        self.discard(queue, taker)
+
+    def close(self) -> None:
+        """Register nowhere any more; the channel is being closed."""
+        for task in self._tasks:
+            task.cancel()
+
+    # ------------------------------------------------------------------ what connections and links call
+
+    def connected(self, connection: Connection) -> None:
+        """A connection is new: it answers for all queues too."""
+        for queue in self._takers:
+            if queue not in self._leaving:
+                self._say(connection, queue)
+
+    def pushed(self, check: TransactionCheck) -> None:
+        """A check came."""
+        takers = self._takers.get(check.queue)
+        if not takers:
+            _log.debug("nobody answers a check of queue %r; the server will ask another producer", check.queue)
+            return
+        taker = takers.pop(0)
+        takers.append(taker)
+        taker(check)
+
+    # ------------------------------------------------------------------ inside
+
+    def _say(self, connection: Connection, queue: str) -> None:
+        """Register the connection; the request is queued at once, whoever else has one."""
+        try:
+            future = connection.request(RegisterChecker(self._next_request_id(), queue), self._timeout)
+        except CmqError:
+            return  # it is lost; the next one registers
+        task = asyncio.get_running_loop().create_task(self._see_to_it(connection, queue, future))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _see_to_it(self, connection: Connection, queue: str, future: "asyncio.Future[AnyReply]") -> None:
+        """Repeat the registration until it stands, or is refused for good, or needed no more."""
+        attempt = 0
+        while True:
+            try:
+                await future
+                return
+            except CmqError as error:
+                attempt += 1
+                if not connection.usable:
+                    return
+                if not error.retryable:
+                    _log.warning(
+                        "checks of queue %r will not come on connection %d: %s", queue, connection.connection_id, error
+                    )
+                    return
+                await asyncio.sleep(max(self._policy.delay(attempt, random()), error.retry_after or 0))
+            if not connection.usable or queue not in self._takers or queue in self._leaving:
+                return
+            try:
+                future = connection.request(RegisterChecker(self._next_request_id(), queue), self._timeout)
+            except CmqError:
+                return

@@ -1,0 +1,512 @@
+"""Messages that are delivered if, and only if, a local transaction succeeded.
+
+    send() ── half message ──► stored, delivered to nobody
+                  │
+                  ▼
+         local transaction ── COMMIT ───► delivered to consumers, in the place of the commit
+                  ├────────── ROLLBACK ─► dropped
+                  └── UNKNOWN, or nothing: the producer died, its answer was lost
+                                 │
+                                 ▼  after the first check interval, then at doubling intervals
+                       the server asks a checker of the queue, of this producer or of another one,
+                       which looks into the database and says COMMIT, ROLLBACK or UNKNOWN
+
+What that promises: a message is delivered (at least once, as any other) if the transaction committed and some checker
+can see that, and never if it did not. It may take as long as it takes a checker to answer. The first decision that the
+server has on its disk stays.
+
+So the local transaction must leave a trace that any checker can find: a row that names the order, the message's id, or
+a dedup id; and a checker that finds no trace may say ROLLBACK only once the transaction can no longer commit. One that
+cannot tell (yet) says UNKNOWN and is asked again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from inspect import isawaitable
+from types import TracebackType
+from typing import Any, Self, TypeAlias, TypeVar, cast
+
+import msgspec
+
+from cmqd_client.durations import Duration, to_datetime, to_seconds
+from cmqd_client.errors import (
+    AlreadyCommitted,
+    AlreadyRolledBack,
+    ClientClosed,
+    CmqError,
+)
+from cmqd_client.message import Outgoing
+from cmqd_client.queue import Queue
+from cmqd_client.results import DecisionResult, MessageId, TransactionStatus, printed_id
+from cmqd_client.retry import Repeat
+from cmqd_protocol import messages as wire
+from cmqd_protocol.messages import Headers
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+CHECK_TIMEOUT = 30.0
+"""Seconds a checker may take: as long as a patient query, and far less than the longest interval between checks."""
+
+CHECKS_AT_ONCE = 16
+"""Checks answered at the same time: enough to hide the database's round trips, too few to exhaust its connections."""
+
+
+_NOTHING: Any = None
+"""The argument of a local transaction that takes none."""
+
+
+class HalfMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that is stored and waits for its decision; what a local transaction is given."""
+
+    queue: str
+    id: MessageId
+    body: bytes
+    headers: Headers
+
+
+class TransactionCheck(HalfMessage, frozen=True, kw_only=True):
+    """The same when the server asks what became of it; what a checker is given."""
+
+    enqueue_time: datetime
+    """When the half message was sent (UTC)."""
+    age: float
+    """Seconds since then, when the server asked; by its clock."""
+    attempt: int
+    """Number of the check of this message, from 1."""
+
+
+class TransactionResult(msgspec.Struct, frozen=True):
+    """What became of one message of a transactional send."""
+
+    id: MessageId
+    status: TransactionStatus
+    """What the server has on its disk: COMMIT or ROLLBACK; UNKNOWN = as far as this producer knows, nothing, and a
+    check settles it."""
+    error: Exception | None = None
+    """Why the status is not what the local transaction wanted, or why it is UNKNOWN: what the local transaction raised,
+    or what became of the decision (``OutcomeUnknown``, ``ServerUnreachable`` ..., ``AlreadyRolledBack``). None = it is
+    what the local transaction said."""
+
+    def raise_for_error(self) -> None:
+        """Do nothing if it went as the local transaction said.
+
+        Raises:
+            Exception: ``error``.
+        """
+        if self.error is not None:
+            raise self.error
+
+
+LocalTransaction: TypeAlias = Callable[[HalfMessage, T], TransactionStatus | Awaitable[TransactionStatus]]
+"""Does the work that belongs to a message, and says how it ended."""
+
+LocalBatchTransaction: TypeAlias = Callable[
+    [list[HalfMessage], T],
+    TransactionStatus | Sequence[TransactionStatus] | Awaitable[TransactionStatus | Sequence[TransactionStatus]],
+]
+"""The same for a batch: a status for all, or one for each."""
+
+Checker: TypeAlias = Callable[[TransactionCheck], TransactionStatus | Awaitable[TransactionStatus]]
+"""Finds out how the work that belongs to a message ended."""
+
+
+class TransactionProducer:
+    """Sends messages whose delivery depends on a local transaction, and answers the server's checks::
+
+        def insert(message: HalfMessage, order: Order) -> TransactionStatus:
+            with database:
+                database.execute("insert into orders values (?, ?)", (message.id, order.total))
+            return TransactionStatus.COMMIT
+
+
+        def was_inserted(check: TransactionCheck) -> TransactionStatus:
+            found = database.execute("select 1 from orders where message = ?", (check.id,)).fetchone()
+            return TransactionStatus.COMMIT if found else TransactionStatus.ROLLBACK
+
+
+        async with client.transaction_producer("orders", checker=was_inserted) as producer:
+            result = await producer.send(b"one espresso", insert, order)
+
+    Get it from :meth:`Client.transaction_producer`, and use it as an async context manager, inside that of its client.
+    It may be used by any number of tasks at once.
+
+    Local transactions and checkers are functions, async or plain. A plain one runs in the event loop and holds it up:
+    it is for quick things; put ``asyncio.to_thread`` into an async one for the rest. An exception in either is UNKNOWN.
+    """
+
+    __slots__ = (
+        "_check_seconds",
+        "_checker",
+        "_checks_at_once",
+        "_closed",
+        "_first_check",
+        "_opened",
+        "_queue",
+        "_running",
+        "_waiting",
+    )
+
+    def __init__(
+        self,
+        queue: Queue,
+        checker: Checker | None = None,
+        *,
+        check_timeout: Duration = CHECK_TIMEOUT,
+        checks_at_once: int = CHECKS_AT_ONCE,
+        first_check: Duration | None = None,
+    ) -> None:
+        """A producer for one transactional queue.
+
+        Args:
+            queue: where the messages go.
+            checker: answers checks: of this producer's messages, and of those of any other. None = this producer
+                answers none; then another one must, or an operator.
+            check_timeout: how long an async checker may take; then it is cancelled, and the answer is UNKNOWN.
+            checks_at_once: how many checks are answered at the same time; further ones wait in the order of arrival.
+            first_check: from the send of a half message to its first check; None = the queue's own. Longer than local
+                transactions usually take, so that they are not asked about while they run.
+
+        Raises:
+            ValueError: a number is out of range.
+        """
+        if checks_at_once < 1:
+            raise ValueError(f"checks_at_once is {checks_at_once}; it must be at least 1")
+        self._check_seconds = to_seconds(check_timeout, "check_timeout")
+        if self._check_seconds <= 0:
+            raise ValueError(f"check_timeout is {check_timeout!r}; it must be more than 0")
+        self._queue = queue
+        self._checker = checker
+        self._checks_at_once = checks_at_once
+        self._first_check = first_check
+        self._opened = self._closed = False
+        self._waiting: dict[int, wire.TransactionCheck] = {}
+        """Checks that have no place yet, by message."""
+        self._running: dict[int, asyncio.Task[None]] = {}
+        """Checks that are being answered, by message."""
+
+    @property
+    def queue(self) -> Queue:
+        """The queue that the messages go to."""
+        return self._queue
+
+    # ------------------------------------------------------------------ opening and closing
+
+    async def open(self) -> None:
+        """Tell the server that this producer answers checks; what ``async with`` does on entering.
+
+        From then on it is told again on every new connection, before anything else is. Cancelling leaves open whether
+        the server was told; close it then.
+
+        Raises:
+            NotTransactional, QueueNotFound: there is no such transactional queue.
+            ServerUnreachable, RequestTimeout, ConnectionLost: the server could not be asked.
+        """
+        if self._opened:
+            raise ClientClosed("a producer is opened once")
+        self._opened = True
+        if self._checker is None:
+            return
+        channel = self._queue.channel
+        # First of all, as checks may arrive together with the answer.
+        channel.checks.add(self._queue.name, self._checked)
+        try:
+            request = wire.RegisterChecker(channel.next_request_id(), self._queue.name)
+            await channel.call(request, wire.Done, Repeat.READ)
+        except BaseException:
+            channel.checks.discard(self._queue.name, self._checked)
+            self._closed = True
+            raise
+        connections = channel.connections()
+        if len(connections) > 1:
+            channel.checks.register(self._queue.name, connections)
+
+    async def close(self) -> None:
+        """Take no more checks, and answer those that came; what leaving ``async with`` does. Harmless when repeated.
+
+        Waits for the checkers that run, at most their time-out, and starts those that wait. Cancelling cancels them;
+        the server will ask others.
+        """
+        if self._closed or not self._opened:
+            self._closed = True
+            return
+        channel = self._queue.channel
+        try:
+            if self._checker is not None:
+                await channel.checks.remove(self._queue.name, self._checked, channel.connections())
+            while self._running:
+                await asyncio.wait(self._running.values())
+        finally:
+            self._closed = True
+            channel.checks.discard(self._queue.name, self._checked)
+            self._waiting.clear()
+            for task in self._running.values():
+                task.cancel()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # ------------------------------------------------------------------ send
+
+    async def send(
+        self,
+        body: bytes,
+        local_transaction: LocalTransaction[T],
+        argument: T = _NOTHING,
+        *,
+        headers: Mapping[str, str] | None = None,
+        first_check: Duration | None = None,
+        dedup_id: str | None = None,
+    ) -> TransactionResult:
+        """Store a half message, run the local transaction, and decide as it says.
+
+        The half message is numbered, so its repeat after a lost answer stores nothing twice; and the decision is
+        repeated as often as any safe call, since the same decision twice is the same as once. What cannot be delivered
+        or is UNKNOWN is left to a check. If a check or an operator decided first, the result's status is that decision,
+        and its ``error`` says so where the local transaction wanted the opposite.
+
+        Cancelling it during the local transaction cancels that; the half message stays undecided, and a check settles
+        it. So does the crash of this process, at any moment.
+
+        Args:
+            body: see :meth:`Queue.send`.
+            local_transaction: called with the half message and ``argument`` once it is on the server's disk.
+            argument: anything; it does not leave this process.
+            headers: see :meth:`Queue.send`. Checkers see them.
+            first_check: from now to the first check; None = the producer's own.
+            dedup_id: see :meth:`Queue.send`. A repeat gets the id of the first one, which may be decided already; its
+                local transaction runs all the same.
+
+        Returns:
+            The message's id and what became of it; an exception in the local transaction is in its ``error``.
+
+        Raises:
+            NotTransactional, QueueNotFound, MessageTooLarge, InvalidArgument, BacklogFull, DiskNearlyFull, Busy,
+            ServerUnreachable, ClientClosed: nothing was stored, and the local transaction did not run.
+            OutcomeUnknown: the half message may be stored; the local transaction did not run, and a checker is asked.
+        """
+
+        def for_all(messages: list[HalfMessage], argument: T) -> TransactionStatus | Awaitable[TransactionStatus]:
+            return local_transaction(messages[0], argument)
+
+        outgoing = Outgoing(body, headers, None, dedup_id)
+        (result,) = await self.send_batch([outgoing], for_all, argument, first_check=first_check)
+        return result
+
+    async def send_batch(
+        self,
+        messages: Iterable[bytes | Outgoing],
+        local_transaction: LocalBatchTransaction[T],
+        argument: T = _NOTHING,
+        *,
+        headers: Mapping[str, str] | None = None,
+        first_check: Duration | None = None,
+        dedup_ids: Sequence[str | None] | None = None,
+    ) -> list[TransactionResult]:
+        """Store up to 256 half messages in one step, run one local transaction for them, and decide each.
+
+        The messages are stored all or none; they are decided, and checked, one by one. Guarantees, cancellation and
+        errors are those of :meth:`send`.
+
+        Args:
+            messages: as for :meth:`Queue.send_batch`, without delays. An empty batch does nothing.
+            local_transaction: called with all half messages and ``argument``; it says one status for all, or one for
+                each in their order.
+            argument: anything.
+            headers: of those that name none.
+            first_check: from now to the first checks; None = the producer's own.
+            dedup_ids: as for :meth:`Queue.send_batch`.
+
+        Returns:
+            A result for each message, in their order.
+        """
+        if self._closed or not self._opened:
+            raise ClientClosed("the producer is not open; use it in `async with`")
+        batch = [one if isinstance(one, Outgoing) else Outgoing(one) for one in messages]
+        sent = await self._queue.send_half_batch(
+            batch,
+            headers=headers,
+            first_check=self._first_check if first_check is None else first_check,
+            dedup_ids=dedup_ids,
+        )
+        if not sent.ids:
+            return []
+        halves = [
+            HalfMessage(
+                queue=self._queue.name,
+                id=message_id,
+                body=one.body,
+                headers=dict((headers if one.headers is None else one.headers) or {}),
+            )
+            for message_id, one in zip(sent.ids, batch, strict=True)
+        ]
+        try:
+            statuses = _statuses(await _result(local_transaction(halves, argument)), len(halves))
+        except Exception as problem:
+            _log.warning(
+                "the local transaction of %s in queue %r raised %r; a check will settle it",
+                sent.ids[0] if len(sent.ids) == 1 else f"{len(sent.ids)} messages, from {sent.ids[0]} on,",
+                self._queue.name,
+                problem,
+                exc_info=problem,
+            )
+            return [TransactionResult(one, TransactionStatus.UNKNOWN, problem) for one in sent.ids]
+        return await self._decide(sent.ids, statuses)
+
+    async def _decide(self, ids: list[MessageId], statuses: list[TransactionStatus]) -> list[TransactionResult]:
+        """Have the statuses that are known written down; what the server then has."""
+        decided = [(one, status) for one, status in zip(ids, statuses, strict=True) if status is not _UNKNOWN]
+        if not decided:
+            # Saying so would change nothing: the check comes when it would have come.
+            return [TransactionResult(one, _UNKNOWN) for one in ids]
+        try:
+            outcome = await self._queue.end_transactions([one for one, _ in decided], [status for _, status in decided])
+        except CmqError as error:
+            _log.warning(
+                "a decision in queue %r was not delivered, a check will settle it: %s", self._queue.name, error
+            )
+            return [
+                TransactionResult(one, _UNKNOWN, None if status is _UNKNOWN else error)
+                for one, status in zip(ids, statuses, strict=True)
+            ]
+        return _settled(ids, statuses, outcome)
+
+    # ------------------------------------------------------------------ checks
+
+    def _checked(self, check: wire.TransactionCheck) -> None:
+        """A check came."""
+        number = check.message_id
+        if self._closed or number in self._running:
+            # The one that runs answers for the message, whichever check asked.
+            return
+        if number in self._waiting or len(self._running) >= self._checks_at_once:
+            # The newer one, in the place of the older one.
+            self._waiting[number] = check
+        else:
+            self._start(check)
+
+    def _start(self, check: wire.TransactionCheck) -> None:
+        task = asyncio.get_running_loop().create_task(self._answer(check))
+        self._running[check.message_id] = task
+        task.add_done_callback(lambda _: self._finished(check.message_id))
+
+    def _finished(self, number: int) -> None:
+        del self._running[number]
+        while self._waiting and not self._closed and len(self._running) < self._checks_at_once:
+            self._start(self._waiting.pop(next(iter(self._waiting))))
+
+    async def _answer(self, check: wire.TransactionCheck) -> None:
+        """Ask the checker, and tell the server."""
+        message_id = printed_id(check.message_id)
+        status = await self._ask(
+            TransactionCheck(
+                queue=check.queue,
+                id=message_id,
+                body=check.body,
+                headers=check.headers or {},
+                enqueue_time=to_datetime(check.enqueue_ms),
+                age=check.age_ms / 1000,
+                attempt=check.attempt,
+            )
+        )
+        try:
+            outcome = await self._queue.end_transactions([message_id], status)
+        except CmqError as error:
+            _log.warning("the answer to a check of %s was not delivered; it will be asked again: %s", message_id, error)
+            return
+        for refused in outcome.failures:
+            _log.warning("the checker of queue %r came too late: %s", check.queue, refused.error.text)
+
+    async def _ask(self, check: TransactionCheck) -> TransactionStatus:
+        checker = self._checker
+        assert checker is not None  # else none was registered
+        try:
+            async with asyncio.timeout(self._check_seconds):
+                return _status(await _result(checker(check)))
+        except TimeoutError as problem:
+            _log.warning(
+                "the checker of queue %r did not answer for %s within %g s; it is UNKNOWN for now",
+                check.queue,
+                check.id,
+                self._check_seconds,
+                exc_info=problem,
+            )
+        except Exception as problem:
+            _log.warning(
+                "the checker of queue %r raised %r for %s; it is UNKNOWN for now",
+                check.queue,
+                problem,
+                check.id,
+                exc_info=problem,
+            )
+        return _UNKNOWN
+
+    def __repr__(self) -> str:
+        return (
+            f"<TransactionProducer of {self._queue.name!r}, {len(self._running)} checks, {len(self._waiting)} waiting>"
+        )
+
+
+_UNKNOWN = TransactionStatus.UNKNOWN
+
+
+async def _result(given: R | Awaitable[R]) -> R:
+    """What a function returned, async or plain."""
+    if isawaitable(given):
+        return await cast("Awaitable[R]", given)
+    return cast("R", given)
+
+
+def _status(given: object) -> TransactionStatus:
+    """What a function of the caller's said.
+
+    Raises:
+        TypeError: it is no status.
+    """
+    if isinstance(given, TransactionStatus):
+        return given
+    raise TypeError(f"a TransactionStatus was expected, not {given!r}")
+
+
+def _statuses(given: object, count: int) -> list[TransactionStatus]:
+    """The same for a batch: one for all, or one each."""
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        statuses = [_status(one) for one in cast("Sequence[object]", given)]
+        if len(statuses) != count:
+            raise TypeError(
+                f"one status for each of {count} messages was expected, or one for all, not {len(statuses)}"
+            )
+        return statuses
+    return [_status(given)] * count
+
+
+def _settled(
+    ids: list[MessageId], statuses: list[TransactionStatus], outcome: DecisionResult
+) -> list[TransactionResult]:
+    """What the server has, for each message that was to be decided."""
+    refused = {one.id: one.error for one in outcome.failures}
+    results: list[TransactionResult] = []
+    for one, status in zip(ids, statuses, strict=True):
+        error = refused.get(one)
+        if error is not None and status is not _UNKNOWN:
+            if isinstance(error, AlreadyCommitted):
+                status = TransactionStatus.COMMIT
+            elif isinstance(error, AlreadyRolledBack):
+                status = TransactionStatus.ROLLBACK
+            else:
+                status = _UNKNOWN
+            _log.warning("the local transaction's status came too late: %s", error.text)
+            results.append(TransactionResult(one, status, error))
+        else:
+            results.append(TransactionResult(one, status))
+    return results
