@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from cmqd.core.limits import ATTRIBUTE_RANGES, Limits
+from cmqd.core.limits import ATTRIBUTE_RANGES, MIN_DEAD_LETTER_AFTER_MS, Limits
+from cmqd.server.checkers import MAX_REGISTRATIONS
 from cmqd_protocol import limits, messages
 from cmqd_protocol.errors import RETRYABLE, ErrorCode
 from cmqd_protocol.messages import REQUEST_TYPES
@@ -48,12 +49,22 @@ def test_every_operation_is_described_with_every_field(opcode: Opcode) -> None:
 
 @pytest.mark.parametrize("opcode", [Opcode(number) for number in REQUEST_TYPES])
 def test_every_request_names_its_reply(opcode: Opcode) -> None:
-    [reply] = set(re.findall(r"Reply `(\w+)`", section(opcode)))
+    [reply] = set(re.findall(r"Reply\s+`(\w+)`", section(opcode)))
 
     assert int(Opcode[reply.upper()]) >= 192
 
 
-@pytest.mark.parametrize("struct", [messages.ReceivedMessage, messages.PeekedMessage, messages.KeyInfo])
+@pytest.mark.parametrize(
+    "struct",
+    [
+        messages.ReceivedMessage,
+        messages.PeekedMessage,
+        messages.Origin,
+        messages.TransactionFailure,
+        messages.HalfMessage,
+        messages.KeyInfo,
+    ],
+)
 def test_every_field_inside_a_reply_is_described(struct: Any) -> None:
     for index, name in enumerate(struct.__struct_fields__):
         assert re.search(rf"\b{index} `{name}`|^\| {index} \| {name} \|", SPEC, flags=re.MULTILINE), name
@@ -119,6 +130,10 @@ def test_the_attributes_have_the_ranges_and_defaults_of_the_server() -> None:
         Limits().max_list,
         Limits().session_answers,
         Limits().max_sessions,
+        Limits().max_dedup_ids,
+        Limits().max_check_interval_ms,
+        MIN_DEAD_LETTER_AFTER_MS,
+        MAX_REGISTRATIONS,
     ],
 )
 def test_a_limit_is_written_as_it_is(value: int) -> None:
@@ -136,6 +151,18 @@ def test_small_limits_are_written_as_they_are() -> None:
     assert limits.MAX_NAME_BYTES == limits.MAX_SECRET_ID_BYTES == 128
     assert Limits().session_life_ms == 10 * 60_000
     assert "**10 minutes**" in SPEC
+    assert Limits().dedup_life_ms == 5 * 60_000
+    assert "**5 minutes**" in SPEC
+    assert (limits.MAX_DEDUP_ID_BYTES, Limits().max_dedup_id_bytes) == (64, 64)
+    assert "**1-64** bytes" in SPEC
+    assert Limits().max_dead_letter_sources == 6
+    assert "at most **6** queues" in SPEC
+
+
+def test_the_other_attributes_are_in_the_table_too() -> None:
+    rows = set(re.findall(r"^\| `(\w+)` \| [^|]+ \| [^|]+ \|$", SPEC, flags=re.MULTILINE))
+
+    assert set(QueueAttributes.__struct_fields__) <= rows
 
 
 def test_the_worked_example_is_the_golden_vector() -> None:

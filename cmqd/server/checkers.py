@@ -1,0 +1,202 @@
+"""Who answers checks of half messages: connections that registered for a queue, and what each was asked.
+
+    register ──► available ◄──► slow ──► unregister, connection ends, queue deleted
+                     │ check pushed
+                     ▼
+                   asked ──► settled by any decision of the message, or left unanswered: another one is asked
+
+Rules:
+
+- A check goes to one connection: each in turn, leaving out those that leave unread what they were sent.
+- Nothing is decided here. The core is told only whether a queue has anybody to ask (``Told``), and which messages are
+  to be asked about again; it counts, and says when.
+- What a connection was asked is remembered until a decision comes, the connection ends, or another is asked about the
+  same message. It is bounded: a check that is forgotten so comes again at its own time rather than at once.
+"""
+
+from collections import deque
+from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+
+MAX_REGISTRATIONS: Final = 1_000
+"""Of one connection; each costs about 1 KiB. A producer works with a few queues."""
+
+MAX_ASKED: Final = 100_000
+"""Unanswered checks remembered of one connection and queue, some 10 MiB; the oldest is forgotten."""
+
+QueueKey: TypeAlias = tuple[str, str]
+"""Account and name of a queue."""
+
+
+class Checker(Protocol):
+    """A connection that may be asked. ``checked_queues`` is None while it is registered nowhere; kept here."""
+
+    account: str
+    checked_queues: set[str] | None
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether it leaves unread what it was sent."""
+        ...
+
+
+C = TypeVar("C", bound=Checker)
+
+
+class TooManyRegistrations(Exception):
+    """A connection wants to answer the checks of more queues than one may."""
+
+
+class Told(NamedTuple):
+    """What the core is to be told of a queue."""
+
+    account: str
+    queue: str
+    has_checkers: bool
+    changed: bool
+    """``has_checkers`` is another than the core knows."""
+    unanswered: list[int]
+    """Message ids about which somebody else is to be asked, now."""
+
+
+class _Queue(Generic[C]):
+    """The checkers of one queue."""
+
+    __slots__ = ("asked", "asked_by_message", "has_checkers", "turns")
+
+    def __init__(self) -> None:
+        self.turns: deque[C] = deque()
+        """The next one to be asked stands first."""
+        self.asked: dict[C, dict[int, None]] = {}
+        """By checker the messages that it was asked about and that are undecided, oldest first."""
+        self.asked_by_message: dict[int, C] = {}
+        self.has_checkers = False
+        """What the core knows."""
+
+    def forget_message(self, message_id: int) -> None:
+        checker = self.asked_by_message.pop(message_id, None)
+        if checker is not None:
+            del self.asked[checker][message_id]
+
+
+class Checkers(Generic[C]):
+    """See the module.
+
+    Invariants: a connection is among a queue's checkers if and only if it lists the queue in ``checked_queues``; a
+    message is unanswered at one checker at most; a queue without checkers is not held.
+    """
+
+    __slots__ = ("_queues",)
+
+    def __init__(self) -> None:
+        self._queues: dict[QueueKey, _Queue[C]] = {}
+
+    def __len__(self) -> int:
+        """Registrations."""
+        return sum(len(queue.turns) for queue in self._queues.values())
+
+    def __repr__(self) -> str:
+        return f"<Checkers registrations={len(self)} queues={len(self._queues)}>"
+
+    def register(self, checker: C, name: str) -> Told:
+        """It answers checks of this queue from now on; registering again changes nothing.
+
+        Raises:
+            TooManyRegistrations: it does so for too many queues already.
+        """
+        names = checker.checked_queues
+        if names is None:
+            names = checker.checked_queues = set()
+        if name not in names:
+            if len(names) >= MAX_REGISTRATIONS:
+                raise TooManyRegistrations
+            names.add(name)
+            queue = self._queues.setdefault((checker.account, name), _Queue())
+            queue.turns.append(checker)
+            queue.asked[checker] = {}
+        return self._tell((checker.account, name))
+
+    def unregister(self, checker: C, name: str) -> Told | None:
+        """It answers them no longer; None if it never did."""
+        names = checker.checked_queues
+        if names is None or name not in names:
+            return None
+        names.discard(name)
+        if not names:
+            checker.checked_queues = None
+        key = (checker.account, name)
+        queue = self._queues[key]
+        queue.turns.remove(checker)
+        unanswered = list(queue.asked.pop(checker))
+        for message_id in unanswered:
+            del queue.asked_by_message[message_id]
+        told = self._tell(key, unanswered)
+        if not queue.turns:
+            del self._queues[key]
+        return told
+
+    def forget(self, checker: C) -> list[Told]:
+        """Its connection has ended."""
+        told = [self.unregister(checker, name) for name in sorted(checker.checked_queues or ())]
+        return [one for one in told if one is not None]
+
+    def slowness_changed(self, checker: C) -> list[Told]:
+        """It has begun to leave unread what it was sent, or has read it."""
+        return [self._tell((checker.account, name)) for name in sorted(checker.checked_queues or ())]
+
+    def forget_queue(self, account: str, name: str) -> None:
+        """The queue was deleted; one of the same name would be another."""
+        queue = self._queues.pop((account, name), None)
+        for checker in queue.turns if queue is not None else ():
+            if checker.checked_queues is not None:
+                checker.checked_queues.discard(name)
+                if not checker.checked_queues:
+                    checker.checked_queues = None
+
+    def ask(self, account: str, name: str, message_id: int) -> C | None:
+        """Who is to be asked about this message: note it, and whose turn it is next; None if there is nobody."""
+        queue = self._queues.get((account, name))
+        if queue is None:
+            return None
+        turns = queue.turns
+        for _ in range(len(turns)):
+            checker = turns[0]
+            turns.rotate(-1)
+            if not checker.is_slow:
+                break
+        else:
+            return None
+        queue.forget_message(message_id)
+        asked = queue.asked[checker]
+        if len(asked) >= MAX_ASKED:
+            queue.forget_message(next(iter(asked)))
+        asked[message_id] = None
+        queue.asked_by_message[message_id] = checker
+        return checker
+
+    def settle(self, account: str, name: str, message_ids: list[int]) -> None:
+        """Somebody has said what is to become of these messages, or that it is not known: nobody owes an answer."""
+        queue = self._queues.get((account, name))
+        if queue is not None and queue.asked_by_message:
+            for message_id in message_ids:
+                queue.forget_message(message_id)
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if an invariant is broken."""
+        for (account, name), queue in self._queues.items():
+            assert queue.turns, (account, name)
+            assert set(queue.turns) == set(queue.asked)
+            assert len(queue.turns) == len(queue.asked)
+            for checker in queue.turns:
+                assert checker.account == account
+                assert checker.checked_queues is not None
+                assert name in checker.checked_queues
+            asked = {message_id: checker for checker, ids in queue.asked.items() for message_id in ids}
+            assert asked == queue.asked_by_message
+            assert sum(map(len, queue.asked.values())) == len(asked)
+
+    def _tell(self, key: QueueKey, unanswered: list[int] | None = None) -> Told:
+        queue = self._queues[key]
+        has_checkers = any(not checker.is_slow for checker in queue.turns)
+        changed = has_checkers != queue.has_checkers
+        queue.has_checkers = has_checkers
+        return Told(*key, has_checkers, changed, unanswered or [])
