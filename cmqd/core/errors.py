@@ -7,7 +7,7 @@
     ├── MessageTooLarge, BatchTooLarge
     ├── TooManyInFlight, BacklogFull          (retryable: they pass as consumers work)
     ├── SequenceTooOld
-    └── TransactionNotFound, AlreadyCommitted, AlreadyRolledBack      (of one message of a batch)
+    └── TransactionNotFound, AlreadyCommitted, AlreadyRolledBack, MessageDamaged      (of one message of a batch)
 
 The edge maps each class to a wire code by its name, in one table.
 """
@@ -64,10 +64,10 @@ class QueueDiffers(DomainError):
 
 
 class QueueDeleted(DomainError):
-    """The queue went away under a waiting receive; one of the same name made since is another queue."""
+    """The queue went away under a waiting request; one of the same name made since is another queue."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"queue {name!r} was deleted while the receive waited", queue=name)
+        super().__init__(f"queue {name!r} was deleted while the request waited", queue=name)
 
 
 class TooManyQueues(DomainError):
@@ -202,3 +202,13 @@ class AlreadyRolledBack(DomainError):
 
     def __init__(self, queue: str, message_id: int) -> None:
         super().__init__(f"half message {message_id:016x} of queue {queue!r} is rolled back already", value=message_id)
+
+
+class MessageDamaged(DomainError):
+    """The body of a half message cannot be read, so it cannot be committed; it stays as it is."""
+
+    def __init__(self, queue: str, message_id: int) -> None:
+        super().__init__(
+            f"half message {message_id:016x} of queue {queue!r} cannot be read from the disk; it stays undecided",
+            value=message_id,
+        )

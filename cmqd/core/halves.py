@@ -28,7 +28,7 @@ class Checked(msgspec.Struct, gc=False):
 class HalfTable:
     """See the module."""
 
-    __slots__ = ("_counts", "_ids", "_positions", "checked", "committed", "rolled_back")
+    __slots__ = ("_counts", "_ids", "_positions", "checked", "committed", "rolled_back", "unreadable")
 
     def __init__(self) -> None:
         self._ids = array("Q")
@@ -38,6 +38,8 @@ class HalfTable:
         self.rolled_back = BitMap64()
         self.checked: dict[int, Checked] = {}
         """By position, undecided ones only."""
+        self.unreadable = BitMap64()
+        """Undecided ones whose body could not be read: an observation, not a fact. Nobody can be asked about them."""
 
     def __len__(self) -> int:
         """How many runs are remembered: 0 = nothing at all."""
@@ -67,6 +69,7 @@ class HalfTable:
         decided = self.committed if committed else self.rolled_back
         for start, stop in ranges(positions):
             decided.add_range(start, stop)
+            self.unreadable.remove_range(start, stop)
             if self.checked:
                 for position in range(start, stop):
                     self.checked.pop(position, None)
@@ -83,6 +86,16 @@ class HalfTable:
         for position in positions:
             self.checked.setdefault(position, Checked()).last_unknown_ms = answered_ms
 
+    def unasked(self, max_checks: int, now_ms: int) -> BitMap64:
+        """Positions that were asked about, less often than ``max_checks``, and for which no later check is planned."""
+        return BitMap64(
+            [
+                position
+                for position, one in self.checked.items()
+                if one.attempts and one.attempts < max_checks and one.next_check_ms <= now_ms
+            ]
+        )
+
     def drop_below(self, floor: int) -> None:
         """Forget the half messages below a position, decided or not."""
         passed = 0
@@ -92,6 +105,7 @@ class HalfTable:
             del self._ids[:passed], self._positions[:passed], self._counts[:passed]
         self.committed.remove_range(0, floor)
         self.rolled_back.remove_range(0, floor)
+        self.unreadable.remove_range(0, floor)
         if self.checked:
             self.checked = {position: one for position, one in self.checked.items() if position >= floor}
 

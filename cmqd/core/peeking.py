@@ -2,30 +2,57 @@
 
 from collections.abc import Sequence
 
+from pyroaring import BitMap64
+
+from cmqd.core.errors import InvalidArgument
+from cmqd.core.index import QueueIndex
 from cmqd.core.limits import check_range, headers_bytes
 from cmqd.core.outcome import WAITING, Outcome, Peeked, PeekedMessage, Waiting, Woken
 from cmqd.core.queue import Queue
 from cmqd.core.state import BrokerState, PendingPeek
 from cmqd_segment.records import Runs, StoredMessage, last_of
 
+STATES = ("active", "in_flight", "delayed", "half", "rewindable")
+STRETCH = 1 << 20
+"""Positions whose states are told apart in one step, as sets: well under 1 ms."""
+MOST_STRETCHES = 8
+"""Steps of one peek; it says where to go on if it found nothing so far."""
+
 
 class Peeking(BrokerState):
     """The peeking part of the broker."""
 
     def peek(
-        self, account: str, name: str, waiter_id: int, start: int, max_messages: int, now_ms: int
+        self,
+        account: str,
+        name: str,
+        waiter_id: int,
+        start: int,
+        max_messages: int,
+        now_ms: int,
+        states: Sequence[str] | None = None,
     ) -> Outcome[Peeked | Waiting]:
-        """Browse live messages of every state in order of sending, from place ``start`` on; changes nothing.
+        """Browse messages in order of sending, from place ``start`` on: those in one of ``states`` (see ``STATES``), or
+        all but the rewindable ones. Changes nothing.
 
         What has passed its retention is not shown, whether a tick has moved the floor over it or not.
         """
         queue = self.queue(account, name)
         check_range("max_messages", max_messages, 1, self.limits.max_batch)
         check_range("start", start, 0, 1 << 62)
-        positions = queue.index.live_from(start, max_messages)
-        in_window = queue.window.messages
-        found = {position: in_window[position] for position in positions if position in in_window}
-        peek = PendingPeek(waiter_id, queue.queue_id, positions, found)
+        wanted_states = None
+        if states is not None:
+            wanted_states = frozenset(states)
+            if not wanted_states or not wanted_states.issubset(STATES):
+                raise InvalidArgument("states", list(states), f"null, or some of {', '.join(STATES)}")
+        positions, go_on = _find(queue.index, wanted_states, start, max_messages)
+        window = queue.window
+        found: dict[int, StoredMessage] = {}
+        for position in positions:
+            message = window.messages.get(position) or window.half.get(position)
+            if message is not None:
+                found[position] = message
+        peek = PendingPeek(waiter_id, queue.queue_id, positions, found, wanted_states, go_on)
         if len(found) == len(positions):
             return Outcome(self._peeked(queue, peek, now_ms))
         wanted = [position for position in positions if position not in found]
@@ -54,12 +81,19 @@ class Peeking(BrokerState):
     def _peeked(self, queue: Queue, peek: PendingPeek, now_ms: int) -> Peeked:
         index = queue.index
         expired_ms = now_ms - index.attributes.retention_ms
+        unrewindable_ms = now_ms - index.attributes.rewind_ms
+        states = peek.states
         messages: list[PeekedMessage] = []
         size = 0
         next_start: int | None = None
         for position in peek.positions:
             message = peek.found.get(position)
-            if message is None or message.enqueue_ms <= expired_ms or position not in index.live:
+            if message is None or message.enqueue_ms <= expired_ms:
+                continue
+            state = _state(index, position)
+            if state is None or (state == "rewindable" if states is None else state not in states):
+                continue
+            if state == "rewindable" and message.enqueue_ms <= unrewindable_ms:
                 continue
             size += len(message.body)
             if message.headers:
@@ -68,24 +102,88 @@ class Peeking(BrokerState):
                 next_start = position
                 break
             count, _ = index.history.get(position)
-            if position in index.active or (position in index.damaged and position not in index.damaged_delays):
-                state, visible_ms = "active", 0
-            elif position in index.delayed or position in index.overflow or position in index.damaged_delays:
-                state, visible_ms = "delayed", message.visible_ms
-            else:
-                state, visible_ms, count = "in_flight", 0, count + 1
+            if state == "in_flight":
+                count += 1
             messages.append(
                 PeekedMessage(
                     message.message_id,
                     state,
                     message.body,
                     message.enqueue_ms,
-                    visible_ms,
+                    message.visible_ms if state == "delayed" else 0,
                     count,
                     message.headers,
                     message.origin,
                 )
             )
-        if next_start is None and peek.positions and index.live_from(peek.positions[-1] + 1, 1):
-            next_start = peek.positions[-1] + 1
+        if next_start is None:
+            next_start = peek.go_on
+            if peek.positions:
+                more, go_on = _find(index, states, peek.positions[-1] + 1, 1)
+                next_start = peek.positions[-1] + 1 if more else go_on
         return Peeked(messages, next_start)
+
+
+def _state(index: QueueIndex, position: int) -> str | None:
+    """None if the message is gone."""
+    if position not in index.live:
+        return "rewindable" if position in index.rewindable else None
+    if position in index.half:
+        return "half"
+    if position in index.damaged:
+        return "delayed" if position in index.damaged_delays else "active"
+    if position in index.active or position in index.moving:
+        return "active"
+    return "delayed" if position in index.delayed or position in index.overflow else "in_flight"
+
+
+def _find(index: QueueIndex, states: frozenset[str] | None, start: int, most: int) -> tuple[list[int], int | None]:
+    """Up to ``most`` positions from ``start`` on in one of ``states``, and where to look on if there are fewer because
+    the search stopped in between; None = there are no more behind it.
+    """
+    if states is None:
+        return index.live_from(start, most), None
+    found: list[int] = []
+    for _ in range(MOST_STRETCHES):
+        first = _first(index, states, start)
+        if first is None:
+            return found, None
+        start = first + STRETCH
+        for position in _in_states(index, states, BitMap64(range(first, start))):
+            found.append(position)
+            if len(found) == most:
+                return found, None
+    return found, start
+
+
+def _first(index: QueueIndex, states: frozenset[str], start: int) -> int | None:
+    """The first position from ``start`` on that may be in one of ``states``."""
+    sets: list[BitMap64] = []
+    if states & {"active", "in_flight", "delayed"}:
+        sets.append(index.live)
+    if "half" in states:
+        sets.append(index.half)
+    if "rewindable" in states:
+        sets.append(index.rewindable)
+    firsts = (next(positions.iter_equal_or_larger(start), None) for positions in sets)
+    return min((first for first in firsts if first is not None), default=None)
+
+
+def _in_states(index: QueueIndex, states: frozenset[str], stretch: BitMap64) -> BitMap64:
+    found = BitMap64()
+    if "active" in states:
+        found |= (
+            (index.active & stretch) | (index.moving & stretch) | ((index.damaged & stretch) - index.damaged_delays)
+        )
+    if "delayed" in states:
+        found |= (index.delayed & stretch) | (index.overflow & stretch) | (index.damaged_delays & stretch)
+    if "half" in states:
+        found |= index.half & stretch
+    if "rewindable" in states:
+        found |= index.rewindable & stretch
+    if "in_flight" in states:
+        held = index.live & stretch
+        for others in (index.active, index.delayed, index.overflow, index.half, index.moving, index.damaged):
+            held -= others & stretch
+        found |= held
+    return found

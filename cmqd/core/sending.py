@@ -1,14 +1,17 @@
-"""Sending: batches, delays, numbered sends, and which bodies stay in memory."""
+"""Sending: batches, delays, numbered sends, dedup ids, and which bodies stay in memory."""
 
 from collections.abc import Sequence
+from typing import TypeVar
 
-from cmqd.core.errors import BacklogFull, InvalidArgument
+from cmqd.core.errors import BacklogFull, InvalidArgument, SequenceTooOld
 from cmqd.core.limits import check_range, checked_sizes
 from cmqd.core.outcome import Outcome, PageRead, Woken
 from cmqd.core.queue import Queue
 from cmqd.core.receiving import Receiving
 from cmqd.core.window import OVERHEAD_BYTES, cost
 from cmqd_segment.records import AnyRecord, Headers, MessagesSent, StoredMessage
+
+T = TypeVar("T")
 
 
 class Sending(Receiving):
@@ -24,10 +27,13 @@ class Sending(Receiving):
         session: int,
         sequence: int,
         now_ms: int,
+        dedup_ids: list[str | None] | None = None,
     ) -> Outcome[Sequence[int]]:
         """Store a batch, whole or not at all; the reply is its message ids.
 
-        A numbered send (``session`` and ``sequence`` not 0) that was stored before gets the ids it got then.
+        A numbered send (``session`` and ``sequence`` not 0) that was stored before gets the ids it got then. A body
+        whose dedup id was used in this queue a short while ago, or further up in the batch, is not stored: it gets the
+        id of the first message sent under it.
 
         Raises:
             QueueNotFound, InvalidArgument, MessageTooLarge, BatchTooLarge, BacklogFull, SequenceTooOld.
@@ -39,8 +45,19 @@ class Sending(Receiving):
             # Before all else: what was stored stays stored, whatever the limits are by now.
             stored = self.sessions.find(account, session, sequence)
             if stored is not None:
-                return Outcome(stored)
+                return Outcome(self._stored_before(queue, stored, sequence, len(bodies), dedup_ids, now_ms))
         sizes = checked_sizes(name, bodies, headers, attributes.max_message_bytes, self.limits)
+        answer = None
+        if dedup_ids is not None:
+            new, answer = self._unrepeated(queue, dedup_ids, len(sizes), now_ms)
+            if isinstance(delay_ms, list):
+                self._visible_ms(delay_ms, len(sizes), now_ms)
+                delay_ms = _at(delay_ms, new)
+            if not new:
+                return Outcome(answer)
+            sizes, bodies = _at(sizes, new), _at(bodies, new)
+            dedup_ids = _at(dedup_ids, new) if any(dedup_ids) else None
+            headers = None if headers is None else _at(headers, new)
         count = len(sizes)
         if index.live_count + count > attributes.max_backlog:
             raise BacklogFull(name, index.live_count, count, attributes.max_backlog)
@@ -65,6 +82,7 @@ class Sending(Receiving):
             visible_ms,
             session,
             sequence,
+            dedup_ids=dedup_ids,
         )
         was_empty = not index.active_count
         self._apply_sent(queue, record)
@@ -76,7 +94,58 @@ class Sending(Receiving):
         reads: list[PageRead] = []
         if queue.line.waiting and index.active_count:
             self._serve(queue, records, woken, reads, now_ms)
-        return Outcome(range(first_id, first_id + count), records, bodies, woken, reads)
+        ids = range(first_id, first_id + count) if answer is None else _answered(answer, first_id)
+        return Outcome(ids, records, bodies, woken, reads)
+
+    def _unrepeated(
+        self, queue: Queue, dedup_ids: list[str | None], count: int, now_ms: int
+    ) -> tuple[list[int], list[int]]:
+        """Which bodies of a batch are to be stored, and for each body the id of the message that it repeats, or, as
+        ``-1 - n``, that it is the n-th of those stored.
+        """
+        if len(dedup_ids) != count:
+            raise InvalidArgument("dedup_ids", len(dedup_ids), f"null, or one entry for each of the {count} bodies")
+        most = self.limits.max_dedup_id_bytes
+        known = queue.index.dedup_ids
+        new: list[int] = []
+        answer: list[int] = []
+        in_batch: dict[str, int] = {}
+        for place, dedup_id in enumerate(dedup_ids):
+            if dedup_id is not None:
+                if not 1 <= len(dedup_id.encode()) <= most:
+                    raise InvalidArgument("dedup_ids", dedup_id, f"1 to {most} bytes of UTF-8")
+                found = in_batch.get(dedup_id)
+                if found is None:
+                    found = known.find(dedup_id, now_ms)
+                if found is not None:
+                    answer.append(found)
+                    continue
+                in_batch[dedup_id] = -1 - len(new)
+            answer.append(-1 - len(new))
+            new.append(place)
+        return new, answer
+
+    def _stored_before(
+        self, queue: Queue, stored: range, sequence: int, count: int, dedup_ids: list[str | None] | None, now_ms: int
+    ) -> Sequence[int]:
+        """The answer to a numbered send of ``count`` bodies that was stored as ``stored``.
+
+        Raises:
+            SequenceTooOld: some of its bodies were repeats under a dedup id that is forgotten by now.
+        """
+        if dedup_ids is None or len(stored) == count:
+            return stored
+        ids: list[int] = []
+        following = stored.start
+        for dedup_id in dedup_ids:
+            found = following if dedup_id is None else queue.index.dedup_ids.find(dedup_id, now_ms)
+            if found is None or found > following:
+                break
+            following += found == following
+            ids.append(found)
+        if len(ids) < count or following != stored.stop:
+            raise SequenceTooOld(sequence, self.limits.session_answers)
+        return ids
 
     def _visible_ms(self, delay_ms: int | list[int], count: int, enqueue_ms: int) -> int | list[int] | None:
         high = self.limits.max_delay_ms
@@ -157,3 +226,12 @@ class Sending(Receiving):
                 if not self._budget.has_room(queue.queue_id, cost(message)):
                     return
                 self._budget.keep_soon(queue.queue_id, queue.window, message)
+
+
+def _at(items: list[T], places: list[int]) -> list[T]:
+    return [items[place] for place in places]
+
+
+def _answered(answer: list[int], first_id: int) -> list[int]:
+    """See ``Sending._unrepeated``; ``first_id`` is that of the first message stored."""
+    return [found if found >= 0 else first_id - 1 - found for found in answer]

@@ -12,7 +12,7 @@ from pyroaring import BitMap64
 
 from cmqd.core.deadlines import DeadlineBuckets
 from cmqd.core.dedup import DedupIds
-from cmqd.core.errors import QueueNotFound
+from cmqd.core.errors import DomainError, QueueNotFound
 from cmqd.core.index import QueueIndex
 from cmqd.core.limits import Limits
 from cmqd.core.names import folded
@@ -49,6 +49,10 @@ CHECK_BUCKET_MS = 100
 """How late the check of a half message may be; intervals are a second and longer."""
 
 
+CHECK_SWEEP_ABOVE = 1_000_000
+"""Entries of checks, at 8 bytes, beyond which stale ones are looked for."""
+
+
 class PendingPeek(msgspec.Struct, gc=False):
     """A peek that waits for bodies."""
 
@@ -56,6 +60,37 @@ class PendingPeek(msgspec.Struct, gc=False):
     queue_id: int
     positions: list[int]
     found: dict[int, StoredMessage]
+    states: frozenset[str] | None = None
+    """Those that are asked for; None = all of live messages."""
+    go_on: int | None = None
+    """Where the next peek starts if this one shows nothing."""
+
+
+class PendingDecisions(msgspec.Struct, gc=False):
+    """A request to decide half messages that waits for the bodies of some of them."""
+
+    waiter_id: int
+    left: int
+    """How many of its decisions are not settled yet."""
+    failures: list[tuple[int, int, DomainError]]
+    """(place in the request, message id, refusal)"""
+
+
+class PendingCommits(msgspec.Struct, gc=False):
+    """The half messages of one queue whose bodies are wanted because they are to be committed."""
+
+    queue_name: str
+    decisions: dict[int, list[tuple[PendingDecisions, int, int, int]]]
+    """By position, oldest first: (request, place in it, message id, decision). The first is a commit; the others came
+    while its body was being read, and are settled after it."""
+
+
+class PendingChecks(msgspec.Struct, gc=False):
+    """The half messages of one queue that a producer is to be asked about, now or once there is one."""
+
+    due: BitMap64
+    reading: bool = False
+    """A page-in of some of them is under way."""
 
 
 class PendingRewind(msgspec.Struct, gc=False):
@@ -101,6 +136,21 @@ class BrokerState:
         self._rewind_reads: dict[int, PendingRewind] = {}
         """Page-ins of messages whose time of sending is wanted, by read id."""
         self._sessions_due_ms: int | None = None
+        self._dedup_sweeps: list[tuple[int, int]] = []
+        """Heap of (time, queue id): when old dedup ids are forgotten; an entry for each queue that remembers some."""
+        self._deciding: dict[int, PendingDecisions] = {}
+        """Requests to decide half messages that wait, by waiter; one that was cancelled is carried out all the same."""
+        self._commits: dict[int, PendingCommits] = {}
+        """By queue id; while there is one, a page-in for it is under way."""
+        self._commit_reads: dict[int, int] = {}
+        """Page-ins for commits: queue id by read id."""
+        self._checks: dict[int, PendingChecks] = {}
+        """By queue id."""
+        self._checks_wanted: dict[int, None] = {}
+        """Queues of which half messages are due for a check, which somebody answers and which no page-in holds up."""
+        self._check_reads: dict[int, int] = {}
+        """Page-ins for checks: queue id by read id."""
+        self._check_sweep_above = CHECK_SWEEP_ABOVE
         self._waiters: dict[int, Waiter] = {}
         self._budget = WindowBudget(self.limits.window_bytes)
         self._next_read_id = 1
@@ -225,11 +275,16 @@ class BrokerState:
         del self._names[queue.account][queue.name]
         del self._folded[queue.account][folded(queue.name)]
         self._budget.clear(queue.queue_id, queue.window)
+        self._checks.pop(queue.queue_id, None)
 
     def _apply_attributes(self, record: QueueAttributesSet) -> None:
         queue = self.queues[record.queue_id]
+        more_checks = record.attributes.max_checks > queue.index.attributes.max_checks
         queue.index.apply_attributes(record.attributes)
         queue.modified_ms = record.modified_ms
+        if more_checks:
+            overdue = queue.index.halves.unasked(record.attributes.max_checks, record.modified_ms)
+            self._want_checks(queue, overdue & queue.index.half)
         self._want_overflow(queue)
 
     def _apply_floor(self, record: QueueCleared | MessagesExpired) -> None:
@@ -247,8 +302,21 @@ class BrokerState:
         if index.overflow_count and not queue.overflow_reading and index.delayed_count < index.attributes.max_delayed:
             self._overflow_wanted[queue.queue_id] = None
 
+    def _want_checks(self, queue: Queue, positions: BitMap64) -> None:
+        """Ask about these half messages; as soon as there is somebody to ask."""
+        if not positions:
+            return
+        checks = self._checks.get(queue.queue_id)
+        if checks is None:
+            checks = self._checks[queue.queue_id] = PendingChecks(BitMap64())
+        checks.due |= positions
+        if queue.has_checkers and not checks.reading:
+            self._checks_wanted[queue.queue_id] = None
+
     def _apply_sent(self, queue: Queue, record: MessagesSent, lsn: int = 0) -> None:
         index = queue.index
+        if record.dedup_ids is not None and not len(index.dedup_ids):
+            heappush(self._dedup_sweeps, (record.enqueue_ms + self.limits.dedup_life_ms, queue.queue_id))
         if index.apply_sent(record):
             if len(index.steps) % 64 == 0:
                 index.steps.drop_below(index.oldest_remembered())
