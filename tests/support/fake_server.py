@@ -1,7 +1,9 @@
 """A small server for tests of clients: the real protocol over a loopback socket, queues in lists, faults to order.
 
 It keeps the semantics that a client can observe in a few steps (numbered sends, waiting receives in order of arrival,
-handles, cancellation, counts) and no more. What goes wrong is ordered beforehand, per kind of request::
+handles, cancellation, counts) and no more. Nothing happens by itself: no lease ends, nobody is asked about half
+messages unless a test says so (``check``), a redrive has moved everything when it is answered unless a test holds it
+up. What goes wrong is ordered beforehand, per kind of request::
 
     server.lose_answer(SendMessages)            carry it out, then drop the connection instead of answering
     server.drop_request(SendMessages)           drop the connection without carrying it out
@@ -36,6 +38,13 @@ DEFAULTS: dict[str, Any] = {
     "delay_ms": 0,
     "max_backlog": 100_000_000,
     "max_delayed": 1_000_000,
+    "rewind_ms": 0,
+    "dead_letter_queue": "",
+    "dead_letter_max_receives": 0,
+    "dead_letter_after_ms": 0,
+    "transactional": False,
+    "first_check_ms": 5_000,
+    "max_checks": 15,
 }
 
 Fault: TypeAlias = "Callable[[Peer, Any], wire.AnyReply | None]"
@@ -52,6 +61,17 @@ class Stored(msgspec.Struct):
     delayed: bool = False
     receive_count: int = 0
     first_receive_ms: int = 0
+    origin: wire.Origin | None = None
+
+
+class Half(msgspec.Struct):
+    """An undecided half message."""
+
+    stored: Stored
+    first_check_ms: int
+    checks: int = 0
+    last_check_ms: int = 0
+    last_answer: str = ""
 
 
 class FakeQueue:
@@ -63,6 +83,15 @@ class FakeQueue:
         self.active: deque[Stored] = deque()
         self.in_flight: dict[int, Stored] = {}
         self.waiting: list[tuple[Peer, wire.ReceiveMessages]] = []
+        self.rewindable: list[Stored] = []
+        self.half: dict[int, Half] = {}
+        self.decided: dict[int, int] = {}
+        """Decisions by message id."""
+        self.dedup: dict[str, int] = {}
+        self.redrive: wire.RedriveStatus | None = None
+        self.hold_redrive = ""
+        """Why a redrive is held up; set by a test."""
+        self.checkers: list[Peer] = []
 
     @property
     def bodies(self) -> list[bytes]:
@@ -126,6 +155,8 @@ class Peer(asyncio.Protocol):
             self.server.peers.remove(self)
         for queue in self.server.queues.values():
             queue.waiting = [(peer, request) for peer, request in queue.waiting if peer is not self]
+            if self in queue.checkers:
+                queue.checkers.remove(self)
 
 
 class FakeServer:
@@ -291,10 +322,16 @@ class FakeServer:
             delays = (
                 request.delay_ms if isinstance(request.delay_ms, list) else [request.delay_ms] * len(request.bodies)
             )
-            self._answers[number] = [
-                self.put(request.queue, body, headers=entry, delayed=bool(delay))[0]
-                for body, entry, delay in zip(request.bodies, headers, delays, strict=True)
-            ]
+            dedup_ids = request.dedup_ids or [None] * len(request.bodies)
+            ids: list[int] = []
+            for body, entry, delay, dedup_id in zip(request.bodies, headers, delays, dedup_ids, strict=True):
+                found_id = None if dedup_id is None else found.dedup.get(dedup_id)
+                if found_id is None:
+                    (found_id,) = self.put(request.queue, body, headers=entry, delayed=bool(delay))
+                    if dedup_id is not None:
+                        found.dedup[dedup_id] = found_id
+                ids.append(found_id)
+            self._answers[number] = ids
         return wire.MessagesSent(request.request_id, self._answers[number])
 
     def _ReceiveMessages(self, peer: Peer, request: wire.ReceiveMessages) -> wire.AnyReply | None:
@@ -326,6 +363,7 @@ class FakeServer:
                     _now_ms() + queue.attributes["visibility_timeout_ms"],
                     message.receive_count,
                     message.headers,
+                    message.origin,
                 )
             )
         return taken
@@ -363,7 +401,12 @@ class FakeServer:
         return wire.HandlesDone(request.request_id, failures, next_visible_ms)
 
     def _DeleteMessages(self, peer: Peer, request: wire.DeleteMessages) -> wire.AnyReply:
-        return self._handles(request, lambda queue, handle: queue.in_flight.pop(handle) and None)
+        def delete(queue: FakeQueue, handle: int) -> None:
+            message = queue.in_flight.pop(handle)
+            if queue.attributes["rewind_ms"]:
+                queue.rewindable.append(message)
+
+        return self._handles(request, delete)
 
     def _ChangeVisibility(self, peer: Peer, request: wire.ChangeVisibility) -> wire.AnyReply:
         timeout_ms = request.visibility_timeout_ms
@@ -385,6 +428,10 @@ class FakeServer:
         found = self.queues[request.queue]
         everything = [(one, "delayed" if one.delayed else "active") for one in found.active]
         everything += [(one, "in_flight") for one in found.in_flight.values()]
+        everything += [(one.stored, "half") for one in found.half.values()]
+        everything += [(one, "rewindable") for one in found.rewindable]
+        wanted = request.states or ["active", "in_flight", "delayed", "half"]
+        everything = [(one, state) for one, state in everything if state in wanted]
         everything.sort(key=lambda pair: pair[0].message_id)
         page = everything[request.start : request.start + request.max_messages]
         end = request.start + len(page)
@@ -399,6 +446,7 @@ class FakeServer:
                     one.enqueue_ms * one.delayed,
                     one.receive_count,
                     one.headers,
+                    one.origin,
                 )
                 for one, state in page
             ],
@@ -412,9 +460,17 @@ class FakeServer:
             "active": sum(not message.delayed for message in queue.active),
             "in_flight": len(queue.in_flight),
             "delayed": sum(message.delayed for message in queue.active),
+            "half": len(queue.half),
+            "rewindable": len(queue.rewindable),
         }
         oldest = min((one.enqueue_ms for one in (*queue.active, *queue.in_flight.values())), default=None)
-        facts = {"created_ms": queue.created_ms, "modified_ms": queue.created_ms, "oldest_message_ms": oldest}
+        facts: dict[str, Any] = {
+            "created_ms": queue.created_ms,
+            "modified_ms": queue.created_ms,
+            "oldest_message_ms": oldest,
+        }
+        if sources := self._sources(queue.name):
+            facts["dead_letter_sources"] = [name for _, name in sources]
         return wire.QueueInfo(request_id, queue.name, queue.number, queue.attributes, counts, facts, created)
 
     def _check(self, request: Any) -> wire.AnyReply | None:
@@ -462,6 +518,10 @@ class FakeServer:
         return refused or self._info(request.request_id, found)
 
     def _DeleteQueue(self, peer: Peer, request: wire.DeleteQueue) -> wire.AnyReply:
+        if sources := [name for _, name in self._sources(request.queue)]:
+            text = f"queue {request.queue!r} is the dead-letter queue of {', '.join(sources)}"
+            details = {"sources": sources}
+            return wire.error(request.request_id, ErrorCode.DEAD_LETTER_QUEUE_IN_USE, text, details=details)
         for waiter, receive in self.queues.pop(request.queue).waiting:
             waiter.answer(wire.error(receive.request_id, ErrorCode.QUEUE_DELETED, "the queue was deleted"))
         return wire.Done(request.request_id)
@@ -470,6 +530,205 @@ class FakeServer:
         found = self.queues[request.queue]
         found.active.clear()
         found.in_flight.clear()
+        return wire.Done(request.request_id)
+
+    # ------------------------------------------------------------------ rewind and dead letters
+
+    def _RewindQueue(self, peer: Peer, request: wire.RewindQueue) -> wire.AnyReply:
+        found = self.queues[request.queue]
+        window_ms = found.attributes["rewind_ms"]
+        nearest_ms = _now_ms() - window_ms
+        if not window_ms or (request.strict and request.time_ms < nearest_ms) or request.time_ms > _now_ms():
+            text = f"queue {found.name!r} cannot be rewound to {request.time_ms}"
+            details = {"nearest_ms": nearest_ms if window_ms else None}
+            return wire.error(request.request_id, ErrorCode.TIME_NOT_REWINDABLE, text, details=details)
+        time_ms = max(request.time_ms, nearest_ms)
+        back = [one for one in found.rewindable if one.enqueue_ms >= time_ms]
+        for one in back:
+            found.rewindable.remove(one)
+            one.receive_count = 0
+        found.active = deque(sorted([*found.active, *back], key=lambda one: one.message_id))
+        self._serve_waiting(found)
+        return wire.Rewound(request.request_id, len(back), time_ms, request.time_ms < time_ms)
+
+    def _sources(self, name: str) -> list[tuple[int, str]]:
+        sources = [one for one in self.queues.values() if one.attributes["dead_letter_queue"] == name]
+        return sorted(((one.number, one.name) for one in sources), key=lambda pair: pair[1])
+
+    def _ListDeadLetterSources(self, peer: Peer, request: wire.ListDeadLetterSources) -> wire.AnyReply:
+        sources = self._sources(self.queues[request.queue].name)
+        return wire.QueueList(request.request_id, len(sources), sources)
+
+    def bury(self, queue: str, dead_letters: str, count: int = 1) -> None:
+        """Move the first active messages of a queue to a dead-letter queue."""
+        source, target = self.queues[queue], self.queues[dead_letters]
+        for _ in range(count):
+            self._move(source, target, source.active[0], "receives")
+
+    def _move(self, source: FakeQueue, target: FakeQueue, message: Stored, reason: str) -> None:
+        source.active.remove(message)
+        origin = wire.Origin(source.name, message.message_id, message.enqueue_ms, message.receive_count, reason)
+        target.active.append(Stored(self._number(), message.body, message.headers, _now_ms(), origin=origin))
+        self._serve_waiting(target)
+
+    def _StartRedrive(self, peer: Peer, request: wire.StartRedrive) -> wire.AnyReply:
+        found = self.queues[request.queue]
+        if found.redrive is not None and found.redrive.ended_ms is None:
+            return wire.error(request.request_id, ErrorCode.REDRIVE_RUNNING, f"{found.name!r} is being redriven")
+        if request.target is not None:
+            self.queues[request.target]
+        found.redrive = wire.RedriveStatus(
+            request.request_id,
+            found.name,
+            request.target,
+            request.max_per_second,
+            _now_ms(),
+            None,
+            found.hold_redrive,
+            0,
+            len(found.active),
+            {},
+        )
+        if not found.hold_redrive:
+            self.finish_redrive(found.name)
+        return msgspec.structs.replace(found.redrive, request_id=request.request_id)
+
+    def finish_redrive(self, name: str) -> None:
+        """Move everything and end."""
+        found = self.queues[name]
+        assert found.redrive is not None
+        missing: dict[str, int] = {}
+        moved = 0
+        for message in list(found.active):
+            target = found.redrive.target or (message.origin.queue if message.origin else "")
+            if target in self.queues:
+                self._move(found, self.queues[target], message, "redrive")
+                moved += 1
+            else:
+                missing[target] = missing.get(target, 0) + 1
+        found.redrive = msgspec.structs.replace(
+            found.redrive, ended_ms=_now_ms(), reason="done", moved=moved, remaining=0, missing_origins=missing
+        )
+
+    def _GetRedrive(self, peer: Peer, request: wire.GetRedrive) -> wire.AnyReply:
+        found = self.queues[request.queue]
+        if found.redrive is None:
+            text = f"queue {found.name!r} was never redriven"
+            return wire.error(request.request_id, ErrorCode.INVALID_ARGUMENT, text)
+        return msgspec.structs.replace(found.redrive, request_id=request.request_id)
+
+    def _CancelRedrive(self, peer: Peer, request: wire.CancelRedrive) -> wire.AnyReply:
+        found = self.queues[request.queue]
+        if found.redrive is not None and found.redrive.ended_ms is None:
+            found.redrive = msgspec.structs.replace(found.redrive, ended_ms=_now_ms(), reason="cancelled")
+        return self._GetRedrive(peer, wire.GetRedrive(request.request_id, request.queue))
+
+    # ------------------------------------------------------------------ transactions
+
+    def _not_transactional(self, request: Any) -> wire.AnyReply | None:
+        if self.queues[request.queue].attributes["transactional"]:
+            return None
+        text = f"queue {request.queue!r} is not transactional"
+        return wire.error(request.request_id, ErrorCode.NOT_TRANSACTIONAL, text)
+
+    def _SendHalfMessages(self, peer: Peer, request: wire.SendHalfMessages) -> wire.AnyReply:
+        found = self.queues[request.queue]
+        refused = self._not_transactional(request)
+        if refused is not None:
+            return refused
+        number = (request.session, request.sequence)
+        if number not in self._answers or not request.sequence:
+            headers = request.headers or [None] * len(request.bodies)
+            dedup_ids = request.dedup_ids or [None] * len(request.bodies)
+            ids: list[int] = []
+            for body, entry, dedup_id in zip(request.bodies, headers, dedup_ids, strict=True):
+                if dedup_id in found.dedup:
+                    ids.append(found.dedup[dedup_id])
+                    continue
+                ids.append(self._number())
+                stored = Stored(ids[-1], body, entry, _now_ms())
+                found.half[ids[-1]] = Half(stored, request.first_check_ms or found.attributes["first_check_ms"])
+                if dedup_id is not None:
+                    found.dedup[dedup_id] = ids[-1]
+            self._answers[number] = ids
+        return wire.MessagesSent(request.request_id, self._answers[number])
+
+    def _EndTransactions(self, peer: Peer, request: wire.EndTransactions) -> wire.AnyReply:
+        found = self.queues[request.queue]
+        decisions = request.decisions * (len(request.message_ids) if len(request.decisions) == 1 else 1)
+        failures: list[wire.TransactionFailure] = []
+        for message_id, decision in zip(request.message_ids, decisions, strict=True):
+            code = self._decide(found, message_id, decision)
+            if code is not None:
+                text = f"half message {message_id:016x}: {code.wire_name}"
+                failures.append(wire.TransactionFailure(message_id, int(code), text))
+        self._serve_waiting(found)
+        return wire.TransactionsEnded(request.request_id, failures)
+
+    def _decide(self, queue: FakeQueue, message_id: int, decision: int) -> ErrorCode | None:
+        before = queue.decided.get(message_id)
+        if before is not None:
+            if decision in (before, wire.UNKNOWN):
+                return None
+            return ErrorCode.ALREADY_COMMITTED if before == wire.COMMIT else ErrorCode.ALREADY_ROLLED_BACK
+        if message_id not in queue.half:
+            return ErrorCode.TRANSACTION_NOT_FOUND
+        if decision == wire.UNKNOWN:
+            queue.half[message_id].last_answer = "unknown"
+            return None
+        half = queue.half.pop(message_id)
+        queue.decided[message_id] = decision
+        if decision == wire.COMMIT:
+            half.stored.enqueue_ms = _now_ms()
+            queue.active.append(half.stored)
+        return None
+
+    def check(self, name: str, peer: Peer | None = None) -> None:
+        """Ask a checker (the first one) about every half message of a queue."""
+        found = self.queues[name]
+        peer = peer or found.checkers[0]
+        for half in found.half.values():
+            half.checks += 1
+            half.last_check_ms = _now_ms()
+            one = half.stored
+            age_ms = _now_ms() - one.enqueue_ms
+            peer.wire.push(
+                wire.TransactionCheck(name, one.message_id, one.body, one.headers, one.enqueue_ms, age_ms, half.checks)
+            )
+        peer.flush()
+
+    def _ListHalfMessages(self, peer: Peer, request: wire.ListHalfMessages) -> wire.AnyReply:
+        refused = self._not_transactional(request)
+        if refused is not None:
+            return refused
+        everything = list(self.queues[request.queue].half.values())
+        page = everything[request.start : request.start + request.limit]
+        end = request.start + len(page)
+        return wire.HalfMessages(
+            request.request_id,
+            [
+                wire.HalfMessage(
+                    one.stored.message_id,
+                    one.stored.enqueue_ms,
+                    one.checks,
+                    one.last_check_ms,
+                    one.last_answer,
+                    one.stored.enqueue_ms + one.first_check_ms,
+                )
+                for one in page
+            ],
+            end if end < len(everything) else None,
+        )
+
+    def _RegisterChecker(self, peer: Peer, request: wire.RegisterChecker) -> wire.AnyReply:
+        refused = self._not_transactional(request)
+        if refused is None and peer not in self.queues[request.queue].checkers:
+            self.queues[request.queue].checkers.append(peer)
+        return refused or wire.Done(request.request_id)
+
+    def _UnregisterChecker(self, peer: Peer, request: wire.UnregisterChecker) -> wire.AnyReply:
+        if peer in self.queues[request.queue].checkers:
+            self.queues[request.queue].checkers.remove(peer)
         return wire.Done(request.request_id)
 
     # ------------------------------------------------------------------ accounts and the server
