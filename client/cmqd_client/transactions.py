@@ -385,15 +385,19 @@ class TransactionProducer:
 
     def _checked(self, check: wire.TransactionCheck) -> None:
         """A check came."""
-        number = check.message_id
-        if self._closed or number in self._running:
-            # The one that runs answers for the message, whichever check asked.
+        if self._closed:
             return
-        if number in self._waiting or len(self._running) >= self._checks_at_once:
-            # The newer one, in the place of the older one.
-            self._waiting[number] = check
-        else:
-            self._start(check)
+        # In the place of an older one of the same message; and after one that runs, unless that decides it.
+        self._waiting[check.message_id] = check
+        self._start_some()
+
+    def _start_some(self) -> None:
+        """Answer checks that wait, as many as have a place."""
+        while len(self._running) < self._checks_at_once:
+            number = next((one for one in self._waiting if one not in self._running), None)
+            if number is None:
+                return
+            self._start(self._waiting.pop(number))
 
     def _start(self, check: wire.TransactionCheck) -> None:
         task = asyncio.get_running_loop().create_task(self._answer(check))
@@ -402,8 +406,8 @@ class TransactionProducer:
 
     def _finished(self, number: int) -> None:
         del self._running[number]
-        while self._waiting and not self._closed and len(self._running) < self._checks_at_once:
-            self._start(self._waiting.pop(next(iter(self._waiting))))
+        if not self._closed:
+            self._start_some()
 
     async def _answer(self, check: wire.TransactionCheck) -> None:
         """Ask the checker, and tell the server."""
@@ -424,6 +428,8 @@ class TransactionProducer:
         except CmqError as error:
             _log.warning("the answer to a check of %s was not delivered; it will be asked again: %s", message_id, error)
             return
+        if status is not _UNKNOWN:
+            self._waiting.pop(check.message_id, None)
         for refused in outcome.failures:
             _log.warning("the checker of queue %r came too late: %s", check.queue, refused.error.text)
 
