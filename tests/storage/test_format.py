@@ -4,6 +4,7 @@ import random
 import sqlite3
 import struct
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
@@ -50,6 +51,14 @@ def one_of_each() -> list[records.AnyRecord]:
         records.QueueCleared(1, 7),
         records.MessagesExpired(1, 7),
         records.MessagesSent(1, 0, 9, NOW_MS, [3, 4], [None, {"a": "b"}], [1, 2], 5, 6),
+        records.QueueRewound(1, 5, 7, NOW_MS),
+        records.DeadLettersFrom(1, -1),
+        records.RedriveStarted(1, "target", 100, 7, NOW_MS),
+        records.RedriveEnded(1, "done", NOW_MS, {"gone": 2}),
+        records.MessagesSent(
+            1, 0, 9, NOW_MS, [3, 4], origins=[records.Origin("q" * 64, 1 << 62, NOW_MS, 3, "receives"), None]
+        ),
+        records.MessagesSent(1, 0, 9, NOW_MS, [3, 4], visible_ms=NOW_MS, half=True, dedup_ids=["i" * 64, None]),
         records.MessagesReceived(1, [0, 2], 1, NOW_MS, NOW_MS + 1),
         records.MessagesDeleted(1, [0, 2], [1, 2], NOW_MS),
         records.LeasesEnded(1, [1, 2]),
@@ -57,7 +66,15 @@ def one_of_each() -> list[records.AnyRecord]:
         records.VisibilityChanged(1, [1, 2], NOW_MS),
         records.MessagesActivated(1, [0, 2]),
         records.DelaysScheduled(1, [0, 2], [5, 6]),
+        records.MessagesMoved(1, [0, 2], True),
+        records.TransactionsEnded(1, [0, 2], True, NOW_MS),
+        records.TransactionsChecked(1, [0, 2], NOW_MS, [NOW_MS, 0]),
+        records.TransactionsUndecided(1, [0, 2], NOW_MS),
     ]
+
+
+def test_there_is_one_of_each() -> None:
+    assert {type(record) for record in one_of_each()} == set(get_args(records.AnyRecord))
 
 
 def test_every_record_comes_back_from_a_row() -> None:
@@ -106,6 +123,28 @@ def test_delays_and_headers_go_with_their_message() -> None:
     assert stored_messages(run, b"xy") == [
         StoredMessage(4, 8, NOW_MS, b"x", {"k": "v"}, 77),
         StoredMessage(5, 9, NOW_MS, b"y", None, 77),
+    ]
+
+
+def test_origins_go_with_their_message() -> None:
+    origin = records.Origin("source", 3, NOW_MS - 5, 2, "age")
+    record = MessagesSent(1, 4, 8, NOW_MS, [1, 1], origins=[origin, None])
+
+    (run,) = (run for _, run in sent_runs([record]))
+
+    assert stored_messages(run, b"xy") == [
+        StoredMessage(4, 8, NOW_MS, b"x", origin=origin),
+        StoredMessage(5, 9, NOW_MS, b"y"),
+    ]
+
+
+def test_a_record_of_before_rewind_and_transactions_is_read_with_their_defaults() -> None:
+    old = encode_records([[16, 1, 0, 9, NOW_MS, [3], None, None, 5, 6], [22, 1, [0, 2]], [2, 1, "a", "n", {}, NOW_MS]])
+
+    assert decode_records(old) == [
+        MessagesSent(1, 0, 9, NOW_MS, [3], session=5, sequence=6),
+        records.MessagesActivated(1, [0, 2]),
+        records.QueueCreated(1, "a", "n", QueueAttributes(), NOW_MS),
     ]
 
 

@@ -7,7 +7,7 @@ import msgspec
 
 from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.manifest import CheckpointEntry, Manifest, SegmentEntry, SegmentState
-from cmqd_segment.records import AnyRecord
+from cmqd_segment.records import AnyRecord, Origin, QueueAttributes
 from cmqd_segment.schema import TABLES
 
 TEXT = (Path(__file__).parents[2] / "protocol" / "SEGMENTS.md").read_text()
@@ -29,6 +29,25 @@ def test_every_record_stands_in_the_table_with_its_fields_in_order() -> None:
 def test_every_part_of_a_checkpoint_is_named() -> None:
     for part in get_args(AnyPart):
         assert f"| {part.__struct_config__.tag} | {part.__name__} |" in TEXT
+
+
+def test_every_attribute_of_a_queue_is_in_the_table_with_its_default() -> None:
+    for field in msgspec.structs.fields(QueueAttributes):
+        default = field.default
+        shown = "empty" if default == "" else str(default).lower() if isinstance(default, bool) else f"{default:,}"
+        assert f"| `{field.name}` | {shown} |" in TEXT
+
+
+def test_what_an_origin_holds_is_told_in_its_order() -> None:
+    assert f"[{', '.join(Origin.__struct_fields__)}]" in TEXT
+
+
+def test_a_record_names_the_defaults_of_its_fields() -> None:
+    for record in get_args(AnyRecord):
+        row = next(line for line in TEXT.splitlines() if f" | {record.__name__} |" in line)
+        for field in msgspec.structs.fields(record):
+            if not field.required:
+                assert f"{field.name} (map) = " in row or f"{field.name} = " in row, (record.__name__, field.name)
 
 
 def test_the_tables_are_those_of_the_schema() -> None:
