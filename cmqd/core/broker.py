@@ -68,6 +68,12 @@ class Broker(Administration, Ticking, Settling, Sending, Peeking, Recovery):
             if queue is not None:
                 damaged = self._overflow_arrived(queue, messages, missing, records)
                 self._tick_overflow(queue, reads)
+        elif read_id in self._commit_reads:
+            return self._commits_arrived(self._commit_reads.pop(read_id), messages, missing, now_ms)
+        elif read_id in self._check_reads:
+            queue = self.queues.get(self._check_reads.pop(read_id))
+            if queue is not None:
+                return self._checks_arrived(queue, messages, missing, now_ms)
         elif read_id in self._peeks:
             self._peek_arrived(read_id, messages, missing, woken, now_ms)
         return Outcome(damaged, records, woken=woken, reads=reads)
@@ -81,9 +87,23 @@ class Broker(Administration, Ticking, Settling, Sending, Peeking, Recovery):
                 assert position in queue.index.active, "the window holds a body that is not active"
             for position in queue.window.soon:
                 assert position in queue.index.delayed, "the window holds a body ahead of time that is not delayed"
+            for position in queue.window.half:
+                assert position in queue.index.half, "the window holds a body as half that is not"
         windows = [queue.window for queue in self.queues.values()]
         assert self._budget.used == sum(window.size for window in windows)
         for window in windows:
-            held = [*window.messages.values(), *window.soon.values()]
+            held = [*window.messages.values(), *window.soon.values(), *window.half.values()]
             assert window.size == sum(map(cost, held))
+            assert window.half_size == sum(map(cost, window.half.values()))
+        for commits in self._commits.values():
+            assert all(commits.decisions.values()), "somebody is said to wait for a commit, and nobody does"
+        assert sorted(self._commits) == sorted(self._commit_reads.values()), "a commit waits for a page nobody reads"
+        waiting = {
+            request.waiter_id: request
+            for commits in self._commits.values()
+            for decisions in commits.decisions.values()
+            for request, *_ in decisions
+        }
+        for waiter_id, request in self._deciding.items():
+            assert waiting[waiter_id] is request, "a request waits, and none of its decisions does"
         assert len(self._waiters) == sum(len(queue.line.waiting) for queue in self.queues.values())

@@ -89,9 +89,13 @@ class Receiving(BrokerState):
         return Outcome(WAITING, records, reads=reads)
 
     def cancel_receive(self, waiter_id: int) -> bool:
-        """Forget a waiting receive, peek or rewind; False if it was answered already (or never waited)."""
+        """Forget a waiting receive, peek or rewind, or the answer to decisions about half messages, which are carried
+        out all the same; False if it was answered already (or never waited).
+        """
         waiter = self._waiters.pop(waiter_id, None)
         if waiter is None:
+            if self._deciding.pop(waiter_id, None) is not None:
+                return True
             for read_id, rewind in self._rewind_reads.items():
                 if rewind.waiter_id == waiter_id:
                     del self._rewind_reads[read_id]

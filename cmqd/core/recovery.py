@@ -135,12 +135,17 @@ class Recovery(BrokerState):
 
     def _halves(self, queue: Queue) -> HalvesSlice:
         halves = queue.index.halves
+        due = [(due_ms, positions.tobytes()) for due_ms, positions in self._check_buckets.of_queue(queue.queue_id)]
+        checks = self._checks.get(queue.queue_id)
+        if checks is not None and checks.due:
+            # They have left their buckets, and wait for somebody who answers.
+            due.append((0, array("Q", checks.due).tobytes()))
         return HalvesSlice(
             queue.queue_id,
             halves.runs(),
             halves.committed.serialize(),
             halves.rolled_back.serialize(),
-            [(due_ms, positions.tobytes()) for due_ms, positions in self._check_buckets.of_queue(queue.queue_id)],
+            due,
             [
                 (position, one.attempts, one.last_check_ms, one.last_unknown_ms, one.next_check_ms)
                 for position, one in halves.checked.items()
@@ -332,6 +337,7 @@ class Recovery(BrokerState):
             self._schedule_expiry(queue)
             self._want_overflow(queue)
             self._take_up(queue)
+        self._dedup_sweeps = [(0, queue_id) for queue_id, one in self.queues.items() if len(one.index.dedup_ids)]
         if len(self.sessions):
             self._sessions_due_ms = 0
         return records

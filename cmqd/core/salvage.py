@@ -27,6 +27,9 @@ from cmqd_segment.records import (
     MessagesReleased,
     MessagesSent,
     QueueCleared,
+    TransactionsChecked,
+    TransactionsEnded,
+    TransactionsUndecided,
     VisibilityChanged,
     last_of,
     pack_runs,
@@ -70,6 +73,9 @@ class Salvage:
                     case VisibilityChanged():
                         cut = VisibilityChanged(record.queue_id, runs, record.deadline_ms)
                 return (cut,), len(held) == len(asked)
+            case TransactionsEnded() | TransactionsChecked() | TransactionsUndecided():
+                _never_again(index, last_of(record.positions) + 1)
+                return _half_only(index, record)
             case MessagesActivated():
                 _never_again(index, last_of(record.positions) + 1)
                 return _activated(index, record)
@@ -136,6 +142,26 @@ def _activated(index: QueueIndex, record: MessagesActivated) -> tuple[Sequence[A
             index.delayed_count += 1
     delayed = [position for position in asked if position in index.delayed]
     return (MessagesActivated(record.queue_id, pack_runs(delayed)),), len(delayed) == len(asked)
+
+
+def _half_only(
+    index: QueueIndex, record: TransactionsEnded | TransactionsChecked | TransactionsUndecided
+) -> tuple[Sequence[AnyRecord], bool]:
+    asked = unpack_runs(record.positions)
+    half = [position for position in asked if position in index.half]
+    runs = pack_runs(half)
+    cut: AnyRecord
+    match record:
+        case TransactionsEnded():
+            # What was committed stands behind this as a message of its own, and needs nothing that was lost.
+            cut = TransactionsEnded(record.queue_id, runs, record.committed, record.ended_ms)
+        case TransactionsChecked():
+            times = zip(asked, record.next_check_ms, strict=True)
+            next_check_ms = [due_ms for position, due_ms in times if position in index.half]
+            cut = TransactionsChecked(record.queue_id, runs, record.checked_ms, next_check_ms)
+        case TransactionsUndecided():
+            cut = TransactionsUndecided(record.queue_id, runs, record.answered_ms)
+    return (cut,), len(half) == len(asked)
 
 
 def _never_again(index: QueueIndex, stop: int) -> None:

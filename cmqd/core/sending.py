@@ -52,12 +52,12 @@ class Sending(Receiving):
             new, answer = self._unrepeated(queue, dedup_ids, len(sizes), now_ms)
             if isinstance(delay_ms, list):
                 self._visible_ms(delay_ms, len(sizes), now_ms)
-                delay_ms = _at(delay_ms, new)
+                delay_ms = at_places(delay_ms, new)
             if not new:
                 return Outcome(answer)
-            sizes, bodies = _at(sizes, new), _at(bodies, new)
-            dedup_ids = _at(dedup_ids, new) if any(dedup_ids) else None
-            headers = None if headers is None else _at(headers, new)
+            sizes, bodies = at_places(sizes, new), at_places(bodies, new)
+            dedup_ids = at_places(dedup_ids, new) if any(dedup_ids) else None
+            headers = None if headers is None else at_places(headers, new)
         count = len(sizes)
         if index.live_count + count > attributes.max_backlog:
             raise BacklogFull(name, index.live_count, count, attributes.max_backlog)
@@ -94,7 +94,7 @@ class Sending(Receiving):
         reads: list[PageRead] = []
         if queue.line.waiting and index.active_count:
             self._serve(queue, records, woken, reads, now_ms)
-        ids = range(first_id, first_id + count) if answer is None else _answered(answer, first_id)
+        ids = range(first_id, first_id + count) if answer is None else answered(answer, first_id)
         return Outcome(ids, records, bodies, woken, reads)
 
     def _unrepeated(
@@ -228,10 +228,11 @@ class Sending(Receiving):
                 self._budget.keep_soon(queue.queue_id, queue.window, message)
 
 
-def _at(items: list[T], places: list[int]) -> list[T]:
+def at_places(items: list[T], places: list[int]) -> list[T]:
+    """Those of the items."""
     return [items[place] for place in places]
 
 
-def _answered(answer: list[int], first_id: int) -> list[int]:
+def answered(answer: list[int], first_id: int) -> list[int]:
     """See ``Sending._unrepeated``; ``first_id`` is that of the first message stored."""
     return [found if found >= 0 else first_id - 1 - found for found in answer]

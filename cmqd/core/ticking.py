@@ -1,15 +1,16 @@
 """What time brings: ends of waits, leases and delays, and expiry; in bounded slices."""
 
 from collections.abc import Sequence
-from heapq import heappop
+from heapq import heappop, heappush
 
 from cmqd.core.index import InFlight
 from cmqd.core.moving import Moving
-from cmqd.core.outcome import Outcome, PageRead, Woken
+from cmqd.core.outcome import Check, Outcome, PageRead, Woken
 from cmqd.core.prefetching import Prefetching
 from cmqd.core.queue import Queue
 from cmqd.core.rewinding import Rewinding
 from cmqd.core.state import SESSION_SWEEP_MS
+from cmqd.core.transactions import Transactions
 from cmqd_segment.records import (
     AnyRecord,
     DelaysScheduled,
@@ -23,12 +24,12 @@ from cmqd_segment.records import (
 )
 
 
-class Ticking(Prefetching, Moving, Rewinding):
+class Ticking(Prefetching, Moving, Rewinding, Transactions):
     """The part of the broker that time drives."""
 
     def next_deadline_ms(self) -> int | None:
         """When :meth:`tick` has something to do next; a time that has passed means that more work is waiting."""
-        if self._overflow_wanted:
+        if self._overflow_wanted or self._checks_wanted:
             return 0
         times = (
             self._lease_buckets.next_due_ms(),
@@ -38,6 +39,8 @@ class Ticking(Prefetching, Moving, Rewinding):
             self._expiries[0][0] if self._expiries else None,
             self._agenda[0][0] if self._agenda else None,
             self._sessions_due_ms,
+            self._check_buckets.next_due_ms(),
+            self._dedup_sweeps[0][0] if self._dedup_sweeps else None,
         )
         return min((time for time in times if time is not None), default=None)
 
@@ -48,6 +51,7 @@ class Ticking(Prefetching, Moving, Rewinding):
         records: list[AnyRecord] = []
         woken: list[Woken] = []
         reads: list[PageRead] = []
+        checks: list[Check] = []
         self._tick_waits(woken, now_ms)
         self._tick_leases(records, woken, reads, now_ms)
         self._tick_prefetch(reads, now_ms)
@@ -58,10 +62,24 @@ class Ticking(Prefetching, Moving, Rewinding):
                 self._tick_overflow(queue, reads)
         self._tick_expiries(records, woken, reads, now_ms)
         self._tick_agenda(records, woken, reads, now_ms)
+        self._tick_checks(records, reads, checks, now_ms)
+        self._tick_dedup_ids(now_ms)
         due_ms = self._sessions_due_ms
         if due_ms is not None and due_ms <= now_ms and not self.sessions.expire(now_ms, self.limits.tick_items):
             self._sessions_due_ms = now_ms + SESSION_SWEEP_MS if len(self.sessions) else None
-        return Outcome(None, records, woken=woken, reads=reads)
+        return Outcome(None, records, woken=woken, reads=reads, checks=checks)
+
+    def _tick_dedup_ids(self, now_ms: int) -> None:
+        """Forget the old ones of one queue."""
+        if not self._dedup_sweeps or self._dedup_sweeps[0][0] > now_ms:
+            return
+        _, queue_id = heappop(self._dedup_sweeps)
+        queue = self.queues.get(queue_id)
+        if queue is not None:
+            dedup_ids = queue.index.dedup_ids
+            has_more = dedup_ids.expire(now_ms, self.limits.tick_items)
+            if len(dedup_ids):
+                heappush(self._dedup_sweeps, (now_ms + (0 if has_more else SESSION_SWEEP_MS), queue_id))
 
     def _tick_waits(self, woken: list[Woken], now_ms: int) -> None:
         due = self._wait_buckets.take_due(now_ms, self.limits.tick_items)

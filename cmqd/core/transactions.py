@@ -1,0 +1,629 @@
+"""Transactions: half messages, what is decided about them, and asking producers who say nothing.
+
+      send_half          commit: gone here, and at the end of the queue as a new place with the same id ──► active
+    ───────────► half ──┤
+                  ▲ │    roll back ──► gone
+                  └─┘ check: a producer is asked; "unknown" is noted
+
+Rules:
+
+- The first decision wins. It is durable before anybody is told; a repeat of it succeeds, the opposite is refused.
+- A commit needs the body, because the message is written again at the end of its queue. If it is not in memory, it is
+  read, and what else is said of the message meanwhile waits, in order.
+- A check is counted when it is sent, and only then. While nobody answers checks for a queue, its half messages stay
+  due. Due times are in buckets; what has come due is a set of positions, until it is sent.
+"""
+
+from array import array
+from collections.abc import Sequence
+from itertools import islice
+
+import msgspec
+from pyroaring import BitMap64
+
+from cmqd.core.errors import (
+    AlreadyCommitted,
+    AlreadyRolledBack,
+    BacklogFull,
+    DomainError,
+    InvalidArgument,
+    MessageDamaged,
+    NotTransactional,
+    QueueDeleted,
+    TransactionNotFound,
+)
+from cmqd.core.halves import Checked
+from cmqd.core.limits import ATTRIBUTE_RANGES, check_range, checked_sizes, headers_bytes
+from cmqd.core.outcome import (
+    WAITING,
+    Check,
+    HalfMessage,
+    HalfMessages,
+    Outcome,
+    PageRead,
+    TransactionsDone,
+    Waiting,
+    Woken,
+)
+from cmqd.core.queue import Queue
+from cmqd.core.sending import Sending, answered, at_places
+from cmqd.core.state import CHECK_SWEEP_ABOVE, PendingChecks, PendingCommits, PendingDecisions
+from cmqd_segment.records import (
+    AnyRecord,
+    Headers,
+    MessagesSent,
+    Runs,
+    StoredMessage,
+    TransactionsChecked,
+    TransactionsEnded,
+    TransactionsUndecided,
+    pack_runs,
+    unpack_runs,
+)
+
+COMMIT, ROLL_BACK, UNKNOWN = 1, 2, 3
+"""What becomes of a half message, as on the wire."""
+
+SETTLED, WAITS = True, False
+
+
+class Endings(msgspec.Struct, gc=False):
+    """What one call decides about half messages of one queue, before it is made facts."""
+
+    expired_floor: int
+    """Half messages below it are gone."""
+    decided: dict[int, int] = {}
+    """Commit or roll back, by position."""
+    committed: list[StoredMessage] = []
+    committed_bytes: int = 0
+    rolled_back: list[int] = []
+    unknown: dict[int, None] = {}
+
+
+class Transactions(Sending):
+    """The part of the broker that sees to half messages."""
+
+    def send_half(
+        self,
+        account: str,
+        name: str,
+        bodies: list[bytes],
+        headers: list[Headers | None] | None,
+        first_check_ms: int | None,
+        session: int,
+        sequence: int,
+        now_ms: int,
+        dedup_ids: list[str | None] | None = None,
+    ) -> Outcome[Sequence[int]]:
+        """Store a batch that nobody receives until it is committed; the reply is its message ids. Numbered sends and
+        dedup ids as in :meth:`send`. A producer is first asked after ``first_check_ms`` (None = the queue's).
+
+        Raises:
+            QueueNotFound, NotTransactional, InvalidArgument, MessageTooLarge, BatchTooLarge, BacklogFull,
+            SequenceTooOld.
+        """
+        queue = self.queue(account, name)
+        index = queue.index
+        attributes = index.attributes
+        if not attributes.transactional:
+            raise NotTransactional(name)
+        if session and sequence:
+            stored = self.sessions.find(account, session, sequence)
+            if stored is not None:
+                return Outcome(self._stored_before(queue, stored, sequence, len(bodies), dedup_ids, now_ms))
+        if first_check_ms is None:
+            first_check_ms = attributes.first_check_ms
+        else:
+            check_range("first_check_ms", first_check_ms, *ATTRIBUTE_RANGES["first_check_ms"])
+        sizes = checked_sizes(name, bodies, headers, attributes.max_message_bytes, self.limits)
+        answer = None
+        if dedup_ids is not None:
+            new, answer = self._unrepeated(queue, dedup_ids, len(sizes), now_ms)
+            if not new:
+                return Outcome(answer)
+            sizes, bodies = at_places(sizes, new), at_places(bodies, new)
+            dedup_ids = at_places(dedup_ids, new) if any(dedup_ids) else None
+            headers = None if headers is None else at_places(headers, new)
+        count = len(sizes)
+        if index.live_count + count > attributes.max_backlog:
+            raise BacklogFull(name, index.live_count, count, attributes.max_backlog)
+        enqueue_ms = max(now_ms, index.last_enqueue_ms)
+        records: list[AnyRecord] = []
+        numbers = self.numbers
+        if numbers.next_message_id + count > numbers.message_id_until:
+            self._reserve(records, message_ids=count)
+        first_id = numbers.next_message_id
+        numbers.next_message_id = first_id + count
+        headers = headers if headers is not None and any(headers) else None
+        first_check = enqueue_ms + first_check_ms
+        record = MessagesSent(
+            index.queue_id,
+            index.next_position,
+            first_id,
+            enqueue_ms,
+            sizes,
+            headers,
+            first_check,
+            session,
+            sequence,
+            half=True,
+            dedup_ids=dedup_ids,
+        )
+        self._apply_sent(queue, record)
+        records.append(record)
+        for offset, body in enumerate(bodies):
+            message = StoredMessage(
+                record.first_position + offset,
+                first_id + offset,
+                enqueue_ms,
+                body,
+                headers[offset] if headers else None,
+                first_check,
+            )
+            self._budget.keep_half(queue.queue_id, queue.window, message)
+        if self._check_buckets.size > self._check_sweep_above:
+            self._sweep_checks()
+        ids = range(first_id, first_id + count) if answer is None else answered(answer, first_id)
+        return Outcome(ids, records, bodies)
+
+    # ------------------------------------------------------------------ decisions
+
+    def end_transactions(
+        self, account: str, name: str, waiter_id: int, message_ids: list[int], decisions: list[int], now_ms: int
+    ) -> Outcome[TransactionsDone | Waiting]:
+        """Decide half messages: ``COMMIT``, ``ROLL_BACK`` or ``UNKNOWN``, one for each or one for all; in order. The
+        reply names those that were refused; it is WAITING if a body must be read for a commit.
+
+        Raises:
+            QueueNotFound, NotTransactional, InvalidArgument. A reply that waits ends with QueueDeleted if need be.
+        """
+        queue = self.queue(account, name)
+        index = queue.index
+        if not index.attributes.transactional:
+            raise NotTransactional(name)
+        count = len(message_ids)
+        if not 1 <= count <= self.limits.max_batch:
+            raise InvalidArgument("message_ids", count, f"1 to {self.limits.max_batch} ids")
+        if len(decisions) not in (1, count):
+            raise InvalidArgument("decisions", len(decisions), f"one for all, or one for each of the {count} ids")
+        for decision in decisions:
+            check_range("decisions", decision, COMMIT, UNKNOWN)
+        if len(decisions) < count:
+            decisions = decisions * count
+
+        commits = self._commits.get(queue.queue_id)
+        request = PendingDecisions(waiter_id, 0, [])
+        endings = Endings(index.expired_below(now_ms))
+        for place, (message_id, decision) in enumerate(zip(message_ids, decisions, strict=True)):
+            position = index.halves.position_of(message_id)
+            if position is None:
+                request.failures.append((place, message_id, TransactionNotFound(name, message_id)))
+                continue
+            waiting = None if commits is None else commits.decisions.get(position)
+            if waiting is None:
+                message = queue.window.half.get(position)
+                error = self._decide(queue, position, message_id, decision, message, endings, now_ms)
+                if error is SETTLED:
+                    continue
+                if isinstance(error, DomainError):
+                    request.failures.append((place, message_id, error))
+                    continue
+                if commits is None:
+                    commits = PendingCommits(name, {})
+                waiting = commits.decisions[position] = []
+            waiting.append((request, place, message_id, decision))
+            request.left += 1
+
+        records: list[AnyRecord] = []
+        bodies: list[bytes] = []
+        woken: list[Woken] = []
+        reads: list[PageRead] = []
+        self._end(queue, endings, records, bodies, now_ms)
+        if endings.committed:
+            self._serve(queue, records, woken, reads, now_ms)
+        if not request.left:
+            return Outcome(_done(request), records, bodies, woken, reads)
+        assert commits is not None
+        self._deciding[waiter_id] = request
+        if queue.queue_id not in self._commits:
+            self._commits[queue.queue_id] = commits
+            self._read_commits(queue, commits, reads)
+        return Outcome(WAITING, records, bodies, woken, reads)
+
+    def _decide(
+        self,
+        queue: Queue,
+        position: int,
+        message_id: int,
+        decision: int,
+        message: StoredMessage | None,
+        endings: Endings,
+        now_ms: int,
+    ) -> DomainError | bool:
+        """One decision: SETTLED, why it is refused, or that it WAITS for the body (or for room in a row)."""
+        index = queue.index
+        is_before = endings.decided.get(position)
+        if is_before is None:
+            gone = position < endings.expired_floor
+            if message is not None and message.enqueue_ms + index.attributes.retention_ms <= now_ms:
+                gone = True
+            if gone:
+                return TransactionNotFound(queue.name, message_id)
+            if position in index.half:
+                if decision == UNKNOWN:
+                    endings.unknown[position] = None
+                    return SETTLED
+                if decision == ROLL_BACK:
+                    endings.rolled_back.append(position)
+                else:
+                    if message is None:
+                        return WAITS
+                    size = len(message.body) + (headers_bytes(message.headers) if message.headers else 0)
+                    if endings.committed and endings.committed_bytes + size > self.limits.max_batch_bytes:
+                        return WAITS
+                    endings.committed.append(message)
+                    endings.committed_bytes += size
+                endings.decided[position] = decision
+                return SETTLED
+            if position in index.halves.committed:
+                is_before = COMMIT
+            elif position in index.halves.rolled_back:
+                is_before = ROLL_BACK
+            else:
+                return TransactionNotFound(queue.name, message_id)
+        if decision in (is_before, UNKNOWN):
+            return SETTLED
+        refusal = AlreadyCommitted if is_before == COMMIT else AlreadyRolledBack
+        return refusal(queue.name, message_id)
+
+    def _end(self, queue: Queue, endings: Endings, records: list[AnyRecord], bodies: list[bytes], now_ms: int) -> None:
+        """Make facts of what was decided; the caller serves those who wait for what was committed."""
+        index = queue.index
+        queue_id = queue.queue_id
+        if endings.unknown:
+            # Before the others: a half message may be decided after all in the same request.
+            undecided = TransactionsUndecided(queue_id, pack_runs(sorted(endings.unknown)), now_ms)
+            index.apply_undecided(undecided)
+            records.append(undecided)
+        committed = [message.position for message in endings.committed]
+        for positions, is_commit in ((endings.rolled_back, False), (committed, True)):
+            if positions:
+                ended = TransactionsEnded(queue_id, pack_runs(sorted(positions)), is_commit, now_ms)
+                index.apply_ended(ended)
+                records.append(ended)
+                self._budget.drop_half(queue_id, queue.window, positions)
+        at = 0
+        while at < len(endings.committed):
+            stop = at + 1
+            first_id = endings.committed[at].message_id
+            while stop < len(endings.committed) and endings.committed[stop].message_id == first_id + stop - at:
+                stop += 1
+            self._send_committed(queue, endings.committed[at:stop], records, bodies, now_ms)
+            at = stop
+
+    def _send_committed(
+        self,
+        queue: Queue,
+        messages: list[StoredMessage],
+        records: list[AnyRecord],
+        bodies: list[bytes],
+        now_ms: int,
+    ) -> None:
+        """Messages with ids in a row stand at the end of the queue, whatever its backlog."""
+        index = queue.index
+        headers = [message.headers for message in messages]
+        record = MessagesSent(
+            queue.queue_id,
+            index.next_position,
+            messages[0].message_id,
+            max(now_ms, index.last_enqueue_ms),
+            [len(message.body) for message in messages],
+            headers if any(headers) else None,
+        )
+        was_empty = not index.active_count
+        self._apply_sent(queue, record)
+        records.append(record)
+        sent = [message.body for message in messages]
+        bodies.extend(sent)
+        self._keep_bodies(queue, record, sent, was_empty)
+
+    def _read_commits(self, queue: Queue, commits: PendingCommits, reads: list[PageRead]) -> None:
+        """Ask for the bodies of the next commits: the oldest ones, as many as fit one row."""
+        positions: list[int] = []
+        for position in commits.decisions:
+            positions.append(position)
+            if len(positions) == self.limits.page_messages:
+                break
+        read = self._page_read(queue, sorted(positions), self.limits.max_batch_bytes)
+        self._commit_reads[read.read_id] = queue.queue_id
+        reads.append(read)
+
+    def _commits_arrived(
+        self, queue_id: int, messages: Sequence[StoredMessage], missing: Runs, now_ms: int
+    ) -> Outcome[int]:
+        """Commit what came, settle what else was said of it meanwhile, and ask for the rest."""
+        commits = self._commits[queue_id]
+        records: list[AnyRecord] = []
+        bodies: list[bytes] = []
+        woken: list[Woken] = []
+        reads: list[PageRead] = []
+        queue = self.queues.get(queue_id)
+        if queue is None:
+            del self._commits[queue_id]
+            error = QueueDeleted(commits.queue_name)
+            for waiting in commits.decisions.values():
+                for request, *_ in waiting:
+                    if self._deciding.pop(request.waiter_id, None) is not None:
+                        woken.append(Woken(request.waiter_id, error))
+            return Outcome(0, woken=woken)
+        endings = Endings(queue.index.expired_below(now_ms))
+        for message in messages:
+            self._settle_waiting(queue, commits, message.position, message, endings, woken, now_ms)
+        damaged = self._set_unreadable(queue, missing) if missing else 0
+        for position in unpack_runs(missing):
+            self._settle_waiting(queue, commits, position, None, endings, woken, now_ms)
+        # What was cleared or has expired since it was asked for may not come at all.
+        half = queue.index.half
+        for position in [position for position in commits.decisions if position not in half]:
+            self._settle_waiting(queue, commits, position, None, endings, woken, now_ms)
+        self._end(queue, endings, records, bodies, now_ms)
+        if commits.decisions:
+            self._read_commits(queue, commits, reads)
+        else:
+            del self._commits[queue_id]
+        self._serve(queue, records, woken, reads, now_ms)
+        return Outcome(damaged, records, bodies, woken, reads)
+
+    def _settle_waiting(
+        self,
+        queue: Queue,
+        commits: PendingCommits,
+        position: int,
+        message: StoredMessage | None,
+        endings: Endings,
+        woken: list[Woken],
+        now_ms: int,
+    ) -> None:
+        """Settle, in order, what was said of one half message; ``message`` None: its body cannot be read."""
+        waiting = commits.decisions.get(position)
+        if waiting is None:
+            return
+        for at, (request, place, message_id, decision) in enumerate(waiting):
+            settled = self._decide(queue, position, message_id, decision, message, endings, now_ms)
+            if settled is WAITS:
+                if message is not None:
+                    # No room in this row: it is read again.
+                    del waiting[:at]
+                    return
+                settled = MessageDamaged(queue.name, message_id)
+            if isinstance(settled, DomainError):
+                request.failures.append((place, message_id, settled))
+            request.left -= 1
+            if not request.left and self._deciding.pop(request.waiter_id, None) is not None:
+                woken.append(Woken(request.waiter_id, _done(request)))
+        del commits.decisions[position]
+
+    def _set_unreadable(self, queue: Queue, missing: Runs) -> int:
+        """How many of these half messages are newly found to be so."""
+        found = BitMap64(unpack_runs(missing)) & queue.index.half
+        unreadable = queue.index.halves.unreadable
+        new = len(found - unreadable)
+        unreadable |= found
+        return new
+
+    # ------------------------------------------------------------------ for operators
+
+    def list_half_messages(self, account: str, name: str, start: int, limit: int) -> HalfMessages:
+        """Undecided half messages in order of sending, from place ``start`` on. Times of those that nobody was asked
+        about yet and that are not in memory are near the truth: of sending to a time step, of the first check likewise.
+
+        Raises:
+            QueueNotFound, NotTransactional, InvalidArgument.
+        """
+        queue = self.queue(account, name)
+        index = queue.index
+        attributes = index.attributes
+        if not attributes.transactional:
+            raise NotTransactional(name)
+        check_range("start", start, 0, 1 << 62)
+        check_range("limit", limit, 1, self.limits.max_list)
+        positions = _half_from(queue, start, limit)
+        messages: list[HalfMessage] = []
+        for position in positions:
+            message = queue.window.half.get(position)
+            enqueue_ms = index.steps.sent_at(position) if message is None else message.enqueue_ms
+            known = index.halves.checked.get(position) or Checked()
+            if known.attempts:
+                next_check_ms = known.next_check_ms
+            else:
+                next_check_ms = enqueue_ms + attributes.first_check_ms if message is None else message.visible_ms
+            if known.attempts >= attributes.max_checks:
+                next_check_ms = 0
+            messages.append(
+                HalfMessage(
+                    index.halves.id_of(position) or 0,
+                    enqueue_ms,
+                    known.attempts,
+                    known.last_check_ms,
+                    "unknown" if known.last_unknown_ms else "",
+                    next_check_ms,
+                )
+            )
+        more = positions and _half_from(queue, positions[-1] + 1, 1)
+        return HalfMessages(messages, positions[-1] + 1 if more else None)
+
+    # ------------------------------------------------------------------ checks
+
+    def set_has_checkers(self, account: str, name: str, has_checkers: bool) -> None:
+        """Whether there is anybody who answers checks of a queue's half messages; what is due meanwhile stays due. The
+        edge may take this back for a while from one that does not keep up.
+
+        Raises:
+            QueueNotFound, NotTransactional: only for ``has_checkers``; that nobody is there can be said of any name.
+        """
+        queue = self.queue(account, name) if has_checkers else self._names.get(account, {}).get(name)
+        if queue is None:
+            return
+        if has_checkers and not queue.index.attributes.transactional:
+            raise NotTransactional(name)
+        queue.has_checkers = has_checkers
+        checks = self._checks.get(queue.queue_id)
+        if has_checkers and checks is not None and checks.due and not checks.reading:
+            self._checks_wanted[queue.queue_id] = None
+
+    def check_again(self, account: str, name: str, message_ids: Sequence[int], now_ms: int) -> Outcome[None]:
+        """Who was asked about these half messages has gone away without an answer: ask again, another one. Whatever is
+        decided by now, or was asked about as often as is allowed, is left alone.
+        """
+        del now_ms
+        queue = self._names.get(account, {}).get(name)
+        if queue is not None:
+            index = queue.index
+            positions = [index.halves.position_of(message_id) for message_id in message_ids]
+            self._want_checks(queue, BitMap64([one for one in positions if one is not None]) & index.half)
+        return Outcome(None)
+
+    def _tick_checks(self, records: list[AnyRecord], reads: list[PageRead], checks: list[Check], now_ms: int) -> None:
+        """See what has come due, and ask about a slice of one queue's."""
+        due = self._check_buckets.take_due(now_ms, self.limits.tick_items)
+        if due is not None:
+            queue = self.queues.get(due[0])
+            if queue is not None:
+                self._want_checks(queue, self._current(queue, due[1], now_ms))
+        if self._checks_wanted:
+            # The first in line; it goes to the end if anything is left.
+            queue_id = next(iter(self._checks_wanted))
+            del self._checks_wanted[queue_id]
+            queue, wanted = self.queues.get(queue_id), self._checks.get(queue_id)
+            if queue is not None and wanted is not None and queue.has_checkers:
+                self._check_some(queue, wanted, records, reads, checks, now_ms)
+
+    def _current(self, queue: Queue, positions: "array[int]", now_ms: int) -> BitMap64:
+        """Those that are still half and that have no entry for a later time."""
+        half = BitMap64(positions) & queue.index.half
+        checked = queue.index.halves.checked
+        if checked:
+            half -= BitMap64([one for one in half if one in checked and checked[one].next_check_ms > now_ms])
+        return half
+
+    def _check_some(
+        self,
+        queue: Queue,
+        wanted: PendingChecks,
+        records: list[AnyRecord],
+        reads: list[PageRead],
+        checks: list[Check],
+        now_ms: int,
+    ) -> None:
+        """Ask about those whose bodies are in memory, up to a slice; then page in those that come next."""
+        index, half = queue.index, queue.window.half
+        wanted.due &= index.half
+        wanted.due -= index.halves.unreadable
+        in_memory: list[StoredMessage] = []
+        elsewhere: list[int] = []
+        size = 0
+        for position in wanted.due:
+            message = half.get(position)
+            if message is None:
+                if len(elsewhere) < self.limits.page_messages:
+                    elsewhere.append(position)
+            else:
+                size += len(message.body)
+                if size > self.limits.max_batch_bytes and in_memory:
+                    break
+                in_memory.append(message)
+            if len(in_memory) + len(elsewhere) >= self.limits.tick_items:
+                break
+        self._ask(queue, wanted, in_memory, records, checks, now_ms)
+        elsewhere = [position for position in elsewhere if self._may_ask(queue, wanted, position)]
+        if elsewhere:
+            wanted.reading = True
+            read = self._page_read(queue, elsewhere, self.limits.page_bytes)
+            self._check_reads[read.read_id] = queue.queue_id
+            reads.append(read)
+        elif wanted.due:
+            self._checks_wanted[queue.queue_id] = None
+
+    def _may_ask(self, queue: Queue, wanted: PendingChecks, position: int) -> bool:
+        """Whether a producer may be asked (again); if not, it is due no more."""
+        known = queue.index.halves.checked.get(position)
+        commits = self._commits.get(queue.queue_id)
+        is_being_committed = commits is not None and position in commits.decisions
+        if is_being_committed or (known is not None and known.attempts >= queue.index.attributes.max_checks):
+            wanted.due.discard(position)
+            return False
+        return True
+
+    def _ask(
+        self,
+        queue: Queue,
+        wanted: PendingChecks,
+        messages: Sequence[StoredMessage],
+        records: list[AnyRecord],
+        checks: list[Check],
+        now_ms: int,
+    ) -> None:
+        """Send a check for each of these half messages that is due and may have one, and count it."""
+        index = queue.index
+        attributes = index.attributes
+        asked: list[int] = []
+        next_check_ms: list[int] = []
+        for message in messages:
+            position = message.position
+            if position not in wanted.due or not self._may_ask(queue, wanted, position):
+                continue
+            wanted.due.discard(position)
+            age_ms = now_ms - message.enqueue_ms
+            if age_ms >= attributes.retention_ms or position not in index.half:
+                continue
+            known = index.halves.checked.get(position)
+            attempt = 1 if known is None else known.attempts + 1
+            first_ms = message.visible_ms - message.enqueue_ms
+            interval_ms = min(self.limits.max_check_interval_ms, first_ms << attempt)
+            asked.append(position)
+            next_check_ms.append(now_ms + interval_ms if attempt < attributes.max_checks else 0)
+            checks.append(Check(queue.account, queue.name, message, age_ms, attempt))
+        if asked:
+            record = TransactionsChecked(queue.queue_id, pack_runs(asked), now_ms, next_check_ms)
+            index.apply_checked(record)
+            records.append(record)
+
+    def _checks_arrived(
+        self, queue: Queue, messages: Sequence[StoredMessage], missing: Runs, now_ms: int
+    ) -> Outcome[int]:
+        """Bodies of half messages that are due; if nobody answers checks any more, they stay so."""
+        wanted = self._checks[queue.queue_id]
+        wanted.reading = False
+        records: list[AnyRecord] = []
+        checks: list[Check] = []
+        damaged = self._set_unreadable(queue, missing) if missing else 0
+        if queue.has_checkers:
+            self._ask(queue, wanted, messages, records, checks, now_ms)
+            if wanted.due:
+                # At the next tick: others come in between.
+                self._checks_wanted[queue.queue_id] = None
+        return Outcome(damaged, records, checks=checks)
+
+    def _sweep_checks(self) -> None:
+        """Most half messages are decided long before their check is due; remove entries of such."""
+        kept = self._check_buckets.sweep(self._checks_due)
+        if kept is not None:
+            self._check_sweep_above = max(CHECK_SWEEP_ABOVE, 2 * kept)
+
+    def _checks_due(self, due_ms: int, queue_id: int, positions: "array[int]") -> "array[int]":
+        queue = self.queues.get(queue_id)
+        if queue is None:
+            return array("Q")
+        return array("Q", self._current(queue, positions, due_ms))
+
+
+def _done(request: PendingDecisions) -> TransactionsDone:
+    return TransactionsDone([(message_id, error) for _, message_id, error in sorted(request.failures, key=_place)])
+
+
+def _half_from(queue: Queue, start: int, most: int) -> list[int]:
+    return list(islice(queue.index.half.iter_equal_or_larger(start), most))
+
+
+def _place(failure: tuple[int, int, DomainError]) -> int:
+    return failure[0]
