@@ -7,7 +7,7 @@ HYPOTHESIS_PROFILE=thorough looks further, elsewhere each time.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -89,9 +89,8 @@ def profile(quick_examples: int) -> settings:
 
 
 ACCOUNTS = ("admin", "other")
-NAMES = ("orders", "Orders", "mails")
 DEFAULTS = QueueAttributes()
-REST_MS = 5000
+REST_MS = 2000
 """More than the broker lets pass before it tries again."""
 MOST_TICKS = 3000
 """Far more than a run of this size can need: a broker that takes more spins."""
@@ -107,9 +106,14 @@ sizes = st.sampled_from([1, 2, 30, 300, 1024])
 MARKS: list[Headers | None] = [None, {}, {"k": "v"}, {"name": "w" * 100, "other": "é"}]
 
 
+def has_queues(machine: "BrokerMachine") -> bool:
+    return bool(machine.queues)
+
+
 class BrokerMachine(RuleBasedStateMachine):
     max_queues = 2
     """Of an account."""
+    names: ClassVar[Sequence[str]] = ("orders", "Orders", "mails")
     first_queues: ClassVar[list[dict[str, Any]]] = [{"retention_ms": 60_000, "max_delayed": 3}]
     """Attributes of the queues that are there at the beginning, in the first account."""
 
@@ -167,7 +171,8 @@ class BrokerMachine(RuleBasedStateMachine):
         self.rows: list[dict[int, tuple[list[int], list[int]]]] = [{}]
         """After each row of the log: (live positions, those not consumed yet) by queue."""
         self.rewinds: dict[int, Any] = {}
-        self.rewound: dict[int, tuple[set[int], set[int]]] = {}
+        self.rewound: dict[int, tuple[dict[int, NaiveMessage], set[int]]] = {}
+        """Of the last rewind of a queue: what could come back, and the positions that did."""
         self.decisions: dict[int, Any] = {}
         for number, attributes in enumerate(self.first_queues):
             self.create(2 * number, attributes)
@@ -192,6 +197,7 @@ class BrokerMachine(RuleBasedStateMachine):
             self.judge(record, row, own)
             if isinstance(record, MessagesReceived):
                 delivered.extend((record.queue_id, position) for position in unpack_runs(record.positions))
+                self.note_received(record)
         row.check_complete()
         if outcome.records:
             self.note_row()
@@ -261,6 +267,9 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def judge_more(self, record: AnyRecord) -> None:
         """Records that only some machines know."""
+
+    def note_received(self, record: MessagesReceived) -> None:
+        """These went out."""
 
     def judge_ended(self, record: TransactionsEnded, row: NaiveRow) -> None:
         raise AssertionError("a transaction was decided")
@@ -368,9 +377,6 @@ class BrokerMachine(RuleBasedStateMachine):
         due_ms = self.broker.next_deadline_ms()
         return due_ms is None or due_ms > self.now_ms
 
-    def has_queues(self) -> bool:
-        return bool(self.queues)
-
     # ------------------------------------------------------------------ queues
 
     @rule(
@@ -404,10 +410,11 @@ class BrokerMachine(RuleBasedStateMachine):
                 self.delete_queue(queue)
 
     def create(self, number: int, attributes: dict[str, Any]) -> None:
-        whose, called = ACCOUNTS[number % 2], NAMES[number // 2 % 3]
+        whose, called = ACCOUNTS[number % 2], self.names[number // 2 % len(self.names)]
         mine = [queue for queue in self.queues if queue.account == whose]
+        refused = self.is_refused({**self.defaults, **attributes}, whose, called, None)
         try:
-            info = self.done(self.broker.create_queue(whose, called, attributes, self.now_ms))
+            outcome = self.broker.create_queue(whose, called, attributes, self.now_ms)
         except QueueExists:
             assert any(queue.name.lower() == called.lower() for queue in mine)
             return
@@ -415,18 +422,49 @@ class BrokerMachine(RuleBasedStateMachine):
             assert len(mine) == self.max_queues
             return
         except InvalidArgument:
-            assert self.is_refused({**self.defaults, **attributes}, whose, called, None)
+            assert refused
             return
-        assert not self.is_refused(info.attributes, whose, called, None)
+        assert not refused
+        info = outcome.reply
         assert not any(queue.queue_id == info.queue_id for queue in self.queues + self.gone_queues)
         self.queues.append(NaiveQueue(info.queue_id, whose, called, info.attributes, self.limits))
+        self.rebind()
+        self.done(outcome)
 
     defaults: ClassVar[dict[str, Any]] = msgspec.structs.asdict(DEFAULTS)
 
     def is_refused(self, attributes: dict[str, Any], account: str, name: str, queue: NaiveQueue | None) -> bool:
         """Whether a queue (None = a new one) cannot have these attributes."""
-        retention_ms = attributes["retention_ms"]
-        return attributes["rewind_ms"] > retention_ms
+        retention_ms, rewind_ms = attributes["retention_ms"], attributes["rewind_ms"]
+        receives, after_ms = attributes["dead_letter_max_receives"], attributes["dead_letter_after_ms"]
+        wanted = attributes["dead_letter_queue"]
+        if rewind_ms > retention_ms or after_ms >= retention_ms or 0 < after_ms < 300_000:
+            return True
+        if not wanted:
+            return bool(receives or after_ms)
+        target = self.named(account, wanted)
+        if bool(receives) == bool(after_ms) or wanted == name or target is None:
+            return True
+        if target.attributes["transactional"] or target.attributes["dead_letter_queue"]:
+            return True
+        if queue is not None and (self.sources(queue) or self.is_redriven(queue)):
+            return True
+        others = [source for source in self.sources(target) if source is not queue]
+        return len(others) >= self.limits.max_dead_letter_sources
+
+    def named(self, account: str, name: str) -> NaiveQueue | None:
+        return next((queue for queue in self.queues if (queue.account, queue.name) == (account, name)), None)
+
+    def is_redriven(self, queue: NaiveQueue) -> bool:
+        return False
+
+    def rebind(self) -> None:
+        """Queues have become dead-letter queues, or are no more: what they hold then is to be consumed first."""
+        for queue in self.queues:
+            if not self.sources(queue):
+                queue.dead_letter_floor = -1
+            elif queue.dead_letter_floor < 0:
+                queue.dead_letter_floor = queue.next_position
 
     def delete_queue(self, queue: NaiveQueue) -> None:
         try:
@@ -446,6 +484,7 @@ class BrokerMachine(RuleBasedStateMachine):
         assert all(isinstance(one.reply, QueueDeleted) for one in outcome.woken)
         self.queues.remove(queue)
         self.gone_queues.append(queue)
+        self.rebind()
         self.done(outcome)
 
     def sources(self, queue: NaiveQueue) -> list[NaiveQueue]:
@@ -469,11 +508,8 @@ class BrokerMachine(RuleBasedStateMachine):
             return
         assert not refused
         queue.set_attributes(wanted)
-        self.after_attributes(queue)
+        self.rebind()
         assert self.done(outcome).attributes == queue.attributes
-
-    def after_attributes(self, queue: NaiveQueue) -> None:
-        """An owner changed them."""
 
     def set_backlog(self, queue: NaiveQueue, max_backlog: int) -> None:
         """Below what an owner may set, so that a short run meets it."""
@@ -900,7 +936,8 @@ class BrokerMachine(RuleBasedStateMachine):
             index = self.broker.queues[queue.queue_id].index
             assert list(index.live) == list(queue.messages)
             counts = self.broker.queue_info(queue.account, queue.name).counts
-            queue.check_rewindable_count(counts.pop("rewindable"), self.now_ms)
+            # Those before the window are forgotten in their own time.
+            assert len(queue.rewindable(self.now_ms)) <= counts.pop("rewindable") <= len(queue.deleted)
             assert counts == queue.counts()
             check_lease_buckets(self.broker.queues[queue.queue_id])
             self.nobody_waits_for_what_is_there(queue)
@@ -946,8 +983,9 @@ class BrokerMachine(RuleBasedStateMachine):
     @rule()
     def rest(self) -> None:
         self.come_to_rest()
-        self.now_ms += REST_MS
-        self.come_to_rest()
+        for _ in range(3):
+            self.now_ms += REST_MS
+            self.come_to_rest()
         self.at_rest()
 
     def teardown(self) -> None:

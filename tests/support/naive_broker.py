@@ -184,10 +184,6 @@ class NaiveQueue:
             if message.enqueue_ms >= first_ms and not self.is_expired(message, now_ms)
         }
 
-    def check_rewindable_count(self, count: int, now_ms: int) -> None:
-        at_most = self.rewindable(now_ms - REWIND_GRAIN_MS)
-        assert len(self.rewindable(now_ms)) <= count <= len(at_most)
-
     # ------------------------------------------------------------------ changing
 
     def send(
@@ -245,11 +241,9 @@ class NaiveQueue:
         self.decided[message.message_id] = committed
         return message
 
-    def rewind(self, from_position: int, stop_position: int, now_ms: int) -> list[NaiveMessage]:
-        """Deleted messages are back; those that are, which depends on the window."""
-        there = self.rewindable(now_ms)
-        back = [one for position, one in there.items() if from_position <= position < stop_position]
-        for message in back:
+    def rewind(self, positions: Collection[int], now_ms: int) -> None:
+        """These deleted messages are back."""
+        for message in [self.deleted[position] for position in positions]:
             del self.deleted[message.position]
             message.come_back()
             message.receive_count = message.first_receive_ms = 0
@@ -257,7 +251,6 @@ class NaiveQueue:
             message.activated_ms = now_ms
             self.messages[message.position] = message
         self.messages = dict(sorted(self.messages.items()))
-        return back
 
     def waiting_delays(self) -> list[NaiveMessage]:
         """Those who wait for a place among the delayed, those who cannot be read included."""

@@ -1,0 +1,143 @@
+"""The rules of rewinding: which deleted messages come back, exactly, whatever happens while their times are read."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+from model.machine import BrokerMachine, has_queues, which
+
+from cmqd.core.errors import TimeNotRewindable
+from cmqd.core.outcome import WAITING, Rewound
+from cmqd_segment.records import AnyRecord, QueueRewound
+from support.naive_broker import REWIND_GRAIN_MS, STEP_GRAIN_MS, NaiveQueue, State
+
+
+@dataclass
+class NaiveRewind:
+    """One that looks for its boundary."""
+
+    queue: NaiveQueue
+    time_ms: int
+    strict: bool
+
+
+class RewindMachine(BrokerMachine):
+    first_queues: ClassVar[list[dict[str, Any]]] = [{"retention_ms": 120_000, "rewind_ms": 60_000, "max_delayed": 3}]
+
+    @precondition(has_queues)
+    @rule(number=which, most=st.integers(1, 8), keep=st.integers(0, 2))
+    def consume(self, number: int, most: int, keep: int) -> None:
+        """What a good consumer does: that something is there to come back."""
+        queue = self.pick(number)
+        self.receive(number, most, 0, 30_000)
+        held = [message.handle for message in queue.of(State.IN_FLIGHT)]
+        if held[keep:]:
+            outcome = self.broker.delete(queue.account, queue.name, held[keep:][:8], self.now_ms)
+            queue.delete(self.settled(queue, held[keep:][:8], outcome))
+            self.done(outcome)
+
+    @precondition(has_queues)
+    @rule(number=which, rewind_ms=st.sampled_from([0, 1, 1000, 30_000, 60_000, 120_000, 200_000]))
+    def set_window(self, number: int, rewind_ms: int) -> None:
+        self.set_attributes(self.pick(number), {"rewind_ms": rewind_ms})
+
+    @precondition(has_queues)
+    @rule(
+        number=which,
+        pick=which,
+        shift=st.sampled_from([0, 0, 0, 1, -1, 50, -50, 1000, -1000]),
+        of=st.sampled_from(["deleted", "deleted", "deleted", "oldest", "window", "now", "long ago"]),
+        strict=st.booleans(),
+    )
+    def rewind(self, number: int, pick: int, shift: int, of: str, strict: bool) -> None:
+        queue = self.pick(number)
+        window_ms = queue.attributes["rewind_ms"]
+        times = {
+            "deleted": [one.enqueue_ms for one in queue.deleted.values()],
+            "oldest": [one.enqueue_ms for one in queue.messages.values()],
+            "window": [self.now_ms - window_ms],
+            "now": [self.now_ms],
+            "long ago": [0],
+        }[of] or [self.now_ms]
+        time_ms = max(0, times[pick % len(times)] + shift)
+        oldest = [one.enqueue_ms for one in queue.messages.values()]
+        latest_ms = min([*oldest, self.now_ms])
+        earliest_ms = self.now_ms - window_ms
+        self.waiter_id += 1
+        rewind = NaiveRewind(queue, time_ms, strict)
+        try:
+            outcome = self.broker.rewind(queue.account, queue.name, self.waiter_id, time_ms, strict, self.now_ms)
+        except TimeNotRewindable:
+            too_late = time_ms > latest_ms
+            too_early = time_ms < earliest_ms and (strict or earliest_ms > latest_ms)
+            assert not window_ms or too_late or too_early
+            return
+        assert window_ms
+        assert time_ms <= latest_ms + STEP_GRAIN_MS, "rewound to after a message that is not consumed"
+        assert not strict or time_ms >= earliest_ms
+        reply = self.done(outcome)
+        if reply is WAITING:
+            assert not outcome.records
+            self.rewinds[self.waiter_id] = rewind
+        else:
+            self.check_rewound(rewind, reply)
+            expected = (earliest_ms, True) if time_ms < earliest_ms else (time_ms, False)
+            assert (reply.time_ms, reply.clamped) == expected
+
+    def judge_more(self, record: AnyRecord) -> None:
+        if not isinstance(record, QueueRewound):
+            super().judge_more(record)
+            return
+        queue = self.by_id(record.queue_id)
+        assert record.rewound_ms == self.now_ms
+        # By the broker's index, since what lies before the window may have been forgotten by now, or not.
+        live = self.broker.queues[queue.queue_id].index.live
+        there = dict(queue.deleted)
+        back = {position for position in there if position in live}
+        assert all(record.from_position <= position < record.stop_position for position in back)
+        queue.rewind(back, self.now_ms)
+        self.rewound[queue.queue_id] = there, back
+
+    def check_rewound(self, rewind: NaiveRewind, reply: Rewound) -> None:
+        queue = rewind.queue
+        there, back = self.rewound.pop(queue.queue_id, (queue.deleted, set[int]()))
+        asked = {position for position, one in there.items() if one.enqueue_ms >= reply.time_ms}
+        window_ms = self.now_ms - queue.attributes["rewind_ms"]
+        due = {
+            one for one in asked if there[one].enqueue_ms >= window_ms and not queue.is_expired(there[one], self.now_ms)
+        }
+        assert due <= back, "not all came back"
+        if not self.unreadable(queue) & there.keys():
+            # Where the boundary is cannot be told from what cannot be read.
+            assert back <= asked, "some came back that were sent before the time asked for"
+        assert not any(queue.is_expired(there[one], self.now_ms - STEP_GRAIN_MS) for one in back)
+        assert reply.messages == len(back)
+
+    def judge_woken(self, waiter_id: int, reply: Any) -> bool:
+        rewind = self.rewinds.pop(waiter_id, None)
+        if rewind is None:
+            return super().judge_woken(waiter_id, reply)
+        if isinstance(reply, TimeNotRewindable):
+            assert not rewind.queue.attributes["rewind_ms"]
+        else:
+            assert reply.time_ms >= rewind.time_ms
+            assert reply.clamped == (reply.time_ms > rewind.time_ms)
+            self.check_rewound(rewind, reply)
+        return True
+
+    @precondition(lambda self: bool(self.rewinds))
+    @rule(pick=which)
+    def cancel_rewind(self, pick: int) -> None:
+        asked = sorted(self.rewinds)
+        waiter_id = asked[pick % len(asked)]
+        del self.rewinds[waiter_id]
+        assert self.broker.cancel_receive(waiter_id)
+
+    def at_rest(self) -> None:
+        super().at_rest()
+        assert not self.rewinds, "a rewind was never answered"
+        for queue in self.queues:
+            count = self.broker.queue_info(queue.account, queue.name).counts["rewindable"]
+            at_most = queue.rewindable(self.now_ms - REWIND_GRAIN_MS)
+            assert count <= len(at_most), "what can no longer be rewound is not forgotten"

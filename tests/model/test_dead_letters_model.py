@@ -1,0 +1,7 @@
+"""Dead letters and redrives, among everything that happens to queues; see :mod:`model.moves`."""
+
+from model.machine import profile
+from model.moves import MovesMachine
+
+TestDeadLetters = MovesMachine.TestCase
+TestDeadLetters.settings = profile(250)

@@ -1,0 +1,7 @@
+"""Rewinding, among everything that happens to a queue; see :mod:`model.rewinding`."""
+
+from model.machine import profile
+from model.rewinding import RewindMachine
+
+TestRewind = RewindMachine.TestCase
+TestRewind.settings = profile(250)
