@@ -44,7 +44,6 @@ class DeadLettering(Receiving):
         """Reserve what is to be moved by now, and begin; when to look again."""
         target, index = queue.dead_letters, queue.index
         if target is None or not index.live_count:
-            queue.overdue.clear()
             return None
         after_ms = index.attributes.dead_letter_after_ms
         if after_ms:

@@ -31,6 +31,7 @@ from cmqd.core.deadlines import DeadlineBuckets
 from cmqd.core.dedup import DedupIds
 from cmqd.core.halves import HalfTable
 from cmqd.core.history import ReceiveHistory
+from cmqd.core.limits import Limits
 from cmqd.core.steps import TimeSteps
 from cmqd_segment.checkpoint import Redrive
 from cmqd_segment.records import (
@@ -71,7 +72,13 @@ class QueueIndex:
     """See the module."""
 
     __slots__ = (
-        "activations",
+        "_activations",
+        "_dedup_ids",
+        "_half",
+        "_halves",
+        "_limits",
+        "_moving",
+        "_rewindable",
         "active",
         "active_count",
         "attributes",
@@ -79,14 +86,11 @@ class QueueIndex:
         "damaged",
         "damaged_delays",
         "dead_letter_floor",
-        "dedup_ids",
         "delay_buckets",
         "delayed",
         "delayed_count",
         "floor",
-        "half",
         "half_count",
-        "halves",
         "head",
         "history",
         "in_flight",
@@ -94,14 +98,12 @@ class QueueIndex:
         "lease_buckets",
         "live",
         "live_count",
-        "moving",
         "moving_count",
         "next_position",
         "overflow",
         "overflow_count",
         "queue_id",
         "redrive",
-        "rewindable",
         "steps",
     )
 
@@ -112,7 +114,7 @@ class QueueIndex:
         lease_buckets: DeadlineBuckets,
         delay_buckets: DeadlineBuckets,
         check_buckets: DeadlineBuckets,
-        dedup_ids: DedupIds,
+        limits: Limits,
     ) -> None:
         self.queue_id = queue_id
         self.attributes = attributes
@@ -122,7 +124,7 @@ class QueueIndex:
         """Positions of every queue, by due time."""
         self.check_buckets = check_buckets
         """Positions of half messages of every queue, by the time of the next check."""
-        self.dedup_ids = dedup_ids
+        self._limits = limits
         self.next_position = 0
         self.floor: int = 0
         self.head: int = 0
@@ -136,11 +138,15 @@ class QueueIndex:
         self.delayed_count = 0
         self.overflow = BitMap64()
         self.overflow_count = 0
-        self.half = BitMap64()
+        # Most queues use none of these, and each costs a quarter of a kilobyte or more: made at first use.
+        self._half: BitMap64 | None = None
         self.half_count = 0
-        self.moving: BitMap64 = BitMap64()
+        self._moving: BitMap64 | None = None
         self.moving_count = 0
-        self.rewindable: BitMap64 = BitMap64()
+        self._rewindable: BitMap64 | None = None
+        self._halves: HalfTable | None = None
+        self._dedup_ids: DedupIds | None = None
+        self._activations: Activations | None = None
         self.damaged = BitMap64()
         self.damaged_delays = BitMap64()
         """Those of the damaged that are overflow to whoever reads the log anew; the others are active."""
@@ -148,13 +154,81 @@ class QueueIndex:
         """By lease. May still hold leases of positions below the floor, until their deadline."""
         self.history = ReceiveHistory()
         self.steps = TimeSteps()
-        self.halves = HalfTable()
-        self.activations = Activations()
-        """Kept while the queue has dead letters by age."""
         self.dead_letter_floor = -1
         """The queue takes dead letters once nothing below it is live; -1 = it is no dead-letter queue."""
         self.redrive: Redrive | None = None
         """Under way, or the last one."""
+
+    # ------------------------------------------------------------------ what is made at first use
+
+    @property
+    def half(self) -> BitMap64:
+        """Half messages that wait for their decision."""
+        if self._half is None:
+            self._half = BitMap64()
+        return self._half
+
+    @half.setter
+    def half(self, positions: BitMap64) -> None:
+        self._half = positions
+
+    @property
+    def moving(self) -> BitMap64:
+        """Messages that are about to go to another queue."""
+        if self._moving is None:
+            self._moving = BitMap64()
+        return self._moving
+
+    @moving.setter
+    def moving(self, positions: BitMap64) -> None:
+        self._moving = positions
+
+    @property
+    def rewindable(self) -> BitMap64:
+        """Deleted messages that can be brought back."""
+        if self._rewindable is None:
+            self._rewindable = BitMap64()
+        return self._rewindable
+
+    @rewindable.setter
+    def rewindable(self, positions: BitMap64) -> None:
+        self._rewindable = positions
+
+    @property
+    def rewindable_count(self) -> int:
+        """How many deleted messages can be brought back."""
+        return len(self._rewindable) if self._rewindable is not None else 0
+
+    @property
+    def halves(self) -> HalfTable:
+        """What is known of half messages."""
+        if self._halves is None:
+            self._halves = HalfTable()
+        return self._halves
+
+    @property
+    def has_halves(self) -> bool:
+        """Whether half messages, or decisions about them, are remembered."""
+        return self._halves is not None and len(self._halves) > 0
+
+    @property
+    def dedup_ids(self) -> DedupIds:
+        """Under which dedup ids messages were sent."""
+        if self._dedup_ids is None:
+            self._dedup_ids = DedupIds(self._limits)
+        return self._dedup_ids
+
+    @property
+    def has_dedup_ids(self) -> bool:
+        """Whether any are remembered."""
+        return self._dedup_ids is not None and len(self._dedup_ids) > 0
+
+    @property
+    def activations(self) -> Activations:
+        """When messages became active later than they were sent; kept while the queue has dead letters by age."""
+        if self._activations is None:
+            self._activations = Activations()
+        return self._activations
 
     # ------------------------------------------------------------------ counts
 
@@ -180,12 +254,15 @@ class QueueIndex:
     @property
     def remembers_times(self) -> bool:
         """Whether anything is left of which it matters when it was sent."""
-        return bool(self.live_count or self.rewindable or len(self.halves))
+        return bool(self.live_count or self.rewindable_count or self.has_halves)
 
     def oldest_remembered(self) -> int:
         """No position below it is live or rewindable, or stands for a remembered decision."""
         oldest = self.next_position
-        for positions in (self.live, self.rewindable, self.halves.committed, self.halves.rolled_back):
+        kept = [self.live, self._rewindable]
+        if self._halves is not None:
+            kept += (self._halves.committed, self._halves.rolled_back)
+        for positions in kept:
             if positions:
                 oldest = min(oldest, next(iter(positions)))
         return oldest
@@ -331,13 +408,14 @@ class QueueIndex:
             self.live.remove_range(start, stop)
             # Moving if this is happening now, active if it is replayed.
             self.active.remove_range(start, stop)
-            self.moving.remove_range(start, stop)
+            if self._moving is not None:
+                self._moving.remove_range(start, stop)
             self.live_count -= stop - start
             if history is not None:
                 for position in range(start, stop):
                     history.discard(position)
         self.active_count = len(self.active)
-        self.moving_count = len(self.moving)
+        self.moving_count = len(self._moving) if self._moving is not None else 0
         if record.redriven and self.redrive is not None:
             self.redrive.moved += count_runs(record.positions)
 
@@ -377,9 +455,9 @@ class QueueIndex:
         """Other rules from here on."""
         self.attributes = attributes
         if not attributes.rewind_ms:
-            self.rewindable.clear()
+            self._rewindable = None
         if not attributes.dead_letter_after_ms:
-            self.activations.clear()
+            self._activations = None
 
     def apply_returned(self, record: LeasesEnded | MessagesReleased) -> None:
         """Messages come back; an uncounted one as if this receive had not been."""
@@ -428,26 +506,34 @@ class QueueIndex:
             self.active,
             self.delayed,
             self.overflow,
-            self.half,
-            self.moving,
-            self.rewindable,
+            self._half,
+            self._moving,
+            self._rewindable,
             self.damaged,
             self.damaged_delays,
         ):
-            positions.remove_range(0, floor)
+            if positions is not None:
+                positions.remove_range(0, floor)
         self.live_count = len(self.live)
         self.active_count = len(self.active)
         self.delayed_count = len(self.delayed)
         self.overflow_count = len(self.overflow)
-        self.half_count = len(self.half)
-        self.moving_count = len(self.moving)
+        self.half_count = len(self._half) if self._half is not None else 0
+        self.moving_count = len(self._moving) if self._moving is not None else 0
         self.history.drop_below(floor)
-        self.halves.drop_below(floor)
+        self.forget_below(floor)
         self.steps.drop_below(floor)
         if not self.remembers_times:
             self.steps.clear()
         self.floor = floor
         self.head = max(self.head, floor)
+
+    def forget_below(self, floor: int) -> None:
+        """What is remembered of messages that are no longer live ends with their retention."""
+        if self._halves is not None:
+            self._halves.drop_below(floor)
+        if self._rewindable is not None:
+            self._rewindable.remove_range(0, floor)
 
     # ------------------------------------------------------------------ salvage, see cmqd.core.salvage
 
@@ -535,6 +621,17 @@ class QueueIndex:
     def live_from(self, start: int, most: int) -> list[int]:
         """Up to ``most`` live positions from ``start`` on, ascending."""
         return _from(self.live, start, most)
+
+    def active_anew(self) -> BitMap64:
+        """What is active to whoever reads the log anew: what is damaged may have been repaired, what is moving is not
+        moved.
+        """
+        active = self.active
+        if self.damaged:
+            active = active | (self.damaged - self.damaged_delays)
+        if self.moving_count:
+            active = active | self.moving
+        return active
 
     def due_delays(self, positions: "Iterator[int]") -> Runs:
         """Those of ``positions`` that are still delayed."""

@@ -25,6 +25,8 @@ class Queue:
     """A queue's state; the rules are in the broker's operations, the facts in ``index``."""
 
     __slots__ = (
+        "_overdue",
+        "_unmovable",
         "account",
         "agenda_due_ms",
         "created_ms",
@@ -36,7 +38,6 @@ class Queue:
         "modified_ms",
         "move_reading",
         "name",
-        "overdue",
         "overflow_reading",
         "queue_id",
         "read_wanted",
@@ -46,7 +47,6 @@ class Queue:
         "soon_reading",
         "soon_wanted",
         "sources",
-        "unmovable",
         "window",
     )
 
@@ -73,11 +73,8 @@ class Queue:
         """Its dead-letter queue."""
         self.sources: dict[int, Queue] = {}
         """The queues whose dead-letter queue it is, by id."""
-        self.overdue = BitMap64()
-        """Messages that were received as often as policy 0 allows; those that are active are to be moved."""
-        self.unmovable = BitMap64()
-        """Dead letters that their queue does not take for their size, or that have expired: not tried again before the
-        restart or a change of attributes."""
+        self._overdue: BitMap64 | None = None
+        self._unmovable: BitMap64 | None = None
         self.move_reading = False
         """A page-in of messages that are to be moved is under way."""
         self.redriving: Redriving | None = None
@@ -90,6 +87,30 @@ class Queue:
         """When the floor of retention is next looked at; None = nothing to expire."""
         self.slice_lsn = 0
         """LSN of the checkpoint slice it came from: recovery skips older records."""
+
+    @property
+    def overdue(self) -> BitMap64:
+        """Messages that were received as often as policy 0 allows; those that are active are to be moved."""
+        if self._overdue is None:
+            self._overdue = BitMap64()
+        return self._overdue
+
+    @overdue.setter
+    def overdue(self, positions: BitMap64) -> None:
+        self._overdue = positions
+
+    @property
+    def unmovable(self) -> BitMap64:
+        """Dead letters that their queue does not take for their size, or that have expired: not tried again before the
+        restart or a change of attributes.
+        """
+        if self._unmovable is None:
+            self._unmovable = BitMap64()
+        return self._unmovable
+
+    @unmovable.setter
+    def unmovable(self, positions: BitMap64) -> None:
+        self._unmovable = positions
 
     def __repr__(self) -> str:
         index = self.index
@@ -111,7 +132,7 @@ class Queue:
             "in_flight": index.in_flight_count,
             "delayed": index.delayed_count + index.overflow_count,
             "half": index.half_count,
-            "rewindable": len(index.rewindable),
+            "rewindable": index.rewindable_count,
             "damaged": len(index.damaged),
             "waiting_receives": len(self.line.waiting),
         }

@@ -90,8 +90,8 @@ class Recovery(BrokerState):
         history = index.history.entries()
         delays = self._delay_buckets.of_queue(queue.queue_id) if index.delayed_count else []
         step_positions, step_starts, step_ends = index.steps.packed()
-        halves = self._halves(queue) if len(index.halves) else None
-        dedup_ids = index.dedup_ids.entries()
+        halves = self._halves(queue) if index.has_halves else None
+        dedup_ids = index.dedup_ids.entries() if index.has_dedup_ids else []
         yield QueueSlice(
             lsn,
             queue.queue_id,
@@ -105,17 +105,17 @@ class Recovery(BrokerState):
             index.last_enqueue_ms,
             index.live.serialize(),
             # What is damaged is as it was for whoever reads the log anew: it may have been repaired.
-            (index.active | index.moving | (index.damaged - index.damaged_delays)).serialize(),
+            index.active_anew().serialize(),
             (index.overflow | index.damaged_delays).serialize(),
             index.delayed.serialize(),
             [(due_ms, positions.tobytes()) for due_ms, positions in delays],
             step_positions,
             step_starts,
             step_ends,
-            index.rewindable.serialize() if index.rewindable else b"",
-            index.half.serialize() if index.half else b"",
+            index.rewindable.serialize() if index.rewindable_count else b"",
+            index.half.serialize() if index.half_count else b"",
             index.dead_letter_floor,
-            index.activations.entries(),
+            index.activations.entries() if index.attributes.dead_letter_after_ms else [],
             None if index.redrive is None else msgspec.structs.replace(index.redrive),
         )
         if halves is not None:
@@ -207,7 +207,8 @@ class Recovery(BrokerState):
             index.half = BitMap64.deserialize(part.half)
             index.half_count = len(index.half)
         index.dead_letter_floor = part.dead_letter_floor
-        index.activations.load(part.activations)
+        if part.activations:
+            index.activations.load(part.activations)
         index.redrive = part.redrive
         queue = Queue(part.account, part.name, part.created_ms, index)
         queue.modified_ms = part.modified_ms

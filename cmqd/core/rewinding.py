@@ -107,7 +107,7 @@ class Rewinding(Receiving):
         """Let go of what lies before the window; when there will be more."""
         index = queue.index
         window_ms = index.attributes.rewind_ms
-        if not index.rewindable:
+        if not index.rewindable_count:
             return None
         index.rewindable.remove_range(0, index.steps.floor_at(now_ms - window_ms - 1, index.next_position))
         if not index.rewindable:

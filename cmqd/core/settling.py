@@ -24,7 +24,7 @@ class Settling(DeadLettering):
             return Outcome(HandlesDone(failures))
         positions = [held.position for held in leases.values()]
         record = MessagesDeleted(index.queue_id, runs_of(positions), runs_of(list(leases)), now_ms)
-        if index.attributes.rewind_ms and not index.rewindable:
+        if index.attributes.rewind_ms and not index.rewindable_count:
             self._set_agenda(queue, now_ms + PRUNE_MS)
         index.apply_deleted(record)
         if queue.line.waiting and index.active_count:

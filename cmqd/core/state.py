@@ -11,7 +11,6 @@ import msgspec
 from pyroaring import BitMap64
 
 from cmqd.core.deadlines import DeadlineBuckets
-from cmqd.core.dedup import DedupIds
 from cmqd.core.errors import DomainError, QueueNotFound
 from cmqd.core.index import QueueIndex
 from cmqd.core.limits import Limits
@@ -190,7 +189,8 @@ class BrokerState:
         if queue is None:
             return 0
         index = queue.index
-        return index.live.range_cardinality(first, stop) + index.rewindable.range_cardinality(first, stop)
+        wanted = index.live.range_cardinality(first, stop)
+        return wanted + (index.rewindable.range_cardinality(first, stop) if index.rewindable_count else 0)
 
     def _info(self, queue: Queue, created: bool = False) -> QueueInfo:
         return QueueInfo(queue.name, queue.queue_id, queue.attributes(), queue.counts(), queue.facts(), created)
@@ -260,7 +260,7 @@ class BrokerState:
             self._lease_buckets,
             self._delay_buckets,
             self._check_buckets,
-            DedupIds(self.limits),
+            self.limits,
         )
 
     def _apply_created(self, record: QueueCreated) -> Queue:

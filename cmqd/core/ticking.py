@@ -198,12 +198,10 @@ class Ticking(Prefetching, Moving, Rewinding, Transactions):
             self._serve(queue, records, woken, reads, now_ms)
         elif floor >= index.next_position:
             # Nothing that was sent is left; what was decided need not be remembered any longer.
-            index.halves.drop_below(floor)
-            index.rewindable.clear()
+            index.forget_below(floor)
             index.steps.clear()
         else:
-            index.halves.drop_below(floor)
-            index.rewindable.remove_range(0, floor)
+            index.forget_below(floor)
             index.steps.drop_below(floor)
         self._schedule_expiry(queue)
 

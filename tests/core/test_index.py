@@ -3,6 +3,7 @@
 import pytest
 
 from cmqd.core.index import QueueIndex
+from cmqd.core.limits import Limits
 from cmqd.core.waiters import Waiter, WaitingLine
 from cmqd.core.window import Window, WindowBudget
 from cmqd_segment.records import (
@@ -36,7 +37,7 @@ def index_of(count: int) -> QueueIndex:
 def _buckets(rig: Rig):
     queue = rig.create()
     index = queue.index
-    return index.lease_buckets, index.delay_buckets, index.check_buckets, index.dedup_ids
+    return index.lease_buckets, index.delay_buckets, index.check_buckets, Limits()
 
 
 def serialized(index: QueueIndex) -> int:
