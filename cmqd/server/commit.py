@@ -2,22 +2,27 @@
 
 Whoever answers a request names the LSN that the log had reached when the answer was decided. The gate lets the
 answer go once that LSN is durable: at once if it is, else when the storage process says so. LSNs are handed in
-ascending (the log only grows), so the gate is a plain queue.
+ascending (the log only grows), so the gate is a plain queue. The same holds for what is pushed to a client unasked.
 
 It must not know what a reply means; a connection is to it whatever takes answers.
 """
 
 from collections import deque
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
-from cmqd_protocol.messages import Reply
+from cmqd_protocol.messages import AnyPush, Reply
+
+Outgoing: TypeAlias = Reply | AnyPush
+"""What goes to a client: an answer, or what it has signed up for."""
 
 
 class Answerable(Protocol):
     """Who asked."""
 
-    def answer(self, reply: Reply, queue: str | None = None) -> None:
-        """Take the reply to a request; with ``queue``, one with messages, which must not get lost (unless it is "")."""
+    def answer(self, reply: Outgoing, queue: str | None = None) -> None:
+        """Take the reply to a request; with ``queue``, one with messages, which must not get lost (unless it is "").
+        Or a push.
+        """
         ...
 
 
@@ -31,7 +36,7 @@ class ReplyGate:
 
     def __init__(self, durable_lsn: int = 0) -> None:
         self._durable_lsn = durable_lsn
-        self._held: deque[tuple[int, Answerable, Reply, str | None]] = deque()
+        self._held: deque[tuple[int, Answerable, Outgoing, str | None]] = deque()
 
     def __len__(self) -> int:
         return len(self._held)
@@ -39,7 +44,7 @@ class ReplyGate:
     def __repr__(self) -> str:
         return f"<ReplyGate held={len(self._held)} durable_lsn={self._durable_lsn}>"
 
-    def hold(self, lsn: int, asker: Answerable, reply: Reply, queue: str | None = None) -> None:
+    def hold(self, lsn: int, asker: Answerable, reply: Outgoing, queue: str | None = None) -> None:
         """Answer once ``lsn`` is durable."""
         if lsn <= self._durable_lsn:
             asker.answer(reply, queue)
@@ -55,8 +60,8 @@ class ReplyGate:
             asker.answer(reply, queue)
 
     def take_all(self) -> list[tuple[Answerable, Reply]]:
-        """Give up: nothing more will become durable. Returns what was held, oldest first."""
-        taken = [(asker, reply) for _, asker, reply, _ in self._held]
+        """Give up: nothing more will become durable. Returns the replies that were held, oldest first."""
+        taken = [(asker, reply) for _, asker, reply, _ in self._held if isinstance(reply, Reply)]
         self._held.clear()
         return taken
 

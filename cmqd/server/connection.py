@@ -7,6 +7,8 @@ Rules:
 - A reply with messages is encoded only when the socket has taken all that was written before it. If the client is gone
   by then, or has given the request up, its messages go back to their queue at once, as if they had not been received.
   So do those of the reply whose end the socket never took.
+- What is pushed (checks of half messages) leaves with the replies, in the order in which it was decided. Nobody waits
+  for it to arrive: what a client was asked and has not answered when it is gone, others are asked.
 - A client that does not read (the socket's buffer is over its mark) is not read from. If that lasts, what it waits for
   is taken off the queues' lines and kept here, so that it holds no messages that others could have. If it lasts for two
   heartbeats, or the buffer passes the hard limit, the connection is closed.
@@ -18,6 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
+from cmqd.server.commit import Outgoing
 from cmqd.server.logs import get_logger
 from cmqd.server.statistics import Counters
 from cmqd.server.wakeup import WakeUp
@@ -25,7 +28,7 @@ from cmqd_protocol.connection import ServerConnection
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.events import Authenticated, ConnectionEnded, RequestRefused
 from cmqd_protocol.limits import MIN_HEARTBEAT_MS
-from cmqd_protocol.messages import AnyReply, Cancel, MessagesReceived, Reply, Request, error
+from cmqd_protocol.messages import AnyReply, Cancel, MessagesReceived, Reply, Request, TransactionCheck, error
 from cmqd_protocol.messages import ReceivedMessage as WireReceivedMessage
 
 _log = get_logger()
@@ -60,6 +63,14 @@ class Requests(Protocol):
 
     def forget(self, client: "Connection") -> list[Request]:
         """Let nothing wait for it any more."""
+        ...
+
+    def leave(self, client: "Connection") -> None:
+        """It is gone: let nothing wait for it, and ask it nothing more."""
+        ...
+
+    def slowness_changed(self, client: "Connection") -> None:
+        """One that answers checks has begun to leave unread what it was sent, or has read it."""
         ...
 
     def give_back(self, account: str, queue: str, messages: list[WireReceivedMessage]) -> None:
@@ -147,6 +158,7 @@ class Connection(asyncio.Protocol):
         "_unsent",
         "_wire",
         "account",
+        "checked_queues",
         "secret_id",
         "unread_receives",
         "waiting",
@@ -157,8 +169,9 @@ class Connection(asyncio.Protocol):
         self._wire = shared.make_wire(shared.time_ms)
         self._transport: asyncio.Transport | None = None
         """Set from ``connection_made`` to ``connection_lost``."""
-        self._replies: list[tuple[Reply, str | None]] = []
-        """Decided, durable and not yet encoded; for messages with the queue they came from ("" if only looked at)."""
+        self._replies: list[tuple[Outgoing, str | None]] = []
+        """Decided, durable and not yet encoded, pushes among them; for messages with the queue they came from ("" if
+        only looked at)."""
         self._dirty = False
         """A flush at the next look is agreed."""
         self._cancelled: set[int] | None = None
@@ -169,7 +182,7 @@ class Connection(asyncio.Protocol):
         """Since when the socket's buffer is over its mark."""
         self._narrow = False
         """The mark is one byte, because messages are in the buffer."""
-        self._unsent: tuple[Reply, str] | None = None
+        self._unsent: tuple[Outgoing, str] | None = None
         """The reply with messages that ends the buffer: the socket has not taken its last byte."""
         self._closing_ms: int | None = None
         """Since when the transport is closing."""
@@ -179,6 +192,8 @@ class Connection(asyncio.Protocol):
         self.secret_id = ""
         self.waiting: dict[int, int] | None = None
         """Waiter ids by request id; kept by ``LongPolls``."""
+        self.checked_queues: set[str] | None = None
+        """Queues whose checks it answers; kept by ``Checkers``."""
         self.unread_receives = 0
         """Replies with messages that are at the gate or in ``_replies``, and peeks that wait; kept by both sides."""
 
@@ -243,6 +258,8 @@ class Connection(asyncio.Protocol):
         self._paused_ms = self._shared.time_ms
         self._shared.slow.add(self)
         self._read_or_not()
+        if self.checked_queues is not None:
+            self._shared.requests.slowness_changed(self)
 
     def resume_writing(self) -> None:
         """The client has read."""
@@ -255,12 +272,14 @@ class Connection(asyncio.Protocol):
         self._shared.slow.discard(self)
         self._read_or_not()
         self._flush_soon()
+        if self.checked_queues is not None:
+            self._shared.requests.slowness_changed(self)
 
     # ------------------------------------------------------------------ replies
 
-    def answer(self, reply: Reply, queue: str | None = None) -> None:
-        """Send a reply at the end of this wake-up; with ``queue``, one with messages, which go back there if they
-        cannot be sent ("": they were only looked at).
+    def answer(self, reply: Outgoing, queue: str | None = None) -> None:
+        """Send a reply (or a push) at the end of this wake-up; with ``queue``, one with messages, which go back there
+        if they cannot be sent ("": they were only looked at).
         """
         if self._transport is None or self._wire.ended is not None:
             if queue is not None:
@@ -295,7 +314,12 @@ class Connection(asyncio.Protocol):
             return
         wire = self._wire
         replies = self._replies
-        if len(replies) == 1 and self._cancelled is None and wire.ended is None:
+        if (
+            len(replies) == 1
+            and self._cancelled is None
+            and wire.ended is None
+            and type(replies[0][0]) is not TransactionCheck
+        ):
             self._write_one(transport, *replies[0])
         else:
             if replies:
@@ -309,7 +333,7 @@ class Connection(asyncio.Protocol):
         elif self._parked is not None and self._paused_ms is None:
             self._take_up_parked()
 
-    def _write_one(self, transport: asyncio.Transport, reply: Reply, queue: str | None) -> None:
+    def _write_one(self, transport: asyncio.Transport, reply: Outgoing, queue: str | None) -> None:
         """The usual case of ``_encode_replies`` and ``_write``: a client that waits for each answer."""
         self._replies.clear()
         transport.write(self._wire.reply_to_send(cast("AnyReply", reply), self._shared.time_ms))
@@ -329,11 +353,15 @@ class Connection(asyncio.Protocol):
         data: list[bytes] = []
         size = done = 0
         with_messages = False
-        last: tuple[Reply, str | None] | None = None
+        last: tuple[Outgoing, str | None] | None = None
         try:
             for last in replies:
                 reply, queue = last
                 done += 1
+                if type(reply) is TransactionCheck:
+                    self._wire.push(reply)
+                    data += self._wire.data_to_send(now_ms)
+                    continue
                 encoded = encode(cast("AnyReply", reply), now_ms)
                 data.append(encoded)
                 size += len(encoded)
@@ -358,7 +386,7 @@ class Connection(asyncio.Protocol):
         if self._paused_ms is not None:
             self._close_if_unread(transport)
 
-    def _wait_for_socket(self, transport: asyncio.Transport, reply: Reply, queue: str | None) -> None:
+    def _wait_for_socket(self, transport: asyncio.Transport, reply: Outgoing, queue: str | None) -> None:
         """The socket did not take all of a write with messages, which ended in this reply: write no more until it has.
 
         As long as the transport does not say that its buffer is empty (``resume_writing``), the last byte has not left,
@@ -391,9 +419,9 @@ class Connection(asyncio.Protocol):
         cancelled = self._cancelled
         if cancelled is None:
             return
-        kept: list[tuple[Reply, str | None]] = []
+        kept: list[tuple[Outgoing, str | None]] = []
         for reply, queue in self._replies:
-            if reply.request_id in cancelled:
+            if isinstance(reply, Reply) and reply.request_id in cancelled:
                 cancelled.discard(reply.request_id)
                 if queue is not None:
                     self._give_back(reply, queue)
@@ -404,7 +432,7 @@ class Connection(asyncio.Protocol):
         if not cancelled:
             self._cancelled = None
 
-    def _give_back(self, reply: Reply, queue: str) -> None:
+    def _give_back(self, reply: Outgoing, queue: str) -> None:
         self.unread_receives -= 1
         if isinstance(reply, MessagesReceived):
             self._shared.requests.give_back(self.account, queue, reply.messages)
@@ -547,7 +575,7 @@ class Connection(asyncio.Protocol):
 
     def _let_go(self) -> None:
         """Nobody will read another reply."""
-        self._shared.requests.forget(self)
+        self._shared.requests.leave(self)
         self._parked = None
         self._cancelled = None
         replies = self._replies

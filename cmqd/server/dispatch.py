@@ -7,18 +7,31 @@ Rules:
   to the storage. The reply of an operation waits at the gate for the LSN of its records; an operation without records
   waits for the log as it is, because what it saw may not be durable yet. Only refusals in which the core had no part
   (busy, shutting down ...) leave at once.
+- Who is asked what became of a half message is settled here too (``Checkers``); what a check is, and when, is not.
 - An exception that is no refusal is a bug in the core, whose state may now differ from the log: nothing more is
   answered, the process stops and recovers from the log (``on_broken``).
 """
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from cmqd.core import errors as domain
 from cmqd.core.broker import Broker
-from cmqd.core.outcome import WAITING, HandlesDone, Outcome, Peeked, QueueInfo, ReceivedMessage
+from cmqd.core.outcome import (
+    WAITING,
+    Check,
+    HandlesDone,
+    Outcome,
+    Peeked,
+    QueueInfo,
+    ReceivedMessage,
+    RedriveStatus,
+    Rewound,
+    TransactionsDone,
+)
 from cmqd.server import accounts as own
 from cmqd.server.accounts import Accounts, Key
+from cmqd.server.checkers import MAX_REGISTRATIONS, Checkers, Told, TooManyRegistrations
 from cmqd.server.commit import Answerable, ReplyGate
 from cmqd.server.logs import get_logger
 from cmqd.server.longpoll import LongPolls
@@ -40,11 +53,19 @@ ERROR_CODES: Final[dict[type[domain.DomainError], ErrorCode]] = {
     domain.QueueDiffers: ErrorCode.QUEUE_DIFFERS,
     domain.QueueDeleted: ErrorCode.QUEUE_DELETED,
     domain.TooManyQueues: ErrorCode.TOO_MANY_QUEUES,
+    domain.DeadLetterQueueInUse: ErrorCode.DEAD_LETTER_QUEUE_IN_USE,
+    domain.TimeNotRewindable: ErrorCode.TIME_NOT_REWINDABLE,
+    domain.RedriveRunning: ErrorCode.REDRIVE_RUNNING,
+    domain.NotTransactional: ErrorCode.NOT_TRANSACTIONAL,
     domain.MessageTooLarge: ErrorCode.MESSAGE_TOO_LARGE,
     domain.BatchTooLarge: ErrorCode.BATCH_TOO_LARGE,
     domain.TooManyInFlight: ErrorCode.TOO_MANY_IN_FLIGHT,
     domain.BacklogFull: ErrorCode.BACKLOG_FULL,
     domain.SequenceTooOld: ErrorCode.SEQUENCE_TOO_OLD,
+    domain.TransactionNotFound: ErrorCode.TRANSACTION_NOT_FOUND,
+    domain.AlreadyCommitted: ErrorCode.ALREADY_COMMITTED,
+    domain.AlreadyRolledBack: ErrorCode.ALREADY_ROLLED_BACK,
+    domain.MessageDamaged: ErrorCode.MESSAGES_DAMAGED,
     own.AccountExists: ErrorCode.ACCOUNT_EXISTS,
     own.AccountNotFound: ErrorCode.ACCOUNT_NOT_FOUND,
     own.KeyNotFound: ErrorCode.KEY_NOT_FOUND,
@@ -61,6 +82,9 @@ RATE_RETRY_MS = 1_000
 
 _NO_FAILURES: Final[list[wire.HandleFailure]] = []
 
+CHECKED_AGAIN_AT_ONCE: Final = 1_000
+"""Messages whose checks are handed back to the core in one call, which stays within about 2 ms."""
+
 NOT_TO_GIVE_BACK = ""
 """In the place of a queue's name, for a reply with bodies that were only looked at."""
 
@@ -70,6 +94,7 @@ class Client(Answerable, Protocol):
 
     account: str
     waiting: dict[int, int] | None
+    checked_queues: set[str] | None
     unread_receives: int
     """Replies with bodies that are decided and not yet handed to the socket, and peeks that wait for bodies."""
 
@@ -128,6 +153,7 @@ class Dispatcher:
         self._log = log
         self._gate = gate
         self._polls = polls
+        self.checkers: Checkers[Client] = Checkers()
         self._accounts = accounts
         self._counters = counters
         self._now_ms = now_ms
@@ -160,6 +186,16 @@ class Dispatcher:
             wire.SetQueueAttributes: self._set_queue_attributes,
             wire.DeleteQueue: self._delete_queue,
             wire.ClearQueue: self._clear_queue,
+            wire.RewindQueue: self._rewind_queue,
+            wire.ListDeadLetterSources: self._list_dead_letter_sources,
+            wire.StartRedrive: self._start_redrive,
+            wire.CancelRedrive: self._cancel_redrive,
+            wire.GetRedrive: self._get_redrive,
+            wire.SendHalfMessages: self._send_half_messages,
+            wire.EndTransactions: self._end_transactions,
+            wire.ListHalfMessages: self._list_half_messages,
+            wire.RegisterChecker: self._register_checker,
+            wire.UnregisterChecker: self._unregister_checker,
             wire.CreateAccount: self._create_account,
             wire.ListAccounts: self._list_accounts,
             wire.CreateKey: self._create_key,
@@ -168,6 +204,13 @@ class Dispatcher:
             wire.DeleteKey: self._delete_key,
             wire.GetServerStatus: self._get_server_status,
         }
+        self._answers: dict[type[wire.Request], Callable[[Client, Any, Any, int], None]] = {
+            wire.ReceiveMessages: self._answer_received,
+            wire.PeekMessages: self._answer_peeked,
+            wire.RewindQueue: self._answer_rewound,
+            wire.EndTransactions: self._answer_ended,
+        }
+        """By the requests that may wait: what encodes the reply to (client, request, reply of the core, LSN)."""
 
     @property
     def operations(self) -> frozenset[type[wire.Request]]:
@@ -239,9 +282,12 @@ class Dispatcher:
 
     def cancel(self, client: Client, request_id: int) -> bool:
         """Give up a waiting request; False if it does not wait here."""
-        waiter_id = self._polls.find(client, request_id)
-        if waiter_id is None:
+        found = self._polls.find(client, request_id)
+        if found is None:
             return False
+        waiter_id, request = found
+        if isinstance(request, wire.EndTransactions):
+            return True  # it is under way and will be carried out: answered as usual
         if self._stop_waiting(waiter_id):
             client.answer(error(request_id, ErrorCode.CANCELLED, "cancelled"))
         return True
@@ -255,6 +301,16 @@ class Dispatcher:
                 client.unread_receives -= 1
         self._count_waiting(client.account, -len(dropped))
         return [request for _, request in dropped]
+
+    def leave(self, client: Client) -> None:
+        """A client is gone: nothing waits for it any more, and others are asked what it was asked."""
+        self.forget(client)
+        if client.checked_queues is not None:
+            self._tell_all(self.checkers.forget(client))
+
+    def slowness_changed(self, client: Client) -> None:
+        """A client has begun to leave unread what it was sent, or has read it: it is asked nothing meanwhile."""
+        self._tell_all(self.checkers.slowness_changed(client))
 
     def end_waits(self, code: ErrorCode, text: str) -> int:
         """Answer everything that waits with an error; returns how many that were."""
@@ -298,7 +354,51 @@ class Dispatcher:
         if outcome.reads:
             for read in outcome.reads:
                 log.read_page(read.read_id, read.queue_id, read.positions, read.max_bytes, lsn)
+        if outcome.checks:
+            self._ask(outcome.checks, lsn, now_ms)
         return lsn
+
+    def _ask(self, checks: Sequence[Check], lsn: int, now_ms: int) -> None:
+        """Put each question to one of those who answer for its queue."""
+        for check in checks:
+            message = check.message
+            checker = self.checkers.ask(check.account, check.queue, message.message_id)
+            if checker is None:
+                # The last one went while the body was being read.
+                self._settle(self._broker.check_again(check.account, check.queue, [message.message_id], now_ms), now_ms)
+                continue
+            self._counters.checks += 1
+            push = wire.TransactionCheck(
+                check.queue,
+                message.message_id,
+                message.body,
+                message.headers,
+                message.enqueue_ms,
+                check.age_ms,
+                check.attempt,
+            )
+            self._gate.hold(lsn, checker, push)
+
+    def _tell(self, told: Told) -> None:
+        """Let the core know who can be asked, and about what again."""
+        account, queue, has_checkers, changed, unanswered = told
+        if changed:
+            self._broker.set_has_checkers(account, queue, has_checkers)
+        now_ms = self._now_ms()
+        for first in range(0, len(unanswered), CHECKED_AGAIN_AT_ONCE):
+            again = unanswered[first : first + CHECKED_AGAIN_AT_ONCE]
+            self._settle(self._broker.check_again(account, queue, again, now_ms), now_ms)
+
+    def _tell_all(self, all_told: Iterable[Told]) -> None:
+        """The same when no request asks for it."""
+        if self._halted:
+            return
+        try:
+            for told in all_told:
+                self._tell(told)
+        except Exception as bug:
+            self._broke(bug, "set_has_checkers")
+        self._schedule()
 
     def _wake(self, waiter_id: int, reply: Any, lsn: int) -> None:
         found = self._polls.take(waiter_id)
@@ -309,11 +409,10 @@ class Dispatcher:
         if isinstance(request, wire.PeekMessages):
             client.unread_receives -= 1
         if isinstance(reply, domain.DomainError):
+            self._counters.refusals += 1
             self._gate.hold(lsn, client, translate(request.request_id, reply))
-        elif isinstance(request, wire.ReceiveMessages):
-            self._answer_received(client, request, reply, lsn)
         else:
-            self._answer_peeked(client, request.request_id, reply, lsn)
+            self._answers[type(request)](client, request, reply, lsn)
 
     def _stop_waiting(self, waiter_id: int) -> bool:
         """Take it off the table and its queue's line; False if it waits no more."""
@@ -341,13 +440,25 @@ class Dispatcher:
         else:
             self._gate.hold(lsn, client, wire.messages_received(request.request_id, messages))
 
-    def _answer_peeked(self, client: Client, request_id: int, peeked: Peeked, lsn: int) -> None:
-        reply = wire.messages_peeked(request_id, peeked.messages, peeked.next_start)
+    def _answer_peeked(self, client: Client, request: wire.PeekMessages, peeked: Peeked, lsn: int) -> None:
+        reply = wire.messages_peeked(request.request_id, peeked.messages, peeked.next_start)
         if peeked.messages:
             client.unread_receives += 1
             self._gate.hold(lsn, client, reply, NOT_TO_GIVE_BACK)
         else:
             self._gate.hold(lsn, client, reply)
+
+    def _answer_rewound(self, client: Client, request: wire.RewindQueue, rewound: Rewound, lsn: int) -> None:
+        self._gate.hold(
+            lsn, client, wire.Rewound(request.request_id, rewound.messages, rewound.time_ms, rewound.clamped)
+        )
+
+    def _answer_ended(self, client: Client, request: wire.EndTransactions, done: TransactionsDone, lsn: int) -> None:
+        failures = [
+            wire.TransactionFailure(message_id, int(ERROR_CODES[type(refusal)]), refusal.text)
+            for message_id, refusal in done.failures
+        ]
+        self._gate.hold(lsn, client, wire.TransactionsEnded(request.request_id, failures))
 
     def _answer_handles(self, client: Client, request_id: int, outcome: Outcome[HandlesDone], now_ms: int) -> None:
         done = outcome.reply
@@ -373,16 +484,7 @@ class Dispatcher:
     # ------------------------------------------------------------------ messages
 
     def _send_messages(self, client: Client, request: wire.SendMessages) -> None:
-        log = self._log
-        if log.pending_bytes >= self._busy_bytes or log.pending_records >= self._busy_records:
-            self._counters.busy += 1
-            text = f"{log.pending_bytes} bytes wait for the disk; try again"
-            client.answer(error(request.request_id, ErrorCode.BUSY, text, retry_after_ms=BUSY_RETRY_MS))
-            return
-        if self._refuse_sends is not None:
-            self._counters.disk_refusals += 1
-            reason = self._refuse_sends
-            client.answer(error(request.request_id, ErrorCode.DISK_NEARLY_FULL, reason, retry_after_ms=DISK_RETRY_MS))
+        if self._is_disk_behind(client, request.request_id):
             return
         now_ms = self._now_ms()
         outcome = self._broker.send(
@@ -394,11 +496,27 @@ class Dispatcher:
             request.session,
             request.sequence,
             now_ms,
+            request.dedup_ids,
         )
         message_ids = list(outcome.reply)
         self._counters.sent += len(message_ids)
         lsn = self._settle(outcome, now_ms)
         self._gate.hold(lsn, client, wire.MessagesSent(request.request_id, message_ids))
+
+    def _is_disk_behind(self, client: Client, request_id: int) -> bool:
+        """Refuse what brings bodies if the storage cannot follow or has no room for them."""
+        log = self._log
+        if log.pending_bytes >= self._busy_bytes or log.pending_records >= self._busy_records:
+            self._counters.busy += 1
+            text = f"{log.pending_bytes} bytes wait for the disk; try again"
+            client.answer(error(request_id, ErrorCode.BUSY, text, retry_after_ms=BUSY_RETRY_MS))
+            return True
+        if self._refuse_sends is not None:
+            self._counters.disk_refusals += 1
+            reason = self._refuse_sends
+            client.answer(error(request_id, ErrorCode.DISK_NEARLY_FULL, reason, retry_after_ms=DISK_RETRY_MS))
+            return True
+        return False
 
     def _receive_messages(self, client: Client, request: wire.ReceiveMessages) -> None:
         if client.unread_receives >= self._max_unread or client.is_slow:
@@ -459,7 +577,7 @@ class Dispatcher:
         now_ms = self._now_ms()
         waiter_id = self._polls.new_id()
         outcome = self._broker.peek(
-            client.account, request.queue, waiter_id, request.start, request.max_messages, now_ms
+            client.account, request.queue, waiter_id, request.start, request.max_messages, now_ms, request.states
         )
         if outcome.reply is WAITING:
             # Counted before there are bodies, else any number of pipelined peeks would pass the bound above.
@@ -468,7 +586,7 @@ class Dispatcher:
             self._count_waiting(client.account, 1)
             self._settle(outcome, now_ms)
         else:
-            self._answer_peeked(client, request.request_id, outcome.reply, self._settle(outcome, now_ms))
+            self._answer_peeked(client, request, outcome.reply, self._settle(outcome, now_ms))
 
     # ------------------------------------------------------------------ queues
 
@@ -498,12 +616,125 @@ class Dispatcher:
     def _delete_queue(self, client: Client, request: wire.DeleteQueue) -> None:
         now_ms = self._now_ms()
         outcome = self._broker.delete_queue(client.account, request.queue, now_ms)
+        self.checkers.forget_queue(client.account, request.queue)
         self._gate.hold(self._settle(outcome, now_ms), client, wire.Done(request.request_id))
 
     def _clear_queue(self, client: Client, request: wire.ClearQueue) -> None:
         now_ms = self._now_ms()
         outcome = self._broker.clear_queue(client.account, request.queue, now_ms)
         self._gate.hold(self._settle(outcome, now_ms), client, wire.Done(request.request_id))
+
+    def _rewind_queue(self, client: Client, request: wire.RewindQueue) -> None:
+        now_ms = self._now_ms()
+        waiter_id = self._polls.new_id()
+        outcome = self._broker.rewind(client.account, request.queue, waiter_id, request.time_ms, request.strict, now_ms)
+        self._answer_or_wait(client, request, waiter_id, outcome, now_ms)
+
+    def _answer_or_wait(
+        self, client: Client, request: wire.Request, waiter_id: int, outcome: Outcome[Any], now_ms: int
+    ) -> None:
+        if outcome.reply is WAITING:
+            # Before the outcome is settled, as for a receive.
+            self._polls.add(waiter_id, client, request)
+            self._count_waiting(client.account, 1)
+            self._settle(outcome, now_ms)
+        else:
+            self._answers[type(request)](client, request, outcome.reply, self._settle(outcome, now_ms))
+
+    # ------------------------------------------------------------------ dead letters
+
+    def _list_dead_letter_sources(self, client: Client, request: wire.ListDeadLetterSources) -> None:
+        sources = self._broker.dead_letter_sources(client.account, request.queue)
+        self._gate.hold(self._log.last_lsn, client, wire.QueueList(request.request_id, len(sources), sources))
+
+    def _start_redrive(self, client: Client, request: wire.StartRedrive) -> None:
+        now_ms = self._now_ms()
+        outcome = self._broker.start_redrive(
+            client.account, request.queue, request.target, request.max_per_second, now_ms
+        )
+        self._answer_redrive(client, request.request_id, outcome.reply, self._settle(outcome, now_ms))
+
+    def _cancel_redrive(self, client: Client, request: wire.CancelRedrive) -> None:
+        now_ms = self._now_ms()
+        outcome = self._broker.cancel_redrive(client.account, request.queue, now_ms)
+        self._answer_redrive(client, request.request_id, outcome.reply, self._settle(outcome, now_ms))
+
+    def _get_redrive(self, client: Client, request: wire.GetRedrive) -> None:
+        status = self._broker.redrive_status(client.account, request.queue)
+        self._answer_redrive(client, request.request_id, status, self._log.last_lsn)
+
+    def _answer_redrive(self, client: Client, request_id: int, status: RedriveStatus, lsn: int) -> None:
+        reply = wire.RedriveStatus(
+            request_id,
+            status.queue,
+            status.target,
+            status.max_per_second,
+            status.started_ms,
+            status.ended_ms,
+            status.reason,
+            status.moved,
+            status.remaining,
+            status.missing_origins,
+        )
+        self._gate.hold(lsn, client, reply)
+
+    # ------------------------------------------------------------------ transactions
+
+    def _send_half_messages(self, client: Client, request: wire.SendHalfMessages) -> None:
+        if self._is_disk_behind(client, request.request_id):
+            return
+        now_ms = self._now_ms()
+        outcome = self._broker.send_half(
+            client.account,
+            request.queue,
+            request.bodies,
+            request.headers,
+            request.first_check_ms,
+            request.session,
+            request.sequence,
+            now_ms,
+            request.dedup_ids,
+        )
+        message_ids = list(outcome.reply)
+        self._counters.half_sent += len(message_ids)
+        lsn = self._settle(outcome, now_ms)
+        self._gate.hold(lsn, client, wire.MessagesSent(request.request_id, message_ids))
+
+    def _end_transactions(self, client: Client, request: wire.EndTransactions) -> None:
+        # A commit writes the body again. To roll back or to know nothing takes no room to speak of.
+        if wire.COMMIT in request.decisions and self._is_disk_behind(client, request.request_id):
+            return
+        now_ms = self._now_ms()
+        waiter_id = self._polls.new_id()
+        outcome = self._broker.end_transactions(
+            client.account, request.queue, waiter_id, request.message_ids, request.decisions, now_ms
+        )
+        self.checkers.settle(client.account, request.queue, request.message_ids)
+        self._answer_or_wait(client, request, waiter_id, outcome, now_ms)
+
+    def _list_half_messages(self, client: Client, request: wire.ListHalfMessages) -> None:
+        found = self._broker.list_half_messages(client.account, request.queue, request.start, request.limit)
+        reply = wire.half_messages(request.request_id, found.messages, found.next_start)
+        self._gate.hold(self._log.last_lsn, client, reply)
+
+    def _register_checker(self, client: Client, request: wire.RegisterChecker) -> None:
+        info = self._broker.queue_info(client.account, request.queue)
+        if not info.attributes["transactional"]:
+            raise domain.NotTransactional(request.queue)
+        try:
+            told = self.checkers.register(client, request.queue)
+        except TooManyRegistrations:
+            text = f"this connection answers the checks of {MAX_REGISTRATIONS} queues, its limit; use another for more"
+            client.answer(error(request.request_id, ErrorCode.TOO_MANY_REQUESTS, text, retry_after_ms=RATE_RETRY_MS))
+            return
+        self._tell(told)
+        self._gate.hold(self._log.last_lsn, client, wire.Done(request.request_id))
+
+    def _unregister_checker(self, client: Client, request: wire.UnregisterChecker) -> None:
+        told = self.checkers.unregister(client, request.queue)
+        if told is not None:
+            self._tell(told)
+        self._gate.hold(self._log.last_lsn, client, wire.Done(request.request_id))
 
     # ------------------------------------------------------------------ accounts
 

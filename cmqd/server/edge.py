@@ -184,6 +184,7 @@ class Edge:
                 "connections": self.listener.connections,
                 "waiting_receives": len(self.polls),
                 "held_replies": len(self.gate),
+                "checkers": len(self.dispatcher.checkers),
                 "queues": len(self._broker.queues),
                 "last_lsn": log.last_lsn,
                 "durable_lsn": log.durable_lsn,

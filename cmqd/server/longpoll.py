@@ -56,9 +56,10 @@ class LongPolls(Generic[A]):
             self._forget(asker, request.request_id)
         return found
 
-    def find(self, asker: A, request_id: int) -> int | None:
-        """The waiter id of a request, if it waits."""
-        return None if asker.waiting is None else asker.waiting.get(request_id)
+    def find(self, asker: A, request_id: int) -> tuple[int, Request] | None:
+        """The waiter id of a request and itself, if it waits."""
+        waiter_id = None if asker.waiting is None else asker.waiting.get(request_id)
+        return None if waiter_id is None else (waiter_id, self._waiters[waiter_id][1])
 
     def drop_all(self, asker: A) -> list[tuple[int, Request]]:
         """Forget everything that waits for one asker; returns waiter ids and requests, in order of arrival."""

@@ -15,6 +15,9 @@ class Counters(msgspec.Struct):
     busy: int = 0
     disk_refusals: int = 0
     sent: int = 0
+    half_sent: int = 0
+    checks: int = 0
+    """Questions put to producers."""
     received: int = 0
     deleted: int = 0
     given_back: int = 0

@@ -1,8 +1,8 @@
 """What another room's own Structs must look like to be encoded in a reply as they are, without a copy.
 
 A Struct of the server's core with the same fields in the same order as one of ``messages`` encodes to the same bytes;
-``messages.messages_received`` and ``messages_peeked`` take it. What a type checker cannot see, the order and
-``array_like``, is tested by whoever passes its own Structs.
+``messages.messages_received``, ``messages_peeked`` and ``half_messages`` take it. What a type checker cannot see, the
+order and ``array_like``, is tested by whoever passes its own Structs.
 """
 
 # ruff: noqa: D102  (the fields are described where they are sent: messages.py)
@@ -72,5 +72,23 @@ class PeekedLayout(Protocol):
     def origin(self) -> OriginLayout | None: ...
 
 
+class HalfLayout(Protocol):
+    """The same for ``HalfMessage``."""
+
+    @property
+    def message_id(self) -> int: ...
+    @property
+    def enqueue_ms(self) -> int: ...
+    @property
+    def checks(self) -> int: ...
+    @property
+    def last_check_ms(self) -> int: ...
+    @property
+    def last_answer(self) -> str: ...
+    @property
+    def next_check_ms(self) -> int: ...
+
+
 ReceivedT = TypeVar("ReceivedT", bound=ReceivedLayout)
 PeekedT = TypeVar("PeekedT", bound=PeekedLayout)
+HalfT = TypeVar("HalfT", bound=HalfLayout)

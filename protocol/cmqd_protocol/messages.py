@@ -27,7 +27,7 @@ from cmqd_protocol.limits import (
 )
 
 if TYPE_CHECKING:
-    from cmqd_protocol.layouts import PeekedT, ReceivedT
+    from cmqd_protocol.layouts import HalfT, PeekedT, ReceivedT
 
 # Shapes that bound what a frame can become in memory; msgspec checks them while it decodes, before it allocates.
 # Ranges that depend on a queue or a setting are checked by whoever knows those.
@@ -654,10 +654,15 @@ if TYPE_CHECKING:
         """The same for browsed messages."""
         ...
 
+    def half_messages(request_id: int, messages: list[HalfT], next_start: int | None) -> HalfMessages:
+        """The same for half messages."""
+        ...
+
 else:
     # When it runs it is the constructor itself: no call, no copy.
     messages_received = MessagesReceived
     messages_peeked = MessagesPeeked
+    half_messages = HalfMessages
 
 
 def error(

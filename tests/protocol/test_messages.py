@@ -8,6 +8,7 @@ from cmqd_protocol.errors import RETRYABLE, ErrorCode
 from cmqd_protocol.frames import FrameReader, frame
 from cmqd_protocol.limits import MAX_BATCH, MAX_DEDUP_ID_BYTES, MAX_HEADERS, MIN_MAX_FRAME_BYTES
 from cmqd_protocol.messages import (
+    HalfMessage,
     MessagesPeeked,
     MessagesReceived,
     Origin,
@@ -152,6 +153,7 @@ class TestLayouts:
             (layouts.ReceivedLayout, ReceivedMessage),
             (layouts.PeekedLayout, PeekedMessage),
             (layouts.OriginLayout, Origin),
+            (layouts.HalfLayout, HalfMessage),
         ],
     )
     def test_a_layout_names_the_fields_of_its_message(self, layout: type, message: type[msgspec.Struct]) -> None:

@@ -22,7 +22,7 @@ def test_a_waiter_is_found_by_number_and_by_request() -> None:
     polls.add(waiter, asker, request)
     polls.check_invariants()
 
-    assert polls.find(asker, 7) == waiter
+    assert polls.find(asker, 7) == (waiter, request)
     assert polls.find(asker, 8) is None
     assert polls.take(waiter) == (asker, request)
     assert polls.take(waiter) is None
