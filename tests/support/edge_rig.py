@@ -19,7 +19,7 @@ from cmqd.storage.memory import MemoryLog
 from cmqd_protocol import messages as wire
 from cmqd_protocol.connection import ClientConnection
 from cmqd_protocol.events import ConnectionEnded, Opened
-from cmqd_protocol.messages import AnyReply, AnyRequest, Cancel
+from cmqd_protocol.messages import AnyReply, AnyRequest, Cancel, TransactionCheck
 from support.fake_clock import FakeClock
 
 _R = TypeVar("_R")
@@ -124,6 +124,8 @@ class RigClient:
     opened: Opened | None = None
     ended: ConnectionEnded | None = None
     replies: dict[int, AnyReply] = field(default_factory=dict[int, AnyReply])
+    checks: list[TransactionCheck] = field(default_factory=list[TransactionCheck])
+    """What it was asked, oldest first."""
     _last_id: int = 0
 
     def begin(self, request: AnyRequest) -> int:
@@ -157,6 +159,8 @@ class RigClient:
                 self.opened = event
             elif isinstance(event, ConnectionEnded):
                 self.ended = event
+            elif isinstance(event, TransactionCheck):
+                self.checks.append(event)
             else:
                 self.replies[event.request_id] = event
 
@@ -185,6 +189,20 @@ class RigClient:
 
     async def receive(self, queue: str, count: int = 16) -> list[wire.ReceivedMessage]:
         return (await self.expect(wire.MessagesReceived, wire.ReceiveMessages, queue, count, 0)).messages
+
+    async def send_half(self, queue: str, *bodies: bytes) -> list[int]:
+        return (await self.expect(wire.MessagesSent, wire.SendHalfMessages, queue, list(bodies))).message_ids
+
+    async def decide(self, queue: str, message_ids: list[int], decision: int) -> list[wire.TransactionFailure]:
+        """Returns what was refused."""
+        reply = await self.expect(wire.TransactionsEnded, wire.EndTransactions, queue, message_ids, [decision])
+        return reply.failures
+
+    def take_checks(self) -> list[tuple[int, int]]:
+        """(message id, attempt) of what it was asked since the last time."""
+        taken = [(check.message_id, check.attempt) for check in self.checks]
+        self.checks.clear()
+        return taken
 
     async def counts(self, queue: str) -> dict[str, int]:
         return (await self.expect(wire.QueueInfo, wire.GetQueueAttributes, queue)).counts
@@ -271,6 +289,7 @@ class EdgeRig:
         self.broker.check_invariants()
         self.edge.gate.check_invariants()
         self.edge.polls.check_invariants()
+        self.edge.dispatcher.checkers.check_invariants()
         self.accounts.check_invariants()
 
 

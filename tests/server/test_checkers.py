@@ -1,0 +1,145 @@
+"""The table of who answers checks."""
+
+import pytest
+
+from cmqd.server import checkers as module
+from cmqd.server.checkers import MAX_REGISTRATIONS, Checkers, Told, TooManyRegistrations
+
+
+class Asked:
+    """A connection."""
+
+    def __init__(self, account: str = "a") -> None:
+        self.account = account
+        self.checked_queues: set[str] | None = None
+        self.is_slow = False
+
+
+def a_table(*registered: Asked) -> Checkers[Asked]:
+    checkers: Checkers[Asked] = Checkers()
+    for each in registered:
+        checkers.register(each, "q")
+    return checkers
+
+
+def test_the_core_is_told_of_the_first_and_the_last() -> None:
+    one, two = Asked(), Asked()
+    checkers = a_table()
+
+    assert checkers.register(one, "q") == Told("a", "q", True, True, [])
+    assert checkers.register(two, "q") == Told("a", "q", True, False, [])
+    assert checkers.register(two, "q") == Told("a", "q", True, False, [])
+    checkers.check_invariants()
+    assert len(checkers) == 2
+    assert checkers.unregister(one, "q") == Told("a", "q", True, False, [])
+    assert checkers.unregister(one, "q") is None
+    assert checkers.forget(two) == [Told("a", "q", False, True, [])]
+    checkers.check_invariants()
+    assert len(checkers) == 0
+    assert two.checked_queues is None
+    assert "registrations=0" in repr(checkers)
+
+
+def test_each_is_asked_in_turn() -> None:
+    one, two, three = Asked(), Asked(), Asked()
+    checkers = a_table(one, two, three)
+
+    asked = [checkers.ask("a", "q", message_id) for message_id in range(6)]
+
+    assert asked == [one, two, three, one, two, three]
+    checkers.check_invariants()
+
+
+def test_queues_of_the_same_name_in_two_accounts_are_two() -> None:
+    one, other = Asked("a"), Asked("b")
+    checkers = a_table(one)
+
+    assert checkers.ask("b", "q", 1) is None
+    checkers.register(other, "q")
+    assert checkers.ask("b", "q", 1) is other
+    assert checkers.ask("a", "q", 1) is one
+
+
+def test_one_that_does_not_read_is_left_out_and_nobody_is_asked_if_there_is_no_other() -> None:
+    one, two = Asked(), Asked()
+    checkers = a_table(one, two)
+    one.is_slow = True
+
+    assert checkers.slowness_changed(one) == [Told("a", "q", True, False, [])]
+    assert [checkers.ask("a", "q", message_id) for message_id in range(3)] == [two, two, two]
+    two.is_slow = True
+    assert checkers.slowness_changed(two) == [Told("a", "q", False, True, [])]
+    assert checkers.ask("a", "q", 9) is None
+    one.is_slow = False
+    assert checkers.slowness_changed(one) == [Told("a", "q", True, True, [])]
+    assert checkers.ask("a", "q", 9) is one
+    checkers.check_invariants()
+
+
+def test_what_one_has_not_answered_is_left_when_it_goes() -> None:
+    one, two = Asked(), Asked()
+    checkers = a_table(one, two)
+    for message_id in range(6):
+        checkers.ask("a", "q", message_id)
+    checkers.settle("a", "q", [2, 3, 77])
+
+    assert checkers.forget(one) == [Told("a", "q", True, False, [0, 4])]
+    checkers.check_invariants()
+    assert checkers.unregister(two, "q") == Told("a", "q", False, True, [1, 5])
+
+
+def test_a_message_about_which_another_is_asked_is_not_left_by_the_first() -> None:
+    one, two = Asked(), Asked()
+    checkers = a_table(one, two)
+
+    assert checkers.ask("a", "q", 7) is one
+    assert checkers.ask("a", "q", 7) is two
+    checkers.check_invariants()
+
+    assert checkers.forget(one) == [Told("a", "q", True, False, [])]
+    assert checkers.forget(two) == [Told("a", "q", False, True, [7])]
+
+
+def test_a_deleted_queue_has_no_checkers() -> None:
+    one = Asked()
+    checkers = a_table(one)
+    checkers.register(one, "other")
+    checkers.ask("a", "q", 7)
+
+    checkers.forget_queue("a", "q")
+    checkers.forget_queue("a", "never there")
+    checkers.check_invariants()
+
+    assert one.checked_queues == {"other"}
+    assert checkers.unregister(one, "q") is None
+    assert checkers.ask("a", "q", 7) is None
+    checkers.forget_queue("a", "other")
+    assert one.checked_queues is None
+    assert checkers.forget(one) == []
+
+
+def test_registrations_of_one_connection_are_bounded() -> None:
+    one = Asked()
+    checkers = a_table()
+    for number in range(MAX_REGISTRATIONS):
+        checkers.register(one, f"q{number}")
+
+    with pytest.raises(TooManyRegistrations):
+        checkers.register(one, "one more")
+    checkers.check_invariants()
+    checkers.register(one, "q0")
+
+    assert len(checkers) == MAX_REGISTRATIONS
+    assert len(checkers.forget(one)) == MAX_REGISTRATIONS
+
+
+def test_unanswered_checks_are_bounded_by_forgetting_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_ASKED", 3)
+    one = Asked()
+    checkers = a_table(one)
+
+    for message_id in range(5):
+        checkers.ask("a", "q", message_id)
+    checkers.check_invariants()
+
+    assert checkers.forget(one)[0].unanswered == [2, 3, 4]
