@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
-from cmq_cli.commands import account, context, message, queue, server
+from cmq_cli.commands import account, context, deadletter, message, queue, rewind, server, transaction
 from cmq_cli.contexts import ContextError
 from cmq_cli.durations import Seconds
 from cmq_cli.exitcodes import HELP, CommandFailed, ExitCode, exit_code
@@ -35,6 +35,10 @@ app.command(message.tail)
 app.command(message.peek)
 app.command(message.delete)
 app.command(message.release)
+app.command(rewind.rewind)
+app.command(deadletter.app)
+app.command(deadletter.redrive)
+app.command(transaction.app)
 app.command(account.app)
 app.command(context.app)
 app.command(server.status)

@@ -1,7 +1,8 @@
-"""Durations as they are typed: ``1.5`` (seconds), ``250ms``, ``30s``, ``5m``, ``12h``, ``4d``."""
+"""Durations as they are typed: ``1.5`` (seconds), ``250ms``, ``30s``, ``5m``, ``12h``, ``4d``; and times."""
 
 import re
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Annotated, TypeAlias
 
 from cyclopts import Parameter, Token
@@ -30,6 +31,26 @@ def show_duration(seconds: float) -> str:
         if milliseconds and milliseconds % factor == 0:
             return f"{milliseconds // factor}{unit}"
     return f"{milliseconds}ms" if milliseconds else "0s"
+
+
+def parse_moment(text: str, now: float) -> datetime:
+    """A typed time: ISO 8601, local if it names no zone, or a duration before ``now`` (seconds since 1970).
+
+    Raises:
+        ValueError: it is neither.
+    """
+    try:
+        ago = parse_duration(text)
+    except ValueError:
+        pass
+    else:
+        return datetime.fromtimestamp(max(now - ago, 0.0), UTC)
+    try:
+        return datetime.fromisoformat(text.strip()).astimezone()
+    except ValueError as wrong:
+        raise ValueError(
+            f"{text!r} is no time; write one as 2026-01-31T12:00 (or ...Z, ...+02:00), or how long ago: 10m, 2h, 1d"
+        ) from wrong
 
 
 def _convert(type_: object, tokens: Sequence[Token]) -> float:

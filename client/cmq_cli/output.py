@@ -20,6 +20,7 @@ from rich.text import Text
 
 from cmqd_client import Message, Peeked
 
+_REASONS = {"receives": "moved after too many receives", "age": "moved for its age", "redrive": "redriven"}
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -78,6 +79,11 @@ class Output:
             if message.visible_time is not None:
                 facts.append(f"visible {show_time(message.visible_time)}")
         self._out.print(Text(" · ".join(facts), style="dim"))
+        origin = message.origin
+        if origin is not None:
+            was = (f"from {origin.queue}", origin.id, f"sent {show_time(origin.enqueue_time)}")
+            why = (f"received {origin.receive_count}x", _REASONS.get(origin.reason, origin.reason))
+            self._out.print(Text(" · ".join((*was, *why)), style="dim"))
         for name, value in message.headers.items():
             self._out.print(Text(f"{name}: ", style="cyan") + Text(_printable(value)))
         self._out.print(Text(show_body(message.body)))
@@ -136,6 +142,8 @@ def message_document(message: Message | Peeked) -> dict[str, Any]:
         "enqueue_time": message.enqueue_time,
         "receive_count": message.receive_count,
     }
+    if message.origin is not None:
+        document["origin"] = msgspec.structs.asdict(message.origin)
     if isinstance(message, Message):
         document["receipt_handle"] = str(message.receipt_handle)
         document["first_receive_time"] = message.first_receive_time

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +23,20 @@ _BATCH = 256
 """Messages the server gives at most at once."""
 
 
+class State(Enum):
+    """States of a message, by which a look at them can choose."""
+
+    ACTIVE = "active"
+    IN_FLIGHT = "in_flight"
+    DELAYED = "delayed"
+    HALF = "half"
+    REWINDABLE = "rewindable"
+
+
+_SENT = ("active", "in_flight", "delayed")
+"""States of what was sent for good; a half message may yet be rolled back."""
+
+
 async def send(
     queue: str,
     body: str | None = None,
@@ -31,6 +46,7 @@ async def send(
     stdin: _Flag = False,
     delay: Seconds | None = None,
     header: Annotated[list[str] | None, Parameter(negative=())] = None,
+    dedup_id: str | None = None,
     session: _Session,
 ) -> ExitCode:
     """Send a message, or a stream of them.
@@ -52,7 +68,11 @@ async def send(
         How long it stays invisible: 0 to 1h; the queue's delay by default.
     header
         A header as name=value; can be repeated.
+    dedup_id
+        Your own name of the message, up to 64 bytes: sent again within 5 minutes, it is not stored again.
     """
+    if stdin and dedup_id is not None:
+        raise CommandFailed("--dedup-id names one message; --stdin sends many", ExitCode.USAGE)
     if (body is not None) + (file is not None) + stdin != 1:
         raise CommandFailed("give one of: a body, --file, --stdin", ExitCode.USAGE)
     headers = _headers(header)
@@ -60,7 +80,7 @@ async def send(
         target = client.queue(queue)
         if stdin:
             return await send_lines(target, read_lines(sys.stdin.buffer), session.output, delay, headers)
-        sent = await target.send(_read(body, file), delay=delay, headers=headers)
+        sent = await target.send(_read(body, file), delay=delay, headers=headers, dedup_id=dedup_id)
     if session.output.json:
         session.output.document({"id": sent.id, "request_id": sent.request_id})
     else:
@@ -180,6 +200,7 @@ async def peek(
     *,
     max_messages: Annotated[int, Parameter(name=["--max", "-n"])] = 10,
     start: int = 0,
+    state: Annotated[list[State] | None, Parameter(negative=())] = None,
     raw: _Flag = False,
     session: _Session,
 ) -> None:
@@ -193,17 +214,20 @@ async def peek(
         How many at most.
     start
         Where to begin: 0, or what an earlier look gave.
+    state
+        Only messages in this state; can be repeated. By default all but rewindable ones, which are deleted.
     raw
         Print the bodies only, as they are, each followed by a line break.
     """
     if max_messages < 1:
         raise CommandFailed(f"--max is {max_messages}; it must be at least 1", ExitCode.USAGE)
+    states = None if state is None else [one.value for one in state]
     shown = 0
     following: int | None = start
     async with session.client() as client:
         source = client.queue(queue)
         while following is not None and shown < max_messages:
-            page = await source.peek(min(max_messages - shown, _BATCH), start=following)
+            page = await source.peek(min(max_messages - shown, _BATCH), start=following, states=states)
             shown += len(page)
             following = page.next_start
             for message in page:
@@ -312,7 +336,7 @@ async def _watch(
     # Of the page that is looked at again and again because it is the last one.
     seen: set[str] = set()
     while True:
-        page = await queue.peek(_BATCH, start=start)
+        page = await queue.peek(_BATCH, start=start, states=_SENT)
         for message in page:
             if message.id in seen:
                 continue
@@ -333,7 +357,7 @@ async def _end_of(queue: Queue) -> int:
     """The place behind the last message: looked for in about twice as many steps as its number has binary digits."""
 
     async def is_beyond(place: int) -> bool:
-        page = await queue.peek(1, start=place)
+        page = await queue.peek(1, start=place, states=_SENT)
         return not page.messages and page.next_start is None
 
     high = 1

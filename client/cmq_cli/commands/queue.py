@@ -11,12 +11,17 @@ from cmq_cli.durations import Seconds, show_duration
 from cmq_cli.exitcodes import CommandFailed, ExitCode, exit_code
 from cmq_cli.output import show_time
 from cmq_cli.session import Session
-from cmqd_client import Client, CmqError, QueueAttributes, QueueInfo, QueueNotFound
+from cmqd_client import Client, CmqError, QueueAttributes, QueueDiffers, QueueInfo, QueueNotFound
 
 app = App(name="queue", help="Make, look at, change and delete queues.")
 
 _Session = Annotated[Session, Parameter(parse=False)]
 _Flag = Annotated[bool, Parameter(negative=())]
+
+_DURATIONS = frozenset(
+    {"polling_wait", "visibility_timeout", "retention", "delay", "rewind", "dead_letter_after", "first_check"}
+)
+"""Attributes that are shown as durations."""
 
 
 @Parameter(name="*")
@@ -38,6 +43,20 @@ class Attributes:
     "Messages beyond which sends are refused: 1000000 to 100000000."
     max_delayed: int | None = None
     "Delayed messages beyond which more of them wait: 1 to 1000000."
+    rewind: Seconds | None = None
+    "How long after its send a deleted message can be brought back: 0 (off) up to the retention."
+    dead_letter_queue: str | None = None
+    'Queue for messages that nobody deals with; "" for none. It needs one of the next two.'
+    dead_letter_max_receives: int | None = None
+    "Receives after which a message goes there: 1 to 1000; 0 = however many."
+    dead_letter_after: Seconds | None = None
+    "Time after which a message goes there: 5m to 12h; 0 = however long."
+    transactional: Annotated[bool | None, Parameter(negative=())] = None
+    "Take half messages, which are delivered once they are committed; at creation only."
+    first_check: Seconds | None = None
+    "Time after which a producer is asked about an undecided half message: 1s to 1h."
+    max_checks: int | None = None
+    "How often it is asked: 1 to 100."
 
     def given(self) -> QueueAttributes:
         """Those that were named."""
@@ -55,12 +74,16 @@ async def create(
     name
         1-64 ASCII letters, digits, - and _.
     ensure
-        Accept one that exists, if its attributes agree.
+        Accept one that exists, if its attributes agree; else show what differs.
     """
     given = (attributes or Attributes()).given()
     async with session.client() as client:
         if ensure:
-            info = await client.ensure_queue_info(name, **given)
+            try:
+                info = await client.ensure_queue_info(name, **given)
+            except QueueDiffers as differs:
+                _show_difference(session, name, differs)
+                raise
         else:
             await client.create_queue(name, **given)
             info = await client.queue(name).attributes()
@@ -206,6 +229,8 @@ def _show(session: Session, info: QueueInfo) -> None:
             "active": str(info.active),
             "in flight": str(info.in_flight),
             "delayed": str(info.delayed),
+            "half": str(info.half),
+            "rewindable": str(info.rewindable),
             "oldest message": show_time(info.oldest_message_time),
             "polling wait": show_duration(info.polling_wait),
             "visibility timeout": show_duration(info.visibility_timeout),
@@ -214,6 +239,12 @@ def _show(session: Session, info: QueueInfo) -> None:
             "delay": show_duration(info.delay),
             "max backlog": str(info.max_backlog),
             "max delayed": str(info.max_delayed),
+            "rewind": show_duration(info.rewind) if info.rewind else "off",
+            "dead letters to": _dead_letters(info),
+            "dead letters from": ", ".join(info.dead_letter_sources) or "-",
+            "transactional": "yes" if info.transactional else "no",
+            "first check": show_duration(info.first_check),
+            "max checks": str(info.max_checks),
             "created": show_time(info.create_time),
             "modified": show_time(info.modify_time),
             "id": str(info.id),
@@ -221,6 +252,37 @@ def _show(session: Session, info: QueueInfo) -> None:
             "address": info.address,
         }
     )
+
+
+def _dead_letters(info: QueueInfo) -> str:
+    if not info.dead_letter_queue:
+        return "-"
+    if info.dead_letter_max_receives:
+        return f"{info.dead_letter_queue}, after {info.dead_letter_max_receives} receives"
+    return f"{info.dead_letter_queue}, after {show_duration(info.dead_letter_after)}"
+
+
+def _show_difference(session: Session, name: str, differs: QueueDiffers) -> None:
+    """What an existing queue has otherwise than was wanted."""
+    difference = differs.difference
+    if session.output.json:
+        shown = {attribute: {"is": found, "wanted": wanted} for attribute, (found, wanted) in difference.items()}
+        session.output.document({"name": name, "difference": shown})
+        return
+    rows = [
+        (attribute.replace("_", " "), _shown(attribute, found), _shown(attribute, wanted))
+        for attribute, (found, wanted) in difference.items()
+    ]
+    session.output.table(("attribute", "is", "wanted"), rows)
+
+
+def _shown(attribute: str, value: Any) -> str:
+    """An attribute's value as it would be typed."""
+    if attribute in _DURATIONS:
+        return show_duration(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value) if value != "" else "-"
 
 
 def _document(info: QueueInfo) -> dict[str, Any]:

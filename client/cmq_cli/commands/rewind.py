@@ -1,0 +1,58 @@
+"""``cmq rewind``: bring deleted messages back."""
+
+import time as clock
+from datetime import UTC, datetime
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from cmq_cli.durations import parse_moment
+from cmq_cli.exitcodes import CommandFailed, ExitCode
+from cmq_cli.output import show_time
+from cmq_cli.session import Session
+from cmqd_client import TimeNotRewindable
+
+_EVERYTHING = "all"
+
+
+async def rewind(
+    queue: str,
+    time: str,
+    /,
+    *,
+    strict: Annotated[bool, Parameter(negative=())] = False,
+    session: Annotated[Session, Parameter(parse=False)],
+) -> None:
+    """Make deleted messages of a queue active again, for all its consumers.
+
+    It needs a rewind window: cmq queue set QUEUE --rewind 1d. What was deleted before the window was set stays deleted.
+
+    Parameters
+    ----------
+    queue
+        Name of the queue.
+    time
+        Messages sent from then on come back: 2026-01-31T12:00 (local time, or with a zone: ...Z, ...+02:00), how long
+        ago (10m, 2h, 1d), or "all", as far as the window goes.
+    strict
+        Refuse a time before the window, instead of taking the nearest one.
+    """
+    everything = time == _EVERYTHING
+    if everything and strict:
+        raise CommandFailed('give a time to be strict about, instead of "all"', ExitCode.USAGE)
+    moment = datetime.fromtimestamp(0, UTC) if everything else parse_moment(time, clock.time())
+    output = session.output
+    async with session.client() as client:
+        try:
+            rewound = await client.queue(queue).rewind(moment, strict=strict)
+        except TimeNotRewindable as refused:
+            # The text has the time as a number.
+            nearest = refused.nearest
+            hint = "" if nearest is None else f"\nthe nearest time is {show_time(nearest)} ({nearest.isoformat()})"
+            raise CommandFailed(f"{refused}{hint}") from refused
+    if output.json:
+        output.document({"messages": rewound.messages, "time": rewound.time, "clamped": rewound.clamped})
+        return
+    if rewound.clamped and not everything:
+        output.warning(f"{show_time(moment)} lies before the rewind window; the nearest time was taken")
+    output.remark(f"{rewound.messages} messages of {queue!r} sent since {show_time(rewound.time)} are active again")

@@ -1,0 +1,281 @@
+"""``cmq rewind``, ``dlq``, ``redrive``, ``tx``, and what ``queue``, ``send`` and ``peek`` have of the same."""
+
+import time
+from datetime import UTC, datetime
+
+import pytest
+
+from cmq_cli.durations import parse_moment
+from cmq_cli.exitcodes import ExitCode
+from cmqd_protocol import messages as wire
+from cmqd_protocol.errors import ErrorCode
+from support.cmq_runs import Cmq, ThreadedServer
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("2026-01-31T12:00:00Z", datetime(2026, 1, 31, 12, tzinfo=UTC)),
+        ("2026-01-31T12:00:00+02:00", datetime(2026, 1, 31, 10, tzinfo=UTC)),
+        ("2026-01-31", datetime(2026, 1, 31).astimezone()),
+        ("1d", datetime(2026, 1, 30, tzinfo=UTC)),
+        ("90", datetime(2026, 1, 30, 23, 58, 30, tzinfo=UTC)),
+        ("99999d", datetime(1970, 1, 1, tzinfo=UTC)),
+    ],
+)
+def test_times_are_read(text: str, moment: datetime) -> None:
+    assert parse_moment(text, datetime(2026, 1, 31, tzinfo=UTC).timestamp()) == moment
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "-5m", "2026-13-01"])
+def test_other_text_is_no_time(text: str) -> None:
+    with pytest.raises(ValueError, match="is no time"):
+        parse_moment(text, 0)
+
+
+# ---------------------------------------------------------------------- attributes
+
+
+def test_attributes_of_the_model_are_set_and_shown(cmq_at: Cmq, server: ThreadedServer) -> None:
+    server.do(server.fake.queue, "dead")
+    options = ["--rewind", "1d", "--dead-letter-queue", "dead", "--dead-letter-after", "10m", "--max-checks", "3"]
+    created = cmq_at("queue", "create", "jobs", "--transactional", "--first-check", "2s", *options)
+
+    assert created.code == 0, created.err
+    assert server.fake.of(wire.CreateQueue)[0].attributes == {
+        "rewind_ms": 86_400_000,
+        "dead_letter_queue": "dead",
+        "dead_letter_after_ms": 600_000,
+        "transactional": True,
+        "first_check_ms": 2000,
+        "max_checks": 3,
+    }
+    shown = cmq_at("queue", "info", "jobs").out
+    assert "rewind              1d\n" in shown
+    assert "dead letters to     dead, after 10m\n" in shown
+    assert "transactional       yes\n" in shown
+    assert "dead letters from   jobs\n" in cmq_at("queue", "info", "dead").out
+    document = cmq_at("queue", "info", "dead", "--output", "json").json
+    assert (document["dead_letter_sources"], document["half"], document["rewindable"]) == (["jobs"], 0, 0)
+    assert cmq_at("queue", "delete", "dead").code == ExitCode.FAILED
+
+
+def test_ensure_shows_what_differs(cmq_at: Cmq) -> None:
+    arguments = ("queue", "create", "orders", "--ensure", "--rewind", "1h", "--transactional", "--max-delayed", "7")
+
+    table = cmq_at(*arguments)
+    assert table.code == ExitCode.FAILED
+    assert [line.split() for line in table.out.splitlines()] == [
+        ["attribute", "is", "wanted"],
+        ["rewind", "0s", "1h"],
+        ["transactional", "no", "yes"],
+        ["max", "delayed", "1000000", "7"],
+    ]
+    assert "other attributes" in table.err
+    assert cmq_at(*arguments, "--output", "json").json["difference"]["rewind"] == {"is": 0, "wanted": 3600}
+
+
+# ---------------------------------------------------------------------- rewind
+
+
+def _delete_some(cmq_at: Cmq, server: ThreadedServer, *bodies: bytes) -> None:
+    server.fake.queues["orders"].attributes["rewind_ms"] = 3_600_000
+    server.do(server.fake.put, "orders", *bodies)
+    assert cmq_at("receive", "orders", "-n", "10", "--delete").code == 0
+
+
+def test_a_queue_is_rewound(cmq_at: Cmq, server: ThreadedServer) -> None:
+    _delete_some(cmq_at, server, b"a", b"b")
+
+    ran = cmq_at("rewind", "orders", "10m")
+
+    assert ran.code == 0
+    assert ran.err.startswith("2 messages of 'orders' sent since ")
+    (request,) = server.fake.of(wire.RewindQueue)
+    assert abs(request.time_ms - (time.time() - 600) * 1000) < 30_000
+    assert server.fake.queues["orders"].bodies == [b"a", b"b"]
+
+
+def test_rewinding_further_than_the_window_is_told(cmq_at: Cmq, server: ThreadedServer) -> None:
+    _delete_some(cmq_at, server, b"a")
+
+    everything = cmq_at("rewind", "orders", "all", "--output", "json")
+    clamped = cmq_at("rewind", "orders", "2h")
+    refused = cmq_at("rewind", "orders", "2h", "--strict")
+
+    assert (everything.json["messages"], everything.json["clamped"]) == (1, True)
+    assert "lies before the rewind window" in clamped.err
+    assert refused.code == ExitCode.FAILED
+    assert "the nearest time is 2" in refused.err
+    assert cmq_at("rewind", "orders", "all", "--strict").code == ExitCode.USAGE
+    assert cmq_at("rewind", "orders", "soon").code == ExitCode.USAGE
+    assert cmq_at("rewind", "nowhere", "1h").code == ExitCode.NOT_FOUND
+
+
+def test_without_a_window_there_is_no_rewind(cmq_at: Cmq) -> None:
+    ran = cmq_at("rewind", "orders", "1m")
+    assert ran.code == ExitCode.FAILED
+    assert "nearest" not in ran.err
+
+
+def test_rewindable_messages_can_be_looked_at(cmq_at: Cmq, server: ThreadedServer) -> None:
+    _delete_some(cmq_at, server, b"gone")
+    server.do(server.fake.put, "orders", b"here")
+
+    assert cmq_at("peek", "orders", "--raw").out == "here\n"
+    assert cmq_at("peek", "orders", "--state", "rewindable", "--raw").out == "gone\n"
+    both = cmq_at("peek", "orders", "--state", "rewindable", "--state", "active", "--output", "json").lines
+    assert [one["state"] for one in both] == ["rewindable", "active"]
+    assert cmq_at("peek", "orders", "--state", "asleep").code == ExitCode.USAGE
+
+
+# ---------------------------------------------------------------------- dead letters
+
+
+def test_a_dead_letter_queue_is_set_listed_and_unset(cmq_at: Cmq, server: ThreadedServer) -> None:
+    server.do(server.fake.queue, "dead")
+
+    first = cmq_at("dlq", "set", "orders", "dead", "--max-receives", "3")
+    second = cmq_at("dlq", "set", "orders", "dead", "--after", "10m", "--output", "json")
+
+    assert (first.code, first.err) == (0, "messages of 'orders' go to 'dead' after 3 receives\n")
+    assert second.json == {"queue": "orders", "dead_letter_queue": "dead", "max_receives": 0, "after": 600.0}
+    assert cmq_at("dlq", "sources", "dead").out.split() == ["name", "orders"]
+    assert cmq_at("dlq", "sources", "dead", "--output", "json").json["sources"] == ["orders"]
+    assert cmq_at("dlq", "unset", "orders").code == 0
+    assert cmq_at("dlq", "unset", "orders", "--output", "json").json == {"queue": "orders", "dead_letter_queue": ""}
+    assert "no queue" in cmq_at("dlq", "sources", "dead").err
+    assert cmq_at("dlq", "set", "orders", "dead").code == ExitCode.USAGE
+    assert cmq_at("dlq", "set", "orders", "dead", "--after", "10m", "--max-receives", "1").code == ExitCode.USAGE
+
+
+def _bury(server: ThreadedServer, *bodies: bytes) -> None:
+    server.do(server.fake.queue, "dead")
+    server.do(server.fake.put, "orders", *bodies)
+    server.do(server.fake.bury, "orders", "dead", len(bodies))
+
+
+def test_the_origin_of_a_dead_letter_is_shown(cmq_at: Cmq, server: ThreadedServer) -> None:
+    _bury(server, b"a")
+
+    assert "from orders · Msg-" in cmq_at("peek", "dead").out
+    assert "moved after too many receives" in cmq_at("tail", "dead", "--from-start", "--for", "100ms").out
+    origin = cmq_at("receive", "dead", "--output", "json").json["origin"]
+    assert (origin["queue"], origin["receive_count"], origin["reason"]) == ("orders", 0, "receives")
+    assert "origin" not in cmq_at("peek", "orders", "--output", "json").out
+
+
+def test_a_redrive_is_waited_for(cmq_at: Cmq, server: ThreadedServer) -> None:
+    _bury(server, b"a", b"b")
+    server.fake.queues["dead"].hold_redrive = "target full: orders"
+    server.later(0.2, lambda: server.fake.finish_redrive("dead"))
+
+    ran = cmq_at("redrive", "dead", "--rate", "100", "--output", "json")
+
+    assert ran.code == 0
+    assert (ran.json["moved"], ran.json["remaining"], ran.json["reason"]) == (2, 0, "done")
+    assert ran.json["max_per_second"] == 100
+    assert server.fake.queues["orders"].bodies == [b"a", b"b"]
+
+
+def test_a_redrive_is_started_looked_at_and_cancelled(cmq_at: Cmq, server: ThreadedServer) -> None:
+    _bury(server, b"a")
+    server.do(server.fake.queue, "other")
+    server.fake.queues["dead"].hold_redrive = "target full: other"
+
+    started = cmq_at("redrive", "dead", "--to", "other", "--no-wait")
+    status = cmq_at("redrive", "dead", "--status")
+    again = cmq_at("redrive", "dead")
+    cancelled = cmq_at("redrive", "dead", "--cancel", "--output", "json")
+
+    assert started.code == 0
+    assert "state      under way, target full: other\n" in status.out
+    assert "target     other\n" in status.out
+    assert again.code == ExitCode.FAILED
+    assert cancelled.json["reason"] == "cancelled"
+    assert cmq_at("redrive", "dead", "--status", "--cancel").code == ExitCode.USAGE
+    assert cmq_at("redrive", "dead", "--status", "--rate", "1").code == ExitCode.USAGE
+    assert cmq_at("redrive", "orders", "--status").code == ExitCode.FAILED
+
+
+def test_dead_letters_whose_origin_is_gone_are_told(cmq_at: Cmq, server: ThreadedServer) -> None:
+    _bury(server, b"a")
+    server.do(server.fake.put, "dead", b"sent here")
+    server.fake.queues.pop("orders")
+
+    ran = cmq_at("redrive", "dead")
+
+    assert ran.code == ExitCode.PARTIAL
+    assert "stay, as 'orders' takes none  1\n" in ran.out
+    assert "stay, as they have no origin  1\n" in ran.out
+
+
+def test_a_redrive_that_somebody_cancels_is_no_success(cmq_at: Cmq, server: ThreadedServer) -> None:
+    _bury(server, b"a")
+    server.fake.queues["dead"].hold_redrive = "held"
+    server.later(0.2, lambda: server.fake._CancelRedrive(server.fake.peers[0], wire.CancelRedrive(1, "dead")))  # pyright: ignore[reportPrivateUsage]
+
+    assert cmq_at("redrive", "dead").code == ExitCode.FAILED
+
+
+# ---------------------------------------------------------------------- transactions
+
+
+def _halves(server: ThreadedServer, count: int) -> list[str]:
+    queue = server.do(server.fake.queue, "tx", transactional=True)
+    request = wire.SendHalfMessages(1, "tx", [b"x"] * count)
+    server.do(server.fake._SendHalfMessages, None, request)  # pyright: ignore[reportPrivateUsage, reportArgumentType]
+    return [f"Msg-{number:016x}" for number in queue.half]
+
+
+def test_half_messages_are_listed_and_decided(cmq_at: Cmq, server: ThreadedServer) -> None:
+    ids = _halves(server, 4)
+
+    table = cmq_at("tx", "list", "tx").out.splitlines()
+    assert table[0].split() == ["id", "age", "checks", "last", "check", "last", "answer", "next", "check"]
+    assert [line.split()[0] for line in table[1:]] == ids
+    document = cmq_at("tx", "list", "tx", "-n", "3", "--output", "json").json
+    assert (len(document["messages"]), document["next_start"]) == (3, 3)
+    assert "--start 3" in cmq_at("tx", "list", "tx", "-n", "3").err
+
+    assert cmq_at("tx", "commit", "tx", ids[0]).err == "1 committed\n"
+    partly = cmq_at("tx", "rollback", "tx", ids[0], ids[1], "--output", "json")
+    assert partly.code == ExitCode.PARTIAL
+    assert partly.json == {"rolled_back": [ids[1]], "failed": {ids[0]: "already_committed"}}
+    assert cmq_at("tx", "rollback", "tx", ids[0]).code == ExitCode.FAILED
+    assert cmq_at("tx", "commit", "tx", "--all").err == "2 committed\n"
+    assert cmq_at("tx", "list", "tx").err == "no undecided half message in 'tx'\n"
+    assert len(server.fake.queues["tx"].active) == 3
+
+
+def test_many_half_messages_are_decided_at_once(cmq_at: Cmq, server: ThreadedServer) -> None:
+    _halves(server, 1500)
+    assert cmq_at("tx", "rollback", "tx", "--all", "--output", "json").code == 0
+    assert not server.fake.queues["tx"].half
+
+
+def test_wrong_use_of_tx_is_told(cmq_at: Cmq, server: ThreadedServer) -> None:
+    _halves(server, 1)
+    assert cmq_at("tx", "commit", "tx").code == ExitCode.USAGE
+    assert cmq_at("tx", "commit", "tx", "--all", "Msg-0000000000000001").code == ExitCode.USAGE
+    assert cmq_at("tx", "commit", "tx", "seven").code == ExitCode.USAGE
+    assert cmq_at("tx", "list", "tx", "-n", "0").code == ExitCode.USAGE
+    assert cmq_at("tx", "list", "orders").code == ExitCode.FAILED
+    assert cmq_at("tx", "list", "nowhere").code == ExitCode.NOT_FOUND
+
+
+# ---------------------------------------------------------------------- dedup ids
+
+
+def test_a_message_with_a_dedup_id_is_stored_once(cmq_at: Cmq, server: ThreadedServer) -> None:
+    first = cmq_at("send", "orders", "x", "--dedup-id", "order-7")
+    second = cmq_at("send", "orders", "x", "--dedup-id", "order-7")
+
+    assert first.out == second.out
+    assert server.fake.queues["orders"].bodies == [b"x"]
+    assert cmq_at("send", "orders", "--stdin", "--dedup-id", "a", stdin=b"x\n").code == ExitCode.USAGE
+
+
+def test_a_refusal_has_its_exit_code(cmq_at: Cmq, server: ThreadedServer) -> None:
+    server.do(server.fake.refuse, wire.StartRedrive, ErrorCode.PERMISSION_DENIED)
+    assert cmq_at("redrive", "orders").code == ExitCode.REFUSED
