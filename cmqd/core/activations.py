@@ -25,8 +25,10 @@ class Activations:
     def note(self, positions: BitMap64, now_ms: int) -> None:
         """These became active; a message that did so before starts anew."""
         second = now_ms // GRAIN_MS
-        for older in self._by_second.values():
-            older -= positions
+        if positions & self.positions:
+            # Rewound more than once. There may be tens of thousands of seconds, so not for each delay that ends.
+            for older in self._by_second.values():
+                older -= positions
         held = self._by_second.get(second)
         if held is None:
             self._by_second[second] = BitMap64(positions)
@@ -34,27 +36,34 @@ class Activations:
             held |= positions
         self.positions |= positions
 
-    def first_due_ms(self, after_ms: int) -> int | None:
-        """When the first second of them will be ``after_ms`` old."""
-        first = next(iter(self._by_second), None)
-        return None if first is None else (first + 1) * GRAIN_MS + after_ms
-
-    def take_due(self, now_ms: int, after_ms: int) -> BitMap64:
-        """Positions that became active ``after_ms`` ago or earlier; they stay known, see ``forget``."""
+    def take_due(self, now_ms: int, after_ms: int, live: BitMap64) -> BitMap64:
+        """Positions of live messages that became active ``after_ms`` ago or earlier; they stay known until they are
+        gone, since one in flight can only be moved when its lease ends.
+        """
         due = BitMap64()
+        empty: list[int] = []
         for second, positions in self._by_second.items():
             if (second + 1) * GRAIN_MS + after_ms > now_ms:
                 break
-            due |= positions
+            gone = positions - live
+            if gone:
+                positions -= gone
+                self.positions -= gone
+            if positions:
+                due |= positions
+            else:
+                empty.append(second)
+        for second in empty:
+            del self._by_second[second]
         return due
 
-    def forget(self, live: BitMap64) -> None:
-        """Forget all that are not live any more."""
-        self.positions &= live
-        for second in list(self._by_second):
-            self._by_second[second] &= live
-            if not self._by_second[second]:
-                del self._by_second[second]
+    def first_due_after(self, now_ms: int, after_ms: int) -> int | None:
+        """When the first second that is not ``after_ms`` old by now will be so."""
+        for second in self._by_second:
+            due_ms = (second + 1) * GRAIN_MS + after_ms
+            if due_ms > now_ms:
+                return due_ms
+        return None
 
     def clear(self) -> None:
         """Forget all."""

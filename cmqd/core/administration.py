@@ -116,12 +116,14 @@ class Administration(Moving):
         woken: list[Woken] = []
         reads: list[PageRead] = []
         self._rebind(queue, target, records)
+        for source in queue.sources.values():
+            # It may take by now what it did not take before.
+            source.unmovable.clear()
+            self._set_agenda(source, now_ms)
         if queue.redriving is None:
             # By what rules messages die may have changed: those that were to be moved are looked at again.
             self._stop_moving(queue, BitMap64(queue.index.moving))
             queue.unmovable.clear()
-            for source in queue.sources.values():
-                source.unmovable.clear()
             most = chosen.dead_letter_max_receives
             queue.overdue = BitMap64(list(queue.index.history.at_least(most)) if most else ())
             self._find_dead(queue, reads, now_ms)

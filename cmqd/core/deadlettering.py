@@ -38,7 +38,9 @@ class DeadLettering(Receiving):
             queue.overdue |= BitMap64([position for position, count in back if count >= most])
             if not queue.overdue:
                 return
-        self._find_dead(queue, reads, now_ms)
+        next_ms = self._find_dead(queue, reads, now_ms)
+        if next_ms is not None:
+            self._set_agenda(queue, next_ms)
 
     def _find_dead(self, queue: Queue, reads: list[PageRead], now_ms: int) -> int | None:
         """Reserve what is to be moved by now, and begin; when to look again."""
@@ -66,20 +68,18 @@ class DeadLettering(Receiving):
         """Active messages that have been so for too long, and when there may be others."""
         index = queue.index
         since_ms = now_ms - after_ms
-        floor = index.steps.floor_at(since_ms, index.next_position)
-        dead = BitMap64(index.active)
-        dead.remove_range(floor, index.next_position + 1)
+        # What is old enough stands below this: the set costs as much as there is of it, not as the backlog is long.
+        dead = index.active & BitMap64(range(index.floor, index.steps.floor_at(since_ms, index.next_position)))
         times: list[int] = []
         end_ms = index.steps.next_end_ms(since_ms)
         if end_ms is not None:
             times.append(end_ms + after_ms)
         if index.activations.positions:
             dead -= index.activations.positions
-            dead |= index.activations.take_due(now_ms, after_ms) & index.active
-            index.activations.forget(index.live)
-            due_ms = index.activations.first_due_ms(after_ms)
+            dead |= index.activations.take_due(now_ms, after_ms, index.live) & index.active
+            due_ms = index.activations.first_due_after(now_ms, after_ms)
             if due_ms is not None:
-                times.append(max(due_ms, now_ms + RETRY_MS))
+                times.append(due_ms)
         return dead, min(times, default=None)
 
     def _read_moving(self, queue: Queue, reads: list[PageRead]) -> None:

@@ -382,8 +382,21 @@ class QueueIndex:
             if self.attributes.rewind_ms:
                 self.rewindable.add_range(start, stop)
 
+    def prune_rewindable(self, now_ms: int) -> None:
+        """Let go of deleted messages that can be rewound no more, by whole time steps.
+
+        There is no record of it. Each record upon which it matters what is left (a rewind, other attributes) does it
+        first, for its own time: so replay, in which nothing else does it, comes to the same.
+        """
+        if not self.rewindable_count:
+            return
+        attributes = self.attributes
+        gone_ms = max(now_ms - attributes.rewind_ms - 1, now_ms - attributes.retention_ms)
+        self.rewindable.remove_range(0, self.steps.floor_at(gone_ms, self.next_position))
+
     def apply_rewound(self, record: QueueRewound) -> BitMap64:
         """Deleted messages are back; those that are."""
+        self.prune_rewindable(record.rewound_ms)
         back = BitMap64(self.rewindable)
         back.remove_range(0, record.from_position)
         back.remove_range(record.stop_position, self.next_position + 1)
@@ -451,10 +464,14 @@ class QueueIndex:
         """A producer could not tell."""
         self.halves.note_unknown(unpack_runs(record.positions), record.answered_ms)
 
-    def apply_attributes(self, attributes: QueueAttributes) -> None:
+    def apply_attributes(self, attributes: QueueAttributes, modified_ms: int) -> None:
         """Other rules from here on."""
+        # By the old rules and by the new: what was let go by either does not come back with a longer window.
+        self.prune_rewindable(modified_ms)
         self.attributes = attributes
-        if not attributes.rewind_ms:
+        if attributes.rewind_ms:
+            self.prune_rewindable(modified_ms)
+        else:
             self._rewindable = None
         if not attributes.dead_letter_after_ms:
             self._activations = None

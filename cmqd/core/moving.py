@@ -25,9 +25,12 @@ from cmqd_segment.records import (
     Runs,
     StoredMessage,
     pack_runs,
+    unpack_runs,
 )
 
 NO_ORIGIN = "(no origin)"
+PACE_SLACK_MS = 100
+"""How late a page of a redrive may be without slowing it down."""
 
 
 class Moving(DeadLettering, Sending):
@@ -151,7 +154,8 @@ class Moving(DeadLettering, Sending):
         """Move what came, and go on."""
         queue.move_reading = False
         index = queue.index
-        damaged = index.set_damaged(missing) if missing else 0
+        # What need not be moved any more may be gone from the log, and is nobody's loss.
+        damaged = index.set_damaged(pack_runs(one for one in unpack_runs(missing) if one in index.moving))
         records: list[AnyRecord] = []
         bodies: list[bytes] = []
         woken: list[Woken] = []
@@ -160,8 +164,11 @@ class Moving(DeadLettering, Sending):
         moving = [message for message in messages if message.position in index.moving]
         expired = BitMap64([message.position for message in moving if message.enqueue_ms <= expired_ms])
         if expired:
-            # The tick that moves the floor comes by soon.
-            queue.unmovable |= expired
+            # The tick that moves the floor over them comes by when all of their time step has expired.
+            if queue.redriving is None:
+                queue.unmovable |= expired
+            else:
+                queue.redriving.cursor = expired[-1] + 1
             self._stop_moving(queue, expired)
             moving = [message for message in moving if message.position not in expired]
         by_target = self._targets(queue, moving, now_ms)
@@ -193,7 +200,9 @@ class Moving(DeadLettering, Sending):
         """Which of the messages go where, by queue id; the others are released."""
         targets: dict[int, list[StoredMessage]] = {}
         stay: list[int] = []
-        for at, message in enumerate(messages):
+        if queue.redriving is not None:
+            queue.redriving.held_up = ""
+        for message in messages:
             target = self._target_of(queue, message)
             if target is None:
                 stay.append(message.position)
@@ -202,11 +211,11 @@ class Moving(DeadLettering, Sending):
                 target.index.attributes.max_backlog
             )
             if is_full or (queue.redriving is None and not target.index.takes_dead_letters):
-                # What is behind it waits with it: they keep their order.
-                self._hold_up(queue, target, messages[at].position, now_ms)
-                stay.extend(one.position for one in messages[at:])
-                if queue.redriving is None:
-                    stay.extend(queue.index.moving)
+                # What is behind it waits with it: they keep their order. What goes now stands before it.
+                self._hold_up(queue, target, message.position, now_ms)
+                held_up = BitMap64(queue.index.moving)
+                held_up.remove_range(0, message.position)
+                self._stop_moving(queue, held_up)
                 break
             targets.setdefault(target.queue_id, []).append(message)
         self._stop_moving(queue, BitMap64(stay))
@@ -285,6 +294,7 @@ class Moving(DeadLettering, Sending):
         under_way, redrive = queue.redriving, queue.index.redrive
         assert under_way is not None
         assert redrive is not None
-        under_way.held_up = ""
-        if redrive.max_per_second:
-            under_way.next_ms = max(under_way.next_ms, now_ms - RETRY_MS) + count * 1000 // redrive.max_per_second
+        if redrive.max_per_second and not under_way.held_up:
+            # A page that came a little late does not slow it down; nothing else is caught up on.
+            since_ms = under_way.next_ms if now_ms - under_way.next_ms <= PACE_SLACK_MS else now_ms
+            under_way.next_ms = since_ms - (-count * 1000 // redrive.max_per_second)

@@ -7,6 +7,8 @@ never change, so nothing that happens meanwhile can make the boundary wrong.
 
 from collections.abc import Sequence
 
+from pyroaring import BitMap64
+
 from cmqd.core.errors import DomainError, TimeNotRewindable
 from cmqd.core.limits import check_range
 from cmqd.core.outcome import WAITING, Outcome, PageRead, Rewound, Waiting, Woken
@@ -28,7 +30,7 @@ class Rewinding(Receiving):
         """Make all rewindable messages sent at or after ``time_ms`` active again, in order of sending, never received.
 
         A time before the window is taken as the nearest one (``clamped``), or refused if ``strict``. The latest time
-        that is allowed is that of the oldest message that is not consumed, to a step of the time steps.
+        that is allowed is that of the oldest message that is not consumed (but always the start of the window).
 
         Raises:
             QueueNotFound, InvalidArgument.
@@ -40,62 +42,92 @@ class Rewinding(Receiving):
         window_ms = index.attributes.rewind_ms
         if not window_ms:
             raise TimeNotRewindable(name, time_ms, "it has no rewind window", None)
-        latest_ms = now_ms
-        if index.live_count:
-            latest_ms = min(now_ms, index.steps.sent_by(next(iter(index.live))))
         earliest_ms = now_ms - window_ms
-        if time_ms > latest_ms:
-            why = "a message sent then is not consumed yet" if index.live_count else "it lies in the future"
-            raise TimeNotRewindable(name, time_ms, why, max(latest_ms, earliest_ms))
+        oldest = next(iter(index.live)) if index.live_count else None
+        if oldest is None:
+            latest_ms = now_ms
+        else:
+            held = queue.window.messages.get(oldest)
+            # Where the body is in the log alone, the time step tells at first; what lies within it is looked up.
+            latest_ms = min(now_ms, index.steps.sent_by(oldest) if held is None else held.enqueue_ms)
+        if time_ms > max(latest_ms, earliest_ms):
+            raise self._too_late(name, time_ms, oldest is not None, latest_ms, earliest_ms)
         clamped = time_ms < earliest_ms
         if clamped and strict:
             raise TimeNotRewindable(name, time_ms, f"its rewind window is {window_ms} ms", earliest_ms)
         start_ms = earliest_ms if clamped else time_ms
         # What was let go before a restart may be back by the log alone, without its bodies.
-        self._prune_rewindable(queue, now_ms)
+        index.prune_rewindable(now_ms)
         low, high = index.steps.around(start_ms, index.next_position)
-        return self._look_for(queue, PendingRewind(waiter_id, queue.queue_id, start_ms, clamped, low, high), now_ms)
+        rewind = PendingRewind(waiter_id, queue.queue_id, start_ms, clamped, low, high, BitMap64())
+        if oldest is not None and oldest not in queue.window.messages and start_ms > earliest_ms:
+            rewind.oldest = index.steps.sent_at(oldest) < start_ms
+            if rewind.oldest:
+                rewind.middle = oldest
+                return self._read_time(queue, rewind)
+        return self._look_for(queue, rewind, now_ms)
 
-    def _look_for(self, queue: Queue, rewind: PendingRewind, now_ms: int) -> Outcome[Rewound | Waiting]:
-        """Ask for the next message on the way to the boundary; do it, if that is known."""
-        rewindable = queue.index.rewindable
-        between = rewindable.range_cardinality(rewind.low, rewind.high) if rewind.low < rewind.high else 0
-        if not between:
-            return self._rewind_from(queue, rewind, now_ms)
-        rewind.middle = rewindable[rewindable.range_cardinality(0, rewind.low) + between // 2]
+    def _too_late(self, name: str, time_ms: int, is_held: bool, latest_ms: int, earliest_ms: int) -> TimeNotRewindable:
+        why = "a message sent before that is not consumed yet" if is_held else "it lies in the future"
+        return TimeNotRewindable(name, time_ms, why, max(latest_ms, earliest_ms))
+
+    def _read_time(self, queue: Queue, rewind: PendingRewind) -> Outcome[Rewound | Waiting]:
         read = self._page_read(queue, [rewind.middle], 1)
         self._rewind_reads[read.read_id] = rewind
         return Outcome(WAITING, reads=[read])
 
+    def _look_for(self, queue: Queue, rewind: PendingRewind, now_ms: int) -> Outcome[Rewound | Waiting]:
+        """Ask for the next message on the way to the boundary; do it, if that is known."""
+        between = BitMap64(range(rewind.low, rewind.high)) & queue.index.rewindable
+        between -= rewind.unreadable
+        if not between:
+            return self._rewind_from(queue, rewind, now_ms)
+        rewind.middle = between[len(between) // 2]
+        return self._read_time(queue, rewind)
+
     def _rewind_from(self, queue: Queue, rewind: PendingRewind, now_ms: int) -> Outcome[Rewound | Waiting]:
         index = queue.index
-        record = QueueRewound(queue.queue_id, rewind.low, index.next_position, now_ms)
+        index.prune_rewindable(now_ms)
+        first = next(index.rewindable.iter_equal_or_larger(rewind.low), None) if index.rewindable_count else None
+        if first is None:
+            return Outcome(Rewound(0, rewind.time_ms, rewind.clamped))
+        record = QueueRewound(queue.queue_id, first, index.next_position, now_ms)
         back = index.apply_rewound(record)
-        reply = Rewound(len(back), rewind.time_ms, rewind.clamped)
-        if not back:
-            return Outcome(reply)
-        self._go_back_to(queue, back[0])
+        # Never received: whatever befell them before they were deleted.
+        queue.overdue -= back
+        queue.unmovable -= back
+        self._go_back_to(queue, first)
         if index.attributes.dead_letter_after_ms:
             self._set_agenda(queue, now_ms + index.attributes.dead_letter_after_ms)
         records: list[AnyRecord] = [record]
         woken: list[Woken] = []
         reads: list[PageRead] = []
         self._serve(queue, records, woken, reads, now_ms)
-        return Outcome(reply, records, woken=woken, reads=reads)
+        return Outcome(Rewound(len(back), rewind.time_ms, rewind.clamped), records, woken=woken, reads=reads)
 
     def _rewind_arrived(self, read_id: int, messages: Sequence[StoredMessage], now_ms: int) -> Outcome[int]:
         """The time of a message on the way to the boundary."""
         rewind = self._rewind_reads.pop(read_id)
         queue = self.queues[rewind.queue_id]
-        if not messages:
-            # It cannot be read, so it cannot come back either.
-            queue.index.rewindable.discard(rewind.middle)
-        elif messages[0].enqueue_ms < rewind.time_ms:
+        index = queue.index
+        window_ms = index.attributes.rewind_ms
+        enqueue_ms = messages[0].enqueue_ms if messages else None
+        error: DomainError | None = None
+        if not window_ms:
+            error = TimeNotRewindable(queue.name, rewind.time_ms, "its rewind window was taken away", None)
+        elif rewind.oldest:
+            # Of one that cannot be read, the time step has to do.
+            rewind.oldest = False
+            if enqueue_ms is not None and enqueue_ms < rewind.time_ms and rewind.middle in index.live:
+                error = self._too_late(queue.name, rewind.time_ms, True, enqueue_ms, now_ms - window_ms)
+        elif enqueue_ms is None:
+            # Those next to it tell; where it stands between the two times, it counts as sent later.
+            rewind.unreadable.add(rewind.middle)
+        elif enqueue_ms < rewind.time_ms:
             rewind.low = rewind.middle + 1
         else:
             rewind.high = rewind.middle
-        if not queue.index.attributes.rewind_ms:
-            error: DomainError = TimeNotRewindable(queue.name, rewind.time_ms, "its rewind window was taken away", None)
+        if error is not None:
             return Outcome(0, woken=[Woken(rewind.waiter_id, error)])
         outcome = self._look_for(queue, rewind, now_ms)
         if outcome.reply is WAITING:
@@ -106,10 +138,8 @@ class Rewinding(Receiving):
     def _prune_rewindable(self, queue: Queue, now_ms: int) -> int | None:
         """Let go of what lies before the window; when there will be more."""
         index = queue.index
-        window_ms = index.attributes.rewind_ms
+        index.prune_rewindable(now_ms)
         if not index.rewindable_count:
             return None
-        index.rewindable.remove_range(0, index.steps.floor_at(now_ms - window_ms - 1, index.next_position))
-        if not index.rewindable:
-            return None
-        return max(index.steps.sent_by(index.rewindable[0]) + window_ms + 1, now_ms + PRUNE_MS)
+        due_ms = index.steps.sent_by(next(iter(index.rewindable))) + index.attributes.rewind_ms + 1
+        return max(due_ms, now_ms + PRUNE_MS)

@@ -24,7 +24,8 @@ class Settling(DeadLettering):
             return Outcome(HandlesDone(failures))
         positions = [held.position for held in leases.values()]
         record = MessagesDeleted(index.queue_id, runs_of(positions), runs_of(list(leases)), now_ms)
-        if index.attributes.rewind_ms and not index.rewindable_count:
+        if index.attributes.rewind_ms and (not index.rewindable_count or min(positions) < next(iter(index.rewindable))):
+            # It is the first to go when its time is over; what is planned may be later.
             self._set_agenda(queue, now_ms + PRUNE_MS)
         index.apply_deleted(record)
         if queue.line.waiting and index.active_count:
@@ -72,8 +73,10 @@ class Settling(DeadLettering):
         record = MessagesReleased(queue.queue_id, runs_of(list(leases)), counted)
         queue.index.apply_returned(record)
         reads: list[PageRead] = []
-        if queue.dead_letters is not None and counted:
-            self._came_back(queue, [(held.position, held.receive_count) for held in leases.values()], reads, now_ms)
+        if queue.dead_letters is not None:
+            # Not counted, it is as it was before, and that may have been overdue already.
+            back = [(held.position, held.receive_count - (not counted)) for held in leases.values()]
+            self._came_back(queue, back, reads, now_ms)
         return self._served(queue, HandlesDone(failures, now_ms), record, now_ms, reads)
 
     def _served(

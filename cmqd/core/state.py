@@ -103,8 +103,12 @@ class PendingRewind(msgspec.Struct, gc=False):
     """All rewindable messages below it were sent before."""
     high: int
     """None below it that is rewindable and at or above it was sent before."""
+    unreadable: BitMap64
+    """Messages between the two whose times cannot be read."""
     middle: int = 0
     """The message that is being read."""
+    oldest: bool = False
+    """It is the oldest one that is not consumed: not even later than that may be rewound to."""
 
 
 class BrokerState:
@@ -232,7 +236,8 @@ class BrokerState:
             queue.overdue = BitMap64(list(index.history.at_least(attributes.dead_letter_max_receives))) & index.live
         if index.redrive is not None and not index.redrive.ended_ms:
             queue.redriving = Redriving()
-        self._set_agenda(queue, 0)
+        if attributes.rewind_ms or queue.dead_letters is not None or queue.redriving is not None:
+            self._set_agenda(queue, 0)
 
     def _bind(self, queue: Queue, target: Queue | None) -> None:
         """Send the dead letters of a queue to another from here on, or nowhere."""
@@ -280,7 +285,7 @@ class BrokerState:
     def _apply_attributes(self, record: QueueAttributesSet) -> None:
         queue = self.queues[record.queue_id]
         more_checks = record.attributes.max_checks > queue.index.attributes.max_checks
-        queue.index.apply_attributes(record.attributes)
+        queue.index.apply_attributes(record.attributes, record.modified_ms)
         queue.modified_ms = record.modified_ms
         if more_checks:
             overdue = queue.index.halves.unasked(record.attributes.max_checks, record.modified_ms)
@@ -322,8 +327,8 @@ class BrokerState:
                 index.steps.drop_below(index.oldest_remembered())
             if queue.expiry_due_ms is None:
                 self._schedule_expiry(queue)
-            if queue.agenda_due_ms is None and index.attributes.dead_letter_after_ms:
-                self._set_agenda(queue, record.enqueue_ms + index.attributes.dead_letter_after_ms)
+        if index.attributes.dead_letter_after_ms:
+            self._set_agenda(queue, record.enqueue_ms + index.attributes.dead_letter_after_ms)
         if record.session and record.sequence:
             self._note_session(queue.account, record, lsn)
 

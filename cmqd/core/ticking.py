@@ -151,6 +151,8 @@ class Ticking(Prefetching, Moving, Rewinding, Transactions):
             queue.index.apply_activated(record)
             self._budget.activate(queue.window, positions)
             records.append(record)
+            if queue.index.attributes.dead_letter_after_ms:
+                self._set_agenda(queue, now_ms + queue.index.attributes.dead_letter_after_ms)
             self._serve(queue, records, woken, reads, now_ms)
         self._tick_overflow(queue, reads)
 

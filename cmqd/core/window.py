@@ -135,7 +135,11 @@ class WindowBudget:
 
     def forget(self, queue_id: int, window: Window, positions: BitMap64) -> None:
         """Drop the bodies of active messages that nobody will receive from this queue."""
-        gone = [position for position in window.messages if position in positions]
+        messages = window.messages
+        if len(positions) < len(messages):
+            gone = [position for position in positions if position in messages]
+        else:
+            gone = [position for position in messages if position in positions]
         if gone:
             self.take(queue_id, window, gone)
 
