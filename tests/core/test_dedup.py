@@ -1,0 +1,306 @@
+"""Dedup ids (spec 2.3): a repeat gets the first id and stores nothing, for 5 minutes, restarts or not."""
+
+import pytest
+
+from cmqd.core.dedup import DedupIds
+from cmqd.core.errors import BacklogFull, InvalidArgument, MessageTooLarge, SequenceTooOld
+from cmqd.core.limits import Limits
+from support.core_builders import ACCOUNT, Rig
+from support.core_facts import facts
+
+LIFE_MS = 300_000
+
+
+def send(
+    rig: Rig,
+    *named: tuple[bytes, str | None],
+    name: str = "q",
+    delay_ms: int | list[int] | None = None,
+    headers: list[dict[str, str] | None] | None = None,
+    session: int = 0,
+    sequence: int = 0,
+) -> list[int]:
+    """(body, dedup id) each."""
+    bodies, dedup_ids = [body for body, _ in named], [dedup_id for _, dedup_id in named]
+    sent = rig.broker.send(ACCOUNT, name, bodies, headers, delay_ms, session, sequence, rig.now_ms, dedup_ids)
+    ids = list(rig.done(sent))
+    rig.broker.check_invariants()
+    return ids
+
+
+def send_half(rig: Rig, *named: tuple[bytes, str | None], session: int = 0, sequence: int = 0) -> list[int]:
+    bodies, dedup_ids = [body for body, _ in named], [dedup_id for _, dedup_id in named]
+    sent = rig.broker.send_half(ACCOUNT, "q", bodies, None, None, session, sequence, rig.now_ms, dedup_ids)
+    ids = list(rig.done(sent))
+    rig.broker.check_invariants()
+    return ids
+
+
+def a_queue(limits: Limits | None = None) -> Rig:
+    rig = Rig(limits)
+    rig.create()
+    return rig
+
+
+def test_a_repeat_gets_the_first_id_and_stores_nothing():
+    rig = a_queue()
+    first = send(rig, (b"1", "x"))
+    rows = len(rig.log.rows)
+
+    assert send(rig, (b"other", "x")) == first
+
+    assert len(rig.log.rows) == rows
+    assert rig.bodies() == [b"1"]
+
+
+def test_only_new_messages_of_a_batch_are_stored_and_ids_come_in_the_order_of_the_bodies():
+    rig = a_queue()
+    (x,) = send(rig, (b"x", "x"))
+
+    ids = send(rig, (b"1", None), (b"x2", "x"), (b"2", "y"), (b"y2", "y"), (b"3", None), (b"z", "z"))
+
+    one, two, three, z = ids[0], ids[2], ids[4], ids[5]
+    assert ids == [one, x, two, two, three, z]
+    assert [one, two, three, z] == list(range(one, one + 4))
+    assert [(one.body, one.message_id) for one in rig.receive()] == [
+        (b"x", x),
+        (b"1", one),
+        (b"2", two),
+        (b"3", three),
+        (b"z", z),
+    ]
+
+
+def test_headers_and_delays_stay_with_their_bodies():
+    rig = a_queue()
+    send(rig, (b"x", "x"))
+    rig.delete(*rig.handles())
+
+    send(rig, (b"x", "x"), (b"1", "1"), (b"2", None), delay_ms=[0, 1000, 0], headers=[{"a": "x"}, {"a": "1"}, None])
+
+    ((two),) = rig.receive()
+    assert (two.body, two.headers) == (b"2", None)
+    rig.advance(1020)
+    ((one),) = rig.receive()
+    assert (one.body, one.headers) == (b"1", {"a": "1"})
+
+
+def test_another_queue_knows_nothing_of_it():
+    rig = a_queue()
+    rig.create("other")
+    first = send(rig, (b"1", "x"))
+
+    assert send(rig, (b"1", "x"), name="other") != first
+    assert rig.counts("other")["active"] == 1
+
+
+def test_it_is_remembered_for_five_minutes_from_the_first_send():
+    rig = a_queue()
+    first = send(rig, (b"1", "x"))
+    rig.now_ms += LIFE_MS - 1
+    assert send(rig, (b"1", "x")) == first
+    rig.now_ms += 1
+
+    second = send(rig, (b"1", "x"))
+
+    assert second != first
+    rig.now_ms += LIFE_MS - 1
+    assert send(rig, (b"1", "x")) == second
+
+
+def test_what_was_received_deleted_or_cleared_is_a_repeat_all_the_same():
+    rig = a_queue()
+    ids = send(rig, (b"1", "x"), (b"2", "y"))
+    rig.delete(rig.handles(most=1)[0])
+    rig.clear()
+
+    assert send(rig, (b"1", "x"), (b"2", "y")) == ids
+    assert rig.receive() == []
+
+
+@pytest.mark.parametrize("dedup_id", ["", "x" * 65, "ä" * 33])
+def test_ids_have_1_to_64_bytes(dedup_id: str):
+    rig = a_queue()
+
+    with pytest.raises(InvalidArgument, match="dedup_ids"):
+        send(rig, (b"1", None), (b"2", dedup_id))
+
+    assert rig.counts()["active"] == 0
+    send(rig, (b"1", "ä" * 32), (b"2", "x" * 64))
+
+
+def test_there_must_be_one_for_each_body():
+    rig = a_queue()
+
+    for dedup_ids in ([], ["a"], ["a", "b", "c"]):
+        with pytest.raises(InvalidArgument, match="dedup_ids"):
+            rig.broker.send(ACCOUNT, "q", [b"1", b"2"], None, None, 0, 0, rig.now_ms, list(dedup_ids))
+
+
+def test_a_batch_without_any_id_is_sent_as_ever():
+    rig = a_queue()
+
+    send(rig, (b"1", None), (b"2", None))
+
+    assert rig.bodies() == [b"1", b"2"]
+    assert len(rig.queue().index.dedup_ids) == 0
+
+
+def test_repeats_are_checked_as_what_they_repeat():
+    rig = a_queue()
+    send(rig, (b"1", "x"))
+
+    with pytest.raises(MessageTooLarge):
+        send(rig, (b"", "x"))
+    with pytest.raises(InvalidArgument, match="delay_ms"):
+        send(rig, (b"1", "x"), delay_ms=[1, 2])
+    with pytest.raises(InvalidArgument, match="delay_ms"):
+        send(rig, (b"1", "x"), delay_ms=[-1])
+
+
+def test_a_repeat_needs_no_room_in_the_backlog():
+    rig = a_queue()
+    rig.force(max_backlog=1)
+    first = send(rig, (b"1", "x"))
+
+    assert send(rig, (b"1", "x"), (b"again", "x")) == first * 2
+    with pytest.raises(BacklogFull):
+        send(rig, (b"1", "x"), (b"2", "y"))
+
+
+def test_half_messages_and_plain_ones_share_their_ids():
+    rig = Rig()
+    rig.create(transactional=True)
+    (half,) = send_half(rig, (b"half", "x"))
+    (plain,) = send(rig, (b"plain", "y"))
+
+    assert send(rig, (b"half", "x")) == [half]
+    assert send_half(rig, (b"a", "y"), (b"b", None), (b"c", "x"), (b"d", "z"))[::2] == [plain, half]
+    assert rig.counts()["half"] == 3
+    assert send_half(rig, (b"a", "y")) == [plain]
+
+    assert rig.end(1, half) == []
+    assert send_half(rig, (b"half", "x")) == [half]
+    assert facts(rig.crash().broker) == facts(rig.broker)
+
+
+# ---------------------------------------------------------------- with numbered sends
+
+
+def test_a_numbered_repeat_comes_before_dedup_ids():
+    rig = a_queue()
+    ids = send(rig, (b"1", "x"), (b"2", None), session=7, sequence=1)
+
+    assert send(rig, (b"1", "x"), (b"2", None), session=7, sequence=1) == ids
+    rig.now_ms += LIFE_MS
+    assert send(rig, (b"1", "x"), (b"2", None), session=7, sequence=1) == ids
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("crashed", [False, True])
+def test_a_numbered_send_with_repeats_in_it_is_answered_the_same_again(half: bool, crashed: bool):
+    rig = Rig()
+    rig.create(transactional=True)
+    batch = [(b"1", None), (b"x2", "x"), (b"2", "y"), (b"y2", "y"), (b"3", None)]
+    one = send_half if half else send
+    send(rig, (b"x", "x"))
+    ids = one(rig, *batch, session=7, sequence=1)
+    rig = rig.crash() if crashed else rig
+    rows = len(rig.log.rows)
+
+    assert one(rig, *batch, session=7, sequence=1) == ids
+
+    assert len(rig.log.rows) == rows
+    rig.now_ms += LIFE_MS
+    with pytest.raises(SequenceTooOld):
+        one(rig, *batch, session=7, sequence=1)
+
+
+def test_a_numbered_send_whose_id_was_used_again_since_is_not_mistaken():
+    rig = a_queue()
+    send(rig, (b"x", "x"))
+    send(rig, (b"x", "x"), (b"1", None), session=7, sequence=1)
+    rig.now_ms += LIFE_MS
+    send(rig, (b"x", "x"))
+
+    with pytest.raises(SequenceTooOld):
+        send(rig, (b"x", "x"), (b"1", None), session=7, sequence=1)
+
+
+def test_a_numbered_send_of_repeats_alone_is_not_stored():
+    rig = a_queue()
+    first = send(rig, (b"x", "x"))
+
+    assert send(rig, (b"x", "x"), session=7, sequence=1) == first
+    assert send(rig, (b"x", "x"), session=7, sequence=1) == first
+    assert rig.counts()["active"] == 1
+
+
+# ---------------------------------------------------------------- restart, limits, sweep
+
+
+def test_ids_survive_a_restart_from_the_log_at_any_row_and_from_any_checkpoint():
+    rig = a_queue()
+    known: dict[str, int] = {}
+    taken = [rig.checkpoint()]
+    for number in range(5):
+        rig.now_ms += 1000
+        ids = send(rig, (b"a", f"a{number}"), (b"b", None), (b"c", f"c{number}"))
+        known |= {f"a{number}": ids[0], f"c{number}": ids[2]}
+        taken.append(rig.checkpoint())
+        for again in (rig.crash(), *(rig.crash_after(parts) for parts in taken)):
+            assert facts(again.broker)["queues"] == facts(rig.broker)["queues"]
+            assert send(again, *[(b"again", one) for one in known]) == list(known.values())
+
+
+def test_the_oldest_are_forgotten_when_there_are_too_many():
+    rig = a_queue(Limits(max_dedup_ids=3))
+    first = send(rig, *[(b"1", f"{number}") for number in range(4)])
+
+    assert send(rig, (b"1", "3")) == first[3:]
+    assert rig.counts()["active"] == 4
+    assert send(rig, (b"1", "0")) != first[:1]
+    assert facts(rig.crash().broker) == facts(rig.broker)
+
+
+@pytest.mark.parametrize("crashed", [False, True])
+def test_old_ids_are_swept_in_slices(crashed: bool):
+    rig = a_queue(Limits(tick_items=10))
+    rig.create("other")
+    for number in range(5):
+        send(rig, *[(b"1", f"{number}-{one}") for one in range(10)])
+        rig.now_ms += 1000
+    send(rig, (b"1", "x"), name="other")
+    rig = rig.crash() if crashed else rig
+
+    rig.advance(LIFE_MS - 2001)
+    assert len(rig.queue().index.dedup_ids) in (20, 30, 50)
+    rig.advance(20_000)
+
+    assert len(rig.queue().index.dedup_ids) == 0
+    assert len(rig.queue("other").index.dedup_ids) == 0
+    rig.receive(most=256)
+    send(rig, (b"1", "x"))
+    rig.advance(LIFE_MS + 10_000)
+    assert len(rig.queue().index.dedup_ids) == 0
+
+
+def test_a_queue_that_is_gone_needs_no_sweep():
+    rig = a_queue()
+    send(rig, (b"1", "x"))
+    rig.delete_queue()
+
+    rig.advance(LIFE_MS)
+
+    assert not rig.due()
+
+
+def test_the_table_by_itself():
+    ids = DedupIds(Limits(dedup_life_ms=100))
+    ids.note("a", 1, 0)
+    ids.note("b", 2, 50)
+
+    assert (ids.find("a", 99), ids.find("a", 100), ids.find("c", 0)) == (1, None, None)
+    assert ids.expire(100, 1)
+    assert not ids.expire(100, 1)
+    assert ids.entries() == [("b", 2, 50)]
