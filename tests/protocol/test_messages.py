@@ -219,8 +219,10 @@ class TestSizes:
         dedup_ids: list[str | None] = ["i" * MAX_DEDUP_ID_BYTES] * MAX_BATCH
         delays = [2**64 - 1] * MAX_BATCH
 
+        all_headers: list[dict[str, str] | None] = [headers] * MAX_BATCH
+
         message = SendMessages(
-            2**32 - 1, "q" * 64, [body] * MAX_BATCH, [headers] * MAX_BATCH, delays, 2**64 - 1, 2**64 - 1, dedup_ids
+            2**32 - 1, "q" * 64, [body] * MAX_BATCH, all_headers, delays, 2**64 - 1, 2**64 - 1, dedup_ids
         )
 
         assert len(encoder.encode(message)) <= MIN_MAX_FRAME_BYTES

@@ -21,6 +21,7 @@ from cmqd_protocol.messages import (
     ReceivedMessage,
     ReceiveMessages,
     SendMessages,
+    TransactionCheck,
     encoder,
     error,
     reply_decoder,
@@ -34,7 +35,9 @@ def said_by(server: ServerConnection) -> list[AnyReply]:
     replies: list[AnyReply] = []
     while stream:
         stop = 4 + int.from_bytes(stream[:4], "big")
-        replies.append(reply_decoder.decode(stream[4:stop]))
+        reply = reply_decoder.decode(stream[4:stop])
+        assert not isinstance(reply, TransactionCheck)
+        replies.append(reply)
         stream = stream[stop:]
     return replies
 
@@ -432,3 +435,51 @@ class TestShortCuts:
         server.send(Done(2))
 
         assert server.reply_to_send(Done(1), 0) == encoded(Done(2)) + encoded(Done(1))
+
+
+class TestPushes:
+    CHECK = TransactionCheck("q", 1, b"body", {"k": "v"}, 2, 3, 1)
+
+    def test_a_push_arrives_between_the_replies_in_their_order_and_answers_nothing(self) -> None:
+        pair = ConnectionPair.opened(cut=byte_by_byte)
+        for number in (1, 2):
+            pair.client.send(GetServerStatus(number))
+        pair.exchange()
+        pair.take_events()
+
+        pair.server.send(Done(2))
+        pair.server.push(self.CHECK)
+        pair.server.send(Done(1))
+        pair.exchange()
+
+        assert pair.take_events() == ([], [Done(2), self.CHECK, Done(1)])
+        assert pair.server.outstanding == pair.client.outstanding == 0
+
+    def test_a_push_may_come_when_nothing_is_asked(self) -> None:
+        pair = ConnectionPair.opened()
+
+        pair.server.push(self.CHECK)
+        pair.exchange()
+
+        assert pair.take_events() == ([], [self.CHECK])
+        assert pair.client.is_open
+
+    def test_a_client_cannot_push(self) -> None:
+        pair = ConnectionPair.opened()
+
+        pair.to_server(frame(encoder.encode(self.CHECK)))
+        pair.exchange()
+
+        [ended] = [event for event in pair.take_events()[1] if isinstance(event, ConnectionEnded)]
+        assert ended.code == ErrorCode.MALFORMED_FRAME
+
+    def test_nothing_is_pushed_before_the_handshake_is_over_or_beyond_a_frame(self) -> None:
+        with pytest.raises(LocalProtocolError, match="nothing can be pushed"):
+            ConnectionPair().server.push(self.CHECK)
+        pair = ConnectionPair.opened(server={"max_frame_bytes": MIN_MAX_FRAME_BYTES})
+        large = msgspec.structs.replace(self.CHECK, body=bytes(MIN_MAX_FRAME_BYTES))
+
+        with pytest.raises(LocalProtocolError, match="a frame may have"):
+            pair.server.push(large)
+
+        assert pair.server.data_to_send(0) == []

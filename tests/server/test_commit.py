@@ -2,15 +2,16 @@
 
 import pytest
 
-from cmqd.server.commit import ReplyGate
-from cmqd_protocol.messages import Done, Reply
+from cmqd.server.commit import Outgoing, ReplyGate
+from cmqd_protocol.messages import Done, Reply, TransactionCheck
 
 
 class Asker:
     def __init__(self) -> None:
         self.answers: list[tuple[int, str | None]] = []
 
-    def answer(self, reply: Reply, queue: str | None = None) -> None:
+    def answer(self, reply: Outgoing, queue: str | None = None) -> None:
+        assert isinstance(reply, Reply)
         self.answers.append((reply.request_id, queue))
 
 
@@ -50,7 +51,7 @@ def test_an_answer_may_hold_another_one_while_the_gate_opens() -> None:
     gate, last = ReplyGate(0), Asker()
 
     class Chaining(Asker):
-        def answer(self, reply: Reply, queue: str | None = None) -> None:
+        def answer(self, reply: Outgoing, queue: str | None = None) -> None:
             super().answer(reply, queue)
             gate.hold(9, last, Done(99))
 
@@ -80,3 +81,24 @@ def test_the_invariant_notices_replies_out_of_order(lsns: tuple[int, ...]) -> No
 
     with pytest.raises(AssertionError):
         gate.check_invariants()
+
+
+def test_a_push_waits_among_the_replies_and_is_dropped_when_nothing_will_be_durable() -> None:
+    class Client:
+        def __init__(self) -> None:
+            self.told: list[Outgoing] = []
+
+        def answer(self, reply: Outgoing, queue: str | None = None) -> None:
+            self.told.append(reply)
+
+    gate, client = ReplyGate(10), Client()
+    check = TransactionCheck("q", 1, b"x", None, 2, 3, 1)
+    gate.hold(11, client, Done(1))
+    gate.hold(11, client, check)
+    gate.hold(12, client, Done(2))
+    gate.hold(12, client, check)
+
+    gate.open_to(11)
+
+    assert client.told == [Done(1), check]
+    assert gate.take_all() == [(client, Done(2))]
