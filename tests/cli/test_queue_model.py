@@ -67,9 +67,9 @@ def test_ensure_shows_what_differs(cmq_at: Cmq) -> None:
     assert table.code == ExitCode.FAILED
     assert [line.split() for line in table.out.splitlines()] == [
         ["attribute", "is", "wanted"],
+        ["max", "delayed", "1000000", "7"],
         ["rewind", "0s", "1h"],
         ["transactional", "no", "yes"],
-        ["max", "delayed", "1000000", "7"],
     ]
     assert "other attributes" in table.err
     assert cmq_at(*arguments, "--output", "json").json["difference"]["rewind"] == {"is": 0, "wanted": 3600}

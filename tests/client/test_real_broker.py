@@ -10,7 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from cmqd_client import Client, InvalidArgument, QueueDeleted, QueueDiffers, ReceiptHandleInvalid, connect
+from cmqd_client import (
+    AlreadyCommitted,
+    Client,
+    DeadLetterQueueInUse,
+    HalfMessage,
+    InvalidArgument,
+    QueueDeleted,
+    QueueDiffers,
+    ReceiptHandleInvalid,
+    TimeNotRewindable,
+    TransactionCheck,
+    TransactionStatus,
+    connect,
+)
 from support.running_broker import RunningBroker
 
 pytestmark = pytest.mark.system
@@ -60,6 +73,124 @@ async def test_every_operation_of_a_queue_works(broker: RunningBroker) -> None:
             await receive
         assert list(await client.queues()) == []
         assert (await client.status())["durability"] == "fsync"
+
+
+async def test_deleted_messages_are_rewound(broker: RunningBroker) -> None:
+    async with connect(broker.url) as client:
+        queue = await client.create_queue("orders", rewind=3600)
+        await queue.send_batch([b"a", b"b", b"c"])
+        (await queue.delete_batch(await queue.receive(2))).raise_for_failures()
+        assert [one.body for one in await queue.peek(states=["rewindable"])] == [b"a", b"b"]
+        await (await queue.receive())[0].delete()
+        await asyncio.to_thread(broker.kill)
+        await asyncio.to_thread(broker.start)
+
+        with pytest.raises(TimeNotRewindable) as caught:
+            await queue.rewind(0, strict=True)
+        assert caught.value.nearest is not None
+        rewound = await queue.rewind(0)
+        assert (rewound.messages, rewound.clamped) == (3, True)
+        back = await queue.receive(16)
+        assert [(message.body, message.receive_count) for message in back] == [(b"a", 1), (b"b", 1), (b"c", 1)]
+
+
+async def test_dead_letters_are_moved_and_redriven(broker: RunningBroker) -> None:
+    async with connect(broker.url) as client:
+        dead = await client.create_queue("dead")
+        queue = await client.create_queue(
+            "orders", visibility_timeout=1, dead_letter_queue="dead", dead_letter_max_receives=1
+        )
+        sent = await queue.send(b"a", headers={"k": "v"})
+        await queue.receive()
+        (letter,) = await dead.receive(wait=10)
+        assert letter.origin is not None
+        assert (letter.origin.queue, letter.origin.id, letter.origin.reason) == ("orders", sent.id, "receives")
+        assert (letter.headers, letter.receive_count) == ({"k": "v"}, 1)
+        assert await dead.dead_letter_sources() == ["orders"]
+        with pytest.raises(DeadLetterQueueInUse) as caught:
+            await client.delete_queue("dead")
+        assert caught.value.sources == ["orders"]
+        with pytest.raises(QueueDiffers) as differs:
+            await client.ensure_queue("orders", dead_letter_queue="dead", dead_letter_max_receives=2)
+        assert differs.value.difference == {"dead_letter_max_receives": (1, 2)}
+        await letter.release()
+
+        status = await dead.redrive(max_per_second=1000)
+        async with asyncio.timeout(20):
+            while status.running:
+                await asyncio.sleep(0.02)
+                status = await dead.redrive_status()
+        assert (status.moved, status.remaining, status.reason) == (1, 0, "done")
+        (again,) = await queue.receive(wait=10)
+        assert again.origin is not None
+        assert (again.origin.queue, again.origin.reason) == ("dead", "redrive")
+
+
+async def test_a_dedup_id_is_known_after_a_crash(broker: RunningBroker) -> None:
+    async with connect(broker.url) as client:
+        queue = await client.create_queue("orders")
+        first = await queue.send_batch([b"a", b"b"], dedup_ids=["A", "B"])
+        await asyncio.to_thread(broker.kill)
+        await asyncio.to_thread(broker.start)
+        second = await queue.send_batch([b"c", b"b"], dedup_ids=[None, "B"])
+        assert second.ids[1] == first.ids[1]
+        assert [one.body for one in await queue.peek()] == [b"a", b"b", b"c"]
+
+
+async def test_half_messages_are_committed_checked_and_decided_by_hand(broker: RunningBroker) -> None:
+    attempts: list[tuple[str, int]] = []
+
+    async def checker(check: TransactionCheck) -> TransactionStatus:
+        attempts.append((check.id, check.attempt))
+        assert check.headers == {"k": "v"}
+        return TransactionStatus.COMMIT
+
+    def said(message: HalfMessage, status: TransactionStatus) -> TransactionStatus:
+        return status
+
+    async with connect(broker.url) as client:
+        queue = await client.create_queue("tx", transactional=True, first_check=1)
+        async with client.transaction_producer("tx", checker) as producer:
+            assert (await producer.send(b"one", said, TransactionStatus.COMMIT)).error is None
+            assert (await producer.send(b"two", said, TransactionStatus.ROLLBACK)).error is None
+            left = await producer.send(b"three", said, TransactionStatus.UNKNOWN, headers={"k": "v"})
+            (message,) = await queue.receive(16)
+            assert message.body == b"one"
+            await message.delete()
+            # The registration does not outlive the server; the half message and the client's wish do.
+            await asyncio.to_thread(broker.kill)
+            await asyncio.to_thread(broker.start)
+            (message,) = await queue.receive(16, wait=20)
+            assert (message.id, message.body) == (left.id, b"three")
+            assert attempts == [(left.id, 1)]
+
+        results = await client.queue("tx").send_half_batch([b"a", b"b", b"c"], first_check=3600)
+        assert [one.id for one in await queue.half_messages()] == results.ids
+        assert (await queue.attributes()).half == 3
+        commit, rollback = TransactionStatus.COMMIT, TransactionStatus.ROLLBACK
+        outcome = await queue.end_transactions(results.ids[:2], [commit, rollback])
+        assert outcome.ok
+        outcome = await queue.end_transactions(results.ids, rollback)
+        assert [type(failed.error) for failed in outcome.failures] == [AlreadyCommitted]
+        assert [one.body for one in await queue.peek(states=["active"])] == [b"a"]
+
+
+def test_the_example_settles_what_dead_producers_left(broker: RunningBroker) -> None:
+    ran = subprocess.run(
+        [sys.executable, EXAMPLES / "transactional_orders.py", broker.url],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    lines = ran.stdout.splitlines()
+    assert sum("ended with -9" in line for line in lines) == 3
+    assert sum(line.endswith(": COMMIT") for line in lines) == 1
+    assert sum(line.endswith(": ROLLBACK") for line in lines) == 2
+    assert [line.partition("order of ")[2] for line in lines if line.startswith("consumer")] == [
+        "one who dies after its commit"
+    ]
+    assert lines[-1].endswith("0 half messages and 0 messages are left")
 
 
 async def test_accounts_have_queues_of_their_own(broker: RunningBroker) -> None:
@@ -165,3 +296,18 @@ def test_the_command_line_reads_the_servers_context_file(broker: RunningBroker, 
     assert cmq("receive", "orders", "-n", "2", "--delete", "--raw").stdout == b"a\nb\n"
     assert cmq("tail", "orders", "--for", "300ms", "--raw").stdout == b"c\n"
     assert cmq("queue", "info", "nowhere").returncode == 3
+
+    assert cmq("queue", "set", "orders", "--rewind", "1h").returncode == 0
+    assert cmq("receive", "orders", "--delete", "--raw").stdout == b"c\n"
+    assert cmq("rewind", "orders", "10m").stderr.startswith(b"1 messages")
+    assert cmq("queue", "create", "dead").returncode == 0
+    assert cmq("dlq", "set", "orders", "dead", "--max-receives", "1").returncode == 0
+    assert cmq("dlq", "sources", "dead").stdout.split() == [b"name", b"orders"]
+    assert cmq("receive", "orders", "--visibility-timeout", "1s", "--raw").stdout == b"c\n"
+    assert b"from orders" in cmq("receive", "dead", "--wait", "10", "--visibility-timeout", "1s").stdout
+    assert cmq("redrive", "dead", "--to", "orders", "--rate", "10").returncode == 0
+    assert cmq("redrive", "dead", "--status").returncode == 0
+    assert cmq("dlq", "unset", "orders").returncode == 0
+    assert cmq("queue", "create", "tx", "--transactional").returncode == 0
+    assert cmq("tx", "list", "tx").stderr == b"no undecided half message in 'tx'\n"
+    assert cmq("tx", "commit", "tx", "Msg-00000000000000ff").returncode == 1

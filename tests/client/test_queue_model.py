@@ -1,0 +1,269 @@
+"""Rewind, dead letters, redrive, dedup ids and the attributes that belong to them."""
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from cmqd_client import (
+    Client,
+    DeadLetterQueueInUse,
+    InvalidArgument,
+    OutcomeUnknown,
+    Outgoing,
+    Queue,
+    QueueDiffers,
+    QueueNotFound,
+    RedriveRunning,
+    TimeNotRewindable,
+)
+from cmqd_protocol import messages as wire
+from support.fake_server import FakeServer
+
+
+async def _deleted(server: FakeServer, client: Client, *bodies: bytes) -> Queue:
+    """A queue with a window of an hour, in which these messages were deleted."""
+    queue = await client.create_queue("jobs", rewind=timedelta(hours=1))
+    await queue.send_batch(bodies)
+    (await queue.delete_batch(await queue.receive(256))).raise_for_failures()
+    return queue
+
+
+# ---------------------------------------------------------------------- dedup ids
+
+
+async def test_a_message_with_a_dedup_id_is_stored_once(client: Client, server: FakeServer) -> None:
+    queue = client.queue("orders")
+
+    first = await queue.send(b"one", dedup_id="order-7")
+    second = await queue.send(b"one again", dedup_id="order-7")
+    await queue.send(b"two")
+
+    assert first.id == second.id
+    assert server.queues["orders"].bodies == [b"one", b"two"]
+    requests = server.of(wire.SendMessages)
+    assert [request.dedup_ids for request in requests] == [["order-7"], ["order-7"], None]
+    # Numbered too: a repeat after a lost answer is known by its number already.
+    assert len({request.sequence for request in requests}) == 3
+
+
+async def test_a_batch_has_dedup_ids_of_its_messages(client: Client, server: FakeServer) -> None:
+    queue = client.queue("orders")
+
+    await queue.send_batch([b"a", Outgoing(b"b", dedup_id="B"), b"c"], dedup_ids=["A", "ignored", None])
+    again = await queue.send_batch([Outgoing(b"a", dedup_id="A"), b"d"])
+
+    first, second = server.of(wire.SendMessages)
+    assert (first.dedup_ids, second.dedup_ids) == (["A", "B", None], ["A", None])
+    assert server.queues["orders"].bodies == [b"a", b"b", b"c", b"d"]
+    assert int(again.ids[0][4:], 16) == server.queues["orders"].active[0].message_id
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+async def test_dedup_ids_must_be_as_many_as_messages(client: Client, server: FakeServer, count: int) -> None:
+    with pytest.raises(ValueError, match=f"{count} dedup_ids for 2 messages"):
+        await client.queue("orders").send_batch([b"a", b"b"], dedup_ids=["x"] * count)
+    assert not server.handled
+
+
+# ---------------------------------------------------------------------- rewind
+
+
+async def test_deleted_messages_come_back(client: Client, server: FakeServer) -> None:
+    queue = await _deleted(server, client, b"a", b"b")
+    assert (await queue.attributes()).rewindable == 2
+
+    rewound = await queue.rewind(datetime.now(UTC) - timedelta(minutes=10))
+
+    assert (rewound.messages, rewound.clamped) == (2, False)
+    assert [message.body for message in await queue.receive(2)] == [b"a", b"b"]
+
+
+async def test_times_are_datetimes_with_a_zone_or_seconds(client: Client, server: FakeServer) -> None:
+    queue = await _deleted(server, client)
+    moment = datetime.now().astimezone().replace(microsecond=123_000) - timedelta(minutes=1)
+
+    assert (await queue.rewind(moment)).time == moment
+    assert (await queue.rewind(moment.timestamp())).time == moment
+
+    for wrong, error in ((datetime.now(), ValueError), (-1.0, ValueError), ("now", TypeError)):
+        with pytest.raises(error):
+            await queue.rewind(wrong)  # pyright: ignore[reportArgumentType]
+
+
+async def test_a_time_before_the_window_is_clamped_or_refused(client: Client, server: FakeServer) -> None:
+    queue = await _deleted(server, client, b"a")
+
+    with pytest.raises(TimeNotRewindable) as caught:
+        await queue.rewind(0, strict=True)
+    rewound = await queue.rewind(0)
+
+    assert caught.value.nearest is not None
+    assert abs(caught.value.nearest - rewound.time) < timedelta(seconds=10)
+    assert (rewound.messages, rewound.clamped) == (1, True)
+    with pytest.raises(TimeNotRewindable) as caught:
+        await client.queue("orders").rewind(0)
+    assert caught.value.nearest is None
+
+
+# ---------------------------------------------------------------------- dead letters
+
+
+async def test_a_dead_letter_shows_its_origin(client: Client, server: FakeServer) -> None:
+    server.queue("dead")
+    sent = await client.queue("orders").send(b"a", headers={"k": "v"})
+    server.bury("orders", "dead")
+    dead = client.queue("dead")
+
+    (peeked,) = await dead.peek()
+    (message,) = await dead.receive()
+
+    assert message.origin == peeked.origin
+    assert message.origin is not None
+    assert (message.origin.queue, message.origin.id, message.origin.reason) == ("orders", sent.id, "receives")
+    assert message.origin.enqueue_time <= message.enqueue_time
+    assert message.id != sent.id
+    server.put("orders", b"b")
+    assert (await client.queue("orders").receive())[0].origin is None
+
+
+async def test_a_dead_letter_queue_knows_its_sources_and_stays(client: Client) -> None:
+    await client.create_queue("dead")
+    for name in ("b", "a"):
+        await client.create_queue(name, dead_letter_queue="dead", dead_letter_max_receives=3)
+    dead = client.queue("dead")
+
+    assert await dead.dead_letter_sources() == ["a", "b"]
+    assert (await dead.attributes()).dead_letter_sources == ["a", "b"]
+    assert await client.queue("a").dead_letter_sources() == []
+    with pytest.raises(DeadLetterQueueInUse) as caught:
+        await client.delete_queue("dead")
+    assert caught.value.sources == ["a", "b"]
+
+
+async def test_dead_letters_are_redriven(client: Client, server: FakeServer) -> None:
+    server.queue("dead")
+    server.put("orders", b"a", b"b")
+    server.bury("orders", "dead", 2)
+    server.put("dead", b"c")
+    dead = client.queue("dead")
+    with pytest.raises(InvalidArgument, match="never redriven"):
+        await dead.redrive_status()
+
+    redrive = await dead.redrive(max_per_second=100)
+
+    assert not redrive.running
+    assert (redrive.moved, redrive.remaining, redrive.reason) == (2, 0, "done")
+    assert (redrive.target, redrive.max_per_second, redrive.missing_origins) == (None, 100, {"": 1})
+    assert redrive.end_time is not None
+    assert (await client.queue("orders").receive())[0].origin is not None
+
+
+async def test_a_redrive_is_watched_and_cancelled(client: Client, server: FakeServer) -> None:
+    server.queue("dead").hold_redrive = "target full: orders"
+    server.put("dead", b"a")
+    dead = client.queue("dead")
+
+    started = await dead.redrive("orders")
+    assert started.running
+    with pytest.raises(RedriveRunning):
+        await dead.redrive("orders")
+    assert (await dead.redrive_status()).reason == "target full: orders"
+    ended = await dead.cancel_redrive()
+
+    assert (ended.running, ended.reason, ended.remaining, ended.target) == (False, "cancelled", 1, "orders")
+    with pytest.raises(QueueNotFound):
+        await dead.redrive("nowhere")
+
+
+async def _rewind(queue: Queue) -> object:
+    return await queue.rewind(0)
+
+
+async def _redrive(queue: Queue) -> object:
+    return await queue.redrive()
+
+
+@pytest.mark.parametrize(
+    ("kind", "call"),
+    [(wire.RewindQueue, _rewind), (wire.StartRedrive, _redrive)],
+)
+async def test_what_is_not_safe_to_repeat_is_not_repeated(
+    client: Client, server: FakeServer, kind: type[wire.Request], call: Callable[[Queue], Awaitable[object]]
+) -> None:
+    server.lose_answer(kind)
+
+    with pytest.raises(OutcomeUnknown):
+        await call(client.queue("orders"))
+
+    assert len(server.of(kind)) == 1
+
+
+async def test_what_is_safe_is_repeated(client: Client, server: FakeServer) -> None:
+    server.queue("tx", transactional=True)
+    for kind in (wire.CancelRedrive, wire.GetRedrive, wire.ListDeadLetterSources, wire.ListHalfMessages):
+        server.lose_answer(kind)
+    queue = client.queue("orders")
+    await queue.redrive()
+
+    assert (await queue.cancel_redrive()).reason == "done"
+    assert (await queue.redrive_status()).reason == "done"
+    assert await queue.dead_letter_sources() == []
+    assert not (await client.queue("tx").half_messages()).messages
+
+
+# ---------------------------------------------------------------------- attributes and peek
+
+
+async def test_attributes_of_the_model_round_trip(client: Client, server: FakeServer) -> None:
+    server.queue("dead")
+    queue = await client.create_queue(
+        "jobs",
+        rewind=timedelta(days=1),
+        dead_letter_queue="dead",
+        dead_letter_after=600,
+        transactional=True,
+        first_check=1.5,
+        max_checks=3,
+    )
+
+    (request,) = server.of(wire.CreateQueue)
+    assert request.attributes == {
+        "rewind_ms": 86_400_000,
+        "dead_letter_queue": "dead",
+        "dead_letter_after_ms": 600_000,
+        "transactional": True,
+        "first_check_ms": 1500,
+        "max_checks": 3,
+    }
+    info = await queue.attributes()
+    assert (info.rewind, info.dead_letter_queue, info.dead_letter_after) == (86_400.0, "dead", 600.0)
+    assert (info.dead_letter_max_receives, info.transactional, info.first_check, info.max_checks) == (0, True, 1.5, 3)
+    assert await queue.set_attributes(**info.attributes())
+
+
+@pytest.mark.parametrize("wrong", [{"transactional": 1}, {"dead_letter_queue": None}, {"max_checks": 1.5}])
+async def test_attributes_have_their_types(client: Client, server: FakeServer, wrong: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=next(iter(wrong))):
+        await client.create_queue("jobs", **wrong)
+    assert not server.handled
+
+
+async def test_ensure_tells_the_difference_in_units_of_the_client(client: Client) -> None:
+    await client.create_queue("jobs", rewind=60)
+
+    with pytest.raises(QueueDiffers) as caught:
+        await client.ensure_queue("jobs", rewind=90, max_checks=3, transactional=True)
+
+    assert caught.value.difference == {"rewind": (60.0, 90.0), "max_checks": (15, 3), "transactional": (False, True)}
+
+
+async def test_peek_chooses_by_state(client: Client, server: FakeServer) -> None:
+    queue = await _deleted(server, client, b"deleted")
+    await queue.send(b"active")
+    await queue.send(b"delayed", delay=60)
+
+    assert [one.body for one in await queue.peek()] == [b"active", b"delayed"]
+    assert [(one.body, one.state) for one in await queue.peek(states=["rewindable"])] == [(b"deleted", "rewindable")]
+    assert [one.body for one in await queue.peek(states=("delayed",))] == [b"delayed"]
