@@ -12,6 +12,7 @@ from cmqd.storage.errors import StorageFailed
 from cmqd.storage.log import StorageState
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import RETRYABLE, ErrorCode
+from cmqd_segment import records
 from support.edge_rig import EdgeRig, code_of
 
 
@@ -37,7 +38,12 @@ async def test_every_request_of_the_wire_has_a_handler(rig: EdgeRig) -> None:
 
 @pytest.mark.parametrize(
     ("ours", "theirs"),
-    [(outcome.ReceivedMessage, wire.ReceivedMessage), (outcome.PeekedMessage, wire.PeekedMessage)],
+    [
+        (outcome.ReceivedMessage, wire.ReceivedMessage),
+        (outcome.PeekedMessage, wire.PeekedMessage),
+        (outcome.HalfMessage, wire.HalfMessage),
+        (records.Origin, wire.Origin),
+    ],
 )
 def test_messages_of_the_core_are_laid_out_as_on_the_wire(ours: typing.Any, theirs: typing.Any) -> None:
     assert ours.__struct_fields__ == theirs.__struct_fields__

@@ -3,6 +3,7 @@
 import pytest
 
 from cmqd.server import checkers
+from cmqd.storage.errors import StorageFailed
 from cmqd.storage.log import StorageState
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
@@ -273,3 +274,83 @@ async def test_a_half_send_under_a_dedup_id_is_stored_once(rig: EdgeRig) -> None
     assert again.message_ids[1] == first.message_ids[0]
     assert again.message_ids[0] not in first.message_ids
     assert (await client.counts("pay"))["half"] == 3
+
+
+async def test_a_check_that_was_decided_for_a_client_that_ended_goes_to_another(rig: EdgeRig) -> None:
+    producer = await a_producer(rig)
+    one, two = await a_checker(rig), await a_checker(rig)
+    (message_id,) = await producer.send_half("pay", b"one")
+    rig.log.hold()
+    producer.begin(wire.CreateQueue(producer.next_id(), "other", {}))
+    await later(rig, 5_000, one)
+
+    one.transport.lose()
+    rig.log.let_go()
+    await later(rig, 0, two)
+
+    assert one.checks == []
+    assert two.take_checks() == [(message_id, 2)]
+    rig.check()
+
+
+async def test_a_check_beside_a_cancelled_receive_still_leaves(rig: EdgeRig) -> None:
+    producer = await a_producer(rig)
+    one = await a_checker(rig)
+    await producer.expect(wire.QueueInfo, wire.CreateQueue, "jobs", {})
+    await producer.send("jobs", b"x")
+    (message_id,) = await producer.send_half("pay", b"one")
+    rig.log.hold()
+    receiving = one.begin(wire.ReceiveMessages(one.next_id(), "jobs"))
+    await later(rig, 5_000, producer)
+
+    one.cancel(receiving)
+    rig.log.let_go()
+    await later(rig, 0, one)
+
+    assert code_of(one.replies[receiving]) == "cancelled"
+    assert one.take_checks() == [(message_id, 1)]
+    assert (await producer.counts("jobs"))["active"] == 1
+
+
+async def test_a_commit_is_busy_when_the_storage_is_behind(rig: EdgeRig) -> None:
+    client = await a_producer(rig)
+    await client.expect(wire.QueueInfo, wire.CreateQueue, "jobs", {"max_message_bytes": 1_048_576})
+    (message_id,) = await client.send_half("pay", b"one")
+    rig.log.hold()
+    for _ in range(66):
+        client.begin(wire.SendMessages(client.next_id(), "jobs", [bytes(1_048_576)]))
+    await client.settle()
+
+    assert code_of(await client.ask(wire.EndTransactions, "pay", [message_id], [COMMIT])) == "busy"
+    assert code_of(await client.ask(wire.SendHalfMessages, "pay", [b"x"])) == "busy"
+    rolling_back = client.begin(wire.EndTransactions(client.next_id(), "pay", [message_id], [ROLL_BACK]))
+    rig.log.let_go()
+    await client.settle()
+
+    assert client.replies[rolling_back] == wire.TransactionsEnded(rolling_back, [])
+
+
+async def test_the_status_counts_checkers_and_checks(rig: EdgeRig) -> None:
+    producer = await a_producer(rig)
+    one = await a_checker(rig)
+    await producer.send_half("pay", b"one", b"two")
+    await later(rig, 5_000, one)
+
+    status = (await producer.expect(wire.ServerStatus, wire.GetServerStatus)).status
+
+    assert status["checkers"] == 1
+    assert (status["counters"]["half_sent"], status["counters"]["checks"]) == (2, 2)
+
+
+async def test_after_a_failure_of_the_storage_a_checker_that_goes_changes_nothing(rig: EdgeRig) -> None:
+    producer = await a_producer(rig)
+    one = await a_checker(rig)
+    await producer.send_half("pay", b"one")
+    await later(rig, 5_000, one)
+
+    rig.log.fail(StorageFailed("fsync: I/O error"))
+    await rig.turn()
+    one.transport.lose()
+    await rig.turn()
+
+    assert [str(failure) for failure in rig.failures] == ["fsync: I/O error"]
