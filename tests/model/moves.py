@@ -249,7 +249,7 @@ class MovesMachine(BrokerMachine):
                 left = [
                     message.position
                     for message in queue.active()
-                    if queue.is_dead(message, self.now_ms - 2 * REST_MS)
+                    if queue.is_dead(message, self.now_ms - 2 * REST_MS, surely=True)
                     and self.is_taken(queue, message)
                     and not queue.is_expired(message, self.now_ms)
                 ]

@@ -66,6 +66,8 @@ class NaiveMessage:
     unknown_ms: int = 0
     next_check_ms: int = 0
     """0 = no more."""
+    ask_again: bool = False
+    """Who was asked went away."""
 
     def is_due(self, now_ms: int) -> bool:
         """Whether the next tick that gets to it makes it active."""
@@ -139,8 +141,12 @@ class NaiveQueue:
     decided: dict[int, bool] = field(default_factory=dict[int, bool])
     """Half messages decided, by id; True = committed."""
     has_checkers: bool = False
+    least_max_checks: int = 100
+    """The smallest number of checks that was ever allowed: those who had as many may have been given up."""
     dedup_ids: OrderedDict[str, tuple[int, int]] = field(default_factory=OrderedDict[str, tuple[int, int]])
     """(message id, time of sending), oldest first."""
+    by_age_since_ms: int = 0
+    """When dead letters by age were switched on."""
     dead_letter_floor: int = -1
     """What it held when it became a dead-letter queue stands below; -1 = it is none."""
 
@@ -251,6 +257,17 @@ class NaiveQueue:
             message.activated_ms = now_ms
             self.messages[message.position] = message
         self.messages = dict(sorted(self.messages.items()))
+
+    def find_dedup_id(self, dedup_id: str, now_ms: int) -> int | None:
+        """The message that was sent under this id and is remembered."""
+        message_id, sent_ms = self.dedup_ids.get(dedup_id, (0, 0))
+        return message_id if message_id and sent_ms + self.limits.dedup_life_ms > now_ms else None
+
+    def note_dedup_id(self, dedup_id: str, message_id: int) -> None:
+        self.dedup_ids.pop(dedup_id, None)
+        self.dedup_ids[dedup_id] = message_id, self.last_enqueue_ms
+        if len(self.dedup_ids) > self.limits.max_dedup_ids:
+            self.dedup_ids.popitem(last=False)
 
     def waiting_delays(self) -> list[NaiveMessage]:
         """Those who wait for a place among the delayed, those who cannot be read included."""
@@ -394,8 +411,10 @@ class NaiveQueue:
                 del self.halves[message_id]
                 self.decided.pop(message_id, None)
 
-    def set_attributes(self, changes: dict[str, Any]) -> None:
+    def set_attributes(self, changes: dict[str, Any], now_ms: int) -> None:
         """What an owner set."""
+        if changes["dead_letter_after_ms"] and not self.attributes["dead_letter_after_ms"]:
+            self.by_age_since_ms = now_ms
         self.attributes = {**self.attributes, **changes}
         if not self.attributes["rewind_ms"]:
             self.deleted.clear()
@@ -409,12 +428,14 @@ class NaiveQueue:
         drained = all(position >= self.dead_letter_floor for position in self.messages)
         return drained and len(self.messages) + count <= self.attributes["max_backlog"]
 
-    def is_dead(self, message: NaiveMessage, now_ms: int) -> str:
-        """Why an active message is to be dead-lettered; empty = it is not."""
+    def is_dead(self, message: NaiveMessage, now_ms: int, *, surely: bool = False) -> str:
+        """Why an active message may (or ``surely`` must) be dead-lettered; empty = it is not."""
         most, after_ms = self.attributes["dead_letter_max_receives"], self.attributes["dead_letter_after_ms"]
         if most and message.receive_count >= most:
             return "receives"
-        if after_ms and message.activated_ms + after_ms <= now_ms:
+        # Of messages that were delayed or rewound before there was such a rule, the time of sending may count.
+        is_known = surely or message.activated_ms > self.by_age_since_ms
+        if after_ms and (message.activated_ms if is_known else message.enqueue_ms) + after_ms <= now_ms:
             return "age"
         return ""
 
@@ -496,6 +517,8 @@ class NaiveQueue:
         """The broker was started anew: nobody waits, and damage is still to be found."""
         self.line.clear()
         self.has_checkers = False
+        for message in self.halves.values():
+            message.ask_again = False
         for message in self.of(State.DAMAGED):
             message.state = message.repaired_state
 

@@ -1,0 +1,7 @@
+"""Half messages and dedup ids, among everything that happens to a queue; see :mod:`model.transactions`."""
+
+from model.machine import profile
+from model.transactions import TransactionsMachine
+
+TestTransactions = TransactionsMachine.TestCase
+TestTransactions.settings = profile(250)
