@@ -1,7 +1,10 @@
 """Peek (spec 2.3): look without receiving; touches no count, order or lease."""
 
+from collections.abc import Sequence
+
 import pytest
 
+from cmqd.core.errors import InvalidArgument
 from cmqd.core.limits import Limits
 from cmqd.core.outcome import Peeked, PeekedMessage, Waiting
 from support.core_builders import ACCOUNT, START_MS, Rig
@@ -10,9 +13,9 @@ from support.core_facts import facts
 PEEKER = 1000
 
 
-def peek(rig: Rig, start: int = 0, most: int = 16) -> Peeked:
+def peek(rig: Rig, start: int = 0, most: int = 16, states: Sequence[str] | None = None) -> Peeked:
     before = facts(rig.broker)
-    reply = rig.done(rig.broker.peek(ACCOUNT, "q", PEEKER, start, most, rig.now_ms))
+    reply = rig.done(rig.broker.peek(ACCOUNT, "q", PEEKER, start, most, rig.now_ms, states))
     if isinstance(reply, Waiting):
         seen = len(rig.replies(PEEKER))
         rig.answer_reads()
@@ -22,12 +25,12 @@ def peek(rig: Rig, start: int = 0, most: int = 16) -> Peeked:
     return reply
 
 
-def browse(rig: Rig, most: int = 16) -> list[PeekedMessage]:
+def browse(rig: Rig, most: int = 16, states: Sequence[str] | None = None) -> list[PeekedMessage]:
     """All pages."""
     seen: list[PeekedMessage] = []
     start: int | None = 0
     while start is not None:
-        page = peek(rig, start, most)
+        page = peek(rig, start, most, states)
         seen.extend(page.messages)
         start = page.next_start
     return seen
@@ -177,3 +180,106 @@ def test_what_was_found_damaged_is_shown_if_it_can_be_read_again():
     cold.log.damaged.clear()
 
     assert [(one.body, one.state) for one in browse(cold)] == [(b"1", "active"), (b"2", "active"), (b"3", "delayed")]
+
+
+# ---------------------------------------------------------------- states
+
+
+def every_state() -> Rig:
+    """Active 1 5 9, in flight 2 6, delayed 3 7 (for want of a place), half 4 8, rewindable 0 10."""
+    rig = Rig()
+    rig.create("q", transactional=True, rewind_ms=60_000, max_delayed=1)
+    rig.send(b"0", b"1", b"2")
+    handles = rig.handles(most=3)
+    rig.delete(handles[0])
+    rig.release(handles[1])
+    rig.send(b"3", delay_ms=1000)
+    rig.send_half(b"4")
+    rig.send(b"5", b"6")
+    spare = rig.handles(most=3)
+    rig.release(*spare[:2])
+    rig.send(b"7", delay_ms=1000)
+    rig.send_half(b"8")
+    rig.send(b"9", b"10")
+    handles = rig.handles(most=4)
+    rig.release(*handles[:3])
+    rig.delete(handles[3])
+    return rig
+
+
+STATES = {
+    "active": [b"1", b"5", b"9"],
+    "in_flight": [b"2", b"6"],
+    "delayed": [b"3", b"7"],
+    "half": [b"4", b"8"],
+    "rewindable": [b"0", b"10"],
+}
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+@pytest.mark.parametrize("most", [1, 2, 16])
+@pytest.mark.parametrize("chosen", range(1, 32))
+def test_any_states_can_be_asked_for(chosen: int, most: int, in_memory: bool):
+    rig = every_state()
+    states = [state for bit, state in enumerate(STATES) if chosen >> bit & 1]
+    expected = sorted((body, state) for state in states for body in STATES[state])
+
+    seen = browse(rig if in_memory else rig.crash(), most, states)
+
+    assert [(one.body, one.state) for one in seen] == sorted(expected, key=lambda one: int(one[0]))
+
+
+def test_all_but_the_rewindable_are_shown_if_no_states_are_named():
+    seen = browse(every_state())
+
+    assert [one.body for one in seen] == [b"%d" % number for number in range(1, 10)]
+    assert [one.visible_ms for one in seen if one.state == "half"] == [0, 0]
+
+
+@pytest.mark.parametrize("states", [[], ["gone"], ["active", "half", ""]])
+def test_states_that_do_not_exist_are_refused(states: list[str]):
+    rig = every_state()
+
+    with pytest.raises(InvalidArgument, match="states"):
+        peek(rig, states=states)
+
+
+def test_what_changes_its_state_while_its_page_is_read_is_shown_only_if_asked_for():
+    rig = every_state().crash()
+    rig.done(rig.broker.peek(ACCOUNT, "q", PEEKER, 0, 16, rig.now_ms, ["delayed"]))
+    (read,) = rig.reads
+    rig.now_ms += 1020
+    rig.tick()
+
+    rig.answer(read)
+
+    (reply,) = rig.replies(PEEKER)
+    assert [one.body for one in reply.messages] == [b"7"]
+
+
+def test_what_can_be_rewound_no_more_is_not_shown():
+    rig = every_state()
+    rig.now_ms += 59_999
+    assert len(browse(rig, states=["rewindable"])) == 2
+
+    rig.now_ms += 1
+
+    assert browse(rig, states=["rewindable"]) == []
+
+
+def test_states_far_apart_are_looked_for_in_stretches(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("cmqd.core.peeking.STRETCH", 2)
+    monkeypatch.setattr("cmqd.core.peeking.MOST_STRETCHES", 3)
+    rig = Rig()
+    rig.create()
+    rig.send(b"first")
+    rig.handles()
+    rig.send(*[b"x"] * 20)
+    held = rig.handles(most=20)
+    rig.release(*held[:19])
+
+    page = peek(rig, 1, 5, ["in_flight"])
+
+    assert (page.messages, page.next_start) == ([], 7)
+    assert [one.body for one in browse(rig, 5, ["in_flight"])] == [b"first", b"x"]
+    assert [one.body for one in browse(rig, 5, ["half"])] == []
