@@ -13,7 +13,7 @@ from cmqd.core.errors import (
     RedriveRunning,
     TooManyQueues,
 )
-from cmqd.core.limits import check_range, checked_attributes
+from cmqd.core.limits import check_each, check_range, checked_attributes
 from cmqd.core.moving import Moving
 from cmqd.core.names import check_queue_name, folded
 from cmqd.core.outcome import Outcome, PageRead, QueueInfo, Woken
@@ -72,10 +72,11 @@ class Administration(Moving):
             InvalidArgument, QueueExists, TooManyQueues: as :meth:`create_queue`.
         """
         check_queue_name(name)
-        checked_attributes(QueueAttributes(), attributes, creating=True)
         queue = self._names.get(account, {}).get(name)
         if queue is None:
             return self.create_queue(account, name, attributes, now_ms)
+        # Whether they contradict one another is no question: what agrees with the queue cannot.
+        check_each(queue.index.attributes, attributes, creating=True)
         is_now = queue.attributes()
         difference: dict[str, dict[str, object]] = {
             field: {"is": is_now[field], "wanted": wanted}
@@ -109,6 +110,9 @@ class Administration(Moving):
         queue = self.queue(account, name)
         chosen = checked_attributes(queue.index.attributes, attributes)
         target = self._dead_letter_queue(account, name, queue, chosen)
+        most = chosen.dead_letter_max_receives
+        if most != queue.index.attributes.dead_letter_max_receives:
+            queue.overdue = queue.index.history.at_least(most) if most else BitMap64()
         record = QueueAttributesSet(queue.queue_id, chosen, now_ms)
         self._apply_attributes(record)
         self._schedule_expiry(queue)
@@ -124,8 +128,6 @@ class Administration(Moving):
             # By what rules messages die may have changed: those that were to be moved are looked at again.
             self._stop_moving(queue, BitMap64(queue.index.moving))
             queue.unmovable.clear()
-            most = chosen.dead_letter_max_receives
-            queue.overdue = BitMap64(list(queue.index.history.at_least(most)) if most else ())
             self._find_dead(queue, reads, now_ms)
             self._serve(queue, records, woken, reads, now_ms)
         self._set_agenda(queue, now_ms)

@@ -7,7 +7,8 @@ receive in milliseconds in the lower 42 (good until the year 2109).
 """
 
 from array import array
-from collections.abc import Iterator
+
+from pyroaring import BitMap64
 
 CHUNK = 1024
 _TIME_BITS = 42
@@ -36,14 +37,20 @@ class ReceiveHistory:
         packed = chunk.get(position % CHUNK, 0) if isinstance(chunk, dict) else chunk[position % CHUNK]
         return packed >> _TIME_BITS, packed & _TIME_MASK
 
-    def at_least(self, count: int) -> Iterator[int]:
+    def at_least(self, count: int) -> BitMap64:
         """Positions of messages that were received ``count`` times or more."""
+        found = BitMap64()
         least = min(count, MAX_COUNT) << _TIME_BITS
         for number, chunk in self.chunks.items():
+            first = number * CHUNK
             if isinstance(chunk, dict):
-                yield from (number * CHUNK + offset for offset, packed in chunk.items() if packed >= least)
+                found.update([first + offset for offset, packed in chunk.items() if packed >= least])
+            elif min(chunk) >= least:
+                # As it is when many came back together: tens of millions are a matter of a fraction of a second.
+                found.add_range(first, first + CHUNK)
             elif max(chunk) >= least:
-                yield from (number * CHUNK + offset for offset, packed in enumerate(chunk) if packed >= least)
+                found.update([first + offset for offset, packed in enumerate(chunk) if packed >= least])
+        return found
 
     def set(self, position: int, count: int, first_receive_ms: int) -> None:
         """Note that the message was received ``count`` times."""

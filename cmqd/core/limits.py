@@ -91,7 +91,22 @@ def checked_attributes(
     Raises:
         InvalidArgument: an attribute is unknown, out of its range, or contradicts another.
     """
+    check_each(base, changes, creating=creating)
     chosen = dict(changes)
+    if base.dead_letter_queue and changes.get("dead_letter_queue") == "":
+        # Unbound: the policy goes with it, unless one is named, which is then found to contradict.
+        chosen = {"dead_letter_max_receives": 0, "dead_letter_after_ms": 0} | chosen
+    attributes = msgspec.structs.replace(base, **chosen)
+    _check_together(attributes)
+    return attributes
+
+
+def check_each(base: QueueAttributes, changes: Mapping[str, object], *, creating: bool = False) -> None:
+    """See that each of ``changes`` to ``base`` is legal for itself.
+
+    Raises:
+        InvalidArgument: an attribute is unknown or out of its range.
+    """
     for name, value in changes.items():
         limits = ATTRIBUTE_RANGES.get(name)
         if limits is not None:
@@ -99,9 +114,6 @@ def checked_attributes(
         elif name == "dead_letter_queue":
             if not isinstance(value, str):
                 raise InvalidArgument(name, value, "the name of a queue, or empty")
-            if not value and base.dead_letter_queue:
-                # Unbound: the policy goes with it, unless one is named, which is then found to contradict.
-                chosen = {"dead_letter_max_receives": 0, "dead_letter_after_ms": 0} | chosen
         elif name in ONLY_AT_CREATION:
             if type(value) is not bool:
                 raise InvalidArgument(name, value, "true or false")
@@ -110,9 +122,9 @@ def checked_attributes(
         else:
             known = ", ".join((*ATTRIBUTE_RANGES, "dead_letter_queue", *ONLY_AT_CREATION))
             raise InvalidArgument("attributes", name, f"one of {known}")
-    attributes = msgspec.structs.replace(base, **chosen)
-    _check_together(attributes)
-    return attributes
+    after_ms = changes.get("dead_letter_after_ms")
+    if isinstance(after_ms, int) and 0 < after_ms < MIN_DEAD_LETTER_AFTER_MS:
+        raise InvalidArgument("dead_letter_after_ms", after_ms, f"0, or {MIN_DEAD_LETTER_AFTER_MS} and more")
 
 
 def _check_together(attributes: QueueAttributes) -> None:
@@ -120,8 +132,6 @@ def _check_together(attributes: QueueAttributes) -> None:
     if attributes.rewind_ms > retention_ms:
         raise InvalidArgument("rewind_ms", attributes.rewind_ms, f"at most retention_ms, which is {retention_ms}")
     receives, after_ms = attributes.dead_letter_max_receives, attributes.dead_letter_after_ms
-    if after_ms and after_ms < MIN_DEAD_LETTER_AFTER_MS:
-        raise InvalidArgument("dead_letter_after_ms", after_ms, f"0, or {MIN_DEAD_LETTER_AFTER_MS} and more")
     if after_ms and after_ms >= retention_ms:
         raise InvalidArgument("dead_letter_after_ms", after_ms, f"less than retention_ms, which is {retention_ms}")
     if not attributes.dead_letter_queue:

@@ -6,6 +6,7 @@ in which the record can be true, and the record is cut down to what the index kn
 
 - A message whose send was lost is unknown, and so gone, whatever befell it later.
 - A message that was received had become active: a delay or a lease that it still has here ended in a gap.
+- A deleted message that was received or moved had been rewound.
 - What became of a lease in a gap, if nothing later tells, is not known: it ends at its deadline, and the message is
   delivered again.
 
@@ -18,15 +19,19 @@ from collections.abc import Sequence
 from cmqd.core.index import QueueIndex
 from cmqd_segment.records import (
     AnyRecord,
+    DeadLettersFrom,
     DelaysScheduled,
     LeasesEnded,
     MessagesActivated,
     MessagesDeleted,
     MessagesExpired,
+    MessagesMoved,
     MessagesReceived,
     MessagesReleased,
     MessagesSent,
     QueueCleared,
+    QueueRewound,
+    RedriveStarted,
     TransactionsChecked,
     TransactionsEnded,
     TransactionsUndecided,
@@ -86,7 +91,11 @@ class Salvage:
                 runs = pack_runs(position for position, _ in waiting)
                 cut = DelaysScheduled(record.queue_id, runs, [due_ms for _, due_ms in waiting])
                 return (cut,), len(waiting) == len(asked)
-            case QueueCleared() | MessagesExpired():
+            case MessagesMoved():
+                return self._moved(index, record)
+            case QueueRewound() | RedriveStarted():
+                _never_again(index, record.stop_position)
+            case QueueCleared() | MessagesExpired() | DeadLettersFrom():
                 _never_again(index, record.floor)
             case _:
                 pass
@@ -95,10 +104,8 @@ class Salvage:
     def _received(self, index: QueueIndex, record: MessagesReceived) -> tuple[Sequence[AnyRecord], bool]:
         _never_again(index, last_of(record.positions) + 1)
         asked = unpack_runs(record.positions)
-        live = [position for position in asked if position in index.live]
-        hidden = [position for position in live if position not in index.active]
-        self._end_state(index, hidden)
-        index.activate(hidden)
+        _rewound(index, asked)
+        live = self._activate(index, asked)
         holders = self._holders_of(index)
         holders.update((position, lease) for lease, position in enumerate(asked, record.first_lease))
         if len(live) == len(asked):
@@ -117,6 +124,23 @@ class Salvage:
             at = stretch + 1
         return cut, False
 
+    def _moved(self, index: QueueIndex, record: MessagesMoved) -> tuple[Sequence[AnyRecord], bool]:
+        _never_again(index, last_of(record.positions) + 1)
+        asked = unpack_runs(record.positions)
+        # One that was rewound in a gap stands in the other queue now, and nowhere else.
+        _rewound(index, asked)
+        live = self._activate(index, asked)
+        cut = MessagesMoved(record.queue_id, pack_runs(live), record.redriven)
+        return (cut,), len(live) == len(asked)
+
+    def _activate(self, index: QueueIndex, asked: Sequence[int]) -> list[int]:
+        """Those of the positions that are live; they are active from here on, if they were not."""
+        live = [position for position in asked if position in index.live]
+        hidden = [position for position in live if position not in index.active]
+        self._end_state(index, hidden)
+        index.activate(hidden)
+        return live
+
     def _end_state(self, index: QueueIndex, positions: list[int]) -> None:
         """Take live messages out of whatever state they are in; they are about to get another, or to go."""
         for position in positions:
@@ -130,6 +154,17 @@ class Salvage:
             holders = {held.position: lease for lease, held in index.in_flight.items()}
             self._holders[index.queue_id] = holders
         return holders
+
+
+def _rewound(index: QueueIndex, positions: Sequence[int]) -> None:
+    """Deleted messages of which a record says that they are live were rewound in a gap."""
+    if index.rewindable_count:
+        back = [position for position in positions if position in index.rewindable]
+        for position in back:
+            index.rewindable.remove(position)
+            index.live.add(position)
+        index.live_count += len(back)
+        index.activate(back)
 
 
 def _activated(index: QueueIndex, record: MessagesActivated) -> tuple[Sequence[AnyRecord], bool]:

@@ -233,7 +233,7 @@ class BrokerState:
         if attributes.dead_letter_queue:
             self._bind(queue, self._names[queue.account].get(attributes.dead_letter_queue))
         if attributes.dead_letter_max_receives:
-            queue.overdue = BitMap64(list(index.history.at_least(attributes.dead_letter_max_receives))) & index.live
+            queue.overdue = index.history.at_least(attributes.dead_letter_max_receives) & index.live
         if index.redrive is not None and not index.redrive.ended_ms:
             queue.redriving = Redriving()
         if attributes.rewind_ms or queue.dead_letters is not None or queue.redriving is not None:
