@@ -2,7 +2,8 @@
 
 Message ids and positions of half messages ascend together, so a few integers per send map one to the other. Undecided
 ones are in the index's set ``half``; decisions are remembered as sets of positions until the retention of the half
-message has passed, so that a repeat succeeds and the opposite is refused.
+message has passed, so that a repeat succeeds and the opposite is refused. Beyond ``MAX_RUNS`` the oldest decisions are
+forgotten earlier: each transaction that is not sent in one batch with others costs a run.
 """
 
 from array import array
@@ -13,6 +14,11 @@ import msgspec
 from pyroaring import BitMap64
 
 from cmqd_segment.records import Runs, ranges
+
+MAX_RUNS = 1_000_000
+"""Runs of one queue beyond which old decisions are forgotten; 24 bytes each."""
+FORGET_STEP = 1024
+"""Runs looked at in one step: under 2 ms even if none of them is decided."""
 
 
 class Checked(msgspec.Struct, gc=False):
@@ -28,12 +34,25 @@ class Checked(msgspec.Struct, gc=False):
 class HalfTable:
     """See the module."""
 
-    __slots__ = ("_counts", "_ids", "_positions", "checked", "committed", "rolled_back", "unreadable")
+    __slots__ = (
+        "_counts",
+        "_forget_above",
+        "_forget_at",
+        "_ids",
+        "_positions",
+        "checked",
+        "committed",
+        "rolled_back",
+        "unreadable",
+    )
 
     def __init__(self) -> None:
         self._ids = array("Q")
         self._positions = array("Q")
         self._counts = array("Q")
+        self._forget_above = MAX_RUNS
+        self._forget_at = 0
+        """The run at which the next step begins."""
         self.committed = BitMap64()
         self.rolled_back = BitMap64()
         self.checked: dict[int, Checked] = {}
@@ -103,11 +122,38 @@ class HalfTable:
             passed += 1
         if passed:
             del self._ids[:passed], self._positions[:passed], self._counts[:passed]
+            self._forget_at = 0
+            self._forget_above = MAX_RUNS
         self.committed.remove_range(0, floor)
         self.rolled_back.remove_range(0, floor)
         self.unreadable.remove_range(0, floor)
         if self.checked:
             self.checked = {position: one for position, one in self.checked.items() if position >= floor}
+
+    def is_too_long(self) -> bool:
+        """Whether it is time for :meth:`forget_decided`."""
+        return len(self._ids) > self._forget_above
+
+    def forget_decided(self, half: BitMap64) -> None:
+        """One step of forgetting the oldest decisions; ``half`` holds the undecided positions, which stay."""
+        start = self._forget_at
+        stop = min(start + FORGET_STEP, len(self._ids))
+        first, end = self._positions[start], self._positions[stop - 1] + self._counts[stop - 1]
+        kept: list[int] = []
+        position = next(half.iter_equal_or_larger(first), end)
+        while position < end:
+            at = bisect_right(self._positions, position) - 1
+            kept.append(at)
+            position = next(half.iter_equal_or_larger(self._positions[at] + self._counts[at]), end)
+        self.committed.remove_range(first, end)
+        self.rolled_back.remove_range(first, end)
+        for column in (self._ids, self._positions, self._counts):
+            column[start:stop] = array("Q", [column[at] for at in kept])
+        self._forget_at = start + len(kept)
+        if 2 * self._forget_at >= len(self._ids):
+            # The older half of them is undecided: not again before there are many more.
+            self._forget_at = 0
+            self._forget_above = max(MAX_RUNS, 2 * len(self._ids))
 
     def runs(self) -> list[tuple[int, int, int]]:
         """(first message id, first position, count) of all that is remembered."""

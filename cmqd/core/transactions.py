@@ -161,6 +161,8 @@ class Transactions(Sending):
                 first_check,
             )
             self._budget.keep_half(queue.queue_id, queue.window, message)
+        if index.halves.is_too_long():
+            index.halves.forget_decided(index.half)
         if self._check_buckets.size > self._check_sweep_above:
             self._sweep_checks()
         ids = range(first_id, first_id + count) if answer is None else answered(answer, first_id)

@@ -512,6 +512,43 @@ def test_clearing_drops_half_messages_and_decisions():
     assert asked(rig) == []
 
 
+@pytest.mark.parametrize("crashed", [False, True])
+def test_the_oldest_decisions_are_forgotten_when_there_are_very_many(crashed: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("cmqd.core.halves.MAX_RUNS", 20)
+    monkeypatch.setattr("cmqd.core.halves.FORGET_STEP", 4)
+    rig = transactional()
+    undecided = list(rig.send_half(b"a", b"b"))
+    ids: list[int] = []
+    for number in range(100):
+        ids += rig.send_half(b"%d" % number)
+        if number % 10 == 5:
+            undecided.append(ids.pop())
+        else:
+            decide(rig, (ids[-1], COMMIT if number % 2 else ROLL_BACK))
+    rig = rig.crash() if crashed else rig
+
+    assert len(rig.queue().index.halves) < 40
+    assert [one.message_id for one in listed(rig)] == undecided
+    assert kinds(decide(rig, (ids[0], COMMIT))) == [(ids[0], TransactionNotFound)]
+    assert kinds(decide(rig, (ids[-1], ROLL_BACK))) == [(ids[-1], AlreadyCommitted)]
+    assert decide(rig, *[(one, COMMIT) for one in undecided]) == []
+
+
+def test_what_is_undecided_is_never_forgotten(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("cmqd.core.halves.MAX_RUNS", 20)
+    monkeypatch.setattr("cmqd.core.halves.FORGET_STEP", 4)
+    rig = transactional()
+    ids: list[int] = []
+    for _ in range(100):
+        rig.send(b"between")
+        ids += rig.send_half(b"1")
+    rig = rig.crash()
+
+    assert [one.message_id for one in listed(rig)] == ids
+    assert decide(rig, *[(one, ROLL_BACK) for one in ids]) == []
+    rig.broker.check_invariants()
+
+
 # ---------------------------------------------------------------- bodies in memory
 
 
