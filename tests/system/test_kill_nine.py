@@ -16,18 +16,25 @@ from support.crash.checker import check
 from support.crash.history import GetAttributes, History, Receive
 from support.crash.load import (
     BACKLOG,
+    DEAD,
     DELAYED,
+    FRAGILE,
     MAIN,
     QUEUES,
+    REWOUND,
+    TRANSACTIONAL,
     Consumer,
     NumberedProducer,
     Owner,
     Producer,
     Worker,
-    drain,
+    create_queues,
+    drain_all,
     outcomes,
     work_until_lost,
 )
+from support.crash.load_moves import DedupProducer, Redriver, Rewinder
+from support.crash.load_transactions import Books, Checker, TransactionalProducer
 from support.crash.session import Session
 
 ROUNDS = int(os.environ.get("CMQD_KILL_ROUNDS", "50"))
@@ -36,6 +43,9 @@ SEED = int(os.environ.get("CMQD_KILL_SEED", "0")) or random.SystemRandom().getra
 # The smallest segments there are, so that rolls, seals, checkpoints and drops happen while the killing goes on.
 FLAGS = ("--segment-bytes", str(1 << 20))
 LOAD_SECONDS = (0.3, 1.6)
+MORTAL = (0.5, 0.2, 0.05, 0.05, 0.05, 0.15)
+"""What consumers do with messages that are to die, see ``Consumer.fates``."""
+SHORT = (1_000,)
 DRAIN_SECONDS = 60.0
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240 + 12 * ROUNDS)]
@@ -49,18 +59,32 @@ class Rounds:
         self.history = History(wall_offset_ms=time.time() * 1e3 - time.monotonic() * 1e3)
         self.survived = 0
         self._chance = random.Random(SEED)
-        self._numbered = [NumberedProducer(f"numbered-{n}", self._chance.getrandbits(32), 0.01) for n in range(2)]
-        self._owner = Owner(self._chance.getrandbits(32), 0.005)
+        self._numbered = [NumberedProducer(f"numbered-{n}", self._seed(), 0.01) for n in range(2)]
+        self._owner = Owner(self._seed(), 0.005)
+        self._dedup = DedupProducer("dedup", self._seed(), 0.02)
+        books = Books()
         self._workers: list[Worker] = [
             *(producer.work for producer in self._numbered),
-            *(Producer(f"plain-{n}", self._chance.getrandbits(32), 0.01).work for n in range(2)),
-            *(Consumer(queue, self._chance.getrandbits(32)).work for queue in (MAIN, MAIN, DELAYED, DELAYED)),
+            *(Producer(f"plain-{n}", self._seed(), 0.01).work for n in range(2)),
+            *(Consumer(queue, self._seed()).work for queue in (MAIN, MAIN, DELAYED, DELAYED)),
             self._owner.work,
+            self._dedup.work,
+            *(TransactionalProducer(f"half-{n}", self._seed(), books, 0.03).work for n in range(2)),
+            *(Checker(self._seed(), books).work for _ in range(2)),
+            Consumer(TRANSACTIONAL, self._seed(), 0.01, fates=MORTAL).work,
+            *(Consumer(FRAGILE, self._seed(), 0.01, fates=MORTAL, visibilities_ms=SHORT).work for _ in range(2)),
+            *(Consumer(REWOUND, self._seed(), 0.01, visibilities_ms=SHORT).work for _ in range(2)),
+            Rewinder(self._seed(), self.history.wall_offset_ms).work,
+            Consumer(DEAD, self._seed(), 0.1).work,
+            Redriver(self._seed()).work,
         ]
         # The backlog grows for some rounds, beyond what the broker keeps in memory, and pins its segments; then it
         # is consumed for some, so that segments are dropped.
-        self._slow: Worker = Consumer(BACKLOG, self._chance.getrandbits(32), pause_seconds=0.15).work
-        self._fast: list[Worker] = [Consumer(BACKLOG, self._chance.getrandbits(32)).work for _ in range(3)]
+        self._slow: Worker = Consumer(BACKLOG, self._seed(), pause_seconds=0.15).work
+        self._fast: list[Worker] = [Consumer(BACKLOG, self._seed()).work for _ in range(3)]
+
+    def _seed(self) -> int:
+        return self._chance.getrandbits(32)
 
     async def run(self, rounds: int) -> None:
         """Raises BrokerFailedError, or what a worker raised, in the round that did not go well."""
@@ -86,14 +110,14 @@ class Rounds:
         session = await Session.connect(ready.url, self.history)
         for producer in self._numbered:
             await producer.repeat_unanswered(session)
-        await drain(session, [*QUEUES, *self._owner.names], seconds=DRAIN_SECONDS)
+        await self._dedup.repeat_unanswered(session)
+        await drain_all(session, self._owner.names, seconds=DRAIN_SECONDS)
         session.close()
         assert await asyncio.to_thread(self.broker.stop) == 0
 
     async def _create_queues(self, url: str) -> None:
         session = await Session.connect(url, self.history)
-        for queue in QUEUES:
-            assert (await session.create_queue(queue, {"polling_wait_ms": 50})).done
+        await create_queues(session)
         session.close()
 
 

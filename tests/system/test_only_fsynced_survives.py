@@ -22,7 +22,19 @@ from support.crash.checker import check
 from support.crash.disk import Unsynced, disk_after
 from support.crash.history import History, Outcome, Send
 from support.crash.ledger import Rule, Violation
-from support.crash.load import QUEUES, Consumer, NumberedProducer, Owner, Producer, Worker, drain, work_until_lost
+from support.crash.load import (
+    QUEUES,
+    Consumer,
+    NumberedProducer,
+    Owner,
+    Producer,
+    Worker,
+    create_queues,
+    drain_all,
+    work_until_lost,
+)
+from support.crash.load_moves import DedupProducer, Redriver, Rewinder
+from support.crash.load_transactions import Books, Checker, TransactionalProducer
 from support.crash.session import Session
 from support.crash.trace import AnyEvent, Created, FolderSynced, Removed, Renamed, Resized, Synced, read_trace
 
@@ -36,6 +48,8 @@ LOAD_SECONDS = 3.5
 # Syncs take up to so long, so an answer that does not wait for one comes well before it.
 HOLD_MS = 6.0
 DRAIN_SECONDS = 40.0
+# Fewer are deleted than in other tests, so that some die in the short time.
+MORTAL = (0.7, 0.1, 0.05, 0.05, 0.05, 0.05)
 RARE = (Created, Renamed, Removed, Resized, FolderSynced)
 OWNED = ("owned-1", "owned-2")
 
@@ -46,12 +60,18 @@ def new_history() -> History:
     return History(wall_offset_ms=time.time() * 1e3 - time.monotonic() * 1e3)
 
 
-def workers(generation: str, chance: random.Random) -> list[Worker]:
+def workers(generation: str, history: History, chance: random.Random) -> list[Worker]:
     """Without memory of an earlier life: what they knew may not have happened any more."""
+    books = Books()
     return [
         NumberedProducer(f"{generation}-numbered", chance.getrandbits(32), 0.01).work,
         Producer(f"{generation}-plain", chance.getrandbits(32), 0.01).work,
-        *(Consumer(queue, chance.getrandbits(32)).work for queue in QUEUES * 2),
+        DedupProducer(f"{generation}-dedup", chance.getrandbits(32), 0.02).work,
+        TransactionalProducer(f"{generation}-half", chance.getrandbits(32), books, 0.02).work,
+        Checker(chance.getrandbits(32), books).work,
+        *(Consumer(queue, chance.getrandbits(32), fates=MORTAL).work for queue in QUEUES for _ in range(2)),
+        Rewinder(chance.getrandbits(32), history.wall_offset_ms).work,
+        Redriver(chance.getrandbits(32)).work,
         Owner(chance.getrandbits(32), 0.02, OWNED, f"{generation}-owner").work,
     ]
 
@@ -68,10 +88,9 @@ async def traced_life(
         )
         began_ns = time.monotonic_ns()
         session = await Session.connect(ready.url, history)
-        for queue in QUEUES:
-            await session.create_queue(queue, {"polling_wait_ms": 50})
+        await create_queues(session)
         session.close()
-        load = asyncio.create_task(work_until_lost(ready.url, history, workers(generation, chance)))
+        load = asyncio.create_task(work_until_lost(ready.url, history, workers(generation, history, chance)))
         await asyncio.wait([load], timeout=LOAD_SECONDS)
         assert not load.done(), f"the load ended by itself: {load}\n{broker.log_tail()}"
     finally:
@@ -98,13 +117,13 @@ def choose_cut(events: Sequence[AnyEvent], begin: int, chance: random.Random) ->
 
 
 async def violations_after_restart(folder: Path, history: History, flags: Sequence[str]) -> list[Violation]:
-    """Start a broker on a rebuilt folder, repeat the numbered sends, drain, stop, check."""
+    """Start a broker on a rebuilt folder, repeat sends, drain, stop, check."""
     broker = CrashingBroker(folder, flags=flags)
     try:
         ready = await asyncio.to_thread(broker.start)
         session = await Session.connect(ready.url, history)
-        await repeat_numbered_sends(session, history)
-        await drain(session, [*QUEUES, *OWNED], seconds=DRAIN_SECONDS)
+        await repeat_sends(session, history)
+        await drain_all(session, OWNED, seconds=DRAIN_SECONDS)
         session.close()
         assert await asyncio.to_thread(broker.stop) == 0
     finally:
@@ -112,13 +131,16 @@ async def violations_after_restart(folder: Path, history: History, flags: Sequen
     return check(history, drained=True)
 
 
-async def repeat_numbered_sends(session: Session, history: History) -> None:
-    """Each whose answer is not known, and the last of those whose answer is."""
-    numbered = [send for send in history.of_kind(Send) if send.sequence]
+async def repeat_sends(session: Session, history: History) -> None:
+    """Each whose answer is not known, if it can be repeated, and the last of those whose answer is."""
+    numbered = [send for send in history.of_kind(Send) if send.sequence and not send.half]
     answered = {send.sequence for send in numbered if send.outcome is not Outcome.UNKNOWN}
     unanswered = {send.sequence: send for send in numbered if send.sequence not in answered}
     for send in (*unanswered.values(), *numbered[-5:]):
         await session.send(send.queue, send.bodies, session=send.session, sequence=send.sequence)
+    deduped = [send for send in history.of_kind(Send) if send.dedup_ids and not send.half]
+    for send in (*(send for send in deduped if send.outcome is Outcome.UNKNOWN), *deduped[-5:]):
+        await session.send(send.queue, send.bodies, dedup_ids=send.dedup_ids)
 
 
 def rebuild(target: Path, events: Sequence[AnyEvent], unsynced: Unsynced, chance: random.Random) -> None:

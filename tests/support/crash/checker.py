@@ -14,7 +14,22 @@ from support.crash.message_rules import (
     check_sends_kept,
     check_sent_only,
 )
+from support.crash.move_rules import (
+    check_no_receive_too_many,
+    check_one_place,
+    check_origins,
+    check_rewinds_kept,
+    check_rewound_in_window,
+)
 from support.crash.queue_rules import check_nothing_waits, check_queues
+from support.crash.transaction_rules import (
+    check_checks,
+    check_commits_kept,
+    check_decisions_kept,
+    check_half_hidden,
+    check_half_listed,
+    check_half_not_listed,
+)
 
 _ALWAYS = (
     check_sent_only,
@@ -26,18 +41,32 @@ _ALWAYS = (
     check_one_lease,
     check_counts,
     check_handle_meaning,
+    check_one_place,
+    check_origins,
+    check_no_receive_too_many,
+    check_rewound_in_window,
+    check_decisions_kept,
+    check_half_hidden,
+    check_half_not_listed,
+    check_checks,
     check_queues,
 )
-_AFTER_A_DRAIN = (check_sends_kept, check_batches_whole, check_nothing_waits)
+_AFTER_A_DRAIN = (
+    check_sends_kept,
+    check_commits_kept,
+    check_half_listed,
+    check_rewinds_kept,
+    check_batches_whole,
+    check_nothing_waits,
+)
 
 
 def check(history: History, *, drained: bool) -> list[Violation]:
     """Every broken promise; none when all is well.
 
     Args:
-        drained: the history ends with every queue that is still there received and deleted until it was
-        empty,
-            which is what shows that nothing is missing.
+        drained: the history ends with every half message listed and decided and every queue that is still there
+            received and deleted until it was empty, which is what shows that nothing is missing.
 
     Raises:
         ValueError: the history contradicts itself (one body in two different sends).

@@ -8,7 +8,7 @@ the loss of the connection to the dead broker was noticed).
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum, auto
+from enum import Enum, IntEnum, auto
 from typing import TypeVar
 
 
@@ -16,6 +16,14 @@ class Outcome(Enum):
     DONE = auto()
     REFUSED = auto()
     UNKNOWN = auto()
+
+
+class Decision(IntEnum):
+    """What becomes of a half message; the numbers are those of the wire."""
+
+    COMMIT = 1
+    ROLL_BACK = 2
+    UNKNOWN = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,18 +51,34 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send(Operation):
-    """One attempt. Bodies are unique in a history, except among attempts with the same session and
-    sequence."""
+    """One attempt. Bodies are unique in a history, except among attempts that the broker has to know as repeats: with
+    the same session and sequence, or with the same dedup id for the body."""
 
     bodies: tuple[bytes, ...]
     headers: tuple[Mapping[str, str] | None, ...] = ()
     delay_ms: int = 0
     session: int = 0
     sequence: int = 0
+    dedup_ids: tuple[str, ...] = ()
+    """None at all, or one for each body."""
+    half: bool = False
+    first_check_ms: int = 0
+    """Of half messages: when the broker may ask for the first time; 0 = as the queue says."""
     message_ids: tuple[int, ...] = ()
 
     def forgotten(self, at_ns: int) -> "Send":
         return replace(self, outcome=Outcome.UNKNOWN, answered_ns=at_ns, error="", message_ids=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where a message that was moved stood before."""
+
+    queue: str
+    message_id: int
+    enqueue_ms: int
+    receive_count: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +93,7 @@ class Delivery:
     first_receive_ms: int
     next_visible_ms: int
     receive_count: int
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +150,7 @@ class Clear(Operation):
 class QueueOperation(Operation):
     """``attributes`` and ``queue_id`` are what the reply told (of a change: what it asked for)."""
 
-    attributes: Mapping[str, int] = field(default_factory=dict[str, int])
+    attributes: Mapping[str, int | str | bool] = field(default_factory=dict[str, int | str | bool])
     queue_id: int = 0
 
     def forgotten(self, at_ns: int) -> "QueueOperation":
@@ -150,6 +175,70 @@ class GetAttributes(QueueOperation):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteQueue(QueueOperation):
     pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewind(Operation):
+    """``time_ms`` is what was asked for, and when it is answered what the broker took."""
+
+    time_ms: int
+    messages: int = 0
+
+    def forgotten(self, at_ns: int) -> "Rewind":
+        return replace(self, outcome=Outcome.UNKNOWN, answered_ns=at_ns, error="", messages=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartRedrive(Operation):
+    """``target`` is empty when the messages are to go where they came from."""
+
+    target: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelRedrive(Operation):
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndTransactions(Operation):
+    """``failed`` has the name of the error for each id that was refused."""
+
+    decisions: Mapping[int, Decision]
+    failed: Mapping[int, str] = field(default_factory=dict[int, str])
+
+    def forgotten(self, at_ns: int) -> "EndTransactions":
+        return replace(self, outcome=Outcome.UNKNOWN, answered_ns=at_ns, error="", failed={})
+
+    def may_have_worked(self, message_id: int, decision: Decision) -> bool:
+        return self.possible and message_id not in self.failed and self.decisions.get(message_id) == decision
+
+    def worked(self, message_id: int, decision: Decision) -> bool:
+        return self.done and self.may_have_worked(message_id, decision)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListHalf(Operation):
+    """One page of the undecided half messages of a queue."""
+
+    start: int
+    message_ids: tuple[int, ...] = ()
+    next_start: int | None = None
+
+    def forgotten(self, at_ns: int) -> "ListHalf":
+        return replace(self, outcome=Outcome.UNKNOWN, answered_ns=at_ns, error="", message_ids=(), next_start=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check(Operation):
+    """The broker asked what became of a half message; called and answered when it was read from the connection."""
+
+    message_id: int
+    body: bytes
+    headers: Mapping[str, str] | None
+    enqueue_ms: int
+    age_ms: int
+    attempt: int
 
 
 AnOperation = TypeVar("AnOperation", bound=Operation)

@@ -5,15 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from support.crash.history import ChangeVisibility, Delete, HandleOperation, Outcome, Receive, Release
-from support.crash.ledger import Ledger, Message, Received, Rule, Violation
-
-CLOCK_MARGIN_MS = 250
-"""By how much the broker's clock may differ from this machine's wall clock, which a broker slews towards.
-Only the rule about handles compares the two; leases are compared by the broker's own times."""
+from support.crash.ledger import Ledger, Rule, Violation
+from support.crash.places import CLOCK_MARGIN_MS, Life, Message, Received
 
 
 @dataclass(frozen=True, slots=True)
-class _LeaseEnd:
+class LeaseEnd:
     """Between which server times a lease can have ended by itself; and whether it may have been ended by
     hand."""
 
@@ -22,7 +19,7 @@ class _LeaseEnd:
     ended_by_hand: bool
 
 
-def _end_of_lease(ledger: Ledger, received: Received, *, called_before_ns: int) -> _LeaseEnd:
+def end_of_lease(ledger: Ledger, received: Received, *, called_before_ns: int) -> LeaseEnd:
     """As of a moment: operations on the handle that were called before it are taken into account."""
     handle = received.delivery.handle
     earliest = latest = float(received.delivery.next_visible_ms)
@@ -43,18 +40,27 @@ def _end_of_lease(ledger: Ledger, received: Received, *, called_before_ns: int) 
                 by_hand = True
             case _:  # a delete ends the message, not only the lease: nothing can be received after it
                 pass
-    return _LeaseEnd(earliest, latest, by_hand)
+    return LeaseEnd(earliest, latest, by_hand)
 
 
 def check_one_lease(ledger: Ledger) -> Iterator[Violation]:
-    for message in ledger.messages.values():
-        for former, later in zip(message.received, message.received[1:], strict=False):
-            end = _end_of_lease(ledger, former, called_before_ns=later.receive.answered_ns)
+    """Neither given to another receiver, nor moved to another queue, while somebody holds it."""
+    for life in ledger.lives:
+        for former, later in zip(life.received, life.received[1:], strict=False):
+            end = end_of_lease(ledger, former, called_before_ns=later.receive.answered_ns)
             if not end.ended_by_hand and later.from_ms < end.earliest_ms:
                 yield Violation(
                     Rule.ONE_LEASE,
-                    f"{message} was leased from {former.from_ms} to {end.earliest_ms:.0f} and again from"
+                    f"{life} was leased from {former.from_ms} to {end.earliest_ms:.0f} and again from"
                     f" {later.from_ms} (server time, ms)",
+                )
+        move = _move_of(life)
+        if move is not None and life.received:
+            end = end_of_lease(ledger, life.received[-1], called_before_ns=move.answered_ns)
+            if not end.ended_by_hand and move.at_ms < end.earliest_ms:
+                yield Violation(
+                    Rule.ONE_LEASE,
+                    f"{life} was leased to {end.earliest_ms:.0f} and moved at {move.at_ms} (server time)",
                 )
 
 
@@ -62,8 +68,30 @@ def check_one_lease(ledger: Ledger) -> Iterator[Violation]:
 
 
 @dataclass(frozen=True, slots=True)
+class _Sight:
+    """What the broker told of a life at some moment: a delivery, or the origin of what it was moved to."""
+
+    count: int
+    """Receives so far, without the delivery itself."""
+    at_ms: int
+    answered_ns: int
+
+
+def _sight_of(received: Received) -> _Sight:
+    return _Sight(received.delivery.receive_count - 1, received.from_ms, received.receive.answered_ns)
+
+
+def _move_of(life: Life) -> _Sight | None:
+    moved_to = life.moved_to
+    if moved_to is None or moved_to.origin is None:
+        return None
+    seen_ns = min(received.receive.answered_ns for received in moved_to.received)
+    return _Sight(moved_to.origin.receive_count, moved_to.enqueue_ms, seen_ns)
+
+
+@dataclass(frozen=True, slots=True)
 class _Unseen:
-    """A message was received once more than was seen, between two deliveries."""
+    """A message was received once more than was seen, between two sights."""
 
     message: Message
     eligible: tuple[int, ...]
@@ -71,37 +99,37 @@ class _Unseen:
 
 
 def check_counts(ledger: Ledger) -> Iterator[Violation]:
-    """Each count is one more than the last, less what was handed back uncounted.
+    """Each count is one more than the last, less what was handed back uncounted; a rewind starts it anew.
 
     A receive whose answer was lost counts too, for it was durable; there must be such a receive at that
     time, it kept the message for its visibility timeout, and one receive explains no more messages than it
-    asked for.
+    asked for. A message that is moved takes the count of its receives along.
     """
     missing: dict[str, list[_Unseen]] = defaultdict(list)
-    for message in ledger.messages.values():
+    for life in ledger.lives:
         former: Received | None = None
-        for later in message.received:
-            gap = _uncounted_gap(ledger, former, later)
+        sights = [(_sight_of(received), received) for received in life.received]
+        move = _move_of(life)
+        for sight, received in [*sights, (move, None)] if move is not None else sights:
+            gap = _uncounted_gap(ledger, former, sight)
+            told = (
+                f"{life} had {sight.count} receives when it was {'moved' if received is None else 'received again'},"
+                f" after {former.delivery.receive_count if former else 0}"
+            )
             if gap < 0:
-                yield Violation(
-                    Rule.COUNT_EXACT,
-                    f"{message} came with count {later.delivery.receive_count} after"
-                    f" {former.delivery.receive_count if former else 0}",
-                )
+                yield Violation(Rule.COUNT_EXACT, told)
             elif gap:
-                eligible = _eligible_receives(ledger, message, former, later)
-                lasted = _possible_leases(ledger, message, former, later, eligible)
+                eligible = _eligible_receives(ledger, life, former, sight)
+                lasted = _possible_leases(ledger, life, former, sight, eligible)
                 if gap > min(len(eligible), lasted):
+                    explained = min(len(eligible), lasted)
                     yield Violation(
-                        Rule.COUNT_EXACT,
-                        f"{message} came with count {later.delivery.receive_count} after"
-                        f" {former.delivery.receive_count if former else 0}; unanswered receives explain"
-                        f" {min(len(eligible), lasted)} of the {gap} between",
+                        Rule.COUNT_EXACT, f"{told}; unanswered receives explain {explained} of the {gap} between"
                     )
                 else:
-                    missing[message.queue] += [_Unseen(message, eligible)] * gap
-            former = later
-        yield from _check_first_receive(ledger, message)
+                    missing[life.place.queue] += [_Unseen(life.message, eligible)] * gap
+            former = received
+        yield from _check_first_receive(ledger, life)
     for queue, unseen in missing.items():
         unexplained = _unexplained(unseen, ledger.unanswered_receives[queue])
         if unexplained is not None:
@@ -112,64 +140,66 @@ def check_counts(ledger: Ledger) -> Iterator[Violation]:
             )
 
 
-def _uncounted_gap(ledger: Ledger, former: Received | None, later: Received) -> int:
+def _uncounted_gap(ledger: Ledger, former: Received | None, sight: _Sight) -> int:
     """How many receives between the two were not seen; the least that fits. Negative: impossible."""
-    count = later.delivery.receive_count
     if former is None:
-        return count - 1
+        return sight.count
     handle = former.delivery.handle
     releases = [
         operation
         for operation in ledger.handle_operations.get(handle, ())
         if isinstance(operation, Release) and not operation.counted and operation.may_have_worked(handle)
     ]
-    gap = count - former.delivery.receive_count - 1
+    gap = sight.count - former.delivery.receive_count
     if any(release.done for release in releases) or (releases and gap < 0):
         return gap + 1
     return gap
 
 
-def _eligible_receives(ledger: Ledger, message: Message, former: Received | None, later: Received) -> tuple[int, ...]:
-    since = former.receive.called_ns if former else message.called_ns
+def _eligible_receives(ledger: Ledger, life: Life, former: Received | None, sight: _Sight) -> tuple[int, ...]:
+    began = life.rewind or min(life.message.attempts, key=lambda attempt: attempt.called_ns)
+    since = former.receive.called_ns if former else began.called_ns
     return tuple(
         place
-        for place, receive in enumerate(ledger.unanswered_receives.get(message.queue, ()))
-        if receive.answered_ns >= since and receive.called_ns <= later.receive.answered_ns
+        for place, receive in enumerate(ledger.unanswered_receives.get(life.place.queue, ()))
+        if receive.answered_ns >= since and receive.called_ns <= sight.answered_ns
     )
 
 
 def _possible_leases(
-    ledger: Ledger, message: Message, former: Received | None, later: Received, eligible: tuple[int, ...]
+    ledger: Ledger, life: Life, former: Received | None, sight: _Sight, eligible: tuple[int, ...]
 ) -> int:
-    """How many unseen leases, none of which anybody could end by hand, fit between two deliveries."""
+    """How many unseen leases, none of which anybody could end by hand, fit between two sights."""
     if not eligible:
         return 0
-    receives = ledger.unanswered_receives[message.queue]
+    receives = ledger.unanswered_receives[life.place.queue]
     shortest = min(receives[place].visibility_ms for place in eligible)
-    if former is None:
-        since: float = later.delivery.enqueue_ms + message.attempts[0].delay_ms
-    else:
-        end = _end_of_lease(ledger, former, called_before_ns=later.receive.answered_ns)
+    if former is not None:
+        end = end_of_lease(ledger, former, called_before_ns=sight.answered_ns)
         since = former.from_ms if end.ended_by_hand else end.earliest_ms
-    return int((later.from_ms - since) // shortest)
+    elif life.rewind is not None:
+        since = ledger.history.wall_ms(life.rewind.called_ns) - CLOCK_MARGIN_MS
+    else:
+        since = life.place.enqueue_ms + (life.message.attempts[0].delay_ms if life.place.is_first else 0)
+    return int((sight.at_ms - since) // shortest)
 
 
-def _check_first_receive(ledger: Ledger, message: Message) -> Iterator[Violation]:
+def _check_first_receive(ledger: Ledger, life: Life) -> Iterator[Violation]:
     """The time of the first receive stays; after an uncounted hand-back it may be that of a later one."""
-    if not message.received:
+    if not life.received:
         return
-    for received in message.received:
+    for received in life.received:
         for operation in ledger.handle_operations.get(received.delivery.handle, ()):
             if isinstance(operation, Release) and not operation.counted:
                 return
-    first = message.received[0]
+    first = life.received[0]
     expected = first.delivery.first_receive_ms
     if first.delivery.receive_count == 1 and expected != first.from_ms:
-        yield Violation(Rule.COUNT_EXACT, f"{message}: first received at {first.from_ms}, told {expected}")
-    for received in message.received:
+        yield Violation(Rule.COUNT_EXACT, f"{life}: first received at {first.from_ms}, told {expected}")
+    for received in life.received:
         if received.delivery.first_receive_ms != expected:
             told = received.delivery.first_receive_ms
-            yield Violation(Rule.COUNT_EXACT, f"{message}: first receive was {expected}, then {told}")
+            yield Violation(Rule.COUNT_EXACT, f"{life}: first receive was {expected}, then {told}")
             return
 
 
@@ -212,33 +242,34 @@ def check_handle_meaning(ledger: Ledger) -> Iterator[Violation]:
                 yield Violation(Rule.HANDLE_MEANING, f"{what} was refused, although {found[0]} was leased by it")
 
 
-def _why_dead(ledger: Ledger, message: Message, received: Received, operation: HandleOperation) -> str | None:
+def _why_dead(ledger: Ledger, life: Life, received: Received, operation: HandleOperation) -> str | None:
     """Why the handle cannot have been valid when the operation was called; None: it can."""
     handle = received.delivery.handle
     for other in ledger.handle_operations[handle]:
         ends = isinstance(other, Delete | Release)
         if other is not operation and ends and other.worked(handle) and other.answered_ns < operation.called_ns:
             return f"a {type(other).__name__} had ended it"
+    message = life.message
     for newer in message.received:
         if newer.from_ms > received.from_ms and newer.receive.answered_ns < operation.called_ns:
-            return f"{message} had been received again"
+            return f"{message} had been received again, from {newer.receive.queue}"
     if ledger.purged_before(message, operation.called_ns) is not None:
         return f"{message} had been cleared"
-    end = _end_of_lease(ledger, received, called_before_ns=operation.called_ns)
+    end = end_of_lease(ledger, received, called_before_ns=operation.called_ns)
     over_ms = ledger.history.wall_ms(operation.called_ns) - end.latest_ms
     if over_ms > CLOCK_MARGIN_MS:
         return f"its lease had been over for {over_ms:.0f} ms"
     return None
 
 
-def _surely_live(ledger: Ledger, message: Message, received: Received, operation: HandleOperation) -> bool:
+def _surely_live(ledger: Ledger, life: Life, received: Received, operation: HandleOperation) -> bool:
     handle = received.delivery.handle
     for other in ledger.handle_operations[handle]:
         if other is operation or other.called_ns >= operation.answered_ns:
             continue
         if isinstance(other, Delete | Release) and other.may_have_worked(handle):
             return False
-    if ledger.maybe_purged(message, before_ns=operation.answered_ns):
+    if ledger.maybe_purged(life.message, before_ns=operation.answered_ns):
         return False
-    end = _end_of_lease(ledger, received, called_before_ns=operation.answered_ns)
+    end = end_of_lease(ledger, received, called_before_ns=operation.answered_ns)
     return ledger.history.wall_ms(operation.answered_ns) < end.earliest_ms - CLOCK_MARGIN_MS

@@ -6,17 +6,22 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from support.crash.history import (
+    Check,
     Clear,
+    CreateQueue,
+    Decision,
     Delete,
     DeleteQueue,
-    Delivery,
+    EndTransactions,
     HandleOperation,
     History,
     Operation,
     Outcome,
     Receive,
+    Rewind,
     Send,
 )
+from support.crash.places import Life, Message, Received, arrange
 
 
 class Rule(StrEnum):
@@ -25,7 +30,7 @@ class Rule(StrEnum):
     SEND_KEPT = "an acknowledged send is not lost"
     BATCH_WHOLE = "a batch is stored whole or not at all"
     SENT_ONLY = "nothing is delivered that was never sent"
-    STORED_ONCE = "a repeated numbered send is stored once"
+    STORED_ONCE = "a repeated send is stored once"
     ID_UNIQUE = "a message id belongs to one message for ever"
     HANDLE_UNIQUE = "a receipt handle belongs to one receive for ever"
     DELETE_KEPT = "an acknowledged delete is not undone"
@@ -34,6 +39,13 @@ class Rule(StrEnum):
     ONE_LEASE = "a message has one live lease at a time"
     COUNT_EXACT = "the receive count is exact"
     HANDLE_MEANING = "a receipt handle works while its lease lives, and only then"
+    ONE_PLACE = "a message is in one queue at a time"
+    ORIGIN = "a message that was moved tells where it was, and was moved for a reason"
+    REWIND_KEPT = "an acknowledged rewind is not undone"
+    DECISION_KEPT = "the first decision of a half message holds for ever"
+    HALF_HIDDEN = "a half message is delivered only after its commit"
+    HALF_KEPT = "an undecided half message is not lost"
+    CHECK_TRUE = "a check asks for an undecided half message, and is counted"
     QUEUE_STATE = "queues and attributes are as acknowledged"
 
 
@@ -46,75 +58,36 @@ class Violation:
         return f"{self.rule}: {self.text}"
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
-    """One delivery, with the receive that brought it."""
-
-    receive: Receive
-    delivery: Delivery
-
-    @property
-    def from_ms(self) -> int:
-        """Server time at which the lease began."""
-        return self.delivery.next_visible_ms - self.receive.visibility_ms
-
-    @property
-    def order(self) -> tuple[int, int]:
-        return self.from_ms, self.receive.called_ns
-
-
-@dataclass(slots=True)
-class Message:
-    """One body of one logical send, with all attempts to send it."""
-
-    queue: str
-    body: bytes
-    index: int
-    attempts: list[Send]
-    ids: set[int] = field(default_factory=set[int])
-    received: list[Received] = field(default_factory=list[Received])
-    """In the order of the leases."""
-
-    @property
-    def acknowledged(self) -> bool:
-        return any(attempt.done for attempt in self.attempts)
-
-    @property
-    def stored(self) -> bool:
-        """Acknowledged, or seen."""
-        return self.acknowledged or bool(self.received)
-
-    @property
-    def called_ns(self) -> int:
-        return min(attempt.called_ns for attempt in self.attempts)
-
-    @property
-    def answered_ns(self) -> int:
-        """When every attempt that may have stored it was over."""
-        return max(attempt.answered_ns for attempt in self.attempts)
-
-    def __str__(self) -> str:
-        ids = ", ".join(f"{number:#x}" for number in sorted(self.ids)) or "no id"
-        return f"message {self.body[:24]!r} ({ids}) of {self.queue}"
-
-
 @dataclass(slots=True)
 class Ledger:
     """Built once from a history; the rules read it.
 
-    ``strangers`` are deliveries whose body belongs to no send to that queue.
+    ``strangers`` are deliveries whose body belongs to no send to that queue, and which name no origin.
     """
 
     history: History
     messages: dict[bytes, Message]
-    batches: list[list[Message]]
-    strangers: list[Received]
-    by_handle: dict[int, tuple[Message, Received]]
-    handle_operations: dict[int, list[HandleOperation]]
+    strangers: list[Received] = field(default_factory=list[Received])
+    by_handle: dict[int, tuple[Life, Received]] = field(default_factory=dict[int, tuple[Life, Received]])
+    handle_operations: dict[int, list[HandleOperation]] = field(
+        default_factory=lambda: defaultdict[int, list[HandleOperation]](list)
+    )
     """In the order in which they were called."""
-    barriers: dict[str, list[Operation]]
+    barriers: dict[str, list[Operation]] = field(default_factory=lambda: defaultdict[str, list[Operation]](list))
     """Clears and deletions that may have happened, by queue."""
-    unanswered_receives: dict[str, list[Receive]]
+    rewinds: dict[str, list[Rewind]] = field(default_factory=lambda: defaultdict[str, list[Rewind]](list))
+    """Those that may have happened, by queue, in the order in which they were called."""
+    unanswered_receives: dict[str, list[Receive]] = field(default_factory=lambda: defaultdict[str, list[Receive]](list))
+    decisions: dict[int, list[EndTransactions]] = field(
+        default_factory=lambda: defaultdict[int, list[EndTransactions]](list)
+    )
+    """By message id, with those that were refused."""
+    attributes: dict[str, dict[str, int | str | bool]] = field(default_factory=dict[str, dict[str, int | str | bool]])
+    """What each queue was created with."""
+
+    @property
+    def lives(self) -> list[Life]:
+        return [life for message in self.messages.values() for place in message.places for life in place.lives]
 
     def purged_before(self, message: Message, at_ns: int) -> Operation | None:
         """An acknowledged clear that surely came after the send and was answered before ``at_ns``."""
@@ -130,17 +103,40 @@ class Ledger:
             for barrier in self.barriers.get(message.queue, ())
         )
 
+    def deletes(self, received: Received) -> list[Delete]:
+        """Those with the handle of a delivery that may have worked."""
+        handle = received.delivery.handle
+        return [
+            operation
+            for operation in self.handle_operations.get(handle, ())
+            if isinstance(operation, Delete) and operation.may_have_worked(handle)
+        ]
+
+    def surely_deleted(self, life: Life) -> Delete | None:
+        """An acknowledged delete that ended it."""
+        found = (operation for received in life.received for operation in self.deletes(received) if operation.done)
+        return next(found, None)
+
     def gone(self, message: Message) -> bool:
         """A delete or clear explains why it is not delivered any more."""
         if self.maybe_purged(message):
             return True
-        for received in message.received:
-            for operation in self.handle_operations.get(received.delivery.handle, ()):
-                if isinstance(operation, Delete) and operation.may_have_worked(received.delivery.handle):
-                    came_back = any(later.receive.called_ns >= operation.answered_ns for later in message.received)
-                    if operation.done or not came_back:
-                        return True
+        last = message.places[-1].received if message.places else []
+        for received in last:
+            for operation in self.deletes(received):
+                came_back = any(later.receive.called_ns >= operation.answered_ns for later in last)
+                if operation.done or not came_back:
+                    return True
         return False
+
+    def decided(self, message: Message, decision: Decision) -> list[EndTransactions]:
+        """Those operations that may have decided a half message so."""
+        return [
+            operation
+            for number in message.ids
+            for operation in self.decisions.get(number, ())
+            if operation.may_have_worked(number, decision)
+        ]
 
 
 def build_ledger(history: History) -> Ledger:
@@ -149,42 +145,50 @@ def build_ledger(history: History) -> Ledger:
     Raises:
         ValueError: the history itself is unusable: one body in two different sends.
     """
+    ledger = Ledger(history, _messages(history))
+    for operation in sorted(history.operations, key=lambda operation: operation.called_ns):
+        match operation:
+            case HandleOperation():
+                for handle in operation.handles:
+                    ledger.handle_operations[handle].append(operation)
+            case Clear() | DeleteQueue() if operation.possible:
+                ledger.barriers[operation.queue].append(operation)
+            case Rewind() if operation.possible:
+                ledger.rewinds[operation.queue].append(operation)
+            case Receive() if operation.outcome is Outcome.UNKNOWN:
+                ledger.unanswered_receives[operation.queue].append(operation)
+            case EndTransactions():
+                for message_id in operation.decisions:
+                    ledger.decisions[message_id].append(operation)
+            case CreateQueue() if operation.possible:
+                ledger.attributes[operation.queue] = dict(operation.attributes)
+            case Check():
+                message = ledger.messages.get(operation.body)
+                if message is not None and message.is_half:
+                    message.checks.append(operation)
+                    message.ids.add(operation.message_id)
+            case _:
+                pass
+    ledger.strangers.extend(arrange(history, ledger.messages))
+    for message in ledger.messages.values():
+        for place in message.places:
+            place.split_into_lives(ledger.deletes, ledger.rewinds.get(place.queue, ()))
+            for life in place.lives:
+                for received in life.received:
+                    ledger.by_handle.setdefault(received.delivery.handle, (life, received))
+    return ledger
+
+
+def _messages(history: History) -> dict[bytes, Message]:
     messages: dict[bytes, Message] = {}
-    batches: list[list[Message]] = []
     for send in sorted(history.of_kind(Send), key=lambda send: send.called_ns):
-        known = messages.get(send.bodies[0])
-        if known is not None:
-            first = known.attempts[0]
-            if not send.sequence or (first.session, first.sequence) != (send.session, send.sequence):
-                raise ValueError(f"the body {send.bodies[0]!r} was sent twice")
-            batch = [messages[body] for body in send.bodies]
-        else:
-            batch = [Message(send.queue, body, index, []) for index, body in enumerate(send.bodies)]
-            batches.append(batch)
-        for message in batch:
-            messages[message.body] = message
+        for index, body in enumerate(send.bodies):
+            message = messages.get(body)
+            if message is None:
+                message = messages[body] = Message(send.queue, body)
+            elif not message.is_repeated_by(send):
+                raise ValueError(f"the body {body!r} was sent twice")
             message.attempts.append(send)
             if send.done:
-                message.ids.add(send.message_ids[message.index])
-    ledger = Ledger(history, messages, batches, [], {}, defaultdict(list), defaultdict(list), defaultdict(list))
-    for receive in history.of_kind(Receive):
-        if receive.outcome is Outcome.UNKNOWN:
-            ledger.unanswered_receives[receive.queue].append(receive)
-        for delivery in receive.deliveries:
-            received = Received(receive, delivery)
-            message = messages.get(delivery.body)
-            if message is None or message.queue != receive.queue:
-                ledger.strangers.append(received)
-                continue
-            message.ids.add(delivery.message_id)
-            message.received.append(received)
-            ledger.by_handle.setdefault(delivery.handle, (message, received))
-    for message in messages.values():
-        message.received.sort(key=lambda received: received.order)
-    for operation in sorted(history.operations, key=lambda operation: operation.called_ns):
-        if isinstance(operation, HandleOperation):
-            for handle in operation.handles:
-                ledger.handle_operations[handle].append(operation)
-        elif isinstance(operation, Clear | DeleteQueue) and operation.possible:
-            ledger.barriers[operation.queue].append(operation)
-    return ledger
+                message.ids.add(send.message_ids[index])
+    return messages

@@ -8,21 +8,45 @@ gets before a kill does not.
 import asyncio
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from support.crash.history import Delivery, History, Operation, Outcome, Send
-from support.crash.session import Session, SessionLostError
+from support.crash.history import Decision, Delivery, History, Operation, Outcome, Send
+from support.crash.link import SessionLostError
+from support.crash.session import Session
 
 MAIN, BACKLOG, DELAYED = "main", "backlog", "delayed"
 """Consumed as fast as it fills; filled faster than it is consumed; half of it delayed."""
-QUEUES = (MAIN, BACKLOG, DELAYED)
+FRAGILE, REWOUND, TRANSACTIONAL, DEAD = "fragile", "rewound", "transactional", "dead"
+"""Whose messages die young; rewound again and again; with half messages; where the dead of these three go."""
+REWIND_MS = 8_000
+MOST_CHECKS = 6
+QUEUES: Mapping[str, Mapping[str, int | str | bool]] = {
+    DEAD: {},
+    MAIN: {},
+    BACKLOG: {},
+    DELAYED: {},
+    FRAGILE: {"dead_letter_queue": DEAD, "dead_letter_max_receives": 2},
+    REWOUND: {"dead_letter_queue": DEAD, "dead_letter_max_receives": 3, "rewind_ms": REWIND_MS},
+    TRANSACTIONAL: {
+        "dead_letter_queue": DEAD,
+        "dead_letter_max_receives": 4,
+        "transactional": True,
+        "first_check_ms": 1_000,
+        "max_checks": MOST_CHECKS,
+    },
+}
+"""With their attributes, in an order in which they can be created."""
+_SENT_TO = {MAIN: 5, BACKLOG: 3, DELAYED: 2, FRAGILE: 1, REWOUND: 1, TRANSACTIONAL: 0.5}
+"""How often each is chosen for a plain send."""
 
 MOST_DELAY_MS = 2_000
 MOST_LEASE_MS = 5_000
 _PIPELINED = 6
 _SOMETIMES_LARGE = 30_000
+
+_DRAIN_LEASE_MS = 30_000
 
 Worker = Callable[[Session], Awaitable[None]]
 
@@ -36,13 +60,17 @@ class _NumberedSend:
     sequence: int
 
 
-def _bodies(chance: random.Random, name: str, numbers: "count[int]", size: int) -> list[bytes]:
+def new_bodies(chance: random.Random, name: str, numbers: "count[int]", size: int) -> list[bytes]:
     """Unique bodies: who, which, and random bytes that no file system compresses."""
     bodies: list[bytes] = []
     for _ in range(size):
         length = _SOMETIMES_LARGE if chance.random() < 0.01 else chance.choice((0, 30, 200, 800))
         bodies.append(f"{name}/{next(numbers)}/".encode() + chance.randbytes(length))
     return bodies
+
+
+def any_queue(chance: random.Random) -> str:
+    return chance.choices(list(_SENT_TO), list(_SENT_TO.values()))[0]
 
 
 @dataclass
@@ -65,8 +93,8 @@ class Producer:
     async def _send_on(self, session: Session) -> None:
         chance = self._chance
         while True:
-            queue = chance.choices(QUEUES, (5, 3, 2))[0]
-            bodies = _bodies(chance, self.name, self._numbers, chance.choice((1, 1, 1, 4, 16)))
+            queue = any_queue(chance)
+            bodies = new_bodies(chance, self.name, self._numbers, chance.choice((1, 1, 1, 4, 16)))
             await session.send(
                 queue,
                 bodies,
@@ -126,8 +154,8 @@ class NumberedProducer:
 
     def _new_send(self) -> _NumberedSend:
         chance = self._chance
-        bodies = _bodies(chance, self.name, self._numbers, chance.choice((1, 1, 3, 8)))
-        return _NumberedSend(chance.choices(QUEUES, (5, 3, 2))[0], bodies, next(self._sequences))
+        bodies = new_bodies(chance, self.name, self._numbers, chance.choice((1, 1, 3, 8)))
+        return _NumberedSend(any_queue(self._chance), bodies, next(self._sequences))
 
     async def _send(self, session: Session, send: _NumberedSend) -> Send:
         return await session.send(send.queue, send.bodies, session=self._session_number, sequence=send.sequence)
@@ -148,6 +176,10 @@ class Consumer:
     queue: str
     seed: int
     pause_seconds: float = 0.0
+    fates: Sequence[float] = (0.84, 0.03, 0.03, 0.03, 0.04, 0.03)
+    """How often a message is deleted, handed back, handed back uncounted, hidden for another time and kept, kept, and
+    left alone until its visibility timeout ends."""
+    visibilities_ms: Sequence[int] = (1_000, 1_000, 2_000, MOST_LEASE_MS)
     _held: list[_Held] = field(default_factory=list[_Held], init=False)
 
     def __post_init__(self) -> None:
@@ -160,7 +192,7 @@ class Consumer:
                 self.queue,
                 max_messages=chance.choice((1, 4, 16, 64)),
                 wait_ms=chance.choice((0, 50, 300)),
-                visibility_ms=chance.choice((1_000, 1_000, 2_000, MOST_LEASE_MS)),
+                visibility_ms=chance.choice(self.visibilities_ms),
             )
             await self._handle(session, received.deliveries)
             await self._use_held(session)
@@ -170,20 +202,21 @@ class Consumer:
         chance = self._chance
         delete: list[int] = []
         for delivery in deliveries:
-            fate = chance.random()
-            if fate < 0.84:
-                delete.append(delivery.handle)
-            elif fate < 0.87:
-                await session.release(self.queue, [delivery.handle], counted=True)
-            elif fate < 0.90:
-                await session.release(self.queue, [delivery.handle], counted=False)
-            elif fate < 0.93:
-                visibility_ms = chance.choice((100, 1_500, MOST_LEASE_MS))
-                await session.change_visibility(self.queue, [delivery.handle], visibility_ms)
-                self._held.append(_Held(delivery, self.queue))
-            elif fate < 0.97:
-                self._held.append(_Held(delivery, self.queue))
-            # The rest is left alone until its visibility timeout ends.
+            match chance.choices(range(6), self.fates)[0]:
+                case 0:
+                    delete.append(delivery.handle)
+                case 1:
+                    await session.release(self.queue, [delivery.handle], counted=True)
+                case 2:
+                    await session.release(self.queue, [delivery.handle], counted=False)
+                case 3:
+                    visibility_ms = chance.choice((100, 1_500, MOST_LEASE_MS))
+                    await session.change_visibility(self.queue, [delivery.handle], visibility_ms)
+                    self._held.append(_Held(delivery, self.queue))
+                case 4:
+                    self._held.append(_Held(delivery, self.queue))
+                case _:
+                    pass
         if delete:
             await session.delete(self.queue, delete)
 
@@ -229,7 +262,7 @@ class Owner:
                         changes["max_message_bytes"] = chance.randint(40_000, 1_048_576)
                     await session.set_attributes(name, changes)
                 case 3:
-                    await session.send(name, _bodies(chance, self.prefix, self._numbers, chance.choice((1, 5))))
+                    await session.send(name, new_bodies(chance, self.prefix, self._numbers, chance.choice((1, 5))))
                 case 4:
                     await self._receive(session, name)
                 case 5:
@@ -264,6 +297,32 @@ async def work_until_lost(url: str, history: History, workers: Sequence[Worker])
             group.create_task(one(worker))
 
 
+async def create_queues(session: Session) -> None:
+    """Those of the load; in a later life of the broker they are there already, as a rule."""
+    for queue, attributes in QUEUES.items():
+        await session.create_queue(queue, {"polling_wait_ms": 50, **attributes})
+
+
+async def drain_all(session: Session, others: Sequence[str], *, seconds: float) -> None:
+    """Bring everything out: list the half messages and commit what nobody decided, rewind once more, and drain all
+    queues of the load and ``others``, the dead-letter queue at last, where the others' messages may still go.
+    """
+    await session.cancel_redrive(DEAD)
+    start: int | None = 0
+    undecided: list[int] = []
+    while start is not None:
+        page = await session.list_half(TRANSACTIONAL, start)
+        undecided += page.message_ids
+        start = page.next_start
+    for first in range(0, len(undecided), 200):
+        decisions = dict.fromkeys(undecided[first : first + 200], Decision.COMMIT)
+        await session.end_transactions(TRANSACTIONAL, decisions)
+    await drain(session, [REWOUND], seconds=seconds)
+    await session.rewind(REWOUND, 0)
+    last = [queue for queue in QUEUES if queue != DEAD]
+    await drain(session, [*last, *others, DEAD], seconds=seconds)
+
+
 async def drain(session: Session, queues: Sequence[str], *, seconds: float) -> None:
     """Receive and delete until every queue counts nothing; the last counts are in the history.
 
@@ -272,7 +331,7 @@ async def drain(session: Session, queues: Sequence[str], *, seconds: float) -> N
     deadline = asyncio.get_running_loop().time() + seconds
     for queue in queues:
         while True:
-            received = await session.receive(queue, max_messages=256, wait_ms=100, visibility_ms=30_000)
+            received = await session.receive(queue, max_messages=256, wait_ms=100, visibility_ms=_DRAIN_LEASE_MS)
             if received.deliveries:
                 await session.delete(queue, [delivery.handle for delivery in received.deliveries])
                 continue

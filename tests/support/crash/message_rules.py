@@ -3,22 +3,28 @@
 from collections import defaultdict
 from collections.abc import Iterator
 
-from support.crash.history import Delete, Receive
-from support.crash.ledger import Ledger, Message, Rule, Violation
+from support.crash.history import Receive
+from support.crash.ledger import Ledger, Rule, Violation
+from support.crash.places import Message
 
 
 def check_sends_kept(ledger: Ledger) -> Iterator[Violation]:
     """After a drain. What was seen once counts like what was acknowledged: its lease was durable."""
     for message in ledger.messages.values():
-        if message.stored and not ledger.gone(message):
-            count = message.received[-1].delivery.receive_count if message.received else 0
-            last = f"last seen with count {count}" if count else "never seen"
+        # A half message need not be delivered; once it was, it counts like any other.
+        expected = bool(message.places) if message.is_half else message.stored
+        if expected and not ledger.gone(message):
+            received = message.received
+            last = f"last seen with count {received[-1].delivery.receive_count}" if received else "never seen"
             yield Violation(Rule.SEND_KEPT, f"{message} is lost ({last})")
 
 
 def check_batches_whole(ledger: Ledger) -> Iterator[Violation]:
-    """After a drain."""
-    for batch in ledger.batches:
+    """After a drain. Messages that were always sent together are stored together, or none of them is."""
+    batches: dict[tuple[int, ...], list[Message]] = defaultdict(list)
+    for message in ledger.messages.values():
+        batches[tuple(id(attempt) for attempt in message.attempts)].append(message)
+    for batch in batches.values():
         missing = [message for message in batch if not message.stored and not ledger.maybe_purged(message)]
         if missing and len(missing) < len(batch):
             yield Violation(Rule.BATCH_WHOLE, f"{len(missing)} of {len(batch)} are missing: {missing[0]}")
@@ -32,26 +38,25 @@ def check_sent_only(ledger: Ledger) -> Iterator[Violation]:
             f"{received.receive.queue} delivered {delivery.body[:40]!r} as {delivery.message_id:#x}",
         )
     for message in ledger.messages.values():
-        if not message.received:
+        if not message.places:
             continue
         if not any(attempt.possible for attempt in message.attempts):
             yield Violation(Rule.SENT_ONLY, f"{message} was refused, and delivered")
-        headers = message.attempts[0].headers
-        sent_headers = headers[message.index] if headers else None
-        first = message.received[0].delivery
-        for received in message.received:
-            if received.receive.answered_ns < message.called_ns:
-                yield Violation(Rule.SENT_ONLY, f"{message} was delivered before it was sent")
-            if (received.delivery.headers or None) != (sent_headers or None):
-                yield Violation(Rule.SENT_ONLY, f"{message} came with headers {received.delivery.headers!r}")
-            if received.delivery.enqueue_ms != first.enqueue_ms:
-                yield Violation(Rule.SENT_ONLY, f"{message} came with two enqueue times")
+        headers, called_ns = message.headers, message.called_ns
+        for place in message.places:
+            for received in place.received:
+                if received.receive.answered_ns < called_ns:
+                    yield Violation(Rule.SENT_ONLY, f"{message} was delivered before it was sent")
+                if (received.delivery.headers or None) != headers:
+                    yield Violation(Rule.SENT_ONLY, f"{message} came with headers {received.delivery.headers!r}")
+                if received.delivery.enqueue_ms != place.enqueue_ms:
+                    yield Violation(Rule.SENT_ONLY, f"{place} came with two enqueue times")
 
 
 def check_ids(ledger: Ledger) -> Iterator[Violation]:
     owners: dict[int, list[Message]] = defaultdict(list)
     for message in ledger.messages.values():
-        for number in message.ids:
+        for number in message.ids | {place.message_id for place in message.places}:
             owners[number].append(message)
         if len(message.ids) > 1:
             yield Violation(Rule.STORED_ONCE, f"{message} has several ids")
@@ -73,26 +78,29 @@ def check_handles_unique(ledger: Ledger) -> Iterator[Violation]:
 
 
 def check_deletes_kept(ledger: Ledger) -> Iterator[Violation]:
-    for message in ledger.messages.values():
-        for deleted in message.received:
-            for operation in ledger.handle_operations.get(deleted.delivery.handle, ()):
-                if not isinstance(operation, Delete) or not operation.worked(deleted.delivery.handle):
+    """In one life: what a rewind brought back lives again."""
+    for life in ledger.lives:
+        for deleted in life.received:
+            for operation in ledger.deletes(deleted):
+                if not operation.done:
                     continue
-                for received in message.received:
+                for received in life.received:
                     # The delete needed the newest handle, so a later lease can only have been given after it.
                     if received is not deleted and (
                         received.receive.called_ns > operation.answered_ns or received.from_ms > deleted.from_ms
                     ):
                         yield Violation(
                             Rule.DELETE_KEPT,
-                            f"{message} was deleted at count {deleted.delivery.receive_count} and delivered"
+                            f"{life} was deleted at count {deleted.delivery.receive_count} and delivered"
                             f" again with count {received.delivery.receive_count}",
                         )
+                if life.moved_to is not None:
+                    yield Violation(Rule.DELETE_KEPT, f"{life} was deleted and then moved to {life.moved_to.queue}")
 
 
 def check_clears_kept(ledger: Ledger) -> Iterator[Violation]:
     for message in ledger.messages.values():
-        for received in message.received:
+        for received in (one for place in message.places if place.is_first for one in place.received):
             barrier = ledger.purged_before(message, received.receive.called_ns)
             if barrier is not None:
                 what = type(barrier).__name__
@@ -102,8 +110,9 @@ def check_clears_kept(ledger: Ledger) -> Iterator[Violation]:
 
 def check_delays_kept(ledger: Ledger) -> Iterator[Violation]:
     for message in ledger.messages.values():
-        for received in message.received[:1]:
-            due_ms = received.delivery.enqueue_ms + message.attempts[0].delay_ms
-            if received.from_ms < due_ms:
-                early = due_ms - received.from_ms
-                yield Violation(Rule.DELAY_KEPT, f"{message} was delivered {early} ms early")
+        for place in message.places:
+            for received in place.received[:1]:
+                due_ms = place.enqueue_ms + (message.attempts[0].delay_ms if place.is_first else 0)
+                if received.from_ms < due_ms:
+                    early = due_ms - received.from_ms
+                    yield Violation(Rule.DELAY_KEPT, f"{message} was delivered {early} ms early")

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from support.crash.history import CreateQueue, DeleteQueue, GetAttributes, Outcome, QueueOperation, SetAttributes
 from support.crash.ledger import Ledger, Rule, Violation
 
-WAITING_COUNTS = ("active", "in_flight", "delayed")
+WAITING_COUNTS = ("active", "in_flight", "delayed", "half")
 
 
 @dataclass(frozen=True)
@@ -21,14 +21,14 @@ class _State:
     """A queue that is there, as far as is known: its id (0 = unknown) and some attributes."""
 
     queue_id: int
-    attributes: Mapping[str, int]
+    attributes: Mapping[str, int | str | bool]
 
     def agrees_with(self, told: QueueOperation) -> bool:
         return self.queue_id in {0, told.queue_id} and all(
             told.attributes.get(name) == value for name, value in self.attributes.items()
         )
 
-    def with_changes(self, changes: Mapping[str, int]) -> "_State":
+    def with_changes(self, changes: Mapping[str, int | str | bool]) -> "_State":
         return _State(self.queue_id, {**self.attributes, **changes})
 
 

@@ -1,0 +1,190 @@
+"""A connection to the broker under test, which retries nothing and records everything.
+
+What became of each request goes into the history, also when it is never known. A connection that is lost raises
+``SessionLostError`` in everybody who waits for an answer, after the request was recorded as UNKNOWN.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Self, TypedDict, TypeVar
+from urllib.parse import urlsplit
+
+from cmqd_protocol.connection import ClientConnection
+from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.events import ConnectionEnded, Opened
+from cmqd_protocol.messages import AnyReply, AnyRequest, Error, TransactionCheck
+from support.crash.history import Check, History, Operation, Outcome
+
+ANSWER_SECONDS = 30.0
+"""Longer than any wait that a request of the tests names; a silence beyond it fails the test."""
+
+_UNKNOWN_ERRORS = frozenset({ErrorCode.OUTCOME_UNKNOWN, ErrorCode.INTERNAL_ERROR})
+"""After these the request may have happened."""
+
+OperationT = TypeVar("OperationT", bound=Operation)
+
+
+class SessionLostError(Exception):
+    """The connection is gone; what was not answered is recorded as UNKNOWN."""
+
+
+class Link(asyncio.Protocol):
+    """An open, authenticated connection; any number of requests may be under way at once."""
+
+    def __init__(self, url: str, history: History) -> None:
+        parts = urlsplit(url)
+        self._url = url
+        self._connection = ClientConnection(
+            secret_id=parts.username or "",
+            secret_key=parts.password or "",
+            nonce=os.urandom(32),
+            now_ms=_now_ms(),
+            product="crash test",
+        )
+        self._history = history
+        self._transport: asyncio.Transport | None = None
+        self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting: dict[int, asyncio.Future[AnyReply]] = {}
+        self._lost = ""
+        self.on_check: Callable[[Check], None] = lambda check: None
+        """Called for each check that the broker pushes, after it was recorded."""
+
+    @classmethod
+    async def connect(cls, url: str, history: History) -> Self:
+        """Connect and authenticate.
+
+        Raises:
+            SessionLostError: the broker is not there, or went away meanwhile.
+        """
+        parts = urlsplit(url)
+        link = cls(url, history)
+        try:
+            await asyncio.get_running_loop().create_connection(lambda: link, parts.hostname or "", parts.port or 0)
+        except OSError as error:
+            raise SessionLostError(str(error)) from error
+        async with asyncio.timeout(ANSWER_SECONDS):
+            await link._opened
+        return link
+
+    async def another(self) -> Self:
+        """One more connection to the same broker. Raises SessionLostError."""
+        return await self.connect(self._url, self._history)
+
+    @property
+    def is_lost(self) -> bool:
+        return bool(self._lost)
+
+    def close(self) -> None:
+        """Without a word to the broker; not while a request is under way, for nobody would know what became of it."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # ------------------------------------------------------------ asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._flush()
+
+    def data_received(self, data: bytes) -> None:
+        self._connection.receive_data(data, _now_ms())
+        for event in self._connection.events():
+            if isinstance(event, Opened):
+                self._opened.set_result(None)
+            elif isinstance(event, ConnectionEnded):
+                self._lose(event.text)
+            elif isinstance(event, TransactionCheck):
+                self._checked(event)
+            else:
+                waiting = self._waiting.pop(event.request_id)
+                if not waiting.done():
+                    waiting.set_result(event)
+        self._flush()
+        if self._connection.is_ending:
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connection.closed()
+        self._lose(str(exc or "closed by the broker"))
+
+    def _flush(self) -> None:
+        if self._transport is not None:
+            self._transport.writelines(self._connection.data_to_send(_now_ms()))
+
+    def _lose(self, why: str) -> None:
+        self._lost = self._lost or why
+        waiting = [self._opened, *self._waiting.values()]
+        self._waiting.clear()
+        for one in waiting:
+            if not one.done():
+                one.set_exception(SessionLostError(why))
+        if self._opened.done() and not self._opened.cancelled():
+            self._opened.exception()  # taken note of, should nobody wait for it
+
+    def _checked(self, push: TransactionCheck) -> None:
+        check = Check(
+            **now(push.queue),
+            message_id=push.message_id,
+            body=push.body,
+            headers=push.headers,
+            enqueue_ms=push.enqueue_ms,
+            age_ms=push.age_ms,
+            attempt=push.attempt,
+        )
+        self._history.operations.append(check)
+        self.on_check(check)
+
+    # ------------------------------------------------------------ requests
+
+    def next_request_id(self) -> int:
+        return self._connection.next_request_id()
+
+    async def ask(
+        self, request: AnyRequest, asked: OperationT, answered: Callable[[OperationT, AnyReply], OperationT]
+    ) -> OperationT:
+        """Send a request and record it with its answer.
+
+        Raises:
+            SessionLostError: there will be no answer.
+        """
+        if self._lost:
+            raise SessionLostError(self._lost)  # nothing was sent: nothing to record
+        waiting: asyncio.Future[AnyReply] = asyncio.get_running_loop().create_future()
+        self._connection.send(request)
+        self._waiting[request.request_id] = waiting
+        self._flush()
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                reply = await waiting
+        except BaseException:
+            self._record(asked, Outcome.UNKNOWN)
+            raise
+        if not isinstance(reply, Error):
+            return self._record(answered(asked, reply), Outcome.DONE)
+        if reply.code in _UNKNOWN_ERRORS:
+            return self._record(asked, Outcome.UNKNOWN, reply.name)
+        return self._record(asked, Outcome.REFUSED, reply.name)
+
+    def _record(self, operation: OperationT, outcome: Outcome, error: str = "") -> OperationT:
+        operation = replace(operation, answered_ns=time.monotonic_ns(), outcome=outcome, error=error)
+        self._history.operations.append(operation)
+        return operation
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+class _Now(TypedDict):
+    queue: str
+    called_ns: int
+    answered_ns: int
+
+
+def now(queue: str) -> _Now:
+    """The fields that every operation has; the time of its answer is set when it is there."""
+    called_ns = time.monotonic_ns()
+    return {"queue": queue, "called_ns": called_ns, "answered_ns": called_ns}

@@ -1,0 +1,119 @@
+"""Rules about moves and rewinds: dead letters, the way back, and what a rewind brings back."""
+
+from collections.abc import Iterator
+
+from support.crash.history import StartRedrive
+from support.crash.ledger import Ledger, Rule, Violation
+from support.crash.places import CLOCK_MARGIN_MS, Message, Place
+
+
+def check_one_place(ledger: Ledger) -> Iterator[Violation]:
+    """A message leaves a queue at the very moment at which it stands in the next one."""
+    for message in ledger.messages.values():
+        for former, later in zip(message.places, message.places[1:], strict=False):
+            if later.is_first:
+                yield Violation(Rule.ONE_PLACE, f"{later} was stored again after it stood in {former.queue}")
+            elif later.origin is not None and former.next is not later:
+                yield Violation(Rule.ONE_PLACE, f"{later} came from {later.origin}, when it stood in {former.queue}")
+            for received in former.received:
+                if received.from_ms > later.enqueue_ms:
+                    yield Violation(
+                        Rule.ONE_PLACE,
+                        f"{former} was received at {received.from_ms}, and stood in {later.queue} since"
+                        f" {later.enqueue_ms} (server time, ms)",
+                    )
+        for place in message.places:
+            for other in place.named_twice_by:
+                yield Violation(Rule.ONE_PLACE, f"{place} was moved to {place.next} and to {other}")
+
+
+def check_origins(ledger: Ledger) -> Iterator[Violation]:
+    owners = {place.message_id: place for message in ledger.messages.values() for place in message.places}
+    for message in ledger.messages.values():
+        for place in message.places:
+            origin = place.origin
+            if origin is None:
+                continue
+            owner = owners[origin.message_id]
+            if owner.message is not message:
+                yield Violation(Rule.ORIGIN, f"{place} names the id of {owner}")
+            elif owner.enqueue_ms != origin.enqueue_ms:
+                yield Violation(Rule.ORIGIN, f"{owner} was stored at {owner.enqueue_ms}, {place} says {origin}")
+            elif any(received.delivery.origin != origin for received in place.received):
+                yield Violation(Rule.ORIGIN, f"{place} came with two origins")
+            why_not = (
+                _why_no_dead_letter(ledger, place)
+                if origin.reason != "redrive"
+                else _why_not_redriven(ledger, message, place)
+            )
+            if why_not is not None:
+                yield Violation(Rule.ORIGIN, f"{place} was moved ({origin}), but {why_not}")
+
+
+def _why_no_dead_letter(ledger: Ledger, place: Place) -> str | None:
+    assert place.origin is not None
+    attributes = ledger.attributes.get(place.origin.queue, {})
+    target, most = attributes.get("dead_letter_queue", ""), attributes.get("dead_letter_max_receives", 0)
+    if target != place.queue:
+        return f"the dead letters of {place.origin.queue} go to {target!r}"
+    if place.origin.reason != "receives":
+        return "its queue has no limit of age"
+    if place.origin.receive_count != most:
+        return f"messages of its queue die after {most} receives"
+    return None
+
+
+def _why_not_redriven(ledger: Ledger, message: Message, place: Place) -> str | None:
+    assert place.origin is not None
+    seen_ns = min(received.receive.answered_ns for received in place.received)
+    former = next((one for one in message.places if one.next is place), None)
+    home = former.origin.queue if former is not None and former.origin is not None else message.queue
+    for redrive in ledger.history.of_kind(StartRedrive):
+        if redrive.possible and redrive.queue == place.origin.queue and redrive.called_ns < seen_ns:
+            target = redrive.target or home
+            # Where it went before is not known of every message; then it may have been any of the sources.
+            if target == place.queue or (not redrive.target and (former is None or former.origin is None)):
+                return None
+    return f"no redrive of {place.origin.queue} goes to {place.queue}"
+
+
+def check_no_receive_too_many(ledger: Ledger) -> Iterator[Violation]:
+    """What its last allowed receive did not delete is not received again."""
+    for life in ledger.lives:
+        most = ledger.attributes.get(life.place.queue, {}).get("dead_letter_max_receives", 0)
+        for received in life.received:
+            if most and received.delivery.receive_count > int(most):
+                count = received.delivery.receive_count
+                yield Violation(Rule.ORIGIN, f"{life} was received {count} times and not moved after {most}")
+
+
+# ---------------------------------------------------------------- rewinds
+
+
+def check_rewound_in_window(ledger: Ledger) -> Iterator[Violation]:
+    for life in ledger.lives:
+        if life.rewind is None:
+            continue
+        window_ms = ledger.attributes.get(life.place.queue, {}).get("rewind_ms", 0)
+        from_ms = ledger.history.wall_ms(life.rewind.called_ns) - CLOCK_MARGIN_MS - int(window_ms)
+        if life.place.enqueue_ms < from_ms:
+            early = from_ms - life.place.enqueue_ms
+            yield Violation(Rule.DELETE_KEPT, f"{life} was brought back {early:.0f} ms after the rewind window")
+
+
+def check_rewinds_kept(ledger: Ledger) -> Iterator[Violation]:
+    """After a drain: what had been deleted when a rewind reached it was there again."""
+    for message in ledger.messages.values():
+        if ledger.maybe_purged(message):
+            continue
+        for place in message.places:
+            for rewind in ledger.rewinds.get(place.queue, ()):
+                if not rewind.done or rewind.time_ms > place.enqueue_ms:
+                    continue
+                ended = [
+                    delete is not None and delete.answered_ns < rewind.called_ns
+                    for delete in map(ledger.surely_deleted, place.lives)
+                ]
+                if ended[-1]:
+                    yield Violation(Rule.REWIND_KEPT, f"{place} did not come back by the rewind to {rewind.time_ms}")
+                    break

@@ -1,0 +1,223 @@
+"""Where a message was, and when: each body's way through the queues, as far as deliveries show it.
+
+A message that dies or is redriven gets a new id in another queue, and names its origin; so its places form a chain,
+some links of which nobody saw but in the origin of the next. In one place it has several lives when rewinds brought it
+back after a delete. Leases and receive counts belong to a life.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from support.crash.history import Check, Delete, Delivery, History, Origin, Receive, Rewind, Send
+
+CLOCK_MARGIN_MS = 250
+"""By how much the broker's clock may differ from this machine's wall clock, which a broker slews towards.
+Only rules that must compare the two use it; leases are compared by the broker's own times."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """One delivery, with the receive that brought it."""
+
+    receive: Receive
+    delivery: Delivery
+
+    @property
+    def from_ms(self) -> int:
+        """Server time at which the lease began."""
+        return self.delivery.next_visible_ms - self.receive.visibility_ms
+
+    @property
+    def order(self) -> tuple[int, int]:
+        return self.from_ms, self.receive.called_ns
+
+
+@dataclass(slots=True, eq=False)
+class Message:
+    """One body of one logical send, with all attempts to send it."""
+
+    queue: str
+    body: bytes
+    attempts: list[Send] = field(default_factory=list[Send])
+    ids: set[int] = field(default_factory=set[int])
+    """Under which it was stored by a send: no more than one, if all is well."""
+    places: "list[Place]" = field(default_factory=lambda: list[Place]())
+    """In the order in which it was there."""
+    checks: list[Check] = field(default_factory=list[Check])
+    """Of a half message."""
+
+    @property
+    def received(self) -> list[Received]:
+        """In the order of the leases."""
+        return sorted((one for place in self.places for one in place.received), key=lambda received: received.order)
+
+    @property
+    def is_half(self) -> bool:
+        return self.attempts[0].half
+
+    @property
+    def acknowledged(self) -> bool:
+        return any(attempt.done for attempt in self.attempts)
+
+    @property
+    def stored(self) -> bool:
+        """Acknowledged, or seen."""
+        return self.acknowledged or bool(self.places) or bool(self.checks)
+
+    @property
+    def called_ns(self) -> int:
+        return min(attempt.called_ns for attempt in self.attempts)
+
+    @property
+    def answered_ns(self) -> int:
+        """When every attempt that may have stored it was over."""
+        return max(attempt.answered_ns for attempt in self.attempts)
+
+    @property
+    def headers(self) -> dict[str, str] | None:
+        first = self.attempts[0]
+        sent = first.headers[first.bodies.index(self.body)] if first.headers else None
+        return dict(sent) if sent else None
+
+    def is_repeated_by(self, send: Send) -> bool:
+        """Whether the broker has to know another send of this body as a repeat."""
+        first = self.attempts[0]
+        if (send.queue, send.half) != (first.queue, first.half):
+            return False
+        if send.sequence and (first.session, first.sequence) == (send.session, send.sequence):
+            return True
+        if not send.dedup_ids or not first.dedup_ids:
+            return False
+        return send.dedup_ids[send.bodies.index(self.body)] == first.dedup_ids[first.bodies.index(self.body)]
+
+    def __str__(self) -> str:
+        ids = ", ".join(f"{number:#x}" for number in sorted(self.ids)) or "no id"
+        return f"message {self.body[:24]!r} ({ids}) of {self.queue}"
+
+
+@dataclass(slots=True, eq=False)
+class Life:
+    """A message in one place, from when it came (was sent, committed, moved, rewound) until it was deleted or moved."""
+
+    place: "Place"
+    rewind: Rewind | None = None
+    """What brought it back; None in its first life."""
+    received: list[Received] = field(default_factory=list[Received])
+    """In the order of the leases."""
+
+    @property
+    def message(self) -> Message:
+        return self.place.message
+
+    @property
+    def moved_to(self) -> "Place | None":
+        """Where it went at the end of this life."""
+        return self.place.next if self is self.place.lives[-1] else None
+
+    def __str__(self) -> str:
+        return str(self.place)
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """A message in a queue, under an id.
+
+    Only named by the ``origin`` of the next place: ``received`` is empty, and nothing is known of its own origin.
+    """
+
+    message: Message
+    queue: str
+    message_id: int
+    enqueue_ms: int
+    origin: Origin | None = None
+    received: list[Received] = field(default_factory=list[Received])
+    lives: list[Life] = field(default_factory=list[Life])
+    next: "Place | None" = None
+    """The place that names this one as its origin."""
+    named_twice_by: "list[Place]" = field(default_factory=lambda: list[Place]())
+    """More of those, which there must not be."""
+
+    @property
+    def is_first(self) -> bool:
+        """A send (or commit) put it there, no move."""
+        return self.queue == self.message.queue and self.message_id in self.message.ids
+
+    def __str__(self) -> str:
+        return f"{self.message} as {self.message_id:#x} in {self.queue}"
+
+    def split_into_lives(self, deletes: "Callable[[Received], list[Delete]]", rewinds: Sequence[Rewind]) -> None:
+        """Find the rewinds that brought it back; each did so once at most.
+
+        A delivery belongs to a new life if the handle before it may have deleted the message and the broker says that
+        it was first received after that. Without a rewind that explains it, it stays in the old life, for the rules
+        to object to.
+        """
+        usable = [one for one in rewinds if one.time_ms <= self.enqueue_ms]
+
+        def brought_back(former: Received, seen_ns: int) -> Rewind | None:
+            called = [delete.called_ns for delete in deletes(former)]
+            while called and usable and usable[0].called_ns <= seen_ns:
+                rewind = usable.pop(0)
+                if rewind.answered_ns >= min(called):
+                    return rewind
+            return None
+
+        life = Life(self)
+        self.lives.append(life)
+        for received in self.received:
+            former = life.received[-1] if life.received else None
+            if former is not None and received.delivery.first_receive_ms > former.from_ms:
+                rewind = brought_back(former, received.receive.answered_ns)
+                if rewind is not None:
+                    life = Life(self, rewind)
+                    self.lives.append(life)
+            life.received.append(received)
+        if self.next is not None and self.next.origin is not None and life.received:
+            # It came back, was never seen again and was moved.
+            former, seen = life.received[-1], self.next.received[0]
+            if any(delete.done for delete in deletes(former)):
+                rewind = brought_back(former, seen.receive.answered_ns)
+                if rewind is not None:
+                    self.lives.append(Life(self, rewind))
+
+
+def arrange(history: History, messages: dict[bytes, Message]) -> list[Received]:
+    """Give each message its places; the deliveries that belong to no message."""
+    strangers: list[Received] = []
+    places: dict[tuple[str, int, bytes], Place] = {}
+    for receive in history.of_kind(Receive):
+        for delivery in receive.deliveries:
+            received = Received(receive, delivery)
+            message = messages.get(delivery.body)
+            if message is None or (message.queue != receive.queue and delivery.origin is None):
+                strangers.append(received)
+                continue
+            key = receive.queue, delivery.message_id, delivery.body
+            place = places.get(key)
+            if place is None:
+                place = Place(message, receive.queue, delivery.message_id, delivery.enqueue_ms, delivery.origin)
+                places[key] = place
+                message.places.append(place)
+                if delivery.origin is None:
+                    message.ids.add(delivery.message_id)
+            place.received.append(received)
+    for place in list(places.values()):
+        place.received.sort(key=lambda received: received.order)
+        origin = place.origin
+        if origin is None:
+            continue
+        key = origin.queue, origin.message_id, place.message.body
+        former = places.get(key)
+        if former is None:
+            former = places[key] = Place(place.message, origin.queue, origin.message_id, origin.enqueue_ms)
+            place.message.places.append(former)
+        if former.next is None:
+            former.next = place
+        else:
+            former.named_twice_by.append(place)
+    for message in messages.values():
+        message.places.sort(key=lambda place: (place.enqueue_ms, place.message_id))
+        if message.places and not message.ids and message.places[0].queue == message.queue:
+            # Nobody was told the id, but where it went it is named.
+            message.ids.add(message.places[0].message_id)
+    return strangers
