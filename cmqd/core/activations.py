@@ -18,7 +18,7 @@ class Activations:
 
     def __init__(self) -> None:
         self._by_second: dict[int, BitMap64] = {}
-        """Ascending, since time does not run back."""
+        """Ascending."""
         self.positions = BitMap64()
         """Of all seconds together: the queue's time steps say nothing of these."""
 
@@ -31,7 +31,10 @@ class Activations:
                 older -= positions
         held = self._by_second.get(second)
         if held is None:
+            is_late = bool(self._by_second) and second < next(reversed(self._by_second))
             self._by_second[second] = BitMap64(positions)
+            if is_late:
+                self._by_second = dict(sorted(self._by_second.items()))
         else:
             held |= positions
         self.positions |= positions
@@ -65,10 +68,13 @@ class Activations:
                 return due_ms
         return None
 
-    def clear(self) -> None:
-        """Forget all."""
-        self._by_second.clear()
-        self.positions = BitMap64()
+    def drop_below(self, floor: int) -> None:
+        """Forget messages that are gone."""
+        if self.positions and self.positions[0] < floor:
+            self.positions.remove_range(0, floor)
+            for positions in self._by_second.values():
+                positions.remove_range(0, floor)
+            self._by_second = {second: positions for second, positions in self._by_second.items() if positions}
 
     def entries(self) -> list[tuple[int, bytes]]:
         """(time in ms, positions) for a checkpoint."""

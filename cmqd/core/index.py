@@ -225,10 +225,16 @@ class QueueIndex:
 
     @property
     def activations(self) -> Activations:
-        """When messages became active later than they were sent; kept while the queue has dead letters by age."""
+        """When messages became active later than they were sent, by rewinding, or by a delay's end while the queue has
+        dead letters by age.
+        """
         if self._activations is None:
             self._activations = Activations()
         return self._activations
+
+    def activation_entries(self) -> list[tuple[int, bytes]]:
+        """What is known of activations, for a checkpoint."""
+        return [] if self._activations is None else self._activations.entries()
 
     # ------------------------------------------------------------------ counts
 
@@ -410,8 +416,8 @@ class QueueIndex:
         if not self.active_count or first < self.head:
             self.head = first
         self.active_count += len(back)
-        if self.attributes.dead_letter_after_ms:
-            self.activations.note(back, record.rewound_ms)
+        # Whether it has dead letters by age or not: their clock starts anew, and it may have them later.
+        self.activations.note(back, record.rewound_ms)
         return back
 
     def apply_moved(self, record: MessagesMoved) -> None:
@@ -473,8 +479,6 @@ class QueueIndex:
             self.prune_rewindable(modified_ms)
         else:
             self._rewindable = None
-        if not attributes.dead_letter_after_ms:
-            self._activations = None
 
     def apply_returned(self, record: LeasesEnded | MessagesReleased) -> None:
         """Messages come back; an uncounted one as if this receive had not been."""
@@ -551,6 +555,8 @@ class QueueIndex:
             self._halves.drop_below(floor)
         if self._rewindable is not None:
             self._rewindable.remove_range(0, floor)
+        if self._activations is not None:
+            self._activations.drop_below(floor)
 
     # ------------------------------------------------------------------ salvage, see cmqd.core.salvage
 

@@ -171,6 +171,7 @@ class Moving(DeadLettering, Sending):
                 queue.redriving.cursor = expired[-1] + 1
             self._stop_moving(queue, expired)
             moving = [message for message in moving if message.position not in expired]
+        moving = self._old_enough(queue, moving, now_ms)
         by_target = self._targets(queue, moving, now_ms)
         if by_target:
             moved = pack_runs(sorted(message.position for some in by_target.values() for message in some))
@@ -195,6 +196,25 @@ class Moving(DeadLettering, Sending):
         if next_ms is not None:
             self._set_agenda(queue, next_ms)
         return Outcome(damaged, records, bodies, woken, reads)
+
+    def _old_enough(self, queue: Queue, messages: list[StoredMessage], now_ms: int) -> list[StoredMessage]:
+        """Without those whose delay ended before the queue had dead letters by age, and not long enough ago: that is
+        seen only now that they are read.
+        """
+        after_ms = queue.index.attributes.dead_letter_after_ms
+        if not after_ms or queue.redriving is not None:
+            return messages
+        activations = queue.index.activations
+        early: list[int] = []
+        for message in messages:
+            position = message.position
+            if message.visible_ms + after_ms > now_ms and position not in activations.positions:
+                activations.note(BitMap64([position]), message.visible_ms)
+                early.append(position)
+        if not early:
+            return messages
+        self._stop_moving(queue, BitMap64(early))
+        return [message for message in messages if message.position in queue.index.moving]
 
     def _targets(self, queue: Queue, messages: Sequence[StoredMessage], now_ms: int) -> dict[int, list[StoredMessage]]:
         """Which of the messages go where, by queue id; the others are released."""

@@ -115,7 +115,7 @@ class Recovery(BrokerState):
             index.rewindable.serialize() if index.rewindable_count else b"",
             index.half.serialize() if index.half_count else b"",
             index.dead_letter_floor,
-            index.activations.entries() if index.attributes.dead_letter_after_ms else [],
+            index.activation_entries(),
             None if index.redrive is None else msgspec.structs.replace(index.redrive),
         )
         if halves is not None:
@@ -338,7 +338,26 @@ class Recovery(BrokerState):
             self._schedule_expiry(queue)
             self._want_overflow(queue)
             self._take_up(queue)
+            while queue.index.halves.is_too_long():
+                queue.index.halves.forget_decided(queue.index.half)
+        self._mend_bindings(records)
         self._dedup_sweeps = [(0, queue_id) for queue_id, one in self.queues.items() if len(one.index.dedup_ids)]
         if len(self.sessions):
             self._sessions_due_ms = 0
         return records
+
+    def _mend_bindings(self, records: list[AnyRecord]) -> None:
+        """What a loss can leave: a queue whose dead-letter queue is gone, one that does not know that it serves."""
+        for queue in self.queues.values():
+            index = queue.index
+            if index.attributes.dead_letter_queue and queue.dead_letters is None:
+                attributes = msgspec.structs.replace(
+                    index.attributes, dead_letter_queue="", dead_letter_max_receives=0, dead_letter_after_ms=0
+                )
+                record = QueueAttributesSet(queue.queue_id, attributes, queue.modified_ms)
+                self._apply_attributes(record)
+                records.append(record)
+            if queue.sources and index.dead_letter_floor < 0:
+                serves = DeadLettersFrom(queue.queue_id, index.next_position)
+                index.dead_letter_floor = serves.floor
+                records.append(serves)
