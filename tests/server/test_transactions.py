@@ -1,12 +1,16 @@
 """Half messages through the edge: decisions, and checks pushed to those who registered."""
 
+from typing import Any
+
 import pytest
 
+from cmqd.core.outcome import Check, Outcome
 from cmqd.server import checkers
 from cmqd.storage.errors import StorageFailed
 from cmqd.storage.log import StorageState
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
+from cmqd_segment.records import StoredMessage
 from support.edge_rig import EdgeRig, RigClient, code_of
 
 COMMIT, ROLL_BACK, UNKNOWN = wire.COMMIT, wire.ROLL_BACK, wire.UNKNOWN
@@ -354,3 +358,47 @@ async def test_after_a_failure_of_the_storage_a_checker_that_goes_changes_nothin
     await rig.turn()
 
     assert [str(failure) for failure in rig.failures] == ["fsync: I/O error"]
+
+
+async def test_a_check_whose_last_checker_goes_while_its_body_is_read_is_not_lost(rig: EdgeRig) -> None:
+    producer = await a_producer(rig)
+    one = await a_checker(rig)
+    (message_id,) = await producer.send_half("pay", b"one")
+    broker: Any = rig.broker
+    (queue,) = broker.queues.values()
+    broker._budget.drop_half(queue.queue_id, queue.window, list(queue.window.half))
+    rig.log.hold()
+    for name in ("one", "two"):
+        producer.begin(wire.CreateQueue(producer.next_id(), name, {}))
+        await rig.turn()
+    await later(rig, 5_000, one)
+
+    one.transport.lose()
+    rig.log.let_go()
+    await later(rig, 100, producer)
+    (left,) = (await producer.expect(wire.HalfMessages, wire.ListHalfMessages, "pay")).messages
+    assert left.checks == 0
+    two = await a_checker(rig)
+    await later(rig, 0, two)
+
+    assert two.take_checks() == [(message_id, 1)]
+    rig.check()
+
+
+async def test_a_check_for_which_nobody_is_left_goes_back_to_the_core(
+    rig: EdgeRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again: list[list[int]] = []
+
+    def check_again(_account: str, _queue: str, message_ids: list[int], _now_ms: int) -> Outcome[None]:
+        again.append(message_ids)
+        return Outcome(None)
+
+    monkeypatch.setattr(rig.broker, "check_again", check_again)
+    check = Check("admin", "pay", StoredMessage(0, 7, 1, b"x"), 5_000, 1)
+    dispatcher: Any = rig.edge.dispatcher
+
+    dispatcher._settle(Outcome(None, checks=[check]), rig.clock.now_ms())
+
+    assert again == [[7]]
+    assert dispatcher._counters.checks == 0
