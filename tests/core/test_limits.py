@@ -26,8 +26,24 @@ SPEC = {
     "delay_ms": (0, 3_600_000, 0),
     "max_backlog": (1_000_000, 100_000_000, 100_000_000),
     "max_delayed": (1, 1_000_000, 1_000_000),
+    "rewind_ms": (0, 1_296_000_000, 0),
+    "dead_letter_max_receives": (0, 1000, 0),
+    "dead_letter_after_ms": (0, 43_200_000, 0),
+    "first_check_ms": (1000, 3_600_000, 5000),
+    "max_checks": (1, 100, 15),
 }
 """Spec 2.1: lowest, highest, default."""
+NO_NUMBERS = {"dead_letter_queue": "", "transactional": False}
+TOGETHER: dict[str, dict[str, int | str]] = {
+    "rewind_ms": {"retention_ms": 1_296_000_000},
+    "dead_letter_max_receives": {"dead_letter_queue": "dlq"},
+    "dead_letter_after_ms": {"dead_letter_queue": "dlq"},
+}
+"""What has to be set along with an attribute that is not 0."""
+
+
+def along_with(name: str, value: int) -> dict[str, int | str]:
+    return {name: value, **(TOGETHER.get(name, {}) if value else {})}
 
 
 def refused(rig: Rig, call: Callable[[], object], error: type[DomainError] = InvalidArgument) -> DomainError:
@@ -46,17 +62,18 @@ def test_the_attributes_are_those_of_the_spec():
 
 
 def test_a_new_queue_has_the_defaults_of_the_spec():
-    assert Rig().create().attributes() == {name: default for name, (_, _, default) in SPEC.items()}
+    assert Rig().create().attributes() == {name: default for name, (_, _, default) in SPEC.items()} | NO_NUMBERS
 
 
 @pytest.mark.parametrize("name", SPEC)
 def test_both_ends_of_an_attribute_are_taken(name: str):
     rig = Rig()
     low, high, _ = SPEC[name]
+    rig.create("dlq")
 
-    queue = rig.create("q", **{name: low})
+    queue = rig.create("q", **along_with(name, low))
     assert queue.attributes()[name] == low
-    rig.set("q", **{name: high})
+    rig.set("q", **along_with(name, high))
     assert queue.attributes()[name] == high
 
 

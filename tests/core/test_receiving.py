@@ -4,7 +4,7 @@ import pytest
 
 from cmqd.core.limits import Limits
 from cmqd.core.outcome import WAITING
-from support.core_builders import ACCOUNT, START_MS, Rig
+from support.core_builders import ACCOUNT, START_MS, Rig, counts
 from support.core_facts import check_lease_buckets, facts
 
 
@@ -258,7 +258,7 @@ def test_a_handle_ends_with_the_retention_even_if_no_tick_came_by():
     assert rig.release(first) == [first]
     assert rig.delete(first, second) == [first]
     rig.advance(0)
-    assert rig.counts() == {"active": 0, "in_flight": 0, "delayed": 0, "damaged": 0, "waiting_receives": 0}
+    assert rig.counts() == counts()
 
 
 def test_a_handle_outlives_the_retention_by_less_than_a_time_step():

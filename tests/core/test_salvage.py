@@ -45,6 +45,7 @@ def eventful() -> Rig:
     rig.create("Gone")
     rig.send(b"y", b"z", name="Gone", delay_ms=[0, 1000])
     rig.receive("Gone")
+    moves_and_transactions(rig)
     settle(rig, 595_000)
     rig.send(b"7", b"8", b"9", session=7, sequence=2)
     handles = rig.handles(most=2)
@@ -52,6 +53,38 @@ def eventful() -> Rig:
     rig.delete(handles[0])
     rig.receive("other")
     return rig
+
+
+def moves_and_transactions(rig: Rig) -> None:
+    rig.create("dead")
+    rig.send(b"was there", name="dead")
+    by_receives = {"dead_letter_queue": "dead", "dead_letter_max_receives": 1}
+    rig.create("moody", rewind_ms=60_000, retention_ms=600_000, transactional=True, **by_receives)
+    rig.delete(*rig.handles("dead"), name="dead")
+    rig.send(*[b"m%d" % number for number in range(6)], name="moody")
+    rig.delete(*rig.handles("moody", most=3, visibility_timeout_ms=1000)[:2], name="moody")
+    settle(rig, 1100)
+    assert rig.counts("dead")["active"] == 1
+    rig.rewind(rig.now_ms - 5000, "moody")
+    rig.receive("moody", most=2, visibility_timeout_ms=1000)
+    settle(rig, 1100)
+    assert rig.counts("dead")["active"] == 3
+    rig.redrive("dead", max_per_second=10)
+    settle(rig, 50)
+    rig.done(rig.broker.cancel_redrive(ACCOUNT, "dead", rig.now_ms))
+    rig.redrive("dead")
+    settle(rig, 200)
+    rig.answer_reads()
+    assert rig.counts("dead")["active"] == 0
+    rig.delete(*rig.handles("moody", most=1), name="moody")
+    halves = rig.send_half(b"h0", b"h1", b"h2", b"h3", name="moody")
+    rig.end(1, halves[0], name="moody")
+    rig.end(2, halves[1], name="moody")
+    rig.broker.set_has_checkers(ACCOUNT, "moody", True)
+    settle(rig, 5100)
+    rig.broker.set_has_checkers(ACCOUNT, "moody", False)
+    rig.end(3, halves[2], name="moody")
+    rig.receive("moody", most=2, visibility_timeout_ms=60_000)
 
 
 def settle(rig: Rig, ms: int) -> None:
@@ -114,6 +147,7 @@ def check_usable(rig: Rig, missing: Collection[int]) -> None:
             while handles := rig.handles(queue.name):
                 assert rig.delete(*handles, name=queue.name) == []
         rig.broker.check_invariants()
+    rig.settle(700_000)
     for queue in rig.broker.queues.values():
         counts = queue.counts()
         assert set(counts.values()) == {0}, f"something of {queue.name} can never be received: {counts}"

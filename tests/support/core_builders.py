@@ -37,6 +37,13 @@ ACCOUNT = "admin"
 START_MS = 1_700_000_000_000
 
 
+def counts(**some: int) -> dict[str, int]:
+    """The counts of a queue: 0 where nothing else is said."""
+    states = ("active", "in_flight", "delayed", "half", "rewindable", "damaged", "waiting_receives")
+    assert set(some) <= set(states)
+    return {state: some.get(state, 0) for state in states}
+
+
 class NaiveLog:
     """Rows of records in a list, every body ever sent in a dict; nothing is ever reclaimed."""
 
