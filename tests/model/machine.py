@@ -706,6 +706,7 @@ class BrokerMachine(RuleBasedStateMachine):
         peek = NaivePeek(queue, start, most, queue.next_position)
         outcome = self.broker.peek(queue.account, queue.name, self.waiter_id, start, most, self.now_ms)
         assert not outcome.records
+        peek.then = queue.to_show(peek, self.now_ms)
         reply = self.done(outcome)
         if reply is WAITING:
             self.peeks[self.waiter_id] = peek
@@ -738,7 +739,9 @@ class BrokerMachine(RuleBasedStateMachine):
             self.log.damaged.add((read.queue_id, positions[damaged % len(positions)]))
         messages, missing = self.log.page(read, at_most)
         queue = next((one for one in self.queues if one.queue_id == read.queue_id), None)
-        live = {**queue.messages, **queue.rewindable(self.now_ms)} if queue is not None else {}
+        live = set(queue.messages) if queue is not None else set[int]()
+        if queue is not None:
+            live.update(self.broker.queues[read.queue_id].index.rewindable)
         if reclaimed:
             lost = [one.position for one in messages if one.position not in live]
             messages = [one for one in messages if one.position in live]

@@ -19,7 +19,8 @@ class NaiveRewind:
 
     queue: NaiveQueue
     time_ms: int
-    strict: bool
+    latest_ms: int
+    """The time of the oldest message that was not consumed when it was asked, or the start of the window."""
 
 
 class RewindMachine(BrokerMachine):
@@ -65,7 +66,7 @@ class RewindMachine(BrokerMachine):
         latest_ms = min([*oldest, self.now_ms])
         earliest_ms = self.now_ms - window_ms
         self.waiter_id += 1
-        rewind = NaiveRewind(queue, time_ms, strict)
+        rewind = NaiveRewind(queue, time_ms, max(latest_ms, earliest_ms))
         try:
             outcome = self.broker.rewind(queue.account, queue.name, self.waiter_id, time_ms, strict, self.now_ms)
         except TimeNotRewindable:
@@ -74,7 +75,6 @@ class RewindMachine(BrokerMachine):
             assert not window_ms or too_late or too_early
             return
         assert window_ms
-        assert time_ms <= latest_ms + STEP_GRAIN_MS, "rewound to after a message that is not consumed"
         assert not strict or time_ms >= earliest_ms
         reply = self.done(outcome)
         if reply is WAITING:
@@ -101,6 +101,8 @@ class RewindMachine(BrokerMachine):
 
     def check_rewound(self, rewind: NaiveRewind, reply: Rewound) -> None:
         queue = rewind.queue
+        if not self.unreadable(queue):
+            assert rewind.time_ms <= rewind.latest_ms, "rewound to after a message that is not consumed"
         there, back = self.rewound.pop(queue.queue_id, (queue.deleted, set[int]()))
         asked = {position for position, one in there.items() if one.enqueue_ms >= reply.time_ms}
         window_ms = self.now_ms - queue.attributes["rewind_ms"]
@@ -119,7 +121,7 @@ class RewindMachine(BrokerMachine):
         if rewind is None:
             return super().judge_woken(waiter_id, reply)
         if isinstance(reply, TimeNotRewindable):
-            assert not rewind.queue.attributes["rewind_ms"]
+            assert not rewind.queue.attributes["rewind_ms"] or rewind.time_ms > rewind.latest_ms
         else:
             assert reply.time_ms >= rewind.time_ms
             assert reply.clamped == (reply.time_ms > rewind.time_ms)

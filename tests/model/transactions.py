@@ -379,6 +379,7 @@ class TransactionsMachine(BrokerMachine):
         peek = NaivePeek(queue, start, most, queue.next_position, wanted)
         outcome = self.broker.peek(queue.account, queue.name, self.waiter_id, start, most, self.now_ms, wanted)
         assert not outcome.records
+        peek.then = queue.to_show(peek, self.now_ms)
         reply = self.done(outcome)
         if reply is WAITING:
             self.peeks[self.waiter_id] = peek

@@ -59,6 +59,8 @@ class NaiveMessage:
     """When it first became active, or was rewound; 0 = not yet."""
     is_overdue: bool = False
     """Its last allowed lease ended while its dead-letter queue took messages: nobody may receive it again."""
+    is_forgotten: bool = False
+    """Deleted, and before the window of rewinding, when that was made longer: it may have been let go by then."""
     first_check_ms: int = 0
     """Of a half message, as all below: from its sending to its first check."""
     checks: int = 0
@@ -113,6 +115,8 @@ class NaivePeek:
     """Of the queue, when it was asked: what came later need not be shown."""
     states: list[str] | None = None
     """Only these; None = all but what is rewindable."""
+    then: set[int] = field(default_factory=set[int])
+    """Positions that were to be shown when it was asked: what was in another state need not be."""
 
     def wants(self, state: str) -> bool:
         return state != "rewindable" if self.states is None else state in self.states
@@ -187,7 +191,7 @@ class NaiveQueue:
         return {
             position: message
             for position, message in self.deleted.items()
-            if message.enqueue_ms >= first_ms and not self.is_expired(message, now_ms)
+            if message.enqueue_ms >= first_ms and not message.is_forgotten and not self.is_expired(message, now_ms)
         }
 
     # ------------------------------------------------------------------ changing
@@ -253,7 +257,7 @@ class NaiveQueue:
             del self.deleted[message.position]
             message.come_back()
             message.receive_count = message.first_receive_ms = 0
-            message.is_overdue = False
+            message.is_overdue = message.is_forgotten = False
             message.activated_ms = now_ms
             self.messages[message.position] = message
         self.messages = dict(sorted(self.messages.items()))
@@ -413,6 +417,9 @@ class NaiveQueue:
 
     def set_attributes(self, changes: dict[str, Any], now_ms: int) -> None:
         """What an owner set."""
+        known = self.rewindable(now_ms)
+        for position, message in self.deleted.items():
+            message.is_forgotten = position not in known
         if changes["dead_letter_after_ms"] and not self.attributes["dead_letter_after_ms"]:
             self.by_age_since_ms = now_ms
         self.attributes = {**self.attributes, **changes}
@@ -496,14 +503,17 @@ class NaiveQueue:
         assert shown == sorted(set(shown))
         stop = peek.next_position if got.next_start is None else got.next_start
         assert got.next_start is None or got.next_start > peek.start, "a peek that does not get on"
-        rewindable = self.rewindable(now_ms) if peek.wants("rewindable") else {}
-        wanted = {position: one for position, one in self.messages.items() if self._is_wanted(peek, one, now_ms)}
-        expected = [position for position in sorted(wanted | rewindable) if peek.start <= position < stop]
-        expired = {position for position in wanted if self.is_expired(wanted[position], now_ms)}
+        expected = [one for one in sorted(self.to_show(peek, now_ms) & peek.then) if peek.start <= one < stop]
+        expired = {one for one in expected if one in self.messages and self.is_expired(self.messages[one], now_ms)}
         hidden = set(expected) - set(shown) - expired
         assert hidden <= unreadable, f"the peek passed over {hidden - unreadable}"
         known = self.messages.keys() | self.deleted.keys()
         assert all(peek.start <= position < stop and position in known for position in shown)
+
+    def to_show(self, peek: NaivePeek, now_ms: int) -> set[int]:
+        """The positions that a peek must show."""
+        wanted = {position for position, one in self.messages.items() if self._is_wanted(peek, one, now_ms)}
+        return wanted | self.rewindable(now_ms).keys() if peek.wants("rewindable") else wanted
 
     @staticmethod
     def _is_wanted(peek: NaivePeek, message: NaiveMessage, now_ms: int) -> bool:
