@@ -524,7 +524,7 @@ class Transactions(Sending):
         in_memory: list[StoredMessage] = []
         elsewhere: list[int] = []
         size = 0
-        for position in wanted.due:
+        for position in islice(wanted.due, self.limits.tick_items):
             message = half.get(position)
             if message is None:
                 if len(elsewhere) < self.limits.page_messages:
@@ -534,8 +534,6 @@ class Transactions(Sending):
                 if size > self.limits.max_batch_bytes and in_memory:
                     break
                 in_memory.append(message)
-            if len(in_memory) + len(elsewhere) >= self.limits.tick_items:
-                break
         self._ask(queue, wanted, in_memory, records, checks, now_ms)
         elsewhere = [position for position in elsewhere if self._may_ask(queue, wanted, position)]
         if elsewhere:
