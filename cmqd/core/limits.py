@@ -10,6 +10,10 @@ from cmqd_segment.records import Headers, QueueAttributes
 MIB = 1024 * 1024
 
 
+ORIGIN_BYTES = 128
+"""Most that an origin adds to a message in a reply: a name of 64 bytes, three numbers and a word."""
+
+
 class Limits(msgspec.Struct, frozen=True):
     """Limits of the broker; those of a queue are its attributes."""
 

@@ -6,7 +6,7 @@ from pyroaring import BitMap64
 
 from cmqd.core.errors import InvalidArgument
 from cmqd.core.index import QueueIndex
-from cmqd.core.limits import check_range, headers_bytes
+from cmqd.core.limits import ORIGIN_BYTES, check_range, headers_bytes
 from cmqd.core.outcome import WAITING, Outcome, Peeked, PeekedMessage, Waiting, Woken
 from cmqd.core.queue import Queue
 from cmqd.core.state import BrokerState, PendingPeek
@@ -98,6 +98,8 @@ class Peeking(BrokerState):
             size += len(message.body)
             if message.headers:
                 size += headers_bytes(message.headers)
+            if message.origin is not None:
+                size += ORIGIN_BYTES
             if size > self.limits.max_batch_bytes and messages:
                 next_start = position
                 break

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 
 from cmqd.core.errors import TooManyInFlight
-from cmqd.core.limits import check_range, headers_bytes
+from cmqd.core.limits import ORIGIN_BYTES, check_range, headers_bytes
 from cmqd.core.outcome import WAITING, Outcome, PageRead, ReceivedMessage, Waiting, Woken
 from cmqd.core.queue import Queue
 from cmqd.core.state import LEASE_SWEEP_ABOVE, BrokerState
@@ -177,6 +177,8 @@ class Receiving(BrokerState):
             size += len(message.body)
             if message.headers:
                 size += headers_bytes(message.headers)
+            if message.origin is not None:
+                size += ORIGIN_BYTES
             if size > self.limits.max_batch_bytes and taken:
                 break
             taken += 1

@@ -18,6 +18,8 @@ OVERHEAD_BYTES = 320
 """Of a message in the window beside its body: the struct, its integers, the bytes header, the dict entry (measured)."""
 
 
+ORIGIN_MEMORY_BYTES = 320
+"""Of an origin: the struct, a name, three integers (measured)."""
 HEADER_BYTES = 200
 """Of one header beside its name and value, roughly."""
 HALF_SHARE = 4
@@ -29,6 +31,8 @@ def cost(message: StoredMessage) -> int:
     size = len(message.body) + OVERHEAD_BYTES
     if message.headers:
         size += HEADER_BYTES * len(message.headers) + headers_bytes(message.headers)
+    if message.origin is not None:
+        size += ORIGIN_MEMORY_BYTES
     return size
 
 
