@@ -55,7 +55,7 @@ DURATIONS = frozenset(
 )
 """Attributes that are times: seconds here, ``<name>_ms`` on the wire."""
 NUMBERS = frozenset({"max_message_bytes", "max_backlog", "max_delayed", "dead_letter_max_receives", "max_checks"})
-OTHERS = {"dead_letter_queue": str, "transactional": bool}
+OTHERS: Mapping[str, type] = {"dead_letter_queue": str, "transactional": bool}
 """The rest, with their types."""
 
 

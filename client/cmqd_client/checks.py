@@ -64,14 +64,8 @@ class CheckRouter:
         """The same, but if it was the last one, the server is told first, and what it sent until then still taken."""
         if self._takers.get(queue) == [taker]:
             self._leaving.add(queue)
-            waiting: list[asyncio.Future[AnyReply]] = []
-            for connection in connections:
-                try:
-                    waiting.append(connection.request(UnregisterChecker(self._next_request_id(), queue), self._timeout))
-                except CmqError:
-                    pass  # it is lost, and the registration with it
-            # A failure needs no cure: the server moves on what is not answered.
-            await asyncio.gather(*waiting, return_exceptions=True)
+            # Whether it fails is all the same; see _unsay.
+            await asyncio.gather(*[self._unsay(connection, queue) for connection in connections])
             if queue not in self._leaving:
                 # Somebody else has come in the meantime, and has registered again.
                 self._takers[queue].remove(taker)
@@ -91,11 +85,13 @@ class CheckRouter:
             if queue not in self._leaving:
                 self._say(connection, queue)
 
-    def pushed(self, check: TransactionCheck) -> None:
+    def pushed(self, connection: Connection, check: TransactionCheck) -> None:
         """A check came."""
         takers = self._takers.get(check.queue)
         if not takers:
-            _log.debug("nobody answers a check of queue %r; the server will ask another producer", check.queue)
+            # The server asks another producer at once when it knows.
+            _log.debug("nobody here answers checks of queue %r any more", check.queue)
+            self._unsay(connection, check.queue)
             return
         taker = takers.pop(0)
         takers.append(taker)
@@ -112,6 +108,18 @@ class CheckRouter:
         task = asyncio.get_running_loop().create_task(self._see_to_it(connection, queue, future))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _unsay(self, connection: Connection, queue: str) -> "asyncio.Future[tuple[AnyReply | BaseException]]":
+        """Have the connection answer for the queue no longer.
+
+        A failure needs no cure: the registration ends with the connection, or the next check brings another try.
+        """
+        try:
+            future = connection.request(UnregisterChecker(self._next_request_id(), queue), self._timeout)
+        except CmqError:
+            future = asyncio.get_running_loop().create_future()
+            future.cancel()
+        return asyncio.gather(future, return_exceptions=True)
 
     async def _see_to_it(self, connection: Connection, queue: str, future: "asyncio.Future[AnyReply]") -> None:
         """Repeat the registration until it stands, or is refused for good, or needed no more."""

@@ -71,7 +71,7 @@ TlsOption: TypeAlias = bool | ssl.SSLContext | None
 
 OnEnded: TypeAlias = "Callable[[Connection], None]"
 
-OnPush: TypeAlias = Callable[[TransactionCheck], None]
+OnPush: TypeAlias = "Callable[[Connection, TransactionCheck], None]"
 
 _Pending: TypeAlias = tuple["asyncio.Future[AnyReply]", Request, float]
 """Future, request and deadline (loop time)."""
@@ -138,7 +138,7 @@ class Connection(asyncio.Protocol):
         loop: asyncio.AbstractEventLoop,
         on_ended: "OnEnded | None",
         next_request_id: Callable[[], int],
-        on_push: OnPush | None = None,
+        on_push: "OnPush | None" = None,
     ) -> None:
         self._wire = wire
         self._loop = loop
@@ -184,7 +184,7 @@ class Connection(asyncio.Protocol):
         product: str = "cmqd-client",
         on_ended: "OnEnded | None" = None,
         next_request_id: Callable[[], int] | None = None,
-        on_push: OnPush | None = None,
+        on_push: "OnPush | None" = None,
     ) -> "Connection":
         """Connect and authenticate. Safe to cancel.
 
@@ -365,7 +365,7 @@ class Connection(asyncio.Protocol):
                 continue
             if kind is TransactionCheck:
                 if self._on_push is not None:
-                    self._on_push(cast("TransactionCheck", event))
+                    self._on_push(self, cast("TransactionCheck", event))
                 continue
             reply = cast("AnyReply", event)
             entry = pending.pop(reply.request_id, None)

@@ -199,8 +199,8 @@ class TransactionProducer:
     async def open(self) -> None:
         """Tell the server that this producer answers checks; what ``async with`` does on entering.
 
-        From then on it is told again on every new connection, before anything else is. Cancelling leaves open whether
-        the server was told; close it then.
+        From then on it is told again on every new connection, before anything else is. (A queue that is deleted and
+        created anew under the same name is another one: open another producer.) Safe to cancel.
 
         Raises:
             NotTransactional, QueueNotFound: there is no such transactional queue.

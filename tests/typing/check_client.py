@@ -6,19 +6,45 @@ from typing import assert_type
 from cmqd_client import (
     BatchResult,
     Client,
+    DecisionResult,
+    HalfMessage,
     HandleResult,
     Message,
     MessageId,
+    Origin,
     Outgoing,
     Peeked,
     PeekPage,
     Queue,
     QueueAttributes,
     QueueInfo,
+    Redrive,
+    Rewound,
     Sent,
     SentBatch,
+    TransactionCheck,
+    TransactionProducer,
+    TransactionResult,
+    TransactionStatus,
+    UndecidedPage,
     connect,
 )
+
+
+def insert(message: HalfMessage, order: int) -> TransactionStatus:
+    return TransactionStatus.COMMIT
+
+
+async def insert_slowly(message: HalfMessage, order: int | None) -> TransactionStatus:
+    return TransactionStatus.COMMIT
+
+
+async def insert_all(messages: list[HalfMessage], order: int) -> list[TransactionStatus]:
+    return [TransactionStatus.COMMIT] * len(messages)
+
+
+async def was_inserted(check: TransactionCheck) -> TransactionStatus:
+    return TransactionStatus.UNKNOWN
 
 
 async def check() -> None:
@@ -60,3 +86,29 @@ async def check() -> None:
         assert_type(info, QueueInfo)
         assert_type(info.attributes(), QueueAttributes)
         assert_type(await queue.set_attributes(**info.attributes()), QueueInfo)
+
+        await queue.send(b"body", dedup_id="a")
+        await queue.send_batch([b"a", Outgoing(b"b", dedup_id="b")], dedup_ids=["a", None])
+        assert_type(message.origin, Origin | None)
+        assert_type(await queue.rewind(datetime.now().astimezone(), strict=True), Rewound)
+        assert_type(await queue.rewind(1.5), Rewound)
+        await queue.rewind("now")  # pyright: ignore[reportArgumentType]
+        assert_type(await queue.dead_letter_sources(), list[str])
+        assert_type(await queue.redrive("orders", max_per_second=10), Redrive)
+        assert_type(await queue.redrive_status(), Redrive)
+        assert_type(await queue.cancel_redrive(), Redrive)
+        half = await queue.half_messages()
+        assert_type(half, UndecidedPage)
+        ids = [one.id for one in half]
+        assert_type(await queue.end_transactions(ids, TransactionStatus.COMMIT), DecisionResult)
+
+        async with client.transaction_producer("orders", was_inserted) as producer:
+            assert_type(producer, TransactionProducer)
+            assert_type(await producer.send(b"body", insert, 7), TransactionResult)
+            # The argument is of the kind that the local transaction takes.
+            await producer.send(b"body", insert, "7")  # pyright: ignore[reportArgumentType]
+            await producer.send(b"body", insert_slowly)
+            await producer.send(b"body", lambda message, argument: TransactionStatus.ROLLBACK)
+            await producer.send(b"body", lambda message, argument: True)  # pyright: ignore[reportArgumentType]
+            assert_type(await producer.send_batch([b"a"], insert_all, 7), list[TransactionResult])
+        TransactionProducer(queue, was_inserted, check_timeout=timedelta(seconds=5), checks_at_once=4)
