@@ -118,10 +118,10 @@ class Ledger:
         return next(found, None)
 
     def gone(self, message: Message) -> bool:
-        """A delete or clear explains why it is not delivered any more."""
+        """A delete in its last life, or a clear, explains why it is not delivered any more."""
         if self.maybe_purged(message):
             return True
-        last = message.places[-1].received if message.places else []
+        last = message.places[-1].lives[-1].received if message.places else []
         for received in last:
             for operation in self.deletes(received):
                 came_back = any(later.receive.called_ns >= operation.answered_ns for later in last)

@@ -48,7 +48,7 @@ class Rewinder:
     async def work(self, session: Session) -> None:
         chance = self._chance
         while True:
-            await asyncio.sleep(chance.uniform(0.2, 0.8))
+            await asyncio.sleep(chance.uniform(0.05, 0.4))
             now_ms = time.monotonic() * 1e3 + self.wall_offset_ms
             back_ms = chance.choice((0.3, 0.6, 0.8, 0.95, 1.2)) * REWIND_MS
             await session.rewind(REWOUND, int(now_ms - back_ms), strict=chance.random() < 0.2)

@@ -1,17 +1,28 @@
 """The history checker: a good history passes, and every rule finds what breaks it."""
 
-from collections.abc import Mapping
-
 import pytest
 
+from support.crash.builders import (
+    DONE,
+    MS,
+    REFUSED,
+    UNKNOWN,
+    Q,
+    broken,
+    change,
+    delete,
+    delivery,
+    receive,
+    receive_a,
+    release,
+    send,
+)
 from support.crash.checker import check
 from support.crash.history import (
-    ChangeVisibility,
     Clear,
     CreateQueue,
     Delete,
     DeleteQueue,
-    Delivery,
     GetAttributes,
     History,
     Operation,
@@ -22,112 +33,6 @@ from support.crash.history import (
     SetAttributes,
 )
 from support.crash.ledger import Rule
-
-Q = "q"
-DONE, REFUSED, UNKNOWN = Outcome.DONE, Outcome.REFUSED, Outcome.UNKNOWN
-VISIBILITY = 1_000
-_MS = 1_000_000
-
-# Builders: an operation is called at ``at`` ms and answered 10 ms later; server and wall clock tell the same time.
-
-
-def send(
-    at: int, *bodies: bytes, ids: tuple[int, ...] = (), outcome: Outcome = DONE, number: int = 0, delay_ms: int = 0
-) -> Send:
-    if outcome is DONE and not ids:
-        ids = tuple(at * 100 + index for index in range(len(bodies)))
-    return Send(
-        queue=Q,
-        called_ns=at * _MS,
-        answered_ns=(at + 10) * _MS,
-        outcome=outcome,
-        bodies=bodies,
-        message_ids=ids if outcome is DONE else (),
-        session=9 if number else 0,
-        sequence=number,
-        delay_ms=delay_ms,
-    )
-
-
-def delivery(
-    at: int,
-    body: bytes,
-    number: int,
-    *,
-    handle: int,
-    count: int = 1,
-    enqueued: int = 5,
-    first: int | None = None,
-    headers: Mapping[str, str] | None = None,
-) -> Delivery:
-    return Delivery(
-        message_id=number,
-        handle=handle,
-        body=body,
-        headers=headers,
-        enqueue_ms=enqueued,
-        first_receive_ms=at + 5 if first is None else first,
-        next_visible_ms=at + 5 + VISIBILITY,
-        receive_count=count,
-    )
-
-
-def receive(at: int, *deliveries: Delivery, outcome: Outcome = DONE, lost_after: int = 10, most: int = 1) -> Receive:
-    return Receive(
-        queue=Q,
-        called_ns=at * _MS,
-        answered_ns=(at + lost_after) * _MS,
-        outcome=outcome,
-        max_messages=max(most, len(deliveries)),
-        visibility_ms=VISIBILITY,
-        deliveries=deliveries,
-    )
-
-
-def receive_a(at: int, *, handle: int, count: int = 1, first: int = 105, number: int = 0) -> Receive:
-    """A receive of the message ``a`` that ``send(0, b"a")`` sent."""
-    return receive(at, delivery(at, b"a", number, handle=handle, count=count, first=first))
-
-
-def delete(at: int, *handles: int, outcome: Outcome = DONE, failed: tuple[int, ...] = ()) -> Delete:
-    return Delete(
-        queue=Q,
-        called_ns=at * _MS,
-        answered_ns=(at + 10) * _MS,
-        outcome=outcome,
-        handles=handles,
-        failed=frozenset(failed),
-    )
-
-
-def release(at: int, handle: int, *, counted: bool, outcome: Outcome = DONE, failed: bool = False) -> Release:
-    return Release(
-        queue=Q,
-        called_ns=at * _MS,
-        answered_ns=(at + 10) * _MS,
-        outcome=outcome,
-        handles=(handle,),
-        failed=frozenset([handle] if failed else []),
-        counted=counted,
-    )
-
-
-def change(at: int, handle: int, visibility: int, *, outcome: Outcome = DONE, failed: bool = False) -> ChangeVisibility:
-    return ChangeVisibility(
-        queue=Q,
-        called_ns=at * _MS,
-        answered_ns=(at + 10) * _MS,
-        outcome=outcome,
-        handles=(handle,),
-        failed=frozenset([handle] if failed else []),
-        visibility_ms=visibility,
-        next_visible_ms=at + 5 + visibility if outcome is DONE else 0,
-    )
-
-
-def broken(*operations: Operation, drained: bool = True) -> set[Rule]:
-    return {violation.rule for violation in check(History(0.0, list(operations)), drained=drained)}
-
 
 GOOD_LIFE = (send(0, b"a"), receive_a(100, handle=1), delete(200, 1))
 
@@ -197,7 +102,7 @@ def test_a_changed_body_is_never_sent() -> None:
 
 
 def test_a_message_of_another_queue_is_never_sent() -> None:
-    elsewhere = Send(queue="other", called_ns=0, answered_ns=_MS, bodies=(b"a",), message_ids=(0,))
+    elsewhere = Send(queue="other", called_ns=0, answered_ns=MS, bodies=(b"a",), message_ids=(0,))
 
     assert Rule.SENT_ONLY in broken(elsewhere, receive_a(100, handle=1), delete(200, 1), drained=False)
 
@@ -284,7 +189,7 @@ def test_a_later_lease_shows_an_undone_delete_even_when_it_was_called_before() -
 
 
 def cleared(at: int, outcome: Outcome = DONE) -> Clear:
-    return Clear(queue=Q, called_ns=at * _MS, answered_ns=(at + 10) * _MS, outcome=outcome)
+    return Clear(queue=Q, called_ns=at * MS, answered_ns=(at + 10) * MS, outcome=outcome)
 
 
 def test_a_clear_explains_what_is_gone() -> None:
@@ -484,8 +389,8 @@ def test_a_handle_that_was_never_given_and_works_is_found() -> None:
 def created(at: int, outcome: Outcome = DONE, *, error: str = "", queue_id: int = 1, delay: int = 0) -> CreateQueue:
     return CreateQueue(
         queue=Q,
-        called_ns=at * _MS,
-        answered_ns=(at + 10) * _MS,
+        called_ns=at * MS,
+        answered_ns=(at + 10) * MS,
         outcome=outcome,
         error=error,
         attributes={"delay_ms": delay},
@@ -494,12 +399,12 @@ def created(at: int, outcome: Outcome = DONE, *, error: str = "", queue_id: int 
 
 
 def deleted(at: int, outcome: Outcome = DONE, *, error: str = "") -> DeleteQueue:
-    return DeleteQueue(queue=Q, called_ns=at * _MS, answered_ns=(at + 10) * _MS, outcome=outcome, error=error)
+    return DeleteQueue(queue=Q, called_ns=at * MS, answered_ns=(at + 10) * MS, outcome=outcome, error=error)
 
 
 def changed(at: int, delay: int, outcome: Outcome = DONE) -> SetAttributes:
     return SetAttributes(
-        queue=Q, called_ns=at * _MS, answered_ns=(at + 10) * _MS, outcome=outcome, attributes={"delay_ms": delay}
+        queue=Q, called_ns=at * MS, answered_ns=(at + 10) * MS, outcome=outcome, attributes={"delay_ms": delay}
     )
 
 
@@ -508,8 +413,8 @@ def told(
 ) -> GetAttributes:
     return GetAttributes(
         queue=Q,
-        called_ns=at * _MS,
-        answered_ns=(at + 10) * _MS,
+        called_ns=at * MS,
+        answered_ns=(at + 10) * MS,
         outcome=outcome,
         error=error,
         attributes={"delay_ms": delay, "retention_ms": 5},
@@ -564,8 +469,8 @@ def test_queues_that_are_not_as_acknowledged_are_found(operations: tuple[Operati
 def test_a_history_cut_at_a_moment_forgets_later_answers() -> None:
     whole = History(0.0, [*GOOD_LIFE, send(210, b"late"), told(300)])
 
-    cut = whole.until(205 * _MS)
+    cut = whole.until(205 * MS)
 
     assert [(type(one), one.outcome) for one in cut.operations] == [(Send, DONE), (Receive, DONE), (Delete, UNKNOWN)]
     assert check(cut, drained=True) == []
-    assert {violation.rule for violation in check(whole.until(150 * _MS), drained=True)} == {Rule.SEND_KEPT}
+    assert {violation.rule for violation in check(whole.until(150 * MS), drained=True)} == {Rule.SEND_KEPT}
