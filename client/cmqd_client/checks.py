@@ -60,16 +60,15 @@ class CheckRouter:
             self._takers.pop(queue, None)
             self._leaving.discard(queue)
 
-    async def remove(self, queue: str, taker: OnCheck, connections: Iterable[Connection]) -> None:
+    async def remove(self, queue: str, taker: OnCheck, connections: Callable[[], list[Connection]]) -> None:
         """The same, but if it was the last one, the server is told first, and what it sent until then still taken."""
-        if self._takers.get(queue) == [taker]:
+        while self._takers.get(queue) == [taker]:
             self._leaving.add(queue)
             # Whether it fails is all the same; see _unsay.
-            await asyncio.gather(*[self._unsay(connection, queue) for connection in connections])
-            if queue not in self._leaving:
-                # Somebody else has come in the meantime, and has registered again.
-                self._takers[queue].remove(taker)
-                return
+            await asyncio.gather(*[self._unsay(connection, queue) for connection in connections()])
+            if queue in self._leaving:
+                break
+            # Another one came in the meantime, and registered again; it may have gone since.
         self.discard(queue, taker)
 
     def close(self) -> None:

@@ -237,7 +237,7 @@ class TransactionProducer:
         channel = self._queue.channel
         try:
             if self._checker is not None:
-                await channel.checks.remove(self._queue.name, self._checked, channel.connections())
+                await channel.checks.remove(self._queue.name, self._checked, channel.connections)
             while self._running:
                 await asyncio.wait(self._running.values())
         finally:

@@ -1,7 +1,11 @@
 """``cmq rewind``, ``dlq``, ``redrive``, ``tx``, and what ``queue``, ``send`` and ``peek`` have of the same."""
 
+import os
+import subprocess
+import sys
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -208,6 +212,26 @@ def test_dead_letters_whose_origin_is_gone_are_told(cmq_at: Cmq, server: Threade
     assert ran.code == ExitCode.PARTIAL
     assert "stay, as 'orders' takes none  1\n" in ran.out
     assert "stay, as they have no origin  1\n" in ran.out
+
+
+@pytest.mark.system
+def test_a_redrive_goes_on_when_it_is_waited_for_no_longer(server: ThreadedServer, tmp_path: Path) -> None:
+    _bury(server, b"a")
+    server.fake.queues["dead"].hold_redrive = "held"
+    environment = os.environ | {"CMQ_URL": server.fake.url, "XDG_CONFIG_HOME": str(tmp_path)}
+    running = subprocess.Popen(
+        [sys.executable, "-m", "cmq_cli", "redrive", "dead"], env=environment, stderr=subprocess.PIPE
+    )
+    while not server.fake.of(wire.GetRedrive):
+        assert running.poll() is None
+        time.sleep(0.01)
+    running.send_signal(2)
+    _, errors = running.communicate(timeout=20)
+
+    assert running.returncode == ExitCode.INTERRUPTED
+    assert b"the redrive goes on; see it with: cmq redrive dead --status" in errors
+    assert server.fake.queues["dead"].redrive is not None
+    assert server.fake.queues["dead"].redrive.ended_ms is None
 
 
 def test_a_redrive_that_somebody_cancels_is_no_success(cmq_at: Cmq, server: ThreadedServer) -> None:

@@ -429,6 +429,31 @@ async def test_cancelling_the_close_cancels_the_checks(client: Client, server: F
     assert len(server.queues["tx"].half) == 1
 
 
+@pytest.mark.parametrize("stays", [True, False])
+async def test_a_producer_that_comes_while_the_last_one_leaves_is_registered(
+    client: Client, server: FakeServer, stays: bool
+) -> None:
+    await _halves(server, client, b"a")
+    first = client.transaction_producer("tx", lambda check: UNKNOWN)
+    second = client.transaction_producer("tx", lambda check: COMMIT)
+    await first.open()
+    leaving = asyncio.create_task(first.close())
+    await asyncio.sleep(0)
+    await second.open()
+    if not stays:
+        await second.close()
+    await leaving
+
+    if stays:
+        server.check("tx")
+        await eventually(lambda: server.queues["tx"].bodies == [b"a"])
+        await second.close()
+    assert not server.queues["tx"].checkers
+    server.peer.drop()
+    await client.queue("tx").attributes()
+    assert not server.queues["tx"].checkers
+
+
 async def test_two_producers_of_one_client_share_the_checks(client: Client, server: FakeServer) -> None:
     seen: list[str] = []
 
