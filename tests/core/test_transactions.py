@@ -433,6 +433,56 @@ def test_who_waits_for_a_commit_is_told_that_the_queue_was_deleted():
     rig.broker.check_invariants()
 
 
+def test_commits_beyond_a_page_are_read_with_the_next():
+    rig = transactional(Limits(page_messages=2))
+    ids = rig.send_half(*[b"%d" % number for number in range(5)])
+    rig = rig.crash()
+
+    assert decide(rig, *[(one, COMMIT) for one in ids]) == []
+
+    assert sorted(one.body for one in rig.receive()) == [b"%d" % number for number in range(5)]
+
+
+def test_what_was_cleared_behind_a_page_is_not_read():
+    rig = transactional(Limits(page_messages=2))
+    ids = rig.send_half(*[b"%d" % number for number in range(5)])
+    rig = rig.crash()
+    waiter, _ = ask(rig, *[(one, COMMIT) for one in ids])
+    rig.clear()
+
+    rig.answer(rig.reads[0])
+
+    (reply,) = rig.replies(waiter)
+    assert kinds(reply.failures) == [(one, TransactionNotFound) for one in ids]
+    assert rig.reads == []
+
+
+def test_pages_may_hold_more_than_is_still_wanted():
+    rig = transactional()
+    one, two = rig.send_half(b"1", b"2")
+    rig = rig.crash()
+    ask(rig, (one, COMMIT))
+    (read,) = rig.reads
+
+    rig.done(rig.broker.pages_read(read.read_id, [rig.log.stored[1, 1], rig.log.stored[1, 0]], [], rig.now_ms))
+
+    rig.broker.check_invariants()
+    assert [half.message_id for half in listed(rig)] == [two]
+    assert rig.bodies() == [b"1"]
+
+
+def test_message_ids_are_reserved_ahead():
+    rig = transactional()
+    before = rig.broker.numbers.message_id_until
+    while rig.broker.numbers.next_message_id + 256 <= before:
+        rig.send(*[b"x"] * 256)
+
+    rig.send_half(*[b"x"] * 256)
+
+    assert rig.broker.numbers.message_id_until > before
+    assert len(listed(rig.crash(), limit=1000)) == 256
+
+
 @pytest.mark.parametrize("how", ["clear", "expire"])
 def test_what_went_while_a_commit_waited_is_not_found(how: str):
     rig = transactional(retention_ms=60_000)
@@ -563,6 +613,16 @@ def test_bodies_of_half_messages_take_a_share_of_the_window():
 
     rig.broker.check_invariants()
     assert rig.counts()["active"] == 5
+
+
+def test_what_is_in_memory_or_not_can_be_rolled_back_together():
+    rig = transactional(Limits(window_bytes=8 * 1320))
+    ids = [rig.send_half(bytes(1000))[0] for _ in range(5)]
+
+    assert decide(rig, *[(one, ROLL_BACK) for one in ids]) == []
+
+    assert not rig.queue().window.half
+    assert rig.counts()["half"] == 0
 
 
 def test_half_messages_make_room_for_what_can_be_received():
@@ -699,6 +759,18 @@ def test_nothing_is_sent_or_counted_while_nobody_answers():
     checkers(rig)
     rig.settle()
     assert sorted(asked(rig)) == [(b"%d" % number, 2) for number in range(10) if number != 3]
+
+
+def test_a_checker_that_leaves_again_at_once_is_not_asked():
+    rig = transactional()
+    rig.send_half(b"1")
+    rig.settle(5000)
+    checkers(rig)
+    checkers(rig, False)
+
+    rig.settle()
+
+    assert asked(rig) == []
 
 
 def test_the_next_check_counts_from_the_one_that_was_sent():
@@ -844,6 +916,19 @@ def test_expired_half_messages_are_not_asked_about():
     assert rig.counts()["half"] == 0
 
 
+def test_what_expires_while_its_page_is_read_is_not_asked_about():
+    rig = transactional(retention_ms=60_000)
+    rig.send_half(b"1")
+    rig = rig.crash()
+    checkers(rig)
+    rig.advance(5000)
+    rig.now_ms = START_MS + 60_000
+
+    rig.answer(rig.reads[0])
+
+    assert asked(rig) == []
+
+
 def test_a_greater_number_of_checks_takes_up_those_that_had_theirs():
     rig = transactional(max_checks=1)
     rig.send_half(b"1")
@@ -919,10 +1004,12 @@ def test_a_queue_that_is_deleted_is_not_asked_about():
 
 def test_stale_entries_of_checks_are_swept(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("cmqd.core.state.CHECK_SWEEP_ABOVE", 100)
-    monkeypatch.setattr("cmqd.core.transactions.CHECK_SWEEP_ABOVE", 100)
+    monkeypatch.setattr("cmqd.core.checking.CHECK_SWEEP_ABOVE", 100)
     rig = transactional()
     rig.create("gone", transactional=True)
-    rig.send_half(*[b"gone"] * 10, name="gone")
+    for first_check_ms in (3_500_000, 3_550_000):
+        done = rig.broker.send_half(ACCOUNT, "gone", [b"gone"], None, first_check_ms, 0, 0, rig.now_ms)
+        rig.done(done)
     rig.delete_queue("gone")
     kept = rig.send_half(*[b"kept"] * 5)
     checkers(rig)
