@@ -10,6 +10,9 @@ from pyroaring import BitMap64
 GRAIN_MS = 1000
 """How late a message may be found overdue; policies are 300 s and longer."""
 
+LONGEST_MS = 43_200_000
+"""Of all policies."""
+
 
 class Activations:
     """Positions by the second of their activation."""
@@ -24,6 +27,7 @@ class Activations:
 
     def note(self, positions: BitMap64, now_ms: int) -> None:
         """These became active; a message that did so before starts anew."""
+        self._forget_before(now_ms - LONGEST_MS)
         second = now_ms // GRAIN_MS
         if positions & self.positions:
             # Rewound more than once. There may be tens of thousands of seconds, so not for each delay that ends.
@@ -38,6 +42,14 @@ class Activations:
         else:
             held |= positions
         self.positions |= positions
+
+    def _forget_before(self, time_ms: int) -> None:
+        """Those are overdue by any policy, and so they are by the time of their sending, which was earlier."""
+        while self._by_second:
+            second = next(iter(self._by_second))
+            if (second + 1) * GRAIN_MS > time_ms:
+                break
+            self.positions -= self._by_second.pop(second)
 
     def take_due(self, now_ms: int, after_ms: int, live: BitMap64) -> BitMap64:
         """Positions of live messages that became active ``after_ms`` ago or earlier; they stay known until they are
