@@ -1,5 +1,8 @@
 """kill -9 under load, again and again on the same data folder: nothing that was acknowledged may change.
 
+The load sends, receives, delays, lets messages die and redrives them, rewinds, and decides half messages or leaves them
+to checkers that go away: never lost, never in two queues, never half-committed.
+
 ``CMQD_KILL_ROUNDS`` asks for more rounds (default 50), ``CMQD_KILL_SEED`` repeats the choices of an earlier run.
 """
 
@@ -7,13 +10,14 @@ import asyncio
 import os
 import random
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from support.crash.broker import CrashingBroker, Victim, wait_until_ended
 from support.crash.checker import check
-from support.crash.history import GetAttributes, History, Receive
+from support.crash.history import Check, EndTransactions, GetAttributes, History, Receive, Rewind
 from support.crash.load import (
     BACKLOG,
     DEAD,
@@ -73,7 +77,8 @@ class Rounds:
             *(Checker(self._seed(), books).work for _ in range(2)),
             Consumer(TRANSACTIONAL, self._seed(), 0.01, fates=MORTAL).work,
             *(Consumer(FRAGILE, self._seed(), 0.01, fates=MORTAL, visibilities_ms=SHORT).work for _ in range(2)),
-            *(Consumer(REWOUND, self._seed(), 0.01, visibilities_ms=SHORT).work for _ in range(2)),
+            Consumer(REWOUND, self._seed(), 0.01, visibilities_ms=SHORT).work,
+            Consumer(REWOUND, self._seed(), 0.01, fates=MORTAL, visibilities_ms=SHORT).work,
             Rewinder(self._seed(), self.history.wall_offset_ms).work,
             Consumer(DEAD, self._seed(), 0.1).work,
             Redriver(self._seed()).work,
@@ -149,5 +154,18 @@ def assert_load_was_real(history: History, rounds: int) -> None:
     assert counts["Receive done"] > 20 * rounds
     assert counts["Delete done"] > 10 * rounds
     assert any(delivery.receive_count > 1 for one in history.of_kind(Receive) for delivery in one.deliveries)
+    reasons = Counter(
+        delivery.origin.reason
+        for one in history.of_kind(Receive)
+        for delivery in one.deliveries
+        if delivery.origin is not None
+    )
+    assert reasons["receives"] > 2 * rounds
+    assert reasons["redrive"] > rounds
+    assert sum(rewind.messages for rewind in history.of_kind(Rewind)) > 10 * rounds
+    refused = Counter(name for one in history.of_kind(EndTransactions) for name in one.failed.values())
+    assert refused["already_committed"] > rounds
+    assert refused["already_rolled_back"] > rounds
+    assert sum(check.attempt > 1 for check in history.of_kind(Check)) > rounds
     drained = {told.queue for told in history.of_kind(GetAttributes) if told.done}
     assert drained >= set(QUEUES)
