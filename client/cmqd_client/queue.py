@@ -410,9 +410,9 @@ class Queue:
 
         The server goes on with it by itself, also after a restart; :meth:`redrive_status` tells how far it is. Each
         message is moved in one step: it is never in both queues, or in none. It arrives with a new id and send time,
-        with this queue as its origin. Messages in flight follow when they are back; those that came without an origin,
-        or whose origin is gone, stay and are counted in ``missing_origins``. A full target holds it up until it has
-        room.
+        with this queue as its origin. Messages in flight or delayed stay; those that were sent here directly, or whose
+        origin is gone or does not take them, stay and are counted in ``missing_origins``. A full target holds it up
+        until it has room.
 
         Not repeated after a lost answer; ask for the status then.
 
@@ -422,8 +422,9 @@ class Queue:
 
         Raises:
             RedriveRunning: one is under way; nothing was changed.
-            QueueNotFound: there is no such queue, or no such target.
-            InvalidArgument: the target is this queue, or a number is out of range.
+            QueueNotFound: there is no such queue.
+            InvalidArgument: the target does not exist or is this queue, or a number is out of range; or the queue has a
+                dead-letter queue of its own.
             OutcomeUnknown: it may have started.
         """
         request = wire.StartRedrive(self._channel.next_request_id(), self.name, target, max_per_second)

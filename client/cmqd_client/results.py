@@ -201,9 +201,10 @@ class Redrive(msgspec.Struct, frozen=True):
     """``done`` or ``cancelled`` when it is over; until then empty, or why it is held up (``target full: NAME``)."""
     moved: int
     remaining: int
-    """Messages that it has still to move; those that are in flight wait until they are back."""
+    """Messages that it has still to look at."""
     missing_origins: dict[str, int]
-    """Messages that stay because the queue that they came from does not exist or takes none, by its name."""
+    """Messages that stay because the queue that they came from does not exist or does not take them, by its name;
+    ``(no origin)`` counts those that were sent here directly."""
     request_id: int
 
     @property
@@ -247,7 +248,8 @@ class DecisionFailure(msgspec.Struct, frozen=True):
 
     id: MessageId
     error: ServerError
-    """``TransactionNotFound``, ``AlreadyCommitted`` or ``AlreadyRolledBack``."""
+    """``TransactionNotFound``, ``AlreadyCommitted`` or ``AlreadyRolledBack``; ``MessagesDamaged`` if its body cannot be
+    read for the commit."""
 
 
 class DecisionResult(msgspec.Struct, frozen=True):

@@ -14,7 +14,6 @@ from cmqd_client import (
     Outgoing,
     Queue,
     QueueDiffers,
-    QueueNotFound,
     RedriveRunning,
     TimeNotRewindable,
 )
@@ -155,7 +154,7 @@ async def test_dead_letters_are_redriven(client: Client, server: FakeServer) -> 
 
     assert not redrive.running
     assert (redrive.moved, redrive.remaining, redrive.reason) == (2, 0, "done")
-    assert (redrive.target, redrive.max_per_second, redrive.missing_origins) == (None, 100, {"": 1})
+    assert (redrive.target, redrive.max_per_second, redrive.missing_origins) == (None, 100, {"(no origin)": 1})
     assert redrive.end_time is not None
     assert (await client.queue("orders").receive())[0].origin is not None
 
@@ -173,7 +172,7 @@ async def test_a_redrive_is_watched_and_cancelled(client: Client, server: FakeSe
     ended = await dead.cancel_redrive()
 
     assert (ended.running, ended.reason, ended.remaining, ended.target) == (False, "cancelled", 1, "orders")
-    with pytest.raises(QueueNotFound):
+    with pytest.raises(InvalidArgument):
         await dead.redrive("nowhere")
 
 

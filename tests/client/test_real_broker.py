@@ -21,6 +21,7 @@ from cmqd_client import (
     ReceiptHandleInvalid,
     TimeNotRewindable,
     TransactionCheck,
+    TransactionProducer,
     TransactionStatus,
     connect,
 )
@@ -173,6 +174,47 @@ async def test_half_messages_are_committed_checked_and_decided_by_hand(broker: R
         outcome = await queue.end_transactions(results.ids, rollback)
         assert [type(failed.error) for failed in outcome.failures] == [AlreadyCommitted]
         assert [one.body for one in await queue.peek(states=["active"])] == [b"a"]
+
+
+async def test_exactly_what_was_committed_locally_is_delivered_while_the_broker_is_killed(
+    broker: RunningBroker,
+) -> None:
+    database: set[str] = set()
+    """Ids of the messages whose local transaction committed."""
+
+    def insert(message: HalfMessage, number: int) -> TransactionStatus:
+        if number % 3 == 0:
+            return TransactionStatus.ROLLBACK
+        database.add(message.id)
+        # Every seventh dies, so to speak, before it can answer.
+        return TransactionStatus.UNKNOWN if number % 7 == 0 else TransactionStatus.COMMIT
+
+    def was_inserted(check: TransactionCheck) -> TransactionStatus:
+        return TransactionStatus.COMMIT if check.id in database else TransactionStatus.ROLLBACK
+
+    async def produce(producer: TransactionProducer, numbers: range) -> None:
+        for number in numbers:
+            await producer.send(b"x", insert, number)
+
+    async with connect(broker.url, retries=20) as client:
+        queue = await client.create_queue("tx", transactional=True, first_check=1, visibility_timeout=600)
+        async with client.transaction_producer("tx", was_inserted) as producer:
+            producers = [asyncio.create_task(produce(producer, range(50 * part, 50 * part + 50))) for part in range(8)]
+            async with asyncio.timeout(60):
+                while (await queue.attributes()).active < 60:  # noqa: ASYNC110 - another process
+                    await asyncio.sleep(0)
+            assert not all(task.done() for task in producers)
+            await asyncio.to_thread(broker.kill)
+            await asyncio.to_thread(broker.start)
+            await asyncio.gather(*producers)
+            async with asyncio.timeout(60):
+                while (await queue.attributes()).half:  # noqa: ASYNC110 - another process
+                    await asyncio.sleep(0.05)
+            delivered: list[str] = []
+            while messages := await queue.receive(256, wait=0):
+                delivered += [message.id for message in messages]
+            assert len(database) > 200
+            assert sorted(delivered) == sorted(database)
 
 
 def test_the_example_settles_what_dead_producers_left(broker: RunningBroker) -> None:

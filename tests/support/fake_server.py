@@ -575,8 +575,9 @@ class FakeServer:
         found = self.queues[request.queue]
         if found.redrive is not None and found.redrive.ended_ms is None:
             return wire.error(request.request_id, ErrorCode.REDRIVE_RUNNING, f"{found.name!r} is being redriven")
-        if request.target is not None:
-            self.queues[request.target]
+        if request.target is not None and request.target not in self.queues:
+            text = f"target is {request.target!r}; it must be the name of a queue"
+            return wire.error(request.request_id, ErrorCode.INVALID_ARGUMENT, text)
         found.redrive = wire.RedriveStatus(
             request.request_id,
             found.name,
@@ -600,7 +601,7 @@ class FakeServer:
         missing: dict[str, int] = {}
         moved = 0
         for message in list(found.active):
-            target = found.redrive.target or (message.origin.queue if message.origin else "")
+            target = found.redrive.target or (message.origin.queue if message.origin else "(no origin)")
             if target in self.queues:
                 self._move(found, self.queues[target], message, "redrive")
                 moved += 1

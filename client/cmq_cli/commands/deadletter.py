@@ -180,7 +180,7 @@ def _show(output: Output, found: Redrive) -> None:
         "ended": show_time(found.end_time),
     }
     for name, count in found.missing_origins.items():
-        pairs[f"stay, as {name!r} takes none" if name else "stay, as they have no origin"] = str(count)
+        pairs[f"stay, from {name}"] = str(count)
     output.pairs(pairs)
 
 
