@@ -34,6 +34,7 @@ class NaiveRedrive:
 
 class MovesMachine(BrokerMachine):
     max_queues = 4
+    windows = (0, 12_000, 1 << 20, 1 << 20)
     names = ("dead", "orders", "mails", "Orders")
     first_queues: ClassVar[list[dict[str, Any]]] = [
         {"retention_ms": 3_600_000},
@@ -255,11 +256,11 @@ class MovesMachine(BrokerMachine):
                 ]
                 assert not left, f"dead letters {left} are still where they were"
             redrive = self.redrives.get(queue.queue_id)
-            if redrive is None or redrive.ended:
+            if redrive is None or redrive.ended or redrive.max_per_second:
                 continue
             left = [message for message in queue.active() if message.position < redrive.stop_position]
             assert left, "a redrive with nothing left does not end"
-            if redrive.wanted and not redrive.max_per_second:
+            if redrive.wanted:
                 targets = [self.goes_back_to(queue, position) for position in sorted(redrive.wanted)]
                 full = [one for one in targets if one and len(one.messages) >= one.attributes["max_backlog"]]
                 assert full, "a redrive does not get on"

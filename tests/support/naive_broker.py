@@ -301,7 +301,9 @@ class NaiveQueue:
             for message in self.active()
             if message.position < positions[-1] and message.position not in positions and message.position not in moving
         ]
-        assert not skipped, f"active messages {skipped} were passed over"
+        assert not skipped, (
+            f"active messages {skipped} were passed over by {positions}, {[self.messages[p] for p in skipped]} {moving}"
+        )
         sizes = [self._bytes(self.messages[position]) for position in positions]
         assert len(sizes) == 1 or sum(sizes) <= self.limits.max_batch_bytes
         for one in got:
