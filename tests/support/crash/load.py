@@ -201,14 +201,15 @@ class Consumer:
     async def _handle(self, session: Session, deliveries: Sequence[Delivery]) -> None:
         chance = self._chance
         delete: list[int] = []
+        hand_back: dict[bool, list[int]] = {True: [], False: []}
         for delivery in deliveries:
             match chance.choices(range(6), self.fates)[0]:
                 case 0:
                     delete.append(delivery.handle)
                 case 1:
-                    await session.release(self.queue, [delivery.handle], counted=True)
+                    hand_back[True].append(delivery.handle)
                 case 2:
-                    await session.release(self.queue, [delivery.handle], counted=False)
+                    hand_back[False].append(delivery.handle)
                 case 3:
                     visibility_ms = chance.choice((100, 1_500, MOST_LEASE_MS))
                     await session.change_visibility(self.queue, [delivery.handle], visibility_ms)
@@ -219,6 +220,9 @@ class Consumer:
                     pass
         if delete:
             await session.delete(self.queue, delete)
+        for counted, handles in hand_back.items():
+            if handles:
+                await session.release(self.queue, handles, counted=counted)
 
     async def _use_held(self, session: Session) -> None:
         """Some of the handles kept: valid ones, also of before a crash, and ones that ran out."""

@@ -16,6 +16,7 @@ from support.crash.load import TRANSACTIONAL, new_bodies
 from support.crash.session import Session
 
 _UNDER_WAY = 4
+_ANSWERED_AT_ONCE = 20
 
 
 @dataclass
@@ -166,8 +167,12 @@ class Checker:
                 check = await asyncio.wait_for(checks.get(), 0.05)
             except TimeoutError:
                 continue
-            if chance.random() < 0.85:
-                await session.end_transactions(TRANSACTIONAL, {check.message_id: self._find(check)})
+            found = [check]
+            while not checks.empty() and len(found) < _ANSWERED_AT_ONCE:
+                found.append(checks.get_nowait())
+            decisions = {check.message_id: self._find(check) for check in found if chance.random() < 0.85}
+            if decisions:
+                await session.end_transactions(TRANSACTIONAL, decisions)
 
     def _find(self, check: Check) -> Decision:
         found = self.books.outcomes.get(check.body)
