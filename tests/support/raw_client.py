@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 from cmqd_client.address import parse_address
 from cmqd_protocol.connection import ClientConnection
 from cmqd_protocol.events import ConnectionEnded, Opened
-from cmqd_protocol.messages import AnyReply, AnyRequest
+from cmqd_protocol.messages import AnyReply, AnyRequest, TransactionCheck
 
 R = TypeVar("R")
 
@@ -83,6 +83,6 @@ class RawClient:
                     self.opened = event
                 elif isinstance(event, ConnectionEnded):
                     self.ended = event
-                else:
+                elif not isinstance(event, TransactionCheck):
                     self.replies[event.request_id] = event
             self._write()
