@@ -15,10 +15,16 @@ from support.core_facts import facts, queue_facts
 HOUR_MS = 3_600_000
 
 
-def rewindable(*bodies: bytes, gap_ms: int = 1, limits: Limits | None = None, **attributes: int) -> Rig:
+def rewindable(
+    *bodies: bytes,
+    gap_ms: int = 1,
+    limits: Limits | None = None,
+    rewind_ms: int = HOUR_MS,
+    retention_ms: int = 96 * HOUR_MS,
+) -> Rig:
     """A queue of these messages, sent so far apart from START_MS on and all deleted."""
     rig = Rig(limits)
-    rig.create(**{"rewind_ms": HOUR_MS, **attributes})
+    rig.create(rewind_ms=rewind_ms, retention_ms=retention_ms)
     for body in bodies:
         rig.send(body)
         rig.now_ms += gap_ms

@@ -99,3 +99,41 @@ def test_cleared_it_begins_anew():
 
     assert len(steps) == 0
     assert steps.grain_ms == 100
+
+
+def test_the_boundary_of_a_time_lies_between_two_positions():
+    steps = steps_of((0, 1000), (3, 1050), (5, 2000), (8, 2099))
+
+    found = {ms: steps.around(ms, 12) for ms in (999, 1000, 1001, 1050, 1051, 2000, 2001, 2099, 2100)}
+
+    assert found == {
+        999: (0, 0),
+        1000: (0, 0),
+        1001: (0, 5),
+        1050: (0, 5),
+        1051: (5, 5),
+        2000: (5, 5),
+        2001: (5, 12),
+        2099: (5, 12),
+        2100: (12, 12),
+    }
+
+
+def test_a_message_was_sent_by_the_end_of_its_step_and_the_next_end_is_found():
+    steps = steps_of((10, 1000), (12, 1050), (20, 2000))
+
+    assert [steps.sent_by(position) for position in (9, 10, 19, 20, 99)] == [0, 1050, 1050, 2000, 2000]
+    assert [steps.next_end_ms(ms) for ms in (0, 1049, 1050, 1999, 2000)] == [1050, 1050, 2000, 2000, None]
+
+
+def test_the_boundary_stays_right_when_steps_are_merged():
+    steps = TimeSteps()
+    sends = [(number, 1000 + 130 * number) for number in range(2 * MAX_STEPS + 1)]
+    for position, enqueue_ms in sends:
+        steps.note(position, enqueue_ms)
+
+    for position, enqueue_ms in sends[::997]:
+        low, high = steps.around(enqueue_ms, len(sends))
+        assert low <= position
+        assert high >= position
+        assert steps.sent_at(position) <= enqueue_ms <= steps.sent_by(position)
