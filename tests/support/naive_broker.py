@@ -301,9 +301,7 @@ class NaiveQueue:
             for message in self.active()
             if message.position < positions[-1] and message.position not in positions and message.position not in moving
         ]
-        assert not skipped, (
-            f"active messages {skipped} were passed over by {positions}, {[self.messages[p] for p in skipped]} {moving}"
-        )
+        assert not skipped, f"active messages {skipped} were passed over"
         sizes = [self._bytes(self.messages[position]) for position in positions]
         assert len(sizes) == 1 or sum(sizes) <= self.limits.max_batch_bytes
         for one in got:
@@ -442,9 +440,9 @@ class NaiveQueue:
         most, after_ms = self.attributes["dead_letter_max_receives"], self.attributes["dead_letter_after_ms"]
         if most and message.receive_count >= most:
             return "receives"
-        # Of messages that were delayed or rewound before there was such a rule, the time of sending may count.
-        is_known = surely or message.activated_ms > self.by_age_since_ms
-        if after_ms and (message.activated_ms if is_known else message.enqueue_ms) + after_ms <= now_ms:
+        # Of messages whose delay ended before there was such a rule, the time when it should have ended may count.
+        is_known = surely or not message.visible_ms or message.activated_ms > self.by_age_since_ms
+        if after_ms and (message.activated_ms if is_known else message.visible_ms) + after_ms <= now_ms:
             return "age"
         return ""
 
