@@ -10,8 +10,16 @@ from cmqd.core.broker import Broker
 from cmqd.core.limits import Limits
 from cmqd.core.numbers import JUMP
 from cmqd_segment.checkpoint import AnyPart
-from cmqd_segment.records import AnyRecord, MessagesSent, StoredMessage
-from support.core_builders import ACCOUNT, KEY, NaiveLog, Rig
+from cmqd_segment.records import (
+    AnyRecord,
+    DeadLettersFrom,
+    MessagesReceived,
+    MessagesSent,
+    QueueRewound,
+    Record,
+    StoredMessage,
+)
+from support.core_builders import ACCOUNT, KEY, NaiveLog, Rig, counts
 from support.core_facts import check_lease_buckets, facts
 
 LIMITS = Limits(tick_items=4)
@@ -149,8 +157,8 @@ def check_usable(rig: Rig, missing: Collection[int]) -> None:
         rig.broker.check_invariants()
     rig.settle(700_000)
     for queue in rig.broker.queues.values():
-        counts = queue.counts()
-        assert set(counts.values()) == {0}, f"something of {queue.name} can never be received: {counts}"
+        held = queue.counts()
+        assert held == counts(), f"something of {queue.name} can never be received: {held}"
 
 
 EVENTFUL = eventful()
@@ -304,3 +312,74 @@ def test_numbers_leap_after_salvage_even_if_the_loss_is_no_news():
     assert broker.recovered(lost=False)
     assert broker.numbers.next_message_id > JUMP
     assert broker.recovered(lost=False) == []
+
+
+def without(rig: Rig, *kinds: type[Record]) -> set[int]:
+    """LSNs of the rows that have a record of these kinds."""
+    return {lsn for lsn, row in enumerate(rig.log.rows, 1) if any(isinstance(record, kinds) for record in row)}
+
+
+def test_a_message_received_after_a_rewind_that_was_lost_is_in_flight():
+    rig = Rig()
+    rig.create(rewind_ms=60_000)
+    rig.send(b"1", b"2")
+    rig.delete(*rig.handles())
+    rig.rewind(rig.now_ms)
+    (handle,) = rig.handles(most=1)
+
+    again = salvaged(rig, without(rig, QueueRewound))
+
+    assert again.counts() == counts(in_flight=1, rewindable=1)
+    assert again.delete(handle) == []
+
+
+def test_a_message_moved_after_a_rewind_that_was_lost_is_not_in_both():
+    rig = Rig()
+    rig.create("dlq")
+    rig.create(rewind_ms=60_000, dead_letter_queue="dlq", dead_letter_max_receives=1)
+    rig.send(b"1")
+    rig.delete(*rig.handles())
+    rig.rewind(rig.now_ms)
+    rig.receive(visibility_timeout_ms=1000)
+    rig.settle(1000)
+
+    again = salvaged(rig, without(rig, QueueRewound, MessagesReceived))
+
+    assert again.counts() == counts()
+    assert again.counts("dlq") == counts(active=1)
+
+
+def test_a_queue_that_no_longer_knows_that_it_serves_takes_dead_letters_once_it_is_consumed():
+    rig = Rig()
+    rig.create("dlq")
+    rig.send(b"there", name="dlq")
+    rig.create("q")
+    rig.set("q", dead_letter_queue="dlq", dead_letter_max_receives=1)
+    rig.log.rows = [[record for record in row if not isinstance(record, DeadLettersFrom)] for row in rig.log.rows]
+    again = salvaged(rig, ())
+    again.send(b"1")
+    again.receive(visibility_timeout_ms=1000)
+    again.settle(1000)
+    assert again.counts()["active"] == 1
+
+    again.delete(*again.handles("dlq"), name="dlq")
+    again.settle(2000)
+
+    assert again.bodies("dlq") == [b"1"]
+    assert facts(salvaged(again, ()).broker)["queues"] == facts(again.crash().broker)["queues"]
+
+
+def test_a_queue_whose_dead_letter_queue_was_lost_has_none():
+    rig = Rig()
+    rig.create("dlq")
+    rig.create(dead_letter_queue="dlq", dead_letter_max_receives=1)
+
+    again = salvaged(rig, {1})
+    assert again.queue().attributes()["dead_letter_queue"] == ""
+    again.create("dlq")
+    again.send(b"1")
+    again.receive(visibility_timeout_ms=1000)
+    again.settle(1000)
+
+    assert again.counts()["active"] == 1
+    assert salvaged(again, {1}).queue().dead_letters is None
