@@ -55,3 +55,10 @@ def test_it_comes_back_from_a_checkpoint():
 
     assert again.entries() == activations.entries()
     assert again.positions == activations.positions
+
+
+def test_one_noted_late_takes_its_place():
+    activations = noted((20, [2]), (10, [1]))
+
+    assert [second for second, _ in activations.entries()] == [10_000, 20_000]
+    assert list(activations.take_due(15_000 + AFTER_MS, AFTER_MS, LIVE)) == [1]

@@ -781,3 +781,25 @@ def test_a_redriven_queue_cannot_be_given_a_dead_letter_queue():
     rig.redrive("q", target="dlq")
 
     refused(rig, RedriveRunning, dead_letter_queue="dlq", dead_letter_max_receives=1)
+
+
+def test_one_that_expired_in_a_time_step_with_younger_ones_is_neither_moved_nor_in_their_way():
+    rig = by_receives(retention_ms=60_000)
+    rig.send(b"older")
+    rig.now_ms += 90
+    rig.send(b"younger")
+    rig.receive()
+    rig.now_ms = START_MS + 60_000
+    rig.settle()
+
+    assert dead(rig) == [b"younger"]
+    rig.settle(100)
+    assert rig.counts() == counts()
+
+
+@pytest.mark.parametrize("value", [1, "yes", None])
+def test_transactional_is_true_or_false(value: object):
+    rig = Rig()
+
+    with pytest.raises(InvalidArgument):
+        rig.broker.create_queue(ACCOUNT, "q", {"transactional": value}, rig.now_ms)

@@ -125,3 +125,19 @@ def test_ten_million_messages_that_came_back_cost_eight_bytes_each():
     history = history_of(range(20 * CHUNK))
 
     assert sum(len(content) for _, content in history.entries()) == 20 * CHUNK * 8
+
+
+def test_what_was_received_often_is_found_in_chunks_of_every_kind():
+    history = ReceiveHistory()
+    for position in range(5):
+        history.set(position, position, 1000)
+    for position in range(CHUNK, 2 * CHUNK):
+        history.set(position, 3, 1000)
+    for position in range(2 * CHUNK, 2 * CHUNK + 500):
+        history.set(position, 2 + position % 2, 1000)
+    for position in range(3 * CHUNK, 3 * CHUNK + 500):
+        history.set(position, 2, 1000)
+
+    found = history.at_least(3)
+
+    assert sorted(found) == [3, 4, *range(CHUNK, 2 * CHUNK), *range(2 * CHUNK + 1, 2 * CHUNK + 500, 2)]

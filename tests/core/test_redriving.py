@@ -415,3 +415,15 @@ def test_a_second_one_counts_from_the_start():
     rig.settle()
 
     assert (status(rig).moved, status(rig).target) == (1, "named")
+
+
+def test_attributes_changed_meanwhile_do_not_disturb_it():
+    rig = with_dead(6)
+    rig.redrive(max_per_second=2)
+    rig.settle(600)
+    rig.set("dlq", rewind_ms=60_000)
+    for _ in range(50):
+        rig.settle(100)
+
+    assert (status(rig).reason, status(rig).moved) == ("done", 6)
+    assert drained(rig) == [b"q%d" % number for number in range(6)]
