@@ -3,4 +3,4 @@
 from model.machine import BrokerMachine, profile
 
 TestBroker = BrokerMachine.TestCase
-TestBroker.settings = profile(250)
+TestBroker.settings = profile(400)

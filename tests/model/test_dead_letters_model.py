@@ -4,4 +4,4 @@ from model.machine import profile
 from model.moves import MovesMachine
 
 TestDeadLetters = MovesMachine.TestCase
-TestDeadLetters.settings = profile(250)
+TestDeadLetters.settings = profile(400)

@@ -25,4 +25,4 @@ class EverythingMachine(MovesMachine, RewindMachine, TransactionsMachine):
 
 
 TestEverything = EverythingMachine.TestCase
-TestEverything.settings = profile(150)
+TestEverything.settings = profile(300)

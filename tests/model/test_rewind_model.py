@@ -4,4 +4,4 @@ from model.machine import profile
 from model.rewinding import RewindMachine
 
 TestRewind = RewindMachine.TestCase
-TestRewind.settings = profile(250)
+TestRewind.settings = profile(400)

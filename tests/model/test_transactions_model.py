@@ -4,4 +4,4 @@ from model.machine import profile
 from model.transactions import TransactionsMachine
 
 TestTransactions = TransactionsMachine.TestCase
-TestTransactions.settings = profile(250)
+TestTransactions.settings = profile(400)
