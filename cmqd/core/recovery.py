@@ -338,10 +338,12 @@ class Recovery(BrokerState):
             self._schedule_expiry(queue)
             self._want_overflow(queue)
             self._take_up(queue)
-            while queue.index.halves.is_too_long():
+            while queue.index.has_halves and queue.index.halves.is_too_long():
                 queue.index.halves.forget_decided(queue.index.half)
         self._mend_bindings(records)
-        self._dedup_sweeps = [(0, queue_id) for queue_id, one in self.queues.items() if len(one.index.dedup_ids)]
+        for queue in self.queues.values():
+            self._reserve_overdue(queue)
+        self._dedup_sweeps = [(0, queue_id) for queue_id, one in self.queues.items() if one.index.has_dedup_ids]
         if len(self.sessions):
             self._sessions_due_ms = 0
         return records

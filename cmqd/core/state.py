@@ -239,6 +239,13 @@ class BrokerState:
         if attributes.rewind_ms or queue.dead_letters is not None or queue.redriving is not None:
             self._set_agenda(queue, 0)
 
+    def _reserve_overdue(self, queue: Queue) -> None:
+        """After recovery, before anybody can receive: what had its last receive that is allowed gets no other one."""
+        target, index = queue.dead_letters, queue.index
+        if target is not None and target.index.takes_dead_letters and queue.overdue:
+            if target.index.live_count < target.index.attributes.max_backlog:
+                index.start_moving(queue.overdue & index.active)
+
     def _bind(self, queue: Queue, target: Queue | None) -> None:
         """Send the dead letters of a queue to another from here on, or nowhere."""
         if queue.dead_letters is not None:

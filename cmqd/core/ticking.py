@@ -219,9 +219,10 @@ class Ticking(Prefetching, Moving, Rewinding, Transactions):
         times = [self._prune_rewindable(queue, now_ms)]
         if queue.redriving is not None:
             times.append(self._redrive(queue, records, reads, now_ms))
-            self._serve(queue, records, woken, reads, now_ms)
         elif queue.dead_letters is not None:
             times.append(self._find_dead(queue, reads, now_ms))
+        # A receive may have waited for the body of a message that is now to be moved, with others behind it in memory.
+        self._serve(queue, records, woken, reads, now_ms)
         next_ms = min((time for time in times if time is not None), default=None)
         if next_ms is not None:
             self._set_agenda(queue, max(next_ms, now_ms + 1))
