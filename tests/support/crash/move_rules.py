@@ -102,18 +102,19 @@ def check_rewound_in_window(ledger: Ledger) -> Iterator[Violation]:
 
 
 def check_rewinds_kept(ledger: Ledger) -> Iterator[Violation]:
-    """After a drain: what had been deleted when a rewind reached it was there again."""
+    """After a drain: what had been deleted when a rewind reached it was there again.
+
+    A rewind looks for its boundary, and the window moves on meanwhile: what leaves it before the answer need not come.
+    """
     for message in ledger.messages.values():
         if ledger.maybe_purged(message):
             continue
         for place in message.places:
+            last = ledger.surely_deleted(place.lives[-1])
+            window_ms = int(ledger.attributes.get(place.queue, {}).get("rewind_ms", 0))
             for rewind in ledger.rewinds.get(place.queue, ()):
-                if not rewind.done or rewind.time_ms > place.enqueue_ms:
-                    continue
-                ended = [
-                    delete is not None and delete.answered_ns < rewind.called_ns
-                    for delete in map(ledger.surely_deleted, place.lives)
-                ]
-                if ended[-1]:
+                left_ms = ledger.history.wall_ms(rewind.answered_ns) + CLOCK_MARGIN_MS - window_ms
+                reached = rewind.done and place.enqueue_ms >= max(rewind.time_ms, left_ms)
+                if reached and last is not None and last.answered_ns < rewind.called_ns:
                     yield Violation(Rule.REWIND_KEPT, f"{place} did not come back by the rewind to {rewind.time_ms}")
                     break

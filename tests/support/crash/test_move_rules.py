@@ -199,6 +199,7 @@ def test_a_message_that_an_acknowledged_rewind_does_not_bring_back_is_found() ->
     assert rewound(rewind(300)) == {Rule.REWIND_KEPT}
     assert rewound(rewind(300, outcome=UNKNOWN)) == set()
     assert rewound(rewind(300, to_ms=6)) == set()
+    assert rewound(rewind(1_900)) == set()  # about to leave the window
 
 
 def test_a_rewind_brings_back_only_what_was_sent_after_its_time() -> None:
