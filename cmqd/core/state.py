@@ -242,9 +242,10 @@ class BrokerState:
     def _reserve_overdue(self, queue: Queue) -> None:
         """After recovery, before anybody can receive: what had its last receive that is allowed gets no other one."""
         target, index = queue.dead_letters, queue.index
-        if target is not None and target.index.takes_dead_letters and queue.overdue:
-            if target.index.live_count < target.index.attributes.max_backlog:
-                index.start_moving(queue.overdue & index.active)
+        if target is None or not queue.overdue or not target.index.takes_dead_letters:
+            return
+        if target.index.live_count < target.index.attributes.max_backlog:
+            index.start_moving(queue.overdue & index.active)
 
     def _bind(self, queue: Queue, target: Queue | None) -> None:
         """Send the dead letters of a queue to another from here on, or nowhere."""
