@@ -20,6 +20,7 @@ from support.crash.move_rules import (
     check_origins,
     check_rewinds_kept,
     check_rewound_in_window,
+    check_rewound_once,
 )
 from support.crash.queue_rules import check_nothing_waits, check_queues
 from support.crash.transaction_rules import (
@@ -45,6 +46,7 @@ _ALWAYS = (
     check_origins,
     check_no_receive_too_many,
     check_rewound_in_window,
+    check_rewound_once,
     check_decisions_kept,
     check_half_hidden,
     check_half_not_listed,

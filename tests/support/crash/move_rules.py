@@ -1,8 +1,9 @@
 """Rules about moves and rewinds: dead letters, the way back, and what a rewind brings back."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 
-from support.crash.history import StartRedrive
+from support.crash.history import Delete, Rewind, StartRedrive
 from support.crash.ledger import Ledger, Rule, Violation
 from support.crash.places import CLOCK_MARGIN_MS, Message, Place
 
@@ -111,10 +112,51 @@ def check_rewinds_kept(ledger: Ledger) -> Iterator[Violation]:
             continue
         for place in message.places:
             last = ledger.surely_deleted(place.lives[-1])
-            window_ms = int(ledger.attributes.get(place.queue, {}).get("rewind_ms", 0))
             for rewind in ledger.rewinds.get(place.queue, ()):
-                left_ms = ledger.history.wall_ms(rewind.answered_ns) + CLOCK_MARGIN_MS - window_ms
-                reached = rewind.done and place.enqueue_ms >= max(rewind.time_ms, left_ms)
-                if reached and last is not None and last.answered_ns < rewind.called_ns:
+                ended_before = last is not None and last.answered_ns < rewind.called_ns
+                if ended_before and _surely_reached(ledger, place, rewind):
                     yield Violation(Rule.REWIND_KEPT, f"{place} did not come back by the rewind to {rewind.time_ms}")
                     break
+
+
+def check_rewound_once(ledger: Ledger) -> Iterator[Violation]:
+    """A rewind counts no more messages than can have been deleted, and not brought back, when it came.
+
+    What an acknowledged rewind had brought back is not rewindable until it is deleted again: if it is, a crash has
+    undone that rewind, which the next one hides.
+    """
+    deletes: dict[str, list[tuple[Place, list[Delete]]]] = defaultdict(list)
+    for message in ledger.messages.values():
+        for place in message.places:
+            found = [delete for received in place.received for delete in ledger.deletes(received)]
+            if found and place.queue in ledger.rewinds:
+                deletes[place.queue].append((place, found))
+    for queue, rewinds in ledger.rewinds.items():
+        for at, rewind in enumerate(rewinds):
+            if not rewind.done:
+                continue
+            former = [one for one in rewinds[:at] if one.done and one.answered_ns < rewind.called_ns]
+            most = sum(_is_rewindable(ledger, place, found, former, rewind) for place, found in deletes[queue])
+            if rewind.messages > most:
+                yield Violation(
+                    Rule.REWIND_KEPT,
+                    f"the rewind of {queue} to {rewind.time_ms} brought back {rewind.messages} messages, of which"
+                    f" {rewind.messages - most} had been brought back before",
+                )
+
+
+def _is_rewindable(ledger: Ledger, place: Place, deletes: list[Delete], former: list[Rewind], rewind: Rewind) -> bool:
+    """Whether a rewind may have found it deleted, when the former ones had surely been done."""
+    if place.enqueue_ms < rewind.time_ms:
+        return False
+    ended_ns = max((delete.answered_ns for delete in deletes if delete.called_ns < rewind.answered_ns), default=None)
+    return ended_ns is not None and not any(
+        ended_ns < one.called_ns and _surely_reached(ledger, place, one) for one in former
+    )
+
+
+def _surely_reached(ledger: Ledger, place: Place, rewind: Rewind) -> bool:
+    """Its time lies before the message, which was still in the window when the rewind had been done."""
+    window_ms = int(ledger.attributes.get(place.queue, {}).get("rewind_ms", 0))
+    left_ms = ledger.history.wall_ms(rewind.answered_ns) + CLOCK_MARGIN_MS - window_ms
+    return rewind.done and place.enqueue_ms >= max(rewind.time_ms, left_ms)

@@ -177,8 +177,15 @@ WITH_WINDOW = queue_with(Q, rewind_ms=2_000)
 GOOD_LIFE = SENT, DIED, delete(200, 1)
 
 
-def rewind(at: int, to_ms: int = 0, *, outcome: Outcome = DONE) -> Rewind:
-    return Rewind(queue=Q, called_ns=at * MS, answered_ns=(at + 10) * MS, outcome=outcome, time_ms=to_ms)
+def rewind(at: int, to_ms: int = 0, *, outcome: Outcome = DONE, messages: int = 0) -> Rewind:
+    return Rewind(
+        queue=Q,
+        called_ns=at * MS,
+        answered_ns=(at + 10) * MS,
+        outcome=outcome,
+        time_ms=to_ms,
+        messages=messages,
+    )
 
 
 def back(at: int, *, handle: int = 2, count: int = 1) -> Receive:
@@ -215,6 +222,16 @@ def test_a_rewind_brings_back_once() -> None:
 
     assert Rule.DELETE_KEPT in rewound(rewind(300), *twice)
     assert rewound(rewind(300), *twice[:2], rewind(550), *twice[2:]) == set()
+
+
+def test_a_rewind_that_brings_back_what_another_had_brought_back_is_found() -> None:
+    life = back(400), delete(500, 2)
+
+    assert rewound(rewind(300, messages=1), rewind(350, messages=0), *life) == set()
+    assert rewound(rewind(300, messages=1), rewind(350, messages=1), *life) == {Rule.REWIND_KEPT}
+    assert rewound(rewind(300, outcome=UNKNOWN), rewind(350, messages=1), *life) == set()
+    again = back(600, handle=3), delete(700, 3)
+    assert rewound(rewind(300, messages=1), *life, rewind(550, messages=1), *again) == set()
 
 
 def test_a_rewind_does_not_reach_beyond_its_window() -> None:
