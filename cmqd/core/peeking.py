@@ -93,7 +93,7 @@ class Peeking(BrokerState):
             state = _state(index, position)
             if state is None or (state == "rewindable" if states is None else state not in states):
                 continue
-            if state == "rewindable" and message.enqueue_ms <= unrewindable_ms:
+            if state == "rewindable" and message.enqueue_ms < unrewindable_ms:
                 continue
             size += len(message.body)
             if message.headers:

@@ -259,7 +259,7 @@ def test_what_changes_its_state_while_its_page_is_read_is_shown_only_if_asked_fo
 
 def test_what_can_be_rewound_no_more_is_not_shown():
     rig = every_state()
-    rig.now_ms += 59_999
+    rig.now_ms += 60_000
     assert len(browse(rig, states=["rewindable"])) == 2
 
     rig.now_ms += 1
