@@ -7,7 +7,7 @@ forgotten earlier: each transaction that is not sent in one batch with others co
 """
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
 import msgspec
@@ -21,8 +21,8 @@ FORGET_STEP = 1024
 """Runs looked at in one step: under 2 ms even if none of them is decided."""
 
 
-class Checked(msgspec.Struct, gc=False):
-    """What is known of a half message that a producer was asked about."""
+class Checked(msgspec.Struct, frozen=True, gc=False):
+    """What is known of a half message that a producer was asked about; a checkpoint under way may refer to it."""
 
     attempts: int = 0
     last_check_ms: int = 0
@@ -31,10 +31,14 @@ class Checked(msgspec.Struct, gc=False):
     next_check_ms: int = 0
 
 
+_NEVER_CHECKED = Checked()
+
+
 class HalfTable:
     """See the module."""
 
     __slots__ = (
+        "_checked_at",
         "_counts",
         "_forget_above",
         "_forget_at",
@@ -56,7 +60,9 @@ class HalfTable:
         self.committed = BitMap64()
         self.rolled_back = BitMap64()
         self.checked: dict[int, Checked] = {}
-        """By position, undecided ones only."""
+        """By position, undecided ones only; written by the methods here alone."""
+        self._checked_at = BitMap64()
+        """The keys of ``checked``, in order."""
         self.unreadable = BitMap64()
         """Undecided ones whose body could not be read: an observation, not a fact. Nobody can be asked about them."""
 
@@ -89,21 +95,32 @@ class HalfTable:
         for start, stop in ranges(positions):
             decided.add_range(start, stop)
             self.unreadable.remove_range(start, stop)
-            if self.checked:
-                for position in range(start, stop):
-                    self.checked.pop(position, None)
+            self._forget_checked(start, stop)
 
     def note_check(self, position: int, checked_ms: int, next_check_ms: int) -> None:
         """A producer was asked."""
-        one = self.checked.setdefault(position, Checked())
-        one.attempts += 1
-        one.last_check_ms = checked_ms
-        one.next_check_ms = next_check_ms
+        one = self.checked.get(position, _NEVER_CHECKED)
+        self.load_checked(position, Checked(one.attempts + 1, checked_ms, one.last_unknown_ms, next_check_ms))
 
     def note_unknown(self, positions: Iterable[int], answered_ms: int) -> None:
         """A producer could not tell."""
         for position in positions:
-            self.checked.setdefault(position, Checked()).last_unknown_ms = answered_ms
+            one = self.checked.get(position, _NEVER_CHECKED)
+            self.load_checked(position, msgspec.structs.replace(one, last_unknown_ms=answered_ms))
+
+    def load_checked(self, position: int, one: Checked) -> None:
+        """Put this in place of what was known of checks of a half message."""
+        self.checked[position] = one
+        self._checked_at.add(position)
+
+    def _forget_checked(self, start: int, stop: int) -> None:
+        if not self.checked:
+            return
+        position = next(self._checked_at.iter_equal_or_larger(start), stop)
+        while position < stop:
+            del self.checked[position]
+            self._checked_at.remove(position)
+            position = next(self._checked_at.iter_equal_or_larger(position), stop)
 
     def unasked(self, max_checks: int, now_ms: int) -> BitMap64:
         """Positions that were asked about, less often than ``max_checks``, and for which no later check is planned."""
@@ -117,9 +134,10 @@ class HalfTable:
 
     def drop_below(self, floor: int) -> None:
         """Forget the half messages below a position, decided or not."""
-        passed = 0
-        while passed < len(self._ids) and self._positions[passed] + self._counts[passed] <= floor:
-            passed += 1
+        # Runs stand in order and apart: of those that begin below the floor at most the last ends above it.
+        passed = bisect_left(self._positions, floor)
+        if passed and self._positions[passed - 1] + self._counts[passed - 1] > floor:
+            passed -= 1
         if passed:
             del self._ids[:passed], self._positions[:passed], self._counts[:passed]
             self._forget_at = 0
@@ -127,8 +145,7 @@ class HalfTable:
         self.committed.remove_range(0, floor)
         self.rolled_back.remove_range(0, floor)
         self.unreadable.remove_range(0, floor)
-        if self.checked:
-            self.checked = {position: one for position, one in self.checked.items() if position >= floor}
+        self._forget_checked(0, floor)
 
     def is_too_long(self) -> bool:
         """Whether it is time for :meth:`forget_decided`."""

@@ -221,7 +221,7 @@ class Recovery(BrokerState):
         index.halves.committed = BitMap64.deserialize(part.committed)
         index.halves.rolled_back = BitMap64.deserialize(part.rolled_back)
         for position, attempts, last_check_ms, last_unknown_ms, next_check_ms in part.checked:
-            index.halves.checked[position] = Checked(attempts, last_check_ms, last_unknown_ms, next_check_ms)
+            index.halves.load_checked(position, Checked(attempts, last_check_ms, last_unknown_ms, next_check_ms))
         for due_ms, packed in part.due:
             still = [position for position in array("Q", packed) if position in index.half]
             self._check_buckets.bucket(due_ms, part.queue_id).extend(still)
