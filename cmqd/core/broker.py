@@ -61,6 +61,7 @@ class Broker(Administration, Ticking, Settling, Sending, Peeking, Recovery):
             queue = self.queues.get(self._move_reads.pop(read_id).queue_id)
             if queue is not None:
                 return self._moves_arrived(queue, messages, missing, now_ms)
+            self._read_next_in_line(reads)
         elif read_id in self._rewind_reads:
             return self._rewind_arrived(read_id, messages, now_ms)
         elif read_id in self._overflow_reads:

@@ -19,6 +19,8 @@ from cmqd.core.receiving import Receiving
 
 MOVE_BYTES = 128 * 1024
 """Bodies of one page of a move, which is one row of the log: a millisecond or two of the loop."""
+MAX_MOVE_READS = 8
+"""Pages of moves that are read at once, of all queues: a receive that waits for a page has few of them before it."""
 RETRY_MS = 1000
 """Between two looks at a dead-letter queue that takes none."""
 
@@ -47,6 +49,9 @@ class DeadLettering(Receiving):
         target, index = queue.dead_letters, queue.index
         if target is None or not index.live_count:
             return None
+        if self.moves_held_up:
+            self._stop_moving(queue, BitMap64(index.moving) if index.moving_count else BitMap64())
+            return now_ms + RETRY_MS
         after_ms = index.attributes.dead_letter_after_ms
         if after_ms:
             dead, next_ms = self._too_old(queue, after_ms, now_ms)
@@ -57,7 +62,8 @@ class DeadLettering(Receiving):
             queue.unmovable &= index.live
             dead -= queue.unmovable
         if dead:
-            if not target.index.takes_dead_letters or target.index.live_count >= target.index.attributes.max_backlog:
+            is_full = target.index.live_count >= target.index.attributes.max_backlog
+            if is_full or not target.index.takes_dead_letters:
                 return now_ms + RETRY_MS
             index.start_moving(dead)
             self._budget.forget(queue.queue_id, queue.window, dead)
@@ -82,12 +88,30 @@ class DeadLettering(Receiving):
                 times.append(due_ms)
         return dead, min(times, default=None)
 
+    def _stop_moving(self, queue: Queue, positions: BitMap64) -> None:
+        """They stay where they are, active again."""
+        if positions:
+            queue.index.stop_moving(positions)
+            self._go_back_to(queue, positions[0])
+
     def _read_moving(self, queue: Queue, reads: list[PageRead]) -> None:
         """Ask for the next page of what is reserved, one at a time for each queue."""
         index = queue.index
         if queue.move_reading or not index.moving_count:
             return
+        if len(self._move_reads) >= MAX_MOVE_READS:
+            self._move_line[queue.queue_id] = None
+            return
         queue.move_reading = True
         read = self._page_read(queue, index.moving_from(self.limits.page_messages), MOVE_BYTES)
         self._move_reads[read.read_id] = read
         reads.append(read)
+
+    def _read_next_in_line(self, reads: list[PageRead]) -> None:
+        """A page of a move has come: whoever stands in line is next."""
+        while self._move_line and len(self._move_reads) < MAX_MOVE_READS:
+            queue_id = next(iter(self._move_line))
+            del self._move_line[queue_id]
+            queue = self.queues.get(queue_id)
+            if queue is not None:
+                self._read_moving(queue, reads)

@@ -116,12 +116,6 @@ class Moving(DeadLettering, Sending):
         queue.redriving = None
         self._stop_moving(queue, BitMap64(queue.index.moving))
 
-    def _stop_moving(self, queue: Queue, positions: BitMap64) -> None:
-        """They stay where they are, active again."""
-        if positions:
-            queue.index.stop_moving(positions)
-            self._go_back_to(queue, positions[0])
-
     def _redrive(self, queue: Queue, records: list[AnyRecord], reads: list[PageRead], now_ms: int) -> int | None:
         """Reserve the next page of a redrive, or end it; when to look again."""
         under_way, redrive, index = queue.redriving, queue.index.redrive, queue.index
@@ -130,6 +124,11 @@ class Moving(DeadLettering, Sending):
         if queue.move_reading:
             return None
         if under_way.next_ms > now_ms:
+            return under_way.next_ms
+        if self.moves_held_up:
+            self._stop_moving(queue, BitMap64(index.moving) if index.moving_count else BitMap64())
+            under_way.held_up = self.moves_held_up
+            under_way.next_ms = now_ms + RETRY_MS
             return under_way.next_ms
         if index.moving_count:
             # A page held a part of what was reserved.
@@ -195,6 +194,7 @@ class Moving(DeadLettering, Sending):
             next_ms = self._redrive(queue, records, reads, now_ms)
         if next_ms is not None:
             self._set_agenda(queue, next_ms)
+        self._read_next_in_line(reads)
         return Outcome(damaged, records, bodies, woken, reads)
 
     def _old_enough(self, queue: Queue, messages: list[StoredMessage], now_ms: int) -> list[StoredMessage]:

@@ -136,6 +136,10 @@ class BrokerState:
         """Heap of (time, queue id): when a queue is next looked at for what is to move or can be rewound no more."""
         self._move_reads: dict[int, PageRead] = {}
         """Page-ins of messages that are to be moved, by read id."""
+        self._move_line: dict[int, None] = {}
+        """Queues that want such a page-in while enough are under way, in order."""
+        self.moves_held_up = ""
+        """Why nothing is moved for now, as the edge says; empty = it is."""
         self._rewind_reads: dict[int, PendingRewind] = {}
         """Page-ins of messages whose time of sending is wanted, by read id."""
         self._sessions_due_ms: int | None = None

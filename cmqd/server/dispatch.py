@@ -169,6 +169,8 @@ class Dispatcher:
         self._waiting_by_account: dict[str, int] = {}
         self._refuse_all: tuple[ErrorCode, str] | None = None
         self._halted = False
+        self._quiet = False
+        """The server drains: nothing more is done that nobody asked for."""
         self.queue_facts: dict[str, Any] = {}
         """What the core does not know of its queues: where they are."""
         self._refuse_sends: str | None = None
@@ -248,15 +250,24 @@ class Dispatcher:
         self._halted = True
         self.refuse_all(ErrorCode.OUTCOME_UNKNOWN, reason)
 
+    def fall_quiet(self) -> None:
+        """Begin nothing more by itself, and go on with nothing: what time and the log bring is left to the next start.
+        A move would else ask for its next page with each that comes, for ever.
+        """
+        self._quiet = True
+
     def refuse_sends(self, reason: str | None) -> None:
-        """From now on sends are refused because of the disk (None: no longer); everything else goes on."""
+        """From now on sends are refused because of the disk (None: no longer), and moves from queue to queue, which
+        write bodies too, are held up; everything else goes on.
+        """
         self._refuse_sends = reason
+        self._broker.moves_held_up = "" if reason is None else "disk nearly full"
 
     # ------------------------------------------------------------------ what is not asked by a request
 
     def tick(self, now_ms: int) -> None:
         """Do a slice of what is due."""
-        if self._halted:
+        if self._halted or self._quiet:
             return
         try:
             self._settle(self._broker.tick(now_ms), now_ms)
@@ -266,7 +277,7 @@ class Dispatcher:
 
     def page_arrived(self, read_id: int, messages: Sequence[StoredMessage], missing: Runs) -> None:
         """Bodies that the core asked for."""
-        if self._halted:
+        if self._halted or self._quiet:
             return
         now_ms = self._now_ms()
         try:

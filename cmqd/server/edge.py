@@ -147,6 +147,7 @@ class Edge:
         stop_at = self._loop.time() + within_s
         self.listener.stop_accepting()
         self.dispatcher.refuse_all(ErrorCode.SHUTTING_DOWN, SHUTTING_DOWN)
+        self.dispatcher.fall_quiet()
         ended = self.dispatcher.end_waits(ErrorCode.SHUTTING_DOWN, SHUTTING_DOWN)
         _log.info("draining", waits_ended=ended, held_replies=len(self.gate), connections=self.listener.connections)
         self.wakeup.end()

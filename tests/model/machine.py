@@ -840,7 +840,9 @@ class BrokerMachine(RuleBasedStateMachine):
     def lasting_activations(self, queue: NaiveQueue, found: list[tuple[int, list[int]]]) -> list[tuple[int, list[int]]]:
         """Without those older than dead letters by age, which are looked up when they are wanted, and the oldest."""
         since_ms = max(queue.by_age_since_ms, self.now_ms - 43_200_000)
-        kept = [(ms, [one for one in some if queue.messages[one].activated_ms > since_ms]) for ms, some in found]
+        # What is known of messages that are gone means nothing.
+        young = {one for one, message in queue.messages.items() if message.activated_ms > since_ms}
+        kept = [(ms, [one for one in some if one in young]) for ms, some in found]
         return [(ms, some) for ms, some in kept if some]
 
     def check_numbers(self, broker: Broker, records: list[tuple[int, AnyRecord]]) -> None:

@@ -127,6 +127,31 @@ def test_sigterm_ends_waits_with_shutting_down_finishes_sends_and_exits_in_time(
     assert "clean=True" in server.log
 
 
+def test_sigterm_during_a_redrive_ends_in_order_and_the_next_start_goes_on(tmp_path: Path) -> None:
+    """A move asks for its next page with each that comes: it must not go on into a log that is being closed."""
+    count = 100 * 256
+    with RunningServer(tmp_path) as server:
+        with RawClient(server.url) as client:
+            for name in ("dead", "jobs"):
+                client.ask(wire.QueueInfo, wire.CreateQueue, name, {})
+            for _ in range(100):
+                client.ask(wire.MessagesSent, wire.SendMessages, "dead", [b"x" * 1000] * 256)
+            client.ask(wire.RedriveStatus, wire.StartRedrive, "dead", "jobs")
+
+            assert server.stop() == 0
+
+        assert "drain_incomplete" not in server.log
+        server.start()
+        assert "clean=True" in server.log
+        with RawClient(server.url) as client:
+            deadline = time.monotonic() + 30
+            while client.ask(wire.RedriveStatus, wire.GetRedrive, "dead").ended_ms is None:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            assert client.ask(wire.QueueInfo, wire.GetQueueAttributes, "dead").counts["active"] == 0
+            assert client.ask(wire.QueueInfo, wire.GetQueueAttributes, "jobs").counts["active"] == count
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_idle_server_ends_at_once_with_exit_code_0(tmp_path: Path, number: int) -> None:
     with RunningServer(tmp_path) as server:
