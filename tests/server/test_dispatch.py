@@ -221,8 +221,8 @@ async def test_a_nearly_full_disk_refuses_sends_and_nothing_else(rig: EdgeRig) -
     await client.expect(wire.QueueInfo, wire.CreateQueue, "jobs", {})
     await client.send("jobs", b"x")
     rig.log.report_state(StorageState(True, "12 bytes are free", 12, 1, 1))
-    assert rig.broker.moves_held_up, "they write bodies as well"
     await rig.turn()
+    assert rig.broker.moves_held_up, "they write bodies as well"
 
     refused = await client.expect(wire.Error, wire.SendMessages, "jobs", [b"y"])
     (message,) = await client.receive("jobs")
@@ -230,8 +230,8 @@ async def test_a_nearly_full_disk_refuses_sends_and_nothing_else(rig: EdgeRig) -
 
     assert (refused.name, refused.retryable, refused.text) == ("disk_nearly_full", True, "12 bytes are free")
     rig.log.report_state(StorageState(False, "", 1 << 30, 1, 1))
-    assert not rig.broker.moves_held_up
     await rig.turn()
+    assert not rig.broker.moves_held_up
     await client.send("jobs", b"y")
 
 
