@@ -9,6 +9,7 @@ forgotten earlier: each transaction that is not sent in one batch with others co
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
+from itertools import takewhile
 
 import msgspec
 from pyroaring import BitMap64
@@ -116,11 +117,9 @@ class HalfTable:
     def _forget_checked(self, start: int, stop: int) -> None:
         if not self.checked:
             return
-        position = next(self._checked_at.iter_equal_or_larger(start), stop)
-        while position < stop:
+        for position in takewhile(stop.__gt__, self._checked_at.iter_equal_or_larger(start)):
             del self.checked[position]
-            self._checked_at.remove(position)
-            position = next(self._checked_at.iter_equal_or_larger(position), stop)
+        self._checked_at.remove_range(start, stop)
 
     def unasked(self, max_checks: int, now_ms: int) -> BitMap64:
         """Positions that were asked about, less often than ``max_checks``, and for which no later check is planned."""
@@ -172,9 +171,15 @@ class HalfTable:
             self._forget_at = 0
             self._forget_above = max(MAX_RUNS, 2 * len(self._ids))
 
-    def runs(self) -> list[tuple[int, int, int]]:
-        """(first message id, first position, count) of all that is remembered."""
-        return list(zip(self._ids, self._positions, self._counts, strict=True))
+    def runs(self, start: int, stop: int, most: int) -> list[tuple[int, int, int]]:
+        """(first message id, first position, count) of up to ``most`` runs that begin at position ``start`` or above,
+        as far as they lie below ``stop``.
+        """
+        first = bisect_left(self._positions, start)
+        last = min(bisect_left(self._positions, stop), first + most)
+        columns = zip(self._ids[first:last], self._positions[first:last], self._counts[first:last], strict=True)
+        # The newest run may have grown beyond.
+        return [(message_id, position, min(count, stop - position)) for message_id, position, count in columns]
 
     def load(self, runs: list[tuple[int, int, int]]) -> None:
         """Take back what ``runs`` gave."""

@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 
 import msgspec
 from pyroaring import BitMap64
@@ -46,13 +47,14 @@ from cmqd_segment.records import (
     TransactionsEnded,
     TransactionsUndecided,
     VisibilityChanged,
+    pack_runs,
 )
 from cmqd_segment.records import QueueDeleted as QueueDeletedRecord
 
 LEASES_A_PART = 2000
 CHUNKS_A_PART = 64
 SESSIONS_A_PART = 64
-DEDUP_IDS_A_PART = 10_000
+HALVES_A_PART = 8192
 """Each part of a checkpoint is made in about 2 ms at most, so that the loop can serve others in between."""
 
 
@@ -90,8 +92,8 @@ class Recovery(BrokerState):
         history = index.history.entries()
         delays = self._delay_buckets.of_queue(queue.queue_id) if index.delayed_count else []
         step_positions, step_starts, step_ends = index.steps.packed()
-        halves = self._halves(queue) if index.has_halves else None
-        dedup_ids = index.dedup_ids.entries() if index.has_dedup_ids else []
+        halves = self._halves(queue) if index.has_halves else ()
+        dedup_ids = index.dedup_ids.parts() if index.has_dedup_ids else ()
         yield QueueSlice(
             lsn,
             queue.queue_id,
@@ -118,10 +120,9 @@ class Recovery(BrokerState):
             index.activation_entries(),
             None if index.redrive is None else msgspec.structs.replace(index.redrive),
         )
-        if halves is not None:
-            yield halves
-        for at in range(0, len(dedup_ids), DEDUP_IDS_A_PART):
-            yield DedupSlice(queue.queue_id, dedup_ids[at : at + DEDUP_IDS_A_PART])
+        yield from halves
+        for entries in dedup_ids:
+            yield DedupSlice(queue.queue_id, entries)
         for at in range(0, len(leases), LEASES_A_PART):
             yield LeasesSlice(
                 queue.queue_id,
@@ -133,24 +134,18 @@ class Recovery(BrokerState):
         for at in range(0, len(history), CHUNKS_A_PART):
             yield HistorySlice(queue.queue_id, history[at : at + CHUNKS_A_PART])
 
-    def _halves(self, queue: Queue) -> HalvesSlice:
+    def _halves(self, queue: Queue) -> Iterator[HalvesSlice]:
+        """The half messages as they are now, however late each part is asked for."""
         halves = queue.index.halves
-        due = [(due_ms, positions.tobytes()) for due_ms, positions in self._check_buckets.of_queue(queue.queue_id)]
+        # Copies: what comes due leaves its bucket.
+        due = [(due_ms, positions[:]) for due_ms, positions in self._check_buckets.of_queue(queue.queue_id)]
         checks = self._checks.get(queue.queue_id)
-        if checks is not None and checks.due:
-            # They have left their buckets, and wait for somebody who answers.
-            due.append((0, array("Q", checks.due).tobytes()))
-        return HalvesSlice(
-            queue.queue_id,
-            halves.runs(),
-            halves.committed.serialize(),
-            halves.rolled_back.serialize(),
-            due,
-            [
-                (position, one.attempts, one.last_check_ms, one.last_unknown_ms, one.next_check_ms)
-                for position, one in halves.checked.items()
-            ],
-        )
+        # They have left their buckets, and wait for somebody who answers.
+        waiting = BitMap64() if checks is None else checks.due.copy()
+        sets = (halves.committed.serialize(), halves.rolled_back.serialize())
+        # Entries are frozen, as leases are.
+        checked = (list(halves.checked), list(halves.checked.values()))
+        return _halves_parts(queue, queue.index.next_position, sets, due, waiting, checked)
 
     def load(self, part: AnyPart) -> None:
         """Take back a part of a checkpoint; all of them come before the first :meth:`replay`."""
@@ -218,8 +213,9 @@ class Recovery(BrokerState):
     def _load_halves(self, part: HalvesSlice) -> None:
         index = self.queues[part.queue_id].index
         index.halves.load(part.runs)
-        index.halves.committed = BitMap64.deserialize(part.committed)
-        index.halves.rolled_back = BitMap64.deserialize(part.rolled_back)
+        if part.committed:
+            index.halves.committed = BitMap64.deserialize(part.committed)
+            index.halves.rolled_back = BitMap64.deserialize(part.rolled_back)
         for position, attempts, last_check_ms, last_unknown_ms, next_check_ms in part.checked:
             index.halves.load_checked(position, Checked(attempts, last_check_ms, last_unknown_ms, next_check_ms))
         for due_ms, packed in part.due:
@@ -330,6 +326,7 @@ class Recovery(BrokerState):
             record = self.numbers.jump()
             self.numbers.apply(record)
             records.append(record)
+            self._end_nameless(records)
         self.numbers.skip_reserved()
         for queue in self.queues.values():
             queue.window.cold = bool(queue.index.live_count)
@@ -348,6 +345,16 @@ class Recovery(BrokerState):
             self._sessions_due_ms = 0
         return records
 
+    def _end_nameless(self, records: list[AnyRecord]) -> None:
+        """Half messages that went, in a gap, while the checkpoint was taken that knows them: their ids came later."""
+        for queue_id, queue in self.queues.items():
+            index = queue.index
+            nameless = [position for position in index.half if index.halves.id_of(position) is None]
+            if nameless:
+                ended = TransactionsEnded(queue_id, pack_runs(nameless), False, index.last_enqueue_ms)
+                index.apply_ended(ended)
+                records.append(ended)
+
     def _mend_bindings(self, records: list[AnyRecord]) -> None:
         """What a loss can leave: a queue whose dead-letter queue is gone, one that does not know that it serves."""
         for queue in self.queues.values():
@@ -363,3 +370,51 @@ class Recovery(BrokerState):
                 serves = DeadLettersFrom(queue.queue_id, index.next_position)
                 index.dead_letter_floor = serves.floor
                 records.append(serves)
+
+
+def _halves_parts(
+    queue: Queue,
+    stop: int,
+    sets: tuple[bytes, bytes],
+    due: "list[tuple[int, array[int]]]",
+    waiting: BitMap64,
+    checked: tuple[list[int], list[Checked]],
+) -> Iterator[HalvesSlice]:
+    """``stop``: the first position that was free at the moment that they show; see :meth:`Recovery._halves`."""
+    queue_id = queue.queue_id
+    yield HalvesSlice(queue_id, [], *sets, [], [])
+    # No copy of the runs, which never change: those below ``stop`` that are missing by now were forgotten by what the
+    # log says, or because there are too many.
+    runs = queue.index.halves.runs(0, stop, HALVES_A_PART)
+    while runs:
+        yield HalvesSlice(queue_id, runs, b"", b"", [], [])
+        runs = queue.index.halves.runs(runs[-1][1] + 1, stop, HALVES_A_PART)
+    for buckets in _cut(due):
+        yield HalvesSlice(queue_id, [], b"", b"", buckets, [])
+    rest = iter(waiting)
+    while positions := array("Q", islice(rest, HALVES_A_PART)):
+        yield HalvesSlice(queue_id, [], b"", b"", [(0, positions.tobytes())], [])
+    positions, known = checked
+    for at in range(0, len(positions), HALVES_A_PART):
+        stretch = slice(at, at + HALVES_A_PART)
+        entries = [
+            (position, one.attempts, one.last_check_ms, one.last_unknown_ms, one.next_check_ms)
+            for position, one in zip(positions[stretch], known[stretch], strict=True)
+        ]
+        yield HalvesSlice(queue_id, [], b"", b"", [], entries)
+
+
+def _cut(due: "list[tuple[int, array[int]]]") -> Iterator[list[tuple[int, bytes]]]:
+    """Buckets in lists of about ``HALVES_A_PART`` positions."""
+    together: list[tuple[int, bytes]] = []
+    size = 0
+    for due_ms, positions in due:
+        for at in range(0, len(positions), HALVES_A_PART):
+            piece = positions[at : at + HALVES_A_PART]
+            together.append((due_ms, piece.tobytes()))
+            size += len(piece)
+            if size >= HALVES_A_PART:
+                yield together
+                together, size = [], 0
+    if together:
+        yield together

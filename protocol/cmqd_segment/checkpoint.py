@@ -102,14 +102,17 @@ class HistorySlice(CheckpointPart, frozen=True, tag=4):
 
 
 class HalvesSlice(CheckpointPart, frozen=True, tag=7):
-    """The half messages of the queue whose slice stands before it, and the decisions that are remembered."""
+    """A part of the half messages of the queue whose slice stands before it, and of the decisions that are remembered;
+    all the parts of a queue together are what there is.
+    """
 
     queue_id: int
     runs: list[tuple[int, int, int]]
     """(first message id, first position, count) of all half messages that are remembered, ascending."""
     committed: bytes
-    """Positions of half messages that were committed, as a bitmap; as are those rolled back."""
+    """Positions of half messages that were committed, as a bitmap, in the first part; empty in the others."""
     rolled_back: bytes
+    """Likewise."""
     due: list[tuple[int, bytes]]
     """(time of the next check in ms, positions) of each bucket; stale ones count for nothing."""
     checked: list[tuple[int, int, int, int, int]]
@@ -117,7 +120,7 @@ class HalvesSlice(CheckpointPart, frozen=True, tag=7):
 
 
 class DedupSlice(CheckpointPart, frozen=True, tag=8):
-    """The dedup ids of the queue whose slice stands before it, oldest first."""
+    """A part of the dedup ids of the queue whose slice stands before it, oldest first; the last entry of an id counts."""
 
     queue_id: int
     entries: list[tuple[str, int, int]]

@@ -5,9 +5,17 @@ import pytest
 from cmqd.core.broker import Broker
 from cmqd.core.limits import Limits
 from cmqd.core.sessions import Sessions
-from cmqd_segment.checkpoint import CheckpointEnd, HistorySlice, LeasesSlice, QueueSlice, SessionsSlice
-from cmqd_segment.records import AnyRecord, MessagesSent, StoredMessage
-from support.core_builders import ACCOUNT, Rig
+from cmqd_segment.checkpoint import (
+    CheckpointEnd,
+    DedupSlice,
+    HalvesSlice,
+    HistorySlice,
+    LeasesSlice,
+    QueueSlice,
+    SessionsSlice,
+)
+from cmqd_segment.records import AnyRecord, MessagesSent, StoredMessage, TransactionsEnded
+from support.core_builders import ACCOUNT, KEY, Rig
 from support.core_facts import check_lease_buckets, facts
 
 
@@ -220,3 +228,100 @@ def test_a_delay_that_replay_saw_ending_does_not_come_back_with_the_next_checkpo
 
     loaded.check_invariants()
     assert loaded.queue_info("a", "q").counts == replayed.queue_info("a", "q").counts
+
+
+def send_under(rig: Rig, *dedup_ids: str) -> None:
+    rig.done(rig.broker.send(ACCOUNT, "q", [b"x"] * len(dedup_ids), None, None, 0, 0, rig.now_ms, list(dedup_ids)))
+
+
+def test_half_messages_and_dedup_ids_are_cut_into_parts_that_show_one_moment(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("cmqd.core.recovery.HALVES_A_PART", 3)
+    monkeypatch.setattr("cmqd.core.dedup.CHUNK", 3)
+    rig = Rig(Limits(max_dedup_ids=10))
+    rig.create(transactional=True)
+    halves: list[int] = []
+    for number in range(10):
+        halves += rig.send_half(b"a", b"b")
+        send_under(rig, f"{number}")
+    rig.broker.set_has_checkers(ACCOUNT, "q", True)
+    rig.settle(5000)
+    rig.end(1, *halves[:3])
+    rig.end(2, halves[4])
+    rig.broker.set_has_checkers(ACCOUNT, "q", False)
+    rig.settle(10_000)
+    halves += rig.send_half(b"c", b"d")
+    parts = rig.broker.checkpoint(lambda: rig.log.last_lsn, rig.now_ms)
+    taken = [next(parts), next(parts)]
+    before = facts(rig.broker)
+    at_once = facts(rig.crash_after(rig.checkpoint()).broker)
+    for above, part in enumerate(parts, 1):
+        taken.append(part)
+        rig.now_ms += 40_000
+        rig.end(above % 2 + 1, halves.pop(), halves.pop(0))
+        halves += rig.send_half(b"e", b"f")
+        send_under(rig, f"new {above}", f"{above}")
+        rig.broker.set_has_checkers(ACCOUNT, "q", above % 3 == 0)
+        rig.settle()
+
+    tables = [part for part in taken if isinstance(part, HalvesSlice)]
+    assert sum(bool(part.runs) for part in tables) == 4
+    assert max(len(part.runs) + len(part.checked) for part in tables) == 3
+    assert max(sum(len(packed) // 8 for _, packed in part.due) for part in tables) <= 5
+    assert [bool(part.committed) for part in tables] == [True] + [False] * (len(tables) - 1)
+    assert {len(part.entries) for part in taken if isinstance(part, DedupSlice)} <= {1, 2, 3}
+    assert at_once == before
+    alone = Broker(KEY, rig.limits)
+    for part in taken:
+        alone.load(part)
+    assert facts(alone)["queues"] == before["queues"]
+    recovered = rig.crash_after(taken)
+    assert facts(recovered.broker) == facts(rig.broker)
+    for one in (rig, recovered):
+        one.broker.set_has_checkers(ACCOUNT, "q", True)
+        one.checks.clear()
+        one.settle(1_000_000)
+    again = [sorted((check.message.message_id, check.attempt) for check in one.checks) for one in (rig, recovered)]
+    assert again[0] == again[1]
+    assert again[0]
+
+
+def test_a_large_table_of_half_messages_is_made_in_cheap_parts():
+    rig = Rig()
+    queue = rig.create(transactional=True)
+    for number in range(30_000):
+        queue.index.halves.note(number * 3, number * 3, 1)
+        queue.index.dedup_ids.note(f"{number}", number, rig.now_ms)
+    queue.index.next_position = 90_000
+
+    parts = rig.checkpoint()
+
+    runs = [len(part.runs) for part in parts if isinstance(part, HalvesSlice)]
+    assert runs == [0, 8192, 8192, 8192, 30_000 - 3 * 8192]
+    entries = [len(part.entries) for part in parts if isinstance(part, DedupSlice)]
+    assert entries == [8192, 8192, 8192, 30_000 - 3 * 8192]
+
+
+def test_a_half_message_that_went_in_a_gap_while_its_checkpoint_was_taken_is_gone():
+    rig = Rig()
+    rig.create(transactional=True)
+    rig.send_half(b"1", b"2")
+    parts = rig.broker.checkpoint(lambda: rig.log.last_lsn, rig.now_ms)
+    taken = [next(parts), next(parts)]
+    rig.clear()
+    taken += parts
+    (message_id,) = rig.send_half(b"3")
+    broker = Broker(KEY, rig.limits)
+    for part in taken:
+        broker.load(part)
+    broker.begin_salvage()
+    lsn = rig.log.last_lsn
+    for record in rig.log.rows[-1]:
+        broker.replay(record, lsn)
+
+    records = list(broker.recovered())
+
+    broker.check_invariants()
+    assert [one.message_id for one in broker.list_half_messages(ACCOUNT, "q", 0, 10).messages] == [message_id]
+    for record in records:
+        assert not isinstance(record, TransactionsEnded) or record.positions == [0, 2]
+    assert any(isinstance(record, TransactionsEnded) for record in records)
