@@ -2,8 +2,13 @@
 
 The clock of policy 1 starts when a message first becomes active: mostly when it is sent, and then the time steps of the
 queue tell. For the others (a delay ended, a rewind brought them back) their positions are kept by the second in which
-it happened. Entries of messages that are gone stay until their second has passed and mean nothing.
+it happened. Entries of messages that are gone stay for a while, at the longest until their second has passed, and mean
+nothing.
+
+There may be tens of thousands of seconds, so nothing that happens often walks over all of them.
 """
+
+from bisect import bisect_left, bisect_right, insort
 
 from pyroaring import BitMap64
 
@@ -13,86 +18,145 @@ GRAIN_MS = 1000
 LONGEST_MS = 43_200_000
 """Of all policies."""
 
+SWEPT_AT_ONCE = 16
+"""Seconds that are looked through for messages that are gone whenever due ones are wanted."""
+DROPPED_AT_ONCE = 64
+"""Seconds from which messages below a floor are dropped at once."""
+
 
 class Activations:
     """Positions by the second of their activation."""
 
-    __slots__ = ("_by_second", "positions")
+    __slots__ = ("_by_second", "_due", "_due_until", "_seconds", "_sweep_from", "positions")
 
     def __init__(self) -> None:
         self._by_second: dict[int, BitMap64] = {}
-        """Ascending."""
+        self._seconds: list[int] = []
+        """Of the above, ascending."""
+        self._due = BitMap64()
+        """Of all seconds up to ``_due_until`` together: what has been found due is not gathered each time."""
+        self._due_until = -1
+        self._sweep_from = 0
         self.positions = BitMap64()
         """Of all seconds together: the queue's time steps say nothing of these."""
 
     def note(self, positions: BitMap64, now_ms: int) -> None:
         """These became active; a message that did so before starts anew."""
         self._forget_before(now_ms - LONGEST_MS)
-        second = now_ms // GRAIN_MS
-        if positions & self.positions:
-            # Rewound more than once. There may be tens of thousands of seconds, so not for each delay that ends.
+        again = positions & self.positions
+        if again:
+            # Rewound more than once: rare, so it may walk over all.
+            self._due -= again
             for older in self._by_second.values():
-                older -= positions
+                older -= again
+            self._drop_empty()
+        second = now_ms // GRAIN_MS
         held = self._by_second.get(second)
         if held is None:
-            is_late = bool(self._by_second) and second < next(reversed(self._by_second))
             self._by_second[second] = BitMap64(positions)
-            if is_late:
-                self._by_second = dict(sorted(self._by_second.items()))
+            insort(self._seconds, second)
         else:
             held |= positions
+        if second <= self._due_until:
+            self._due |= positions
         self.positions |= positions
 
     def _forget_before(self, time_ms: int) -> None:
         """Those are overdue by any policy, and so they are by the time of their sending, which was earlier."""
-        while self._by_second:
-            second = next(iter(self._by_second))
-            if (second + 1) * GRAIN_MS > time_ms:
-                break
-            self.positions -= self._by_second.pop(second)
+        passed = bisect_right(self._seconds, _last_second(time_ms))
+        for second in self._seconds[:passed]:
+            gone = self._by_second.pop(second)
+            self.positions -= gone
+            self._due -= gone
+        del self._seconds[:passed]
 
     def take_due(self, now_ms: int, after_ms: int, live: BitMap64) -> BitMap64:
-        """Positions of live messages that became active ``after_ms`` ago or earlier; they stay known until they are
-        gone, since one in flight can only be moved when its lease ends.
+        """Positions of live messages that became active ``after_ms`` ago or earlier, not to be changed; they stay known
+        until they are gone, since one in flight can only be moved when its lease ends.
         """
-        due = BitMap64()
-        empty: list[int] = []
-        for second, positions in self._by_second.items():
-            if (second + 1) * GRAIN_MS + after_ms > now_ms:
-                break
+        until = _last_second(now_ms - after_ms)
+        if until < self._due_until:
+            # The policy is longer now.
+            self._due = BitMap64()
+            self._due_until = -1
+        first = bisect_right(self._seconds, self._due_until)
+        stop = bisect_right(self._seconds, until)
+        if first < stop:
+            new = self._seconds[first:stop]
+            self._prune(new, live)
+            for second in new:
+                found = self._by_second.get(second)
+                if found is not None:
+                    self._due |= found
+        self._due_until = until
+        self._due &= live
+        self._sweep(live)
+        return self._due
+
+    def _sweep(self, live: BitMap64) -> None:
+        """Look through the next few of the seconds that are due, so that those that are gone do not pile up."""
+        first = bisect_left(self._seconds, self._sweep_from)
+        stop = min(first + SWEPT_AT_ONCE, bisect_right(self._seconds, self._due_until))
+        swept = self._seconds[first:stop]
+        self._sweep_from = swept[-1] + 1 if swept else 0
+        self._prune(swept, live)
+
+    def _prune(self, seconds: list[int], live: BitMap64) -> None:
+        """Forget messages of these seconds that are gone."""
+        emptied = False
+        for second in seconds:
+            positions = self._by_second[second]
             gone = positions - live
             if gone:
                 positions -= gone
                 self.positions -= gone
-            if positions:
-                due |= positions
-            else:
-                empty.append(second)
-        for second in empty:
-            del self._by_second[second]
-        return due
+                emptied = emptied or not positions
+        if emptied:
+            self._drop_empty(seconds)
+
+    def _drop_empty(self, seconds: list[int] | None = None) -> None:
+        """Without seconds in which nothing is left: of these, or of all."""
+        for second in list(self._seconds) if seconds is None else seconds:
+            if not self._by_second[second]:
+                del self._by_second[second]
+        first, stop = 0, len(self._seconds)
+        if seconds is not None:
+            first = bisect_left(self._seconds, seconds[0])
+            stop = bisect_right(self._seconds, seconds[-1])
+        self._seconds[first:stop] = [second for second in self._seconds[first:stop] if second in self._by_second]
 
     def first_due_after(self, now_ms: int, after_ms: int) -> int | None:
         """When the first second that is not ``after_ms`` old by now will be so."""
-        for second in self._by_second:
-            due_ms = (second + 1) * GRAIN_MS + after_ms
-            if due_ms > now_ms:
-                return due_ms
-        return None
+        at = bisect_right(self._seconds, _last_second(now_ms - after_ms))
+        return (self._seconds[at] + 1) * GRAIN_MS + after_ms if at < len(self._seconds) else None
 
     def drop_below(self, floor: int) -> None:
-        """Forget messages that are gone."""
-        if self.positions and self.positions[0] < floor:
-            self.positions.remove_range(0, floor)
-            for positions in self._by_second.values():
-                positions.remove_range(0, floor)
-            self._by_second = {second: positions for second, positions in self._by_second.items() if positions}
+        """Forget messages that are gone: at once what is asked for, and of the seconds the oldest few. What stays in
+        the others is not live and never will be again.
+        """
+        if not self.positions or self.positions[0] >= floor:
+            return
+        self.positions.remove_range(0, floor)
+        self._due.remove_range(0, floor)
+        if not self.positions:
+            self._by_second.clear()
+            self._seconds.clear()
+            return
+        dropped = self._seconds[:DROPPED_AT_ONCE]
+        for second in dropped:
+            self._by_second[second].remove_range(0, floor)
+        self._drop_empty(dropped)
 
     def entries(self) -> list[tuple[int, bytes]]:
         """(time in ms, positions) for a checkpoint."""
-        return [(second * GRAIN_MS, positions.serialize()) for second, positions in self._by_second.items()]
+        return [(second * GRAIN_MS, self._by_second[second].serialize()) for second in self._seconds]
 
     def load(self, entries: list[tuple[int, bytes]]) -> None:
         """Take back what ``entries`` gave."""
         for time_ms, packed in entries:
             self.note(BitMap64.deserialize(packed), time_ms)
+
+
+def _last_second(time_ms: int) -> int:
+    """The last one that is over by then."""
+    return time_ms // GRAIN_MS - 1

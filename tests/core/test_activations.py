@@ -1,5 +1,7 @@
 """When messages became active: by the second, bounded, and found when they are old enough."""
 
+import time
+
 from pyroaring import BitMap64
 
 from cmqd.core.activations import LONGEST_MS, Activations
@@ -62,3 +64,69 @@ def test_one_noted_late_takes_its_place():
 
     assert [second for second, _ in activations.entries()] == [10_000, 20_000]
     assert list(activations.take_due(15_000 + AFTER_MS, AFTER_MS, LIVE)) == [1]
+
+
+def test_what_is_due_is_not_gathered_anew_each_time():
+    activations = noted((10, [1]), (11, [2]), (12, [3]))
+    assert list(activations.take_due(12_000 + AFTER_MS, AFTER_MS, LIVE)) == [1, 2]
+
+    activations.note(BitMap64([4]), 9_000)
+    activations.note(BitMap64([1]), 20_000)
+
+    assert list(activations.take_due(12_000 + AFTER_MS, AFTER_MS, LIVE)) == [2, 4]
+    assert list(activations.take_due(13_000 + AFTER_MS, AFTER_MS, LIVE)) == [2, 3, 4]
+    assert list(activations.take_due(13_000 + AFTER_MS, AFTER_MS, LIVE - BitMap64([3]))) == [2, 4]
+
+
+def test_a_longer_policy_makes_them_early_again():
+    activations = noted((10, [1]), (11, [2]))
+    assert list(activations.take_due(12_000 + AFTER_MS, AFTER_MS, LIVE)) == [1, 2]
+
+    assert list(activations.take_due(12_000 + AFTER_MS, AFTER_MS + 1000, LIVE)) == [1]
+    assert activations.first_due_after(12_000 + AFTER_MS, AFTER_MS + 1000) == 13_000 + AFTER_MS
+    assert list(activations.take_due(12_000 + AFTER_MS, AFTER_MS, LIVE)) == [1, 2]
+
+
+def test_seconds_that_were_due_and_are_gone_do_not_pile_up():
+    activations = noted(*((second, [second]) for second in range(100)))
+    assert len(activations.take_due(200_000 + AFTER_MS, AFTER_MS, LIVE)) == 100
+
+    few = BitMap64([50])
+    for _ in range(10):
+        assert list(activations.take_due(200_000 + AFTER_MS, AFTER_MS, few)) == [50]
+
+    assert activations.entries() == [(50_000, few.serialize())]
+    assert activations.positions == few
+
+
+def test_seconds_emptied_by_another_rewind_are_forgotten():
+    activations = noted((10, [1, 2]), (11, [3]), (20, [1, 3]))
+
+    assert [ms for ms, _ in activations.entries()] == [10_000, 20_000]
+    assert activations.first_due_after(11_000 + AFTER_MS, AFTER_MS) == 21_000 + AFTER_MS
+
+
+def test_what_stands_below_a_floor_is_never_due_again():
+    activations = noted(*((second, [second, 1000 - second]) for second in range(300)))
+
+    activations.drop_below(800)
+
+    assert list(activations.positions) == list(range(800, 1001))
+    live = BitMap64(range(800, 1001))
+    assert activations.take_due(400_000 + AFTER_MS, AFTER_MS, live) == live
+    activations.drop_below(1001)
+    assert activations.entries() == []
+    assert not activations.take_due(400_000 + AFTER_MS, AFTER_MS, live)
+
+
+def test_tens_of_thousands_of_due_seconds_cost_little_once_they_are_known():
+    seconds = LONGEST_MS // 1000 - 1
+    live = BitMap64(range(seconds))
+    activations = noted(*((second, [second]) for second in range(seconds)))
+    assert len(activations.take_due(LONGEST_MS, 0, live)) == seconds
+
+    start = time.process_time()
+    for _ in range(100):
+        activations.take_due(LONGEST_MS, 0, live)
+    # Gathering them takes tens of ms each time.
+    assert time.process_time() - start < 1
