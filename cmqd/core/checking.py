@@ -40,15 +40,20 @@ class Checking(Receiving):
             self._checks_wanted[queue.queue_id] = None
 
     def check_again(self, account: str, name: str, message_ids: Sequence[int], now_ms: int) -> Outcome[None]:
-        """Who was asked about these half messages has gone away without an answer: ask again, another one. Whatever is
-        decided by now, or was asked about as often as is allowed, is left alone.
+        """Who was asked about these half messages has gone away without an answer: ask again, another one, and be it
+        once more than is allowed. Whatever is decided by now is left alone.
         """
         del now_ms
         queue = self._names.get(account, {}).get(name)
         if queue is not None:
             index = queue.index
             positions = [index.halves.position_of(message_id) for message_id in message_ids]
-            self._want_checks(queue, BitMap64([one for one in positions if one is not None]) & index.half)
+            again = BitMap64([one for one in positions if one is not None]) & index.half
+            self._want_checks(queue, again)
+            checked, most = index.halves.checked, index.attributes.max_checks
+            for position in again:
+                if position in checked and checked[position].attempts >= most:
+                    self._checks[queue.queue_id].once_more.add(position)
         return Outcome(None)
 
     def _tick_checks(self, records: list[AnyRecord], reads: list[PageRead], checks: list[Check], now_ms: int) -> None:
@@ -86,6 +91,7 @@ class Checking(Receiving):
         """Ask about those whose bodies are in memory, up to a slice; then page in those that come next."""
         index, half = queue.index, queue.window.half
         wanted.due &= index.half
+        wanted.once_more &= index.half
         wanted.due -= index.halves.unreadable
         in_memory: list[StoredMessage] = []
         elsewhere: list[int] = []
@@ -115,8 +121,10 @@ class Checking(Receiving):
         known = queue.index.halves.checked.get(position)
         commits = self._commits.get(queue.queue_id)
         is_being_committed = commits is not None and position in commits.decisions
-        if is_being_committed or (known is not None and known.attempts >= queue.index.attributes.max_checks):
+        is_enough = known is not None and known.attempts >= queue.index.attributes.max_checks
+        if is_being_committed or (is_enough and position not in wanted.once_more):
             wanted.due.discard(position)
+            wanted.once_more.discard(position)
             return False
         return True
 
@@ -139,6 +147,7 @@ class Checking(Receiving):
             if position not in wanted.due or not self._may_ask(queue, wanted, position):
                 continue
             wanted.due.discard(position)
+            wanted.once_more.discard(position)
             age_ms = now_ms - message.enqueue_ms
             if age_ms >= attributes.retention_ms or position not in index.half:
                 continue

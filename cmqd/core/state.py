@@ -90,6 +90,8 @@ class PendingChecks(msgspec.Struct, gc=False):
     due: BitMap64
     reading: bool = False
     """A page-in of some of them is under way."""
+    once_more: BitMap64 = msgspec.field(default_factory=BitMap64)
+    """Those that were asked about as often as is allowed, the last time somebody who went away: another one may be."""
 
 
 class PendingRewind(msgspec.Struct, gc=False):

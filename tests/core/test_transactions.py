@@ -800,10 +800,37 @@ def test_a_check_whose_checker_goes_away_is_sent_to_another_one_at_once():
     rig.settle()
 
     assert asked(rig) == [(b"1", 2)]
-    rig.done(rig.broker.check_again(ACCOUNT, "q", [one], rig.now_ms))
     rig.settle(400_000)
     assert asked(rig) == []
     rig.done(rig.broker.check_again(ACCOUNT, "gone", [one], rig.now_ms))
+
+
+def test_who_went_away_with_the_last_check_is_replaced_each_time():
+    rig = transactional(max_checks=1)
+    one, other = rig.send_half(b"1", b"2")
+    checkers(rig)
+    rig.settle(5000)
+    assert asked(rig) == [(b"1", 1), (b"2", 1)]
+
+    for attempt in (2, 3):
+        checkers(rig, False)
+        rig.done(rig.broker.check_again(ACCOUNT, "q", [one], rig.now_ms))
+        rig.settle(1000)
+        assert asked(rig) == []
+        checkers(rig)
+        rig.settle()
+        assert asked(rig) == [(b"1", attempt)]
+        assert listed(rig)[0].next_check_ms == 0
+        again = rig.crash()
+        checkers(again)
+        for broker in (rig, again):
+            broker.settle(400_000)
+            assert asked(broker) == []
+
+    rig.done(rig.broker.check_again(ACCOUNT, "q", [one, other], rig.now_ms))
+    decide(rig, (one, COMMIT))
+    rig.settle()
+    assert asked(rig) == [(b"2", 2)]
 
 
 def test_a_check_asked_for_again_leaves_no_second_one_behind():

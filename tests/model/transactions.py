@@ -334,8 +334,8 @@ class TransactionsMachine(BrokerMachine):
             assert half.ask_again or due_ms <= self.now_ms, "asked too early"
             assert not queue.is_expired(half, self.now_ms)
             half.checks += 1
-            assert half.checks <= queue.attributes["max_checks"], "asked too often"
-            is_last = half.checks == queue.attributes["max_checks"]
+            assert half.ask_again or half.checks <= queue.attributes["max_checks"], "asked too often"
+            is_last = half.checks >= queue.attributes["max_checks"]
             interval_ms = min(LONGEST_INTERVAL_MS, half.first_check_ms * 2**half.checks)
             assert next_ms == (0 if is_last else self.now_ms + interval_ms)
             half.ask_again, half.last_check_ms, half.next_check_ms = False, self.now_ms, next_ms

@@ -7,6 +7,7 @@ import pytest
 from support.crash.builders import DONE, MS, REFUSED, UNKNOWN, Q, broken, delete, delivery, queue_with, receive
 from support.crash.history import Check, Decision, EndTransactions, ListHalf, Operation, Outcome, Receive, Send
 from support.crash.ledger import Rule
+from support.crash.transaction_rules import MOST_REPLACED
 
 COMMIT, ROLL_BACK = Decision.COMMIT, Decision.ROLL_BACK
 
@@ -183,6 +184,7 @@ def test_checks_of_an_undecided_message_are_good() -> None:
     checks = check(1100), check(3200, attempt=2, age=3_000)
 
     assert broken(CHECKED, SENT, *checks, end(3300, ROLL_BACK)) == set()
+    assert broken(CHECKED, SENT, *checks, check(3300, attempt=3, age=3_100), end(3400, ROLL_BACK)) == set()
 
 
 @pytest.mark.parametrize(
@@ -191,7 +193,7 @@ def test_checks_of_an_undecided_message_are_good() -> None:
         (check(1100, body=b"b"),),
         (check(600, age=500),),
         (check(1100), check(3200, age=3_000)),
-        (check(1100), check(3200, attempt=2, age=3_000), check(7200, attempt=3, age=7_000)),
+        (check(1100), check(3200, attempt=2, age=3_000), check(7200, attempt=3 + MOST_REPLACED, age=7_000)),
     ],
 )
 def test_a_false_check_is_found(checks: tuple[Check, ...]) -> None:
