@@ -48,6 +48,7 @@ from cmqd_segment.records import (
     TransactionsUndecided,
     VisibilityChanged,
     pack_runs,
+    unpack_runs,
 )
 from cmqd_segment.records import QueueDeleted as QueueDeletedRecord
 
@@ -303,6 +304,10 @@ class Recovery(BrokerState):
                 index.apply_ended(record)
             case TransactionsChecked():
                 index.apply_checked(record)
+                checks = self._checks.get(queue.queue_id)
+                if checks is not None:
+                    # Due anew since more checks are allowed, and asked since then.
+                    checks.due -= BitMap64(unpack_runs(record.positions))
             case TransactionsUndecided():
                 index.apply_undecided(record)
             case QueueCleared() | MessagesExpired():

@@ -974,6 +974,26 @@ def test_a_greater_number_of_checks_takes_up_those_that_had_theirs():
     assert asked(before) == [(b"1", 2)]
 
 
+def test_a_restart_after_a_greater_number_of_checks_asks_nobody_before_its_time():
+    rig = transactional(first_check_ms=5000, max_checks=1)
+    rig.send_half(b"1")
+    checkers(rig)
+    rig.settle(5000)
+    rig.settle(100_000)
+    rig.set(max_checks=5)
+    rig.settle()
+    assert asked(rig) == [(b"1", 1), (b"1", 2)]
+    next_check_ms = listed(rig)[0].next_check_ms
+    assert next_check_ms == rig.now_ms + 20_000
+
+    for again in (rig.crash(), rig.crash_after(rig.checkpoint())):
+        checkers(again)
+        again.settle(19_999)
+        assert asked(again) == []
+        again.settle(1)
+        assert asked(again) == [(b"1", 3)]
+
+
 def test_a_smaller_number_of_checks_ends_them():
     rig = transactional()
     rig.send_half(b"1")
