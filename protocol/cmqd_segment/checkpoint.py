@@ -120,7 +120,7 @@ class HalvesSlice(CheckpointPart, frozen=True, tag=7):
 
 
 class DedupSlice(CheckpointPart, frozen=True, tag=8):
-    """A part of the dedup ids of the queue whose slice stands before it, oldest first; the last entry of an id counts."""
+    """A part of the dedup ids of the queue whose slice stands before it, oldest first. The last of an id counts."""
 
     queue_id: int
     entries: list[tuple[str, int, int]]
