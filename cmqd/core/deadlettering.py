@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 from pyroaring import BitMap64
 
+from cmqd.core.index import QueueIndex
 from cmqd.core.outcome import PageRead
 from cmqd.core.queue import Queue
 from cmqd.core.receiving import Receiving
@@ -40,6 +41,10 @@ class DeadLettering(Receiving):
             queue.overdue |= BitMap64([position for position, count in back if count >= most])
             if not queue.overdue:
                 return
+        if queue.dead_letters is not None and _takes_none(queue.dead_letters):
+            # Found when it is looked at again, and not sought each time a lease ends.
+            self._set_agenda(queue, now_ms + RETRY_MS)
+            return
         next_ms = self._find_dead(queue, reads, now_ms)
         if next_ms is not None:
             self._set_agenda(queue, next_ms)
@@ -62,8 +67,7 @@ class DeadLettering(Receiving):
             queue.unmovable &= index.live
             dead -= queue.unmovable
         if dead:
-            is_full = target.index.live_count >= target.index.attributes.max_backlog
-            if is_full or not target.index.takes_dead_letters:
+            if _takes_none(target):
                 return now_ms + RETRY_MS
             index.start_moving(dead)
             self._budget.forget(queue.queue_id, queue.window, dead)
@@ -74,8 +78,9 @@ class DeadLettering(Receiving):
         """Active messages that have been so for too long, and when there may be others."""
         index = queue.index
         since_ms = now_ms - after_ms
-        # What is old enough stands below this: the set costs as much as there is of it, not as the backlog is long.
-        dead = index.active & BitMap64(range(index.floor, index.steps.floor_at(since_ms, index.next_position)))
+        dead = BitMap64()
+        if index.active_count:
+            dead = active_below(index, index.steps.floor_at(since_ms, index.next_position))
         times: list[int] = []
         end_ms = index.steps.next_end_ms(since_ms)
         if end_ms is not None:
@@ -115,3 +120,24 @@ class DeadLettering(Receiving):
             queue = self.queues.get(queue_id)
             if queue is not None:
                 self._read_moving(queue, reads)
+
+
+def _takes_none(target: Queue) -> bool:
+    index = target.index
+    return index.live_count >= index.attributes.max_backlog or not index.takes_dead_letters
+
+
+def active_below(index: QueueIndex, stop: int) -> BitMap64:
+    """What is active below a position; there must be something active.
+
+    A range costs as much as it is wide, however little of it is active; a copy as much as there is of all that is
+    active, in chunks of 65,536 positions. So it is the one that costs less at most.
+    """
+    first = index.first_active()
+    if first >= stop:
+        return BitMap64()
+    if min(index.active_count, (index.next_position - first) >> 16) > (stop - first) >> 15:
+        return index.active & BitMap64(range(first, stop))
+    found = BitMap64(index.active)
+    found.remove_range(stop, index.next_position + 1)
+    return found
