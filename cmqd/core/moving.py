@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from pyroaring import BitMap64
 
+from cmqd.core.activations import GRAIN_MS
 from cmqd.core.deadlettering import RETRY_MS, DeadLettering
 from cmqd.core.errors import InvalidArgument, RedriveRunning
 from cmqd.core.limits import check_range
@@ -205,15 +206,16 @@ class Moving(DeadLettering, Sending):
         if not after_ms or queue.redriving is not None:
             return messages
         activations = queue.index.activations
-        early: list[int] = []
+        early: dict[int, list[int]] = {}
         for message in messages:
             position = message.position
             if message.visible_ms + after_ms > now_ms and position not in activations.positions:
-                activations.note(BitMap64([position]), message.visible_ms)
-                early.append(position)
+                early.setdefault(message.visible_ms // GRAIN_MS, []).append(position)
         if not early:
             return messages
-        self._stop_moving(queue, BitMap64(early))
+        for second in sorted(early):
+            activations.note(BitMap64(early[second]), second * GRAIN_MS)
+        self._stop_moving(queue, BitMap64([position for some in early.values() for position in some]))
         return [message for message in messages if message.position in queue.index.moving]
 
     def _targets(self, queue: Queue, messages: Sequence[StoredMessage], now_ms: int) -> dict[int, list[StoredMessage]]:
