@@ -165,7 +165,8 @@ class Log(Protocol):
     def read_page(self, read_id: int, queue_id: int, positions: Runs, max_bytes: int, min_lsn: int) -> None:
         """Ask for messages by position; answered by ``on_page``, after ``min_lsn`` is durable.
 
-        The answer is about a prefix of ``positions``: as many as fit in ``max_bytes`` of bodies, at least one.
+        The answer is about a prefix of ``positions``: as many as fit in ``max_bytes`` of bodies, headers and
+        origins, at least one.
         """
         ...
 

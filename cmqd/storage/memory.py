@@ -21,7 +21,7 @@ from cmqd.storage.log import (
 from cmqd.storage.rowbuilder import ROW_BYTES, meta_cost
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
 from cmqd_segment.records import AnyRecord, Lsn, Runs, StoredMessage, pack_runs, ranges
-from cmqd_segment.rows import sent_runs, stored_messages
+from cmqd_segment.rows import extra_bytes, sent_runs, stored_messages
 
 RECOVERY_BATCH = 256
 
@@ -297,7 +297,7 @@ class MemoryLog:
                 if message is None:
                     missing.append(position)
                     continue
-                size += len(message.body)
+                size += len(message.body) + extra_bytes(message.headers, message.origin)
                 if size > max_bytes and messages:
                     return messages, pack_runs(missing)
                 messages.append(message)

@@ -15,7 +15,15 @@ import msgspec
 
 from cmqd.storage.catalog import OpenSegment, SealedFile
 from cmqd_segment.records import Headers, Origin, Runs
-from cmqd_segment.rows import Run, data_checksum, decode_queues, decode_records, meta_checksum, sent_runs
+from cmqd_segment.rows import (
+    Run,
+    data_checksum,
+    decode_queues,
+    decode_records,
+    extra_bytes,
+    meta_checksum,
+    sent_runs,
+)
 from cmqd_segment.schema import SegmentFormatError
 from cmqd_segment.sparse import LsnRange, SparseQueue, sparse_queue
 
@@ -107,15 +115,19 @@ class Answer:
         high = stop - run.first_position
         sizes = run.sizes if high - low == len(run.sizes) else run.sizes[low:high]
         offset = run.offset + (sum(run.sizes[:low]) if low else 0)
-        size = sum(sizes)
-        if size > self.left:
-            count, size = self._fitting(sizes)
+        costs = sizes
+        if run.headers is not None or run.origins is not None:
+            costs = _costs(run, sizes, low)
+        cost = sum(costs)
+        if cost > self.left:
+            count, cost = self._fitting(costs)
             if count < len(sizes):
                 self.full = True
                 if count == 0:
                     return start
                 high = low + count
                 sizes = sizes[:count]
+        size = sum(sizes)
         whole = high - low == len(run.sizes)
         headers = run.headers if whole or run.headers is None else run.headers[low:high]
         visible = run.visible_ms
@@ -126,17 +138,17 @@ class Answer:
         # A view keeps its whole row in memory until the page is sent; a page of scattered messages would keep hundreds.
         scattered = size * VIEW_FROM < len(data)
         self.blobs.append(data[offset : offset + size] if scattered else memoryview(data)[offset : offset + size])
-        self.left -= size
+        self.left -= cost
         return run.first_position + high
 
-    def _fitting(self, sizes: Sequence[int]) -> tuple[int, int]:
+    def _fitting(self, costs: Sequence[int]) -> tuple[int, int]:
         """How many of these messages fit, and their bytes; the first message of a page always does."""
         total = 0
-        for count, size in enumerate(sizes):
-            if total + size > self.left and (count or self.columns):
+        for count, cost in enumerate(costs):
+            if total + cost > self.left and (count or self.columns):
                 return count, total
-            total += size
-        return len(sizes), total
+            total += cost
+        return len(costs), total
 
     def missing_runs(self) -> Runs:
         """What it lacks, as runs."""
@@ -149,6 +161,15 @@ class Answer:
                 runs += (start - end, stop - start)
             end = stop
         return runs
+
+
+def _costs(run: Run, sizes: Sequence[int], low: int) -> list[int]:
+    """Bytes of messages of a run from its ``low``-th on, with what they have beside their bodies."""
+    headers, origins = run.headers, run.origins
+    return [
+        size + extra_bytes(None if headers is None else headers[at], None if origins is None else origins[at])
+        for at, size in enumerate(sizes, low)
+    ]
 
 
 class SegmentReader:

@@ -48,6 +48,10 @@ def meta_checksum(lsn: int, time_ms: int, messages: int, queues: Buffer, meta: B
 data_checksum = crc32
 
 
+ORIGIN_BYTES = 128
+"""Of an origin, about: a name, three numbers and a word."""
+
+
 class Run(NamedTuple):
     """Messages of one queue that stand side by side in a row's data: the columns of one ``MessagesSent``."""
 
@@ -65,6 +69,14 @@ class Run(NamedTuple):
     def stop_position(self) -> int:
         """The position after the last."""
         return self.first_position + len(self.sizes)
+
+
+def extra_bytes(headers: Headers | None, origin: Origin | None) -> int:
+    """What a message has beside its body, in a page that is bounded: names and values as UTF-8, and its origin."""
+    size = 0 if origin is None else ORIGIN_BYTES
+    if headers:
+        size += sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())
+    return size
 
 
 def sent_runs(records: Sequence[AnyRecord], queue_id: int | None = None) -> Iterator[tuple[int, Run]]:

@@ -9,7 +9,7 @@ import pytest
 from cmqd.storage.errors import StorageFailed
 from cmqd.storage.rowbuilder import ROW_BYTES
 from cmqd_segment.checkpoint import CheckpointEnd, CheckpointHeader
-from cmqd_segment.records import MessagesSent, NumbersReserved, StoredMessage, pack_runs
+from cmqd_segment.records import MessagesSent, NumbersReserved, Origin, StoredMessage, pack_runs
 from support.log_rig import NOW_MS, LogRig, MemoryPlace, Place, ProcessPlace, body, checkpoint_parts, deleted, sent
 
 OpenRig = Callable[[], Awaitable[LogRig]]
@@ -290,6 +290,24 @@ async def test_a_page_is_a_prefix_that_fits(open_rig: OpenRig) -> None:
 
     assert positions((await rig.page(1, [0, 20], 1250))[0]) == list(range(12))
     assert positions((await rig.page(1, [3, 2, 10, 2], 300))[0]) == [3, 4, 15]
+
+
+async def test_a_page_is_bounded_by_headers_and_origins_too(open_rig: OpenRig) -> None:
+    rig = await open_rig()
+    header = {"ä": "x" * 998}
+    record = MessagesSent(1, 0, 0, NOW_MS, [1] * 20, headers=[None, *[header] * 19])
+    origin = Origin("other", 1, NOW_MS, 1, "age")
+    moved = MessagesSent(2, 0, 20, NOW_MS, [1] * 20, origins=[origin] * 20)
+    rig.log.append([record, moved], [b"x"] * 40, NOW_MS)
+    await rig.commit()
+
+    messages, missing = await rig.page(1, [0, 20], 3100)
+    assert (positions(messages), missing) == ([0, 1, 2, 3], [])
+    assert [message.headers for message in messages] == [None, header, header, header]
+    assert positions((await rig.page(1, [2, 3, 5, 2], 3100))[0]) == [2, 3, 4]
+    assert positions((await rig.page(1, [2, 3, 5, 2], 10))[0]) == [2]
+    assert positions((await rig.page(2, [0, 20], 1000))[0]) == list(range(7))
+    assert [message.body for message in (await rig.page(2, [3, 2]))[0]] == [b"x"] * 2
 
 
 async def test_a_page_has_at_least_one_message(open_rig: OpenRig) -> None:

@@ -29,6 +29,7 @@ from cmqd_segment.records import (
     pack_runs,
     unpack_runs,
 )
+from cmqd_segment.rows import extra_bytes
 
 T = TypeVar("T")
 
@@ -98,7 +99,7 @@ class NaiveLog:
         for settled, position in enumerate(unpack_runs(read.positions)):
             key = (read.queue_id, position)
             message = self.stored[key]
-            size += len(message.body)
+            size += len(message.body) + extra_bytes(message.headers, message.origin)
             if settled and (size > read.max_bytes or settled == at_most):
                 break
             if key in self.damaged:
