@@ -296,8 +296,8 @@ async def test_a_page_is_bounded_by_headers_and_origins_too(open_rig: OpenRig) -
     rig = await open_rig()
     header = {"ä": "x" * 998}
     record = MessagesSent(1, 0, 0, NOW_MS, [1] * 20, headers=[None, *[header] * 19])
-    origin = Origin("other", 1, NOW_MS, 1, "age")
-    moved = MessagesSent(2, 0, 20, NOW_MS, [1] * 20, origins=[origin] * 20)
+    origins: list[Origin | None] = [Origin("other", 1, NOW_MS, 1, "age")] * 20
+    moved = MessagesSent(2, 0, 20, NOW_MS, [1] * 20, origins=origins)
     rig.log.append([record, moved], [b"x"] * 40, NOW_MS)
     await rig.commit()
 
