@@ -88,11 +88,9 @@ class Rewinding(Receiving):
     def _rewind_from(self, queue: Queue, rewind: PendingRewind, now_ms: int) -> Outcome[Rewound | Waiting]:
         index = queue.index
         index.prune_rewindable(now_ms)
-        # The window has moved on while the log was read.
-        time_ms = max(rewind.time_ms, now_ms - index.attributes.rewind_ms)
         first = next(index.rewindable.iter_equal_or_larger(rewind.low), None) if index.rewindable_count else None
         if first is None:
-            return Outcome(Rewound(0, time_ms, rewind.clamped))
+            return Outcome(Rewound(0, rewind.time_ms, rewind.clamped))
         record = QueueRewound(queue.queue_id, first, index.next_position, now_ms)
         back = index.apply_rewound(record)
         # Never received: whatever befell them before they were deleted.
@@ -105,7 +103,7 @@ class Rewinding(Receiving):
         woken: list[Woken] = []
         reads: list[PageRead] = []
         self._serve(queue, records, woken, reads, now_ms)
-        return Outcome(Rewound(len(back), time_ms, rewind.clamped), records, woken=woken, reads=reads)
+        return Outcome(Rewound(len(back), rewind.time_ms, rewind.clamped), records, woken=woken, reads=reads)
 
     def _rewind_arrived(self, read_id: int, messages: Sequence[StoredMessage], now_ms: int) -> Outcome[int]:
         """The time of a message on the way to the boundary."""
