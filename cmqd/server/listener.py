@@ -34,6 +34,11 @@ KEPT_BACK_DESCRIPTORS: Final = 64
 BACKLOG: Final = 4_096
 """Connections that the kernel may hold until they are accepted: a reconnecting crowd after a restart."""
 
+PIECES: Final = 25
+"""Thousands of connections can be due at once, at some 20 us each: they are looked at in as many pieces as this, spread
+over half a step of the wheel or more, because whoever sends meanwhile would wait behind them."""
+LEAST_VISITS: Final = 8
+
 
 def raise_descriptor_limit() -> int:
     """Raise this process's limit of open files as far as it may; returns the limit."""
@@ -97,6 +102,9 @@ class Listener:
         self._timer: asyncio.TimerHandle | None = None
         now_ms = _local_ms()
         self._wheel: Wheel[Connection] = Wheel(now_ms)
+        self._due: list[Connection] = []
+        """To be looked at within a step of the wheel, a few at a time."""
+        self._visits: asyncio.TimerHandle | None = None
         self._shared = Shared(
             requests=requests,
             wakeup=wakeup,
@@ -182,8 +190,9 @@ class Listener:
         for connection in list(self._shared.connections):
             connection.abort()
         await asyncio.sleep(0)
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._visits):
+            if timer is not None:
+                timer.cancel()
 
     def _make_wire(self, time_ms: int) -> ServerConnection:
         self._last_connection_id += 1
@@ -238,12 +247,21 @@ class Listener:
         if due_ms is not None:
             self._wheel.add(connection, due_ms)
 
+    def _visit_some(self) -> None:
+        due = self._due
+        count = max(LEAST_VISITS, len(due) // PIECES)
+        self._due = due[count:]
+        self._visits = self._loop.call_later(STEP_MS / 1000 / PIECES, self._visit_some) if self._due else None
+        for connection in due[:count]:
+            self._look_again(connection)
+
     def _beat(self) -> None:
         self._timer = self._loop.call_later(STEP_MS / 1000, self._beat)
         shared = self._shared
         shared.time_ms = _local_ms()
-        for connection in self._wheel.turn(shared.time_ms):
-            self._look_again(connection)
+        self._due += self._wheel.turn(shared.time_ms)
+        if self._visits is None:
+            self._visit_some()
         for connection in list(shared.slow):
             connection.check_slow()
         self.on_beat()

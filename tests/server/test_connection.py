@@ -1,6 +1,7 @@
 """A connection: who gets in, who is put out, and what becomes of messages that nobody took."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -606,3 +607,21 @@ async def test_above_the_hard_mark_of_pending_bytes_nothing_is_read_until_the_di
     assert client.transport.is_reading()
     assert isinstance(client.replies[one_more], wire.QueueList)
     rig.close()
+
+
+def test_connections_that_are_due_together_are_looked_at_in_pieces(rig: EdgeRig) -> None:
+    listener: Any = rig.edge.listener
+    looked_at: list[int] = []
+    planned: list[Any] = []
+    listener._loop = SimpleNamespace(call_later=lambda _seconds, callback: planned.append(callback) or callback)
+    listener._look_again = looked_at.append
+    listener._due = list(range(1_000))
+
+    listener._visit_some()
+    first = len(looked_at)
+    while planned:
+        planned.pop()()
+
+    assert 0 < first <= 40
+    assert looked_at == list(range(1_000))
+    assert listener._visits is None

@@ -3,6 +3,7 @@
 import random
 
 from cmqd_bench.broker import Broker
+from cmqd_bench.floor import sync_floor_ms
 from cmqd_bench.load import Consumer, OpenSender, Pacer
 from cmqd_bench.machine import ConditionsError, raise_file_limit
 from cmqd_bench.measure import Round
@@ -37,6 +38,7 @@ async def run(options: Options, broker: Broker) -> Round:
         raise ConditionsError(
             f"--connections {options.connections} needs {wanted} open files; this user may have {limit} (ulimit -Hn)"
         )
+    floor_ms = sync_floor_ms(broker.folder)
     async with running(broker) as session:
         queues = [f"idle-{number}" for number in range(max(1, options.connections // WAITERS_PER_QUEUE))]
         await session.create_queues(queues)
@@ -70,6 +72,7 @@ async def run(options: Options, broker: Broker) -> Round:
                 "rss_waiting_mib": round(rss_waiting, 1),
                 "queues": len(queues),
                 "wakeups_per_second": options.rate,
+                "disk_floor_ms": floor_ms,
             }
             return meter.finish(lambda tally: tally.received, extra)
         finally:

@@ -3,6 +3,7 @@
 from functools import partial
 
 from cmqd_bench.broker import Broker
+from cmqd_bench.floor import sync_floor_ms
 from cmqd_bench.load import Consumer, OpenSender, Pacer
 from cmqd_bench.measure import Round
 from cmqd_bench.options import Options
@@ -12,6 +13,7 @@ from cmqd_bench.wire import SendTemplate
 
 async def run(options: Options, broker: Broker) -> Round:
     """One round; a message is completed when it was received."""
+    floor_ms = sync_floor_ms(broker.folder)
     async with running(broker) as session:
         queue = await session.create_queue("latency")
         sender = OpenSender(await session.connect(options.connections), session.tally)
@@ -26,6 +28,8 @@ async def run(options: Options, broker: Broker) -> Round:
             meter = session.meter()
             meter.start()
             await session.guard.sleep(options.seconds)
-            return meter.finish(lambda tally: tally.received, {"intended_rate": options.rate})
+            return meter.finish(
+                lambda tally: tally.received, {"intended_rate": options.rate, "disk_floor_ms": floor_ms}
+            )
         finally:
             pacer.stop()

@@ -1,0 +1,43 @@
+"""What the disk alone does at the pace of a scenario: no latency of a durable message can be below this."""
+
+import os
+import time
+from pathlib import Path
+
+from cmqd_bench.histogram import Histogram
+
+FILE_BYTES = 64 * 1024 * 1024
+WRITE_BYTES = 12 * 1024
+"""About what a commit of one small message writes."""
+RATE = 1_000
+"""Syncs a second: each wake-up of ``idle`` costs two commits, and it makes 500 a second."""
+SECONDS = 3.0
+
+
+def sync_floor_ms(folder: Path, *, syncs: int = int(RATE * SECONDS)) -> dict[str, float]:
+    """Percentiles of a small write with its fdatasync in ``folder``, in an open loop at ``RATE``, in milliseconds.
+
+    Blocks for about ``syncs / RATE`` seconds; to be called while no server runs. A stall counts for everyone who was
+    due meanwhile, as it does in the scenarios.
+    """
+    histogram = Histogram()
+    path = folder / "floor.bin"
+    block = b"\0" * WRITE_BYTES
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        # Laid out beforehand: a file that grows pays for its metadata too.
+        os.pwrite(descriptor, b"\0" * FILE_BYTES, 0)
+        os.fsync(descriptor)
+        started = time.monotonic()
+        for number in range(syncs):
+            due = started + number / RATE
+            wait = due - time.monotonic()
+            if wait > 0:
+                time.sleep(wait)
+            os.pwrite(descriptor, block, number * WRITE_BYTES % (FILE_BYTES - WRITE_BYTES))
+            os.fdatasync(descriptor)
+            histogram.record(int((time.monotonic() - due) * 1_000_000))
+    finally:
+        os.close(descriptor)
+        path.unlink()
+    return {f"p{percent:g}".replace(".", ""): histogram.percentile(percent) / 1000 for percent in (50, 99, 99.9)}
