@@ -613,7 +613,12 @@ def test_connections_that_are_due_together_are_looked_at_in_pieces(rig: EdgeRig)
     listener: Any = rig.edge.listener
     looked_at: list[int] = []
     planned: list[Any] = []
-    listener._loop = SimpleNamespace(call_later=lambda _seconds, callback: planned.append(callback) or callback)
+
+    def call_later(_seconds: float, callback: Any) -> Any:
+        planned.append(callback)
+        return callback
+
+    listener._loop = SimpleNamespace(call_later=call_later)
     listener._look_again = looked_at.append
     listener._due = list(range(1_000))
 
