@@ -7,7 +7,9 @@
     ├── MessageTooLarge, BatchTooLarge
     ├── TooManyInFlight, BacklogFull          (retryable: they pass as consumers work)
     ├── SequenceTooOld
-    └── TransactionNotFound, AlreadyCommitted, AlreadyRolledBack, MessageDamaged      (of one message of a batch)
+    ├── TransactionNotFound, AlreadyCommitted, AlreadyRolledBack, MessageDamaged      (of one message of a batch)
+    ├── TopicNotFound, TopicExists, TopicDiffers, TopicInUse, TooManyTopics
+    └── SubscriptionNotFound, SubscriptionExists, SubscriptionDiffers, TooManySubscriptions
 
 The edge maps each class to a wire code by its name, in one table.
 """
@@ -211,4 +213,86 @@ class MessageDamaged(DomainError):
         super().__init__(
             f"half message {message_id:016x} of queue {queue!r} cannot be read from the disk; it stays undecided",
             value=message_id,
+        )
+
+
+class TopicNotFound(DomainError):
+    """No topic of that name in the account."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"topic {name!r} does not exist; create it first", topic=name)
+
+
+class TopicExists(DomainError):
+    """The name, or one that differs only in case, is taken."""
+
+    def __init__(self, name: str, existing: str) -> None:
+        why = "already exists" if name == existing else f"differs only in case from {existing!r}"
+        super().__init__(f"topic {name!r} {why}; use ensure, or another name", topic=name, existing=existing)
+
+
+class TopicDiffers(DomainError):
+    """Ensure found a topic with other attributes; ``difference`` tells which."""
+
+    def __init__(self, name: str, difference: dict[str, dict[str, object]]) -> None:
+        shown = ", ".join(f"{k} is {v['is']}, wanted {v['wanted']}" for k, v in difference.items())
+        super().__init__(f"topic {name!r} exists with other attributes: {shown}", topic=name, difference=difference)
+
+
+class TopicInUse(DomainError):
+    """A topic with subscriptions is not deleted."""
+
+    def __init__(self, name: str, subscriptions: int) -> None:
+        super().__init__(
+            f"topic {name!r} has {subscriptions} subscriptions; unsubscribe them first",
+            topic=name,
+            subscriptions=subscriptions,
+        )
+
+
+class TooManyTopics(DomainError):
+    """The account has its limit of topics."""
+
+    def __init__(self, account: str, limit: int) -> None:
+        super().__init__(
+            f"account {account!r} has {limit} topics, its limit; delete one first", account=account, limit=limit
+        )
+
+
+class SubscriptionNotFound(DomainError):
+    """The topic has no subscription of that name."""
+
+    def __init__(self, topic: str, name: str) -> None:
+        super().__init__(f"topic {topic!r} has no subscription {name!r}", topic=topic, subscription=name)
+
+
+class SubscriptionExists(DomainError):
+    """The topic has a subscription of that name, or of one that differs only in case."""
+
+    def __init__(self, topic: str, name: str, existing: str) -> None:
+        why = "already exists" if name == existing else f"differs only in case from {existing!r}"
+        super().__init__(
+            f"subscription {name!r} of topic {topic!r} {why}", topic=topic, subscription=name, existing=existing
+        )
+
+
+class SubscriptionDiffers(DomainError):
+    """Ensure found a subscription with other attributes; ``difference`` tells which."""
+
+    def __init__(self, topic: str, name: str, difference: dict[str, dict[str, object]]) -> None:
+        shown = ", ".join(f"{k} is {v['is']}, wanted {v['wanted']}" for k, v in difference.items())
+        super().__init__(
+            f"subscription {name!r} of topic {topic!r} exists with other attributes: {shown}",
+            topic=topic,
+            subscription=name,
+            difference=difference,
+        )
+
+
+class TooManySubscriptions(DomainError):
+    """The topic has its limit of subscriptions."""
+
+    def __init__(self, topic: str, limit: int) -> None:
+        super().__init__(
+            f"topic {topic!r} has {limit} subscriptions, its limit; unsubscribe one first", topic=topic, limit=limit
         )

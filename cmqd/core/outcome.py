@@ -7,7 +7,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from cmqd.core.errors import DomainError
-from cmqd_segment.records import AnyRecord, Headers, Origin, Runs, StoredMessage
+from cmqd_segment.records import AnyRecord, Headers, Labels, Origin, Runs, StoredMessage
 
 T = TypeVar("T")
 
@@ -47,6 +47,79 @@ class Check(msgspec.Struct, frozen=True, gc=False):
     attempt: int
 
 
+class Push(msgspec.Struct, frozen=True, gc=False):
+    """Post a message of a topic to a subscription's URL; answer with ``Broker.pushes_ended``. It is under way from this
+    outcome on, which is no fact: after a restart it is begun again.
+    """
+
+    account: str
+    topic: str
+    subscription: str
+    subscription_id: int
+    url: str
+    content_format: str
+    message: StoredMessage
+    """With its position in the topic and its labels."""
+    attempt: int
+    """1 for the first."""
+
+
+class PushResult(msgspec.Struct, frozen=True, gc=False):
+    """How a ``Push`` went."""
+
+    subscription_id: int
+    position: int
+    started_ms: int
+    error: str | None
+    """None = it was delivered; else why not, in a line."""
+
+
+class PublishRequest(msgspec.Struct, frozen=True, gc=False):
+    """One of the publishes that are decided together; see ``Broker.publish``."""
+
+    bodies: list[bytes]
+    headers: list[Headers | None] | None
+    labels: list[Labels] | None
+    """One entry for all bodies, or one for each; None = no tags."""
+    session: int = 0
+    sequence: int = 0
+    dedup_ids: list[str | None] | None = None
+
+
+class Published(msgspec.Struct, frozen=True, gc=False):
+    """Reply of a publish: the ids, and how many subscriptions each message matched; None for one that was published
+    before, of which that is not remembered.
+    """
+
+    message_ids: Sequence[int]
+    matched: Sequence[int | None]
+
+
+class TopicInfo(msgspec.Struct, frozen=True):
+    """A topic as its owner sees it."""
+
+    name: str
+    topic_id: int
+    attributes: dict[str, int | str]
+    counts: dict[str, int]
+    facts: dict[str, Any]
+    created: bool = False
+
+
+class SubscriptionInfo(msgspec.Struct, frozen=True):
+    """A subscription as its owner sees it."""
+
+    topic: str
+    name: str
+    subscription_id: int
+    attributes: dict[str, Any]
+    counts: dict[str, int]
+    """``waiting``, ``in_retry``, ``delivered``, ``dropped``."""
+    facts: dict[str, Any]
+    """``created_ms``, ``modified_ms``, ``blocked``, ``last_error``, ``last_error_ms``, ``next_attempt_ms``."""
+    created: bool = False
+
+
 class Outcome(msgspec.Struct, Generic[T]):
     """What to answer, what to persist, who else is answered, what to read.
 
@@ -57,10 +130,11 @@ class Outcome(msgspec.Struct, Generic[T]):
     reply: T
     records: Sequence[AnyRecord] = ()
     bodies: Sequence[bytes] = ()
-    """The bodies of the ``MessagesSent`` among the records."""
+    """The bodies of the ``MessagesSent`` and ``MessagesPublished`` among the records, in their order."""
     woken: Sequence[Woken] = ()
     reads: Sequence[PageRead] = ()
     checks: Sequence[Check] = ()
+    pushes: Sequence[Push] = ()
 
 
 class ReceivedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -60,6 +60,10 @@ MAX_BATCH: Final = 256
 """Messages or receipt handles of one request: with bodies of 256 bytes a batch is 64 KiB, one row of the log."""
 
 MAX_DEDUP_ID_BYTES: Final = 64
+MAX_TAGS: Final = 64
+MAX_TAG_CHARS: Final = 128
+MAX_ROUTING_KEY_BYTES: Final = 512
+"""Shapes only, several times what a topic takes, so that the server names the tag or key that is too much."""
 MAX_HEADERS: Final = 32
 MAX_ATTRIBUTES: Final = 64
 """Names in one attribute map; several times what any version knows, so that unknown ones are named by the server."""

@@ -21,7 +21,10 @@ from cmqd_protocol.limits import (
     MAX_HEADERS,
     MAX_NAME_BYTES,
     MAX_REQUEST_ID,
+    MAX_ROUTING_KEY_BYTES,
     MAX_SECRET_ID_BYTES,
+    MAX_TAG_CHARS,
+    MAX_TAGS,
     NONCE_BYTES,
     PROOF_BYTES,
 )
@@ -55,6 +58,14 @@ ROLL_BACK: Final = 2
 UNKNOWN: Final = 3
 Delays: TypeAlias = Annotated[list[Unsigned], Meta(max_length=MAX_BATCH)]
 AttributeValue: TypeAlias = int | str | bool | None
+Tags: TypeAlias = Annotated[list[Annotated[str, Meta(max_length=MAX_TAG_CHARS)]], Meta(max_length=MAX_TAGS)]
+TagsList: TypeAlias = Annotated[list[Tags], Meta(max_length=MAX_BATCH)]
+RoutingKeys: TypeAlias = Annotated[
+    list[Annotated[str, Meta(max_length=MAX_ROUTING_KEY_BYTES)]], Meta(max_length=MAX_BATCH)
+]
+SubscriptionAttributes: TypeAlias = Annotated[
+    dict[str, AttributeValue | Annotated[list[str], Meta(max_length=MAX_TAGS)]], Meta(max_length=MAX_ATTRIBUTES)
+]
 Attributes: TypeAlias = Annotated[dict[str, AttributeValue], Meta(max_length=MAX_ATTRIBUTES)]
 
 
@@ -261,6 +272,135 @@ class GetRedrive(Request, frozen=True, tag=59):
     """How far the redrive under way is, or the last one came. Answered ``RedriveStatus``."""
 
     queue: str
+
+
+# ---------------------------------------------------------------- topics (80-111)
+
+
+class CreateTopic(Request, frozen=True, tag=80):
+    """Make a topic. Answered ``TopicInfo``."""
+
+    topic: str
+    attributes: Attributes
+
+
+class EnsureTopic(Request, frozen=True, tag=81):
+    """Make it, or confirm that the one there has these attributes. Answered ``TopicInfo``."""
+
+    topic: str
+    attributes: Attributes
+
+
+class ListTopics(Request, frozen=True, tag=82):
+    """A page of the account's topics in order of name. Answered ``TopicList``."""
+
+    search: str = ""
+    offset: Unsigned = 0
+    limit: Unsigned = 100
+
+
+class GetTopicAttributes(Request, frozen=True, tag=83):
+    """Answered ``TopicInfo``."""
+
+    topic: str
+
+
+class SetTopicAttributes(Request, frozen=True, tag=84):
+    """Change the attributes named. Answered ``TopicInfo``."""
+
+    topic: str
+    attributes: Attributes
+
+
+class DeleteTopic(Request, frozen=True, tag=85):
+    """Remove a topic without subscriptions. Answered ``Done``."""
+
+    topic: str
+
+
+class PublishMessages(Request, frozen=True, tag=86):
+    """Publish a batch: the messages and all their copies, whole or not at all. Answered ``MessagesPublished``."""
+
+    topic: str
+    bodies: Bodies
+    headers: HeadersList | None = None
+    tags: TagsList | None = None
+    """On a tag topic: one list for all bodies, or one for each; None = no tags."""
+    routing_keys: RoutingKeys | None = None
+    """On a routing topic: one key for all bodies, or one for each."""
+    session: Unsigned = 0
+    sequence: Unsigned = 0
+    dedup_ids: DedupIds | None = None
+
+
+class Subscribe(Request, frozen=True, tag=88):
+    """Have a topic's messages delivered to a queue or a URL from here on. Answered ``SubscriptionInfo``."""
+
+    topic: str
+    subscription: str
+    attributes: SubscriptionAttributes
+
+
+class EnsureSubscription(Request, frozen=True, tag=89):
+    """Subscribe, or confirm that the subscription has these attributes. Answered ``SubscriptionInfo``."""
+
+    topic: str
+    subscription: str
+    attributes: SubscriptionAttributes
+
+
+class ListSubscriptions(Request, frozen=True, tag=90):
+    """A page of a topic's subscriptions in order of name. Answered ``SubscriptionList``."""
+
+    topic: str
+    search: str = ""
+    offset: Unsigned = 0
+    limit: Unsigned = 100
+
+
+class GetSubscription(Request, frozen=True, tag=91):
+    """Answered ``SubscriptionInfo``."""
+
+    topic: str
+    subscription: str
+
+
+class SetSubscriptionAttributes(Request, frozen=True, tag=92):
+    """Change the attributes named (``paused`` among them). Answered ``SubscriptionInfo``."""
+
+    topic: str
+    subscription: str
+    attributes: SubscriptionAttributes
+
+
+class Unsubscribe(Request, frozen=True, tag=93):
+    """End a subscription and drop what waits for it. Answered ``Done``."""
+
+    topic: str
+    subscription: str
+
+
+class RetryDeliveries(Request, frozen=True, tag=94):
+    """Try all that failed again at once, those whose retries are used up once more. Answered ``DeliveriesDone``."""
+
+    topic: str
+    subscription: str
+
+
+class DropDeliveries(Request, frozen=True, tag=95):
+    """Drop all that waits or is in retry for a subscription. Answered ``DeliveriesDone``."""
+
+    topic: str
+    subscription: str
+
+
+class RotateSecret(Request, frozen=True, tag=96):
+    """Give a subscription to a URL a new secret for signatures. Answered ``SubscriptionSecret``."""
+
+    topic: str
+    subscription: str
+    overlap_ms: Unsigned | None = None
+    """How long what is posted is signed with the old one as well; None = a day."""
 
 
 # ---------------------------------------------------------------- transactions (112-127)
@@ -548,6 +688,78 @@ class HalfMessages(Reply, frozen=True, tag=205):
     """Where to go on; None = the end."""
 
 
+class MessagesPublished(Reply, frozen=True, tag=206):
+    """The ids of a batch, in its order, and how many subscriptions each message matched."""
+
+    message_ids: list[int]
+    matched: list[int | None]
+    """0 = it was discarded; None = it was published before, under this number or dedup id."""
+
+
+class TopicInfo(Reply, frozen=True, tag=207):
+    """Attributes, counts and facts of a topic by name; ``created`` tells create and ensure whether it is new."""
+
+    topic: str
+    topic_id: int
+    attributes: dict[str, Any]
+    counts: dict[str, int]
+    facts: dict[str, Any]
+    created: bool = False
+
+
+class TopicList(Reply, frozen=True, tag=208):
+    """``total`` that match, and the wanted part as (topic id, name)."""
+
+    total: int
+    topics: list[tuple[int, str]]
+
+
+class SubscriptionInfo(Reply, frozen=True, tag=209):
+    """Attributes, counts and facts of a subscription by name; ``secret`` only when it is made."""
+
+    topic: str
+    subscription: str
+    attributes: dict[str, Any]
+    counts: dict[str, int]
+    facts: dict[str, Any]
+    created: bool = False
+    secret: str | None = None
+    """For the signatures of what is posted to its URL; told this once."""
+
+
+class SubscriptionSummary(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A subscription in a list."""
+
+    name: str
+    protocol: str
+    endpoint: str
+    paused: bool
+    waiting: int
+    in_retry: int
+    last_error: str | None
+
+
+class SubscriptionList(Reply, frozen=True, tag=210):
+    """``total`` that match, and the wanted part."""
+
+    total: int
+    subscriptions: list[SubscriptionSummary]
+
+
+class DeliveriesDone(Reply, frozen=True, tag=211):
+    """How many messages are tried again or were dropped."""
+
+    messages: int
+
+
+class SubscriptionSecret(Reply, frozen=True, tag=212):
+    """A new secret, told this once."""
+
+    secret: str
+    overlap_until_ms: int
+    """Until then what is posted is signed with the old one as well."""
+
+
 class TransactionCheck(WireMessage, frozen=True, tag=224):
     """A push: what became of the transaction of this half message? Answered by ``EndTransactions``, or not."""
 
@@ -592,6 +804,22 @@ AnyRequest: TypeAlias = (
     | StartRedrive
     | CancelRedrive
     | GetRedrive
+    | CreateTopic
+    | EnsureTopic
+    | ListTopics
+    | GetTopicAttributes
+    | SetTopicAttributes
+    | DeleteTopic
+    | PublishMessages
+    | Subscribe
+    | EnsureSubscription
+    | ListSubscriptions
+    | GetSubscription
+    | SetSubscriptionAttributes
+    | Unsubscribe
+    | RetryDeliveries
+    | DropDeliveries
+    | RotateSecret
     | SendHalfMessages
     | EndTransactions
     | ListHalfMessages
@@ -620,6 +848,13 @@ AnyReply: TypeAlias = (
     | RedriveStatus
     | TransactionsEnded
     | HalfMessages
+    | MessagesPublished
+    | TopicInfo
+    | TopicList
+    | SubscriptionInfo
+    | SubscriptionList
+    | DeliveriesDone
+    | SubscriptionSecret
     | Error
 )
 AnyPush: TypeAlias = TransactionCheck

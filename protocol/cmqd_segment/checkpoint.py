@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from cmqd_segment.records import QueueAttributes
+from cmqd_segment.records import QueueAttributes, SubscriptionAttributes, TopicAttributes
 
 
 class CheckpointPart(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -127,6 +127,55 @@ class DedupSlice(CheckpointPart, frozen=True, tag=8):
     """(dedup id, message id, time of sending in ms)"""
 
 
+class TopicSlice(CheckpointPart, frozen=True, tag=9):
+    """A topic; its subscriptions follow in slices of their own, all of them as of this LSN."""
+
+    lsn: int
+    topic_id: int
+    account: str
+    name: str
+    attributes: TopicAttributes
+    created_ms: int
+    modified_ms: int
+    next_position: int
+    floor: int
+    last_enqueue_ms: int
+    step_positions: bytes
+    step_starts: bytes
+    step_ends: bytes
+    """The time index, as a queue's."""
+
+
+class SubscriptionSlice(CheckpointPart, frozen=True, tag=10):
+    """A subscription of the topic whose slice stands before it, without its retries."""
+
+    topic_id: int
+    subscription_id: int
+    name: str
+    attributes: SubscriptionAttributes
+    created_ms: int
+    modified_ms: int
+    waiting: bytes
+    """Positions that were never tried, as a bitmap; empty = none, as below."""
+    exhausted: bytes
+    """Positions whose retries are used up."""
+    blocked: bool
+    delivered: int
+    """How many messages it has had, and how many it was not given, since it was made."""
+    dropped: int
+    last_error: str
+    last_error_ms: int
+
+
+class RetriesSlice(CheckpointPart, frozen=True, tag=11):
+    """A part of the messages of a subscription that failed and are tried again, or (next time 0) no more."""
+
+    topic_id: int
+    subscription_id: int
+    retries: list[tuple[int, int, int]]
+    """(position, attempts that failed, time of the next one in ms)"""
+
+
 class SessionsSlice(CheckpointPart, frozen=True, tag=5):
     """Producer sessions and the sends that they numbered."""
 
@@ -151,6 +200,9 @@ AnyPart: TypeAlias = (
     | HistorySlice
     | HalvesSlice
     | DedupSlice
+    | TopicSlice
+    | SubscriptionSlice
+    | RetriesSlice
     | SessionsSlice
     | CheckpointEnd
 )

@@ -27,6 +27,8 @@ Lease = NewType("Lease", int)
 
 Runs: TypeAlias = list[int]
 Headers: TypeAlias = dict[str, str]
+Labels: TypeAlias = list[str] | str
+"""What a published message is matched by: its tags, or its routing key."""
 
 
 def pack_runs(numbers: Iterable[int]) -> Runs:
@@ -113,6 +115,33 @@ class QueueAttributes(msgspec.Struct, frozen=True, omit_defaults=True, forbid_un
     """Set at creation only."""
     first_check_ms: int = 5_000
     max_checks: int = 15
+
+
+class TopicAttributes(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=False):
+    """What is chosen for a topic; the defaults are those of a new one. Written as a map."""
+
+    max_message_bytes: int = 65_536
+    filter_type: str = "tag"
+    """``tag`` or ``routing``; set at creation only."""
+
+
+class SubscriptionAttributes(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=False):
+    """What is chosen for a subscription. Written as a map."""
+
+    protocol: str = "queue"
+    """``queue``, ``http`` or ``https``; set at creation only, as is ``endpoint``."""
+    endpoint: str = ""
+    """Name of a queue of the same account, or a URL."""
+    strategy: str = "exponential_decay"
+    """How a failed delivery is retried: ``exponential_decay`` or ``backoff``."""
+    content_format: str = "json"
+    """What is posted to a URL: ``json`` or ``simplified`` (the bare body)."""
+    filter_tags: list[str] = []
+    """Of a subscription to a tag topic; none = every message."""
+    binding_keys: list[str] = []
+    """Of a subscription to a routing topic."""
+    paused: bool = False
+    """Nothing is delivered; what is published meanwhile waits."""
 
 
 class Origin(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -330,6 +359,144 @@ class TransactionsUndecided(Record, frozen=True, tag=27):
     answered_ms: int
 
 
+class TopicCreated(Record, frozen=True, tag=40):
+    """A topic exists from here on. Its id is from the same counter as those of queues: positions are by id."""
+
+    topic_id: int
+    account: str
+    name: str
+    attributes: TopicAttributes
+    created_ms: int
+
+
+class TopicAttributesSet(Record, frozen=True, tag=41):
+    """A topic has these attributes from here on."""
+
+    topic_id: int
+    attributes: TopicAttributes
+    modified_ms: int
+
+
+class TopicDeleted(Record, frozen=True, tag=42):
+    """A topic is gone; it had no subscriptions."""
+
+    topic_id: int
+
+
+class Subscribed(Record, frozen=True, tag=43):
+    """A topic has a subscription more. Its id is from the counter of queue ids."""
+
+    topic_id: int
+    subscription_id: int
+    name: str
+    attributes: SubscriptionAttributes
+    created_ms: int
+
+
+class SubscriptionAttributesSet(Record, frozen=True, tag=44):
+    """A subscription has these attributes from here on."""
+
+    topic_id: int
+    subscription_id: int
+    attributes: SubscriptionAttributes
+    modified_ms: int
+
+
+class Unsubscribed(Record, frozen=True, tag=45):
+    """A subscription is gone, with all that waited for it."""
+
+    topic_id: int
+    subscription_id: int
+
+
+class MessagesPublished(Record, frozen=True, tag=48):
+    """Messages that went to the same subscriptions, with their copies in queues. The bodies stand once in the row's
+    data, where those of ``MessagesSent`` would; the topic and every queue of ``copies`` have them there.
+
+    A copy is a message of its queue with an id of its own: that of message ``m`` in the ``q``-th queue of ``copies`` is
+    ``first_copy_id + q * len(sizes) + m``, and its position the queue's first position plus ``m``.
+    """
+
+    topic_id: int
+    first_position: int
+    """In the topic: dense over the messages that matched anybody."""
+    first_message_id: int
+    enqueue_ms: int
+    sizes: list[int]
+    copies: list[int] = []
+    """Queue id and first position of each queue that got them, one after the other."""
+    first_copy_id: int = 0
+    waiting: list[int] = []
+    """Ids of the subscriptions for which they wait to be delivered."""
+    headers: list[Headers | None] | None = None
+    labels: list[Labels] | None = None
+    """Tags or routing key: one entry for all, or one for each message; None = no tags."""
+    visible_ms: list[int] | None = None
+    """When the copies in each of the queues become active; 0 = at once. None = all at once."""
+    session: int = 0
+    """The producer session that numbered this publish, 0 = none; in the first record of a batch."""
+    sequence: int = 0
+    batch_first_id: int = 0
+    """Message ids of the whole batch, those that matched nobody included; only of a numbered one."""
+    batch_count: int = 0
+    dedup_ids: list[str | None] | None = None
+
+
+class MessagesDelivered(Record, frozen=True, tag=49):
+    """A subscriber has these messages of the topic. Of a queue that takes copies late, those stand in the same row."""
+
+    topic_id: int
+    subscription_id: int
+    positions: Runs
+    delivered_ms: int
+
+
+class DeliveriesFailed(Record, frozen=True, tag=50):
+    """Attempts failed; each message is tried again at its ``next_ms``."""
+
+    topic_id: int
+    subscription_id: int
+    positions: Runs
+    attempts: list[int]
+    """How many attempts of each message have failed by now."""
+    next_ms: list[int]
+    """0 = its retries are used up, and it stays until its life ends."""
+    error: str
+    failed_ms: int
+
+
+class DeliveriesDropped(Record, frozen=True, tag=51):
+    """A subscriber does not get these messages of the topic: ``retries`` used up, or an ``operator`` said so."""
+
+    topic_id: int
+    subscription_id: int
+    positions: Runs
+    reason: str
+    dropped_ms: int
+
+
+class TopicMessagesExpired(Record, frozen=True, tag=52):
+    """Every message of a topic below ``floor`` is gone: its life is over, whoever waits for it."""
+
+    topic_id: int
+    floor: int
+
+
+TopicRecord: TypeAlias = (
+    TopicCreated
+    | TopicAttributesSet
+    | TopicDeleted
+    | Subscribed
+    | SubscriptionAttributesSet
+    | Unsubscribed
+    | MessagesPublished
+    | MessagesDelivered
+    | DeliveriesFailed
+    | DeliveriesDropped
+    | TopicMessagesExpired
+)
+"""The facts of topics; each names its ``topic_id``."""
+
 AnyRecord: TypeAlias = (
     NumbersReserved
     | QueueCreated
@@ -353,6 +520,17 @@ AnyRecord: TypeAlias = (
     | TransactionsEnded
     | TransactionsChecked
     | TransactionsUndecided
+    | TopicCreated
+    | TopicAttributesSet
+    | TopicDeleted
+    | Subscribed
+    | SubscriptionAttributesSet
+    | Unsubscribed
+    | MessagesPublished
+    | MessagesDelivered
+    | DeliveriesFailed
+    | DeliveriesDropped
+    | TopicMessagesExpired
 )
 
 
@@ -367,3 +545,5 @@ class StoredMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     visible_ms: int = 0
     """When its delay ends or ended; 0 = sent without delay. Of a half message: when its first check is due."""
     origin: Origin | None = None
+    labels: Labels | None = None
+    """Tags or routing key, of a message of a topic; copies in queues have none."""
