@@ -433,12 +433,10 @@ class MessagesPublished(Record, frozen=True, tag=48):
     """Tags or routing key: one entry for all, or one for each message; None = no tags."""
     visible_ms: list[int] | None = None
     """When the copies in each of the queues become active; 0 = at once. None = all at once."""
-    session: int = 0
-    """The producer session that numbered this publish, 0 = none; in the first record of a batch."""
-    sequence: int = 0
-    batch_first_id: int = 0
-    """Message ids of the whole batch, those that matched nobody included; only of a numbered one."""
-    batch_count: int = 0
+    numbered: list[int] = []
+    """Of each publish that its producer numbered and whose first record this is: session, sequence, first message id
+    and number of messages of the whole batch, those that matched nobody included; one after the other.
+    """
     dedup_ids: list[str | None] | None = None
 
 
