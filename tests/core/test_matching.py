@@ -1,0 +1,492 @@
+"""Who gets what: exact for every edge, and the same as an obviously right matcher on random filters."""
+
+import random
+import unicodedata
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from cmqd.core import matching
+from cmqd.core.errors import InvalidArgument
+from cmqd.core.matching import KeyMatcher, TagMatcher, check_binding_keys, check_routing_key, check_tags
+
+
+def tags_match(filters: Sequence[str], tags: Sequence[str]) -> bool:
+    return not filters or bool(set(filters) & set(tags))
+
+
+def key_matches(binding_key: str, routing_key: str) -> bool:
+    """The rule of the specification, word by word, with every way of using a ``#`` tried."""
+    pattern, words = binding_key.split("."), routing_key.split(".")
+
+    @cache  # else a key of many "#" takes longer than anybody waits
+    def fits(at: int, word: int) -> bool:
+        if at == len(pattern):
+            return word == len(words)
+        if pattern[at] == "#":
+            return any(fits(at + 1, later) for later in range(word, len(words) + 1))
+        if word == len(words):
+            return False
+        if pattern[at] == "*":
+            return words[word] != "" and fits(at + 1, word + 1)
+        return pattern[at] == words[word] and fits(at + 1, word + 1)
+
+    return fits(0, 0)
+
+
+def naive_tags(filters: dict[int, Sequence[str]], tags: Sequence[str]) -> tuple[int, ...]:
+    return tuple(sorted(subscriber for subscriber, own in filters.items() if tags_match(own, tags)))
+
+
+def naive_keys(filters: dict[int, Sequence[str]], key: str) -> tuple[int, ...]:
+    return tuple(sorted(subscriber for subscriber, own in filters.items() if any(key_matches(one, key) for one in own)))
+
+
+def tag_matcher(*filters: Sequence[str]) -> TagMatcher:
+    matcher = TagMatcher()
+    for subscriber, own in enumerate(filters):
+        matcher.set(subscriber, own)
+    return matcher
+
+
+def takes(binding_key: str, routing_key: str) -> bool:
+    matcher = KeyMatcher()
+    matcher.set(7, [binding_key])
+    found = matcher.match(routing_key)
+    assert found in ((), (7,))
+    return bool(found)
+
+
+# Few words, so that random keys meet often; the odd ones are literal words that look like wild cards.
+literal_words = st.sampled_from(["a", "b", ""])
+routing_words = st.sampled_from(["a", "b", "", "*", "#", "A"])
+binding_words = st.sampled_from(["a", "b", "", "*", "#", "#", "a*", "A"])
+routing_keys = st.lists(routing_words, min_size=1, max_size=8).map(".".join)
+binding_keys = st.lists(binding_words, min_size=1, max_size=8).map(".".join)
+keys_of_subscribers = st.lists(st.lists(binding_keys, min_size=1, max_size=5), max_size=20)
+tags = st.lists(st.sampled_from(["a", "b", "c", "d", "A", "ä"]), max_size=5)
+
+
+class TestTags:
+    """Spec 3.4, the table."""
+
+    @pytest.mark.parametrize(
+        ("filters", "message", "received"),
+        [
+            ([], [], True),
+            ([], ["a"], True),
+            (["a"], [], False),
+            (["a"], ["a"], True),
+            (["a", "b"], ["b", "c"], True),
+            (["a", "b"], ["c", "d"], False),
+            (["a"], ["A"], False),
+            (["a"], ["ab"], False),
+            (["*"], ["a"], False),
+            (["#"], ["a"], False),
+            (["\N{SNOWMAN}"], ["\N{SNOWMAN}"], True),
+        ],
+    )
+    def test_who_receives(self, filters: list[str], message: list[str], received: bool):
+        assert tag_matcher(filters).match(message) == ((0,) if received else ())
+
+    def test_one_copy_however_many_tags_are_common(self):
+        assert tag_matcher(["a", "b", "c"]).match(["c", "b", "a"]) == (0,)
+
+    def test_the_order_of_tags_does_not_matter_and_equal_answers_are_one_object(self):
+        matcher = tag_matcher(["a"], ["b"], ["c"])
+
+        assert matcher.match(["a", "b"]) is matcher.match(("b", "a"))
+        assert matcher.match(["a", "b"]) is matcher.match(["a", "b", "x"])
+
+    def test_cleared_filter_tags_mean_everything(self):
+        matcher = tag_matcher(["a"])
+        assert matcher.match(["x"]) == ()
+
+        matcher.set(0, [])
+
+        assert matcher.match(["x"]) == (0,)
+
+    @given(filters=st.lists(tags, max_size=30), messages=st.lists(tags, max_size=10))
+    def test_same_as_the_naive_matcher(self, filters: list[list[str]], messages: list[list[str]]):
+        matcher = tag_matcher(*filters)
+
+        for message in messages * 2:
+            assert matcher.match(message) == naive_tags(dict(enumerate(filters)), message)
+
+
+class TestKeys:
+    """Spec 3.4, binding keys."""
+
+    @pytest.mark.parametrize(
+        ("binding_key", "routing_key"),
+        [
+            ("1.*.0", "1.any.0"),
+            ("1.#.0", "1.2.3.4.4.2.2.0"),
+            ("1.#.0", "1.0"),
+            ("#", "a"),
+            ("#", "a.b.c"),
+            ("#", "."),
+            ("#.#", "a"),
+            ("#.#", "a.b"),
+            ("#.#.#", "."),
+            ("a", "a"),
+            ("a.#", "a"),
+            ("a.#", "a.b.c"),
+            ("a.#", "a."),
+            ("#.a", "a"),
+            ("#.a", "b..a"),
+            ("a.#.#.b", "a.b"),
+            ("a.#.#.b", "a.x.y.b"),
+            ("a.#.a", "a.a"),
+            ("#.a.#", "a"),
+            ("#.a.#", "x.a"),
+            ("#.a.#", "a.x"),
+            ("#.a.b.#.a.c.#", "a.a.b.a.b.a.c"),
+            ("#.*.#", "a"),
+            ("#.*.#", "..a."),
+            ("#.*", ".a"),
+            ("*.#", "a."),
+            ("*", "*"),
+            ("*", "#"),
+            ("a.*", "a.#"),
+            ("", ""),
+            (".", "."),
+            ("a..b", "a..b"),
+            ("a.#.b", "a..b"),
+            (".#.", "."),
+            (".#.", "..."),
+            ("a*", "a*"),
+            ("##", "##"),
+            ("**", "**"),
+            ("ä.*", "ä.ö"),
+            (".".join("#" * 16), ".".join("abcdefghijklmnop")),
+            (".".join("*" * 16), ".".join("abcdefghijklmnop")),
+        ],
+    )
+    def test_takes(self, binding_key: str, routing_key: str):
+        assert takes(binding_key, routing_key)
+        assert key_matches(binding_key, routing_key)
+
+    @pytest.mark.parametrize(
+        ("binding_key", "routing_key"),
+        [
+            ("1.*.0", "1.0"),
+            ("1.*.0", "1.2.3.0"),
+            ("1.*.0", "1..0"),
+            ("1.#.0", "1"),
+            ("1.#.0", "0"),
+            ("1.#.0", "1.2"),
+            ("a.#.a", "a"),
+            ("a", "A"),
+            ("a", "b"),
+            ("a", "a.a"),
+            ("a", "a."),
+            ("a", ".a"),
+            ("a.b", "ab"),
+            ("*", "."),
+            ("*", "a.b"),
+            ("*.*", "a."),
+            ("*.*", ".a"),
+            ("*.#", ".a"),
+            ("#.*", "a."),
+            ("#.*.#", "."),
+            ("#.*.#", "...."),
+            ("#.*.*.#", "a..a"),
+            ("#.a.#", "b"),
+            ("#.a.#.a.#", "b.a.b"),
+            ("#.a.b.#", "a.x.b"),
+            (".#.", "a."),
+            ("a*", "ab"),
+            ("*a", "ba"),
+            ("a#", "a"),
+            ("##", "a.b"),
+            ("**", "ab"),
+            (".".join("#" * 15 + "z"), ".".join("abcdefghijklmnop")),
+            (".".join("*" * 16), ".".join("abcdefghijklmno")),
+        ],
+    )
+    def test_does_not_take(self, binding_key: str, routing_key: str):
+        assert not takes(binding_key, routing_key)
+        assert not key_matches(binding_key, routing_key)
+
+    def test_one_copy_for_several_keys_that_match(self):
+        matcher = KeyMatcher()
+        matcher.set(3, ["a.b", "a.*", "a.#", "#", "#.a.#"])
+        matcher.set(1, ["#.b", "x"])
+        matcher.set(2, ["x"])
+
+        assert matcher.match("a.b") == (1, 3)
+        assert matcher.match("x") == (1, 2, 3)
+
+    def test_a_longer_key_than_any_that_is_wanted(self):
+        matcher = KeyMatcher()
+        matcher.set(1, ["a.b"])
+        matcher.set(2, ["a.#"])
+
+        assert matcher.match(".".join("a" * 16)) == (2,)
+
+    def test_equal_answers_are_one_object(self):
+        matcher = KeyMatcher()
+        matcher.set(1, ["a.*"])
+        matcher.set(2, ["#"])
+
+        assert matcher.match("a.b") is matcher.match("".join(["a", ".b"]))
+        assert matcher.match("a.b") is matcher.match("a.c")
+
+    @given(binding_key=binding_keys, routing_key=routing_keys)
+    @settings(max_examples=500)
+    def test_one_key_same_as_the_naive_matcher(self, binding_key: str, routing_key: str):
+        assert takes(binding_key, routing_key) == key_matches(binding_key, routing_key)
+
+    @given(filters=keys_of_subscribers, keys=st.lists(routing_keys, max_size=10))
+    @settings(max_examples=200)
+    def test_many_keys_same_as_the_naive_matcher(self, filters: list[list[str]], keys: list[str]):
+        matcher = KeyMatcher()
+        for subscriber, own in enumerate(filters):
+            matcher.set(subscriber, own)
+
+        for key in keys * 2:
+            assert matcher.match(key) == naive_keys(dict(enumerate(filters)), key)
+
+
+@pytest.mark.parametrize("matcher_type", [TagMatcher, KeyMatcher])
+class TestChanges:
+    def test_nobody_gets_anything_of_an_empty_topic(self, matcher_type: Callable[[], TagMatcher | KeyMatcher]):
+        assert matcher_type().match("a") == ()
+        assert len(matcher_type()) == 0
+
+    def test_a_change_between_two_matches_counts(self, matcher_type: Callable[[], TagMatcher | KeyMatcher]):
+        matcher = matcher_type()
+        matcher.set(5, ["a"])
+        matcher.set(2, ["a"])
+        assert matcher.match("a") == (2, 5)
+
+        matcher.set(5, ["b"])
+        assert matcher.match("a") == (2,)
+
+        matcher.remove(2)
+        assert matcher.match("a") == ()
+        assert matcher.match("b") == (5,)
+
+        matcher.set(9, ["b"])
+        matcher.set(1, ["b"])
+        assert matcher.match("b") == (1, 5, 9)
+        assert len(matcher) == 3
+
+    def test_one_who_is_not_there_cannot_be_removed(self, matcher_type: Callable[[], TagMatcher | KeyMatcher]):
+        matcher = matcher_type()
+        matcher.set(1, ["a"])
+
+        with pytest.raises(KeyError):
+            matcher.remove(2)
+
+        assert matcher.match("a") == (1,)
+
+    def test_filters_are_those_of_the_time_of_the_call(self, matcher_type: Callable[[], TagMatcher | KeyMatcher]):
+        filters = ["a"]
+        matcher = matcher_type()
+        matcher.set(1, filters)
+
+        filters[0] = "b"
+
+        assert matcher.match("a") == (1,)
+
+    def test_answers_are_forgotten_when_there_are_many(
+        self, matcher_type: Callable[[], TagMatcher | KeyMatcher], monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setattr(matching, "CACHED", 3)
+        matcher = matcher_type()
+        matcher.set(1, ["a"])
+        matcher.set(2, ["b"])
+
+        for label in "abcdefgh" * 2:
+            assert matcher.match(label) == ((1,) if label == "a" else (2,) if label == "b" else ())
+            assert 1 <= int(repr(matcher).partition("answers=")[2].rstrip(">")) <= 3
+
+
+class Changes(RuleBasedStateMachine):
+    """Subscribers come, change and go while messages are matched."""
+
+    subscribers = Bundle("subscribers")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags = TagMatcher()
+        self.keys = KeyMatcher()
+        self.own_tags: dict[int, Sequence[str]] = {}
+        self.own_keys: dict[int, Sequence[str]] = {}
+
+    @rule(
+        target=subscribers,
+        subscriber=st.integers(1, 1000),
+        own_tags=tags,
+        own_keys=st.lists(binding_keys, min_size=1, max_size=5),
+    )
+    def add(self, subscriber: int, own_tags: list[str], own_keys: list[str]) -> int:
+        self.change(subscriber, own_tags, own_keys)
+        return subscriber
+
+    @rule(subscriber=subscribers, own_tags=tags, own_keys=st.lists(binding_keys, min_size=1, max_size=5))
+    def change(self, subscriber: int, own_tags: list[str], own_keys: list[str]) -> None:
+        self.tags.set(subscriber, own_tags)
+        self.keys.set(subscriber, own_keys)
+        self.own_tags[subscriber] = own_tags
+        self.own_keys[subscriber] = own_keys
+
+    @rule(subscriber=consumes(subscribers))
+    def remove(self, subscriber: int) -> None:
+        if subscriber in self.own_tags:
+            self.tags.remove(subscriber)
+            self.keys.remove(subscriber)
+            del self.own_tags[subscriber]
+            del self.own_keys[subscriber]
+
+    @rule(message=tags)
+    def match_tags(self, message: list[str]) -> None:
+        assert self.tags.match(message) == naive_tags(self.own_tags, message)
+
+    @rule(key=routing_keys)
+    def match_key(self, key: str) -> None:
+        assert self.keys.match(key) == naive_keys(self.own_keys, key)
+
+    @invariant()
+    def same_number(self) -> None:
+        assert len(self.tags) == len(self.keys) == len(self.own_tags)
+
+
+TestChangesWhilePublishing = Changes.TestCase
+
+
+def test_five_hundred_subscribers_with_five_keys_each():
+    chance = random.Random(5)
+
+    def words(alphabet: str, count: int) -> str:
+        return ".".join(chance.choices([*alphabet, ""], k=count))
+
+    filters: dict[int, Sequence[str]] = {
+        subscriber: [words("abcdef*###", chance.randint(1, 16)) for _ in range(5)]
+        for subscriber in chance.sample(range(10_000), 500)
+    }
+    matcher = KeyMatcher()
+    for subscriber, own in filters.items():
+        matcher.set(subscriber, own)
+    counts: set[int] = set()
+
+    for _ in range(20):
+        key = words("abcdef", chance.randint(1, 16))
+        found = matcher.match(key)
+        assert found == naive_keys(filters, key)
+        counts.add(len(found))
+        gone = chance.choice(sorted(filters))
+        del filters[gone]
+        matcher.remove(gone)
+
+    assert min(counts) > 0
+    assert max(counts) > matching.FEW
+
+
+def test_five_hundred_subscribers_with_five_tags_each():
+    chance = random.Random(6)
+    known = [f"tag-{number}" for number in range(200)]
+    filters: dict[int, Sequence[str]] = {
+        subscriber: chance.sample(known, chance.randint(0, 5)) for subscriber in chance.sample(range(10_000), 500)
+    }
+    matcher = TagMatcher()
+    for subscriber, own in filters.items():
+        matcher.set(subscriber, own)
+
+    for count in range(11):
+        message = chance.sample(known, count)
+        assert matcher.match(message) == naive_tags(filters, message)
+
+
+class TestLimitsOfTags:
+    def test_duplicates_collapse_and_the_first_of_each_keeps_its_place(self):
+        assert check_tags(["b", "a", "b", "c", "a"], 3) == ["b", "a", "c"]
+        assert check_tags([], 5) == []
+
+    @pytest.mark.parametrize("limit", [5, 10])
+    def test_at_most_so_many_different_ones(self, limit: int):
+        wanted = [str(number) for number in range(limit)]
+
+        assert check_tags(wanted * 3, limit) == wanted
+        with pytest.raises(InvalidArgument, match=f"filter_tags is {limit + 1}; it must be at most {limit} different"):
+            check_tags([*wanted, "x"], limit, "filter_tags")
+
+    @pytest.mark.parametrize(
+        "tag", ["a", "a" * 16, "\N{GRINNING FACE}" * 16, "a b", "\xa0", ".", "*", "\ue000", "\x20"]
+    )
+    def test_legal(self, tag: str):
+        assert check_tags([tag], 10) == [tag]
+
+    @pytest.mark.parametrize(
+        "tag",
+        ["", "a" * 17, "\N{GRINNING FACE}" * 17, "a,b", "\n", "a\n", "\0", "\x7f", "\x85", "\ud800", b"a", 1, None, []],
+    )
+    def test_illegal(self, tag: str):
+        with pytest.raises(InvalidArgument) as refusal:
+            check_tags(["good", tag], 10)
+
+        assert refusal.value.details["field"] == "tags"
+        assert refusal.value.details["value"] == repr(tag)
+        refusal.value.text.encode()
+
+    @pytest.mark.parametrize("value", ["abc", b"abc", 5, None, {"a"}])
+    def test_no_list(self, value: list[str]):
+        with pytest.raises(InvalidArgument, match="it must be a list of tags"):
+            check_tags(value, 10)
+        with pytest.raises(InvalidArgument, match="it must be a list of binding keys"):
+            check_binding_keys(value)
+
+    def test_characters_are_allowed_or_not_by_their_category(self):
+        for point in (*range(0x400), *range(0xD700, 0xE100), 0x10FFFF):
+            char = chr(point)
+            is_legal = char != "," and unicodedata.category(char) not in ("Cc", "Cs")
+            try:
+                assert check_tags([char], 1) == [char]
+                assert is_legal, hex(point)
+            except InvalidArgument:
+                assert not is_legal, hex(point)
+
+
+BAD_KEYS = [
+    "",
+    "a" * 65,
+    "ä" * 32 + "a",
+    "\N{GRINNING FACE}" * 17,
+    ".".join("a" * 17),
+    "." * 16,
+    "\ud800",
+    5,
+    None,
+    b"a",
+]
+GOOD_KEYS = ["a", "a" * 64, "ä" * 32, "\N{GRINNING FACE}" * 16, ".".join("a" * 16), "." * 15, "*.#", "a\nb", "a,b"]
+
+
+class TestLimitsOfKeys:
+    @pytest.mark.parametrize("key", GOOD_KEYS)
+    def test_legal(self, key: str):
+        assert check_routing_key(key) == key
+        assert check_binding_keys([key]) == [key]
+
+    @pytest.mark.parametrize("key", BAD_KEYS)
+    def test_illegal(self, key: str):
+        with pytest.raises(InvalidArgument) as refusal:
+            check_routing_key(key)
+        assert refusal.value.details["field"] == "routing_key"
+        with pytest.raises(InvalidArgument) as refusal:
+            check_binding_keys(["a", key], "keys")
+        assert refusal.value.details["field"] == "keys"
+
+    def test_one_to_five_different_binding_keys(self):
+        assert check_binding_keys(["b", "a", "b"]) == ["b", "a"]
+        assert check_binding_keys([*"abcde", *"abcde"]) == [*"abcde"]
+        with pytest.raises(InvalidArgument, match="binding_keys is 6; it must be 1 to 5 different"):
+            check_binding_keys([*"abcdef"])
+        with pytest.raises(InvalidArgument, match="binding_keys is 0; it must be 1 to 5 different"):
+            check_binding_keys([])
