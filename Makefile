@@ -23,7 +23,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-setup: $(VENV)/.setup-done  ## build .venv: base, server, command line and development tools
+setup: $(VENV)/.setup-done  ## build .venv: base, server, HTTP, command line and development tools
 
 $(VENV)/.setup-done: pyproject.toml requirements/dev.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -73,7 +73,7 @@ bench: setup  ## the load harness; ARGS="cycle --batch 16 --json", ARGS="--help"
 	$(BIN)/python -m cmqd_bench $(if $(ARGS),$(ARGS),quick)
 
 lock: setup  ## resolve the dependencies of pyproject.toml anew into requirements/
-	$(LOCK) --extra server --extra cli --group dev --output-file requirements/dev.txt
+	$(LOCK) --extra server --extra http --extra cli --group dev --output-file requirements/dev.txt
 	$(LOCK) --extra spark --constraint requirements/dev.txt --output-file requirements/spark.txt
 
 clean:  ## remove caches and build output; .venv stays
