@@ -16,6 +16,8 @@
         ├── DeadLetterQueueInUse, TimeNotRewindable, RedriveRunning, NotTransactional
         ├── MessageTooLarge, BatchTooLarge, ReceiptHandleInvalid, TooManyInFlight, SequenceTooOld, BacklogFull
         ├── TransactionNotFound, AlreadyCommitted, AlreadyRolledBack      of one half message
+        ├── TopicNotFound, TopicExists, TopicDiffers, TopicInUse, TooManyTopics
+        ├── SubscriptionNotFound, SubscriptionExists, SubscriptionDiffers, TooManySubscriptions, PushUnavailable
         ├── AccountExists, AccountNotFound, KeyNotFound, LastKey
         ├── Busy, DiskNearlyFull, ShuttingDown, TooManyRequests, InternalError, MessagesDamaged
         ├── OutcomeUnknown                also raised by the client: see the class
@@ -226,8 +228,7 @@ class QueueDiffers(ServerError, code=ErrorCode.QUEUE_DIFFERS):
     def difference(self) -> dict[str, tuple[Any, Any]]:
         """What differs: the attribute's name, its value in the queue and the one wanted; durations in seconds."""
         found: dict[str, tuple[Any, Any]] = {}
-        for name, values in self.details.get("difference", {}).items():
-            pair = (values.get("is"), values.get("wanted"))
+        for name, pair in _difference(self).items():
             if name.endswith("_ms"):
                 found[name.removesuffix("_ms")] = (pair[0] / 1000, pair[1] / 1000)
             else:
@@ -306,6 +307,56 @@ class AlreadyRolledBack(ServerError, code=ErrorCode.ALREADY_ROLLED_BACK):
     """The half message was to be committed, but had been rolled back before; the first decision stays."""
 
 
+class TopicNotFound(ServerError, code=ErrorCode.TOPIC_NOT_FOUND):
+    """The account has no topic of this name."""
+
+
+class TopicExists(ServerError, code=ErrorCode.TOPIC_EXISTS):
+    """A topic of this name (or one that differs only in case) exists; ``ensure_topic`` accepts that."""
+
+
+class TopicDiffers(ServerError, code=ErrorCode.TOPIC_DIFFERS):
+    """The topic exists with other attributes; ``difference`` shows them. Nothing was changed."""
+
+    @property
+    def difference(self) -> dict[str, tuple[Any, Any]]:
+        """What differs: the attribute's name, its value in the topic and the one wanted."""
+        return _difference(self)
+
+
+class TopicInUse(ServerError, code=ErrorCode.TOPIC_IN_USE):
+    """The topic has subscriptions, so it cannot be deleted; unsubscribe them first."""
+
+
+class TooManyTopics(ServerError, code=ErrorCode.TOO_MANY_TOPICS):
+    """The account has as many topics as it may."""
+
+
+class SubscriptionNotFound(ServerError, code=ErrorCode.SUBSCRIPTION_NOT_FOUND):
+    """The topic has no subscription of this name."""
+
+
+class SubscriptionExists(ServerError, code=ErrorCode.SUBSCRIPTION_EXISTS):
+    """The topic has a subscription of this name (or one that differs only in case); ``ensure`` accepts that."""
+
+
+class SubscriptionDiffers(ServerError, code=ErrorCode.SUBSCRIPTION_DIFFERS):
+    """The subscription exists with other attributes; ``difference`` shows them. Nothing was changed."""
+
+    @property
+    def difference(self) -> dict[str, tuple[Any, Any]]:
+        """What differs: the attribute's name, its value in the subscription and the one wanted."""
+        return _difference(self)
+
+
+class TooManySubscriptions(ServerError, code=ErrorCode.TOO_MANY_SUBSCRIPTIONS):
+    """The topic has as many subscriptions as it may."""
+
+
+class PushUnavailable(ServerError, code=ErrorCode.PUSH_UNAVAILABLE):
+    """The server cannot post to URLs, or may not post to this one; its operator can change that."""
+
+
 class AccountExists(ServerError, code=ErrorCode.ACCOUNT_EXISTS):
     """An account of this name exists."""
 
@@ -338,8 +389,8 @@ class OutcomeUnknown(ServerError, code=ErrorCode.OUTCOME_UNKNOWN):
     """The request went out and no answer tells what became of it: it may have been carried out, or not.
 
     Raised for everything that changes the server's state: at once where a repeat would not be harmless
-    (``create_queue``, ``delete_queue``, ``clear``, creating accounts and keys ...), and for the rest (sends, deletes
-    ...) when the client's repeats are used up. Look before you repeat it; the cause says what happened.
+    (``create_queue``, ``delete_queue``, ``clear``, creating accounts and keys ...), and for the rest (sends, publishes,
+    deletes ...) when the client's repeats are used up. Look before you repeat it; the cause says what happened.
     """
 
 
@@ -353,6 +404,12 @@ class InternalError(ServerError, code=ErrorCode.INTERNAL_ERROR):
 
 class MessagesDamaged(ServerError, code=ErrorCode.MESSAGES_DAMAGED):
     """Messages that the server wanted to deliver cannot be read from its disk; its operator is told which."""
+
+
+def _difference(error: ServerError) -> dict[str, tuple[Any, Any]]:
+    """The ``difference`` among an error's details: name, what is, what was wanted."""
+    found: Mapping[str, Mapping[str, Any]] = error.details.get("difference", {})
+    return {name: (values.get("is"), values.get("wanted")) for name, values in found.items()}
 
 
 def server_error(error: Error, connection_id: int | None = None) -> ServerError:
