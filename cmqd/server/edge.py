@@ -23,7 +23,8 @@ from cmqd.server.accounts import ADMIN, Accounts
 from cmqd.server.checkpoints import Checkpoints
 from cmqd.server.clock import BrokerClock
 from cmqd.server.commit import ReplyGate
-from cmqd.server.dispatch import Client, Dispatcher
+from cmqd.server.dispatch import Dispatcher
+from cmqd.server.handlers.outcomes import Client
 from cmqd.server.listener import Listener
 from cmqd.server.logs import get_logger
 from cmqd.server.longpoll import LongPolls

@@ -155,7 +155,7 @@ async def test_a_bad_request_of_one_connection_never_hurts_others(rig: EdgeRig) 
     waiting = good.begin(wire.ReceiveMessages(good.next_id(), "jobs", 1, 5_000))
 
     bad.connection.data_received(frame(wire.encoder.encode([16, 1, "jobs", "not a list"])))
-    bad.connection.data_received(frame(wire.encoder.encode([90, 2])))
+    bad.connection.data_received(frame(wire.encoder.encode([150, 2])))
     await rig.turn()
     bad.machine._outstanding.update({1, 2})  # type: ignore[attr-defined]
     bad.read()

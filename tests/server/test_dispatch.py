@@ -7,7 +7,7 @@ import pytest
 from cmqd.core import errors as domain
 from cmqd.core import outcome
 from cmqd.server import accounts
-from cmqd.server.dispatch import ERROR_CODES, translate
+from cmqd.server.handlers.outcomes import ERROR_CODES, translate
 from cmqd.storage.errors import StorageFailed
 from cmqd.storage.log import StorageState
 from cmqd_protocol import messages as wire

@@ -1,0 +1,1 @@
+"""The handlers of requests, a room per theme; ``dispatch`` joins them."""

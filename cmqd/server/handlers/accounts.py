@@ -1,0 +1,87 @@
+"""The handlers of accounts and keys, and of the server's status."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from cmqd.core import errors as domain
+from cmqd.server.accounts import Key
+from cmqd.server.handlers.outcomes import Client, Outcomes, translate
+from cmqd.server.logs import get_logger
+from cmqd_protocol import messages as wire
+from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.messages import error
+
+_log = get_logger()
+
+
+class AccountHandlers(Outcomes):
+    """Accounts, keys and the status; see the module."""
+
+    def _create_account(self, client: Client, request: wire.CreateAccount) -> None:
+        async def change() -> wire.Reply:
+            key = await self._accounts.create_account(client.account, request.account, self._now_ms())
+            return wire.KeyList(request.request_id, [_key_info(key, shown=True)])
+
+        self._in_turn(client, request, change)
+
+    def _list_accounts(self, client: Client, request: wire.ListAccounts) -> None:
+        async def look() -> wire.Reply:
+            await self._accounts.settled()
+            return wire.AccountList(request.request_id, self._accounts.list_accounts(client.account))
+
+        self._in_turn(client, request, look)
+
+    def _create_key(self, client: Client, request: wire.CreateKey) -> None:
+        async def change() -> wire.Reply:
+            key = await self._accounts.create_key(client.account, request.account, self._now_ms())
+            return wire.KeyList(request.request_id, [_key_info(key, shown=True)])
+
+        self._in_turn(client, request, change)
+
+    def _list_keys(self, client: Client, request: wire.ListKeys) -> None:
+        async def look() -> wire.Reply:
+            await self._accounts.settled()
+            keys = self._accounts.list_keys(client.account, request.account)
+            return wire.KeyList(request.request_id, [_key_info(key, shown=False) for key in keys])
+
+        self._in_turn(client, request, look)
+
+    def _set_key_enabled(self, client: Client, request: wire.SetKeyEnabled) -> None:
+        async def change() -> wire.Reply:
+            await self._accounts.set_key_enabled(client.account, request.account, request.secret_id, request.enabled)
+            return wire.Done(request.request_id)
+
+        self._in_turn(client, request, change)
+
+    def _delete_key(self, client: Client, request: wire.DeleteKey) -> None:
+        async def change() -> wire.Reply:
+            await self._accounts.delete_key(client.account, request.account, request.secret_id)
+            return wire.Done(request.request_id)
+
+        self._in_turn(client, request, change)
+
+    def _in_turn(
+        self, client: Client, request: wire.Request, work: Callable[[], Coroutine[Any, Any, wire.Reply]]
+    ) -> None:
+        """Answer when the accounts file is written; the loop goes on meanwhile. What is asked later comes later."""
+
+        async def run() -> None:
+            try:
+                reply = await work()
+            except domain.DomainError as refusal:
+                self._counters.refusals += 1
+                reply = translate(request.request_id, refusal)
+            except OSError as failure:
+                _log.exception("accounts_not_written")
+                text = f"the accounts file could not be written ({failure.strerror}); nothing was changed"
+                reply = error(request.request_id, ErrorCode.INTERNAL_ERROR, text)
+            client.answer(reply)
+
+        self._spawn(run())
+
+    def _get_server_status(self, client: Client, request: wire.GetServerStatus) -> None:
+        client.answer(wire.ServerStatus(request.request_id, self._status(client.account)))
+
+
+def _key_info(key: Key, *, shown: bool) -> wire.KeyInfo:
+    return wire.KeyInfo(key.secret_id, key.account, key.enabled, key.created_ms, key.secret_key if shown else None)
