@@ -16,7 +16,7 @@ from typing import TypeAlias, cast
 import msgspec
 
 from cmqd.storage.settings import StorageSettings
-from cmqd_segment.records import Headers, Origin, Runs
+from cmqd_segment.records import Headers, Labels, Origin, Runs
 
 _PREFIX = Struct("<II")
 _encode = msgspec.msgpack.Encoder().encode
@@ -197,14 +197,24 @@ class ReadPage(Head, frozen=True, tag=44):
     min_lsn: int
 
 
+Column: TypeAlias = tuple[
+    int,
+    int,
+    int,
+    list[int],
+    list[Headers | None] | None,
+    int | list[int] | None,
+    list[Origin | None] | None,
+    list[Labels] | None,
+]
+"""The columns of a ``cmqd_segment.rows.Run`` without the offset."""
+
+
 class Page(Head, frozen=True, tag=45):
     """Messages found, ascending. Blob: their bodies side by side."""
 
     read_id: int
-    runs: list[
-        tuple[int, int, int, list[int], list[Headers | None] | None, int | list[int] | None, list[Origin | None] | None]
-    ]
-    """The columns of ``cmqd_segment.rows.Run`` without the offset"""
+    runs: list[Column]
     missing: Runs
 
 

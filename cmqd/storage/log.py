@@ -146,7 +146,8 @@ class Log(Protocol):
     def append(self, records: Sequence[AnyRecord], bodies: Sequence[bytes], now_ms: int) -> Lsn:
         """Add facts to the open row and return its LSN; they become durable together.
 
-        ``bodies`` are those of the ``MessagesSent`` records, in order. Nothing is sent anywhere before ``flush``.
+        ``bodies`` are those of the ``MessagesSent`` and ``MessagesPublished`` records, in order; what is published
+        has them once. Nothing is sent anywhere before ``flush``.
         """
         ...
 
@@ -165,8 +166,8 @@ class Log(Protocol):
     def read_page(self, read_id: int, queue_id: int, positions: Runs, max_bytes: int, min_lsn: int) -> None:
         """Ask for messages by position; answered by ``on_page``, after ``min_lsn`` is durable.
 
-        The answer is about a prefix of ``positions``: as many as fit in ``max_bytes`` of bodies, headers and
-        origins, at least one.
+        The answer is about a prefix of ``positions``: as many as fit in ``max_bytes`` of bodies, headers,
+        origins and labels, at least one. ``queue_id`` may be a topic's: its messages have labels, copies have none.
         """
         ...
 

@@ -21,7 +21,7 @@ from cmqd.storage.log import (
 from cmqd.storage.rowbuilder import ROW_BYTES, meta_cost
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
 from cmqd_segment.records import AnyRecord, Lsn, Runs, StoredMessage, pack_runs, ranges
-from cmqd_segment.rows import extra_bytes, sent_runs, stored_messages
+from cmqd_segment.rows import Run, bodies_of, extra_bytes, sent_runs, stored_messages
 
 RECOVERY_BATCH = 256
 
@@ -51,7 +51,7 @@ class MemoryDisk:
         """Complete ones, the newest last; at most two."""
         self.segments: list[ClosedSegment] = []
         self.messages: dict[int, dict[int, StoredMessage]] = {}
-        """queue id -> position -> message"""
+        """queue or topic id -> position -> message"""
         self.next_segment = 1
         self.last_lsn = 0
         self.last_time_ms = 0
@@ -224,9 +224,15 @@ class MemoryLog:
             self._pending_records -= len(row.records)
             disk.last_time_ms = max(disk.last_time_ms, row.time_ms)
             data = b"".join(row.bodies)
+            last: Run | None = None
+            bodies: list[bytes] = []
             for queue_id, run in sent_runs(row.records):
+                # The copies of what was published share their bodies.
+                if last is None or run.sizes is not last.sizes or run.offset != last.offset:
+                    last = run
+                    bodies = bodies_of(run, data)
                 messages = disk.messages.setdefault(queue_id, {})
-                for message in stored_messages(run, data):
+                for message in stored_messages(run, data, bodies):
                     messages[message.position] = message
         self._durable_lsn = disk.last_lsn = rows[-1].lsn
         self._wake_drops()
@@ -297,7 +303,7 @@ class MemoryLog:
                 if message is None:
                     missing.append(position)
                     continue
-                size += len(message.body) + extra_bytes(message.headers, message.origin)
+                size += len(message.body) + extra_bytes(message.headers, message.origin, message.labels)
                 if size > max_bytes and messages:
                     return messages, pack_runs(missing)
                 messages.append(message)

@@ -237,8 +237,8 @@ class StorageProcessLog:
         match head:
             case ipc.Page(read_id, runs, missing):
                 messages: list[StoredMessage] = []
-                for first_position, first_message_id, enqueue_ms, sizes, headers, visible_ms, origins in runs:
-                    run = Run(first_position, first_message_id, enqueue_ms, sizes, headers, visible_ms, offset, origins)
+                for position, message_id, enqueue_ms, sizes, headers, visible_ms, origins, labels in runs:
+                    run = Run(position, message_id, enqueue_ms, sizes, headers, visible_ms, offset, origins, labels)
                     messages += stored_messages(run, data)
                     offset += sum(sizes)
                 self.on_page(read_id, messages, missing)

@@ -10,13 +10,22 @@ from typing import Any, NamedTuple
 from cmqd_segment.records import (
     AnyRecord,
     DelaysScheduled,
+    DeliveriesDropped,
+    DeliveriesFailed,
+    Headers,
+    Labels,
     LeasesEnded,
     MessagesActivated,
     MessagesDeleted,
+    MessagesDelivered,
     MessagesMoved,
+    MessagesPublished,
     MessagesReceived,
     MessagesReleased,
     MessagesSent,
+    Subscribed,
+    SubscriptionAttributes,
+    SubscriptionAttributesSet,
     TransactionsChecked,
     TransactionsEnded,
     TransactionsUndecided,
@@ -44,6 +53,9 @@ class ClosedRow(NamedTuple):
 _RUN = 5
 """Bytes of an integer in runs, about; what counts is that no row grows without bound."""
 
+_CHARACTER = 4
+"""Bytes of a character, the most that UTF-8 takes. Most take one, and a row may end early."""
+
 _COSTS: dict[type, Callable[[Any], int]] = {
     MessagesReceived: lambda record: 48 + _RUN * len(record.positions),
     MessagesDeleted: lambda record: 32 + _RUN * (len(record.positions) + len(record.leases)),
@@ -56,27 +68,73 @@ _COSTS: dict[type, Callable[[Any], int]] = {
     TransactionsChecked: lambda record: 24 + _RUN * len(record.positions) + 9 * len(record.next_check_ms),
     TransactionsUndecided: lambda record: 24 + _RUN * len(record.positions),
     DelaysScheduled: lambda record: 16 + _RUN * len(record.positions) + 9 * len(record.visible_ms),
+    MessagesDelivered: lambda record: 24 + _RUN * len(record.positions),
+    DeliveriesFailed: lambda record: (
+        40
+        + _RUN * (len(record.positions) + len(record.attempts))
+        + 9 * len(record.next_ms)
+        + _CHARACTER * len(record.error)
+    ),
+    DeliveriesDropped: lambda record: 40 + _RUN * len(record.positions),
+    Subscribed: lambda record: _OTHER_COST + _subscription_cost(record.attributes),
+    SubscriptionAttributesSet: lambda record: _OTHER_COST + _subscription_cost(record.attributes),
 }
 _ORIGIN = 128
 """A name, three numbers and a word."""
 _OTHER_COST = 256
-"""Queue facts: a name, an account and a map of attributes at most."""
+"""Facts of queues and topics: a name, an account and a map of attributes at most."""
 
 
 def _sent_cost(record: MessagesSent) -> int:
     cost = 48 + 3 * len(record.sizes)
     if record.headers is not None:
-        for headers in record.headers:
-            if headers:
-                # Four bytes a character is the most that UTF-8 takes; most take one, and a row may end early.
-                cost += sum(map(len, headers)) + sum(map(len, headers.values())) + 6 * len(headers)
+        cost += _headers_cost(record.headers)
     if isinstance(record.visible_ms, list):
         cost += 9 * len(record.visible_ms)
     if record.origins is not None:
         cost += _ORIGIN * len(record.origins)
     if record.dedup_ids is not None:
-        cost += sum(len(dedup_id) * 4 for dedup_id in record.dedup_ids if dedup_id) + len(record.dedup_ids)
+        cost += _dedup_cost(record.dedup_ids)
     return cost
+
+
+def _published_cost(record: MessagesPublished) -> int:
+    cost = 64 + 3 * len(record.sizes) + _RUN * (len(record.copies) + len(record.waiting)) + 9 * len(record.numbered)
+    if record.headers is not None:
+        cost += _headers_cost(record.headers)
+    if record.labels is not None:
+        cost += sum(map(_labels_cost, record.labels))
+    if record.visible_ms is not None:
+        cost += 9 * len(record.visible_ms)
+    if record.dedup_ids is not None:
+        cost += _dedup_cost(record.dedup_ids)
+    return cost
+
+
+def _headers_cost(each: Sequence[Headers | None]) -> int:
+    cost = len(each)
+    for headers in each:
+        if headers:
+            cost += sum(map(len, headers)) + sum(map(len, headers.values())) + 6 * len(headers)
+    return cost
+
+
+def _labels_cost(labels: Labels) -> int:
+    if isinstance(labels, str):
+        return 3 + _CHARACTER * len(labels)
+    return 1 + sum(3 + _CHARACTER * len(label) for label in labels)
+
+
+def _dedup_cost(dedup_ids: Sequence[str | None]) -> int:
+    return sum(_CHARACTER * len(dedup_id) for dedup_id in dedup_ids if dedup_id) + len(dedup_ids)
+
+
+def _subscription_cost(attributes: SubscriptionAttributes) -> int:
+    return (
+        _CHARACTER * len(attributes.endpoint)
+        + _labels_cost(attributes.filter_tags)
+        + _labels_cost(attributes.binding_keys)
+    )
 
 
 class RowBuilder:
@@ -89,7 +147,7 @@ class RowBuilder:
         """Empty if nothing was added yet."""
         self._bodies: list[bytes] = []
         self._sends: dict[int, list[int]] = {}
-        """queue id -> [first position, stop position, bytes]"""
+        """queue or topic id -> [that id, first position, stop position, bytes]"""
         self.messages = 0
         self.data_bytes = 0
         self.meta_bytes = 0
@@ -99,7 +157,10 @@ class RowBuilder:
     def add(
         self, records: Sequence[AnyRecord], bodies: Sequence[bytes], meta_bytes: int, data_bytes: int, now_ms: int
     ) -> None:
-        """Add what belongs together; the two sizes are what the caller found with ``meta_cost`` and by adding up."""
+        """Add what belongs together; the two sizes are what the caller found with ``meta_cost`` and by adding up.
+
+        What is published has its bodies once, however many queues get copies, and counts once in ``messages``.
+        """
         self.records += records
         self.meta_bytes += meta_bytes
         if now_ms > self.time_ms:
@@ -115,10 +176,29 @@ class RowBuilder:
                     stop = record.first_position + len(record.sizes)
                     send = sends.get(record.queue_id)
                     if send is None:
-                        sends[record.queue_id] = [record.first_position, stop, size]
+                        sends[record.queue_id] = [record.queue_id, record.first_position, stop, size]
                     else:
-                        send[1] = stop
-                        send[2] += size
+                        send[2] = stop
+                        send[3] += size
+                elif type(record) is MessagesPublished:
+                    size = sum(record.sizes)
+                    count = len(record.sizes)
+                    send = sends.get(record.topic_id)
+                    if send is None:
+                        first = record.first_position
+                        sends[record.topic_id] = [record.topic_id, first, first + count, size]
+                    else:
+                        send[2] = record.first_position + count
+                        send[3] += size
+                    # Hundreds of queues for each publish: one step each, and nothing is called.
+                    copies = iter(record.copies)
+                    for queue_id, first in zip(copies, copies, strict=True):
+                        if queue_id in sends:
+                            send = sends[queue_id]
+                            send[2] = first + count
+                            send[3] += size
+                        else:
+                            sends[queue_id] = [queue_id, first, first + count, size]
 
     def close(self) -> ClosedRow:
         """The row as bytes; the builder is empty afterwards."""
@@ -126,7 +206,7 @@ class RowBuilder:
         row = ClosedRow(
             self.time_ms,
             self.messages,
-            encode_queues([[queue_id, *send] for queue_id, send in sends.items()]) if sends else NO_QUEUES,
+            encode_queues(list(sends.values())) if sends else NO_QUEUES,
             encode_records(self.records),
             b"".join(self._bodies),
             len(self.records),
@@ -145,6 +225,8 @@ def meta_cost(records: Sequence[AnyRecord]) -> int:
     for record in records:
         if type(record) is MessagesSent:
             cost += _sent_cost(record)
+        elif type(record) is MessagesPublished:
+            cost += _published_cost(record)
         else:
             estimate = _COSTS.get(type(record))
             cost += _OTHER_COST if estimate is None else estimate(record)

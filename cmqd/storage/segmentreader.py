@@ -13,8 +13,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from cmqd.storage import ipc
 from cmqd.storage.catalog import OpenSegment, SealedFile
-from cmqd_segment.records import Headers, Origin, Runs
+from cmqd.storage.decodedrow import DecodedRow
+from cmqd_segment.records import Runs
 from cmqd_segment.rows import (
     Run,
     data_checksum,
@@ -22,7 +24,6 @@ from cmqd_segment.rows import (
     decode_records,
     extra_bytes,
     meta_checksum,
-    sent_runs,
 )
 from cmqd_segment.schema import SegmentFormatError
 from cmqd_segment.sparse import LsnRange, SparseQueue, sparse_queue
@@ -34,27 +35,13 @@ READ_AHEAD_BYTES = 64 * 1024
 to fetch as a row of a hundred."""
 SPARSE_CACHED = 256
 """Queues of sealed segments whose sparse index stays in memory: 16 bytes per 256 messages each."""
-ROW_OVERHEAD_BYTES = 1500
-"""Of a decoded row beside its bodies, about."""
-
 VIEW_FROM = 4
 """Bodies are copied out of a row if they are less than this part of it."""
-
-Column = tuple[
-    int, int, int, list[int], list[Headers | None] | None, int | list[int] | None, list[Origin | None] | None
-]
 
 _DAMAGE = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_ERROR))
 """Primary result codes after which the bytes are what they are and asking again is no use."""
 _DAMAGE_EXTENDED = frozenset((sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_IOERR_CORRUPTFS))
 """Extended codes likewise. Any other I/O error is the disk's, and fatal."""
-
-
-class DecodedRow(NamedTuple):
-    """A row that passed its checks."""
-
-    runs: dict[int, list[Run]]
-    data: bytes
 
 
 class RowPlace(NamedTuple):
@@ -88,10 +75,10 @@ class RowCache:
         if lsn in self._rows:
             return
         self._rows[lsn] = row
-        self._bytes += len(row.data) + ROW_OVERHEAD_BYTES
+        self._bytes += row.cost
         while self._bytes > self._capacity and len(self._rows) > 1:
             _, old = self._rows.popitem(last=False)
-            self._bytes -= len(old.data) + ROW_OVERHEAD_BYTES
+            self._bytes -= old.cost
 
 
 class Answer:
@@ -100,7 +87,7 @@ class Answer:
     def __init__(self, max_bytes: int) -> None:
         self.left = max_bytes
         self.full = False
-        self.columns: list[Column] = []
+        self.columns: list[ipc.Column] = []
         self.blobs: list[bytes | memoryview] = []
         self.missing: list[tuple[int, int]] = []
 
@@ -116,7 +103,7 @@ class Answer:
         sizes = run.sizes if high - low == len(run.sizes) else run.sizes[low:high]
         offset = run.offset + (sum(run.sizes[:low]) if low else 0)
         costs = sizes
-        if run.headers is not None or run.origins is not None:
+        if run.headers is not None or run.origins is not None or run.labels is not None:
             costs = _costs(run, sizes, low)
         cost = sum(costs)
         if cost > self.left:
@@ -134,7 +121,10 @@ class Answer:
         if isinstance(visible, list) and not whole:
             visible = visible[low:high]
         origins = run.origins if whole or run.origins is None else run.origins[low:high]
-        self.columns.append((start, run.first_message_id + low, run.enqueue_ms, sizes, headers, visible, origins))
+        labels = run.labels if whole or run.labels is None or len(run.labels) == 1 else run.labels[low:high]
+        self.columns.append(
+            (start, run.first_message_id + low, run.enqueue_ms, sizes, headers, visible, origins, labels)
+        )
         # A view keeps its whole row in memory until the page is sent; a page of scattered messages would keep hundreds.
         scattered = size * VIEW_FROM < len(data)
         self.blobs.append(data[offset : offset + size] if scattered else memoryview(data)[offset : offset + size])
@@ -165,15 +155,20 @@ class Answer:
 
 def _costs(run: Run, sizes: Sequence[int], low: int) -> list[int]:
     """Bytes of messages of a run from its ``low``-th on, with what they have beside their bodies."""
-    headers, origins = run.headers, run.origins
+    headers, origins, labels = run.headers, run.origins, run.labels
     return [
-        size + extra_bytes(None if headers is None else headers[at], None if origins is None else origins[at])
+        size
+        + extra_bytes(
+            None if headers is None else headers[at],
+            None if origins is None else origins[at],
+            None if labels is None else labels[0] if len(labels) == 1 else labels[at],
+        )
         for at, size in enumerate(sizes, low)
     ]
 
 
 class SegmentReader:
-    """Finds the messages of one queue in one segment; runs in the thread of the segment's connection."""
+    """Finds the messages of one queue or topic in one segment; runs in the thread of the segment's connection."""
 
     def __init__(
         self,
@@ -215,7 +210,7 @@ class SegmentReader:
             return end
         end = min(stop, place.stop)
         row = self._row(raw, found, stop)
-        for run in () if row is None else row.runs.get(self._queue_id, ()):
+        for run in () if row is None else row.runs_of(self._queue_id):
             if run.stop_position <= start:
                 continue
             if start >= end:
@@ -360,10 +355,7 @@ class SegmentReader:
         except msgspec.MsgspecError as error:
             self._on_damage(lsn, f"row {lsn} of {self._segment.path.name} cannot be decoded: {error}")
             return
-        runs: dict[int, list[Run]] = {}
-        for queue_id, run in sent_runs(records):
-            runs.setdefault(queue_id, []).append(run)
-        self._rows.put(lsn, DecodedRow(runs, data))
+        self._rows.put(lsn, DecodedRow(records, data))
 
 
 def is_damage(error: Exception) -> bool:

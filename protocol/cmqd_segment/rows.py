@@ -1,7 +1,9 @@
 """A row of the log: the facts of one commit (or 64 KiB of it), as bytes and back.
 
-``meta`` is the msgpack list of the row's records, ``data`` the bodies of its ``MessagesSent`` records side by side in
-the order of the records, ``queues`` a summary of what was sent, so that a message is found without decoding ``meta``.
+``meta`` is the msgpack list of the row's records, ``data`` the bodies of its ``MessagesSent`` and
+``MessagesPublished`` records side by side in the order of the records, ``queues`` a summary of what was sent, so that
+a message is found without decoding ``meta``. What was published stands in ``data`` once, and is found there by the
+topic and by every queue that got a copy; ids of topics are never those of queues, so both are looked for alike.
 ``meta_crc`` covers everything but ``data``: a reader that skips the bodies still checks all that it uses.
 """
 
@@ -12,11 +14,19 @@ from zlib import crc32
 
 import msgspec
 
-from cmqd_segment.records import AnyRecord, Headers, MessagesSent, Origin, StoredMessage
+from cmqd_segment.records import (
+    AnyRecord,
+    Headers,
+    Labels,
+    MessagesPublished,
+    MessagesSent,
+    Origin,
+    StoredMessage,
+)
 
 QueueSummary: TypeAlias = tuple[int, int, int, int]
-"""(queue id, first position, stop position, bytes of bodies) of one queue's sends in a row. The positions of a queue
-are dense over the log, so all between first and stop are in this row."""
+"""(queue or topic id, first position, stop position, bytes of bodies) of what a row holds of one queue or topic. Its
+positions are dense over the log, so all between first and stop are in this row."""
 
 Buffer: TypeAlias = bytes | memoryview
 
@@ -36,7 +46,7 @@ def decode_records(meta: Buffer) -> list[AnyRecord]:
 
 
 def decode_queues(queues: Buffer) -> list[QueueSummary]:
-    """What was sent to which queue in a row."""
+    """What was sent to which queue in a row, and published to which topic."""
     return _queues.decode(queues)
 
 
@@ -53,7 +63,7 @@ ORIGIN_BYTES = 128
 
 
 class Run(NamedTuple):
-    """Messages of one queue that stand side by side in a row's data: the columns of one ``MessagesSent``."""
+    """Messages of one queue or topic that stand side by side in a row's data: the columns of one record."""
 
     first_position: int
     first_message_id: int
@@ -64,6 +74,8 @@ class Run(NamedTuple):
     offset: int
     """Where its first body begins in ``data``."""
     origins: list[Origin | None] | None = None
+    labels: list[Labels] | None = None
+    """Of a topic's run alone: one entry for all of its messages, or one each."""
 
     @property
     def stop_position(self) -> int:
@@ -71,16 +83,20 @@ class Run(NamedTuple):
         return self.first_position + len(self.sizes)
 
 
-def extra_bytes(headers: Headers | None, origin: Origin | None) -> int:
-    """What a message has beside its body, in a page that is bounded: names and values as UTF-8, and its origin."""
+def extra_bytes(headers: Headers | None, origin: Origin | None, labels: Labels | None = None) -> int:
+    """What a message has beside its body, in a page that is bounded: names, values and labels as UTF-8, its origin."""
     size = 0 if origin is None else ORIGIN_BYTES
+    if labels:
+        size += len(labels.encode()) if isinstance(labels, str) else sum(len(label.encode()) for label in labels)
     if headers:
         size += sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())
     return size
 
 
 def sent_runs(records: Sequence[AnyRecord], queue_id: int | None = None) -> Iterator[tuple[int, Run]]:
-    """``(queue id, run)`` of each send among a row's records, of one queue or of all, in the order of the records."""
+    """``(id, run)`` of each send among a row's records, of one queue or topic or of all, in the order of the records.
+    What was published comes as the run of its topic, then one run for each queue that got copies.
+    """
     offset = 0
     for record in records:
         if type(record) is MessagesSent:
@@ -99,33 +115,85 @@ def sent_runs(records: Sequence[AnyRecord], queue_id: int | None = None) -> Iter
                     ),
                 )
             offset += sum(record.sizes)
+        elif type(record) is MessagesPublished:
+            published = published_run(record, offset)
+            if queue_id is None or record.topic_id == queue_id:
+                yield record.topic_id, published
+            copies = record.copies
+            for place in range(len(copies) // 2):
+                target = copies[2 * place]
+                if queue_id is None or target == queue_id:
+                    visible_ms = 0 if record.visible_ms is None else record.visible_ms[place]
+                    yield target, copy_run(published, record.first_copy_id, place, copies[2 * place + 1], visible_ms)
+            offset += sum(record.sizes)
 
 
-def stored_messages(run: Run, data: bytes) -> list[StoredMessage]:
-    """The messages of a run whose first body begins at ``run.offset`` of ``data``."""
-    position, message_id, enqueue_ms, sizes, headers, visible_ms, offset, origins = run
+def published_run(record: MessagesPublished, offset: int) -> Run:
+    """What was published as messages of its topic."""
+    return Run(
+        record.first_position,
+        record.first_message_id,
+        record.enqueue_ms,
+        record.sizes,
+        record.headers,
+        None,
+        offset,
+        None,
+        record.labels,
+    )
+
+
+def copy_run(published: Run, first_copy_id: int, place: int, first_position: int, visible_ms: int) -> Run:
+    """The copies of what was published in the ``place``-th of the queues that got them; they have no labels."""
+    _, _, enqueue_ms, sizes, headers, _, offset, _, _ = published
+    return Run(
+        first_position,
+        first_copy_id + place * len(sizes),
+        enqueue_ms,
+        sizes,
+        headers,
+        visible_ms or None,
+        offset,
+    )
+
+
+def bodies_of(run: Run, data: bytes) -> list[bytes]:
+    """The bodies of a run whose first begins at ``run.offset`` of ``data``."""
+    bodies: list[bytes] = []
+    offset = run.offset
+    for size in run.sizes:
+        stop = offset + size
+        bodies.append(data[offset:stop])
+        offset = stop
+    return bodies
+
+
+def stored_messages(run: Run, data: bytes, bodies: Sequence[bytes] | None = None) -> list[StoredMessage]:
+    """The messages of a run whose first body begins at ``run.offset`` of ``data``; ``bodies`` spares cutting them out
+    again for the copies in another queue.
+    """
+    position, message_id, enqueue_ms, _, headers, visible_ms, _, origins, labels = run
+    if bodies is None:
+        bodies = bodies_of(run, data)
     messages: list[StoredMessage] = []
     append = messages.append
-    if headers is None and visible_ms is None and origins is None:
-        for size in sizes:
-            stop = offset + size
-            append(StoredMessage(position, message_id, enqueue_ms, data[offset:stop]))
+    if headers is None and visible_ms is None and origins is None and labels is None:
+        for body in bodies:
+            append(StoredMessage(position, message_id, enqueue_ms, body))
             position += 1
             message_id += 1
-            offset = stop
         return messages
-    for index, size in enumerate(sizes):
-        stop = offset + size
+    for index, body in enumerate(bodies):
         append(
             StoredMessage(
                 position + index,
                 message_id + index,
                 enqueue_ms,
-                data[offset:stop],
+                body,
                 None if headers is None else headers[index],
                 0 if visible_ms is None else visible_ms if isinstance(visible_ms, int) else visible_ms[index],
                 None if origins is None else origins[index],
+                None if labels is None else labels[0] if len(labels) == 1 else labels[index],
             )
         )
-        offset = stop
     return messages

@@ -32,7 +32,7 @@ class ScannedRow(NamedTuple):
     messages: int
     records: list[AnyRecord]
     data: bytes
-    """The bodies side by side, in the order of the ``MessagesSent`` records; empty if they were not asked for."""
+    """The bodies side by side, in the order of the records (see ``rows.sent_runs``); empty if not asked for."""
 
 
 class RowError(Exception):

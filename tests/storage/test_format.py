@@ -25,7 +25,13 @@ from cmqd_segment.manifest import (
     read_manifest,
     write_manifest,
 )
-from cmqd_segment.records import MessagesSent, QueueAttributes, StoredMessage
+from cmqd_segment.records import (
+    MessagesSent,
+    QueueAttributes,
+    StoredMessage,
+    SubscriptionAttributes,
+    TopicAttributes,
+)
 from cmqd_segment.rows import (
     decode_queues,
     decode_records,
@@ -70,6 +76,25 @@ def one_of_each() -> list[records.AnyRecord]:
         records.TransactionsEnded(1, [0, 2], True, NOW_MS),
         records.TransactionsChecked(1, [0, 2], NOW_MS, [NOW_MS, 0]),
         records.TransactionsUndecided(1, [0, 2], NOW_MS),
+        records.TopicCreated(1, "account", "name", TopicAttributes(filter_type="routing"), NOW_MS),
+        records.TopicAttributesSet(1, TopicAttributes(max_message_bytes=5), NOW_MS),
+        records.TopicDeleted(1),
+        records.Subscribed(1, 2, "name", SubscriptionAttributes(endpoint="q" * 64, filter_tags=["t" * 16] * 5), NOW_MS),
+        records.SubscriptionAttributesSet(
+            1, 2, SubscriptionAttributes("https", "u" * 500, "backoff", binding_keys=["a.*"], paused=True), NOW_MS
+        ),
+        records.Unsubscribed(1, 2),
+        records.MessagesPublished(
+            1, 0, 9, NOW_MS, [3, 4], [70_000, 1 << 31] * 100, 1 << 40, [5, 6], visible_ms=[NOW_MS, 0] * 50
+        ),
+        records.MessagesPublished(
+            *(1, 0, 9, NOW_MS, [3, 4], [2, 0], 11, [5], [None, {"a": "b"}], [["\u20ac" * 16] * 10, "a.b"], [NOW_MS]),
+            *([1 << 62, 6, 1 << 40, 3] * 20, ["i" * 64, None]),
+        ),
+        records.MessagesDelivered(1, 2, [0, 2], NOW_MS),
+        records.DeliveriesFailed(1, 2, [0, 2], [1, 9], [NOW_MS, 0], "e" * 200, NOW_MS),
+        records.DeliveriesDropped(1, 2, [0, 2], "operator", NOW_MS),
+        records.TopicMessagesExpired(1, 7),
     ]
 
 

@@ -1,0 +1,111 @@
+"""A row in memory, shared by all that read it: a row of published messages is read by every queue that got a copy.
+
+So it costs little to keep and little to ask: what was published stands once, with the queues that got it and the
+position in each, and the run of a queue is made when it is asked for. Queues are looked up in the *audience* of a
+record, which records with the same queues share.
+"""
+
+from array import array
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from cmqd_segment.records import AnyRecord, MessagesPublished, MessagesSent
+from cmqd_segment.rows import Run, copy_run, published_run, sent_runs
+
+ROW_OVERHEAD_BYTES = 1500
+"""Of a decoded row beside its bodies, about."""
+PUBLISH_OVERHEAD_BYTES = 600
+"""Of what was published by one record, about, beside 8 bytes for each queue."""
+AUDIENCE_BYTES = 100
+"""Of a queue in an audience, about."""
+
+
+class Audience:
+    """In which places of ``copies`` queues stand."""
+
+    __slots__ = ("again", "places")
+
+    def __init__(self, queue_ids: Sequence[int]) -> None:
+        self.places: dict[int, int] = {}
+        self.again: list[tuple[int, int]] = []
+        """(queue id, place) of queues that stand in more than one, beyond the first."""
+        for place, queue_id in enumerate(queue_ids):
+            if queue_id in self.places:
+                self.again.append((queue_id, place))
+            else:
+                self.places[queue_id] = place
+
+    def of(self, queue_id: int) -> Sequence[int]:
+        """The places of a queue, ascending."""
+        place = self.places.get(queue_id)
+        if place is None:
+            return ()
+        if not self.again:
+            return (place,)
+        return (place, *(other for again, other in self.again if again == queue_id))
+
+
+class Published(NamedTuple):
+    """What the copies of one ``MessagesPublished`` are made from."""
+
+    run: Run
+    """That of the topic."""
+    first_copy_id: int
+    audience: Audience
+    firsts: "array[int]"
+    """The first position in each queue."""
+    visible_ms: list[int] | None
+
+
+class DecodedRow:
+    """A row that passed its checks."""
+
+    __slots__ = ("_published", "_runs", "cost", "data")
+
+    def __init__(self, records: Sequence[AnyRecord], data: bytes) -> None:
+        self.data = data
+        self._runs: dict[int, list[Run]] = {}
+        """What stands in the row as messages of one queue or topic; copies are in ``_published``."""
+        self._published: list[Published] = []
+        self.cost = len(data) + ROW_OVERHEAD_BYTES
+        """Bytes in memory, about."""
+        if any(type(record) is MessagesPublished for record in records):
+            self._take(records)
+            return
+        for queue_id, run in sent_runs(records):
+            self._runs.setdefault(queue_id, []).append(run)
+
+    def _take(self, records: Sequence[AnyRecord]) -> None:
+        audiences: dict[tuple[int, ...], Audience] = {}
+        offset = 0
+        for record in records:
+            if type(record) is MessagesPublished:
+                run = published_run(record, offset)
+                self._runs.setdefault(record.topic_id, []).append(run)
+                queue_ids = tuple(record.copies[::2])
+                audience = audiences.get(queue_ids)
+                if audience is None:
+                    audience = audiences[queue_ids] = Audience(queue_ids)
+                    self.cost += AUDIENCE_BYTES * len(queue_ids)
+                firsts = array("Q", record.copies[1::2])
+                self._published.append(Published(run, record.first_copy_id, audience, firsts, record.visible_ms))
+                self.cost += PUBLISH_OVERHEAD_BYTES + 8 * len(queue_ids)
+                offset += sum(record.sizes)
+            elif type(record) is MessagesSent:
+                for queue_id, run in sent_runs((record,)):
+                    self._runs.setdefault(queue_id, []).append(run._replace(offset=offset))
+                offset += sum(record.sizes)
+
+    def runs_of(self, queue_id: int) -> Sequence[Run]:
+        """The messages of a queue or topic in this row, ascending."""
+        runs = self._runs.get(queue_id, ())
+        if not self._published:
+            return runs
+        copies = [
+            copy_run(run, first_copy_id, place, firsts[place], 0 if visible_ms is None else visible_ms[place])
+            for run, first_copy_id, audience, firsts, visible_ms in self._published
+            for place in audience.of(queue_id)
+        ]
+        if not runs or not copies:
+            return copies or runs
+        return sorted((*runs, *copies), key=lambda run: run.first_position)
