@@ -29,6 +29,10 @@ def main() -> int:
             from cmqd_bench.micro.runner import print_micro
 
             print_micro(name_filter=arguments.filter, json_output=arguments.json)
+        elif arguments.scenario == "match":
+            from cmqd_bench.micro.match import print_match
+
+            print_match(json_output=arguments.json)
         elif arguments.scenario == "quick":
             from cmqd_bench.micro.runner import print_micro
             from cmqd_bench.runner import print_report

@@ -227,6 +227,9 @@ def build_parser() -> argparse.ArgumentParser:
     micro = commands.add_parser("micro", help="the codec and each operation of the core, call by call")
     micro.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     micro.add_argument("--filter", default="", help="only benchmarks whose names contain this")
+    match_text = "who gets what of a topic: tags and routing keys of 500 subscribers, call by call"
+    match_parser = commands.add_parser("match", help=match_text, description=match_text)
+    match_parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     return parser
 
 

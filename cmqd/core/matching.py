@@ -13,7 +13,7 @@ a change. Why it is these sets is told in decisions/0050-matching-by-columns.md.
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import compress
 from typing import Generic, TypeVar
 
@@ -217,42 +217,31 @@ class _Column:
 
     __slots__ = ("by_word", "other")
 
-    def __init__(self, literals: dict[str, int], stars: int, indifferent: int) -> None:
-        self.other = stars | indifferent
+    def __init__(self, wanted: dict[str, int], indifferent: int) -> None:
+        """``wanted`` has the keys by their word in this column; ``indifferent`` are those without one."""
+        self.other = wanted.get("*", 0) | indifferent
         """Keys that accept a word that is no literal of this column, and not empty."""
-        self.by_word = {word: keys | self.other for word, keys in literals.items()}
+        self.by_word = {word: keys | self.other for word, keys in wanted.items() if word != "*"}
         # A star wants a word that is not empty.
-        self.by_word[""] = literals.get("", 0) | indifferent
+        self.by_word[""] = wanted.get("", 0) | indifferent
 
 
-class _Wants:
-    """Collects the words of one column while it is built."""
-
-    __slots__ = ("anything", "literals", "stars")
-
-    def __init__(self) -> None:
-        self.literals: dict[str, int] = {}
-        self.stars = 0
-        self.anything = 0
-        """Keys that have a word in this column."""
-
-    def add(self, word: str, key: int) -> None:
-        self.anything |= key
-        if word == "*":
-            self.stars |= key
-        else:
-            self.literals[word] = self.literals.get(word, 0) | key
+def _add_words(wanted: list[dict[str, int]], words: Sequence[str], key: int) -> None:
+    """Add a key's words, one to a column."""
+    while len(wanted) < len(words):
+        wanted.append({})
+    for column, word in zip(wanted, words, strict=False):
+        column[word] = column.get(word, 0) | key
 
 
-def _add_words(columns: list[_Wants], words: Iterable[str], key: int) -> int:
-    """Add a key's words, one to a column, and return how many there were."""
-    count = 0
-    for word in words:
-        if count == len(columns):
-            columns.append(_Wants())
-        columns[count].add(word, key)
-        count += 1
-    return count
+def _columns(wanted: Sequence[dict[str, int]], by_length: dict[int, int]) -> list[_Column]:
+    """``by_length`` has the keys by how many columns they have a word in; those not in it want a word in each."""
+    columns: list[_Column] = []
+    shorter = 0
+    for place, words in enumerate(wanted):
+        shorter |= by_length.get(place, 0)
+        columns.append(_Column(words, shorter))
+    return columns
 
 
 class KeyMatcher(Matcher[str, str]):
@@ -281,11 +270,11 @@ class KeyMatcher(Matcher[str, str]):
         """By number of words of a routing key: the keys compared from both sides that can be that long. The last holds
         for any larger number too."""
         self._states: list[_Column] = []
-        """Of the keys with several ``#``: those who go on to the next state with a word. None goes on from the last."""
+        """Of the keys with several ``#``: those that go on to the next state with a word; from the last goes none."""
         self._loops: list[int] = []
-        """Those who stay in a state with any word, because a ``#`` stands there."""
+        """Those that stay in a state with any word, because a ``#`` stands there."""
         self._ends: list[int] = []
-        """Those who have no more words in this state."""
+        """Those that have no more words in this state."""
         self._several = 0
         """All keys with several ``#``."""
 
@@ -295,50 +284,50 @@ class KeyMatcher(Matcher[str, str]):
         return self._find(labels) if found is None else found
 
     def _build(self, filters: Sequence[tuple[str, ...]]) -> None:
-        left: list[_Wants] = []
-        right: list[_Wants] = []
-        states: list[_Wants] = []
+        left: list[dict[str, int]] = []
+        right: list[dict[str, int]] = []
+        left_lengths: dict[int, int] = {}
+        right_lengths: dict[int, int] = {}
         exactly: dict[int, int] = {}
         at_least: dict[int, int] = {}
+        states: list[dict[str, int]] = []
         loops: dict[int, int] = {}
         ends: dict[int, int] = {}
         self._several = 0
         for place, keys in enumerate(filters):
-            for plane, key in enumerate(dict.fromkeys(keys)):
+            for plane, key in enumerate(keys):
                 bit = 1 << (plane * len(filters) + place)
                 words = key.split(".")
                 hashes = words.count("#")
-                if hashes == 0:
-                    count = _add_words(left, words, bit)
-                    exactly[count] = exactly.get(count, 0) | bit
-                elif hashes == 1:
-                    middle = words.index("#")
-                    count = _add_words(left, words[:middle], bit) + _add_words(right, words[:middle:-1], bit)
-                    at_least[count] = at_least.get(count, 0) | bit
-                else:
+                literals = len(words) - hashes
+                if hashes > 1:
                     self._several |= bit
-                    count = 0
+                    state = 0
                     for word in words:
                         if word == "#":
-                            loops[count] = loops.get(count, 0) | bit
+                            loops[state] = loops.get(state, 0) | bit
                         else:
-                            count += 1
-                    _add_words(states, (word for word in words if word != "#"), bit)
-                    ends[count] = ends.get(count, 0) | bit
-        compared = 0
-        for keys_of_length in (*exactly.values(), *at_least.values()):
-            compared |= keys_of_length
-        # A key without a word in a column does not care which it is.
-        self._left = [_Column(wants.literals, wants.stars, compared & ~wants.anything) for wants in left]
-        self._right = [_Column(wants.literals, wants.stars, compared & ~wants.anything) for wants in right]
+                            state += 1
+                    ends[state] = ends.get(state, 0) | bit
+                    _add_words(states, [word for word in words if word != "#"], bit)
+                else:
+                    middle = words.index("#") if hashes else literals
+                    _add_words(left, words[:middle], bit)
+                    left_lengths[middle] = left_lengths.get(middle, 0) | bit
+                    _add_words(right, words[:middle:-1], bit)
+                    right_lengths[literals - middle] = right_lengths.get(literals - middle, 0) | bit
+                    lengths = at_least if hashes else exactly
+                    lengths[literals] = lengths.get(literals, 0) | bit
+        self._left = _columns(left, left_lengths)
+        self._right = _columns(right, right_lengths)
         self._fitting = []
         longer = 0
         for count in range(max((*exactly, *at_least), default=0) + 2):
             longer |= at_least.get(count, 0)
             self._fitting.append(longer | exactly.get(count, 0))
-        self._states = [_Column(wants.literals, wants.stars, 0) for wants in (*states, _Wants())]
-        self._loops = [loops.get(count, 0) for count in range(len(self._states))]
-        self._ends = [ends.get(count, 0) for count in range(len(self._states))]
+        self._states = _columns([*states, {}], {})
+        self._loops = [loops.get(state, 0) for state in range(len(self._states))]
+        self._ends = [ends.get(state, 0) for state in range(len(self._states))]
 
     def _members(self, labels: str) -> int:
         words = labels.split(".")
@@ -366,7 +355,7 @@ class KeyMatcher(Matcher[str, str]):
         last = len(columns) - 1
         highest = 0
         for word in words:
-            # Downwards: who goes on arrives in a state that has been left already.
+            # Downwards: what goes on arrives in a state whose turn with this word is over.
             for state in range(highest, -1, -1):
                 keys = states[state]
                 if keys:

@@ -1,0 +1,297 @@
+"""``match``: who gets what of a topic, for 500 subscribers, with labels seen before (warm) and never before (cold).
+
+Labels are new string objects each, as the codec makes them, so a warm match pays for their hashes. A cold match finds
+everything built, only not this label; a rebuild is one change of a subscriber and the match after it.
+"""
+
+import json
+import os
+import platform
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from cmqd.core.matching import KeyMatcher, TagMatcher
+from cmqd_bench.machine import commit, cpu_model, version_of
+from cmqd_bench.micro.runner import ROUNDS, Micro, Work, run_micros
+
+SUBSCRIBERS = 500
+KEYS = 5
+FILTER_TAGS = 5
+KNOWN_TAGS = 200
+MESSAGE_TAGS = 10
+WARM_LABELS = 64
+"""Different labels of the warm cases, in turn."""
+MESSAGES = 2000
+"""Of a case, all different in the cold ones; below what a matcher remembers."""
+REBUILDS = 5
+Label = TypeVar("Label", str, list[str])
+TARGETS_US = {"tag_warm_us": 0.5, "tag_cold_us": 8.0, "key_warm_us": 0.2, "key_cold_us": 40.0}
+
+LEVELS = (
+    ("region", 8),
+    ("service", 20),
+    ("level", 5),
+    ("host", 100),
+    ("kind", 30),
+    ("team", 10),
+    ("city", 20),
+    ("v", 6),
+)
+"""The words of a realistic routing key: 8 of them, each out of so many."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeySet:
+    """Binding keys of each subscriber, and routing keys that are all different."""
+
+    name: str
+    binding_keys: Sequence[Sequence[str]]
+    routing_keys: Sequence[str]
+
+
+def tag_set(messages: int = MESSAGES, seed: int = 1) -> tuple[list[list[str]], list[list[str]]]:
+    """Filter tags of each subscriber; tags of messages, all different."""
+    chance = random.Random(seed)
+    known = [f"tag-{number}" for number in range(KNOWN_TAGS)]
+    filters = [chance.sample(known, FILTER_TAGS) for _ in range(SUBSCRIBERS)]
+    different: dict[tuple[str, ...], None] = {}
+    while len(different) < messages:
+        different[tuple(chance.sample(known, chance.randint(1, MESSAGE_TAGS)))] = None
+    return filters, [list(tags) for tags in different]
+
+
+def _key_set(
+    name: str,
+    binding: Callable[[random.Random], list[str]],
+    routing: Callable[[random.Random], list[str]],
+    messages: int,
+) -> KeySet:
+    chance = random.Random(name)
+    binding_keys = [[".".join(binding(chance)) for _ in range(KEYS)] for _ in range(SUBSCRIBERS)]
+    different: dict[str, None] = {}
+    while len(different) < messages:
+        different[".".join(routing(chance))] = None
+    return KeySet(name, binding_keys, list(different))
+
+
+def _realistic_routing(chance: random.Random) -> list[str]:
+    return [f"{word[:3]}{chance.randrange(count)}" for word, count in LEVELS]
+
+
+def _realistic_binding(chance: random.Random) -> list[str]:
+    words = _realistic_routing(chance)
+    starred = [word if chance.random() < 0.5 else "*" for word in words]
+    kind = chance.random()
+    if kind < 0.25:
+        return words
+    if kind < 0.6:
+        return starred
+    if kind < 0.8:
+        return [*starred[: chance.randint(1, 6)], "#"]
+    if kind < 0.95:
+        return [*words[: chance.randint(0, 3)], "#", *words[-chance.randint(1, 3) :]]
+    middle = chance.randint(1, 6)
+    return [words[0], "#", words[middle], "#"]
+
+
+def realistic_keys(messages: int = MESSAGES) -> KeySet:
+    """A quarter literal, a third with stars, the rest with a ``#`` at the end or in the middle, a few with two."""
+    return _key_set("realistic", _realistic_binding, _realistic_routing, messages)
+
+
+def adversarial_keys(messages: int = MESSAGES) -> list[KeySet]:
+    """Keys of 16 words that all stay possible for as long as can be."""
+
+    def routing(chance: random.Random) -> list[str]:
+        return chance.choices("ab", k=16)
+
+    def stars(chance: random.Random) -> list[str]:
+        return chance.choices("a***", k=16)
+
+    def one_hash(chance: random.Random) -> list[str]:
+        words = chance.choices("ab*", k=15)
+        words.insert(chance.randrange(16), "#")
+        return words
+
+    def hash_at_both_ends(chance: random.Random) -> list[str]:
+        return ["#", *chance.choices("ab*", k=14), "#"]
+
+    def hash_every_second(chance: random.Random) -> list[str]:
+        return [word for letter in chance.choices("ab", k=8) for word in ("#", letter)]
+
+    return [
+        _key_set("16 words, stars", stars, routing, messages),
+        _key_set("16 words, one #", one_hash, routing, messages),
+        _key_set("16 words, # at both ends", hash_at_both_ends, routing, messages),
+        _key_set("16 words, every second a #", hash_every_second, routing, messages),
+    ]
+
+
+def _fresh(word: str) -> str:
+    return word.encode().decode()
+
+
+def _tag_matcher(filters: Sequence[Sequence[str]]) -> TagMatcher:
+    matcher = TagMatcher()
+    for subscriber, tags in enumerate(filters):
+        matcher.set(subscriber, tags)
+    return matcher
+
+
+def _key_matcher(keys: KeySet) -> KeyMatcher:
+    matcher = KeyMatcher()
+    for subscriber, own in enumerate(keys.binding_keys):
+        matcher.set(subscriber, own)
+    return matcher
+
+
+def _matches(match: Callable[[Label], object], labels: Sequence[Label]) -> Work:
+    def work() -> int:
+        for label in labels:
+            match(label)
+        return len(labels)
+
+    return work
+
+
+def _rebuilds(matcher: TagMatcher | KeyMatcher, own: Sequence[str]) -> Work:
+    def work() -> int:
+        for _ in range(REBUILDS):
+            matcher.set(0, own)
+            matcher.match("x")
+        return REBUILDS
+
+    return work
+
+
+def match_micros(messages: int = MESSAGES) -> dict[str, Micro]:
+    """Every case; the adversarial ones have names of their own."""
+    filters, tags = tag_set(messages)
+    keys = realistic_keys(messages)
+
+    def warm_tags() -> Work:
+        matcher = _tag_matcher(filters)
+        used = tags[:WARM_LABELS]
+        for labels in used:
+            matcher.match(labels)
+        return _matches(
+            matcher.match, [[_fresh(tag) for tag in used[number % len(used)]] for number in range(messages)]
+        )
+
+    def cold_tags() -> Work:
+        matcher = _tag_matcher(filters)
+        matcher.match(["x"])
+        return _matches(matcher.match, [[_fresh(tag) for tag in labels] for labels in tags])
+
+    def warm_keys() -> Work:
+        matcher = _key_matcher(keys)
+        used = keys.routing_keys[:WARM_LABELS]
+        for key in used:
+            matcher.match(key)
+        return _matches(matcher.match, [_fresh(used[number % len(used)]) for number in range(messages)])
+
+    def cold_keys(keys: KeySet = keys) -> Work:
+        matcher = _key_matcher(keys)
+        matcher.match("x")
+        return _matches(matcher.match, [_fresh(key) for key in keys.routing_keys])
+
+    micros = {
+        "tag_warm_us": Micro("tags, warm", warm_tags),
+        "tag_cold_us": Micro("tags, cold", cold_tags),
+        "tag_rebuild": Micro("tags, rebuild", lambda: _rebuilds(_tag_matcher(filters), filters[0]), "rebuild"),
+        "key_warm_us": Micro("routing keys of 8 words, warm", warm_keys),
+        "key_cold_us": Micro("routing keys of 8 words, cold", cold_keys),
+        "rebuild": Micro("keys, rebuild", lambda: _rebuilds(_key_matcher(keys), keys.binding_keys[0]), "rebuild"),
+    }
+    for worst in adversarial_keys(messages):
+        micros[worst.name] = Micro(f"keys of {worst.name}, cold", lambda worst=worst: cold_keys(worst))
+    return micros
+
+
+def matched(messages: int = MESSAGES) -> dict[str, float]:
+    """How many subscribers get a message, on average, by the name of the case."""
+    filters, tags = tag_set(messages)
+    matcher = _tag_matcher(filters)
+    numbers = {"tag_cold_us": sum(len(matcher.match(labels)) for labels in tags) / len(tags)}
+    numbers["tag_warm_us"] = sum(len(matcher.match(labels)) for labels in tags[:WARM_LABELS]) / len(tags[:WARM_LABELS])
+    keys = realistic_keys(messages)
+    for name, one, routing in (
+        ("key_warm_us", keys, keys.routing_keys[:WARM_LABELS]),
+        ("key_cold_us", keys, keys.routing_keys),
+        *((worst.name, worst, worst.routing_keys) for worst in adversarial_keys(messages)),
+    ):
+        key_matcher = _key_matcher(one)
+        numbers[name] = sum(len(key_matcher.match(key)) for key in routing) / len(routing)
+    return {name: round(number, 1) for name, number in numbers.items()}
+
+
+def measure_match(rounds: int = ROUNDS, messages: int = MESSAGES) -> dict[str, Any]:
+    """All figures, as ``--json`` prints them."""
+    micros = match_micros(messages)
+    # The first is the reference of the runner.
+    results = run_micros(list(micros.values()), rounds)[1:]
+    us = {name: round(result.nanoseconds / 1000, 3) for name, result in zip(micros, results, strict=True)}
+    worst = {keys.name: us[keys.name] for keys in adversarial_keys(1)}
+    return {
+        "scenario": "match",
+        **{name: us[name] for name in TARGETS_US},
+        "key_cold_worst_us": max(worst.values()),
+        "rebuild_ms": round(us["rebuild"] / 1000, 3),
+        "tag_rebuild_ms": round(us["tag_rebuild"] / 1000, 3),
+        "worst_sets_us": worst,
+        "matched": matched(messages),
+        "targets": TARGETS_US,
+        "options": {"subscribers": SUBSCRIBERS, "keys": KEYS, "filter_tags": FILTER_TAGS, "messages": messages},
+        "conditions": {
+            "cpu": cpu_model(),
+            "cores": len(os.sched_getaffinity(0)),
+            "load_average": round(os.getloadavg()[0], 2),
+            "python": platform.python_version(),
+            "versions": {"cmqd": version_of("cmqd")},
+            "commit": commit(),
+            "rounds": rounds,
+        },
+    }
+
+
+def print_match(*, json_output: bool = False) -> None:
+    """Measure and print; with ``json_output`` as one object."""
+    report = measure_match()
+    if json_output:
+        print(json.dumps(report, indent=2))
+    else:
+        print("\n".join(match_lines(report)))
+
+
+def match_lines(report: dict[str, Any]) -> list[str]:
+    """A report for people."""
+    rows = [
+        ("tags, warm", "tag_warm_us"),
+        ("tags, cold", "tag_cold_us"),
+        ("routing keys of 8 words, warm", "key_warm_us"),
+        ("routing keys of 8 words, cold", "key_cold_us"),
+    ]
+    lines = [f"  {'match':<44} {'us':>9}  {'target us':>9}  {'matched':>8}"]
+    lines += [
+        f"  {text:<44} {report[name]:>9.3f}  {report['targets'][name]:>9}  {report['matched'][name]:>8}"
+        for text, name in rows
+    ]
+    lines += [
+        f"  {'routing keys of ' + name + ', cold':<44} {us:>9.3f}  {'':>9}  {report['matched'][name]:>8}"
+        for name, us in report["worst_sets_us"].items()
+    ]
+    lines += [
+        f"  {'a change and the match after it, tags':<44} {report['tag_rebuild_ms']:>9.3f}  ms",
+        f"  {'a change and the match after it, keys':<44} {report['rebuild_ms']:>9.3f}  ms",
+    ]
+    options, conditions = report["options"], report["conditions"]
+    return [
+        *lines,
+        "",
+        f"  {options['subscribers']} subscribers, each with {options['filter_tags']} of {KNOWN_TAGS} tags or"
+        f" {options['keys']} binding keys; messages with 1 to {MESSAGE_TAGS} tags or a key",
+        f"  {conditions['cpu']}, {conditions['cores']} cores, load {conditions['load_average']}, Python"
+        f" {conditions['python']}, commit {conditions['commit']}, best of {conditions['rounds']} rounds",
+    ]
