@@ -167,6 +167,21 @@ class Settings:
         "get too_many_in_flight", low=1, high=10_000_000,
     )  # fmt: skip
 
+    # ------------------------------------------------------------ pushes to URLs
+
+    push_timeout_ms: int = _setting(
+        15_000, "pushes", "time from the beginning of a push to its answer; a later one is a failure",
+        low=1_000, high=60_000,
+    )  # fmt: skip
+    # Whoever may subscribe chooses where the broker connects to: not to what only the broker's own network can reach.
+    push_allow_private: bool = _setting(
+        False, "pushes", "also push to addresses of private networks (10.0.0.0/8, fc00::/7 and the like)"
+    )
+    push_allow_loopback: bool = _setting(False, "pushes", "also push to the broker's own machine (127.0.0.0/8, ::1)")
+    max_pushes_per_endpoint: int = _setting(16, "pushes", "pushes to one endpoint under way at once", low=1, high=1_000)
+    # A connection and a task each, some 30 KiB with a small body.
+    max_pushes: int = _setting(4_096, "pushes", "pushes under way at once, in all", low=1, high=65_536)
+
     # ------------------------------------------------------------ memory
 
     # Some 100 ms of the fastest measured writing: deep enough for one commit to run while the next one fills.

@@ -1,0 +1,77 @@
+"""What a legal URL of a subscription is: text alone, no look-up. Which addresses may be posted to is for the edge."""
+
+import ipaddress
+import re
+from typing import Final
+from urllib.parse import SplitResult, urlsplit
+
+from cmqd.core.errors import InvalidArgument
+
+MAX_URL_LENGTH: Final = 2_048
+"""What servers and proxies commonly take in a request line."""
+
+_CHARACTERS = re.compile(r"(?:[A-Za-z0-9._~:/?\[\]@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*", re.ASCII)
+"""RFC 3986 section 2, less the fragment's ``#``: programs differ in how they read any other."""
+_NAME = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*\.?", re.ASCII)
+_NUMBER = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*", re.ASCII)
+"""A name's last word of this form makes it an IPv4 address in some old notation: 127.1, 0x7f.1, 2130706433."""
+
+
+def check_url(url: str, field: str) -> str:
+    """``url``, unchanged, if a subscription may have it: http or https, a host, nothing that stays with the client.
+
+    Raises:
+        InvalidArgument: naming ``field``. A password in the URL is not repeated.
+    """
+    if len(url) > MAX_URL_LENGTH:
+        raise InvalidArgument(field, url, f"a URL of at most {MAX_URL_LENGTH} characters")
+    if "#" in url:
+        raise InvalidArgument(field, _without_credentials(url), "a URL without a fragment (#)")
+    if _CHARACTERS.fullmatch(url) is None:
+        limit = "a URL in ASCII; write other characters percent-encoded, and a host with such in its xn-- form"
+        raise InvalidArgument(field, _without_credentials(url), limit)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise InvalidArgument(field, _without_credentials(url), "a URL") from None
+    if parts.scheme not in ("http", "https"):
+        raise InvalidArgument(field, _without_credentials(url), "a URL that begins with http:// or https://")
+    if "@" in parts.netloc:
+        raise InvalidArgument(field, _without_credentials(url), "a URL without a user or a password")
+    if not _is_host(parts):
+        raise InvalidArgument(field, url, "a URL with a host: a name, an IPv4 address or [an IPv6 address]")
+    if not _is_port(parts):
+        raise InvalidArgument(field, url, "a URL whose port, if any, is 1 to 65535")
+    return url
+
+
+def scheme_of(url: str) -> str:
+    """``http`` or ``https``, of a legal URL."""
+    return urlsplit(url).scheme
+
+
+def _without_credentials(url: str) -> str:
+    return re.sub(r"//.*@", "//...@", url, flags=re.DOTALL)
+
+
+def _is_host(parts: SplitResult) -> bool:
+    host = parts.hostname or ""
+    if parts.netloc.startswith("["):
+        try:
+            return ipaddress.IPv6Address(host).scope_id is None
+        except ValueError:
+            return False
+    if _NAME.fullmatch(host) is None:
+        return False
+    if _NUMBER.fullmatch(host.removesuffix(".").rpartition(".")[2]) is None:
+        return True
+    try:
+        ipaddress.IPv4Address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_port(parts: SplitResult) -> bool:
+    text = re.sub(r"\A(?:\[[^\]]*\]|[^:]*)", "", parts.netloc)
+    return not text or (re.fullmatch(r":[0-9]{1,5}", text, re.ASCII) is not None and 1 <= int(text[1:]) <= 65_535)
