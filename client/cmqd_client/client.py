@@ -1,8 +1,8 @@
-"""The client: connect to a server, find and make queues."""
+"""The client: connect to a server, find and make queues and topics."""
 
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Literal, Self, Unpack
 
 import msgspec
 
@@ -16,6 +16,7 @@ from cmqd_client.errors import ClientClosed
 from cmqd_client.queue import Queue
 from cmqd_client.results import QueuePage
 from cmqd_client.retry import Repeat, RetryPolicy
+from cmqd_client.topic import FilterType, Topic, TopicInfo, TopicPage, topic_attributes, topic_info
 from cmqd_client.transactions import CHECK_TIMEOUT, CHECKS_AT_ONCE, Checker, TransactionProducer
 from cmqd_protocol import messages as wire
 from cmqd_protocol.limits import DEFAULT_HEARTBEAT_MS
@@ -82,7 +83,7 @@ def connect(
 
 
 class Client:
-    """A connection to a server that mends itself, and the account's queues; get it from :func:`connect`.
+    """A connection to a server that mends itself, and the account's queues and topics; get it from :func:`connect`.
 
     Use it as an async context manager, in one event loop, from any number of tasks.
     """
@@ -236,6 +237,96 @@ class Client:
             checks_at_once=checks_at_once,
             first_check=first_check,
         )
+
+    # ------------------------------------------------------------------ topics
+
+    def topic(self, name: str) -> Topic:
+        """The handle of a topic. Asks nothing of the server: that the topic is missing shows when it is used."""
+        return Topic(self._require(), name)
+
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        filter_type: FilterType | Literal["tag", "routing"] | None = None,
+        max_message_bytes: int | None = None,
+    ) -> Topic:
+        """Create a topic. Not repeated after a lost answer: :meth:`ensure_topic` is.
+
+        Args:
+            name: 1-64 ASCII letters, digits, ``-``, ``_``; not differing only in case from another topic's.
+            filter_type: see :class:`FilterType`; it cannot be changed later. None = ``TAG``.
+            max_message_bytes: longest body; 1,024-1,048,576, None = 65,536.
+
+        Raises:
+            TopicExists: there is one of this name; it was not changed.
+            InvalidArgument: the name or a value is out of range.
+            TooManyTopics: the account has as many as it may.
+            OutcomeUnknown: it may exist now.
+        """
+        channel = self._require()
+        attributes = topic_attributes(filter_type, max_message_bytes)
+        request = wire.CreateTopic(channel.next_request_id(), name, attributes)
+        await channel.call(request, wire.TopicInfo, Repeat.ONCE)
+        return Topic(channel, name)
+
+    async def ensure_topic(
+        self,
+        name: str,
+        *,
+        filter_type: FilterType | Literal["tag", "routing"] | None = None,
+        max_message_bytes: int | None = None,
+    ) -> Topic:
+        """Create a topic unless it exists already; then what is named must agree. Repeated after a lost answer.
+
+        Args:
+            name: as for :meth:`create_topic`.
+            filter_type: likewise; None = that of an existing topic is not looked at.
+            max_message_bytes: likewise.
+
+        Raises:
+            TopicDiffers: it exists with other attributes; ``difference`` shows them. Nothing was changed.
+            CmqError: as for :meth:`create_topic`.
+        """
+        await self.ensure_topic_info(name, filter_type=filter_type, max_message_bytes=max_message_bytes)
+        return Topic(self._require(), name)
+
+    async def ensure_topic_info(
+        self,
+        name: str,
+        *,
+        filter_type: FilterType | Literal["tag", "routing"] | None = None,
+        max_message_bytes: int | None = None,
+    ) -> TopicInfo:
+        """Like :meth:`ensure_topic`; what there is now, and whether this call created it."""
+        channel = self._require()
+        attributes = topic_attributes(filter_type, max_message_bytes)
+        request = wire.EnsureTopic(channel.next_request_id(), name, attributes)
+        return topic_info(await channel.call(request, wire.TopicInfo, Repeat.SAFE))
+
+    async def topics(self, *, search: str = "", offset: int = 0, limit: int = 100) -> TopicPage:
+        """List topics of the account, by name. Safe to cancel.
+
+        Args:
+            search: only those whose name contains this word.
+            offset: how many to skip.
+            limit: how many at most, 1-1,000.
+        """
+        channel = self._require()
+        request = wire.ListTopics(channel.next_request_id(), search, offset, limit)
+        reply = await channel.call(request, wire.TopicList, Repeat.READ)
+        return TopicPage([name for _, name in reply.topics], reply.total, reply.request_id)
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic that has no subscriptions. Not repeated after a lost answer.
+
+        Raises:
+            TopicInUse: it has some; unsubscribe them first.
+            TopicNotFound: there is no such topic.
+            OutcomeUnknown: it may be deleted.
+        """
+        channel = self._require()
+        await channel.call(wire.DeleteTopic(channel.next_request_id(), name), wire.Reply, Repeat.ONCE)
 
     # ------------------------------------------------------------------ the rest
 

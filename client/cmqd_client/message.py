@@ -25,6 +25,18 @@ class Outgoing(msgspec.Struct, frozen=True):
     """See :meth:`Queue.send`; None = the one that ``dedup_ids`` of the batch has for it, or none."""
 
 
+def checked_body(body: bytes) -> bytes:
+    """The body, unless it is something that msgpack would take and mean otherwise.
+
+    Raises:
+        TypeError: it is not bytes.
+    """
+    if not isinstance(body, (bytes, bytearray, memoryview)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        hint = "; encode it first: text.encode()" if isinstance(body, str) else ""
+        raise TypeError(f"a body must be bytes, not {type(body).__name__}{hint}")
+    return body
+
+
 class Message:
     """A message received and not yet deleted: this receiver's until ``next_visible_time``.
 

@@ -21,7 +21,7 @@ from typing import TypeAlias, Unpack
 from cmqd_client.attributes import QueueAttributes, QueueInfo, from_wire, to_wire
 from cmqd_client.channel import Channel
 from cmqd_client.durations import Duration, to_datetime, to_epoch_ms, to_ms
-from cmqd_client.message import Message, Outgoing
+from cmqd_client.message import Message, Outgoing, checked_body
 from cmqd_client.results import (
     BatchResult,
     DecisionFailure,
@@ -109,7 +109,7 @@ class Queue:
             OutcomeUnknown: it may be stored.
         """
         reply = await self._send(
-            [_checked(body)],
+            [checked_body(body)],
             None if headers is None else [dict(headers)],
             None if delay is None else to_ms(delay, "delay"),
             None if dedup_id is None else [dedup_id],
@@ -624,12 +624,12 @@ class _Batch:
         all_ids: list[str | None] = []
         for message, dedup_id in zip(messages, chain(dedup_ids or (), repeat(None)), strict=False):
             if isinstance(message, Outgoing):
-                self.bodies.append(_checked(message.body))
+                self.bodies.append(checked_body(message.body))
                 all_headers.append(common_headers if message.headers is None else dict(message.headers))
                 self.delays.append(common_delay if message.delay is None else to_ms(message.delay, "delay"))
                 all_ids.append(dedup_id if message.dedup_id is None else message.dedup_id)
             else:
-                self.bodies.append(_checked(message))
+                self.bodies.append(checked_body(message))
                 all_headers.append(common_headers)
                 self.delays.append(common_delay)
                 all_ids.append(dedup_id)
@@ -637,14 +637,6 @@ class _Batch:
             raise ValueError(f"{len(dedup_ids)} dedup_ids for {len(self.bodies)} messages; give one (or None) for each")
         self.headers: list[wire.Headers | None] | None = all_headers if any(all_headers) else None
         self.dedup_ids: list[str | None] | None = all_ids if any(one is not None for one in all_ids) else None
-
-
-def _checked(body: bytes) -> bytes:
-    """The body, unless it is something that msgpack would take and mean otherwise."""
-    if not isinstance(body, (bytes, bytearray, memoryview)):  # pyright: ignore[reportUnnecessaryIsInstance]
-        hint = "; encode it first: text.encode()" if isinstance(body, str) else ""
-        raise TypeError(f"a body must be bytes, not {type(body).__name__}{hint}")
-    return body
 
 
 def _single(result: BatchResult) -> HandleResult:

@@ -1,0 +1,453 @@
+"""A topic's handle: publish to it, and subscribe queues and URLs to it.
+
+The handle is a name and a client; making one costs nothing and asks nothing of the server. What is said in
+:mod:`cmqd_client.queue` about durability, time limits and repeats holds here too.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from cmqd_client.channel import Channel
+from cmqd_client.durations import to_datetime
+from cmqd_client.message import checked_body
+from cmqd_client.queue import Queue
+from cmqd_client.results import MessageId, printed_id
+from cmqd_client.retry import Repeat
+from cmqd_client.subscription import (
+    ContentFormat,
+    RetryStrategy,
+    Subscription,
+    SubscriptionInfo,
+    SubscriptionPage,
+    SubscriptionSummary,
+    strings,
+    subscription_attributes,
+    subscription_info,
+)
+from cmqd_protocol import messages as wire
+
+T = TypeVar("T")
+
+
+class FilterType(StrEnum):
+    """How a topic chooses who gets a message; fixed when it is created."""
+
+    TAG = "tag"
+    """The default. A message has up to 10 tags; a subscription with filter tags gets it if one is common to both, a
+    subscription without them gets everything."""
+    ROUTING = "routing"
+    """A message has one routing key, words between dots; a subscription gets it if one of its binding keys matches:
+    ``*`` stands for one word, ``#`` for any number of words, also none."""
+
+
+class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic as it was when asked; durations are seconds."""
+
+    name: str
+    id: int
+    """Another one if the topic was deleted and created anew."""
+    created: bool
+    """Whether this very call created it."""
+
+    filter_type: FilterType
+    max_message_bytes: int
+    lifecycle: float
+    """How long a message that somebody has not had yet is kept from its publish: a day."""
+
+    retained: int
+    """Messages that wait or are in retry for at least one subscription."""
+    subscriptions: int
+    oldest_message_time: datetime | None
+    """When the oldest of those retained was published; None = there is none."""
+    create_time: datetime | None
+    modify_time: datetime | None
+    """When an attribute was last changed."""
+
+    details: Mapping[str, Any]
+    """Everything as the server sent it, under its names on the wire: also what this version does not know."""
+    request_id: int
+
+
+class TopicPage(msgspec.Struct, frozen=True):
+    """Some of an account's topics, by name."""
+
+    names: list[str]
+    total: int
+    """Topics that match the search, listed here or not."""
+    request_id: int
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+class Published(msgspec.Struct, frozen=True):
+    """The message and its copies are stored, and on disk."""
+
+    id: MessageId
+    """Of the message in the topic; a copy in a queue has one of its own."""
+    matched: int | None
+    """How many subscriptions get it; 0 = nobody does, so it was discarded. None = it had been published before (its
+    answer was lost, or another message had this dedup id), and that number is not remembered."""
+    request_id: int
+
+
+class Topic:
+    """One topic of the account; get it from ``client.topic(name)``, ``create_topic`` or ``ensure_topic``.
+
+    It may be used by any number of tasks at once; their requests travel together over the client's connection.
+    """
+
+    __slots__ = ("_channel", "name")
+
+    def __init__(self, channel: Channel, name: str) -> None:
+        self._channel = channel
+        self.name: str = name
+
+    # ------------------------------------------------------------------ publish
+
+    async def publish(
+        self,
+        body: bytes,
+        *,
+        tags: Iterable[str] | None = None,
+        routing_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        dedup_id: str | None = None,
+    ) -> Published:
+        """Publish one message: every subscription that matches now gets it.
+
+        The message and its copies in queues are stored in one step: when this returns, all are in their queues and on
+        disk. To URLs, and to queues that are missing or full, it is delivered from then on at least once, for up to a
+        day, as the subscription's strategy says. A message that matches nobody is discarded, which is no error.
+
+        The publish is numbered: if its answer is lost, the client repeats it and nobody gets it twice; ``matched`` is
+        None then. When the repeats are used up, ``OutcomeUnknown`` says that it may be published; publishing it again
+        by a new call may publish it twice, unless both calls give the same ``dedup_id``. Cancelling leaves open whether
+        it was published.
+
+        Args:
+            body: 1 byte up to the topic's ``max_message_bytes``; never changed or looked into.
+            tags: on a tag topic, up to 10, each of 1-16 characters without commas; None = none.
+            routing_key: on a routing topic, 1-64 bytes with at most 15 dots.
+            headers: at most 32, 16 KiB in all; every copy has them.
+            dedup_id: your own name of this message, up to 64 bytes. A publish with a name that the topic has seen in
+                the last 5 minutes publishes nothing and returns the id of the first one, whatever its body, also if it
+                comes from another producer or after a crash of either side.
+
+        Returns:
+            The message's id, and how many subscriptions it matched.
+
+        Raises:
+            TopicNotFound, MessageTooLarge, InvalidArgument: nothing was published.
+            DiskNearlyFull, Busy: nothing was published; try again after ``retry_after``.
+            OutcomeUnknown: it may be published.
+            ValueError: there are both tags and a routing key.
+        """
+        labels = None if tags is None else [strings(tags, "tags")]
+        keys = None if routing_key is None else [routing_key]
+        (published,) = await self._publish(
+            [checked_body(body)], labels, keys, None if headers is None else [dict(headers)], [dedup_id]
+        )
+        return published
+
+    async def publish_batch(
+        self,
+        bodies: Iterable[bytes],
+        *,
+        tags: Sequence[str] | Sequence[Sequence[str]] | None = None,
+        routing_key: str | None = None,
+        routing_keys: Sequence[str] | None = None,
+        headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None,
+        dedup_ids: Sequence[str | None] | None = None,
+    ) -> list[Published]:
+        """Publish up to 256 messages in one step: all are published with all their copies, or none is.
+
+        In every queue, and to every subscriber whose order is kept, they come in this order. Guarantees, cancellation
+        and errors are those of :meth:`publish`.
+
+        Args:
+            bodies: bodies and headers are at most 1 MiB together (a single larger message is allowed). An empty batch
+                publishes nothing.
+            tags: on a tag topic, the tags of every message (``["red", "big"]``), or a list of tags for each
+                (``[["red"], ["red", "big"], []]``).
+            routing_key: on a routing topic, the key of every message.
+            routing_keys: or a key for each.
+            headers: of every message, or one (or None) for each.
+            dedup_ids: one (or None) for each message; see :meth:`publish`. Of a batch, those that the topic remembers
+                are not published again, and the others are.
+
+        Returns:
+            An id and a number of subscriptions for each message, in the same order.
+
+        Raises:
+            BatchTooLarge: bodies and headers are too large together; nothing was published.
+            CmqError: as for :meth:`publish`.
+            ValueError: there are not as many of something as messages, or there are both tags and routing keys.
+        """
+        contents = [checked_body(body) for body in bodies]
+        count = len(contents)
+        if routing_key is not None and routing_keys is not None:
+            raise ValueError("give routing_key (of every message) or routing_keys (one for each), not both")
+        keys = [routing_key] if routing_key is not None else None
+        if routing_keys is not None:
+            keys = _one_each(strings(routing_keys, "routing_keys"), count, "routing_keys")
+        labels = None if tags is None else _tags(tags, count)
+        all_headers: list[wire.Headers | None] | None = None
+        if isinstance(headers, Mapping):
+            common = dict(headers)
+            all_headers = [common for _ in contents]
+        elif headers is not None:
+            each = _one_each(headers, count, "headers")
+            all_headers = [None if one is None else dict(one) for one in each]
+        ids = None if dedup_ids is None else _one_each(dedup_ids, count, "dedup_ids")
+        if not contents:
+            return []
+        return await self._publish(contents, labels, keys, all_headers, ids)
+
+    async def _publish(
+        self,
+        bodies: list[bytes],
+        tags: list[list[str]] | None,
+        routing_keys: list[str] | None,
+        headers: list[wire.Headers | None] | None,
+        dedup_ids: list[str | None] | None,
+    ) -> list[Published]:
+        if tags and any(tags) and routing_keys and any(routing_keys):
+            raise ValueError("give tags (tag topic) or a routing key (routing topic), not both")
+        channel = self._channel
+        session, sequence = channel.numbering.next()
+        request = wire.PublishMessages(
+            channel.next_request_id(),
+            self.name,
+            bodies,
+            headers if headers and any(headers) else None,
+            tags if tags and any(tags) else None,
+            routing_keys,
+            session.number,
+            sequence,
+            dedup_ids if dedup_ids and any(one is not None for one in dedup_ids) else None,
+        )
+        try:
+            reply = await channel.call(request, wire.MessagesPublished, Repeat.SAFE)
+        finally:
+            session.answered(sequence)
+        return [
+            Published(printed_id(number), matched, reply.request_id)
+            for number, matched in zip(reply.message_ids, reply.matched, strict=True)
+        ]
+
+    # ------------------------------------------------------------------ subscriptions
+
+    async def subscribe(
+        self,
+        name: str,
+        *,
+        queue: Queue | str | None = None,
+        url: str | None = None,
+        filter_tags: Iterable[str] | None = None,
+        binding_keys: Iterable[str] | None = None,
+        strategy: RetryStrategy | None = None,
+        content_format: ContentFormat | None = None,
+        ensure: bool = False,
+    ) -> Subscription:
+        """Have messages published from now on delivered to a queue or posted to a URL.
+
+        Not repeated after a lost answer unless with ``ensure``.
+
+        Args:
+            name: 1-64 ASCII letters, digits, ``-``, ``_``; unique in the topic, also in another case.
+            queue: a queue of the same account.
+            url: or an ``http://`` or ``https://`` URL. What is posted to it is signed (Standard Webhooks) with the
+                secret of the handle that this returns.
+            filter_tags: on a tag topic, up to 5: only messages that have one of them. Empty or None = all messages.
+            binding_keys: on a routing topic, 1-5 patterns, of which a message's key must match one.
+            strategy: what is done with failed deliveries; None = ``EXPONENTIAL_DECAY``.
+            content_format: what is posted to a URL; None = ``JSON``.
+            ensure: accept a subscription of this name, if what is named here agrees with it; what it has besides is not
+                looked at.
+
+        Returns:
+            The subscription; with its ``secret`` if it was created and delivers to a URL.
+
+        Raises:
+            TopicNotFound, QueueNotFound: there is no such topic, or queue.
+            SubscriptionExists: there is one of this name; it was not changed.
+            SubscriptionDiffers: (``ensure``) there is one, and it is another; ``difference`` shows how.
+            TooManySubscriptions: the topic has 500.
+            PushUnavailable: the server does not post to URLs, or not to this one.
+            InvalidArgument: a name, tag or key is out of range or not of this kind of topic.
+            OutcomeUnknown: it may exist now. If it does, only :meth:`Subscription.rotate_secret` gives its secret.
+            ValueError: there is not one of ``queue`` and ``url``; the URL is neither http nor https; there are both
+                tags and keys.
+        """
+        info = await self.subscribe_info(
+            name,
+            queue=queue,
+            url=url,
+            filter_tags=filter_tags,
+            binding_keys=binding_keys,
+            strategy=strategy,
+            content_format=content_format,
+            ensure=ensure,
+        )
+        return Subscription(self._channel, self.name, name, info.secret)
+
+    async def subscribe_info(
+        self,
+        name: str,
+        *,
+        queue: Queue | str | None = None,
+        url: str | None = None,
+        filter_tags: Iterable[str] | None = None,
+        binding_keys: Iterable[str] | None = None,
+        strategy: RetryStrategy | None = None,
+        content_format: ContentFormat | None = None,
+        ensure: bool = False,
+    ) -> SubscriptionInfo:
+        """Like :meth:`subscribe`; what there is now, whether this call created it, and its secret if it did."""
+        target = _endpoint(queue, url)
+        attributes = target | subscription_attributes(filter_tags, binding_keys, strategy, content_format)
+        channel = self._channel
+        if ensure:
+            confirm = wire.EnsureSubscription(channel.next_request_id(), self.name, name, attributes)
+            return subscription_info(await channel.call(confirm, wire.SubscriptionInfo, Repeat.SAFE))
+        request = wire.Subscribe(channel.next_request_id(), self.name, name, attributes)
+        return subscription_info(await channel.call(request, wire.SubscriptionInfo, Repeat.ONCE))
+
+    def subscription(self, name: str) -> Subscription:
+        """The handle of a subscription. Asks nothing of the server: that it is missing shows when it is used."""
+        return Subscription(self._channel, self.name, name)
+
+    async def subscriptions(self, *, search: str = "", offset: int = 0, limit: int = 100) -> SubscriptionPage:
+        """List the topic's subscriptions, by name. Safe to cancel.
+
+        Args:
+            search: only those whose name contains this word.
+            offset: how many to skip.
+            limit: how many at most, 1-1,000.
+
+        Raises:
+            TopicNotFound: there is no such topic.
+        """
+        request = wire.ListSubscriptions(self._channel.next_request_id(), self.name, search, offset, limit)
+        reply = await self._channel.call(request, wire.SubscriptionList, Repeat.READ)
+        found = [
+            SubscriptionSummary(
+                one.name, one.protocol, one.endpoint, one.paused, one.waiting, one.in_retry, one.last_error or None
+            )
+            for one in reply.subscriptions
+        ]
+        return SubscriptionPage(found, reply.total, reply.request_id)
+
+    # ------------------------------------------------------------------ the topic itself
+
+    async def attributes(self) -> TopicInfo:
+        """Attributes, counts and facts, as of now. Safe to cancel.
+
+        Raises:
+            TopicNotFound: there is no such topic.
+        """
+        request = wire.GetTopicAttributes(self._channel.next_request_id(), self.name)
+        return topic_info(await self._channel.call(request, wire.TopicInfo, Repeat.READ))
+
+    async def set_attributes(self, *, max_message_bytes: int) -> TopicInfo:
+        """Change the longest body that the topic takes; it is the one attribute that can be changed.
+
+        Repeated after a lost answer; another caller's change in between would then be overwritten.
+
+        Args:
+            max_message_bytes: 1,024-1,048,576, for messages published from now on.
+
+        Returns:
+            All attributes as they are now.
+
+        Raises:
+            TopicNotFound: there is no such topic.
+            InvalidArgument: the number is out of range.
+            OutcomeUnknown: it may be changed.
+        """
+        attributes = topic_attributes(None, max_message_bytes)
+        request = wire.SetTopicAttributes(self._channel.next_request_id(), self.name, attributes)
+        return topic_info(await self._channel.call(request, wire.TopicInfo, Repeat.SAFE))
+
+    def __repr__(self) -> str:
+        return f"<Topic {self.name!r}>"
+
+
+def _tags(tags: Sequence[str] | Sequence[Sequence[str]], count: int) -> list[list[str]]:
+    """The tags of a batch as the wire has them: one list for all, or one for each."""
+    if isinstance(tags, str) or not any(isinstance(one, str) for one in tags):
+        each = _one_each(cast("Sequence[Sequence[str]]", tags), count, "tags") if tags else []
+        return [strings(one, "the tags of a message") for one in each]
+    return [strings(cast("Sequence[str]", tags), "tags")]
+
+
+def _one_each(values: Sequence[T], count: int, field: str) -> list[T]:
+    """The values, as many as there are messages.
+
+    Raises:
+        ValueError: they are more or fewer.
+    """
+    if len(values) != count:
+        raise ValueError(f"{len(values)} {field} for {count} messages; give one for each")
+    return list(values)
+
+
+def _endpoint(queue: Queue | str | None, url: str | None) -> dict[str, Any]:
+    """Where a subscription delivers to, as the wire has it."""
+    if (queue is None) == (url is None):
+        raise ValueError("give one of queue and url")
+    if url is not None:
+        if not url.lower().startswith(("http://", "https://")):
+            # Without a scheme it would name a queue.
+            raise ValueError(f"url is {url!r}; it must begin with http:// or https://")
+        return {"endpoint": url}
+    return {"protocol": "queue", "endpoint": queue.name if isinstance(queue, Queue) else queue}
+
+
+def topic_attributes(filter_type: str | None, max_message_bytes: int | None) -> dict[str, Any]:
+    """What was named of a topic's attributes, as the wire has it.
+
+    Raises:
+        TypeError: a value is of the wrong type.
+    """
+    attributes: dict[str, Any] = {}
+    if filter_type is not None:
+        attributes["filter_type"] = str(filter_type)
+    if max_message_bytes is not None:
+        if type(max_message_bytes) is not int:
+            raise TypeError(f"max_message_bytes must be an int, not {max_message_bytes!r}")
+        attributes["max_message_bytes"] = max_message_bytes
+    return attributes
+
+
+def topic_info(reply: wire.TopicInfo) -> TopicInfo:
+    """What the server told about a topic."""
+    attributes, counts, facts = reply.attributes, reply.counts, reply.facts
+
+    def moment(name: str) -> datetime | None:
+        milliseconds = facts.get(name)
+        return to_datetime(milliseconds) if milliseconds else None
+
+    return TopicInfo(
+        name=reply.topic,
+        id=reply.topic_id,
+        created=reply.created,
+        filter_type=FilterType(attributes.get("filter_type", FilterType.TAG)),
+        max_message_bytes=attributes.get("max_message_bytes", 0),
+        lifecycle=facts.get("lifecycle_ms", 0) / 1000,
+        retained=counts.get("retained", 0),
+        subscriptions=counts.get("subscriptions", 0),
+        oldest_message_time=moment("oldest_message_ms"),
+        create_time=moment("created_ms"),
+        modify_time=moment("modified_ms"),
+        details={**attributes, **counts, **facts},
+        request_id=reply.request_id,
+    )
