@@ -2,7 +2,7 @@
 
 So it costs little to keep and little to ask: what was published stands once, with the queues that got it and the
 position in each, and the run of a queue is made when it is asked for. Queues are looked up in the *audience* of a
-record, which records with the same queues share.
+record, which all records with the same queues share.
 """
 
 from array import array
@@ -16,8 +16,8 @@ ROW_OVERHEAD_BYTES = 1500
 """Of a decoded row beside its bodies, about."""
 PUBLISH_OVERHEAD_BYTES = 600
 """Of what was published by one record, about, beside 8 bytes for each queue."""
-AUDIENCE_BYTES = 100
-"""Of a queue in an audience, about."""
+KNOWN_QUEUES = 16_384
+"""Of all audiences that are kept for others to share; each costs about 100 bytes."""
 
 
 class Audience:
@@ -45,6 +45,26 @@ class Audience:
         return (place, *(other for again, other in self.again if again == queue_id))
 
 
+class Audiences:
+    """One ``Audience`` for all records (and rows) with the same queues."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, ...], Audience] = {}
+        self._size = 0
+
+    def of(self, queue_ids: tuple[int, ...]) -> Audience:
+        """That of these queues, in this order."""
+        audience = self._known.get(queue_ids)
+        if audience is None:
+            self._size += len(queue_ids) + 1
+            if self._size > KNOWN_QUEUES:
+                # Whoever has one keeps it; those that come again are made again.
+                self._known.clear()
+                self._size = len(queue_ids) + 1
+            audience = self._known[queue_ids] = Audience(queue_ids)
+        return audience
+
+
 class Published(NamedTuple):
     """What the copies of one ``MessagesPublished`` are made from."""
 
@@ -62,7 +82,7 @@ class DecodedRow:
 
     __slots__ = ("_published", "_runs", "cost", "data")
 
-    def __init__(self, records: Sequence[AnyRecord], data: bytes) -> None:
+    def __init__(self, records: Sequence[AnyRecord], data: bytes, audiences: Audiences) -> None:
         self.data = data
         self._runs: dict[int, list[Run]] = {}
         """What stands in the row as messages of one queue or topic; copies are in ``_published``."""
@@ -70,25 +90,22 @@ class DecodedRow:
         self.cost = len(data) + ROW_OVERHEAD_BYTES
         """Bytes in memory, about."""
         if any(type(record) is MessagesPublished for record in records):
-            self._take(records)
+            self._take(records, audiences)
             return
         for queue_id, run in sent_runs(records):
             self._runs.setdefault(queue_id, []).append(run)
 
-    def _take(self, records: Sequence[AnyRecord]) -> None:
-        audiences: dict[tuple[int, ...], Audience] = {}
+    def _take(self, records: Sequence[AnyRecord], audiences: Audiences) -> None:
         offset = 0
         for record in records:
             if type(record) is MessagesPublished:
                 run = published_run(record, offset)
                 self._runs.setdefault(record.topic_id, []).append(run)
                 queue_ids = tuple(record.copies[::2])
-                audience = audiences.get(queue_ids)
-                if audience is None:
-                    audience = audiences[queue_ids] = Audience(queue_ids)
-                    self.cost += AUDIENCE_BYTES * len(queue_ids)
                 firsts = array("Q", record.copies[1::2])
-                self._published.append(Published(run, record.first_copy_id, audience, firsts, record.visible_ms))
+                self._published.append(
+                    Published(run, record.first_copy_id, audiences.of(queue_ids), firsts, record.visible_ms)
+                )
                 self.cost += PUBLISH_OVERHEAD_BYTES + 8 * len(queue_ids)
                 offset += sum(record.sizes)
             elif type(record) is MessagesSent:

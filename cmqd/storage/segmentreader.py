@@ -15,12 +15,12 @@ import msgspec
 
 from cmqd.storage import ipc
 from cmqd.storage.catalog import OpenSegment, SealedFile
-from cmqd.storage.decodedrow import DecodedRow
+from cmqd.storage.decodedrow import Audiences, DecodedRow
+from cmqd.storage.summaries import Summaries, Summary, summary_of
 from cmqd_segment.records import Runs
 from cmqd_segment.rows import (
     Run,
     data_checksum,
-    decode_queues,
     decode_records,
     extra_bytes,
     meta_checksum,
@@ -56,10 +56,12 @@ class RowPlace(NamedTuple):
 
 
 class RowCache:
-    """Decoded rows by LSN, the least recently used go first. Used by one thread at a time."""
+    """Decoded rows by LSN, the least recently used go first, and what helps to find them; for one thread at a time."""
 
     def __init__(self, capacity_bytes: int) -> None:
         self._capacity = max(capacity_bytes, 2 * READ_AHEAD_BYTES)
+        self.summaries = Summaries()
+        self.audiences = Audiences()
         self._rows: OrderedDict[int, DecodedRow] = OrderedDict()
         self._bytes = 0
 
@@ -236,7 +238,27 @@ class SegmentReader:
 
     def _look(self, raw: sqlite3.Connection, index: SparseQueue, start: int, stop: int) -> list[RowPlace]:
         """The rows of the queue from about ``start`` to about ``stop``."""
-        span = index.rows_of(start, stop, self._segment.last_lsn)
+        last_lsn = self._segment.last_lsn
+        stop = min(stop, index.stop_position)
+        lsn, last = index.rows_of(start, stop, last_lsn)
+        places: list[RowPlace] = []
+        ordinal = 0
+        # The last entry of a queue may have the rest of the segment behind it, so we end where what is wanted ends.
+        while lsn <= last and not (places and places[-1].stop >= stop):
+            span, summaries = self._rows.summaries.block(
+                self._segment.number, lsn, last_lsn, lambda span: self._summaries(raw, span)
+            )
+            for summary in summaries:
+                held = summary.of(self._queue_id)
+                if held is not None:
+                    places.append(RowPlace(held[0], held[1], summary.lsn, held[2], ordinal))
+                ordinal += 1
+            lsn = span.last + 1
+        return places
+
+    def _summaries(self, raw: sqlite3.Connection, span: LsnRange) -> tuple[Sequence[Summary], bool]:
+        """Those of the rows with messages in a span; False if some cannot be read."""
+        whole = True
         try:
             rows: list[tuple[int, bytes]] = raw.execute(
                 "SELECT lsn, queues FROM log WHERE lsn BETWEEN ? AND ? AND messages > 0", span
@@ -244,26 +266,16 @@ class SegmentReader:
         except sqlite3.DatabaseError as error:
             if not is_damage(error):
                 raise
+            whole = False
             rows = self._readable(raw, span, error)
-        try:
-            return self._places_in(rows)
-        except msgspec.MsgspecError:
-            return [place for number, row in enumerate(rows) for place in self._places_if_intact(row, number)]
-
-    def _places_in(self, rows: Sequence[tuple[int, bytes]], ordinal: int = 0) -> list[RowPlace]:
-        return [
-            RowPlace(first, end, lsn, size, number)
-            for number, (lsn, queues) in enumerate(rows, ordinal)
-            for queue_id, first, end, size in decode_queues(queues)
-            if queue_id == self._queue_id
-        ]
-
-    def _places_if_intact(self, row: tuple[int, bytes], ordinal: int) -> list[RowPlace]:
-        try:
-            return self._places_in([row], ordinal)
-        except msgspec.MsgspecError as error:
-            self._on_damage(row[0], f"row {row[0]} of {self._segment.path.name} cannot be decoded: {error}")
-            return []
+        summaries: list[Summary] = []
+        for lsn, queues in rows:
+            try:
+                summaries.append(summary_of(lsn, queues, self._rows.audiences))
+            except (msgspec.MsgspecError, OverflowError) as error:
+                whole = False
+                self._on_damage(lsn, f"row {lsn} of {self._segment.path.name} cannot be decoded: {error}")
+        return summaries, whole
 
     def _readable(
         self, raw: sqlite3.Connection, span: LsnRange, error: sqlite3.DatabaseError
@@ -355,7 +367,7 @@ class SegmentReader:
         except msgspec.MsgspecError as error:
             self._on_damage(lsn, f"row {lsn} of {self._segment.path.name} cannot be decoded: {error}")
             return
-        self._rows.put(lsn, DecodedRow(records, data))
+        self._rows.put(lsn, DecodedRow(records, data, self._rows.audiences))
 
 
 def is_damage(error: Exception) -> bool:

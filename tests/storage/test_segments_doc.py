@@ -4,10 +4,11 @@ from pathlib import Path
 from typing import get_args
 
 import msgspec
+import pytest
 
 from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.manifest import CheckpointEntry, Manifest, SegmentEntry, SegmentState
-from cmqd_segment.records import AnyRecord, Origin, QueueAttributes
+from cmqd_segment.records import AnyRecord, Origin, QueueAttributes, SubscriptionAttributes, TopicAttributes
 from cmqd_segment.schema import TABLES
 
 TEXT = (Path(__file__).parents[2] / "protocol" / "SEGMENTS.md").read_text()
@@ -31,11 +32,19 @@ def test_every_part_of_a_checkpoint_is_named() -> None:
         assert f"| {part.__struct_config__.tag} | {part.__name__} |" in TEXT
 
 
-def test_every_attribute_of_a_queue_is_in_the_table_with_its_default() -> None:
-    for field in msgspec.structs.fields(QueueAttributes):
-        default = field.default
-        shown = "empty" if default == "" else str(default).lower() if isinstance(default, bool) else f"{default:,}"
-        assert f"| `{field.name}` | {shown} |" in TEXT
+@pytest.mark.parametrize("attributes", [QueueAttributes(), TopicAttributes(), SubscriptionAttributes()])
+def test_every_attribute_is_in_a_table_with_its_default(attributes: msgspec.Struct) -> None:
+    for name, default in msgspec.structs.asdict(attributes).items():
+        match default:
+            case "" | []:
+                shown = "empty"
+            case bool():
+                shown = str(default).lower()
+            case int():
+                shown = f"{default:,}"
+            case _:
+                shown = f"`{default}`"
+        assert f"| `{name}` | {shown} |" in TEXT
 
 
 def test_what_an_origin_holds_is_told_in_its_order() -> None:
