@@ -15,14 +15,16 @@ from cmqd.core.recovery import Recovery
 from cmqd.core.sending import Sending
 from cmqd.core.settling import Settling
 from cmqd.core.ticking import Ticking
+from cmqd.core.topics import Topics
 from cmqd.core.window import cost
 from cmqd_segment.records import AnyRecord, Runs, StoredMessage
 
 
-class Broker(Administration, Ticking, Settling, Sending, Peeking, Recovery):
+class Broker(Administration, Topics, Ticking, Settling, Sending, Peeking, Recovery):
     """All queues of all accounts, and the numbers that they share.
 
     ``handle_key``: see :mod:`cmqd.core.receipts`; it must stay the same over restarts, or handles lose their meaning.
+    ``seed``: any number, for the random part of pauses between deliveries.
     """
 
     def pages_read(self, read_id: int, messages: Sequence[StoredMessage], missing: Runs, now_ms: int) -> Outcome[int]:
@@ -75,6 +77,8 @@ class Broker(Administration, Ticking, Settling, Sending, Peeking, Recovery):
             queue = self.queues.get(self._check_reads.pop(read_id))
             if queue is not None:
                 return self._checks_arrived(queue, messages, missing, now_ms)
+        elif read_id in self._delivery_reads:
+            return self._deliveries_arrived(read_id, messages, missing, now_ms)
         elif read_id in self._peeks:
             self._peek_arrived(read_id, messages, missing, woken, now_ms)
         return Outcome(damaged, records, woken=woken, reads=reads)
@@ -90,6 +94,13 @@ class Broker(Administration, Ticking, Settling, Sending, Peeking, Recovery):
                 assert position in queue.index.delayed, "the window holds a body ahead of time that is not delayed"
             for position in queue.window.half:
                 assert position in queue.index.half, "the window holds a body as half that is not"
+        for topic in self.topics.values():
+            assert self._topic_names[topic.account][topic.name] is topic
+            for subscription_id, subscription in topic.subscriptions.items():
+                assert self.subscriptions[subscription_id] is subscription
+                assert subscription.flows == subscription.may_flow(), "messages take another way than they may"
+                subscription.deliveries.check_invariants()
+        assert sum(endpoint.under_way for endpoint in self._endpoints.values()) == len(self._pushes)
         windows = [queue.window for queue in self.queues.values()]
         assert self._budget.used == sum(window.size for window in windows)
         for window in windows:

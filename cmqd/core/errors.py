@@ -82,11 +82,11 @@ class TooManyQueues(DomainError):
 
 
 class MessageTooLarge(DomainError):
-    """A body is empty or over the queue's ``max_message_bytes``."""
+    """A body is empty or over the ``max_message_bytes`` of its queue or topic."""
 
-    def __init__(self, queue: str, index: int, size: int, limit: int) -> None:
+    def __init__(self, name: str, index: int, size: int, limit: int) -> None:
         super().__init__(
-            f"body {index} has {size} bytes; queue {queue!r} takes 1 to {limit} (max_message_bytes)",
+            f"body {index} has {size} bytes; {name!r} takes 1 to {limit} (max_message_bytes)",
             field="bodies",
             index=index,
             value=size,

@@ -313,6 +313,23 @@ class QueueIndex:
             self._apply_delays(range(first, stop), visible_ms, record.enqueue_ms)
         return self.steps.note(first, record.enqueue_ms)
 
+    def apply_copies(self, first: int, count: int, enqueue_ms: int, visible_ms: int) -> bool:
+        """Copies of published messages, active at once or (``visible_ms`` not 0) later; as :meth:`apply_sent`."""
+        stop = first + count
+        self.next_position = stop
+        if enqueue_ms > self.last_enqueue_ms:
+            self.last_enqueue_ms = enqueue_ms
+        else:
+            # A queue's times never decrease.
+            enqueue_ms = self.last_enqueue_ms
+        self.live.add_range(first, stop)
+        self.live_count += count
+        if visible_ms:
+            self._apply_delays(range(first, stop), [visible_ms] * count, enqueue_ms)
+        else:
+            self._activate_range(first, stop)
+        return self.steps.note(first, enqueue_ms)
+
     def _activate_range(self, start: int, stop: int) -> None:
         self.active.add_range(start, stop)
         if not self.active_count or start < self.head:

@@ -51,6 +51,22 @@ class Limits(msgspec.Struct, frozen=True):
     """Queues that may share a dead-letter queue, as in CMQ."""
     max_check_interval_ms: int = 300_000
     """Checks of half messages come at doubling intervals up to this."""
+    max_topics_per_account: int = 1000
+    """CMQ's quota."""
+    max_subscriptions: int = 500
+    """Of one topic, as in CMQ."""
+    max_tags: int = 10
+    """Of one message."""
+    topic_life_ms: int = 86_400_000
+    """How long a topic keeps what somebody has not had yet, counted from its publish."""
+    max_pushes_per_endpoint: int = 16
+    """Requests to one URL at once: enough for 2,000 a second at 8 ms each, and little for a small server."""
+    max_pushes: int = 4096
+    """Requests to all URLs at once: sockets of this process."""
+    max_retries_known: int = 100_000
+    """Messages in retry of one subscription: each costs about 250 bytes of memory. Beyond it no new one is tried."""
+    topic_bodies_bytes: int = 16 * MIB
+    """Bodies kept in memory for deliveries that are about to be made, of all topics together."""
     tick_items: int = 2000
     """Leases or delays settled by one tick: about 2 ms, so that the loop never falls silent."""
 
@@ -72,6 +88,11 @@ ATTRIBUTE_RANGES: Mapping[str, tuple[int, int]] = {
 """Smallest and largest value of each attribute that is a number and that a queue's owner can set (CMQ's ranges)."""
 
 MIN_DEAD_LETTER_AFTER_MS = 300_000
+MAX_TOPIC_MESSAGE_BYTES = (1024, 1_048_576)
+MAX_FILTER_TAGS = 5
+FILTER_TYPES = ("tag", "routing")
+STRATEGIES = ("exponential_decay", "backoff")
+CONTENT_FORMATS = ("json", "simplified")
 ONLY_AT_CREATION = ("transactional",)
 """Attributes that cannot be changed later."""
 

@@ -13,8 +13,17 @@ def check_queue_name(name: str) -> str:
     Raises:
         InvalidArgument: it is not 1-64 ASCII letters, digits, ``-`` or ``_``.
     """
+    return check_name("queue", name)
+
+
+def check_name(field: str, name: str) -> str:
+    """``name`` if a queue, a topic or a subscription may bear it; ``field`` says of which the question is.
+
+    Raises:
+        InvalidArgument: it is not 1-64 ASCII letters, digits, ``-`` or ``_``.
+    """
     if _NAME.fullmatch(name) is None:
-        raise InvalidArgument("queue", name, "1 to 64 ASCII letters, digits, '-' or '_'")
+        raise InvalidArgument(field, name, "1 to 64 ASCII letters, digits, '-' or '_'")
     return name
 
 

@@ -7,12 +7,14 @@ from itertools import islice
 import msgspec
 from pyroaring import BitMap64
 
+from cmqd.core.dedup import DedupIds
 from cmqd.core.halves import Checked
 from cmqd.core.index import InFlight
 from cmqd.core.names import folded
 from cmqd.core.queue import Queue
 from cmqd.core.salvage import Salvage
 from cmqd.core.state import BrokerState
+from cmqd.core.topic import Subscription, Topic
 from cmqd_segment.checkpoint import (
     AnyPart,
     CheckpointEnd,
@@ -22,17 +24,24 @@ from cmqd_segment.checkpoint import (
     HistorySlice,
     LeasesSlice,
     QueueSlice,
+    RetriesSlice,
     SessionsSlice,
+    SubscriptionSlice,
+    TopicSlice,
 )
 from cmqd_segment.records import (
     AnyRecord,
     DeadLettersFrom,
     DelaysScheduled,
+    DeliveriesDropped,
+    DeliveriesFailed,
     LeasesEnded,
     MessagesActivated,
     MessagesDeleted,
+    MessagesDelivered,
     MessagesExpired,
     MessagesMoved,
+    MessagesPublished,
     MessagesReceived,
     MessagesReleased,
     MessagesSent,
@@ -43,9 +52,15 @@ from cmqd_segment.records import (
     QueueRewound,
     RedriveEnded,
     RedriveStarted,
+    Subscribed,
+    SubscriptionAttributesSet,
+    TopicCreated,
+    TopicDeleted,
+    TopicRecord,
     TransactionsChecked,
     TransactionsEnded,
     TransactionsUndecided,
+    Unsubscribed,
     VisibilityChanged,
     pack_runs,
     unpack_runs,
@@ -56,6 +71,7 @@ LEASES_A_PART = 2000
 CHUNKS_A_PART = 64
 SESSIONS_A_PART = 64
 HALVES_A_PART = 8192
+RETRIES_A_PART = 8192
 """Each part of a checkpoint is made in about 2 ms at most, so that the loop can serve others in between."""
 
 
@@ -76,6 +92,12 @@ class Recovery(BrokerState):
             queue = self.queues.get(queue_id)
             if queue is not None:
                 for part in self._queue_parts(queue, last_lsn()):
+                    parts += 1
+                    yield part
+        for topic_id in list(self.topics):
+            topic = self.topics.get(topic_id)
+            if topic is not None:
+                for part in self._topic_parts(topic, last_lsn()):
                     parts += 1
                     yield part
         keys = self.sessions.keys()
@@ -135,6 +157,37 @@ class Recovery(BrokerState):
         for at in range(0, len(history), CHUNKS_A_PART):
             yield HistorySlice(queue.queue_id, history[at : at + CHUNKS_A_PART])
 
+    def _topic_parts(self, topic: Topic, lsn: int) -> Iterator[AnyPart]:
+        """All of one topic as it is when the first part is asked for."""
+        step_positions, step_starts, step_ends = topic.steps.packed()
+        known = topic.known_dedup_ids
+        dedup_ids = known.parts() if known is not None and len(known) else ()
+        subscriptions = [
+            (_subscription_slice(one), one.deliveries.retry_parts(RETRIES_A_PART))
+            for one in topic.subscriptions.values()
+        ]
+        yield TopicSlice(
+            lsn,
+            topic.topic_id,
+            topic.account,
+            topic.name,
+            topic.attributes,
+            topic.created_ms,
+            topic.modified_ms,
+            topic.next_position,
+            topic.floor,
+            topic.last_enqueue_ms,
+            step_positions,
+            step_starts,
+            step_ends,
+        )
+        for entries in dedup_ids:
+            yield DedupSlice(topic.topic_id, entries)
+        for part, retries in subscriptions:
+            yield part
+            for some in retries:
+                yield RetriesSlice(topic.topic_id, part.subscription_id, some)
+
     def _halves(self, queue: Queue) -> Iterator[HalvesSlice]:
         """The half messages as they are now, however late each part is asked for."""
         halves = queue.index.halves
@@ -169,14 +222,49 @@ class Recovery(BrokerState):
                     history.load(first_position, content)
             case HalvesSlice():
                 self._load_halves(part)
+            case TopicSlice():
+                self._load_topic(part)
+            case SubscriptionSlice():
+                self._load_subscription(part)
+            case RetriesSlice():
+                self.subscriptions[part.subscription_id].deliveries.load_retries(part.retries)
             case DedupSlice():
-                dedup_ids = self.queues[part.queue_id].index.dedup_ids
+                queue = self.queues.get(part.queue_id)
+                if queue is not None:
+                    dedup_ids = queue.index.dedup_ids
+                else:
+                    dedup_ids = self.topics[part.queue_id].make_dedup_ids(DedupIds(self.limits))
                 for dedup_id, message_id, sent_ms in part.entries:
                     dedup_ids.note(dedup_id, message_id, sent_ms)
             case SessionsSlice():
                 self.sessions.load(part.lsn, part.sessions)
             case CheckpointEnd():
                 self._checkpoint_end_lsn = part.lsn
+
+    def _load_topic(self, part: TopicSlice) -> None:
+        topic = Topic(part.account, part.name, part.topic_id, part.attributes, part.created_ms)
+        topic.modified_ms = part.modified_ms
+        topic.next_position = part.next_position
+        topic.floor = part.floor
+        topic.last_enqueue_ms = part.last_enqueue_ms
+        topic.steps.load(part.step_positions, part.step_starts, part.step_ends)
+        topic.slice_lsn = part.lsn
+        self._add_topic(topic)
+
+    def _load_subscription(self, part: SubscriptionSlice) -> None:
+        topic = self.topics[part.topic_id]
+        most = self.limits.max_retries_known
+        subscription = Subscription(topic, part.subscription_id, part.name, part.attributes, part.created_ms, most)
+        subscription.modified_ms = part.modified_ms
+        subscription.deliveries.load(
+            BitMap64.deserialize(part.waiting) if part.waiting else BitMap64(),
+            blocked=part.blocked,
+            delivered=part.delivered,
+            dropped=part.dropped,
+            last_error=part.last_error,
+            last_error_ms=part.last_error_ms,
+        )
+        self._add_subscription(subscription)
 
     def _load_queue(self, part: QueueSlice) -> None:
         index = self._new_index(part.queue_id, part.attributes)
@@ -238,6 +326,9 @@ class Recovery(BrokerState):
         if isinstance(record, NumbersReserved):
             self.numbers.apply(record)
             return
+        if isinstance(record, TopicRecord):
+            self._replay_topic(record, lsn)
+            return
         queue = self.queues.get(record.queue_id)
         if isinstance(record, QueueCreated):
             if queue is None:
@@ -253,7 +344,7 @@ class Recovery(BrokerState):
             raise ValueError(f"row {lsn} has a {type(record).__name__} of unknown queue {record.queue_id}")
         if lsn <= queue.slice_lsn:
             if isinstance(record, MessagesSent) and record.session and record.sequence:
-                self._note_session(queue.account, record, lsn)
+                self._note_sent(queue.account, record, lsn)
         elif self._salvage is None:
             self._apply(queue, record, lsn)
         else:
@@ -261,6 +352,57 @@ class Recovery(BrokerState):
             self.records_not_applied += not is_all
             for one in fitting:
                 self._apply(queue, one, lsn)
+
+    def _replay_topic(self, record: TopicRecord, lsn: int) -> None:
+        topic = self.topics.get(record.topic_id)
+        if isinstance(record, MessagesPublished):
+            # The queues first, whatever became of the topic: they are slices of their own.
+            self._replay_copies(record, lsn)
+        if isinstance(record, TopicCreated):
+            if topic is None:
+                self._replay_topic_created(record, lsn)
+        elif topic is None:
+            if lsn > self._checkpoint_end_lsn:
+                if self._salvage is None:
+                    raise ValueError(f"row {lsn} has a {type(record).__name__} of unknown topic {record.topic_id}")
+                self.records_not_applied += 1
+        elif isinstance(record, MessagesPublished):
+            if lsn <= topic.slice_lsn:
+                self._note_numbered(topic.account, record, lsn)
+            elif self._salvage is None or record.first_position >= topic.next_position:
+                self._apply_to_topic(topic, record, lsn)
+            else:
+                self.records_not_applied += 1
+        elif lsn > topic.slice_lsn:
+            if self._salvage is not None and not _fits(topic, record):
+                self.records_not_applied += 1
+                return
+            self._apply_topic_record(topic, record)
+
+    def _replay_topic_created(self, record: TopicCreated, lsn: int) -> None:
+        namesake = self._folded_topics.get(record.account, {}).get(folded(record.name))
+        if namesake is not None:
+            if lsn <= namesake.slice_lsn:
+                # It was deleted again before the checkpoint came to it, and its name was given away.
+                return
+            if self._salvage is not None:
+                self._apply_topic_record(namesake, TopicDeleted(namesake.topic_id))
+        self._apply_topic_created(record)
+
+    def _replay_copies(self, record: MessagesPublished, lsn: int) -> None:
+        count, copies, visible_ms = len(record.sizes), record.copies, record.visible_ms
+        for at in range(0, len(copies), 2):
+            queue, first = self.queues.get(copies[at]), copies[at + 1]
+            if queue is None:
+                if lsn > self._checkpoint_end_lsn:
+                    if self._salvage is None:
+                        raise ValueError(f"row {lsn} has copies in unknown queue {copies[at]}")
+                    self.records_not_applied += 1
+            elif lsn > queue.slice_lsn:
+                if self._salvage is not None and first < queue.index.next_position:
+                    self.records_not_applied += 1
+                    continue
+                self._apply_copies(queue, first, count, record.enqueue_ms, visible_ms[at >> 1] if visible_ms else 0)
 
     def _replay_created(self, record: QueueCreated, lsn: int) -> None:
         namesake = self._folded.get(record.account, {}).get(folded(record.name))
@@ -316,7 +458,7 @@ class Recovery(BrokerState):
                 self._apply_attributes(record)
             case QueueDeletedRecord():
                 self._apply_queue_deleted(record)
-            case NumbersReserved() | QueueCreated():
+            case _:
                 pass  # seen to by replay: they belong to no queue that is there
 
     def recovered(self, *, lost: bool = False) -> Sequence[AnyRecord]:
@@ -346,6 +488,15 @@ class Recovery(BrokerState):
         for queue in self.queues.values():
             self._reserve_overdue(queue)
         self._dedup_sweeps = [(0, queue_id) for queue_id, one in self.queues.items() if one.index.has_dedup_ids]
+        self._dedup_sweeps += [(0, topic_id) for topic_id, one in self.topics.items() if one.has_dedup_ids]
+        self._topic_expiries.clear()
+        for topic in self.topics.values():
+            self._schedule_topic_expiry(topic)
+        for subscription in self.subscriptions.values():
+            subscription.flows = subscription.may_flow()
+            # A publish may have come after they were used up, and before the restart.
+            subscription.deliveries.published()
+            self._deliveries_wanted[subscription.subscription_id] = None
         if len(self.sessions):
             self._sessions_due_ms = 0
         return records
@@ -375,6 +526,42 @@ class Recovery(BrokerState):
                 serves = DeadLettersFrom(queue.queue_id, index.next_position)
                 index.dead_letter_floor = serves.floor
                 records.append(serves)
+
+
+def _fits(topic: Topic, record: TopicRecord) -> bool:
+    """Whether a record, behind a gap in the log, can be true of what is known of the topic."""
+    match record:
+        case Subscribed():
+            return folded(record.name) not in topic.folded
+        case (
+            Unsubscribed()
+            | SubscriptionAttributesSet()
+            | MessagesDelivered()
+            | DeliveriesFailed()
+            | DeliveriesDropped()
+        ):
+            return record.subscription_id in topic.subscriptions
+        case _:
+            return True
+
+
+def _subscription_slice(subscription: Subscription) -> SubscriptionSlice:
+    deliveries = subscription.deliveries
+    return SubscriptionSlice(
+        subscription.topic.topic_id,
+        subscription.subscription_id,
+        subscription.name,
+        subscription.attributes,
+        subscription.created_ms,
+        subscription.modified_ms,
+        deliveries.waiting.serialize() if deliveries.waiting else b"",
+        deliveries.exhausted.serialize() if deliveries.exhausted else b"",
+        deliveries.blocked,
+        deliveries.delivered,
+        deliveries.dropped,
+        deliveries.last_error,
+        deliveries.last_error_ms,
+    )
 
 
 def _halves_parts(

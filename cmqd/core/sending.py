@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TypeVar
 
+from cmqd.core.dedup import DedupIds
 from cmqd.core.errors import BacklogFull, InvalidArgument, SequenceTooOld
 from cmqd.core.limits import check_range, checked_sizes
 from cmqd.core.outcome import Outcome, PageRead, Woken
@@ -45,11 +46,11 @@ class Sending(Receiving):
             # Before all else: what was stored stays stored, whatever the limits are by now.
             stored = self.sessions.find(account, session, sequence)
             if stored is not None:
-                return Outcome(self._stored_before(queue, stored, sequence, len(bodies), dedup_ids, now_ms))
+                return Outcome(self._stored_before(index.dedup_ids, stored, sequence, len(bodies), dedup_ids, now_ms))
         sizes = checked_sizes(name, bodies, headers, attributes.max_message_bytes, self.limits)
         answer = None
         if dedup_ids is not None:
-            new, answer = self._unrepeated(queue, dedup_ids, len(sizes), now_ms)
+            new, answer = self._unrepeated(index.dedup_ids, dedup_ids, len(sizes), now_ms)
             if isinstance(delay_ms, list):
                 self._visible_ms(delay_ms, len(sizes), now_ms)
                 delay_ms = at_places(delay_ms, new)
@@ -98,7 +99,7 @@ class Sending(Receiving):
         return Outcome(ids, records, bodies, woken, reads)
 
     def _unrepeated(
-        self, queue: Queue, dedup_ids: list[str | None], count: int, now_ms: int
+        self, known: DedupIds, dedup_ids: list[str | None], count: int, now_ms: int
     ) -> tuple[list[int], list[int]]:
         """Which bodies of a batch are to be stored, and for each body the id of the message that it repeats, or, as
         ``-1 - n``, that it is the n-th of those stored.
@@ -106,7 +107,6 @@ class Sending(Receiving):
         if len(dedup_ids) != count:
             raise InvalidArgument("dedup_ids", len(dedup_ids), f"null, or one entry for each of the {count} bodies")
         most = self.limits.max_dedup_id_bytes
-        known = queue.index.dedup_ids
         new: list[int] = []
         answer: list[int] = []
         in_batch: dict[str, int] = {}
@@ -126,7 +126,13 @@ class Sending(Receiving):
         return new, answer
 
     def _stored_before(
-        self, queue: Queue, stored: range, sequence: int, count: int, dedup_ids: list[str | None] | None, now_ms: int
+        self,
+        known: DedupIds,
+        stored: range,
+        sequence: int,
+        count: int,
+        dedup_ids: list[str | None] | None,
+        now_ms: int,
     ) -> Sequence[int]:
         """The answer to a numbered send of ``count`` bodies that was stored as ``stored``.
 
@@ -138,7 +144,7 @@ class Sending(Receiving):
         ids: list[int] = []
         following = stored.start
         for dedup_id in dedup_ids:
-            found = following if dedup_id is None else queue.index.dedup_ids.find(dedup_id, now_ms)
+            found = following if dedup_id is None else known.find(dedup_id, now_ms)
             if found is None or found > following:
                 break
             following += found == following

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
+from cmqd.core.delivering import Delivering
 from cmqd.core.index import InFlight
 from cmqd.core.moving import Moving
-from cmqd.core.outcome import Check, Outcome, PageRead, Woken
+from cmqd.core.outcome import Check, Outcome, PageRead, Push, Woken
 from cmqd.core.prefetching import Prefetching
 from cmqd.core.queue import Queue
 from cmqd.core.rewinding import Rewinding
@@ -24,7 +25,7 @@ from cmqd_segment.records import (
 )
 
 
-class Ticking(Prefetching, Moving, Rewinding, Transactions):
+class Ticking(Prefetching, Moving, Rewinding, Transactions, Delivering):
     """The part of the broker that time drives."""
 
     def next_deadline_ms(self) -> int | None:
@@ -41,6 +42,7 @@ class Ticking(Prefetching, Moving, Rewinding, Transactions):
             self._sessions_due_ms,
             self._check_buckets.next_due_ms(),
             self._dedup_sweeps[0][0] if self._dedup_sweeps else None,
+            self._deliveries_due_ms(),
         )
         return min((time for time in times if time is not None), default=None)
 
@@ -52,6 +54,8 @@ class Ticking(Prefetching, Moving, Rewinding, Transactions):
         woken: list[Woken] = []
         reads: list[PageRead] = []
         checks: list[Check] = []
+        bodies: list[bytes] = []
+        pushes: list[Push] = []
         self._tick_waits(woken, now_ms)
         self._tick_leases(records, woken, reads, now_ms)
         self._tick_prefetch(reads, now_ms)
@@ -63,11 +67,12 @@ class Ticking(Prefetching, Moving, Rewinding, Transactions):
         self._tick_expiries(records, woken, reads, now_ms)
         self._tick_agenda(records, woken, reads, now_ms)
         self._tick_checks(records, reads, checks, now_ms)
+        self._tick_deliveries(records, bodies, woken, reads, pushes, now_ms)
         self._tick_dedup_ids(now_ms)
         due_ms = self._sessions_due_ms
         if due_ms is not None and due_ms <= now_ms and not self.sessions.expire(now_ms, self.limits.tick_items):
             self._sessions_due_ms = now_ms + SESSION_SWEEP_MS if len(self.sessions) else None
-        return Outcome(None, records, woken=woken, reads=reads, checks=checks)
+        return Outcome(None, records, bodies, woken, reads, checks, pushes)
 
     def _tick_dedup_ids(self, now_ms: int) -> None:
         """Forget the old ones of one queue."""
@@ -75,8 +80,9 @@ class Ticking(Prefetching, Moving, Rewinding, Transactions):
             return
         _, queue_id = heappop(self._dedup_sweeps)
         queue = self.queues.get(queue_id)
-        if queue is not None:
-            dedup_ids = queue.index.dedup_ids
+        topic = self.topics.get(queue_id)
+        dedup_ids = queue.index.dedup_ids if queue is not None else topic and topic.known_dedup_ids
+        if dedup_ids is not None:
             has_more = dedup_ids.expire(now_ms, self.limits.tick_items)
             if len(dedup_ids):
                 heappush(self._dedup_sweeps, (now_ms + (0 if has_more else SESSION_SWEEP_MS), queue_id))

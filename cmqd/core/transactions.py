@@ -105,7 +105,7 @@ class Transactions(Checking, Sending):
         if session and sequence:
             stored = self.sessions.find(account, session, sequence)
             if stored is not None:
-                return Outcome(self._stored_before(queue, stored, sequence, len(bodies), dedup_ids, now_ms))
+                return Outcome(self._stored_before(index.dedup_ids, stored, sequence, len(bodies), dedup_ids, now_ms))
         if first_check_ms is None:
             first_check_ms = attributes.first_check_ms
         else:
@@ -113,7 +113,7 @@ class Transactions(Checking, Sending):
         sizes = checked_sizes(name, bodies, headers, attributes.max_message_bytes, self.limits)
         answer = None
         if dedup_ids is not None:
-            new, answer = self._unrepeated(queue, dedup_ids, len(sizes), now_ms)
+            new, answer = self._unrepeated(index.dedup_ids, dedup_ids, len(sizes), now_ms)
             if not new:
                 return Outcome(answer)
             sizes, bodies = at_places(sizes, new), at_places(bodies, new)

@@ -11,6 +11,10 @@ from cmqd.core.outcome import (
     Check,
     Outcome,
     PageRead,
+    Published,
+    PublishRequest,
+    Push,
+    PushResult,
     ReceivedMessage,
     RedriveStatus,
     Rewound,
@@ -18,10 +22,13 @@ from cmqd.core.outcome import (
     Waiting,
 )
 from cmqd.core.queue import Queue
+from cmqd.core.topic import Subscription, Topic
 from cmqd_segment.checkpoint import AnyPart, CheckpointHeader
 from cmqd_segment.records import (
     AnyRecord,
     Headers,
+    Labels,
+    MessagesPublished,
     MessagesSent,
     QueueAttributesSet,
     Runs,
@@ -29,7 +36,7 @@ from cmqd_segment.records import (
     pack_runs,
     unpack_runs,
 )
-from cmqd_segment.rows import extra_bytes
+from cmqd_segment.rows import extra_bytes, sent_runs, stored_messages
 
 T = TypeVar("T")
 
@@ -68,7 +75,16 @@ class NaiveLog:
         for record in records:
             if isinstance(record, MessagesSent):
                 self._store(record, [next(rest) for _ in record.sizes])
+            elif isinstance(record, MessagesPublished):
+                self._store_published(record, [next(rest) for _ in record.sizes])
         assert next(rest, None) is None, "a body without a record"
+
+    def _store_published(self, record: MessagesPublished, bodies: list[bytes]) -> None:
+        assert [len(body) for body in bodies] == record.sizes
+        for queue_id, run in sent_runs([record]):
+            for message in stored_messages(run, b"".join(bodies)):
+                assert (queue_id, message.position) not in self.stored, "a position was used twice"
+                self.stored[queue_id, message.position] = message
 
     def _store(self, record: MessagesSent, bodies: list[bytes]) -> None:
         for offset, body in enumerate(bodies):
@@ -123,6 +139,8 @@ class Rig:
         """(waiter, reply), oldest first."""
         self.checks: list[Check] = []
         """Sent to producers, oldest first."""
+        self.pushes: list[Push] = []
+        """Being posted, oldest first."""
         self._waiter_id = 0
 
     def done(self, outcome: Outcome[T]) -> T:
@@ -131,6 +149,7 @@ class Rig:
         self.woken.extend((one.waiter_id, one.reply) for one in outcome.woken)
         self.reads.extend(outcome.reads)
         self.checks.extend(outcome.checks)
+        self.pushes.extend(outcome.pushes)
         return outcome.reply
 
     # ------------------------------------------------------------------ operations
@@ -185,6 +204,52 @@ class Rig:
 
     def redrive(self, name: str = "dlq", target: str | None = None, max_per_second: int | None = None) -> RedriveStatus:
         return self.done(self.broker.start_redrive(ACCOUNT, name, target, max_per_second, self.now_ms))
+
+    # ------------------------------------------------------------------ topics
+
+    def create_topic(self, name: str = "t", **attributes: int | str) -> Topic:
+        self.done(self.broker.create_topic(ACCOUNT, name, attributes, self.now_ms))
+        return self.broker.topic(ACCOUNT, name)
+
+    def subscribe(self, endpoint: str, topic: str = "t", name: str | None = None, **attributes: Any) -> Subscription:
+        """To a queue (made if there is none) or a URL, under the queue's name or ``name``."""
+        name = name or endpoint
+        if "://" not in endpoint and endpoint not in dict(
+            map(reversed, self.broker.list_queues(ACCOUNT, "", 0, 1000)[1])
+        ):
+            self.create(endpoint)
+        self.done(self.broker.subscribe(ACCOUNT, topic, name, {"endpoint": endpoint, **attributes}, self.now_ms))
+        return self.broker.subscription(ACCOUNT, topic, name)
+
+    def publish(
+        self,
+        *bodies: bytes,
+        topic: str = "t",
+        labels: Labels | list[Labels] | None = None,
+        headers: Sequence[Headers | None] | None = None,
+        session: int = 0,
+        sequence: int = 0,
+        dedup_ids: list[str | None] | None = None,
+    ) -> Published:
+        """``labels``: tags or a routing key for all bodies, or a list of either for each."""
+        each: list[Labels] | None
+        if isinstance(labels, list) and labels and not isinstance(labels[0], str):
+            each = labels
+        else:
+            each = None if labels is None else [labels]
+        listed = None if headers is None else list(headers)
+        request = PublishRequest(list(bodies), listed, each, session, sequence, dedup_ids)
+        (reply,) = self.done(self.broker.publish(ACCOUNT, topic, [request], self.now_ms))
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def end_push(self, push: Push, error: str | None = None, started_ms: int | None = None) -> None:
+        """The attempt is over; started just now unless said otherwise."""
+        self.pushes.remove(push)
+        started_ms = self.now_ms if started_ms is None else started_ms
+        result = PushResult(push.subscription_id, push.message.position, started_ms, error)
+        self.done(self.broker.pushes_ended([result], self.now_ms))
 
     def _new_waiter(self) -> int:
         self._waiter_id += 1

@@ -1,0 +1,47 @@
+"""Bodies of topics in memory, for deliveries that are about to be made; the log has them all."""
+
+from collections import OrderedDict
+
+from cmqd.core.window import cost
+from cmqd_segment.records import StoredMessage
+
+
+class TopicBodies:
+    """Messages by topic and position, within a budget; those used least recently go first."""
+
+    __slots__ = ("_limit", "_messages", "used")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._messages: OrderedDict[tuple[int, int], StoredMessage] = OrderedDict()
+        self.used = 0
+        """Memory of them all, in bytes, roughly."""
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def keep(self, topic_id: int, message: StoredMessage) -> None:
+        """Put a message in, in place of others if there is no room beside them."""
+        size = cost(message)
+        key = (topic_id, message.position)
+        if size > self._limit or key in self._messages:
+            return
+        self._messages[key] = message
+        self.used += size
+        while self.used > self._limit:
+            _, old = self._messages.popitem(last=False)
+            self.used -= cost(old)
+
+    def get(self, topic_id: int, position: int) -> StoredMessage | None:
+        """The message, if it is in memory."""
+        key = (topic_id, position)
+        message = self._messages.get(key)
+        if message is not None:
+            self._messages.move_to_end(key)
+        return message
+
+    def forget(self, topic_id: int, position: int) -> None:
+        """Nobody wants it any more."""
+        message = self._messages.pop((topic_id, position), None)
+        if message is not None:
+            self.used -= cost(message)

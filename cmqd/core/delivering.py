@@ -1,0 +1,460 @@
+"""Delivering: bringing what waits for a subscription to its queue or its URL.
+
+What is due is up to :class:`~cmqd.core.deliveries.Deliveries`. Here it gets its body, from memory or a page of the log,
+and its way: a copy into a queue is decided at once, in one row with the fact that it was delivered; what is to be
+posted leaves in an outcome, and how that went comes back through :meth:`Delivering.pushes_ended`. Each subscription
+gets on by itself; they share nothing but the room of an endpoint and a bound on requests in all.
+"""
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+
+from cmqd.core.outcome import Outcome, PageRead, Push, PushResult, Woken
+from cmqd.core.queue import Queue
+from cmqd.core.sending import Sending
+from cmqd.core.state import Endpoint
+from cmqd.core.topic import Subscription
+from cmqd_segment.records import (
+    AnyRecord,
+    DeliveriesDropped,
+    DeliveriesFailed,
+    MessagesDelivered,
+    MessagesSent,
+    Runs,
+    StoredMessage,
+    TopicMessagesExpired,
+    pack_runs,
+    unpack_runs,
+)
+
+BACKOFF_MS = (10_000, 20_000)
+"""Between which two a pause under ``backoff`` lies."""
+SUBSCRIPTIONS_A_TICK = 64
+"""Looked after in one tick: a few microseconds each, and what they deliver."""
+HELD_UP_MS = 1_000
+"""How long copies into queues wait before they are tried again while the disk is nearly full."""
+DAMAGED = "damaged"
+MAX_READS = 32
+"""Page-ins for deliveries under way at once: they take no more than half of what receives have."""
+
+
+class Delivering(Sending):
+    """The part of the broker that brings messages of topics to their subscribers."""
+
+    def pushes_ended(self, results: Sequence[PushResult], now_ms: int) -> Outcome[None]:
+        """How attempts to post to URLs went. What became of a message or its subscription meanwhile is taken into
+        account: a result that nobody wants any more changes nothing.
+        """
+        records: list[AnyRecord] = []
+        delivered: dict[int, list[int]] = {}
+        failed: dict[tuple[int, str], list[tuple[int, int]]] = {}
+        touched: dict[int, None] = {}
+        for result in results:
+            self._make_room(result.subscription_id, result.position)
+            subscription = self.subscriptions.get(result.subscription_id)
+            if subscription is None:
+                continue
+            touched[result.subscription_id] = None
+            deliveries = subscription.deliveries
+            if result.position not in deliveries.under_way or not deliveries.is_pending(result.position):
+                deliveries.given_back(result.position)
+            elif result.error is None:
+                delivered.setdefault(result.subscription_id, []).append(result.position)
+            else:
+                key = (result.subscription_id, result.error)
+                failed.setdefault(key, []).append((result.position, result.started_ms))
+        for subscription_id, positions in delivered.items():
+            self._note_delivered(self.subscriptions[subscription_id], positions, records, now_ms)
+        for (subscription_id, error), attempts in failed.items():
+            self._note_failures(self.subscriptions[subscription_id], attempts, error, records, now_ms)
+        for subscription_id in touched:
+            self._look_after(self.subscriptions[subscription_id], now_ms)
+        return Outcome(None, records)
+
+    # ------------------------------------------------------------------ when
+
+    def _deliveries_due_ms(self) -> int | None:
+        """When :meth:`_tick_deliveries` has something to do."""
+        if self._deliveries_wanted:
+            return 0
+        times = [heap[0][0] for heap in (self._delivery_agenda, self._topic_expiries) if heap]
+        return min(times, default=None)
+
+    def _look_after(self, subscription: Subscription, now_ms: int) -> None:
+        """Something about a subscription has changed: see which way messages take, and when there is work."""
+        deliveries, topic = subscription.deliveries, subscription.topic
+        flows = subscription.may_flow()
+        if flows != subscription.flows:
+            subscription.flows = flows
+            topic.subscriptions_changed()
+        if deliveries.exhausted:
+            topic.exhausted[subscription.subscription_id] = subscription
+        else:
+            topic.exhausted.pop(subscription.subscription_id, None)
+        due_ms = deliveries.next_due_ms(now_ms)
+        if due_ms is None:
+            return
+        if due_ms <= now_ms:
+            self._deliveries_wanted[subscription.subscription_id] = None
+        elif subscription.agenda_due_ms is None or due_ms < subscription.agenda_due_ms:
+            subscription.agenda_due_ms = due_ms
+            heappush(self._delivery_agenda, (due_ms, subscription.subscription_id))
+
+    def _tick_deliveries(
+        self,
+        records: list[AnyRecord],
+        bodies: list[bytes],
+        woken: list[Woken],
+        reads: list[PageRead],
+        pushes: list[Push],
+        now_ms: int,
+    ) -> None:
+        """Deliver what is due of a few subscriptions."""
+        agenda = self._delivery_agenda
+        while agenda and agenda[0][0] <= now_ms:
+            due_ms, subscription_id = heappop(agenda)
+            subscription = self.subscriptions.get(subscription_id)
+            if subscription is not None and subscription.agenda_due_ms == due_ms:
+                subscription.agenda_due_ms = None
+                self._deliveries_wanted[subscription_id] = None
+        for subscription_id in list(self._deliveries_wanted)[:SUBSCRIPTIONS_A_TICK]:
+            del self._deliveries_wanted[subscription_id]
+            subscription = self.subscriptions.get(subscription_id)
+            if subscription is not None and not subscription.reading:
+                self._deliver(subscription, records, bodies, woken, reads, pushes, now_ms)
+        self._tick_topic_expiries(records, now_ms)
+
+    def _tick_topic_expiries(self, records: list[AnyRecord], now_ms: int) -> None:
+        """Let go of what has outlived its life in one topic."""
+        heap = self._topic_expiries
+        if not heap or heap[0][0] > now_ms:
+            return
+        due_ms, topic_id = heappop(heap)
+        topic = self.topics.get(topic_id)
+        if topic is None or topic.expiry_due_ms != due_ms:
+            return
+        floor = topic.steps.floor_at(now_ms - self.limits.topic_life_ms, topic.next_position)
+        if topic.live_in(0, floor):
+            record = TopicMessagesExpired(topic_id, floor)
+            self._apply_topic_record(topic, record)
+            records.append(record)
+            for subscription in topic.subscriptions.values():
+                self._look_after(subscription, now_ms)
+        elif floor == topic.next_position:
+            topic.steps.clear()
+        else:
+            topic.steps.drop_below(floor)
+        self._schedule_topic_expiry(topic)
+        if topic.expiry_due_ms is not None and topic.expiry_due_ms <= now_ms:
+            # The first step that is left is over and some of it still lives: steps end later than they begin.
+            topic.expiry_due_ms = now_ms + 1
+            heappush(heap, (now_ms + 1, topic_id))
+
+    # ------------------------------------------------------------------ how
+
+    def _deliver(
+        self,
+        subscription: Subscription,
+        records: list[AnyRecord],
+        bodies: list[bytes],
+        woken: list[Woken],
+        reads: list[PageRead],
+        pushes: list[Push],
+        now_ms: int,
+    ) -> None:
+        """Start what is due, as far as there is room."""
+        deliveries, topic = subscription.deliveries, subscription.topic
+        if len(self._delivery_reads) >= MAX_READS:
+            self._delivery_read_line[subscription.subscription_id] = None
+            return
+        if subscription.is_push:
+            if not self.pushing:
+                return
+            room = self._room(subscription)
+            if room <= 0:
+                return
+        else:
+            if self.moves_held_up:
+                self._set_delivery_agenda(subscription, now_ms + HELD_UP_MS)
+                return
+            room = self.limits.max_batch
+        started = deliveries.start(now_ms, room)
+        if subscription.is_push and started:
+            self._take_room(subscription, [position for position, _ in started])
+        in_memory: list[StoredMessage] = []
+        elsewhere: list[int] = []
+        for position, _ in started:
+            message = self.topic_bodies.get(topic.topic_id, position)
+            if message is None:
+                elsewhere.append(position)
+            else:
+                in_memory.append(message)
+        if elsewhere:
+            elsewhere.sort()
+            read = self._topic_page_read(topic.topic_id, elsewhere)
+            self._delivery_reads[read.read_id] = (subscription.subscription_id, elsewhere)
+            subscription.reading = True
+            reads.append(read)
+        if in_memory:
+            self._attempt(subscription, in_memory, records, bodies, woken, reads, pushes, now_ms)
+        if not subscription.reading:
+            self._look_after(subscription, now_ms)
+
+    def _topic_page_read(self, topic_id: int, positions: list[int]) -> PageRead:
+        read = PageRead(self._next_read_id, topic_id, pack_runs(positions), self.limits.page_bytes)
+        self._next_read_id += 1
+        return read
+
+    def _deliveries_arrived(
+        self, read_id: int, messages: Sequence[StoredMessage], missing: Runs, now_ms: int
+    ) -> Outcome[int]:
+        """Bodies for deliveries."""
+        records: list[AnyRecord] = []
+        bodies: list[bytes] = []
+        woken: list[Woken] = []
+        reads: list[PageRead] = []
+        pushes: list[Push] = []
+        damaged = 0
+        subscription_id, positions = self._delivery_reads.pop(read_id)
+        subscription = self.subscriptions.get(subscription_id)
+        if subscription is None:
+            for position in positions:
+                self._make_room(subscription_id, position)
+        else:
+            deliveries = subscription.deliveries
+            subscription.reading = False
+            wanted = [message for message in messages if deliveries.is_pending(message.position)]
+            come = {message.position for message in wanted}
+            lost = [one for one in unpack_runs(missing) if deliveries.is_pending(one)]
+            for position in positions:
+                if position not in come:
+                    # Beyond the page's bytes, gone meanwhile, or unreadable.
+                    deliveries.given_back(position)
+                    self._make_room(subscription_id, position)
+            if lost:
+                damaged = len(lost)
+                self._note_dropped(subscription, lost, DAMAGED, records, now_ms)
+            if wanted:
+                self._attempt(subscription, wanted, records, bodies, woken, reads, pushes, now_ms)
+            self._look_after(subscription, now_ms)
+        line = self._delivery_read_line
+        if line:
+            self._deliveries_wanted.update(line)
+            line.clear()
+        return Outcome(damaged, records, bodies, woken, reads, pushes=pushes)
+
+    def _attempt(
+        self,
+        subscription: Subscription,
+        messages: Sequence[StoredMessage],
+        records: list[AnyRecord],
+        bodies: list[bytes],
+        woken: list[Woken],
+        reads: list[PageRead],
+        pushes: list[Push],
+        now_ms: int,
+    ) -> None:
+        """Carry out attempts that were started and whose bodies are there."""
+        if not subscription.is_push:
+            self._deliver_to_queue(subscription, messages, records, bodies, woken, reads, now_ms)
+            return
+        topic, attributes = subscription.topic, subscription.attributes
+        under_way = subscription.deliveries.under_way
+        pushes += [
+            Push(
+                topic.account,
+                topic.name,
+                subscription.name,
+                subscription.subscription_id,
+                attributes.endpoint,
+                attributes.content_format,
+                message,
+                under_way[message.position],
+            )
+            for message in messages
+        ]
+
+    def _deliver_to_queue(
+        self,
+        subscription: Subscription,
+        messages: Sequence[StoredMessage],
+        records: list[AnyRecord],
+        bodies: list[bytes],
+        woken: list[Woken],
+        reads: list[PageRead],
+        now_ms: int,
+    ) -> None:
+        """Copies into a queue that could not be made when the messages were published."""
+        queue = subscription.target
+        fitting: list[StoredMessage] = []
+        refused: dict[str, list[tuple[int, int]]] = {}
+        for message in messages:
+            if queue is None:
+                why = f"queue {subscription.attributes.endpoint!r} does not exist"
+            else:
+                why = refusal(queue, len(message.body), len(fitting))
+            if why:
+                refused.setdefault(why, []).append((message.position, now_ms))
+            else:
+                fitting.append(message)
+        if queue is not None and fitting:
+            self._store_copies(queue, fitting, records, bodies, now_ms)
+            self._note_delivered(subscription, [message.position for message in fitting], records, now_ms)
+            self._serve(queue, records, woken, reads, now_ms)
+        for why, attempts in refused.items():
+            self._note_failures(subscription, attempts, why, records, now_ms)
+
+    def _store_copies(
+        self,
+        queue: Queue,
+        messages: Sequence[StoredMessage],
+        records: list[AnyRecord],
+        bodies: list[bytes],
+        now_ms: int,
+    ) -> None:
+        index = queue.index
+        first_id = self._next_message_ids(len(messages), records)
+        enqueue_ms = max(now_ms, index.last_enqueue_ms)
+        delay_ms = index.attributes.delay_ms
+        headers = [message.headers for message in messages]
+        record = MessagesSent(
+            queue.queue_id,
+            index.next_position,
+            first_id,
+            enqueue_ms,
+            [len(message.body) for message in messages],
+            headers if any(headers) else None,
+            enqueue_ms + delay_ms if delay_ms else None,
+        )
+        was_empty = not index.active_count
+        self._apply_sent(queue, record)
+        records.append(record)
+        stored = [message.body for message in messages]
+        bodies += stored
+        if delay_ms:
+            self._want_overflow(queue)
+        self._keep_bodies(queue, record, stored, was_empty)
+
+    # ------------------------------------------------------------------ how it went
+
+    def _note_delivered(
+        self, subscription: Subscription, positions: list[int], records: list[AnyRecord], now_ms: int
+    ) -> None:
+        topic = subscription.topic
+        runs = pack_runs(sorted(positions))
+        record = MessagesDelivered(topic.topic_id, subscription.subscription_id, runs, now_ms)
+        self._apply_topic_record(topic, record)
+        records.append(record)
+
+    def _note_failures(
+        self,
+        subscription: Subscription,
+        attempts: Sequence[tuple[int, int]],
+        error: str,
+        records: list[AnyRecord],
+        now_ms: int,
+    ) -> None:
+        """``attempts``: (position, when it was started) of those that failed for the same reason."""
+        topic, deliveries = subscription.topic, subscription.deliveries
+        positions: list[int] = []
+        failed: list[int] = []
+        next_ms: list[int] = []
+        dropped: list[int] = []
+        for position, started_ms in sorted(attempts):
+            count, due_ms = deliveries.judge(position, started_ms, now_ms, self._jitter_ms(subscription, position))
+            if due_ms is None:
+                dropped.append(position)
+            else:
+                positions.append(position)
+                failed.append(count)
+                next_ms.append(due_ms)
+        if positions:
+            record = DeliveriesFailed(
+                topic.topic_id, subscription.subscription_id, pack_runs(positions), failed, next_ms, error, now_ms
+            )
+            self._apply_topic_record(topic, record)
+            records.append(record)
+        if dropped:
+            deliveries.last_error, deliveries.last_error_ms = error, now_ms
+            self._note_dropped(subscription, dropped, "retries", records, now_ms)
+        self._look_after(subscription, now_ms)
+
+    def _note_dropped(
+        self, subscription: Subscription, positions: list[int], reason: str, records: list[AnyRecord], now_ms: int
+    ) -> None:
+        topic = subscription.topic
+        runs = pack_runs(sorted(positions))
+        record = DeliveriesDropped(topic.topic_id, subscription.subscription_id, runs, reason, now_ms)
+        self._apply_topic_record(topic, record)
+        records.append(record)
+
+    def _jitter_ms(self, subscription: Subscription, position: int) -> int:
+        """The pause before a retry under ``backoff``: spread evenly by a mix of numbers (Steele, Lea and Flood 2014,
+        SplitMix), so that the same calls give the same result.
+        """
+        attempt = subscription.deliveries.under_way.get(position, 0)
+        mixed = (self._seed + (subscription.subscription_id << 40) + (position << 8) + attempt) & _MASK
+        mixed = (mixed + 0x9E3779B97F4A7C15) & _MASK
+        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
+        low, high = BACKOFF_MS
+        return low + (mixed ^ (mixed >> 31)) % (high - low + 1)
+
+    # ------------------------------------------------------------------ room
+
+    def _room(self, subscription: Subscription) -> int:
+        """How many requests to its URL may be started now; if none, it stands in line."""
+        room = self.limits.max_pushes - len(self._pushes)
+        if room <= 0:
+            self._push_line[subscription.subscription_id] = None
+            return 0
+        endpoint = self._endpoints.get(subscription.attributes.endpoint)
+        if endpoint is None:
+            return min(room, self.limits.max_pushes_per_endpoint)
+        room = min(room, self.limits.max_pushes_per_endpoint - endpoint.under_way)
+        if room <= 0:
+            endpoint.line[subscription.subscription_id] = None
+        return room
+
+    def _take_room(self, subscription: Subscription, positions: list[int]) -> None:
+        url = subscription.attributes.endpoint
+        endpoint = self._endpoints.get(url)
+        if endpoint is None:
+            endpoint = self._endpoints[url] = Endpoint()
+        endpoint.under_way += len(positions)
+        for position in positions:
+            self._pushes[subscription.subscription_id, position] = url
+
+    def _make_room(self, subscription_id: int, position: int) -> None:
+        """A request is over, or is not made after all."""
+        url = self._pushes.pop((subscription_id, position), None)
+        if url is None:
+            return
+        endpoint = self._endpoints[url]
+        endpoint.under_way -= 1
+        wanted = self._deliveries_wanted
+        for line in (endpoint.line, self._push_line):
+            if line:
+                first = next(iter(line))
+                del line[first]
+                wanted[first] = None
+        if not endpoint.under_way and not endpoint.line:
+            del self._endpoints[url]
+
+    def _set_delivery_agenda(self, subscription: Subscription, due_ms: int) -> None:
+        if subscription.agenda_due_ms is None or due_ms < subscription.agenda_due_ms:
+            subscription.agenda_due_ms = due_ms
+            heappush(self._delivery_agenda, (due_ms, subscription.subscription_id))
+
+
+_MASK = (1 << 64) - 1
+
+
+def refusal(queue: Queue, size: int, ahead: int = 0) -> str:
+    """Why a queue does not take a message of that size now, in a line; empty = it does. ``ahead`` go in before it."""
+    attributes, held = queue.index.attributes, queue.index.live_count + ahead
+    if size > attributes.max_message_bytes:
+        return f"the message has {size} bytes; queue {queue.name!r} takes up to {attributes.max_message_bytes}"
+    if held >= attributes.max_backlog:
+        return f"queue {queue.name!r} is full: it holds {held} messages"
+    return ""
