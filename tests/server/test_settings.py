@@ -117,7 +117,9 @@ def test_every_setting_says_what_it_means_and_numbers_say_their_range() -> None:
             assert info.low is not None
             assert info.high is not None
             assert info.low <= info.default <= info.high
-            assert re.search(r"_(ms|bytes|records|receives|connections?|account|queue|connection|endpoint|pushes)$", info.name)
+            assert re.search(
+                r"_(ms|bytes|records|receives|connections?|account|queue|connection|endpoint|pushes)$", info.name
+            )
 
 
 def test_config_prints_every_setting_as_toml_that_loads_again(

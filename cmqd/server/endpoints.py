@@ -1,0 +1,276 @@
+"""Which addresses may be posted to, and the look-up of names that gives no other.
+
+Whoever may subscribe chooses where the broker connects to, and the broker's network reaches what the subscriber cannot:
+other services of the host, machines behind the firewall, the cloud's metadata service. So:
+
+- An address is judged when it is connected to, never earlier: what a name stands for changes.
+- A connection goes to exactly the address that was judged. ``CheckedResolver`` gives addresses in numbers and leaves
+  out those that are refused; ``refused_literal`` judges an address that stands in the URL itself.
+- Only global unicast addresses are taken. ``push_allow_private`` adds private networks, ``push_allow_loopback`` the
+  machine itself. Nothing adds link-local addresses (169.254.169.254 tells secrets of the machine), multicast or what is
+  reserved. An IPv6 address that embeds an IPv4 address (mapped, NAT64, 6to4) is judged as that one.
+
+The tables are written out here because what ``ipaddress`` calls global differs between releases of Python.
+"""
+
+import asyncio
+import contextlib
+import ipaddress
+import queue
+import re
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, TypeAlias
+
+ANSWER_LIFE_S: Final = 10.0
+"""How long a look-up's answer is used, a failure's too. Names of services that move have such times to live."""
+
+QUICK_S: Final = 1.0
+"""A name that was found within this time is looked up apart from those that were not; see ``CheckedResolver``."""
+
+MAX_NAMES: Final = 10_000
+"""Names of which something is remembered, some 1 KiB each."""
+
+Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_KINDS_V4: Final = [
+    (ipaddress.IPv4Network(network), kind)
+    for network, kind in [
+        ("0.0.0.0/8", "unspecified"),
+        ("10.0.0.0/8", "private"),
+        ("100.64.0.0/10", "private"),  # shared by the customers of a provider
+        ("127.0.0.0/8", "loopback"),
+        ("169.254.0.0/16", "link-local"),
+        ("172.16.0.0/12", "private"),
+        ("192.0.0.0/24", "reserved"),
+        ("192.0.2.0/24", "reserved"),  # documentation, and so are two more
+        ("192.88.99.0/24", "reserved"),  # relays of 6to4
+        ("192.168.0.0/16", "private"),
+        ("198.18.0.0/15", "reserved"),  # measurements of networks
+        ("198.51.100.0/24", "reserved"),
+        ("203.0.113.0/24", "reserved"),
+        ("224.0.0.0/4", "multicast"),
+        ("240.0.0.0/4", "reserved"),
+    ]
+]
+_KINDS_V6: Final = [
+    (ipaddress.IPv6Network(network), kind)
+    for network, kind in [
+        ("::/128", "unspecified"),
+        ("::1/128", "loopback"),
+        ("64:ff9b:1::/48", "private"),  # NAT64 of one's own network
+        ("fc00::/7", "private"),
+        ("fe80::/10", "link-local"),
+        ("fec0::/10", "private"),
+        ("ff00::/8", "multicast"),
+        ("2001::/23", "reserved"),  # Teredo, benchmarking, ORCHID
+        ("2001:db8::/32", "reserved"),
+        ("3fff::/20", "reserved"),
+    ]
+]
+_GLOBAL_V6: Final = ipaddress.IPv6Network("2000::/3")
+_MAPPED: Final = ipaddress.IPv6Network("::ffff:0:0/96")
+_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+_6TO4: Final = ipaddress.IPv6Network("2002::/16")
+
+
+class AddressRefused(OSError):
+    """Nothing is posted there; the text says which address and why. An OSError, so that clients pass it on."""
+
+
+class NameNotFound(OSError):
+    """A name stands for no address, or nobody could be asked."""
+
+
+class Allowed(NamedTuple):
+    """What may be posted to beside global addresses."""
+
+    private: bool = False
+    loopback: bool = False
+
+
+@lru_cache(maxsize=4096)
+def kind_of(address: Address) -> str | None:
+    """None for a global unicast address, else what it is."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return next((kind for network, kind in _KINDS_V4 if address in network), None)
+    if address.scope_id is not None:
+        return "link-local"
+    if address in _MAPPED or address in _NAT64:
+        return kind_of(ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF))
+    if address in _6TO4:
+        return kind_of(ipaddress.IPv4Address(int(address) >> 80 & 0xFFFF_FFFF))
+    known = next((kind for network, kind in _KINDS_V6 if address in network), None)
+    return known if known is not None or address in _GLOBAL_V6 else "reserved"
+
+
+def refusal(text: str, allowed: Allowed) -> str | None:
+    """Why the address of this text is not posted to; None if it may be."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return f"address {text[:80]} is not written in the usual form"
+    kind = kind_of(address)
+    if kind is None or (kind == "private" and allowed.private) or (kind == "loopback" and allowed.loopback):
+        return None
+    return f"address {text} is {kind}"
+
+
+def refused_literal(host: str, allowed: Allowed) -> str | None:
+    """``refusal`` of a URL's host if it may be taken for an address without a look-up; None for a name.
+
+    Clients take whatever is digits and dots, or has a colon, for an address, and the system then reads even 2130706433
+    and 127.1 as one.
+    """
+    is_literal = ":" in host or re.fullmatch(r"[0-9.]*", host) is not None or not host.isascii()
+    return refusal(host, allowed) if is_literal else None
+
+
+# ---------------------------------------------------------------------------- look-ups
+
+Lookup: TypeAlias = Callable[[str], Sequence[str]]
+"""The addresses of a name, in numbers, in the order of preference; blocks. Raises OSError."""
+
+
+def system_lookup(name: str) -> list[str]:
+    """As the system does it: hosts file, name servers."""
+    found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+class _Lane:
+    """Threads that look names up; daemons, so that one that hangs does not keep the process from ending."""
+
+    def __init__(self, threads: int) -> None:
+        self._most = threads
+        self._threads = 0
+        self._idle = 0
+        self._lock = threading.Lock()
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+
+    def submit(self, job: Callable[[], None]) -> None:
+        with self._lock:
+            if self._idle:
+                self._idle -= 1
+            elif self._threads < self._most:
+                self._threads += 1
+                threading.Thread(target=self._work, name="cmqd-lookup", daemon=True).start()
+        self._jobs.put(job)
+
+    def close(self) -> None:
+        with self._lock:
+            for _ in range(self._threads):
+                self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+            with self._lock:
+                self._idle += 1
+
+
+class _Name:
+    """What is known of one name."""
+
+    __slots__ = ("addresses", "asked", "error", "expires", "is_quick")
+
+    def __init__(self) -> None:
+        self.addresses: Sequence[str] = ()
+        self.error: str | None = None
+        self.expires = 0.0
+        self.is_quick = False
+        self.asked: asyncio.Future[None] | None = None
+        """Set while it is being looked up; done with the answer."""
+
+
+class CheckedResolver:
+    """Looks names up for aiohttp (``aiohttp.abc.AbstractResolver``), and gives only addresses that are allowed.
+
+    An answer serves ``ANSWER_LIFE_S``; whoever asks meanwhile waits for the one look-up under way. A look-up blocks a
+    thread for many seconds if name servers do not answer, so a few hundred dead names would hold up everybody's: names
+    whose last look-up answered quickly have threads of their own.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, allowed: Allowed, *, lookup: Lookup = system_lookup) -> None:
+        self._loop = loop
+        self._allowed = allowed
+        self._lookup = lookup
+        self._names: dict[str, _Name] = {}
+        self._quick = _Lane(4)
+        self._others = _Lane(16)
+
+    async def resolve(self, host: str, port: int = 0, family: int = socket.AF_UNSPEC) -> list[dict[str, Any]]:
+        """The allowed addresses of a name, as aiohttp wants them.
+
+        Raises:
+            NameNotFound: it has none at all.
+            AddressRefused: it has only others.
+        """
+        name = self._names.get(host)
+        if name is None:
+            self._make_room()
+            name = self._names[host] = _Name()
+        if name.asked is None and self._loop.time() >= name.expires:
+            name.asked = self._loop.create_future()
+            (self._quick if name.is_quick else self._others).submit(lambda: self._look_up(host, name))
+        if name.asked is not None:
+            # Whoever gives up leaves the look-up to the others.
+            await asyncio.shield(name.asked)
+        if name.error is not None:
+            raise NameNotFound(name.error)
+        refusals = [refusal(address, self._allowed) for address in name.addresses]
+        allowed = [address for address, refused in zip(name.addresses, refusals, strict=True) if refused is None]
+        if not allowed:
+            raise AddressRefused(refusals[0])
+        return [
+            {
+                "hostname": host,
+                "host": address,
+                "port": port,
+                "family": socket.AF_INET6 if ":" in address else socket.AF_INET,
+                "proto": socket.IPPROTO_TCP,
+                "flags": socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
+            }
+            for address in allowed
+            if family in (socket.AF_UNSPEC, socket.AF_INET6 if ":" in address else socket.AF_INET)
+        ]
+
+    async def close(self) -> None:
+        """Look nothing up any longer."""
+        self._quick.close()
+        self._others.close()
+
+    def _make_room(self) -> None:
+        if len(self._names) >= MAX_NAMES:
+            now = self._loop.time()
+            self._names = {
+                host: name for host, name in self._names.items() if name.asked is not None or name.expires > now
+            }
+
+    def _look_up(self, host: str, name: _Name) -> None:
+        """In a thread."""
+        began = self._loop.time()
+        addresses: Sequence[str] = ()
+        error: str | None = None
+        try:
+            addresses = self._lookup(host)
+        except (OSError, ValueError) as failure:
+            temporary = isinstance(failure, socket.gaierror) and failure.errno == socket.EAI_AGAIN
+            error = f"name {host} cannot be looked up now" if temporary else f"name {host} does not resolve"
+        else:
+            if not addresses:
+                error = f"name {host} has no address"
+        is_quick = error is None and self._loop.time() - began < QUICK_S
+
+        def answered() -> None:
+            name.addresses, name.error, name.is_quick = addresses, error, is_quick
+            name.expires = self._loop.time() + ANSWER_LIFE_S
+            asked, name.asked = name.asked, None
+            if asked is not None:
+                asked.set_result(None)
+
+        # The loop may have ended meanwhile; then nobody waits.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(answered)

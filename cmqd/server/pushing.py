@@ -1,0 +1,189 @@
+"""Pushes to URLs: attempts in the loop's process, begun when the core says so, their results handed back in batches.
+
+    push(Push) ──► task: headers, body, signature ──► Poster.post ──► result ──► on_results([...]), once per turn
+                     └── push_timeout_ms after push(), whatever it waits for: cancelled, "timed out after 15 s"
+
+Rules:
+
+- Any 2xx in time is success, all else a failure. The time counts from ``push`` to the headers of the answer, the
+  look-up, the connection and TLS included; the body of an answer means nothing.
+- Every push that is begun has exactly one result, unless ``close`` cuts it short: then it has none. A failure would
+  count an attempt that nobody judged; without one the core begins it anew after the restart.
+- A result comes when the connection is free again, so that what is under way bounds the connections too. An endpoint
+  that answers 200 and then never ends its body therefore costs itself ``posting.DRAIN_S`` for each message.
+- Errors are a line for the operator: no header, no body, no secret.
+
+aiohttp is the extra ``http``. Without it this module imports all the same, and ``Pusher.available()`` is False.
+"""
+
+import asyncio
+import functools
+import importlib.util
+import itertools
+import os
+import ssl
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from cmqd.core.outcome import Push, PushResult
+from cmqd.server.endpoints import Allowed, Lookup, system_lookup
+from cmqd.server.logs import get_logger
+from cmqd.server.webhooks import request_of
+
+if TYPE_CHECKING:
+    from cmqd.server.posting import Post
+
+_log = get_logger()
+
+_SPREAD_S: Final = 0.001
+"""Attempts that end within this time are ended together."""
+
+
+class _Attempt:
+    """One push under way."""
+
+    __slots__ = ("deadline", "is_late", "post", "push", "started_ms", "task")
+
+    def __init__(self, push: Push, started_ms: int, deadline: float, post: "Post") -> None:
+        self.push = push
+        self.started_ms = started_ms
+        self.deadline = deadline
+        self.post = post
+        self.is_late = False
+        """Its time is over and it is being cancelled."""
+        self.task: asyncio.Task[None]
+
+
+class Pusher:
+    """See the module. Made and called on the loop alone.
+
+    Args:
+        loop: the running one.
+        timeout_ms, allow_private, allow_loopback: the settings of these names.
+        secrets_of: the secrets in force of a subscription, the newest first.
+        on_results: gets all that ended in one turn of the loop.
+        now_ms: the wall clock.
+        lookup: how names are looked up; it blocks, and is called in threads.
+        tls: what certificates are trusted; None = those of the system.
+    """
+
+    def __init__(
+        self,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        timeout_ms: int,
+        allow_private: bool,
+        allow_loopback: bool,
+        secrets_of: Callable[[int], Sequence[str]],
+        on_results: Callable[[list[PushResult]], None],
+        now_ms: Callable[[], int],
+        lookup: Lookup = system_lookup,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        # Here and not above: it takes a tenth of a second and some 15 MiB, and need not be installed.
+        from cmqd.server.posting import Post, Poster
+
+        self._loop = loop
+        self._timeout_s = timeout_ms / 1000
+        self._late = f"timed out after {self._timeout_s:g} s"
+        self._secrets_of = secrets_of
+        self._on_results = on_results
+        self._now_ms = now_ms
+        self._new_post: Callable[[], Post] = Post
+        self._poster = Poster(loop, Allowed(allow_private, allow_loopback), lookup=lookup, tls=tls)
+        self._attempts: dict[_Attempt, None] = {}
+        """Those under way, the oldest first, which is also the order of their deadlines."""
+        self._results: list[PushResult] = []
+        self._watch: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._request_ids = map("{}-{:x}".format, itertools.repeat(os.urandom(8).hex()), itertools.count(1))
+
+    @staticmethod
+    def available() -> bool:
+        """Whether the extra ``http`` is installed; without it there is no Pusher."""
+        return importlib.util.find_spec("aiohttp") is not None
+
+    @property
+    def under_way(self) -> int:
+        """Pushes begun whose results have not been collected."""
+        return len(self._attempts)
+
+    def __repr__(self) -> str:
+        return f"<Pusher under_way={len(self._attempts)}{' closed' if self._closed else ''}>"
+
+    def push(self, push: Push) -> None:
+        """Begin an attempt, now; its result comes later, never within this call. Once closed, nothing is begun."""
+        if self._closed:
+            return
+        attempt = _Attempt(push, self._now_ms(), self._loop.time() + self._timeout_s, self._new_post())
+        attempt.task = self._loop.create_task(self._carry_out(attempt))
+        # Unlike the end of the coroutine, this is reached even by a task that is cancelled before its first step.
+        attempt.task.add_done_callback(functools.partial(self._ended, attempt))
+        self._attempts[attempt] = None
+        if self._watch is None:
+            self._watch = self._loop.call_at(attempt.deadline, self._end_late_ones)
+
+    async def close(self, within_s: float) -> None:
+        """Begin nothing more, wait this long for what is under way, cut short what is left, close all connections.
+
+        The results of those that ended have been handed over when this returns.
+        """
+        self._closed = True
+        try:
+            tasks = [attempt.task for attempt in self._attempts]
+            if tasks and within_s > 0:
+                await asyncio.wait(tasks, timeout=within_s)
+        finally:
+            tasks = [attempt.task for attempt in self._attempts]
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks)
+                await asyncio.sleep(0)  # for the callbacks of those that had ended just before
+            if self._watch is not None:
+                self._watch.cancel()
+                self._watch = None
+            self._hand_over()
+            await self._poster.close()
+
+    async def _carry_out(self, attempt: _Attempt) -> None:
+        post = attempt.post
+        push = attempt.push
+        try:
+            headers, body = request_of(
+                push, self._secrets_of(push.subscription_id), attempt.started_ms // 1000, next(self._request_ids)
+            )
+            await self._poster.post(push.url, headers, body, post)
+        except Exception as failure:
+            # A mistake of ours, or of aiohttp: this message is tried again like any other, and the log says why.
+            _log.error("push_failed", subscription=push.subscription, reason=repr(failure), exc_info=failure)
+            post.error = f"failed: {type(failure).__name__}"
+
+    def _ended(self, attempt: _Attempt, task: asyncio.Task[None]) -> None:
+        del self._attempts[attempt]
+        error = attempt.post.error
+        # Cut short while the rest of an answer was awaited, it has the result of that answer all the same.
+        if task.cancelled() and not attempt.post.is_answered:
+            if not attempt.is_late:
+                return
+            error = self._late
+        if not self._results:
+            self._loop.call_soon(self._hand_over)
+        push = attempt.push
+        self._results.append(PushResult(push.subscription_id, push.message.position, attempt.started_ms, error))
+
+    def _hand_over(self) -> None:
+        results, self._results = self._results, []
+        if results:
+            self._on_results(results)
+
+    def _end_late_ones(self) -> None:
+        self._watch = None
+        now = self._loop.time() + _SPREAD_S
+        for attempt in self._attempts:
+            if attempt.deadline > now:
+                self._watch = self._loop.call_at(attempt.deadline, self._end_late_ones)
+                break
+            if not attempt.is_late:
+                attempt.is_late = True
+                attempt.task.cancel()
