@@ -10,13 +10,22 @@ from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.handshake import AccessKey
 from support.fake_server.peer import Peer
-from support.fake_server.state import FakeQueue, now_ms
+from support.fake_server.state import FakeQueue, FakeTopic, now_ms
 
 SECRET_ID = "AKIDfakefakefakefakefakefakefakefake"
 SECRET_KEY = "fake-secret-key-fake-secret-key-0123456789"
 
 Fault: TypeAlias = Callable[[Peer, Any], wire.AnyReply | None]
 """What is done with one request instead of carrying it out; None = no answer."""
+
+
+class Refused(Exception):
+    """The request is answered with an error."""
+
+    def __init__(self, code: ErrorCode, text: str, **details: Any) -> None:
+        super().__init__(text)
+        self.code = code
+        self.details = details
 
 
 class Listener:
@@ -31,6 +40,7 @@ class Listener:
         }
         self.accounts = ["admin"]
         self.queues: dict[str, FakeQueue] = {}
+        self.topics: dict[str, FakeTopic] = {}
         self.peers: list[Peer] = []
         self.connections_made = 0
         self.port = 0
@@ -145,6 +155,8 @@ class Listener:
     def _carry_out(self, peer: Peer, request: wire.Request | wire.Cancel) -> wire.AnyReply | None:
         try:
             return getattr(self, f"_{type(request).__name__}")(peer, request)
+        except Refused as refused:
+            return wire.error(request.request_id, refused.code, str(refused), details=refused.details)
         except KeyError as missing:
             return wire.error(request.request_id, ErrorCode.QUEUE_NOT_FOUND, f"queue {missing} does not exist")
 

@@ -78,3 +78,47 @@ class FakeQueue:
     @property
     def bodies(self) -> list[bytes]:
         return [message.body for message in self.active]
+
+
+class FakeSubscription:
+    def __init__(self, topic: str, name: str, attributes: dict[str, Any]) -> None:
+        self.topic = topic
+        self.name = name
+        self.attributes = attributes
+        self.created_ms = now_ms()
+        self.secret = "whsec_" + name
+        self.waiting: list[bytes] = []
+        """Bodies for a URL, or for a queue that does not exist."""
+        self.in_retry = 0
+        """Of those waiting, how many have failed; set by a test, as the rest of this."""
+        self.delivered = 0
+        self.dropped = 0
+        self.blocked = False
+        self.last_error: str | None = None
+        self.last_error_ms: int | None = None
+        self.next_attempt_ms: int | None = None
+
+    def matches(self, tags: list[str], routing_key: str | None) -> bool:
+        if routing_key is None:
+            wanted = self.attributes["filter_tags"]
+            return not wanted or any(tag in wanted for tag in tags)
+        words = routing_key.split(".")
+        return any(_matches(key.split("."), words) for key in self.attributes["binding_keys"])
+
+
+def _matches(pattern: list[str], words: list[str]) -> bool:
+    if not pattern:
+        return not words
+    if pattern[0] == "#":
+        return any(_matches(pattern[1:], words[start:]) for start in range(len(words) + 1))
+    return bool(words) and pattern[0] in ("*", words[0]) and _matches(pattern[1:], words[1:])
+
+
+class FakeTopic:
+    def __init__(self, number: int, name: str, attributes: dict[str, Any]) -> None:
+        self.number = number
+        self.name = name
+        self.attributes: dict[str, Any] = {"filter_type": "tag", "max_message_bytes": 65_536} | attributes
+        self.created_ms = now_ms()
+        self.subscriptions: dict[str, FakeSubscription] = {}
+        self.dedup: dict[str, int] = {}

@@ -1,0 +1,506 @@
+"""Topics and subscriptions through the client."""
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from cmqd_client import (
+    Client,
+    ContentFormat,
+    FilterType,
+    InvalidArgument,
+    MessageTooLarge,
+    OutcomeUnknown,
+    PushUnavailable,
+    QueueNotFound,
+    RetryStrategy,
+    SubscriptionDiffers,
+    SubscriptionExists,
+    SubscriptionNotFound,
+    Topic,
+    TopicDiffers,
+    TopicExists,
+    TopicInUse,
+    TopicNotFound,
+    connect,
+)
+from cmqd_protocol import messages as wire
+from cmqd_protocol.errors import ErrorCode
+from support.fake_server import FakeServer
+
+# ---------------------------------------------------------------------- topics
+
+
+async def test_a_topic_is_made_looked_at_changed_and_deleted(client: Client, server: FakeServer) -> None:
+    topic = await client.create_topic("shop", filter_type="routing", max_message_bytes=4096)
+    info = await topic.set_attributes(max_message_bytes=2048)
+
+    assert server.of(wire.CreateTopic)[0].attributes == {"filter_type": "routing", "max_message_bytes": 4096}
+    assert (info.name, info.filter_type, info.max_message_bytes) == ("shop", FilterType.ROUTING, 2048)
+    assert (info.retained, info.subscriptions, info.lifecycle, info.created) == (0, 0, 86_400.0, False)
+    assert info.oldest_message_time is None
+    assert info.create_time is not None
+    assert info.details["filter_type"] == "routing"
+    assert (await topic.attributes()).max_message_bytes == 2048
+    await client.delete_topic("shop")
+    with pytest.raises(TopicNotFound):
+        await topic.attributes()
+
+
+async def test_create_refuses_what_exists_and_ensure_what_differs(client: Client, server: FakeServer) -> None:
+    await client.create_topic("shop")
+    with pytest.raises(TopicExists):
+        await client.create_topic("shop")
+
+    assert (await client.ensure_topic("shop", filter_type=FilterType.TAG)).name == "shop"
+    assert (await client.ensure_topic_info("other")).created
+    assert not (await client.ensure_topic_info("other")).created
+    assert server.of(wire.EnsureTopic)[1].attributes == {}
+    with pytest.raises(TopicDiffers) as caught:
+        await client.ensure_topic("shop", filter_type="routing", max_message_bytes=65_536)
+    assert caught.value.difference == {"filter_type": ("tag", "routing")}
+
+
+async def test_topics_are_listed_by_name(client: Client, server: FakeServer) -> None:
+    for name in ("shop-b", "other", "shop-a", "shop-c"):
+        server.topic(name)
+
+    page = await client.topics(search="shop", offset=1, limit=1)
+
+    assert (list(page), page.total, len(page)) == (["shop-b"], 3, 1)
+
+
+async def test_a_topic_with_subscriptions_is_not_deleted(client: Client, server: FakeServer) -> None:
+    server.topic("shop")
+    server.subscription("shop", "a", "orders")
+
+    with pytest.raises(TopicInUse, match="unsubscribe"):
+        await client.delete_topic("shop")
+
+
+# ---------------------------------------------------------------------- publish
+
+
+async def test_a_published_message_is_in_the_queues_that_match(client: Client, server: FakeServer) -> None:
+    topic = await client.create_topic("shop")
+    server.queue("fruit")
+    await topic.subscribe("fruit", queue="fruit", filter_tags=["apple", "pear"])
+    await topic.subscribe("all", queue=client.queue("orders"))
+
+    first = await topic.publish(b"one", tags=("apple",), headers={"k": "v"})
+    second = await topic.publish(b"two", tags=["nut"])
+    third = await topic.publish(b"three")
+
+    assert [first.matched, second.matched, third.matched] == [2, 1, 1]
+    assert first.id.startswith("Msg-")
+    assert server.queues["fruit"].bodies == [b"one"]
+    assert server.queues["orders"].bodies == [b"one", b"two", b"three"]
+    assert server.queues["fruit"].active[0].headers == {"k": "v"}
+
+
+async def test_a_message_for_nobody_matches_none(client: Client) -> None:
+    topic = await client.create_topic("shop")
+    assert (await topic.publish(b"one", tags=["apple"])).matched == 0
+
+
+async def test_a_routing_key_finds_its_patterns(client: Client, server: FakeServer) -> None:
+    topic = await client.create_topic("shop", filter_type=FilterType.ROUTING)
+    server.queue("late")
+    await topic.subscribe("one", queue="orders", binding_keys=["1.*.0", "2"])
+    await topic.subscribe("any", queue="late", binding_keys=["1.#.0"])
+
+    published = await topic.publish_batch([b"a", b"b", b"c"], routing_keys=["1.x.0", "1.0", "2"])
+
+    assert [one.matched for one in published] == [2, 1, 1]
+    assert server.queues["orders"].bodies == [b"a", b"c"]
+    assert server.queues["late"].bodies == [b"a", b"b"]
+    assert (await topic.publish(b"d", routing_key="2")).matched == 1
+    with pytest.raises(InvalidArgument, match="routing key"):
+        await topic.publish(b"e", tags=["x"])
+
+
+async def test_a_batch_has_labels_for_all_or_for_each(client: Client, server: FakeServer) -> None:
+    topic = await client.create_topic("shop")
+    await topic.subscribe("red", queue="orders", filter_tags=["red"])
+
+    for_all = await topic.publish_batch([b"a", b"b"], tags=["red", "big"], headers={"k": "v"})
+    for_each = await topic.publish_batch(
+        [b"c", b"d", b"e"], tags=[["red"], ["big"], []], headers=[{"k": "v"}, None, {}], dedup_ids=[None, "D", None]
+    )
+    none = await topic.publish_batch([b"f", b"g"], tags=[])
+
+    assert [[one.matched for one in batch] for batch in (for_all, for_each, none)] == [[1, 1], [1, 0, 0], [0, 0]]
+    first, second, third = server.of(wire.PublishMessages)
+    assert (first.tags, first.headers, first.dedup_ids) == ([["red", "big"]], [{"k": "v"}] * 2, None)
+    assert (second.tags, second.headers) == ([["red"], ["big"], []], [{"k": "v"}, None, {}])
+    assert second.dedup_ids == [None, "D", None]
+    assert (third.tags, third.routing_keys, third.headers) == (None, None, None)
+
+
+async def test_an_empty_batch_asks_nothing_of_the_server(client: Client, server: FakeServer) -> None:
+    assert await client.topic("nowhere").publish_batch([], tags=["x"]) == []
+    assert not server.handled
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"tags": ["a"], "routing_key": "b"}, ValueError),
+        ({"tags": [["a"], ["b"]], "routing_keys": ["a", "b"]}, ValueError),
+        ({"routing_key": "a", "routing_keys": ["a", "b"]}, ValueError),
+        ({"routing_keys": ["a"]}, ValueError),
+        ({"tags": [["a"]]}, ValueError),
+        ({"headers": [None]}, ValueError),
+        ({"dedup_ids": ["a", "b", "c"]}, ValueError),
+        ({"tags": "ab"}, TypeError),
+        ({"tags": ["a", ["b"]]}, TypeError),
+        ({"tags": [[1], ["b"]]}, TypeError),
+        ({"routing_keys": "ab"}, TypeError),
+    ],
+)
+async def test_what_cannot_be_right_is_refused_without_being_sent(
+    client: Client, server: FakeServer, options: dict[str, Any], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        await client.topic("shop").publish_batch([b"a", b"b"], **options)
+    assert not server.handled
+
+
+async def test_a_single_publish_is_refused_likewise(client: Client, server: FakeServer) -> None:
+    topic = client.topic("shop")
+    with pytest.raises(ValueError, match="not both"):
+        await topic.publish(b"a", tags=["a"], routing_key="b")
+    with pytest.raises(TypeError, match="list of strings"):
+        await topic.publish(b"a", tags="apple")
+    with pytest.raises(TypeError, match="encode it first"):
+        await topic.publish("a")  # pyright: ignore[reportArgumentType]
+    assert not server.handled
+
+
+async def test_a_body_that_is_too_large_names_the_limit(client: Client) -> None:
+    topic = await client.create_topic("shop", max_message_bytes=1024)
+    with pytest.raises(MessageTooLarge) as caught:
+        await topic.publish(b"x" * 1025)
+    assert caught.value.details["limit"] == 1024
+
+
+async def test_a_publish_whose_answer_was_lost_is_repeated_and_published_once(
+    client: Client, server: FakeServer
+) -> None:
+    topic = await client.create_topic("shop")
+    await topic.subscribe("all", queue="orders")
+    server.lose_answer(wire.PublishMessages)
+
+    published = await topic.publish(b"one")
+    again = await topic.publish(b"two")
+
+    first, second, third = server.of(wire.PublishMessages)
+    assert (first.session, first.sequence) == (second.session, second.sequence)
+    assert (third.session, third.sequence) == (first.session, first.sequence + 1)
+    assert first.session != 0
+    assert server.queues["orders"].bodies == [b"one", b"two"]
+    assert (published.matched, again.matched) == (None, 1)
+    assert server.connections_made == 2
+
+
+async def test_a_publish_that_never_arrived_is_made_again(client: Client, server: FakeServer) -> None:
+    topic = await client.create_topic("shop")
+    await topic.subscribe("all", queue="orders")
+    server.drop_request(wire.PublishMessages, 2)
+
+    published = await topic.publish_batch([b"one", b"two"])
+
+    assert server.queues["orders"].bodies == [b"one", b"two"]
+    assert [one.matched for one in published] == [1, 1]
+
+
+async def test_a_publish_that_is_never_answered_ends_as_outcome_unknown(server: FakeServer) -> None:
+    server.topic("shop")
+    server.subscription("shop", "all", "orders")
+    server.lose_answer(wire.PublishMessages, 2)
+    async with connect(server.url, retries=1) as client:
+        with pytest.raises(OutcomeUnknown):
+            await client.topic("shop").publish(b"one")
+
+    assert server.queues["orders"].bodies == [b"one"]
+
+
+async def test_a_dedup_id_is_published_once(client: Client, server: FakeServer) -> None:
+    topic = await client.create_topic("shop")
+    await topic.subscribe("all", queue="orders")
+
+    first = await topic.publish(b"one", dedup_id="A")
+    second = await topic.publish(b"other", dedup_id="A")
+
+    assert (first.id, first.matched, second.matched) == (second.id, 1, None)
+    assert server.queues["orders"].bodies == [b"one"]
+
+
+# ---------------------------------------------------------------------- subscriptions
+
+
+async def test_a_subscription_to_a_url_has_a_secret_once(client: Client, server: FakeServer) -> None:
+    topic = await client.create_topic("shop")
+
+    made = await topic.subscribe(
+        "hook",
+        url="https://shop.example/hook",
+        filter_tags=["apple"],
+        strategy=RetryStrategy.BACKOFF,
+        content_format=ContentFormat.SIMPLIFIED,
+    )
+
+    assert (made.topic, made.name, made.secret) == ("shop", "hook", "whsec_hook")
+    assert server.of(wire.Subscribe)[0].attributes == {
+        "endpoint": "https://shop.example/hook",
+        "filter_tags": ["apple"],
+        "strategy": "backoff",
+        "content_format": "simplified",
+    }
+    assert topic.subscription("hook").secret is None
+    assert (await topic.subscribe("hook", url="https://shop.example/hook", ensure=True)).secret is None
+    assert (await topic.subscribe("copy", queue="orders")).secret is None
+    assert "whsec" not in repr(made)
+
+
+async def test_a_subscription_tells_what_it_has_not_delivered(client: Client, server: FakeServer) -> None:
+    server.topic("shop")
+    found = server.subscription("shop", "hook", "https://shop.example/hook", filter_tags=["a"], strategy="backoff")
+    found.waiting = [b"a", b"b", b"c"]
+    found.in_retry, found.delivered, found.dropped, found.blocked = 1, 7, 2, True
+    found.last_error, found.last_error_ms, found.next_attempt_ms = "answered 500", 1000, 2000
+
+    info = await client.topic("shop").subscription("hook").info()
+
+    assert (info.topic, info.name, info.protocol, info.endpoint) == (
+        "shop",
+        "hook",
+        "https",
+        "https://shop.example/hook",
+    )
+    assert (info.strategy, info.content_format) == (RetryStrategy.BACKOFF, ContentFormat.JSON)
+    assert (info.filter_tags, info.binding_keys, info.paused, info.created, info.secret) == (
+        ["a"],
+        [],
+        False,
+        False,
+        None,
+    )
+    assert (info.waiting, info.in_retry, info.delivered, info.dropped, info.blocked) == (2, 1, 7, 2, True)
+    assert info.last_error == "answered 500"
+    assert info.last_error_time == datetime.fromtimestamp(1, UTC)
+    assert info.next_attempt_time == datetime.fromtimestamp(2, UTC)
+    assert info.create_time is not None
+
+
+async def test_a_strategy_of_a_newer_server_is_a_plain_string(client: Client, server: FakeServer) -> None:
+    server.topic("shop")
+    server.subscription("shop", "a", "orders", strategy="prayer")
+    assert (await client.topic("shop").subscription("a").info()).strategy == "prayer"
+
+
+async def test_the_secret_is_not_shown_by_accident(client: Client) -> None:
+    topic = await client.create_topic("shop")
+    info = await topic.subscribe_info("hook", url="http://shop.example")
+    rotated = await topic.subscription("hook").rotate_secret()
+
+    assert info.secret == "whsec_hook"
+    assert "whsec" not in repr(info)
+    assert rotated.secret == "whsec_hook-again"
+    assert "whsec" not in repr(rotated)
+
+
+async def test_a_secret_is_rotated_with_an_overlap(client: Client, server: FakeServer) -> None:
+    server.topic("shop")
+    server.subscription("shop", "hook", "https://shop.example")
+    hook = client.topic("shop").subscription("hook")
+
+    rotated = await hook.rotate_secret(overlap=timedelta(hours=1))
+
+    assert timedelta(minutes=59) < rotated.overlap_until - datetime.now(UTC) <= timedelta(hours=1)
+    await hook.rotate_secret()
+    assert [request.overlap_ms for request in server.of(wire.RotateSecret)] == [3_600_000, None]
+
+
+async def test_subscriptions_are_changed_paused_and_resumed(client: Client, server: FakeServer) -> None:
+    topic = await client.create_topic("shop")
+    subscription = await topic.subscribe("all", queue="orders", filter_tags=["a"])
+
+    info = await subscription.set(filter_tags=(), strategy=RetryStrategy.BACKOFF, content_format=ContentFormat.JSON)
+    await subscription.pause()
+    paused = await subscription.info()
+    await topic.publish(b"one")
+    await subscription.resume()
+
+    assert (info.filter_tags, info.strategy, paused.paused) == ([], "backoff", True)
+    assert [request.attributes for request in server.of(wire.SetSubscriptionAttributes)] == [
+        {"filter_tags": [], "strategy": "backoff", "content_format": "json"},
+        {"paused": True},
+        {"paused": False},
+    ]
+    assert not (await subscription.info()).paused
+
+
+async def test_what_waits_is_tried_again_or_dropped(client: Client, server: FakeServer) -> None:
+    topic = await client.create_topic("shop")
+    hook = await topic.subscribe("hook", url="http://shop.example")
+    await topic.publish_batch([b"a", b"b", b"c"])
+    server.topics["shop"].subscriptions["hook"].in_retry = 2
+
+    assert (await topic.attributes()).retained == 3
+    assert await hook.retry_now() == 2
+    assert await hook.drop_waiting() == 3
+    assert (await hook.info()).dropped == 3
+
+
+async def test_subscriptions_are_listed_and_ended(client: Client, server: FakeServer) -> None:
+    server.topic("shop")
+    for name in ("b", "a", "c"):
+        server.subscription("shop", name, "https://shop.example").last_error = "no route" if name == "b" else None
+    topic = client.topic("shop")
+
+    page = await topic.subscriptions(offset=1, limit=1)
+
+    assert (page.total, len(page)) == (3, 1)
+    (found,) = page
+    assert (found.name, found.protocol, found.endpoint, found.last_error) == (
+        "b",
+        "https",
+        "https://shop.example",
+        "no route",
+    )
+    assert (found.paused, found.waiting, found.in_retry) == (False, 0, 0)
+    await topic.subscription("b").unsubscribe()
+    assert [one.name for one in await topic.subscriptions()] == ["a", "c"]
+    with pytest.raises(SubscriptionNotFound):
+        await topic.subscription("b").info()
+    with pytest.raises(TopicNotFound):
+        await client.topic("nowhere").subscriptions()
+
+
+async def test_subscribe_refuses_what_exists_and_ensure_what_differs(client: Client) -> None:
+    topic = await client.create_topic("shop")
+    await topic.subscribe("all", queue="orders", filter_tags=["a"])
+
+    with pytest.raises(SubscriptionExists):
+        await topic.subscribe("all", queue="orders", filter_tags=["a"])
+    assert (await topic.subscribe("all", queue="orders", ensure=True)).name == "all"
+    with pytest.raises(SubscriptionDiffers) as caught:
+        await topic.subscribe("all", queue="orders", filter_tags=["b"], ensure=True)
+    assert caught.value.difference == {"filter_tags": (["a"], ["b"])}
+    with pytest.raises(QueueNotFound):
+        await topic.subscribe("other", queue="nowhere")
+
+
+async def test_a_server_that_posts_nothing_says_so(client: Client, server: FakeServer) -> None:
+    server.refuse(wire.Subscribe, ErrorCode.PUSH_UNAVAILABLE)
+    with pytest.raises(PushUnavailable):
+        await client.topic("shop").subscribe("hook", url="http://shop.example")
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({}, ValueError),
+        ({"queue": "orders", "url": "http://a"}, ValueError),
+        ({"url": "orders"}, ValueError),
+        ({"url": "ftp://a"}, ValueError),
+        ({"queue": "orders", "filter_tags": ["a"], "binding_keys": ["b"]}, ValueError),
+        ({"queue": "orders", "filter_tags": "a"}, TypeError),
+        ({"queue": "orders", "binding_keys": [1]}, TypeError),
+    ],
+)
+async def test_a_subscription_that_cannot_be_right_is_refused_without_being_sent(
+    client: Client, server: FakeServer, options: dict[str, Any], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        await client.topic("shop").subscribe("a", **options)
+    assert not server.handled
+
+
+# ---------------------------------------------------------------------- repeats
+
+
+async def _subscribe(topic: Topic) -> object:
+    return await topic.subscribe("new", queue="orders")
+
+
+async def _unsubscribe(topic: Topic) -> object:
+    return await topic.subscription("hook").unsubscribe()
+
+
+async def _retry(topic: Topic) -> object:
+    return await topic.subscription("hook").retry_now()
+
+
+async def _drop(topic: Topic) -> object:
+    return await topic.subscription("hook").drop_waiting()
+
+
+async def _rotate(topic: Topic) -> object:
+    return await topic.subscription("hook").rotate_secret()
+
+
+@pytest.mark.parametrize(
+    ("kind", "call"),
+    [
+        (wire.Subscribe, _subscribe),
+        (wire.Unsubscribe, _unsubscribe),
+        (wire.RetryDeliveries, _retry),
+        (wire.DropDeliveries, _drop),
+        (wire.RotateSecret, _rotate),
+    ],
+)
+async def test_what_is_not_safe_to_repeat_is_not_repeated(
+    client: Client, server: FakeServer, kind: type[wire.Request], call: Callable[[Topic], Awaitable[object]]
+) -> None:
+    server.topic("shop")
+    server.subscription("shop", "hook", "https://shop.example")
+    server.lose_answer(kind)
+
+    with pytest.raises(OutcomeUnknown):
+        await call(client.topic("shop"))
+
+    assert len(server.of(kind)) == 1
+
+
+async def test_making_and_deleting_a_topic_is_not_repeated(client: Client, server: FakeServer) -> None:
+    server.lose_answer(wire.CreateTopic)
+    server.lose_answer(wire.DeleteTopic)
+
+    with pytest.raises(OutcomeUnknown):
+        await client.create_topic("shop")
+    with pytest.raises(OutcomeUnknown):
+        await client.delete_topic("shop")
+
+    assert not server.topics
+
+
+async def test_ensure_reads_and_settings_are_repeated(client: Client, server: FakeServer) -> None:
+    for kind in (
+        wire.EnsureTopic,
+        wire.ListTopics,
+        wire.GetTopicAttributes,
+        wire.SetTopicAttributes,
+        wire.EnsureSubscription,
+        wire.ListSubscriptions,
+        wire.GetSubscription,
+        wire.SetSubscriptionAttributes,
+    ):
+        server.lose_answer(kind)
+
+    topic = await client.ensure_topic("shop")
+    subscription = await topic.subscribe("hook", url="https://shop.example", ensure=True)
+
+    assert list(await client.topics()) == ["shop"]
+    assert (await topic.attributes()).subscriptions == 1
+    assert (await topic.set_attributes(max_message_bytes=1024)).max_message_bytes == 1024
+    # The first attempt created it, and its answer had the secret.
+    assert subscription.secret is None
+    assert len(await topic.subscriptions()) == 1
+    assert (await subscription.info()).name == "hook"
+    assert (await subscription.set(paused=True)).paused
+    assert repr(topic) == "<Topic 'shop'>"
+    assert repr(subscription) == "<Subscription 'hook' of 'shop'>"
