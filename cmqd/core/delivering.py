@@ -12,8 +12,8 @@ from heapq import heappop, heappush
 from cmqd.core.outcome import Outcome, PageRead, Push, PushResult, Woken
 from cmqd.core.queue import Queue
 from cmqd.core.sending import Sending
-from cmqd.core.state import Endpoint
 from cmqd.core.topic import Subscription
+from cmqd.core.topicstate import Endpoint, TopicState
 from cmqd_segment.records import (
     AnyRecord,
     DeliveriesDropped,
@@ -38,7 +38,7 @@ MAX_READS = 32
 """Page-ins for deliveries under way at once: they take no more than half of what receives have."""
 
 
-class Delivering(Sending):
+class Delivering(Sending, TopicState):
     """The part of the broker that brings messages of topics to their subscribers."""
 
     def pushes_ended(self, results: Sequence[PushResult], now_ms: int) -> Outcome[None]:

@@ -13,8 +13,8 @@ from cmqd.core.index import InFlight
 from cmqd.core.names import folded
 from cmqd.core.queue import Queue
 from cmqd.core.salvage import Salvage
-from cmqd.core.state import BrokerState
 from cmqd.core.topic import Subscription, Topic
+from cmqd.core.topicstate import TopicState
 from cmqd_segment.checkpoint import (
     AnyPart,
     CheckpointEnd,
@@ -75,7 +75,7 @@ RETRIES_A_PART = 8192
 """Each part of a checkpoint is made in about 2 ms at most, so that the loop can serve others in between."""
 
 
-class Recovery(BrokerState):
+class Recovery(TopicState):
     """The part of the broker that restores and saves its index."""
 
     def checkpoint(self, last_lsn: Callable[[], int], now_ms: int) -> Iterator[AnyPart]:
