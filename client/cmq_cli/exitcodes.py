@@ -15,6 +15,8 @@ from cmqd_client import (
     RequestTimeout,
     ServerUnreachable,
     ShuttingDown,
+    SubscriptionNotFound,
+    TopicNotFound,
 )
 
 
@@ -32,13 +34,16 @@ class ExitCode(IntEnum):
 
 
 HELP = """\
-Exit codes: 0 done · 1 failed · 2 wrong usage · 3 no such queue, account, key or context · 4 not permitted (key, \
-region, account) · 5 server unreachable or no answer in time · 6 done in part · 130 interrupted"""
+Exit codes: 0 done · 1 failed · 2 wrong usage · 3 no such queue, topic, subscription, account, key or \
+context · 4 not permitted (key, region, account) · 5 server unreachable or no answer in time · \
+6 done in part · 130 interrupted"""
 
 _BY_ERROR: tuple[tuple[type[CmqError], ExitCode], ...] = (
     (PartialFailure, ExitCode.PARTIAL),
     (QueueNotFound, ExitCode.NOT_FOUND),
     (QueueDeleted, ExitCode.NOT_FOUND),
+    (TopicNotFound, ExitCode.NOT_FOUND),
+    (SubscriptionNotFound, ExitCode.NOT_FOUND),
     (AccountNotFound, ExitCode.NOT_FOUND),
     (KeyNotFound, ExitCode.NOT_FOUND),
     (PermissionDenied, ExitCode.REFUSED),

@@ -1,9 +1,9 @@
-"""A stream of lines as messages: sent as they come, several at a time, in order."""
+"""A stream of lines, read as they come; sent to a queue as messages, several at a time, in order."""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
-from typing import BinaryIO
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import BinaryIO, TypeVar
 
 from rich.progress import Progress, TaskID
 
@@ -11,10 +11,12 @@ from cmq_cli.exitcodes import ExitCode, exit_code
 from cmq_cli.output import Output
 from cmqd_client import CmqError, Queue
 
+T = TypeVar("T")
+
 _READ = 256 * 1024
 _MAX_BATCH = 256
 _MAX_BATCH_BYTES = 1024 * 1024
-"""The server's limits on a batch; headers count too and are few."""
+"""The server's limits on a batch; headers count too."""
 
 
 async def read_lines(stream: BinaryIO) -> AsyncIterator[list[bytes]]:
@@ -44,7 +46,7 @@ async def send_lines(
     One batch after the other: so the order is that of the lines, and after a failure it is known where to go on.
     """
     started = time.monotonic()
-    header_bytes = sum(len(name.encode()) + len(value.encode()) for name, value in (headers or {}).items())
+    extra = weight_of(headers)
     sent = empty = 0
     failure: CmqError | None = None
     with output.progress() as progress:
@@ -52,10 +54,10 @@ async def send_lines(
         try:
             async for lines in chunks:
                 empty += sum(not line for line in lines)
-                for batch in batches([line for line in lines if line], header_bytes):
+                for batch in batches((line for line in lines if line), lambda line: len(line) + extra):
                     await queue.send_batch(batch, delay=delay, headers=headers)
                     sent += len(batch)
-                    _advance(progress, task, sent, started)
+                    advance(progress, task, sent, started)
         except CmqError as error:
             failure = error
     if output.json:
@@ -75,20 +77,26 @@ async def send_lines(
     return ExitCode.PARTIAL if sent else exit_code(failure)
 
 
-def batches(bodies: list[bytes], header_bytes: int = 0) -> list[list[bytes]]:
-    """Split bodies into batches that the server takes; one that is too large by itself stands alone."""
-    found: list[list[bytes]] = []
+def batches(items: Iterable[T], weight: Callable[[T], int]) -> list[list[T]]:
+    """Split messages into batches that the server takes; one that is too large by itself stands alone."""
+    found: list[list[T]] = []
     size = 0
-    for body in bodies:
-        weight = len(body) + header_bytes
-        if not found or len(found[-1]) == _MAX_BATCH or size + weight > _MAX_BATCH_BYTES:
+    for item in items:
+        bytes_ = weight(item)
+        if not found or len(found[-1]) == _MAX_BATCH or size + bytes_ > _MAX_BATCH_BYTES:
             found.append([])
             size = 0
-        found[-1].append(body)
-        size += weight
+        found[-1].append(item)
+        size += bytes_
     return found
 
 
-def _advance(progress: Progress, task: TaskID, sent: int, started: float) -> None:
-    rate = sent / max(time.monotonic() - started, 0.001)
-    progress.update(task, completed=sent, rate=f"{rate:,.0f}/s")
+def weight_of(headers: Mapping[str, str] | None) -> int:
+    """How many bytes of a batch the headers of a message take."""
+    return sum(len(name.encode()) + len(value.encode()) for name, value in (headers or {}).items())
+
+
+def advance(progress: Progress, task: TaskID, done: int, started: float) -> None:
+    """Show how many messages are done, and how many a second."""
+    rate = done / max(time.monotonic() - started, 0.001)
+    progress.update(task, completed=done, rate=f"{rate:,.0f}/s")

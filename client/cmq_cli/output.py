@@ -7,10 +7,10 @@ and errors go to standard error always.
 import base64
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from rich.console import Console
@@ -65,6 +65,18 @@ class Output:
         width = max(map(len, pairs), default=0)
         for name, value in pairs.items():
             self._out.print(Text(f"{name:<{width}}  ", style="bold") + Text(value, style="not bold"))
+
+    def difference(self, name: str, difference: Mapping[str, tuple[Any, Any]], show: Callable[[str, Any], str]) -> None:
+        """What something that exists has otherwise than was wanted; ``show`` shows an attribute's value."""
+        if self.json:
+            shown = {attribute: {"is": found, "wanted": wanted} for attribute, (found, wanted) in difference.items()}
+            self.document({"name": name, "difference": shown})
+            return
+        rows = [
+            (attribute.replace("_", " "), show(attribute, found), show(attribute, wanted))
+            for attribute, (found, wanted) in difference.items()
+        ]
+        self.table(("attribute", "is", "wanted"), rows)
 
     def message(self, message: Message | Peeked) -> None:
         """A message: a line of facts, then its body; or a JSON document."""
@@ -171,6 +183,15 @@ def show_body(body: bytes) -> str:
 def _printable(text: str) -> str:
     """Text whose control characters cannot command the terminal."""
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def show_value(value: Any) -> str:
+    """An attribute's value as it would be typed; ``-`` for none."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, cast("Sequence[Any]", value))) or "-"
+    return "-" if value is None or value == "" else str(value)
 
 
 def show_time(moment: datetime | None) -> str:

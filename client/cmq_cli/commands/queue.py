@@ -7,11 +7,12 @@ from typing import Annotated, Any, cast
 import msgspec
 from cyclopts import App, Parameter
 
+from cmq_cli.deletions import delete_each
 from cmq_cli.durations import Seconds, show_duration
-from cmq_cli.exitcodes import CommandFailed, ExitCode, exit_code
-from cmq_cli.output import show_time
+from cmq_cli.exitcodes import CommandFailed, ExitCode
+from cmq_cli.output import show_time, show_value
 from cmq_cli.session import Session
-from cmqd_client import Client, CmqError, QueueAttributes, QueueDiffers, QueueInfo, QueueNotFound
+from cmqd_client import Client, QueueAttributes, QueueDiffers, QueueInfo, QueueNotFound
 
 app = App(name="queue", help="Make, look at, change and delete queues.")
 
@@ -82,7 +83,7 @@ async def create(
             try:
                 info = await client.ensure_queue_info(name, **given)
             except QueueDiffers as differs:
-                _show_difference(session, name, differs)
+                session.output.difference(name, differs.difference, _shown)
                 raise
         else:
             await client.create_queue(name, **given)
@@ -168,27 +169,7 @@ async def delete(*names: str, yes: _Flag = False, session: _Session) -> ExitCode
     yes
         Do not ask. (Without a terminal nothing is asked anyway.)
     """
-    if not names:
-        raise CommandFailed("name at least one queue", ExitCode.USAGE)
-    if not yes and not session.output.confirm(f"Delete {', '.join(names)} with all messages?"):
-        return ExitCode.FAILED
-    deleted: list[str] = []
-    failed: dict[str, CmqError] = {}
-    async with session.client() as client:
-        for name in names:
-            try:
-                await client.delete_queue(name)
-                deleted.append(name)
-            except CmqError as error:
-                failed[name] = error
-                session.output.error(f"{name}: {error}")
-    if session.output.json:
-        session.output.document({"deleted": deleted, "failed": {name: error.name for name, error in failed.items()}})
-    for name in deleted:
-        session.output.remark(f"queue {name!r} deleted")
-    if not failed:
-        return ExitCode.OK
-    return ExitCode.PARTIAL if deleted else exit_code(next(iter(failed.values())))
+    return await delete_each(session, "queue", names, Client.delete_queue, ask=None if yes else "with all messages")
 
 
 @app.command
@@ -262,27 +243,11 @@ def _dead_letters(info: QueueInfo) -> str:
     return f"{info.dead_letter_queue}, after {show_duration(info.dead_letter_after)}"
 
 
-def _show_difference(session: Session, name: str, differs: QueueDiffers) -> None:
-    """What an existing queue has otherwise than was wanted."""
-    difference = differs.difference
-    if session.output.json:
-        shown = {attribute: {"is": found, "wanted": wanted} for attribute, (found, wanted) in difference.items()}
-        session.output.document({"name": name, "difference": shown})
-        return
-    rows = [
-        (attribute.replace("_", " "), _shown(attribute, found), _shown(attribute, wanted))
-        for attribute, (found, wanted) in difference.items()
-    ]
-    session.output.table(("attribute", "is", "wanted"), rows)
-
-
 def _shown(attribute: str, value: Any) -> str:
     """An attribute's value as it would be typed."""
     if attribute in _DURATIONS:
         return show_duration(value)
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return str(value) if value != "" else "-"
+    return show_value(value)
 
 
 def _document(info: QueueInfo) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """``cmq tx``: half messages, for operators."""
 
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -69,54 +70,41 @@ async def list_half_messages(
         output.remark(f"there is more: --start {following}")
 
 
-@app.command
-async def commit(
-    queue: str,
-    /,
-    *ids: str,
-    every: Annotated[bool, Parameter(name="--all", negative=())] = False,
-    yes: _Flag = False,
-    session: _Session,
-) -> ExitCode:
-    """Commit half messages by hand: they are delivered.
+def _deciding(status: TransactionStatus) -> Callable[..., Awaitable[ExitCode]]:
+    """The command that decides like this; its help is given where it is put into the tree."""
 
-    Parameters
-    ----------
-    queue
-        Name of the queue.
-    ids
-        Their ids, as list prints them.
-    every
-        All that are undecided now, instead of ids.
-    yes
-        Do not ask about --all. (Without a terminal nothing is asked anyway.)
-    """
-    return await _decide(session, queue, ids, every, yes, TransactionStatus.COMMIT)
+    async def decide(
+        queue: str,
+        /,
+        *ids: str,
+        every: Annotated[bool, Parameter(name="--all", negative=())] = False,
+        yes: _Flag = False,
+        session: _Session,
+    ) -> ExitCode:
+        """Decide half messages by hand.
+
+        Parameters
+        ----------
+        queue
+            Name of the queue.
+        ids
+            Their ids, as list prints them.
+        every
+            All that are undecided now, instead of ids.
+        yes
+            Do not ask about --all. (Without a terminal nothing is asked anyway.)
+        """
+        return await _decide(session, queue, ids, every, yes, status)
+
+    return decide
 
 
-@app.command
-async def rollback(
-    queue: str,
-    /,
-    *ids: str,
-    every: Annotated[bool, Parameter(name="--all", negative=())] = False,
-    yes: _Flag = False,
-    session: _Session,
-) -> ExitCode:
-    """Roll half messages back by hand: they are dropped.
-
-    Parameters
-    ----------
-    queue
-        Name of the queue.
-    ids
-        Their ids, as list prints them.
-    every
-        All that are undecided now, instead of ids.
-    yes
-        Do not ask about --all. (Without a terminal nothing is asked anyway.)
-    """
-    return await _decide(session, queue, ids, every, yes, TransactionStatus.ROLLBACK)
+app.command(
+    _deciding(TransactionStatus.COMMIT), name="commit", help="Commit half messages by hand: they are delivered."
+)
+app.command(
+    _deciding(TransactionStatus.ROLLBACK), name="rollback", help="Roll half messages back by hand: they are dropped."
+)
 
 
 async def _decide(
