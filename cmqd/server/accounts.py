@@ -1,4 +1,5 @@
-"""Accounts and their key pairs, and the key of the receipt-handle permutation: all that is secret.
+"""Accounts and their key pairs, the key of the receipt-handle permutation, and the secrets of subscriptions: all that
+is secret.
 
 They live outside the log, in a file of their own that only the server's user can read, because segments of the log are
 handed to analysts and object stores. The account ``admin`` manages all accounts; any other manages its own keys.
@@ -11,13 +12,16 @@ Rules:
 - A change must not be cancelled half way (the file would have it, the memory not): run it in a task of its own.
 - A key that is disabled or deleted authenticates nobody from then on; whoever is connected with it is disconnected by
   the caller (``on_revoked``).
+- A secret of a subscription signs what is posted to its URL (Standard Webhooks). It is there before the first post, and
+  stays until the subscription ends; one that was replaced signs beside the new one until its time is over.
 """
 
 import asyncio
+import base64
 import re
 import secrets
 import string
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +78,13 @@ class PermissionDenied(DomainError):
     """The account may not do this."""
 
 
+class PushUnavailable(DomainError):
+    """This server has nothing to post with."""
+
+    def __init__(self) -> None:
+        super().__init__("this server cannot post to URLs: install it with the extra cmqd[http]", extra="http")
+
+
 class AccountsFileError(Exception):
     """The accounts file cannot be used as it is; the server does not start rather than forget its keys."""
 
@@ -92,6 +103,19 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
         return f"<Key {self.secret_id} of {self.account}{'' if self.enabled else ', disabled'}>"
 
 
+class SubscriptionSecret(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What signs the posts of a subscription; ``whsec_`` and base64, as subscribers get it."""
+
+    secret: str
+    previous: str | None = None
+    """The one before, valid until ``previous_until_ms``."""
+    previous_until_ms: int = 0
+
+    def __repr__(self) -> str:
+        """Without the secrets."""
+        return f"<SubscriptionSecret{'' if self.previous is None else f', another until {self.previous_until_ms}'}>"
+
+
 class _Document(msgspec.Struct, frozen=True, kw_only=True):
     """The file's content."""
 
@@ -100,6 +124,8 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True):
     accounts: dict[str, int]
     """Creation time in ms by name."""
     keys: list[Key]
+    subscription_secrets: dict[int, SubscriptionSecret] = {}
+    """By id of the subscription."""
 
 
 class Accounts:
@@ -217,6 +243,82 @@ class Accounts:
             await self._change(document, keys=[each for each in document.keys if each is not key])
         self.on_revoked(secret_id)
 
+    # ------------------------------------------------------------------ subscriptions
+
+    def has_secret(self, subscription_id: int) -> bool:
+        """Whether what is posted for this subscription can be signed."""
+        return subscription_id in self._document.subscription_secrets
+
+    def secrets_of(self, subscription_id: int, now_ms: int) -> list[str]:
+        """What signs the posts of a subscription at this time, the newest first; none if it has no secret."""
+        found = self._document.subscription_secrets.get(subscription_id)
+        if found is None:
+            return []
+        if found.previous is None or now_ms >= found.previous_until_ms:
+            return [found.secret]
+        return [found.secret, found.previous]
+
+    async def make_secret(self, subscription_id: int) -> str:
+        """The secret of a new subscription.
+
+        Raises:
+            OSError: it could not be written; there is none.
+        """
+        async with self._lock:
+            made = SubscriptionSecret(secret=_new_secret())
+            await self._change_secrets({**self._document.subscription_secrets, subscription_id: made})
+            return made.secret
+
+    async def rotate_secret(self, subscription_id: int, overlap_until_ms: int) -> str:
+        """A new secret for a subscription; the one that it has now stays valid until ``overlap_until_ms``, and the one
+        before that no longer.
+
+        Raises:
+            OSError: it could not be written; nothing was changed.
+        """
+        async with self._lock:
+            known = self._document.subscription_secrets
+            replaced = known.get(subscription_id)
+            made = SubscriptionSecret(
+                secret=_new_secret(),
+                previous=None if replaced is None else replaced.secret,
+                previous_until_ms=0 if replaced is None else overlap_until_ms,
+            )
+            await self._change_secrets({**known, subscription_id: made})
+            return made.secret
+
+    async def forget_secret(self, subscription_id: int) -> None:
+        """A subscription has ended.
+
+        Raises:
+            OSError: it could not be written; the secret stays.
+        """
+        async with self._lock:
+            known = self._document.subscription_secrets
+            if subscription_id in known:
+                await self._change_secrets({id_: known[id_] for id_ in known if id_ != subscription_id})
+
+    async def match_secrets(self, subscription_ids: Collection[int]) -> tuple[list[int], list[int]]:
+        """At the start: a secret for each of these subscriptions, and for no others. Returns which had none, because a
+        crash or a loss came between, and which were forgotten.
+
+        Raises:
+            OSError: it could not be written; nothing was changed.
+        """
+        async with self._lock:
+            known = self._document.subscription_secrets
+            missing = [id_ for id_ in subscription_ids if id_ not in known]
+            wanted = set(subscription_ids)
+            unknown = [id_ for id_ in known if id_ not in wanted]
+            if missing or unknown:
+                kept = {id_: secret for id_, secret in known.items() if id_ in wanted}
+                made = {id_: SubscriptionSecret(secret=_new_secret()) for id_ in missing}
+                await self._change_secrets(kept | made)
+            return missing, unknown
+
+    async def _change_secrets(self, secrets_by_id: dict[int, SubscriptionSecret]) -> None:
+        await self._change(self._document, subscription_secrets=secrets_by_id)
+
     def check_invariants(self) -> None:
         """Raise AssertionError if an invariant is broken."""
         assert {key.account for key in self._document.keys if key.enabled} == set(self._document.accounts)
@@ -302,6 +404,10 @@ def _new_key(account: str, now_ms: int) -> Key:
         account=account,
         created_ms=now_ms,
     )
+
+
+def _new_secret() -> str:
+    return "whsec_" + base64.b64encode(secrets.token_bytes(32)).decode()
 
 
 def _encode(document: _Document) -> bytes:

@@ -13,6 +13,7 @@ import enum
 import gc
 import json
 import os
+import secrets
 import signal
 import ssl
 import sys
@@ -167,9 +168,12 @@ class Daemon:
             if not report.created:
                 _log.warning("accounts_missing", text="the log is not new; old keys and receipt handles are void")
         limits = Limits(
-            max_queues_per_account=settings.max_queues_per_account, max_in_flight=settings.max_in_flight_per_queue
+            max_queues_per_account=settings.max_queues_per_account,
+            max_in_flight=settings.max_in_flight_per_queue,
+            max_pushes_per_endpoint=settings.max_pushes_per_endpoint,
+            max_pushes=settings.max_pushes,
         )
-        broker = Broker(accounts.handle_key, limits)
+        broker = Broker(accounts.handle_key, limits, seed=secrets.randbits(64))
         await self._unless_stopped(self._recover(broker, report))
         clock = BrokerClock(
             not_before_ms=report.last_time_ms,
@@ -191,6 +195,7 @@ class Daemon:
         first_records = broker.recovered(lost=report.numbers_jump)
         if first_records:
             log.append(first_records, (), clock.now_ms())
+        await edge.match_secrets()
         if wanted or first_records:
             # After a loss, the next start shall find a whole log again: all that it has to replay.
             edge.checkpoints.want()
@@ -258,6 +263,8 @@ class Daemon:
             rows=rows,
             records=records,
             queues=len(broker.queues),
+            topics=len(broker.topics),
+            subscriptions=len(broker.subscriptions),
             findings=len(report.findings),
             seconds=round(self._recovery_s, 3),
         )

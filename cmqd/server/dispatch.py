@@ -16,6 +16,7 @@ from cmqd.server.handlers.accounts import AccountHandlers
 from cmqd.server.handlers.messages import MessageHandlers
 from cmqd.server.handlers.outcomes import RATE_RETRY_MS, Answer, Client, Handler, translate
 from cmqd.server.handlers.queues import QueueHandlers
+from cmqd.server.handlers.topics import TopicHandlers
 from cmqd.server.handlers.transactions import TransactionHandlers
 from cmqd.server.logs import get_logger
 from cmqd.storage.errors import StorageFailed
@@ -27,7 +28,7 @@ from cmqd_segment.records import Runs, StoredMessage
 _log = get_logger()
 
 
-class Dispatcher(MessageHandlers, QueueHandlers, TransactionHandlers, AccountHandlers):
+class Dispatcher(MessageHandlers, QueueHandlers, TopicHandlers, TransactionHandlers, AccountHandlers):
     """Joins clients, core and log; see the module."""
 
     def _tables(self) -> tuple[dict[type[wire.Request], Handler], dict[type[wire.Request], Answer]]:
@@ -50,6 +51,22 @@ class Dispatcher(MessageHandlers, QueueHandlers, TransactionHandlers, AccountHan
             wire.StartRedrive: self._start_redrive,
             wire.CancelRedrive: self._cancel_redrive,
             wire.GetRedrive: self._get_redrive,
+            wire.CreateTopic: self._create_topic,
+            wire.EnsureTopic: self._ensure_topic,
+            wire.ListTopics: self._list_topics,
+            wire.GetTopicAttributes: self._get_topic_attributes,
+            wire.SetTopicAttributes: self._set_topic_attributes,
+            wire.DeleteTopic: self._delete_topic,
+            wire.PublishMessages: self._publish_messages,
+            wire.Subscribe: self._subscribe,
+            wire.EnsureSubscription: self._ensure_subscription,
+            wire.ListSubscriptions: self._list_subscriptions,
+            wire.GetSubscription: self._get_subscription,
+            wire.SetSubscriptionAttributes: self._set_subscription_attributes,
+            wire.Unsubscribe: self._unsubscribe,
+            wire.RetryDeliveries: self._retry_deliveries,
+            wire.DropDeliveries: self._drop_deliveries,
+            wire.RotateSecret: self._rotate_secret,
             wire.SendHalfMessages: self._send_half_messages,
             wire.EndTransactions: self._end_transactions,
             wire.ListHalfMessages: self._list_half_messages,
@@ -87,6 +104,8 @@ class Dispatcher(MessageHandlers, QueueHandlers, TransactionHandlers, AccountHan
             text = f"account {client.account!r} is over {self._rates.per_second} requests a second, its limit"
             client.answer(error(request.request_id, ErrorCode.TOO_MANY_REQUESTS, text, retry_after_ms=RATE_RETRY_MS))
             return
+        if self._publishing and client in self._publishing:
+            self._settle_publishes_of(client, request)
         try:
             self._handlers[type(request)](client, request)
         except domain.DomainError as refusal:
@@ -106,6 +125,7 @@ class Dispatcher(MessageHandlers, QueueHandlers, TransactionHandlers, AccountHan
         """Nothing can become durable any more: touch neither core nor log from now on."""
         self._halted = True
         self.refuse_all(ErrorCode.OUTCOME_UNKNOWN, reason)
+        self._drop_publishes(reason)
 
     def fall_quiet(self) -> None:
         """Begin nothing more by itself, and go on with nothing: what time and the log bring is left to the next start.

@@ -6,6 +6,7 @@
                ReplyGate  ◄── LSN ──  Log ── wants a checkpoint ──► Checkpoints
                WakeUp: replies leave in one write a client, then records in one write, once the sockets bring no more
                Ticker: what is due by itself
+               Outbox: pushes, once durable and signable ──► Pusher ── results ──► Dispatcher
 
 The process around it (signals, recovery, exit codes) is ``daemon``; tests assemble the same over a log in memory.
 """
@@ -28,6 +29,8 @@ from cmqd.server.handlers.outcomes import Client
 from cmqd.server.listener import Listener
 from cmqd.server.logs import get_logger
 from cmqd.server.longpoll import LongPolls
+from cmqd.server.outbox import Outbox, Pushing
+from cmqd.server.pushing import Pusher
 from cmqd.server.statistics import Counters, rss_bytes
 from cmqd.server.ticker import Ticker
 from cmqd.server.wakeup import WakeUp
@@ -57,10 +60,14 @@ class Edge:
         max_connections: int,
         facts: Callable[[], dict[str, Any]],
         on_failed: Callable[[Exception], None],
+        make_pusher: Callable[..., Pushing] = Pusher,
+        can_push: bool | None = None,
     ) -> None:
         """Join them; nothing listens yet.
 
         Args:
+            make_pusher: makes what posts to URLs.
+            can_push: whether that can be made; None = if its extra is installed.
             facts: what else ``get_server_status`` tells the account ``admin``.
             on_failed: told why, once, when nothing can be acknowledged any more: a StorageFailed, or a bug.
         """
@@ -68,6 +75,7 @@ class Edge:
         self._settings = settings
         self._broker = broker
         self._log = log
+        self._accounts = accounts
         self._clock = clock
         self._facts = facts
         self._on_failed = on_failed
@@ -80,13 +88,17 @@ class Edge:
         self.counters = Counters()
         self.gate = ReplyGate(log.durable_lsn)
         self.polls: LongPolls[Client] = LongPolls()
-        self.wakeup = WakeUp(loop, clock.now_ms, self._end_of_wakeup)
+        self.outbox = Outbox(log.durable_lsn, accounts.has_secret)
+        self.wakeup = WakeUp(
+            loop, clock.now_ms, self._end_of_wakeup, before_end=lambda: self.dispatcher.settle_publishes()
+        )
         self.dispatcher = Dispatcher(
             broker=broker,
             log=log,
             gate=self.gate,
             polls=self.polls,
             accounts=accounts,
+            outbox=self.outbox,
             counters=self.counters,
             now_ms=self.wakeup.now_ms,
             schedule=self.wakeup.schedule,
@@ -100,6 +112,20 @@ class Edge:
             max_requests_per_second=settings.max_requests_per_second_per_account,
         )
         self.dispatcher.queue_facts["region"] = settings.region
+        self.outbox.on_results = self.dispatcher.pushes_ended
+        if Pusher.available() if can_push is None else can_push:
+            self.outbox.use(
+                make_pusher(
+                    loop=loop,
+                    timeout_ms=settings.push_timeout_ms,
+                    allow_private=settings.push_allow_private,
+                    allow_loopback=settings.push_allow_loopback,
+                    secrets_of=self._secrets_of,
+                    on_results=self.dispatcher.pushes_ended,
+                    now_ms=clock.now_ms,
+                )
+            )
+        broker.pushing = self.outbox.can_push
         self.listener = Listener(
             loop=loop,
             settings=settings,
@@ -143,19 +169,50 @@ class Edge:
         self.wakeup.schedule()
         return address
 
+    async def match_secrets(self) -> None:
+        """Before the start: each subscription to a URL that was recovered has a secret, and nothing else has one.
+
+        Raises:
+            OSError: they cannot be written.
+        """
+        to_urls = [
+            subscription_id
+            for subscription_id, subscription in self._broker.subscriptions.items()
+            if subscription.attributes.protocol != "queue"
+        ]
+        made, forgotten = await self._accounts.match_secrets(to_urls)
+        if made:
+            _log.warning(
+                "subscription_secrets_made",
+                subscription_ids=made[:100],
+                count=len(made),
+                text="these had none, because of a crash or a loss; rotate them to learn the next one",
+            )
+        if forgotten:
+            _log.info("subscription_secrets_forgotten", count=len(forgotten))
+        if to_urls and not self.outbox.can_push:
+            _log.warning("push_unavailable", subscriptions=len(to_urls), text="install the extra cmqd[http]")
+
     async def drain(self, within_s: float) -> None:
         """Take nothing new, finish what was begun, tell everybody, close all connections."""
         stop_at = self._loop.time() + within_s
         self.listener.stop_accepting()
         self.dispatcher.refuse_all(ErrorCode.SHUTTING_DOWN, SHUTTING_DOWN)
         self.dispatcher.fall_quiet()
+        self._broker.pushing = False
+        self.outbox.stop()
         ended = self.dispatcher.end_waits(ErrorCode.SHUTTING_DOWN, SHUTTING_DOWN)
-        _log.info("draining", waits_ended=ended, held_replies=len(self.gate), connections=self.listener.connections)
+        _log.info(
+            "draining",
+            waits_ended=ended,
+            held_replies=len(self.gate),
+            connections=self.listener.connections,
+            pushes=self.outbox.under_way,
+        )
         self.wakeup.end()
-        if not self._is_quiet():
-            self._quiet = asyncio.Event()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._quiet.wait(), within_s / 2)
+        # What is posted without its result being recorded is posted again after the start.
+        await asyncio.gather(self.outbox.close(within_s / 2), self._wait_until_quiet(within_s / 2))
+        self.wakeup.end()
         # A client that reads nothing must not take the time that the last checkpoint needs.
         left_s = stop_at - self._loop.time()
         await self.listener.close(ErrorCode.SHUTTING_DOWN, SHUTTING_DOWN, max(0.1, left_s / 2))
@@ -163,6 +220,7 @@ class Edge:
 
     async def end(self, reason: str, within_s: float) -> None:
         """After a failure: let clients read why, and close."""
+        await self.outbox.close(0)
         await self.listener.close(ErrorCode.OUTCOME_UNKNOWN, reason, within_s)
 
     def status(self, account: str) -> dict[str, Any]:
@@ -188,6 +246,9 @@ class Edge:
                 "held_replies": len(self.gate),
                 "checkers": len(self.dispatcher.checkers),
                 "queues": len(self._broker.queues),
+                "topics": len(self._broker.topics),
+                "subscriptions": len(self._broker.subscriptions),
+                "pushes_under_way": self.outbox.under_way,
                 "last_lsn": log.last_lsn,
                 "durable_lsn": log.durable_lsn,
                 "pending_bytes": log.pending_bytes,
@@ -214,6 +275,9 @@ class Edge:
         self._state = state
         self.dispatcher.refuse_sends(state.reason if state.sends_refused else None)
 
+    def _secrets_of(self, subscription_id: int) -> list[str]:
+        return self._accounts.secrets_of(subscription_id, self._clock.now_ms())
+
     # ------------------------------------------------------------------ what the loop and the log bring
 
     def _end_of_wakeup(self) -> None:
@@ -231,6 +295,7 @@ class Edge:
 
     def _on_durable(self, lsn: int) -> None:
         self.gate.open_to(lsn)
+        self.outbox.open_to(lsn)
         self.wakeup.schedule()
         self._look_if_quiet()
 
@@ -243,6 +308,7 @@ class Edge:
         _log.error("failed", reason=reason)
         self.ticker.stop()
         self.checkpoints.stop()
+        self.outbox.stop()
         self.dispatcher.halt(reason)
         for client, reply in self.gate.take_all():
             client.answer(error(reply.request_id, ErrorCode.OUTCOME_UNKNOWN, reason))
@@ -268,6 +334,12 @@ class Edge:
     def _is_quiet(self) -> bool:
         """Nothing that was begun is unfinished, or nothing will ever be finished."""
         return not (len(self.gate) or self._tasks) or self._failure is not None
+
+    async def _wait_until_quiet(self, within_s: float) -> None:
+        if not self._is_quiet():
+            self._quiet = asyncio.Event()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._quiet.wait(), within_s)
 
     def _look_if_quiet(self) -> None:
         if self._quiet is not None and self._is_quiet():

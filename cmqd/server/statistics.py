@@ -15,6 +15,11 @@ class Counters(msgspec.Struct):
     busy: int = 0
     disk_refusals: int = 0
     sent: int = 0
+    published: int = 0
+    """Messages, those that matched nobody too; copies are not counted."""
+    pushes_delivered: int = 0
+    """Posts to URLs of subscriptions that were taken."""
+    pushes_failed: int = 0
     half_sent: int = 0
     checks: int = 0
     """Questions put to producers."""

@@ -41,16 +41,33 @@ class WakeUp:
     ``call_soon`` runs after the callbacks of all sockets that were ready and before the loop waits again.
     """
 
-    __slots__ = ("_at_end", "_clock_ms", "_dirty", "_looks", "_loop", "_now_ms", "_scheduled", "_something")
+    __slots__ = (
+        "_at_end",
+        "_before_end",
+        "_clock_ms",
+        "_dirty",
+        "_looks",
+        "_loop",
+        "_now_ms",
+        "_scheduled",
+        "_something",
+    )
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, clock_ms: Callable[[], int], at_end: Callable[[], None]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clock_ms: Callable[[], int],
+        at_end: Callable[[], None],
+        before_end: Callable[[], None] = lambda: None,
     ) -> None:
-        """``at_end`` is called once at each end."""
+        """``before_end`` and ``at_end`` are called once at each end. The first still belongs to the wake-up: what it
+        brings about is not another one.
+        """
         self._clock_ms = clock_ms
         self._now_ms: int | None = None
         self._loop = loop
         self._at_end = at_end
+        self._before_end = before_end
         self._dirty: list[Writable] = []
         self._scheduled = False
         self._something = False
@@ -92,6 +109,7 @@ class WakeUp:
 
     def end(self) -> None:
         """End the wake-up now."""
+        self._before_end()
         self._looks = 0
         self._something = self._scheduled = False
         self._now_ms = None

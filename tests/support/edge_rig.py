@@ -21,6 +21,7 @@ from cmqd_protocol.connection import ClientConnection
 from cmqd_protocol.events import ConnectionEnded, Opened
 from cmqd_protocol.messages import AnyReply, AnyRequest, Cancel, TransactionCheck
 from support.fake_clock import FakeClock
+from support.fake_pusher import FakePusher
 
 _R = TypeVar("_R")
 
@@ -218,16 +219,28 @@ class EdgeRig:
         self.log = log
         self.accounts = accounts
         self.failures: list[Exception] = []
+        self.pushers: list[FakePusher] = []
+        """The one that the edge posts with, unless it cannot."""
+
+    @property
+    def pusher(self) -> FakePusher:
+        return self.pushers[0]
 
     @classmethod
-    async def make(cls, folder: Path, **settings: Any) -> "EdgeRig":
-        """An edge with these settings, its accounts in ``folder``."""
+    async def make(cls, folder: Path, *, can_push: bool = True, **settings: Any) -> "EdgeRig":
+        """An edge with these settings, its accounts in ``folder``; nothing is posted but to ``rig.pushers``."""
         clock = FakeClock()
         accounts, _ = open_accounts(folder, clock.now_ms())
         broker = Broker(accounts.handle_key)
         log = MemoryLog()
         await log.open()
         failures: list[Exception] = []
+        pushers: list[FakePusher] = []
+
+        def make_pusher(**named: Any) -> FakePusher:
+            pushers.append(FakePusher(**named))
+            return pushers[-1]
+
         edge = Edge(
             loop=asyncio.get_running_loop(),
             settings=Settings(data=folder, **settings),
@@ -238,9 +251,12 @@ class EdgeRig:
             max_connections=settings.get("max_connections") or 1_000,
             facts=dict[str, Any],
             on_failed=failures.append,
+            make_pusher=make_pusher,
+            can_push=can_push,
         )
         rig = cls(edge, clock, broker, log, accounts)
         rig.failures = failures
+        rig.pushers = pushers
         return rig
 
     def connect(self, key: Key | None = None, **named: Any) -> RigClient:
@@ -288,6 +304,7 @@ class EdgeRig:
         """The invariants of every room."""
         self.broker.check_invariants()
         self.edge.gate.check_invariants()
+        self.edge.outbox.check_invariants()
         self.edge.polls.check_invariants()
         self.edge.dispatcher.checkers.check_invariants()
         self.accounts.check_invariants()

@@ -1,8 +1,9 @@
 """What all handlers share: what the core says is settled in one place, and refused in the words of one table.
 
-Records go to the log, waiters to their connections, reads to the storage (``_settle``). The reply of an operation waits
-at the gate for the LSN of its records; an operation without records waits for the log as it is, because what it saw may
-not be durable yet. Only refusals in which the core had no part (busy, shutting down ...) leave at once.
+Records go to the log, waiters to their connections, reads to the storage, pushes to the outbox (``_settle``). The reply
+of an operation waits at the gate for the LSN of its records; an operation without records waits for the log as it is,
+because what it saw may not be durable yet. Only refusals in which the core had no part (busy, shutting down ...) leave
+at once.
 
 Who is asked what became of a half message is settled here too (``Checkers``); what a check is, and when, is not.
 """
@@ -17,8 +18,10 @@ from cmqd.server import accounts as own
 from cmqd.server.accounts import Accounts
 from cmqd.server.checkers import Checkers, Told
 from cmqd.server.commit import Answerable, ReplyGate
+from cmqd.server.handlers.publishes import Publishes
 from cmqd.server.logs import get_logger
 from cmqd.server.longpoll import LongPolls
+from cmqd.server.outbox import Outbox
 from cmqd.server.rates import RateLimits
 from cmqd.server.statistics import Counters
 from cmqd.storage.errors import StorageFailed
@@ -49,6 +52,16 @@ ERROR_CODES: Final[dict[type[domain.DomainError], ErrorCode]] = {
     domain.AlreadyCommitted: ErrorCode.ALREADY_COMMITTED,
     domain.AlreadyRolledBack: ErrorCode.ALREADY_ROLLED_BACK,
     domain.MessageDamaged: ErrorCode.MESSAGES_DAMAGED,
+    domain.TopicNotFound: ErrorCode.TOPIC_NOT_FOUND,
+    domain.TopicExists: ErrorCode.TOPIC_EXISTS,
+    domain.TopicDiffers: ErrorCode.TOPIC_DIFFERS,
+    domain.TopicInUse: ErrorCode.TOPIC_IN_USE,
+    domain.TooManyTopics: ErrorCode.TOO_MANY_TOPICS,
+    domain.SubscriptionNotFound: ErrorCode.SUBSCRIPTION_NOT_FOUND,
+    domain.SubscriptionExists: ErrorCode.SUBSCRIPTION_EXISTS,
+    domain.SubscriptionDiffers: ErrorCode.SUBSCRIPTION_DIFFERS,
+    domain.TooManySubscriptions: ErrorCode.TOO_MANY_SUBSCRIPTIONS,
+    own.PushUnavailable: ErrorCode.PUSH_UNAVAILABLE,
     own.AccountExists: ErrorCode.ACCOUNT_EXISTS,
     own.AccountNotFound: ErrorCode.ACCOUNT_NOT_FOUND,
     own.KeyNotFound: ErrorCode.KEY_NOT_FOUND,
@@ -109,6 +122,7 @@ class Outcomes:
         gate: ReplyGate,
         polls: LongPolls[Client],
         accounts: Accounts,
+        outbox: Outbox,
         counters: Counters,
         now_ms: Callable[[], int],
         schedule: Callable[[], None],
@@ -135,6 +149,7 @@ class Outcomes:
         self._polls = polls
         self.checkers: Checkers[Client] = Checkers()
         self._accounts = accounts
+        self._outbox = outbox
         self._counters = counters
         self._now_ms = now_ms
         self._schedule = schedule
@@ -154,6 +169,10 @@ class Outcomes:
         self.queue_facts: dict[str, Any] = {}
         """What the core does not know of its queues: where they are."""
         self._refuse_sends: str | None = None
+        self._publishes: dict[tuple[str, str], Publishes] = {}
+        """What is collected, by account and topic; see ``handlers.topics``."""
+        self._publishing: dict[Answerable, Publishes] = {}
+        """By client, where its publishes are collected. It has some of one topic at a time."""
         self._handlers, self._answers = self._tables()
 
     def _tables(self) -> tuple[dict[type[wire.Request], Handler], dict[type[wire.Request], Answer]]:
@@ -178,6 +197,8 @@ class Outcomes:
                 log.read_page(read.read_id, read.queue_id, read.positions, read.max_bytes, lsn)
         if outcome.checks:
             self._ask(outcome.checks, lsn, now_ms)
+        if outcome.pushes:
+            self._outbox.hold(lsn, outcome.pushes)
         return lsn
 
     def _ask(self, checks: Sequence[Check], lsn: int, now_ms: int) -> None:

@@ -1,0 +1,358 @@
+"""The handlers of topics and subscriptions.
+
+**Publishes are collected.** Those of all clients to one topic that arrive within one wake-up are decided in one call of
+the core (``Broker.publish``), each for itself: one that is refused does not touch the others. Rules:
+
+- Whether there is room (busy, disk nearly full) is asked when a publish arrives, before it is collected.
+- A connection sees its own publishes: before any other request of a client is taken up, what is collected with a
+  publish of his is decided, so that requests of one connection have effect in their order (SPEC.md, section 5.1).
+  Another publish to the same topic joins those that are there, in its place.
+- Between connections there is no order before the answer, and no answer leaves before the log is flushed; so what
+  time, the log and other clients bring meanwhile may come first, as if it had arrived sooner.
+- What is collected is decided at the latest when the wake-up ends, just before its records go to the storage, and
+  sooner when it is as much as one batch may be. So collecting delays no answer.
+
+**Secrets.** A subscription to a URL has a secret for signatures, which is not in the log but in the accounts file. It
+is written as soon as the core has decided, beside the commit, and the reply leaves when both are on disk. So after a
+crash there may be a secret without its subscription, which the start drops, or a subscription without its secret, of
+which nobody had the answer: the start makes a new one, which nobody knows, and ``rotate_secret`` tells the next.
+Until there is one, nothing is posted (``Outbox``).
+"""
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, cast
+
+from cmqd.core import errors as domain
+from cmqd.core.limits import check_range, headers_bytes
+from cmqd.core.outcome import Outcome, Published, PublishRequest, PushResult, SubscriptionInfo, TopicInfo
+from cmqd.server.accounts import PushUnavailable
+from cmqd.server.handlers.outcomes import Client, Outcomes, translate
+from cmqd.server.handlers.publishes import MAX_BYTES, MAX_MESSAGES, Asker, Publishes
+from cmqd.server.logs import get_logger
+from cmqd.storage.errors import StorageFailed
+from cmqd_protocol import messages as wire
+from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.messages import error
+from cmqd_segment.records import Labels
+
+_log = get_logger()
+
+DEFAULT_OVERLAP_MS: Final = 86_400_000
+MAX_OVERLAP_MS: Final = 604_800_000
+"""How long an old secret may stay valid beside the new one: time to bring the new one to every receiver."""
+
+
+class TopicHandlers(Outcomes):
+    """Topics and subscriptions; see the module."""
+
+    # ------------------------------------------------------------------ publishing
+
+    def _publish_messages(self, client: Client, request: wire.PublishMessages) -> None:
+        if self._is_disk_behind(client, request.request_id):
+            return
+        bodies = request.bodies
+        size = sum(map(len, bodies))
+        if request.headers is not None:
+            size += sum(headers_bytes(entry) for entry in request.headers if entry)
+        key = (client.account, request.topic)
+        publishes = self._publishes.get(key)
+        if publishes is not None and not publishes.has_room(len(bodies), size):
+            self._decide(publishes)
+            publishes = None
+        if publishes is None:
+            publishes = self._publishes[key] = Publishes(*key)
+        publishes.add(
+            Asker(client, request.request_id),
+            PublishRequest(
+                bodies, request.headers, _labels(request), request.session, request.sequence, request.dedup_ids
+            ),
+            size,
+        )
+        if publishes.messages >= MAX_MESSAGES or publishes.size >= MAX_BYTES:
+            self._decide(publishes)
+        else:
+            self._publishing[client] = publishes
+
+    def settle_publishes(self) -> None:
+        """Decide all that is collected: the wake-up ends."""
+        while self._publishes:
+            self._decide(next(iter(self._publishes.values())))
+
+    def _settle_publishes_of(self, client: Client, request: wire.Request) -> None:
+        """A client that has a publish collected asks for something else, which must see it."""
+        publishes = self._publishing[client]
+        if type(request) is not wire.PublishMessages or request.topic != publishes.topic:
+            self._decide(publishes)
+
+    def _decide(self, publishes: Publishes) -> None:
+        """Have the core decide these, and answer each."""
+        self._forget_publishes(publishes)
+        now_ms = self._now_ms()
+        results: list[Published | domain.DomainError]
+        try:
+            outcome = self._broker.publish(publishes.account, publishes.topic, publishes.requests, now_ms)
+            lsn = self._settle(outcome, now_ms)
+            results = outcome.reply
+        except domain.DomainError as refusal:
+            lsn = self._log.last_lsn
+            results = [refusal] * len(publishes.askers)
+        except StorageFailed as failure:
+            # The process is about to end; these came in between.
+            _leave_unknown(publishes, str(failure))
+            return
+        except Exception as bug:
+            self._broke(bug, "publish")
+            _leave_unknown(publishes, "internal error")
+            return
+        hold = self._gate.hold
+        for (client, request_id), result in zip(publishes.askers, results, strict=True):
+            if isinstance(result, Published):
+                self._counters.published += len(result.message_ids)
+                hold(lsn, client, wire.MessagesPublished(request_id, list(result.message_ids), list(result.matched)))
+            else:
+                self._counters.refusals += 1
+                hold(lsn, client, translate(request_id, result))
+
+    def _drop_publishes(self, reason: str) -> None:
+        """Nothing more is decided."""
+        for publishes in list(self._publishes.values()):
+            self._forget_publishes(publishes)
+            _leave_unknown(publishes, reason)
+
+    def _forget_publishes(self, publishes: Publishes) -> None:
+        self._publishes.pop((publishes.account, publishes.topic), None)
+        publishing = self._publishing
+        for client, _ in publishes.askers:
+            publishing.pop(client, None)
+
+    def pushes_ended(self, results: list[PushResult]) -> None:
+        """What came of posts; recorded in a drain too, so that nothing that arrived is posted again."""
+        if self._halted:
+            return
+        failed = sum(result.error is not None for result in results)
+        self._counters.pushes_failed += failed
+        self._counters.pushes_delivered += len(results) - failed
+        now_ms = self._now_ms()
+        try:
+            self._settle(self._broker.pushes_ended(results, now_ms), now_ms)
+        except Exception as bug:
+            self._broke(bug, "pushes_ended")
+        self._schedule()
+
+    # ------------------------------------------------------------------ topics
+
+    def _create_topic(self, client: Client, request: wire.CreateTopic) -> None:
+        now_ms = self._now_ms()
+        outcome = self._broker.create_topic(client.account, request.topic, request.attributes, now_ms)
+        self._answer_topic(client, request.request_id, outcome.reply, self._settle(outcome, now_ms))
+
+    def _ensure_topic(self, client: Client, request: wire.EnsureTopic) -> None:
+        now_ms = self._now_ms()
+        outcome = self._broker.ensure_topic(client.account, request.topic, request.attributes, now_ms)
+        self._answer_topic(client, request.request_id, outcome.reply, self._settle(outcome, now_ms))
+
+    def _list_topics(self, client: Client, request: wire.ListTopics) -> None:
+        total, topics = self._broker.list_topics(client.account, request.search, request.offset, request.limit)
+        self._gate.hold(self._log.last_lsn, client, wire.TopicList(request.request_id, total, topics))
+
+    def _get_topic_attributes(self, client: Client, request: wire.GetTopicAttributes) -> None:
+        info = self._broker.topic_info(client.account, request.topic)
+        self._answer_topic(client, request.request_id, info, self._log.last_lsn)
+
+    def _set_topic_attributes(self, client: Client, request: wire.SetTopicAttributes) -> None:
+        now_ms = self._now_ms()
+        outcome = self._broker.set_topic_attributes(client.account, request.topic, request.attributes, now_ms)
+        self._answer_topic(client, request.request_id, outcome.reply, self._settle(outcome, now_ms))
+
+    def _delete_topic(self, client: Client, request: wire.DeleteTopic) -> None:
+        now_ms = self._now_ms()
+        outcome = self._broker.delete_topic(client.account, request.topic)
+        self._gate.hold(self._settle(outcome, now_ms), client, wire.Done(request.request_id))
+
+    def _answer_topic(self, client: Client, request_id: int, info: TopicInfo, lsn: int) -> None:
+        attributes: dict[str, Any] = dict(info.attributes)
+        reply = wire.TopicInfo(request_id, info.name, info.topic_id, attributes, info.counts, info.facts, info.created)
+        self._gate.hold(lsn, client, reply)
+
+    # ------------------------------------------------------------------ subscriptions
+
+    def _subscribe(self, client: Client, request: wire.Subscribe) -> None:
+        self._need_pusher(request.attributes)
+        now_ms = self._now_ms()
+        outcome = self._broker.subscribe(
+            client.account, request.topic, request.subscription, request.attributes, now_ms
+        )
+        self._answer_subscribed(client, request.request_id, outcome, now_ms)
+
+    def _ensure_subscription(self, client: Client, request: wire.EnsureSubscription) -> None:
+        self._need_pusher(request.attributes)
+        now_ms = self._now_ms()
+        outcome = self._broker.ensure_subscription(
+            client.account, request.topic, request.subscription, request.attributes, now_ms
+        )
+        self._answer_subscribed(client, request.request_id, outcome, now_ms)
+
+    def _need_pusher(self, attributes: dict[str, Any]) -> None:
+        endpoint = attributes.get("endpoint")
+        if isinstance(endpoint, str) and "://" in endpoint and not self._outbox.can_push:
+            raise PushUnavailable
+
+    def _answer_subscribed(
+        self, client: Client, request_id: int, outcome: Outcome[SubscriptionInfo], now_ms: int
+    ) -> None:
+        lsn = self._settle(outcome, now_ms)
+        info = outcome.reply
+        if not info.created or info.attributes["protocol"] == "queue":
+            self._gate.hold(lsn, client, _subscription_info(request_id, info))
+            return
+        account = client.account
+
+        async def make() -> wire.Reply:
+            try:
+                secret = await self._accounts.make_secret(info.subscription_id)
+            except OSError:
+                # Without its secret it would be of no use, and nobody has been told that it exists.
+                self._undo_subscription(account, info)
+                raise
+            self._outbox.secret_made(info.subscription_id)
+            return _subscription_info(request_id, info, secret)
+
+        self._when_written(client, request_id, make)
+
+    def _undo_subscription(self, account: str, info: SubscriptionInfo) -> None:
+        subscription = self._broker.subscriptions.get(info.subscription_id)
+        if self._halted or subscription is None:
+            return
+        now_ms = self._now_ms()
+        try:
+            self._settle(self._broker.unsubscribe(account, info.topic, subscription.name, now_ms), now_ms)
+        except Exception as bug:
+            self._broke(bug, "unsubscribe")
+        self._outbox.forget(info.subscription_id, now_ms)
+
+    def _list_subscriptions(self, client: Client, request: wire.ListSubscriptions) -> None:
+        total, found = self._broker.list_subscriptions(
+            client.account, request.topic, request.search, request.offset, request.limit, self._now_ms()
+        )
+        reply = wire.SubscriptionList(request.request_id, total, [_summary(info) for info in found])
+        self._gate.hold(self._log.last_lsn, client, reply)
+
+    def _get_subscription(self, client: Client, request: wire.GetSubscription) -> None:
+        info = self._broker.subscription_info(client.account, request.topic, request.subscription, self._now_ms())
+        self._gate.hold(self._log.last_lsn, client, _subscription_info(request.request_id, info))
+
+    def _set_subscription_attributes(self, client: Client, request: wire.SetSubscriptionAttributes) -> None:
+        now_ms = self._now_ms()
+        outcome = self._broker.set_subscription_attributes(
+            client.account, request.topic, request.subscription, request.attributes, now_ms
+        )
+        reply = _subscription_info(request.request_id, outcome.reply)
+        self._gate.hold(self._settle(outcome, now_ms), client, reply)
+
+    def _unsubscribe(self, client: Client, request: wire.Unsubscribe) -> None:
+        now_ms = self._now_ms()
+        info = self._broker.subscription_info(client.account, request.topic, request.subscription, now_ms)
+        outcome = self._broker.unsubscribe(client.account, request.topic, request.subscription, now_ms)
+        self._gate.hold(self._settle(outcome, now_ms), client, wire.Done(request.request_id))
+        if info.attributes["protocol"] != "queue":
+            self._outbox.forget(info.subscription_id, now_ms)
+            self._spawn(self._forget_secret(info.subscription_id))
+
+    async def _forget_secret(self, subscription_id: int) -> None:
+        try:
+            await self._accounts.forget_secret(subscription_id)
+        except OSError:
+            # It signs nothing any more; the next start drops it.
+            _log.exception("secret_not_forgotten", subscription_id=subscription_id)
+
+    def _retry_deliveries(self, client: Client, request: wire.RetryDeliveries) -> None:
+        now_ms = self._now_ms()
+        outcome = self._broker.retry_deliveries(client.account, request.topic, request.subscription, now_ms)
+        reply = wire.DeliveriesDone(request.request_id, outcome.reply)
+        self._gate.hold(self._settle(outcome, now_ms), client, reply)
+
+    def _drop_deliveries(self, client: Client, request: wire.DropDeliveries) -> None:
+        now_ms = self._now_ms()
+        outcome = self._broker.drop_deliveries(client.account, request.topic, request.subscription, now_ms)
+        reply = wire.DeliveriesDone(request.request_id, outcome.reply)
+        self._gate.hold(self._settle(outcome, now_ms), client, reply)
+
+    def _rotate_secret(self, client: Client, request: wire.RotateSecret) -> None:
+        overlap_ms = DEFAULT_OVERLAP_MS if request.overlap_ms is None else request.overlap_ms
+        check_range("overlap_ms", overlap_ms, 0, MAX_OVERLAP_MS)
+        info = self._broker.subscription_info(client.account, request.topic, request.subscription, self._now_ms())
+        if info.attributes["protocol"] == "queue":
+            raise domain.InvalidArgument("subscription", info.name, "one to a URL: only what is posted is signed")
+        subscription_id = info.subscription_id
+
+        async def change() -> wire.Reply:
+            # Another request may have ended the subscription while this one waited for its turn.
+            await self._accounts.settled()
+            if subscription_id not in self._broker.subscriptions:
+                raise domain.SubscriptionNotFound(info.topic, info.name)
+            until_ms = self._now_ms() + overlap_ms
+            secret = await self._accounts.rotate_secret(subscription_id, until_ms)
+            return wire.SubscriptionSecret(request.request_id, secret, until_ms)
+
+        self._when_written(client, request.request_id, change)
+
+    def _when_written(
+        self, client: Client, request_id: int, work: Callable[[], Coroutine[Any, Any, wire.Reply]]
+    ) -> None:
+        """Answer when the accounts file is written and all that was decided until then is durable."""
+
+        async def run() -> None:
+            try:
+                reply = await work()
+            except domain.DomainError as refusal:
+                self._counters.refusals += 1
+                reply = translate(request_id, refusal)
+            except OSError as failure:
+                _log.exception("accounts_not_written")
+                text = f"the accounts file could not be written ({failure.strerror}); nothing was changed"
+                reply = error(request_id, ErrorCode.INTERNAL_ERROR, text)
+            if self._halted:
+                reply = error(request_id, ErrorCode.OUTCOME_UNKNOWN, "the server failed meanwhile")
+                client.answer(reply)
+            else:
+                self._gate.hold(self._log.last_lsn, client, reply)
+            self._schedule()
+
+        self._spawn(run())
+
+
+def _labels(request: wire.PublishMessages) -> list[Labels] | None:
+    """Tags or keys, whichever the client has sent. Which of them the topic takes, the core says."""
+    tags = cast("list[Labels] | None", request.tags)
+    keys = cast("list[Labels] | None", request.routing_keys)
+    if keys is None or tags is None:
+        return tags if keys is None else keys
+    if not any(tags):
+        return keys
+    if any(keys):
+        raise domain.InvalidArgument("routing_keys", keys, "empty where there are tags: a message has one or the other")
+    return tags
+
+
+def _leave_unknown(publishes: Publishes, reason: str) -> None:
+    for client, request_id in publishes.askers:
+        client.answer(error(request_id, ErrorCode.OUTCOME_UNKNOWN, reason))
+
+
+def _subscription_info(request_id: int, info: SubscriptionInfo, secret: str | None = None) -> wire.SubscriptionInfo:
+    return wire.SubscriptionInfo(
+        request_id, info.topic, info.name, info.attributes, info.counts, info.facts, info.created, secret
+    )
+
+
+def _summary(info: SubscriptionInfo) -> wire.SubscriptionSummary:
+    attributes, counts = info.attributes, info.counts
+    return wire.SubscriptionSummary(
+        info.name,
+        attributes["protocol"],
+        attributes["endpoint"],
+        attributes["paused"],
+        counts["waiting"],
+        counts["in_retry"],
+        info.facts["last_error"],
+    )

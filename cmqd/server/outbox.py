@@ -1,0 +1,131 @@
+"""What topics post to URLs, on its way from the core to the pusher.
+
+Rules:
+
+- Nothing is posted before the records of its outcome are durable: else a subscriber could get a message whose publish
+  never was. After a failure of the log nothing more is posted.
+- Nothing is posted unsigned: what is for a subscription whose secret is still being written waits for that. If the
+  subscription goes meanwhile, the core is told that it did not work.
+- How a post is made, and what came of it, is not known here (``pushing``). When one is made, the core decides.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from cmqd.core.outcome import Push, PushResult
+
+
+class Pushing(Protocol):
+    """Makes the posts: the ``Pusher``, or what a test puts in its place."""
+
+    @property
+    def under_way(self) -> int:
+        """Posts that have begun and not ended."""
+        ...
+
+    def push(self, push: Push) -> None:
+        """Begin one; its result comes later, by itself."""
+        ...
+
+    async def close(self, within_s: float) -> None:
+        """Let those under way end for so long, then give them up; take no more."""
+        ...
+
+
+class Outbox:
+    """Pushes that wait for the disk or for a secret; see the module.
+
+    Invariant: held pushes are in ascending order of LSN, and the LSN of each is above the durable one.
+    """
+
+    __slots__ = ("_durable_lsn", "_has_secret", "_held", "_pusher", "_stopped", "_unsigned", "on_results")
+
+    def __init__(self, durable_lsn: int, has_secret: Callable[[int], bool]) -> None:
+        """``has_secret`` tells whether what is for a subscription can be signed."""
+        self._durable_lsn = durable_lsn
+        self._has_secret = has_secret
+        self._held: deque[tuple[int, Sequence[Push]]] = deque()
+        self._unsigned: dict[int, list[Push]] = {}
+        """By subscription, those that wait for its secret."""
+        self._pusher: Pushing | None = None
+        self._stopped = False
+        self.on_results: Callable[[list[PushResult]], None] = lambda results: None
+        """Told the results of those that are given up here."""
+
+    def __len__(self) -> int:
+        return sum(len(pushes) for _, pushes in self._held) + sum(map(len, self._unsigned.values()))
+
+    def __repr__(self) -> str:
+        return f"<Outbox held={len(self._held)} unsigned={len(self._unsigned)} durable_lsn={self._durable_lsn}>"
+
+    @property
+    def can_push(self) -> bool:
+        """Whether there is somebody to make posts."""
+        return self._pusher is not None
+
+    @property
+    def under_way(self) -> int:
+        """Posts that have begun and not ended."""
+        return 0 if self._pusher is None else self._pusher.under_way
+
+    def use(self, pusher: Pushing) -> None:
+        """From now on posts can be made."""
+        self._pusher = pusher
+
+    def hold(self, lsn: int, pushes: Sequence[Push]) -> None:
+        """Post these once ``lsn`` is durable."""
+        if lsn <= self._durable_lsn:
+            self._post(pushes)
+        else:
+            self._held.append((lsn, pushes))
+
+    def open_to(self, durable_lsn: int) -> None:
+        """Everything up to ``durable_lsn`` is on disk: post what waited for it."""
+        self._durable_lsn = durable_lsn
+        held = self._held
+        while held and held[0][0] <= durable_lsn:
+            self._post(held.popleft()[1])
+
+    def secret_made(self, subscription_id: int) -> None:
+        """What waited for the secret of this subscription can be signed."""
+        waiting = self._unsigned.pop(subscription_id, None)
+        if waiting:
+            self._post(waiting)
+
+    def forget(self, subscription_id: int, now_ms: int) -> None:
+        """A subscription is gone, perhaps before it had a secret."""
+        waiting = self._unsigned.pop(subscription_id, None)
+        if waiting and not self._stopped:
+            self.on_results(
+                [PushResult(subscription_id, push.message.position, now_ms, "unsubscribed") for push in waiting]
+            )
+
+    def stop(self) -> None:
+        """Begin no more. What is held here is for the next start: the core has written nothing of it."""
+        self._stopped = True
+        self._held.clear()
+        self._unsigned.clear()
+
+    async def close(self, within_s: float) -> None:
+        """Stop, and let what is under way end for so long."""
+        self.stop()
+        if self._pusher is not None:
+            await self._pusher.close(within_s)
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if an invariant is broken."""
+        lsns = [lsn for lsn, _ in self._held]
+        assert lsns == sorted(lsns), lsns
+        assert not lsns or lsns[0] > self._durable_lsn, (lsns[0], self._durable_lsn)
+        assert all(self._unsigned.values())
+
+    def _post(self, pushes: Sequence[Push]) -> None:
+        pusher = self._pusher
+        if self._stopped or pusher is None:
+            return
+        for push in pushes:
+            if self._has_secret(push.subscription_id):
+                pusher.push(push)
+            else:
+                self._unsigned.setdefault(push.subscription_id, []).append(push)

@@ -1,0 +1,56 @@
+"""In the place of the pusher: what is to be posted is kept, and a test says what came of it."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from cmqd.core.outcome import Push, PushResult
+
+
+class FakePusher:
+    """Keeps what was pushed; see the module."""
+
+    def __init__(
+        self,
+        *,
+        secrets_of: Callable[[int], Sequence[str]],
+        on_results: Callable[[list[PushResult]], None],
+        now_ms: Callable[[], int],
+        **named: Any,
+    ) -> None:
+        self.named = named
+        """What else the edge gave it."""
+        self.pushes: list[Push] = []
+        """Under way, oldest first."""
+        self.signed_with: list[list[str]] = []
+        """The secrets in force when each was begun."""
+        self.ends_with: str | None = "cut off"
+        """What comes of those that are under way when it is closed."""
+        self.closed_within_s: float | None = None
+        self._secrets_of = secrets_of
+        self._on_results = on_results
+        self._now_ms = now_ms
+
+    @property
+    def under_way(self) -> int:
+        return len(self.pushes)
+
+    def push(self, push: Push) -> None:
+        assert self.closed_within_s is None
+        self.pushes.append(push)
+        self.signed_with.append(list(self._secrets_of(push.subscription_id)))
+
+    def end(self, error: str | None = None, count: int | None = None) -> list[Push]:
+        """The oldest ``count`` (None = all) end so, together; returns them."""
+        count = len(self.pushes) if count is None else count
+        ended = self.pushes[:count]
+        del self.pushes[:count]
+        now_ms = self._now_ms()
+        if ended:
+            self._on_results([PushResult(push.subscription_id, push.message.position, now_ms, error) for push in ended])
+        return ended
+
+    async def close(self, within_s: float) -> None:
+        self.closed_within_s = within_s
+        if self.ends_with is None:
+            self.end()
+        self.pushes.clear()
