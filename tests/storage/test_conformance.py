@@ -1,8 +1,6 @@
 """What every log keeps to, the one in memory and the one on disk alike."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 
 import pytest
 
@@ -10,32 +8,7 @@ from cmqd.storage.errors import StorageFailed
 from cmqd.storage.rowbuilder import ROW_BYTES
 from cmqd_segment.checkpoint import CheckpointEnd, CheckpointHeader
 from cmqd_segment.records import MessagesSent, NumbersReserved, Origin, StoredMessage, pack_runs
-from support.log_rig import NOW_MS, LogRig, MemoryPlace, Place, ProcessPlace, body, checkpoint_parts, deleted, sent
-
-OpenRig = Callable[[], Awaitable[LogRig]]
-
-
-@pytest.fixture(params=["memory", pytest.param("process", marks=pytest.mark.system)])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    return MemoryPlace() if request.param == "memory" else ProcessPlace(tmp_path / "data")
-
-
-@pytest.fixture
-async def open_rig(place: Place) -> AsyncIterator[OpenRig]:
-    rigs: list[LogRig] = []
-
-    async def open_one() -> LogRig:
-        rig = LogRig(place.log())
-        rigs.append(rig)
-        await rig.open()
-        return rig
-
-    yield open_one
-    for rig in rigs:
-        try:
-            await rig.log.close()
-        except StorageFailed:
-            pass  # a test crashed it, or closed it itself
+from support.log_rig import NOW_MS, OpenRig, Place, body, checkpoint_parts, deleted, sent
 
 
 def positions(messages: list[StoredMessage]) -> list[int]:

@@ -9,8 +9,8 @@ import pytest
 from cmqd.storage.errors import DamagedError, FolderFormatError
 from cmqd.storage.processlog import StorageProcessLog
 from cmqd_segment.manifest import SegmentState, read_manifest
-from cmqd_segment.records import pack_runs
-from support.log_rig import LogRig, OpenProcess, ProcessPlace
+from cmqd_segment.records import MessagesPublished, pack_runs
+from support.log_rig import NOW_MS, LogRig, OpenProcess, ProcessPlace
 
 pytestmark = pytest.mark.system
 
@@ -188,6 +188,27 @@ async def test_a_spoilt_body_is_missing_from_its_page_and_counted(open_process: 
 
     assert [message.position for message in messages] == [0, 1, 4, 5]
     assert missing == [2, 2]
+    await again.until(lambda: again.states and again.states[-1].damaged_rows == 1)
+
+
+async def test_a_spoilt_row_costs_the_copies_in_all_queues_and_the_next_rows_stay(
+    open_process: OpenProcess, folder: Path
+) -> None:
+    rig = await open_process()
+    for position in range(3):
+        record = MessagesPublished(9, position, 1 + position, NOW_MS, [2], [11, position, 12, 5 + position], 50)
+        rig.log.append([record], [b"%02d" % position], NOW_MS)
+        await rig.commit()
+    await rig.checkpoint()
+    await rig.log.close()
+    spoil(folder / "segments" / "00000001.db", "data", 2)
+
+    again = await open_process()
+
+    for queue_id, first in ((9, 0), (11, 0), (12, 5)):
+        messages, missing = await again.page(queue_id, [first, 3])
+        assert [message.body for message in messages] == [b"00", b"02"]
+        assert missing == [first + 1, 1]
     await again.until(lambda: again.states and again.states[-1].damaged_rows == 1)
 
 

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cmqd.storage.decodedrow import KNOWN_QUEUES, Audiences, DecodedRow
 from cmqd.storage.rowbuilder import RowBuilder, meta_cost
+from cmqd.storage.summaries import Summaries, Summary, summary_of
 from cmqd_segment import records
 from cmqd_segment.checkpoint import CheckpointEnd, CheckpointHeader
 from cmqd_segment.checkpoint_file import MAGIC, CheckpointError, encode_part, frame, read_payloads, verify_checkpoint
@@ -35,6 +37,7 @@ from cmqd_segment.records import (
 from cmqd_segment.rows import (
     decode_queues,
     decode_records,
+    encode_queues,
     encode_records,
     meta_checksum,
     sent_runs,
@@ -42,7 +45,15 @@ from cmqd_segment.rows import (
 )
 from cmqd_segment.scan import RowError, scan_segment, verify_folder
 from cmqd_segment.schema import SegmentFormatError, create_tables, open_read_only
-from cmqd_segment.sparse import BYTES_PER_ENTRY, MESSAGES_PER_ENTRY, SparseIndex, pack_u64, sparse_queue, unpack_u64
+from cmqd_segment.sparse import (
+    BYTES_PER_ENTRY,
+    MESSAGES_PER_ENTRY,
+    LsnRange,
+    SparseIndex,
+    pack_u64,
+    sparse_queue,
+    unpack_u64,
+)
 from support.log_rig import NOW_MS, OpenProcess, body, deleted, sent
 
 # Rows
@@ -161,6 +172,158 @@ def test_origins_go_with_their_message() -> None:
         StoredMessage(4, 8, NOW_MS, b"x", origin=origin),
         StoredMessage(5, 9, NOW_MS, b"y"),
     ]
+
+
+def test_a_publish_stands_in_the_row_as_its_fields_in_order() -> None:
+    record = records.MessagesPublished(
+        9, 5, 300, 1, [2], [17, 3, 18, 200], 301, [19], labels=[["a"]], numbered=[7, 1, 300, 2]
+    )
+
+    encoded = encode_records([record])
+
+    expected = "919e 30 09 05 cd012c 01 9102 94110312ccc8 cd012d 9113 c0 9191a161 c0 940701cd012c02 c0"
+    assert encoded == bytes.fromhex(expected)
+    assert decode_records(encoded) == [record]
+    bare = bytes.fromhex("9196 30 09 05 cd012c 01 9102")
+    assert decode_records(bare) == [records.MessagesPublished(9, 5, 300, 1, [2])]
+
+
+def test_a_row_has_a_summary_for_the_topic_and_for_each_queue_with_copies() -> None:
+    builder = RowBuilder()
+    first = records.MessagesPublished(9, 5, 300, NOW_MS, [2, 3], [17, 3, 18, 200], 301)
+    second = records.MessagesPublished(9, 7, 306, NOW_MS, [4], [18, 202, 20, 0], 307)
+    builder.add([first, second], [b"aa", b"bbb", b"cccc"], 0, 9, NOW_MS)
+    builder.add([MessagesSent(17, 5, 400, NOW_MS, [1])], [b"d"], 0, 1, NOW_MS)
+
+    row = builder.close()
+
+    assert (row.messages, row.data) == (4, b"aabbbccccd")
+    assert decode_queues(row.queues) == [(9, 5, 8, 9), (17, 3, 6, 6), (18, 200, 203, 9), (20, 0, 1, 4)]
+
+
+def test_runs_of_a_publish_are_those_of_its_topic_and_of_its_queues() -> None:
+    record = records.MessagesPublished(9, 5, 300, NOW_MS, [2, 3], [17, 3, 18, 0], 302, labels=["k"], visible_ms=[0, 8])
+    recs = [MessagesSent(17, 1, 1, NOW_MS, [1, 1]), record, MessagesSent(17, 5, 400, NOW_MS, [1])]
+
+    found = {(queue_id, run.first_position): stored_messages(run, b"xyaabbbz") for queue_id, run in sent_runs(recs)}
+
+    assert list(found) == [(17, 1), (9, 5), (17, 3), (18, 0), (17, 5)]
+    assert found[9, 5] == [
+        StoredMessage(5, 300, NOW_MS, b"aa", labels="k"),
+        StoredMessage(6, 301, NOW_MS, b"bbb", labels="k"),
+    ]
+    assert found[17, 3] == [StoredMessage(3, 302, NOW_MS, b"aa"), StoredMessage(4, 303, NOW_MS, b"bbb")]
+    assert found[18, 0] == [
+        StoredMessage(0, 304, NOW_MS, b"aa", visible_ms=8),
+        StoredMessage(1, 305, NOW_MS, b"bbb", visible_ms=8),
+    ]
+    assert found[17, 5] == [StoredMessage(5, 400, NOW_MS, b"z")]
+    assert [queue_id for queue_id, _ in sent_runs(recs, 18)] == [18]
+
+
+@given(st.integers(0, 2**32))
+def test_a_decoded_row_has_the_runs_of_its_records(seed: int) -> None:
+    chance = random.Random(seed)
+    nexts = dict.fromkeys(range(1, 8), 0)
+    recs: list[records.AnyRecord] = []
+
+    def taken(queue_id: int, count: int) -> int:
+        nexts[queue_id] += count
+        return nexts[queue_id] - count
+
+    for number in range(chance.randint(0, 8)):
+        sizes = [chance.randint(0, 9) for _ in range(chance.randint(1, 3))]
+        if chance.random() < 0.5:
+            queue_id = chance.randint(3, 7)
+            recs.append(MessagesSent(queue_id, taken(queue_id, len(sizes)), number, NOW_MS, sizes))
+        else:
+            topic_id = chance.randint(1, 2)
+            first = taken(topic_id, len(sizes))
+            queues = chance.choice([(3, 4, 5), (3, 5, 3), (6,), ()])
+            copies = [each for queue_id in queues for each in (queue_id, taken(queue_id, len(sizes)))]
+            visible = chance.choice([None, [0, 5, 6][: len(queues)]])
+            recs.append(
+                records.MessagesPublished(topic_id, first, 1, NOW_MS, sizes, copies, number, visible_ms=visible)
+            )
+
+    row = DecodedRow(recs, b"", Audiences())
+
+    for queue_id in nexts:
+        assert list(row.runs_of(queue_id)) == [run for _, run in sent_runs(recs, queue_id)]
+
+
+def test_audiences_are_shared_until_there_are_too_many() -> None:
+    audiences = Audiences()
+    first = audiences.of((1, 2))
+    assert audiences.of((1, 2)) is first
+    assert audiences.of((2, 1)) is not first
+
+    for number in range(KNOWN_QUEUES // 100 + 1):
+        audiences.of(tuple(range(number, number + 100)))
+
+    assert audiences.of((1, 2)) is not first
+    assert (first.of(2), first.of(3)) == ((1,), ())
+
+
+# Summaries
+
+
+class Rows:
+    """Rows of one queue, and which of them were asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int]] = []
+        self.audiences = Audiences()
+        self.whole = True
+
+    def fetch(self, span: LsnRange) -> tuple[list[Summary], bool]:
+        self.asked.append(span)
+        summaries = [
+            summary_of(lsn, encode_queues([[7, lsn, lsn + 1, 5]]), self.audiences)
+            for lsn in range(span.first, span.last + 1)
+        ]
+        return summaries, self.whole
+
+
+def test_a_block_is_read_once_and_then_only_what_came_behind_it() -> None:
+    rows = Rows()
+    summaries = Summaries()
+
+    span, found = summaries.block(1, 70, 80, rows.fetch)
+    assert span == (64, 80)
+    assert [summary.of(7) for summary in found] == [(lsn, lsn + 1, 5) for lsn in range(64, 81)]
+    assert found[0].of(8) is None
+    summaries.block(1, 64, 80, rows.fetch)
+    _, found = summaries.block(1, 64, 500, rows.fetch)
+    assert [summary.lsn for summary in found] == list(range(64, 128))
+    summaries.block(2, 100, 500, rows.fetch)
+
+    assert rows.asked == [(64, 80), (81, 127), (64, 127)], "another segment has other rows"
+
+
+def test_a_block_that_cannot_be_read_whole_is_read_again() -> None:
+    rows = Rows()
+    summaries = Summaries()
+    rows.whole = False
+    summaries.block(1, 1, 500, rows.fetch)
+    rows.whole = True
+    summaries.block(1, 1, 500, rows.fetch)
+    summaries.block(1, 1, 500, rows.fetch)
+
+    assert rows.asked == [(0, 63), (0, 63)]
+
+
+def test_the_blocks_used_least_recently_are_forgotten() -> None:
+    rows = Rows()
+    summaries = Summaries(3 * 65 * 300)
+    for lsn in (0, 64, 128, 0, 192):
+        summaries.block(1, lsn, 1000, rows.fetch)
+    rows.asked.clear()
+
+    for lsn in (0, 128, 192, 64):
+        summaries.block(1, lsn, 1000, rows.fetch)
+
+    assert rows.asked == [(64, 127)]
 
 
 def test_a_record_of_before_rewind_and_transactions_is_read_with_their_defaults() -> None:

@@ -8,7 +8,7 @@ disk can be replaced.
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -46,6 +46,8 @@ def deleted(queue_id: int, first: int, count: int) -> MessagesDeleted:
 
 OpenProcess: TypeAlias = "Callable[..., Coroutine[Any, Any, LogRig]]"
 """Open a log with a storage process; settings by keyword."""
+OpenRig: TypeAlias = "Callable[[], Awaitable[LogRig]]"
+"""Open the log of a ``Place``, again and again."""
 
 
 class LogRig:
