@@ -17,7 +17,9 @@ ROW_OVERHEAD_BYTES = 1500
 PUBLISH_OVERHEAD_BYTES = 600
 """Of what was published by one record, about, beside 8 bytes for each queue."""
 KNOWN_QUEUES = 16_384
-"""Of all audiences that are kept for others to share; each costs about 100 bytes."""
+"""Of all audiences that are kept for others to share."""
+AUDIENCE_BYTES = 100
+"""Of a queue in an audience, about; counted with the row for which the audience was made."""
 
 
 class Audience:
@@ -51,6 +53,8 @@ class Audiences:
     def __init__(self) -> None:
         self._known: dict[tuple[int, ...], Audience] = {}
         self._size = 0
+        self.made_bytes = 0
+        """Of all that were ever made, about: what they cost is the difference between before and after."""
 
     def of(self, queue_ids: tuple[int, ...]) -> Audience:
         """That of these queues, in this order."""
@@ -61,6 +65,7 @@ class Audiences:
                 # Whoever has one keeps it; those that come again are made again.
                 self._known.clear()
                 self._size = len(queue_ids) + 1
+            self.made_bytes += AUDIENCE_BYTES * len(queue_ids)
             audience = self._known[queue_ids] = Audience(queue_ids)
         return audience
 
@@ -97,6 +102,7 @@ class DecodedRow:
 
     def _take(self, records: Sequence[AnyRecord], audiences: Audiences) -> None:
         offset = 0
+        made_bytes = audiences.made_bytes
         for record in records:
             if type(record) is MessagesPublished:
                 run = published_run(record, offset)
@@ -112,6 +118,7 @@ class DecodedRow:
                 for queue_id, run in sent_runs((record,)):
                     self._runs.setdefault(queue_id, []).append(run._replace(offset=offset))
                 offset += sum(record.sizes)
+        self.cost += audiences.made_bytes - made_bytes
 
     def runs_of(self, queue_id: int) -> Sequence[Run]:
         """The messages of a queue or topic in this row, ascending."""

@@ -27,6 +27,8 @@ class Summary(NamedTuple):
     audience: Audience
     numbers: "array[int]"
     """The first positions of all its queues, then the stop positions, then the bytes."""
+    cost: int
+    """Bytes in memory, about."""
 
     def of(self, queue_id: int) -> tuple[int, int, int] | None:
         """(first position, stop position, bytes) of a queue or topic."""
@@ -41,9 +43,12 @@ def summary_of(lsn: int, queues: bytes, audiences: Audiences) -> Summary:
     """A row's summary from its column. Raises msgspec.MsgspecError."""
     entries = decode_queues(queues)
     if not entries:
-        return Summary(lsn, audiences.of(()), array("Q"))
+        return Summary(lsn, audiences.of(()), array("Q"), SUMMARY_OVERHEAD_BYTES)
     queue_ids, firsts, stops, sizes = zip(*entries, strict=True)
-    return Summary(lsn, audiences.of(queue_ids), array("Q", firsts + stops + sizes))
+    made_bytes = audiences.made_bytes
+    audience = audiences.of(queue_ids)
+    cost = SUMMARY_OVERHEAD_BYTES + 24 * len(entries) + audiences.made_bytes - made_bytes
+    return Summary(lsn, audience, array("Q", firsts + stops + sizes), cost)
 
 
 class Block(NamedTuple):
@@ -94,6 +99,4 @@ class Summaries:
 
 
 def _cost(block: Block) -> int:
-    return SUMMARY_OVERHEAD_BYTES + sum(
-        SUMMARY_OVERHEAD_BYTES + 8 * len(summary.numbers) for summary in block.summaries
-    )
+    return SUMMARY_OVERHEAD_BYTES + sum(summary.cost for summary in block.summaries)

@@ -315,7 +315,7 @@ def test_a_block_that_cannot_be_read_whole_is_read_again() -> None:
 
 def test_the_blocks_used_least_recently_are_forgotten() -> None:
     rows = Rows()
-    summaries = Summaries(3 * 65 * 300)
+    summaries = Summaries(3 * 65 * 280)
     for lsn in (0, 64, 128, 0, 192):
         summaries.block(1, lsn, 1000, rows.fetch)
     rows.asked.clear()
