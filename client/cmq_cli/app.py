@@ -10,7 +10,19 @@ from typing import Annotated, Any
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
-from cmq_cli.commands import account, context, deadletter, message, queue, rewind, server, transaction
+from cmq_cli.commands import (
+    account,
+    context,
+    deadletter,
+    message,
+    publish,
+    queue,
+    rewind,
+    server,
+    subscription,
+    topic,
+    transaction,
+)
 from cmq_cli.contexts import ContextError
 from cmq_cli.durations import Seconds
 from cmq_cli.exitcodes import HELP, CommandFailed, ExitCode, exit_code
@@ -22,7 +34,7 @@ _SHARED = Group("Options of all commands", sort_key=99)
 
 app = App(
     name="cmq",
-    help="Talk to a cmqd message broker: queues, messages, accounts.",
+    help="Talk to a cmqd message broker: queues, topics, messages, accounts.",
     help_epilogue=HELP,
     help_format="plaintext",
     version=version("cmqd"),
@@ -36,6 +48,9 @@ app.command(message.peek)
 app.command(message.delete)
 app.command(message.release)
 app.command(rewind.rewind)
+app.command(topic.app)
+app.command(subscription.app)
+app.command(publish.publish)
 app.command(deadletter.app)
 app.command(deadletter.redrive)
 app.command(transaction.app)

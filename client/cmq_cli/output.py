@@ -97,7 +97,7 @@ class Output:
             why = (f"received {origin.receive_count}x", _REASONS.get(origin.reason, origin.reason))
             self._out.print(Text(" · ".join((*was, *why)), style="dim"))
         for name, value in message.headers.items():
-            self._out.print(Text(f"{name}: ", style="cyan") + Text(_printable(value)))
+            self._out.print(Text(f"{name}: ", style="cyan") + Text(printable(value)))
         self._out.print(Text(show_body(message.body)))
         sys.stdout.flush()
 
@@ -177,10 +177,10 @@ def encode_body(body: bytes) -> tuple[str, str]:
 def show_body(body: bytes) -> str:
     """A body for a person; what is not UTF-8 is shown as base64 and marked so."""
     text, encoding = encode_body(body)
-    return f"(base64) {text}" if encoding == "base64" else _printable(text)
+    return f"(base64) {text}" if encoding == "base64" else printable(text)
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Text whose control characters cannot command the terminal."""
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 

@@ -1,7 +1,6 @@
 """``cmq send``, ``receive``, ``tail``, ``peek``, ``delete``, ``release``: messages."""
 
 import asyncio
-import os
 import sys
 from enum import Enum
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from cmq_cli.bodies import parse_headers, read_body
 from cmq_cli.durations import Seconds
 from cmq_cli.exitcodes import CommandFailed, ExitCode
 from cmq_cli.lines import read_lines, send_lines
@@ -75,12 +75,12 @@ async def send(
         raise CommandFailed("--dedup-id names one message; --stdin sends many", ExitCode.USAGE)
     if (body is not None) + (file is not None) + stdin != 1:
         raise CommandFailed("give one of: a body, --file, --stdin", ExitCode.USAGE)
-    headers = _headers(header)
+    headers = parse_headers(header)
     async with session.client() as client:
         target = client.queue(queue)
         if stdin:
             return await send_lines(target, read_lines(sys.stdin.buffer), session.output, delay, headers)
-        sent = await target.send(_read(body, file), delay=delay, headers=headers, dedup_id=dedup_id)
+        sent = await target.send(read_body(body, file), delay=delay, headers=headers, dedup_id=dedup_id)
     if session.output.json:
         session.output.document({"id": sent.id, "request_id": sent.request_id})
     else:
@@ -264,26 +264,6 @@ async def release(
 
 
 # ---------------------------------------------------------------------- what they share
-
-
-def _headers(pairs: list[str] | None) -> dict[str, str] | None:
-    headers: dict[str, str] = {}
-    for pair in pairs or ():
-        name, equals, value = pair.partition("=")
-        if not equals or not name:
-            raise CommandFailed(f"--header is {pair!r}; it must be name=value", ExitCode.USAGE)
-        headers[name] = value
-    return headers or None
-
-
-def _read(body: str | None, file: Path | None) -> bytes:
-    if file is None:
-        # Exactly the bytes that the shell gave, valid UTF-8 or not.
-        return os.fsencode(body or "")
-    try:
-        return sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
-    except OSError as problem:
-        raise CommandFailed(f"{file} cannot be read: {problem.strerror}") from problem
 
 
 def _some(handles: tuple[int, ...]) -> tuple[int, ...]:

@@ -1,0 +1,322 @@
+"""``cmq sub``: what topics deliver to queues and URLs."""
+
+from typing import Annotated, Any
+
+import msgspec
+from cyclopts import App, Parameter
+
+from cmq_cli.deletions import delete_each
+from cmq_cli.durations import Seconds
+from cmq_cli.exitcodes import CommandFailed, ExitCode
+from cmq_cli.output import Output, printable, show_time, show_value
+from cmq_cli.session import Session
+from cmqd_client import Client, ContentFormat, RetryStrategy, SubscriptionDiffers, SubscriptionInfo
+
+app = App(name="sub", help="Subscriptions: what a topic delivers to a queue, or posts to a URL.")
+
+_Session = Annotated[Session, Parameter(parse=False)]
+_Flag = Annotated[bool, Parameter(negative=())]
+_Several = Annotated[list[str] | None, Parameter(negative=())]
+
+
+@app.command
+async def create(
+    topic: str,
+    name: str,
+    /,
+    *,
+    queue: str | None = None,
+    to_url: str | None = None,
+    filter_tag: _Several = None,
+    binding_key: _Several = None,
+    strategy: RetryStrategy | None = None,
+    content_format: ContentFormat | None = None,
+    ensure: _Flag = False,
+    session: _Session,
+) -> None:
+    """Have messages that are published from now on delivered to a queue, or posted to a URL.
+
+    What is posted to a URL is signed with a secret, which is shown this once.
+
+    Parameters
+    ----------
+    topic
+        Name of the topic.
+    name
+        Name of the subscription: 1-64 ASCII letters, digits, - and _.
+    queue
+        Deliver to this queue.
+    to_url
+        Post to this URL: http://... or https://...
+    filter_tag
+        Only messages with this tag; can be repeated, up to 5. Without it every message.
+    binding_key
+        Of a routing topic: only messages whose key matches, * being a word and # any number of words; can be repeated,
+        up to 5.
+    strategy
+        What is done when a delivery fails: try again at growing intervals for a day, other messages going past it (the
+        default), or three times within a minute, those behind waiting, and then drop it.
+    content_format
+        What is posted to a URL: a JSON object with facts and body (the default), or the body alone.
+    ensure
+        Accept one that exists, if what is named here agrees; else show what differs.
+    """
+    if (queue is None) == (to_url is None):
+        raise CommandFailed("give one of: --queue, --to-url", ExitCode.USAGE)
+    output = session.output
+    async with session.client() as client:
+        try:
+            info = await client.topic(topic).subscribe_info(
+                name,
+                queue=queue,
+                url=to_url,
+                filter_tags=filter_tag,
+                binding_keys=binding_key,
+                strategy=strategy,
+                content_format=content_format,
+                ensure=ensure,
+            )
+        except SubscriptionDiffers as differs:
+            output.difference(name, differs.difference, lambda _, value: show_value(value))
+            raise
+    if output.json:
+        output.document(_document(info) | {"secret": info.secret})
+        return
+    if info.secret is not None:
+        output.pairs({"secret": info.secret})
+        output.remark("the secret is shown only now; keep it")
+    output.remark(f"subscription {name!r} {'created' if info.created else 'exists and agrees'}")
+
+
+@app.command(name="list")
+async def list_subscriptions(
+    topic: str, /, *, search: str = "", offset: int = 0, limit: int = 1000, session: _Session
+) -> None:
+    """List a topic's subscriptions by name, with what waits for each.
+
+    Parameters
+    ----------
+    topic
+        Name of the topic.
+    search
+        Only those whose name contains this.
+    offset
+        How many to skip.
+    limit
+        How many at most, 1-1000.
+    """
+    async with session.client() as client:
+        page = await client.topic(topic).subscriptions(search=search, offset=offset, limit=limit)
+    output = session.output
+    if output.json:
+        found = [msgspec.structs.asdict(one) for one in page]
+        output.document({"topic": topic, "total": page.total, "subscriptions": found})
+        return
+    rows = [
+        (
+            one.name,
+            one.protocol,
+            one.endpoint,
+            str(one.waiting),
+            str(one.in_retry),
+            "yes" if one.paused else "no",
+            _line(one.last_error),
+        )
+        for one in page
+    ]
+    output.table(("name", "protocol", "endpoint", "waiting#", "in retry#", "paused", "last error"), rows)
+    if offset + len(page) < page.total:
+        output.remark(f"{len(page)} of {page.total}; see on with --offset {offset + len(page)}")
+
+
+@app.command
+async def info(topic: str, name: str, /, *, session: _Session) -> None:
+    """Show a subscription's attributes, counts and last error."""
+    async with session.client() as client:
+        _show(session.output, await client.topic(topic).subscription(name).info())
+
+
+@app.command(name="set")
+async def set_attributes(
+    topic: str,
+    name: str,
+    /,
+    *,
+    filter_tag: _Several = None,
+    no_filter_tags: _Flag = False,
+    binding_key: _Several = None,
+    strategy: RetryStrategy | None = None,
+    content_format: ContentFormat | None = None,
+    session: _Session,
+) -> None:
+    """Change a subscription; what is not named stays. Where it delivers to cannot be changed.
+
+    Parameters
+    ----------
+    topic
+        Name of the topic.
+    name
+        Name of the subscription.
+    filter_tag
+        Tags instead of those it has, for messages published from now on; can be repeated, up to 5.
+    no_filter_tags
+        Take its tags away: it gets every message published from now on.
+    binding_key
+        Keys instead of those it has, for messages published from now on; can be repeated, up to 5.
+    strategy
+        Also for what has failed already.
+    content_format
+        What is posted to a URL from now on.
+    """
+    if filter_tag and no_filter_tags:
+        raise CommandFailed("give --filter-tag or --no-filter-tags, not both", ExitCode.USAGE)
+    tags = [] if no_filter_tags else filter_tag
+    if tags is None and binding_key is None and strategy is None and content_format is None:
+        raise CommandFailed("name at least one thing to change; see: cmq sub set --help", ExitCode.USAGE)
+    async with session.client() as client:
+        found = await (
+            client.topic(topic)
+            .subscription(name)
+            .set(filter_tags=tags, binding_keys=binding_key, strategy=strategy, content_format=content_format)
+        )
+    _show(session.output, found)
+
+
+@app.command
+async def pause(topic: str, name: str, /, *, session: _Session) -> None:
+    """Hold a subscription's deliveries back; messages wait, each for a day from its publish."""
+    await _pause(session, topic, name, True)
+
+
+@app.command
+async def resume(topic: str, name: str, /, *, session: _Session) -> None:
+    """Go on with a subscription's deliveries."""
+    await _pause(session, topic, name, False)
+
+
+@app.command
+async def retry(topic: str, name: str, /, *, session: _Session) -> None:
+    """Try everything that failed again at once, what is out of retries once more."""
+    async with session.client() as client:
+        count = await client.topic(topic).subscription(name).retry_now()
+    if session.output.json:
+        session.output.document({"retried": count})
+    session.output.remark(f"{count} messages are tried again")
+
+
+@app.command
+async def drop(topic: str, name: str, /, *, yes: _Flag = False, session: _Session) -> ExitCode:
+    """Drop everything that waits or is in retry for a subscription; others keep it.
+
+    Parameters
+    ----------
+    topic
+        Name of the topic.
+    name
+        Name of the subscription.
+    yes
+        Do not ask. (Without a terminal nothing is asked anyway.)
+    """
+    if not yes and not session.output.confirm(f"Drop all that waits for {name} of {topic}?"):
+        return ExitCode.FAILED
+    async with session.client() as client:
+        count = await client.topic(topic).subscription(name).drop_waiting()
+    if session.output.json:
+        session.output.document({"dropped": count})
+    session.output.remark(f"{count} messages dropped")
+    return ExitCode.OK
+
+
+@app.command
+async def rotate_secret(topic: str, name: str, /, *, overlap: Seconds | None = None, session: _Session) -> None:
+    """Give a subscription to a URL a new secret for signatures; it is shown this once.
+
+    Parameters
+    ----------
+    topic
+        Name of the topic.
+    name
+        Name of the subscription.
+    overlap
+        How long the old one signs as well, so that the receiver can change over: 1d by default.
+    """
+    async with session.client() as client:
+        rotated = await client.topic(topic).subscription(name).rotate_secret(overlap=overlap)
+    output = session.output
+    if output.json:
+        output.document({"secret": rotated.secret, "overlap_until": rotated.overlap_until})
+        return
+    output.pairs({"secret": rotated.secret, "old one until": show_time(rotated.overlap_until)})
+    output.remark("the secret is shown only now; keep it")
+
+
+@app.command
+async def delete(topic: str, /, *names: str, yes: _Flag = False, session: _Session) -> ExitCode:
+    """End subscriptions and drop what waits for them; copies in queues stay.
+
+    Parameters
+    ----------
+    topic
+        Name of the topic.
+    names
+        The subscriptions.
+    yes
+        Do not ask. (Without a terminal nothing is asked anyway.)
+    """
+
+    async def unsubscribe(client: Client, name: str) -> None:
+        await client.topic(topic).subscription(name).unsubscribe()
+
+    return await delete_each(
+        session, "subscription", names, unsubscribe, ask=None if yes else f"of {topic} with all that waits for them"
+    )
+
+
+async def _pause(session: Session, topic: str, name: str, paused: bool) -> None:
+    async with session.client() as client:
+        subscription = client.topic(topic).subscription(name)
+        await (subscription.pause() if paused else subscription.resume())
+    if session.output.json:
+        session.output.document({"topic": topic, "name": name, "paused": paused})
+    session.output.remark(f"subscription {name!r} {'is paused' if paused else 'goes on'}")
+
+
+def _show(output: Output, info: SubscriptionInfo) -> None:
+    if output.json:
+        output.document(_document(info))
+        return
+    output.pairs(
+        {
+            "topic": info.topic,
+            "name": info.name,
+            "protocol": info.protocol,
+            "endpoint": info.endpoint,
+            "filter tags": show_value(info.filter_tags),
+            "binding keys": show_value(info.binding_keys),
+            "strategy": info.strategy,
+            "content format": info.content_format,
+            "paused": show_value(info.paused),
+            "waiting": str(info.waiting),
+            "in retry": str(info.in_retry),
+            "delivered": str(info.delivered),
+            "dropped": str(info.dropped),
+            "blocked": show_value(info.blocked),
+            "last error": _line(info.last_error),
+            "last error at": show_time(info.last_error_time),
+            "next attempt": show_time(info.next_attempt_time),
+            "created": show_time(info.create_time),
+            "modified": show_time(info.modify_time),
+        }
+    )
+
+
+def _line(text: str | None) -> str:
+    """An error, part of which a stranger's server may have written."""
+    return "-" if not text else printable(text).replace("\n", " ")
+
+
+def _document(info: SubscriptionInfo) -> dict[str, Any]:
+    """A subscription for JSON; its secret is shown where it is made."""
+    fields = msgspec.structs.asdict(info)
+    del fields["details"], fields["request_id"], fields["secret"]
+    return fields

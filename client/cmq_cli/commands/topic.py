@@ -1,0 +1,160 @@
+"""``cmq topic``: make, look at, change and delete topics."""
+
+import asyncio
+from typing import Annotated, Any
+
+import msgspec
+from cyclopts import App, Parameter
+
+from cmq_cli.deletions import delete_each
+from cmq_cli.durations import show_duration
+from cmq_cli.exitcodes import ExitCode
+from cmq_cli.output import show_time, show_value
+from cmq_cli.session import Session
+from cmqd_client import Client, FilterType, TopicDiffers, TopicInfo, TopicNotFound
+
+app = App(name="topic", help="Make, look at, change and delete topics.")
+
+_Session = Annotated[Session, Parameter(parse=False)]
+_Flag = Annotated[bool, Parameter(negative=())]
+
+
+@app.command
+async def create(
+    name: str,
+    /,
+    *,
+    filter_type: FilterType | None = None,
+    max_message_bytes: int | None = None,
+    ensure: _Flag = False,
+    session: _Session,
+) -> None:
+    """Create a topic.
+
+    Parameters
+    ----------
+    name
+        1-64 ASCII letters, digits, - and _.
+    filter_type
+        How it chooses who gets a message: by tags (the default) or by a routing key. It cannot be changed later.
+    max_message_bytes
+        Longest body: 1024 to 1048576; 65536 by default.
+    ensure
+        Accept one that exists, if what is named here agrees; else show what differs.
+    """
+    async with session.client() as client:
+        if ensure:
+            try:
+                info = await client.ensure_topic_info(
+                    name, filter_type=filter_type, max_message_bytes=max_message_bytes
+                )
+            except TopicDiffers as differs:
+                session.output.difference(name, differs.difference, lambda _, value: show_value(value))
+                raise
+        else:
+            topic = await client.create_topic(name, filter_type=filter_type, max_message_bytes=max_message_bytes)
+            info = msgspec.structs.replace(await topic.attributes(), created=True)
+    if session.output.json:
+        session.output.document(_document(info))
+    session.output.remark(f"topic {name!r} {'created' if info.created else 'exists and agrees'}")
+
+
+@app.command(name="list")
+async def list_topics(*, search: str = "", offset: int = 0, limit: int = 1000, session: _Session) -> None:
+    """List topics by name.
+
+    Parameters
+    ----------
+    search
+        Only those whose name contains this.
+    offset
+        How many to skip.
+    limit
+        How many at most, 1-1000.
+    """
+    async with session.client() as client:
+        page = await client.topics(search=search, offset=offset, limit=limit)
+        # All in one write; a topic that was deleted since is left out.
+        found = await asyncio.gather(*(_info_if_there(client, name) for name in page))
+    infos = [info for info in found if info is not None]
+    output = session.output
+    if output.json:
+        output.document({"total": page.total, "topics": [_document(info) for info in infos]})
+        return
+    rows = [
+        (info.name, info.filter_type, str(info.subscriptions), str(info.retained), show_time(info.oldest_message_time))
+        for info in infos
+    ]
+    output.table(("name", "filter", "subscriptions#", "retained#", "oldest message"), rows)
+    if offset + len(page) < page.total:
+        output.remark(f"{len(page)} of {page.total}; see on with --offset {offset + len(page)}")
+
+
+@app.command
+async def info(name: str, /, *, session: _Session) -> None:
+    """Show a topic's attributes and counts."""
+    async with session.client() as client:
+        _show(session, await client.topic(name).attributes())
+
+
+@app.command(name="set")
+async def set_attributes(name: str, /, *, max_message_bytes: int, session: _Session) -> None:
+    """Change the longest body that a topic takes; nothing else of it can be changed.
+
+    Parameters
+    ----------
+    name
+        The topic.
+    max_message_bytes
+        1024 to 1048576.
+    """
+    async with session.client() as client:
+        _show(session, await client.topic(name).set_attributes(max_message_bytes=max_message_bytes))
+
+
+@app.command
+async def delete(*names: str, yes: _Flag = False, session: _Session) -> ExitCode:
+    """Delete topics that have no subscriptions.
+
+    Parameters
+    ----------
+    names
+        The topics.
+    yes
+        Do not ask. (Without a terminal nothing is asked anyway.)
+    """
+    return await delete_each(session, "topic", names, Client.delete_topic, ask=None if yes else "")
+
+
+async def _info_if_there(client: Client, name: str) -> TopicInfo | None:
+    try:
+        return await client.topic(name).attributes()
+    except TopicNotFound:
+        return None
+
+
+def _show(session: Session, info: TopicInfo) -> None:
+    if session.output.json:
+        session.output.document(_document(info))
+        return
+    session.output.pairs(
+        {
+            "name": info.name,
+            "filter": info.filter_type,
+            "subscriptions": str(info.subscriptions),
+            "retained": str(info.retained),
+            "oldest message": show_time(info.oldest_message_time),
+            "max message bytes": str(info.max_message_bytes),
+            "lifecycle": show_duration(info.lifecycle),
+            "created": show_time(info.create_time),
+            "modified": show_time(info.modify_time),
+            "id": str(info.id),
+        }
+    )
+
+
+def _document(info: TopicInfo) -> dict[str, Any]:
+    """A topic for JSON; durations in seconds."""
+    fields = msgspec.structs.asdict(info)
+    del fields["details"], fields["request_id"]
+    return fields

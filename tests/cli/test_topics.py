@@ -1,0 +1,357 @@
+"""``cmq topic``, ``cmq sub`` and ``cmq publish``."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cmq_cli.exitcodes import ExitCode
+from cmqd_protocol import messages as wire
+from cmqd_protocol.errors import ErrorCode
+from support.cmq_runs import Cmq, ThreadedServer
+from support.fake_server.state import FakeSubscription
+
+
+@pytest.fixture
+def shop(server: ThreadedServer) -> ThreadedServer:
+    """A topic ``shop``, all of which goes to the queue ``orders``."""
+    server.do(server.fake.topic, "shop")
+    server.do(server.fake.subscription, "shop", "all", "orders")
+    return server
+
+
+def _bodies(server: ThreadedServer) -> list[bytes]:
+    return server.fake.queues["orders"].bodies
+
+
+# ---------------------------------------------------------------------- topics
+
+
+def test_a_topic_is_created_shown_changed_and_deleted(cmq_at: Cmq) -> None:
+    made = cmq_at("topic", "create", "shop", "--filter-type", "routing", "--max-message-bytes", "4096")
+    assert (made.code, made.out, made.err) == (0, "", "topic 'shop' created\n")
+
+    shown = cmq_at("topic", "info", "shop").out
+    assert "filter             routing\n" in shown
+    assert "max message bytes  4096\n" in shown
+    assert "lifecycle          1d\n" in shown
+    changed = cmq_at("topic", "set", "shop", "--max-message-bytes", "2048", "--output", "json").json
+    assert (changed["name"], changed["max_message_bytes"], changed["lifecycle"]) == ("shop", 2048, 86_400)
+
+    assert cmq_at("topic", "delete", "shop").err == "topic 'shop' deleted\n"
+    gone = cmq_at("topic", "info", "shop")
+    assert (gone.code, "does not exist" in gone.err) == (ExitCode.NOT_FOUND, True)
+
+
+def test_a_topic_that_exists_is_refused_or_accepted(cmq_at: Cmq, shop: ThreadedServer) -> None:
+    assert cmq_at("topic", "create", "shop").code == ExitCode.FAILED
+    assert cmq_at("topic", "create", "shop", "--ensure").err == "topic 'shop' exists and agrees\n"
+    assert cmq_at("topic", "create", "new", "--ensure", "--output", "json").json["created"] is True
+    differs = cmq_at("topic", "create", "shop", "--ensure", "--filter-type", "routing")
+    assert differs.code == ExitCode.FAILED
+    assert differs.out.splitlines()[1].split() == ["filter", "type", "tag", "routing"]
+
+
+def test_topics_are_listed_with_their_counts(cmq_at: Cmq, shop: ThreadedServer) -> None:
+    shop.do(shop.fake.topic, "mail", filter_type="routing")
+
+    table = cmq_at("topic", "list").out.splitlines()
+    assert table[0].split() == ["name", "filter", "subscriptions", "retained", "oldest", "message"]
+    assert table[1].split() == ["mail", "routing", "0", "0", "-"]
+    assert table[2].split() == ["shop", "tag", "1", "0", "-"]
+    found = cmq_at("topic", "list", "--search", "sho", "--output", "json").json
+    assert (found["total"], found["topics"][0]["subscriptions"]) == (1, 1)
+    assert "see on with --offset 1" in cmq_at("topic", "list", "--limit", "1").err
+
+
+def test_a_topic_with_subscriptions_is_not_deleted(cmq_at: Cmq, shop: ThreadedServer) -> None:
+    shop.do(shop.fake.topic, "mail")
+    ran = cmq_at("topic", "delete", "mail", "shop", "--yes", "--output", "json")
+    assert (ran.code, ran.json) == (ExitCode.PARTIAL, {"deleted": ["mail"], "failed": {"shop": "topic_in_use"}})
+
+
+# ---------------------------------------------------------------------- subscriptions
+
+
+def test_a_subscription_to_a_queue_is_made_and_ended(cmq_at: Cmq, server: ThreadedServer) -> None:
+    server.do(server.fake.topic, "shop")
+
+    made = cmq_at("sub", "create", "shop", "fruit", "--queue", "orders", "--filter-tag", "apple", "--filter-tag", "nut")
+
+    assert (made.code, made.out, made.err) == (0, "", "subscription 'fruit' created\n")
+    assert server.fake.of(wire.Subscribe)[0].attributes == {
+        "protocol": "queue",
+        "endpoint": "orders",
+        "filter_tags": ["apple", "nut"],
+    }
+    assert cmq_at("sub", "create", "shop", "fruit", "--queue", "orders").code == ExitCode.FAILED
+    same = cmq_at("sub", "create", "shop", "fruit", "--queue", "orders", "--ensure")
+    assert same.err == "subscription 'fruit' exists and agrees\n"
+    differs = cmq_at("sub", "create", "shop", "fruit", "--queue", "orders", "--filter-tag", "pear", "--ensure")
+    assert differs.code == ExitCode.FAILED
+    assert differs.out.splitlines()[1].split() == ["filter", "tags", "apple,", "nut", "pear"]
+    assert cmq_at("sub", "delete", "shop", "fruit").err == "subscription 'fruit' deleted\n"
+    assert cmq_at("sub", "info", "shop", "fruit").code == ExitCode.NOT_FOUND
+
+
+def test_the_secret_of_a_subscription_to_a_url_is_shown_once(cmq_at: Cmq, server: ThreadedServer) -> None:
+    server.do(server.fake.topic, "shop")
+    made = cmq_at(
+        *("sub", "create", "shop", "hook", "--to-url", "https://shop.example", "--strategy", "backoff"),
+        *("--content-format", "simplified", "--binding-key", "a.#"),
+    )
+
+    assert made.out == "secret  whsec_hook\n"
+    assert "shown only now" in made.err
+    (request,) = server.fake.of(wire.Subscribe)
+    assert request.attributes == {
+        "endpoint": "https://shop.example",
+        "binding_keys": ["a.#"],
+        "strategy": "backoff",
+        "content_format": "simplified",
+    }
+    document = cmq_at("sub", "create", "shop", "hook2", "--to-url", "https://shop.example", "--output", "json").json
+    assert (document["secret"], document["protocol"]) == ("whsec_hook2", "https")
+    assert "whsec" not in cmq_at("sub", "info", "shop", "hook").out
+    assert "secret" not in cmq_at("sub", "info", "shop", "hook", "--output", "json").json
+
+    rotated = cmq_at("sub", "rotate-secret", "shop", "hook", "--overlap", "1h")
+    assert rotated.out.startswith("secret         whsec_hook-again\nold one until  20")
+    assert server.fake.of(wire.RotateSecret)[0].overlap_ms == 3_600_000
+    again = cmq_at("sub", "rotate-secret", "shop", "hook", "--output", "json").json
+    assert again["secret"] == "whsec_hook-again-again"
+
+
+@pytest.fixture
+def hook(shop: ThreadedServer) -> FakeSubscription:
+    """A subscription whose endpoint does not answer."""
+    found = shop.do(shop.fake.subscription, "shop", "hook", "https://shop.example", filter_tags=["a"])
+    found.waiting = [b"a", b"b", b"c"]
+    found.in_retry, found.delivered, found.last_error, found.last_error_ms = 2, 7, "answered 500\n\x1b[2J", 1000
+    return found
+
+
+def test_subscriptions_are_listed_with_what_waits(cmq_at: Cmq, shop: ThreadedServer, hook: FakeSubscription) -> None:
+    table = cmq_at("sub", "list", "shop").out.splitlines()
+    assert table[1].split() == ["all", "queue", "orders", "0", "0", "no", "-"]
+    assert table[2].split()[:6] == ["hook", "https", "https://shop.example", "1", "2", "no"]
+    assert table[2].endswith("answered 500 \\x1b[2J")
+    found = cmq_at("sub", "list", "shop", "--search", "hoo", "--output", "json").json
+    assert (found["topic"], found["total"], found["subscriptions"][0]["waiting"]) == ("shop", 1, 1)
+    assert "1 of 2" in cmq_at("sub", "list", "shop", "--limit", "1").err
+    assert cmq_at("sub", "list", "nowhere").code == ExitCode.NOT_FOUND
+
+
+def test_a_subscription_is_shown(cmq_at: Cmq, hook: FakeSubscription) -> None:
+    shown = cmq_at("sub", "info", "shop", "hook").out
+    assert "filter tags     a\n" in shown
+    assert "strategy        exponential_decay\n" in shown
+    assert "in retry        2\n" in shown
+    assert "last error      answered 500 \\x1b[2J\n" in shown
+    assert "last error at   1970-01-01" in shown
+    document = cmq_at("sub", "info", "shop", "hook", "--output", "json").json
+    assert (document["waiting"], document["delivered"], document["strategy"]) == (1, 7, "exponential_decay")
+
+
+def test_a_subscription_is_changed(cmq_at: Cmq, shop: ThreadedServer, hook: FakeSubscription) -> None:
+    changed = cmq_at("sub", "set", "shop", "hook", "--filter-tag", "b", "--strategy", "backoff", "--output", "json")
+    assert (changed.json["filter_tags"], changed.json["strategy"]) == (["b"], "backoff")
+    assert cmq_at("sub", "set", "shop", "hook", "--no-filter-tags", "--output", "json").json["filter_tags"] == []
+    assert cmq_at("sub", "pause", "shop", "hook").err == "subscription 'hook' is paused\n"
+    assert cmq_at("sub", "resume", "shop", "hook", "--output", "json").json["paused"] is False
+    assert [request.attributes for request in shop.fake.of(wire.SetSubscriptionAttributes)] == [
+        {"filter_tags": ["b"], "strategy": "backoff"},
+        {"filter_tags": []},
+        {"paused": True},
+        {"paused": False},
+    ]
+
+
+def test_what_waits_is_tried_again_or_dropped(cmq_at: Cmq, hook: FakeSubscription) -> None:
+    assert cmq_at("sub", "retry", "shop", "hook").err == "2 messages are tried again\n"
+    assert cmq_at("sub", "retry", "shop", "hook", "--output", "json").json == {"retried": 0}
+    assert cmq_at("sub", "drop", "shop", "hook", "--output", "json").json == {"dropped": 3}
+    assert cmq_at("sub", "drop", "shop", "hook", "--yes").err == "0 messages dropped\n"
+
+
+# ---------------------------------------------------------------------- publish
+
+
+def test_a_message_is_published(cmq_at: Cmq, shop: ThreadedServer) -> None:
+    ran = cmq_at("publish", "shop", "grüße", "--tag", "apple", "--tag", "nut", "--header", "k=v", "--dedup-id", "A")
+
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith("id       Msg-")
+    assert ran.out.endswith("matched  1 subscription\n")
+    (request,) = shop.fake.of(wire.PublishMessages)
+    assert (request.bodies, request.tags, request.headers) == (["grüße".encode()], [["apple", "nut"]], [{"k": "v"}])
+    again = cmq_at("publish", "shop", "x", "--dedup-id", "A")
+    assert "had been published before" in again.out
+    assert _bodies(shop) == ["grüße".encode()]
+
+
+def test_a_message_for_nobody_is_no_failure(cmq_at: Cmq, server: ThreadedServer) -> None:
+    server.do(server.fake.topic, "shop", filter_type="routing")
+    ran = cmq_at("publish", "shop", "x", "--routing-key", "a.b")
+    assert (ran.code, "nobody, so it was discarded" in ran.out) == (0, True)
+    assert cmq_at("publish", "shop", "x", "--routing-key", "a.b", "--output", "json").json["matched"] == 0
+    assert cmq_at("publish", "nowhere", "x").code == ExitCode.NOT_FOUND
+
+
+def test_a_file_is_published_whole(cmq_at: Cmq, shop: ThreadedServer, tmp_path: Path) -> None:
+    (tmp_path / "body").write_bytes(b"\x00\xff\n\n")
+    assert cmq_at("publish", "shop", "--file", str(tmp_path / "body")).code == 0
+    assert cmq_at("publish", "shop", "--file", "-", stdin=b"a\nb\n").code == 0
+    assert _bodies(shop) == [b"\x00\xff\n\n", b"a\nb\n"]
+    assert "cannot be read" in cmq_at("publish", "shop", "--file", str(tmp_path / "none")).err
+
+
+def test_lines_are_published_in_order_a_message_each(cmq_at: Cmq, shop: ThreadedServer) -> None:
+    shop.do(shop.fake.subscription, "shop", "red", "orders2", filter_tags=["red"])
+    lines = [str(number).encode() for number in range(1000)]
+
+    ran = cmq_at(
+        *("publish", "shop", "--stdin", "--tag", "red", "--output", "json"),
+        stdin=b"\n".join([*lines[:500], b"", *lines[500:]]),
+    )
+
+    assert ran.code == 0
+    document = ran.json
+    assert document.pop("seconds") >= 0
+    assert document == {
+        "published": 1000,
+        "matched": 2000,
+        "discarded": 0,
+        "repeated": 0,
+        "empty_lines_skipped": 1,
+        "error": None,
+        "line": None,
+    }
+    assert _bodies(shop) == lines
+    assert len(shop.fake.of(wire.PublishMessages)) <= 5
+    assert shop.fake.of(wire.PublishMessages)[0].tags == [["red"]]
+
+
+def test_the_summary_counts_copies_and_what_matched_nobody(cmq_at: Cmq, shop: ThreadedServer) -> None:
+    shop.fake.topics["shop"].subscriptions["all"].attributes["filter_tags"] = ["red"]
+    stream = b'{"t": "red"}\n\n{"t": ["blue"]}\n{}\n{"t": null}\n'
+
+    ran = cmq_at("publish", "shop", "--ndjson", "--tag-field", "t", stdin=stream)
+
+    assert (ran.code, ran.out) == (0, "")
+    assert ran.err == (
+        "4 published; 1 copies for subscriptions; 3 discarded, as they matched nobody; 1 empty lines left out\n"
+    )
+    assert _bodies(shop) == [b'{"t": "red"}']
+    shop.do(shop.fake.lose_answer, wire.PublishMessages)
+    assert "1 repeated" in cmq_at("publish", "shop", "--stdin", stdin=b"x").err
+
+
+def test_fields_of_a_json_line_become_body_tags_and_key(cmq_at: Cmq, shop: ThreadedServer, tmp_path: Path) -> None:
+    lines = [
+        {"body": {"a": [1, "ü"]}, "tags": ["red", "big"], "key": "x.y"},
+        {"body": "plain\ntext", "tags": "blue", "key": "x"},
+        {"body": 7, "key": "x.y"},
+    ]
+    (tmp_path / "events").write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+    options = ("--ndjson", "--file", str(tmp_path / "events"), "--body-field", "body")
+
+    assert cmq_at("publish", "shop", *options, "--tag-field", "tags").code == 0
+    shop.do(shop.fake.topic, "routes", filter_type="routing")
+    assert cmq_at("publish", "routes", *options, "--key-field", "key").code == 0
+
+    assert _bodies(shop) == ['{"a": [1, "ü"]}'.encode(), b"plain\ntext", b"7"]
+    first, second = shop.fake.of(wire.PublishMessages)
+    assert (first.tags, first.routing_keys) == ([["red", "big"], ["blue"], []], None)
+    assert (second.tags, second.routing_keys) == (None, ["x.y", "x", "x.y"])
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b"not json", "no JSON object"),
+        (b"[1]", "no JSON object"),
+        (b'{"t": "a"}', "no field 'b'"),
+        (b'{"b": "x", "t": 7}', "its field 't' must be a string or a list of strings"),
+        (b'{"b": "x", "t": ["a", null]}', "its field 't' must be"),
+        (b'{"b": "\xff"}', "its field 'b' is no JSON"),
+    ],
+)
+def test_a_line_that_cannot_be_used_is_named(cmq_at: Cmq, shop: ThreadedServer, line: bytes, why: str) -> None:
+    options = ("publish", "shop", "--ndjson", "--body-field", "b", "--tag-field", "t")
+
+    ran = cmq_at(*options, stdin=b'{"b": "one"}\n\n' + line + b'\n{"b": "later"}\n')
+    first = cmq_at(*options, "--output", "json", stdin=line)
+
+    assert ran.code == ExitCode.PARTIAL
+    assert "cmq: line 3: " in ran.err
+    assert why in ran.err
+    assert ran.err.startswith("1 published")
+    assert _bodies(shop) == [b"one"]
+    assert first.code == ExitCode.FAILED
+    assert (first.json["error"], first.json["line"], first.json["published"]) == ("line_unusable", 1, 0)
+
+
+def test_a_missing_key_is_named(cmq_at: Cmq, server: ThreadedServer) -> None:
+    server.do(server.fake.topic, "routes", filter_type="routing")
+    ran = cmq_at("publish", "routes", "--ndjson", "--key-field", "k", stdin=b'{"k": "a"}\n{"k": null}\n')
+    assert (ran.code, "line 2: its field 'k' must be a string" in ran.err) == (ExitCode.PARTIAL, True)
+
+
+def test_a_line_that_the_server_refuses_is_named_and_those_before_it_are_published(
+    cmq_at: Cmq, shop: ThreadedServer
+) -> None:
+    ran = cmq_at("publish", "shop", "--stdin", "--output", "json", stdin=b"a\nb\n\n" + b"x" * 70_000 + b"\nc\n")
+
+    assert ran.code == ExitCode.PARTIAL
+    assert (ran.json["published"], ran.json["error"], ran.json["line"]) == (2, "message_too_large", 4)
+    assert ran.err.startswith("cmq: line 4: body 0 has 70000 bytes")
+    assert _bodies(shop) == [b"a", b"b"]
+
+
+def test_a_stream_that_fails_says_how_far_it_came(cmq_at: Cmq, shop: ThreadedServer) -> None:
+    shop.do(shop.fake.refuse, wire.PublishMessages, ErrorCode.INTERNAL_ERROR, "no idea")
+
+    ran = cmq_at("publish", "shop", "--stdin", "--output", "json", stdin=b"x\n" * 300)
+
+    assert ran.code == ExitCode.FAILED
+    assert (ran.json["published"], ran.json["error"], ran.json["line"]) == (0, "internal_error", None)
+    assert "after 0 messages: no idea" in ran.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("publish", "shop"),
+        ("publish", "shop", "a", "--stdin"),
+        ("publish", "shop", "a", "--file", "b"),
+        ("publish", "shop", "a", "--ndjson"),
+        ("publish", "shop", "--stdin", "--ndjson"),
+        ("publish", "shop", "--stdin", "--file", "b"),
+        ("publish", "shop", "a", "--tag", "a", "--routing-key", "b"),
+        ("publish", "shop", "--ndjson", "--tag", "a", "--tag-field", "b"),
+        ("publish", "shop", "--ndjson", "--routing-key", "a", "--key-field", "b"),
+        ("publish", "shop", "--ndjson", "--tag-field", "a", "--key-field", "b"),
+        ("publish", "shop", "--stdin", "--tag-field", "b"),
+        ("publish", "shop", "--stdin", "--dedup-id", "b"),
+        ("publish", "shop", "a", "--header", "novalue"),
+        ("topic", "create", "shop", "--filter-type", "colour"),
+        ("topic", "set", "shop"),
+        ("topic", "delete"),
+        ("sub", "create", "shop", "a"),
+        ("sub", "create", "shop", "a", "--queue", "b", "--to-url", "http://c"),
+        ("sub", "create", "shop", "a", "--queue", "b", "--filter-tag", "c", "--binding-key", "d"),
+        ("sub", "create", "shop", "a", "--to-url", "ftp://c"),
+        ("sub", "create", "shop", "a", "--queue", "b", "--strategy", "prayer"),
+        ("sub", "set", "shop", "a"),
+        ("sub", "set", "shop", "a", "--filter-tag", "b", "--no-filter-tags"),
+        ("sub", "delete", "shop"),
+    ],
+)
+def test_wrong_usage_has_its_own_exit_code(cmq_at: Cmq, server: ThreadedServer, arguments: tuple[str, ...]) -> None:
+    ran = cmq_at(*arguments)
+
+    assert ran.code == ExitCode.USAGE
+    assert ran.err.startswith("cmq: ")
+    assert ran.out == ""
+    assert not server.fake.handled
