@@ -120,7 +120,12 @@ class Delivering(Sending, TopicState):
         for subscription_id in list(self._deliveries_wanted)[:SUBSCRIPTIONS_A_TICK]:
             del self._deliveries_wanted[subscription_id]
             subscription = self.subscriptions.get(subscription_id)
-            if subscription is not None and not subscription.reading:
+            if subscription is None:
+                continue
+            if subscription.reading:
+                # It is looked after when its bodies come; its turn goes to another.
+                self._wake_next(subscription.attributes.endpoint)
+            else:
                 self._deliver(subscription, records, bodies, woken, reads, pushes, now_ms)
         self._tick_topic_expiries(records, now_ms)
 
@@ -179,8 +184,10 @@ class Delivering(Sending, TopicState):
                 return
             room = self.limits.max_batch
         started = deliveries.start(now_ms, room)
-        if subscription.is_push and started:
+        if subscription.is_push:
             self._take_room(subscription, [position for position, _ in started])
+            if len(started) < room:
+                self._wake_next(subscription.attributes.endpoint)
         in_memory: list[StoredMessage] = []
         elsewhere: list[int] = []
         for position, _ in started:
@@ -259,6 +266,11 @@ class Delivering(Sending, TopicState):
             self._deliver_to_queue(subscription, messages, records, bodies, woken, reads, now_ms)
             return
         topic, attributes = subscription.topic, subscription.attributes
+        if not self.pushing:
+            for message in messages:
+                subscription.deliveries.given_back(message.position)
+                self._make_room(subscription.subscription_id, message.position)
+            return
         under_way = subscription.deliveries.under_way
         pushes += [
             Push(
@@ -364,18 +376,16 @@ class Delivering(Sending, TopicState):
             count, due_ms = deliveries.judge(position, started_ms, now_ms, self._jitter_ms(subscription, position))
             if due_ms is None:
                 dropped.append(position)
-            else:
-                positions.append(position)
-                failed.append(count)
-                next_ms.append(due_ms)
-        if positions:
-            record = DeliveriesFailed(
-                topic.topic_id, subscription.subscription_id, pack_runs(positions), failed, next_ms, error, now_ms
-            )
-            self._apply_topic_record(topic, record)
-            records.append(record)
+            positions.append(position)
+            failed.append(count)
+            next_ms.append(due_ms or 0)
+        # Also of those that are dropped: why they failed the last time is to be known after a restart too.
+        record = DeliveriesFailed(
+            topic.topic_id, subscription.subscription_id, pack_runs(positions), failed, next_ms, error, now_ms
+        )
+        self._apply_topic_record(topic, record)
+        records.append(record)
         if dropped:
-            deliveries.last_error, deliveries.last_error_ms = error, now_ms
             self._note_dropped(subscription, dropped, "retries", records, now_ms)
         self._look_after(subscription, now_ms)
 
@@ -414,9 +424,12 @@ class Delivering(Sending, TopicState):
         room = min(room, self.limits.max_pushes_per_endpoint - endpoint.under_way)
         if room <= 0:
             endpoint.line[subscription.subscription_id] = None
+            self._wake_next()
         return room
 
     def _take_room(self, subscription: Subscription, positions: list[int]) -> None:
+        if not positions:
+            return
         url = subscription.attributes.endpoint
         endpoint = self._endpoints.get(url)
         if endpoint is None:
@@ -430,16 +443,37 @@ class Delivering(Sending, TopicState):
         url = self._pushes.pop((subscription_id, position), None)
         if url is None:
             return
-        endpoint = self._endpoints[url]
-        endpoint.under_way -= 1
-        wanted = self._deliveries_wanted
-        for line in (endpoint.line, self._push_line):
-            if line:
-                first = next(iter(line))
-                del line[first]
-                wanted[first] = None
+        self._endpoints[url].under_way -= 1
+        self._wake_next(url)
+
+    def _wake_next(self, url: str = "") -> None:
+        """There may be room for one more, at this URL and altogether: those first in line have their turn. Whoever
+        does not use it passes it on, by this very call.
+        """
+        if len(self._pushes) >= self.limits.max_pushes:
+            return
+        if self._push_line:
+            self._wake_first(self._push_line)
+        endpoint = self._endpoints.get(url)
+        if endpoint is None:
+            return
+        if endpoint.line and endpoint.under_way < self.limits.max_pushes_per_endpoint:
+            self._wake_first(endpoint.line)
         if not endpoint.under_way and not endpoint.line:
             del self._endpoints[url]
+
+    def _wake_first(self, line: dict[int, None]) -> None:
+        first = next(iter(line))
+        del line[first]
+        self._deliveries_wanted[first] = None
+
+    def _leave_lines(self, subscription: Subscription) -> None:
+        """It is gone, and wants no room any more."""
+        self._push_line.pop(subscription.subscription_id, None)
+        endpoint = self._endpoints.get(subscription.attributes.endpoint)
+        if endpoint is not None:
+            endpoint.line.pop(subscription.subscription_id, None)
+        self._wake_next(subscription.attributes.endpoint)
 
     def _set_delivery_agenda(self, subscription: Subscription, due_ms: int) -> None:
         if subscription.agenda_due_ms is None or due_ms < subscription.agenda_due_ms:

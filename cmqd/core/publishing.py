@@ -92,9 +92,10 @@ class Publishing(Delivering):
         reads: list[PageRead] = []
         for group in plan.groups:
             self._publish_group(topic, group, records, bodies, woken, reads, now_ms)
-        for subscription in list(topic.exhausted.values()):
-            subscription.deliveries.published()
-            self._look_after(subscription, now_ms)
+        if topic.exhausted and any(isinstance(reply, Published) for reply in replies):
+            for subscription in list(topic.exhausted.values()):
+                subscription.deliveries.published()
+                self._look_after(subscription, now_ms)
         return Outcome(replies, records, bodies, woken, reads)
 
     # ------------------------------------------------------------------ what is to be stored
@@ -131,8 +132,9 @@ class Publishing(Delivering):
         if answer is None:
             published = Published(range(first_id, first_id + count), matched)
         else:
-            places = iter(matched)
-            published = Published(answered(answer, first_id), [next(places) if found < 0 else None for found in answer])
+            # As in ``answer``; what repeats another of the same batch finds its entry taken.
+            places = {-1 - place: count for place, count in enumerate(matched)}
+            published = Published(answered(answer, first_id), [places.pop(found, None) for found in answer])
             if dedup_ids is not None:
                 ids = range(first_id, first_id + count)
                 plan.dedup_ids.update(
@@ -326,6 +328,10 @@ class Publishing(Delivering):
         audience = group.audience
         count = len(group.sizes)
         enqueue_ms = max(now_ms, topic.last_enqueue_ms)
+        for queue in queues:
+            if queue.index.last_enqueue_ms > enqueue_ms:
+                # The clock was set back. A queue's times never decrease, and all copies share theirs.
+                enqueue_ms = queue.index.last_enqueue_ms
         visible_ms = None
         if is_delayed:
             delays = [queue.index.attributes.delay_ms for queue in queues]

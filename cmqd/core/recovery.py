@@ -56,12 +56,14 @@ from cmqd_segment.records import (
     SubscriptionAttributesSet,
     TopicCreated,
     TopicDeleted,
+    TopicMessagesExpired,
     TopicRecord,
     TransactionsChecked,
     TransactionsEnded,
     TransactionsUndecided,
     Unsubscribed,
     VisibilityChanged,
+    last_of,
     pack_runs,
     unpack_runs,
 )
@@ -374,10 +376,30 @@ class Recovery(TopicState):
             else:
                 self.records_not_applied += 1
         elif lsn > topic.slice_lsn:
-            if self._salvage is not None and not _fits(topic, record):
-                self.records_not_applied += 1
-                return
+            if self._salvage is not None:
+                self._salvage_topic(topic, record)
+            else:
+                self._apply_topic_record(topic, record)
+
+    def _salvage_topic(self, topic: Topic, record: TopicRecord) -> None:
+        """Apply a record behind a gap in the log, if it can be true of what is known of the topic."""
+        match record:
+            case Subscribed():
+                namesake = topic.folded.get(folded(record.name))
+                if namesake is not None:
+                    # The name was free, so the namesake went, in a gap.
+                    self._apply_topic_record(topic, Unsubscribed(topic.topic_id, namesake.subscription_id))
+            case MessagesDelivered() | DeliveriesFailed() | DeliveriesDropped():
+                # Positions are not used again, whether what was published there is known or not.
+                topic.next_position = max(topic.next_position, last_of(record.positions) + 1)
+            case TopicMessagesExpired():
+                topic.next_position = max(topic.next_position, record.floor)
+            case _:
+                pass
+        if _fits(topic, record):
             self._apply_topic_record(topic, record)
+        else:
+            self.records_not_applied += 1
 
     def _replay_topic_created(self, record: TopicCreated, lsn: int) -> None:
         namesake = self._folded_topics.get(record.account, {}).get(folded(record.name))
@@ -531,8 +553,6 @@ class Recovery(TopicState):
 def _fits(topic: Topic, record: TopicRecord) -> bool:
     """Whether a record, behind a gap in the log, can be true of what is known of the topic."""
     match record:
-        case Subscribed():
-            return folded(record.name) not in topic.folded
         case (
             Unsubscribed()
             | SubscriptionAttributesSet()

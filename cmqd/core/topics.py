@@ -239,6 +239,7 @@ class Topics(Publishing):
         topic = subscription.topic
         record = Unsubscribed(topic.topic_id, subscription.subscription_id)
         self._apply_topic_record(topic, record)
+        self._leave_lines(subscription)
         return Outcome(None, [record])
 
     def retry_deliveries(self, account: str, topic_name: str, name: str, now_ms: int) -> Outcome[int]:

@@ -213,11 +213,9 @@ class Rig:
 
     def subscribe(self, endpoint: str, topic: str = "t", name: str | None = None, **attributes: Any) -> Subscription:
         """To a queue (made if there is none) or a URL, under the queue's name or ``name``."""
-        name = name or endpoint
-        if "://" not in endpoint and endpoint not in dict(
-            map(reversed, self.broker.list_queues(ACCOUNT, "", 0, 1000)[1])
-        ):
-            self.create(endpoint)
+        name = name or ("web" if "://" in endpoint else endpoint)
+        if "://" not in endpoint:
+            self.done(self.broker.ensure_queue(ACCOUNT, endpoint, {}, self.now_ms))
         self.done(self.broker.subscribe(ACCOUNT, topic, name, {"endpoint": endpoint, **attributes}, self.now_ms))
         return self.broker.subscription(ACCOUNT, topic, name)
 
@@ -225,18 +223,16 @@ class Rig:
         self,
         *bodies: bytes,
         topic: str = "t",
-        labels: Labels | list[Labels] | None = None,
+        labels: Labels | None = None,
+        each: list[Labels] | None = None,
         headers: Sequence[Headers | None] | None = None,
         session: int = 0,
         sequence: int = 0,
         dedup_ids: list[str | None] | None = None,
     ) -> Published:
-        """``labels``: tags or a routing key for all bodies, or a list of either for each."""
-        each: list[Labels] | None
-        if isinstance(labels, list) and labels and not isinstance(labels[0], str):
-            each = labels
-        else:
-            each = None if labels is None else [labels]
+        """``labels``: tags or a routing key for all bodies; ``each``: for each of them."""
+        if labels is not None:
+            each = [labels]
         listed = None if headers is None else list(headers)
         request = PublishRequest(list(bodies), listed, each, session, sequence, dedup_ids)
         (reply,) = self.done(self.broker.publish(ACCOUNT, topic, [request], self.now_ms))
