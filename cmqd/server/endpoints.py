@@ -201,6 +201,10 @@ class CheckedResolver:
         self._quick = _Lane(4)
         self._others = _Lane(16)
 
+    def __len__(self) -> int:
+        """Names of which something is remembered."""
+        return len(self._names)
+
     async def resolve(self, host: str, port: int = 0, family: int = socket.AF_UNSPEC) -> list[dict[str, Any]]:
         """The allowed addresses of a name, as aiohttp wants them.
 
@@ -248,6 +252,8 @@ class CheckedResolver:
             self._names = {
                 host: name for host, name in self._names.items() if name.asked is not None or name.expires > now
             }
+            while len(self._names) >= MAX_NAMES:
+                del self._names[next(iter(self._names))]
 
     def _look_up(self, host: str, name: _Name) -> None:
         """In a thread."""

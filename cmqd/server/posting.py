@@ -198,13 +198,9 @@ def _explained_os_error(failure: OSError) -> str:
         return f"TLS: certificate refused: {_shortened(failure.verify_message)}"
     if isinstance(failure, ssl.SSLError):
         return f"TLS: {_shortened((failure.reason or 'failed').replace('_', ' ').lower())}"
-    if isinstance(failure, ConnectionRefusedError):
-        return "connection refused"
-    if isinstance(failure, ConnectionResetError | BrokenPipeError):
-        return "connection reset"
-    if failure.errno is not None:
+    if failure.errno is not None and failure.errno > 0:
         return os.strerror(failure.errno).lower()
-    return f"failed: {type(failure).__name__}"
+    return "connection reset" if isinstance(failure, ConnectionError) else f"failed: {type(failure).__name__}"
 
 
 def _shortened(text: str) -> str:
