@@ -66,6 +66,8 @@ class Broker:
         self.durability = durability
         self.module = "cmqd"
         """What ``python -m`` runs as the server."""
+        self.flags: list[str] = []
+        """Further flags of its command line."""
         self._port = port
         self._process: subprocess.Popen[bytes] | None = None
         self._ready: Ready | None = None
@@ -107,6 +109,7 @@ class Broker:
         command += ["--listen", f"127.0.0.1:{self._port}", "--ready-file", str(ready_file)]
         if self.durability != "fsync":
             command += ["--durability", self.durability]
+        command += self.flags
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True

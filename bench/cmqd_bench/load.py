@@ -12,12 +12,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic_ns, time_ns
+from typing import Protocol
 
 from cmqd_bench.histogram import Histogram
 from cmqd_bench.wire import (
     ENDED,
     ERROR,
     HANDLES_DONE,
+    PUBLISHED,
     RECEIVED,
     SENT,
     DeleteTemplate,
@@ -102,18 +104,19 @@ def refuse(payload: bytes, opcode: int, tally: Tally) -> float:
 
 
 class Producer:
-    """One connection that sends a batch, waits for the answer, and sends the next.
+    """One connection that sends (or publishes) a batch, waits for the answer, and sends the next.
 
     With a ``gate`` the bodies carry their time of sending, and the consumer measures; without one the time from
     request to reply is measured here.
     """
 
-    __slots__ = ("_connection", "_frame", "_gate", "_later", "_started", "_tally", "_template")
+    __slots__ = ("_answer", "_connection", "_frame", "_gate", "_later", "_started", "_tally", "_template")
 
     def __init__(
         self, connection: LoadConnection, template: SendTemplate, tally: Tally, gate: Gate | None = None
     ) -> None:
         self._connection = connection
+        self._answer = template.answer
         self._template = template
         self._frame = template.at(0)
         self._tally = tally
@@ -128,7 +131,7 @@ class Producer:
         self._connection.write(self._template.at(now) if self._gate else self._frame)
 
     def _on_reply(self, payload: bytes, opcode: int) -> None:
-        if opcode != SENT:
+        if opcode != self._answer:
             self._later(refuse(payload, opcode, self._tally), self.send)
             return
         tally, batch = self._tally, self._template.batch
@@ -395,21 +398,29 @@ class Pacer:
         self._timer = self._loop.call_later(0.001, self._tick)
 
 
+class Template(Protocol):
+    """What makes the frame of one request."""
+
+    def at(self, stamp: int, request_id: int = 1) -> bytes:
+        """The frame with ``stamp`` in its bodies."""
+        ...
+
+
 class OpenSender:
-    """Sends single messages on whichever slot is free, ``depth`` to a connection; when all are taken, the message
-    waits here and its time goes on counting from when it was meant to leave.
+    """Sends (or publishes) single messages on whichever slot is free, ``depth`` to a connection; when all are taken,
+    the message waits here and its time goes on counting from when it was meant to leave.
     """
 
     def __init__(self, connections: Sequence[LoadConnection], tally: Tally, depth: int = 32) -> None:
         # Connections take turns: the slots of one stand apart.
         self._free = deque((connection, slot) for slot in range(1, depth + 1) for connection in connections)
         self._tally = tally
-        self._waiting: deque[tuple[int, SendTemplate]] = deque()
+        self._waiting: deque[tuple[int, Template]] = deque()
         self._later = asyncio.get_running_loop().call_later
         for connection in connections:
             connection.on_reply = partial(self._on_reply, connection)
 
-    def send(self, template: SendTemplate, intended_ns: int) -> None:
+    def send(self, template: Template, intended_ns: int) -> None:
         """Send the message of ``template``, which was meant to leave at ``intended_ns``."""
         if self._free:
             connection, slot = self._free.popleft()
@@ -418,7 +429,7 @@ class OpenSender:
             self._waiting.append((intended_ns, template))
 
     def _on_reply(self, connection: LoadConnection, payload: bytes, opcode: int) -> None:
-        if opcode == SENT:
+        if opcode in (SENT, PUBLISHED):
             self._tally.sent += 1
             self._release(connection, payload[3])
         else:

@@ -3,7 +3,7 @@
 import asyncio
 import resource
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
@@ -69,11 +69,15 @@ def own_cpu_seconds() -> float:
 
 
 class Meter:
-    """Reads the clocks of server and client at the start and the end of the measured time."""
+    """Reads the clocks of server and client at the start and the end of the measured time.
 
-    def __init__(self, broker: Broker, tally: Tally) -> None:
+    ``helpers``: other processes of the harness, which count as the client.
+    """
+
+    def __init__(self, broker: Broker, tally: Tally, helpers: Sequence[int] = ()) -> None:
         self._broker = broker
         self._tally = tally
+        self._helpers = helpers
         self._wall = self._server = self._client = self._loop = self._machine = 0.0
 
     def start(self) -> None:
@@ -81,7 +85,7 @@ class Meter:
         self._tally.clear()
         self._server = self._broker.cpu_seconds()
         self._loop = cpu_seconds(self._broker.pids[:1])
-        self._client = own_cpu_seconds()
+        self._client = own_cpu_seconds() + cpu_seconds(self._helpers)
         self._machine = machine_busy_seconds()
         self._wall = time.monotonic()
 
@@ -91,7 +95,7 @@ class Meter:
         """The round, now that the measured time is over; ``messages`` picks what counts as completed."""
         seconds = time.monotonic() - self._wall
         machine = machine_busy_seconds() - self._machine
-        client = own_cpu_seconds() - self._client
+        client = own_cpu_seconds() + cpu_seconds(self._helpers) - self._client
         server = self._broker.cpu_seconds() - self._server
         loop = cpu_seconds(self._broker.pids[:1]) - self._loop
         return Round(

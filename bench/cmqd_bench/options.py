@@ -29,9 +29,13 @@ class Options:
     body: int = 256
     connections: int = 16
     rate: float = 2_000.0
-    """Messages a second of an open loop."""
+    """Messages (pushes of them, where there are endpoints) a second of an open loop."""
     backlog: int = 500_000
     messages: int = 1_000_000
+    subscribers: int = 10
+    unmatched: bool = False
+    """No subscriber wants what is published."""
+    endpoints: int = 20
     spread: float = 60.0
     """Seconds over which delayed messages fall due."""
     saturate: bool = False
@@ -54,6 +58,8 @@ class Options:
                 return 30.0 + self.messages / 60_000
             case "rewind" | "deadletter":
                 return 15.0 + self.messages / 20_000
+            case "push":
+                return 2 * (self.warm_up + self.seconds) + 2.0
             case _:
                 return self.warm_up + self.seconds + 1.0
 
@@ -100,6 +106,14 @@ SCENARIOS: Mapping[str, tuple[str, Sequence[str]]] = {
         "very many messages are overdue at once: speed of the moves, latency of fresh messages, memory",
         ("messages", "batch", "connections"),
     ),
+    "fanout": (
+        "C producers publish to a topic with N queues subscribed, one request outstanding each; nobody receives",
+        ("batch", "connections", "subscribers", "unmatched", "seconds", "warm_up"),
+    ),
+    "push": (
+        "a topic with N URLs at a fixed rate: all answer at once, then all but one never answer",
+        ("endpoints", "rate", "seconds", "warm_up"),
+    ),
 }
 """Each scenario: what it is, and the options it knows beside the common ones."""
 
@@ -115,6 +129,9 @@ DEFAULTS: Mapping[str, Mapping[str, object]] = {
     "rewind": {"connections": 64},
     "transactions": {"batch": 1, "connections": 64},
     "deadletter": {"connections": 64},
+    "fanout": {"batch": 1, "connections": 64},
+    # Long enough that the time-outs of hanging requests (15 s) and what follows them are within.
+    "push": {"batch": 1, "connections": 4, "rate": 2_400.0, "seconds": 20.0, "warm_up": 2.0},
 }
 
 
@@ -187,6 +204,12 @@ def add_option(parser: argparse.ArgumentParser, name: str, default: Options) -> 
             parser.add_argument(flag, type=decimal(0.1, 200_000), default=value, help=f"messages a second ({shown})")
         case "backlog" | "messages":
             parser.add_argument(flag, type=whole(1, 100_000_000), default=value, help=f"messages ({shown})")
+        case "subscribers":
+            parser.add_argument(flag, type=whole(0, 500), default=value, help=f"queues that get a copy ({shown})")
+        case "unmatched":
+            parser.add_argument(flag, action="store_true", help="no subscriber wants what is published")
+        case "endpoints":
+            parser.add_argument(flag, type=whole(2, 500), default=value, help=f"URLs, one subscription each ({shown})")
         case "spread":
             parser.add_argument(
                 flag, type=decimal(1, 3000), default=value, help=f"seconds over which they fall due ({shown})"

@@ -12,7 +12,20 @@ from cmqd_bench.machine import conditions, raise_file_limit, scratch_root
 from cmqd_bench.measure import Round
 from cmqd_bench.options import Options
 from cmqd_bench.report import report, to_json, to_text
-from cmqd_bench.scenarios import backlog, cycle, deadletter, delayed, drain, idle, latency, rewind, send, transactions
+from cmqd_bench.scenarios import (
+    backlog,
+    cycle,
+    deadletter,
+    delayed,
+    drain,
+    fanout,
+    idle,
+    latency,
+    push,
+    rewind,
+    send,
+    transactions,
+)
 
 RUNS: Mapping[str, Callable[[Options, Broker], Awaitable[Round]]] = {
     "cycle": cycle.run,
@@ -25,6 +38,8 @@ RUNS: Mapping[str, Callable[[Options, Broker], Awaitable[Round]]] = {
     "rewind": rewind.run,
     "transactions": transactions.run,
     "deadletter": deadletter.run,
+    "fanout": fanout.run,
+    "push": push.run,
 }
 FILES = 4096
 """Open files that every scenario may need; idle asks for more."""

@@ -106,9 +106,9 @@ class Session:
         await self.guard.wait(filler.done, seconds, f"sending {messages} messages")
         self.close(*connections)
 
-    def meter(self) -> Meter:
-        """A meter over this session's server and tally."""
-        return Meter(self.broker, self.tally)
+    def meter(self, helpers: Sequence[int] = ()) -> Meter:
+        """A meter over this session's server and tally, and other processes of the harness."""
+        return Meter(self.broker, self.tally, helpers)
 
     def close(self, *connections: LoadConnection) -> None:
         """Drop connections; not a failure."""

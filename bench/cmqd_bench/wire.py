@@ -18,8 +18,10 @@ from cmqd_protocol.messages import (
     DeleteMessages,
     Error,
     HandlesDone,
+    MessagesPublished,
     MessagesReceived,
     MessagesSent,
+    PublishMessages,
     ReceiveMessages,
     SendMessages,
     TransactionsEnded,
@@ -43,6 +45,7 @@ def tag_of(kind: type[WireMessage]) -> int:
 
 
 SENT = tag_of(MessagesSent)
+PUBLISHED = tag_of(MessagesPublished)
 RECEIVED = tag_of(MessagesReceived)
 HANDLES_DONE = tag_of(HandlesDone)
 ENDED = tag_of(TransactionsEnded)
@@ -109,12 +112,16 @@ class SendTemplate:
     in the request id, which is below 128 and so one byte.
     """
 
-    __slots__ = ("_frame", "_places", "batch")
+    __slots__ = ("_frame", "_places", "answer", "batch")
 
     def __init__(self, queue: str, *, batch: int, size: int) -> None:
+        self._prepare(SendMessages(1, queue, [random_body(size) for _ in range(batch)]), batch, SENT)
+
+    def _prepare(self, request: WireMessage, batch: int, answer: int) -> None:
         self.batch = batch
-        bodies = [random_body(size) for _ in range(batch)]
-        self._frame = bytearray(frame(SendMessages(1, queue, bodies)))
+        self.answer = answer
+        """Opcode of the reply."""
+        self._frame = bytearray(frame(request))
         self._places: list[slice] = []
         start = self._frame.find(MARK)
         while start >= 0:
@@ -131,6 +138,17 @@ class SendTemplate:
         for place in self._places:
             buffer[place] = packed
         return bytes(buffer)
+
+
+class PublishTemplate(SendTemplate):
+    """The same for a publish to a topic; every body has the same tags."""
+
+    __slots__ = ()
+
+    def __init__(self, topic: str, *, batch: int, size: int, tags: Sequence[str] = ()) -> None:
+        labels = [list(tags)] if tags else None
+        bodies = [random_body(size) for _ in range(batch)]
+        self._prepare(PublishMessages(1, topic, bodies, tags=labels), batch, PUBLISHED)
 
 
 def receive_frame(queue: str, *, max_messages: int, wait_ms: int, request_id: int = 1) -> bytes:

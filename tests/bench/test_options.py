@@ -21,6 +21,9 @@ def parse(command: str) -> Options:
         "idle --connections 10000 --json",
         "delayed --messages 1000000 --json",
         "backlog --messages 10000000 --json",
+        "fanout --subscribers 10 --body 256 --seconds 10 --json",
+        "fanout --batch 1 --connections 64 --subscribers 0 --unmatched --json",
+        "push --endpoints 20 --json",
     ],
 )
 def test_the_commands_that_others_rely_on_are_understood(command: str):
@@ -43,6 +46,8 @@ def test_defaults_are_those_of_the_purpose():
     assert parse("backlog").messages == 10_000_000
     assert parse("latency").rate == 2_000
     assert parse("cycle").durability == "fsync"
+    assert (parse("fanout").batch, parse("fanout").connections, parse("fanout").subscribers) == (1, 64, 10)
+    assert parse("push").endpoints == 20
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,14 @@ def report_of(scratch: Path, *arguments: str) -> dict[str, Any]:
         ),
         ("delayed --messages 2000 --spread 1 --rounds 1", {"rss_growth_mib"}),
         ("backlog --messages 6000 --rounds 1", {"rss_growth_mib", "restart_seconds", "drain_ratio"}),
+        (
+            "fanout --subscribers 3 --connections 4 --seconds 0.5 --warm-up 0.2 --rounds 1",
+            {"publishes_per_second", "copies_per_second", "server_cpu_us_per_copy", "disk_bytes_per_copy"},
+        ),
+        (
+            "push --endpoints 4 --rate 200 --seconds 0.6 --warm-up 0.3 --rounds 1",
+            {"pushes_per_second", "healthy_ratio", "server_cpu_us_per_push", "backlog_growth_per_second"},
+        ),
     ],
 )
 def test_a_scenario_reports_its_keys_and_leaves_nothing_behind(command: str, own_keys: set[str], tmp_path: Path):
@@ -64,6 +72,35 @@ def test_a_scenario_reports_its_keys_and_leaves_nothing_behind(command: str, own
     assert report["conditions"]["cores"] >= 1
     assert len(report["rounds"]) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("which", ["--subscribers 0", "--subscribers 3 --unmatched"])
+def test_what_nobody_gets_is_not_written(which: str, tmp_path: Path):
+    report = report_of(tmp_path, *f"fanout {which} --connections 4 --seconds 0.5 --warm-up 0.2 --rounds 1".split())
+
+    assert report["publishes_per_second"] > 0
+    assert report["copies_per_second"] == 0
+    assert report["disk_bytes_per_copy"] is None
+    assert report["log_bytes_per_publish"] < 0.5
+
+
+def test_copies_share_the_body_on_disk(tmp_path: Path):
+    load = "--subscribers 50 --body 1000 --connections 4 --seconds 0.5 --warm-up 0.2 --rounds 1"
+
+    report = report_of(tmp_path, *f"fanout {load}".split())
+
+    assert report["log_bytes_per_publish"] > 1000
+    assert report["disk_bytes_per_copy"] < 1000
+    assert report["copies_per_second"] == pytest.approx(50 * report["publishes_per_second"], rel=0.01)
+
+
+def test_an_endpoint_gets_its_pushes_while_the_others_hang(tmp_path: Path):
+    report = report_of(
+        tmp_path, *["push", "--endpoints", "4", "--rate", "80", "--seconds", "1", "--warm-up", "0.3", "--rounds", "1"]
+    )
+
+    assert report["offered_pushes_per_second"] == pytest.approx(80, rel=0.3)
+    assert report["healthy_ratio"] > 0.5
 
 
 def test_rounds_run_on_fresh_servers_and_the_best_cpu_is_told(tmp_path: Path):

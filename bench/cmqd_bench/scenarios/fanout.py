@@ -1,0 +1,151 @@
+"""fanout: durable publishes to one topic with N queues subscribed, one request outstanding on each connection.
+
+Publishing only: nobody receives. A message is completed when its publish was answered, so with all its copies.
+
+``disk_bytes_per_copy`` is of the whole run (warm-up included): when the load has ended the server is told to end, which
+seals every segment of its log. Then the sizes of the sealed files, as the manifest has them, are divided by the copies
+that the records in those files name; there have to be at least as many as were answered.
+
+``log_rows`` and ``log_bytes_per_publish`` are counted in the same files: rows that the load brought, and their bodies,
+records and summaries, without what SQLite adds. With ``--unmatched`` (or ``--subscribers 0``) nobody gets what is
+published, and the rows are those in which the broker reserves ids, one for very many publishes.
+"""
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from cmqd_bench.broker import Broker, BrokerFailed
+from cmqd_bench.load import Producer
+from cmqd_bench.measure import Round
+from cmqd_bench.options import Options
+from cmqd_bench.session import Session, request, running
+from cmqd_bench.wire import LoadConnection, PublishTemplate, random_body
+from cmqd_protocol.messages import (
+    CreateTopic,
+    MessagesPublished,
+    PublishMessages,
+    Subscribe,
+    SubscriptionAttributes,
+    reply_decoder,
+)
+from cmqd_segment.manifest import SegmentEntry, SegmentState, read_manifest
+from cmqd_segment.records import MessagesPublished as PublishedRecord
+from cmqd_segment.rows import decode_records
+from cmqd_segment.scan import readable_segments
+from cmqd_segment.schema import open_read_only
+
+TOPIC = "fanout"
+PUBLISHED_TAG, OTHER_TAG = "bench", "nobody"
+SEALING_STARTS = 5
+"""An orderly stop waits a second for its seals; the next start goes on with them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What the log holds of a run."""
+
+    file_bytes: int
+    copies: int
+    rows: int
+    row_bytes: int
+    """Rows and their bytes above the one where the load began."""
+
+
+async def subscribe_queues(connection: LoadConnection, queues: Sequence[str], *, unmatched: bool) -> None:
+    """Make the topic and subscribe the queues to it: for everything, or for what nobody publishes."""
+    await request(connection, CreateTopic(1, TOPIC, {"filter_type": "tag"}))
+    for queue in queues:
+        attributes: SubscriptionAttributes = {"endpoint": queue}
+        if unmatched:
+            attributes["filter_tags"] = [OTHER_TAG]
+        await request(connection, Subscribe(1, TOPIC, queue, attributes))
+
+
+async def _check(connection: LoadConnection, size: int, expected: int) -> None:
+    """Publish one message and see how many get it: a wrong topic would be measured as a fast one."""
+    first = PublishMessages(1, TOPIC, [random_body(size)], tags=[[PUBLISHED_TAG]])
+    reply = reply_decoder.decode(await request(connection, first))
+    assert isinstance(reply, MessagesPublished)
+    if reply.matched != [expected]:
+        raise RuntimeError(f"a message matched {reply.matched} subscriptions instead of {expected}")
+
+
+def last_lsn(data: Path) -> int:
+    """The newest row of a data folder whose broker may be running."""
+    newest = 0
+    for entry in readable_segments(read_manifest(data)):
+        with closing(open_read_only(data / entry.file, sealed=entry.state is SegmentState.SEALED)) as raw:
+            newest = max(newest, raw.execute("SELECT coalesce(max(lsn), 0) FROM log").fetchone()[0])
+    return newest
+
+
+async def sealed_segments(broker: Broker) -> list[SegmentEntry]:
+    """End the server in order until all that it wrote is sealed. Raises BrokerFailed if that does not come to pass."""
+    for _ in range(SEALING_STARTS):
+        broker.stop()
+        manifest = read_manifest(broker.data)
+        if manifest.clean:
+            return [entry for entry in manifest.segments if entry.state is SegmentState.SEALED]
+        await broker.start()
+    raise BrokerFailed(f"the log was not sealed after {SEALING_STARTS} orderly stops")
+
+
+def written(data: Path, segments: Sequence[SegmentEntry], above: int) -> Written:
+    """Read what sealed segments hold; rows count from ``above``, copies and files as a whole."""
+    copies = rows = row_bytes = 0
+    for entry in segments:
+        with closing(open_read_only(data / entry.file, sealed=True)) as raw:
+            for lsn, queues, meta, data_bytes in raw.execute("SELECT lsn, queues, meta, length(data) FROM log"):
+                for record in decode_records(meta):
+                    if isinstance(record, PublishedRecord):
+                        copies += len(record.sizes) * (len(record.copies) // 2)
+                if lsn > above:
+                    rows += 1
+                    row_bytes += len(queues) + len(meta) + data_bytes
+    return Written(sum(entry.bytes for entry in segments), copies, rows, row_bytes)
+
+
+async def _load(session: Session, options: Options) -> tuple[Round, int, int]:
+    """Publish; returns the round, the row after which the load began, and how many publishes were answered in all."""
+    queues = [f"fanout-{number}" for number in range(options.subscribers)]
+    await session.create_queues(queues or ["unused"])
+    (connection,) = await session.connect(1)
+    await subscribe_queues(connection, queues, unmatched=options.unmatched)
+    await _check(connection, options.body, 0 if options.unmatched else len(queues))
+    session.close(connection)
+    above = last_lsn(session.broker.data)
+    template = PublishTemplate(TOPIC, batch=options.batch, size=options.body, tags=[PUBLISHED_TAG])
+    for each in await session.connect(options.connections):
+        Producer(each, template, session.tally).send()
+    await session.guard.sleep(options.warm_up)
+    warm = session.tally.sent
+    meter = session.meter()
+    meter.start()
+    await session.guard.sleep(options.seconds)
+    result = meter.finish(lambda tally: tally.sent)
+    return result, above, warm + session.tally.sent
+
+
+async def run(options: Options, broker: Broker) -> Round:
+    """One round; see the module."""
+    copied = 0 if options.unmatched else options.subscribers
+    async with running(broker) as session:
+        result, above, answered = await _load(session, options)
+        session.close_all()
+        segments = await sealed_segments(broker)
+    found = written(broker.data, segments, above)
+    if found.copies < answered * copied:
+        raise RuntimeError(f"the log holds {found.copies} copies although {answered * copied} were answered")
+    copies = result.messages * copied
+    return result.with_extra(
+        {
+            "publishes_per_second": round(result.messages / result.seconds, 1),
+            "copies_per_second": round(copies / result.seconds, 1),
+            "server_cpu_us_per_copy": round(result.server_cpu_seconds / copies * 1e6, 3) if copies else None,
+            "disk_bytes_per_copy": round(found.file_bytes / found.copies, 2) if copied else None,
+            "log_rows": found.rows,
+            "log_bytes_per_publish": round(found.row_bytes / max(answered, 1), 3),
+        }
+    )

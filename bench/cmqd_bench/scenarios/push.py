@@ -1,0 +1,94 @@
+"""push: one topic, one URL subscription for each of N endpoints, publishes at a fixed rate; two phases.
+
+First all endpoints answer at once: ``pushes_per_second`` is what they answered together, ``server_cpu_us_per_push``
+what each cost the server. Then, at the same rate, all but the first take requests and never answer: ``healthy_ratio``
+is the rate of the first one in this phase over its rate in the other. The broker gives a request up after 15 s, so with
+``--seconds`` above that the time-outs and what is tried again are within.
+
+The loop is open: ``--rate`` / N publishes leave each second, each at its time, whether pushes keep up or not. A server
+that is offered too much shows it in ``backlog_growth_per_second`` (publishes x endpoints less pushes); the rate is then
+what it can do, but the ratio compares a rate that was held down by the other endpoints, so it has to be read at a rate
+at which nothing grows.
+The latency is from the time at which a message was meant to be published to its arrival at the first endpoint.
+"""
+
+from dataclasses import replace
+
+from cmqd_bench.broker import Broker
+from cmqd_bench.load import OpenSender, Pacer
+from cmqd_bench.measure import Round
+from cmqd_bench.options import Options
+from cmqd_bench.receiver import MIN_STAMPED, Receivers, receiving, stamped
+from cmqd_bench.session import Session, request, running
+from cmqd_bench.wire import frame
+from cmqd_protocol.messages import CreateTopic, PublishMessages, Subscribe
+
+TOPIC = "push"
+
+
+class StampedPublish:
+    """A publish of one body that carries its time as text; at some hundred a second it is encoded anew each time."""
+
+    def __init__(self, size: int) -> None:
+        self._size = max(size, MIN_STAMPED)
+
+    def at(self, stamp: int, request_id: int = 1) -> bytes:
+        """The frame."""
+        return frame(PublishMessages(request_id, TOPIC, [stamped(stamp, self._size)]))
+
+
+async def _subscribe(session: Session, receivers: Receivers) -> None:
+    (connection,) = await session.connect(1)
+    await request(connection, CreateTopic(1, TOPIC, {"filter_type": "tag"}))
+    for number, url in enumerate(receivers.urls):
+        await request(connection, Subscribe(1, TOPIC, f"endpoint-{number}", {"endpoint": url}))
+    session.close(connection)
+
+
+async def _phase(session: Session, receivers: Receivers, options: Options) -> tuple[Round, list[int]]:
+    """Measure for a while; returns the round, and what each endpoint answered meanwhile."""
+    await session.guard.sleep(options.warm_up)
+    await receivers.clear()
+    meter = session.meter([receivers.pid])
+    meter.start()
+    await session.guard.sleep(options.seconds)
+    answered, latency_ms = await receivers.read()
+    result = meter.finish(lambda _tally: sum(answered))
+    published = session.tally.sent
+    result = replace(result, latency_ms=latency_ms, extra={"published": published})
+    return result, answered
+
+
+async def run(options: Options, broker: Broker) -> Round:
+    """One round; a message is completed when a push of it was answered, all endpoints being fast."""
+    broker.flags.append("--push-allow-loopback")
+    async with receiving(options.endpoints) as receivers, running(broker) as session:
+        await _subscribe(session, receivers)
+        publish = StampedPublish(options.body)
+        sender = OpenSender(await session.connect(options.connections), session.tally)
+        pacer = Pacer(options.rate / options.endpoints, lambda intended: sender.send(publish, intended))
+        pacer.start()
+        fast, fast_each = await _phase(session, receivers, options)
+        await receivers.hang(1)
+        hanging, hanging_each = await _phase(session, receivers, options)
+        pacer.stop()
+    pushes = fast.messages
+    rate = fast_each[0] / fast.seconds
+    healthy = hanging_each[0] / hanging.seconds
+    offered = fast.extra["published"] * options.endpoints
+    return replace(
+        fast,
+        extra={
+            "pushes_per_second": round(pushes / fast.seconds, 1),
+            "offered_pushes_per_second": round(offered / fast.seconds, 1),
+            "backlog_growth_per_second": round((offered - pushes) / fast.seconds, 1),
+            "server_cpu_us_per_push": round(fast.server_cpu_seconds / max(pushes, 1) * 1e6, 1),
+            "healthy_ratio": round(healthy / rate, 3) if rate else 0.0,
+            "healthy_per_second": round(healthy, 1),
+            "healthy_backlog_growth_per_second": round(
+                (hanging.extra["published"] - hanging_each[0]) / hanging.seconds, 1
+            ),
+            "healthy_latency_ms": {name: round(value, 3) for name, value in hanging.latency_ms.items()},
+            "hanging_loop_busy": round(hanging.loop_busy, 3),
+        },
+    )
