@@ -168,7 +168,6 @@ def say(raw: bytes, *, then_close: bool = True) -> Behaviour:
 
     async def behave(request: web.BaseRequest) -> web.StreamResponse:
         assert request.transport is not None
-        assert isinstance(request.transport, asyncio.WriteTransport)
         request.transport.write(raw)
         if then_close:
             request.transport.close()
