@@ -211,7 +211,10 @@ def _weight(line: Line) -> int:
 
 
 def _summary(totals: _Totals, empty: int) -> str:
-    parts = [f"{totals.published} published", f"{totals.matched} copies for subscriptions"]
+    parts = [
+        f"{totals.published} published",
+        f"{totals.matched} {'copy' if totals.matched == 1 else 'copies'} for subscriptions",
+    ]
     if totals.discarded:
         parts.append(f"{totals.discarded} discarded, as they matched nobody")
     if totals.repeated:

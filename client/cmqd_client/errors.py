@@ -354,7 +354,7 @@ class TooManySubscriptions(ServerError, code=ErrorCode.TOO_MANY_SUBSCRIPTIONS):
 
 
 class PushUnavailable(ServerError, code=ErrorCode.PUSH_UNAVAILABLE):
-    """The server cannot post to URLs, or may not post to this one; its operator can change that."""
+    """The server has nothing to post to URLs with; its operator can install it."""
 
 
 class AccountExists(ServerError, code=ErrorCode.ACCOUNT_EXISTS):

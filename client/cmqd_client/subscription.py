@@ -66,6 +66,7 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
     in_retry: int
     """Messages that failed and are tried again, or are out of retries."""
     delivered: int
+    """Messages delivered after they had waited: to a URL all, to a queue only those that it could not take at once."""
     dropped: int
     """Messages given up after their retries, or dropped by hand; those whose day ended included."""
     blocked: bool

@@ -281,7 +281,8 @@ class Topic:
             SubscriptionExists: there is one of this name; it was not changed.
             SubscriptionDiffers: (``ensure``) there is one, and it is another; ``difference`` shows how.
             TooManySubscriptions: the topic has 500.
-            PushUnavailable: the server does not post to URLs, or not to this one.
+            PushUnavailable: the server has nothing to post to URLs with. (A URL that it may not post to shows as
+                ``last_error`` of the subscription.)
             InvalidArgument: a name, tag or key is out of range or not of this kind of topic.
             OutcomeUnknown: it may exist now. If it does, only :meth:`Subscription.rotate_secret` gives its secret.
             ValueError: there is not one of ``queue`` and ``url``; the URL is neither http nor https; there are both

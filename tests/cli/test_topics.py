@@ -240,7 +240,7 @@ def test_the_summary_counts_copies_and_what_matched_nobody(cmq_at: Cmq, shop: Th
 
     assert (ran.code, ran.out) == (0, "")
     assert ran.err == (
-        "4 published; 1 copies for subscriptions; 3 discarded, as they matched nobody; 1 empty lines left out\n"
+        "4 published; 1 copy for subscriptions; 3 discarded, as they matched nobody; 1 empty lines left out\n"
     )
     assert _bodies(shop) == [b'{"t": "red"}']
     shop.do(shop.fake.lose_answer, wire.PublishMessages)

@@ -1,13 +1,15 @@
 """The client's tests run on asyncio in debug mode and on uvloop, each against a fake server of its own."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from pathlib import Path
 
 import pytest
 import uvloop
 
 from cmqd_client import Client, connect
 from support.fake_server import FakeServer
+from support.running_broker import RunningBroker
 
 
 def _debug_loop() -> asyncio.AbstractEventLoop:
@@ -33,3 +35,9 @@ async def server() -> AsyncIterator[FakeServer]:
 async def client(server: FakeServer) -> AsyncIterator[Client]:
     async with connect(server.url, request_timeout=2) as client:
         yield client
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[RunningBroker]:
+    with RunningBroker(tmp_path) as broker:
+        yield broker

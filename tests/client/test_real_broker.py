@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,12 +29,6 @@ from support.running_broker import RunningBroker
 pytestmark = pytest.mark.system
 
 EXAMPLES = Path(__file__).parents[2] / "client" / "examples"
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[RunningBroker]:
-    with RunningBroker(tmp_path) as broker:
-        yield broker
 
 
 async def test_every_operation_of_a_queue_works(broker: RunningBroker) -> None:

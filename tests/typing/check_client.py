@@ -6,7 +6,9 @@ from typing import assert_type
 from cmqd_client import (
     BatchResult,
     Client,
+    ContentFormat,
     DecisionResult,
+    FilterType,
     HalfMessage,
     HandleResult,
     Message,
@@ -15,13 +17,23 @@ from cmqd_client import (
     Outgoing,
     Peeked,
     PeekPage,
+    Published,
     Queue,
     QueueAttributes,
     QueueInfo,
     Redrive,
+    RetryStrategy,
     Rewound,
+    RotatedSecret,
     Sent,
     SentBatch,
+    Subscription,
+    SubscriptionInfo,
+    SubscriptionPage,
+    SubscriptionSummary,
+    Topic,
+    TopicInfo,
+    TopicPage,
     TransactionCheck,
     TransactionProducer,
     TransactionResult,
@@ -112,3 +124,32 @@ async def check() -> None:
             await producer.send(b"body", lambda message, argument: True)  # pyright: ignore[reportArgumentType]
             assert_type(await producer.send_batch([b"a"], insert_all, 7), list[TransactionResult])
         TransactionProducer(queue, was_inserted, check_timeout=timedelta(seconds=5), checks_at_once=4)
+
+        topic = await client.create_topic("shop", filter_type="tag", max_message_bytes=4096)
+        assert_type(topic, Topic)
+        assert_type(client.topic("shop"), Topic)
+        assert_type(await client.ensure_topic("shop", filter_type=FilterType.ROUTING), Topic)
+        await client.ensure_topic("shop", filter_type="colour")  # pyright: ignore[reportArgumentType]
+        assert_type(await client.topics(search="s"), TopicPage)
+        assert_type(await topic.attributes(), TopicInfo)
+        assert_type(await topic.set_attributes(max_message_bytes=2048), TopicInfo)
+        published = await topic.publish(b"body", tags=["red"], headers={"k": "v"}, dedup_id="a")
+        assert_type(published, Published)
+        assert_type(published.matched, int | None)
+        assert_type(await topic.publish_batch([b"a", b"b"], tags=["red"]), list[Published])
+        await topic.publish_batch([b"a", b"b"], tags=[["red"], []], headers=[None, {"k": "v"}])
+        await topic.publish_batch([b"a", b"b"], routing_keys=["a", "b"], dedup_ids=["a", None])
+        await topic.publish("text")  # pyright: ignore[reportArgumentType]
+        subscription = await topic.subscribe("a", queue=queue, strategy=RetryStrategy.BACKOFF)
+        assert_type(subscription, Subscription)
+        assert_type(subscription.secret, str | None)
+        await topic.subscribe("a", url="https://host", content_format=ContentFormat.SIMPLIFIED, ensure=True)
+        await topic.subscribe("a", queue="orders", strategy="prayer")  # pyright: ignore[reportArgumentType]
+        subscriptions = await topic.subscriptions()
+        assert_type(subscriptions, SubscriptionPage)
+        for summary in subscriptions:
+            assert_type(summary, SubscriptionSummary)
+        assert_type(await subscription.info(), SubscriptionInfo)
+        assert_type(await subscription.set(paused=True, filter_tags=()), SubscriptionInfo)
+        assert_type(await subscription.retry_now(), int)
+        assert_type(await subscription.rotate_secret(overlap=timedelta(hours=1)), RotatedSecret)
