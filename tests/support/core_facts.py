@@ -6,18 +6,55 @@ from pyroaring import BitMap64
 
 from cmqd.core.broker import Broker
 from cmqd.core.queue import Queue
+from cmqd.core.topic import Subscription, Topic
 
 
 def facts(broker: Broker) -> dict[str, Any]:
     """All facts of a broker. Not facts are: what is damaged, what bodies are in memory, who waits, stale entries."""
     return {
         "queues": {queue_id: queue_facts(queue) for queue_id, queue in sorted(broker.queues.items())},
+        "topics": {topic_id: topic_facts(topic) for topic_id, topic in sorted(broker.topics.items())},
         "sessions": broker.sessions.packed(broker.sessions.keys()),
         "reserved": (
             broker.numbers.message_id_until,
             broker.numbers.lease_until,
             broker.numbers.queue_id_until,
         ),
+    }
+
+
+def topic_facts(topic: Topic) -> dict[str, Any]:
+    """The facts of one topic and its subscriptions. What is under way and who was hurried are none."""
+    known = topic.known_dedup_ids
+    return {
+        "account": topic.account,
+        "name": topic.name,
+        "created": topic.created_ms,
+        "modified": topic.modified_ms,
+        "attributes": topic.attributes,
+        "floor": topic.floor,
+        "next position": topic.next_position,
+        "last enqueue": topic.last_enqueue_ms,
+        "dedup ids": [] if known is None else known.entries(),
+        "subscriptions": {one: subscription_facts(each) for one, each in sorted(topic.subscriptions.items())},
+    }
+
+
+def subscription_facts(subscription: Subscription) -> dict[str, Any]:
+    """The facts of one subscription."""
+    deliveries = subscription.deliveries
+    return {
+        "name": subscription.name,
+        "attributes": subscription.attributes,
+        "created": subscription.created_ms,
+        "modified": subscription.modified_ms,
+        "waiting": list(deliveries.waiting),
+        "retries": {position: (one.attempts, one.next_ms) for position, one in sorted(deliveries.retries.items())},
+        "exhausted": list(deliveries.exhausted),
+        "blocked": deliveries.blocked,
+        "delivered": deliveries.delivered,
+        "dropped": deliveries.dropped,
+        "last error": (deliveries.last_error, deliveries.last_error_ms),
     }
 
 

@@ -1,0 +1,675 @@
+"""Topics and subscriptions: attributes, limits, names, ensure, lists; and what becomes of messages as they change."""
+
+import pytest
+
+from cmqd.core.errors import (
+    DomainError,
+    InvalidArgument,
+    QueueNotFound,
+    SubscriptionDiffers,
+    SubscriptionExists,
+    SubscriptionNotFound,
+    TooManySubscriptions,
+    TooManyTopics,
+    TopicDiffers,
+    TopicExists,
+    TopicInUse,
+    TopicNotFound,
+)
+from cmqd.core.limits import Limits
+from cmqd.core.outcome import SubscriptionInfo, TopicInfo
+from support.core_builders import ACCOUNT, START_MS, Rig
+from support.core_facts import facts
+
+URL = "https://example.com/in"
+
+
+def a_rig(filter_type: str = "tag", max_message_bytes: int = 65_536) -> Rig:
+    """With one topic."""
+    rig = Rig()
+    rig.create_topic("t", filter_type=filter_type, max_message_bytes=max_message_bytes)
+    return rig
+
+
+def topic_info(rig: Rig, name: str = "t") -> TopicInfo:
+    return rig.broker.topic_info(ACCOUNT, name)
+
+
+def info(rig: Rig, name: str, topic: str = "t") -> SubscriptionInfo:
+    return rig.broker.subscription_info(ACCOUNT, topic, name, rig.now_ms)
+
+
+def change(rig: Rig, name: str, **attributes: object) -> SubscriptionInfo:
+    outcome = rig.broker.set_subscription_attributes(ACCOUNT, "t", name, attributes, rig.now_ms)
+    return rig.done(outcome)
+
+
+def unsubscribe(rig: Rig, name: str) -> None:
+    rig.done(rig.broker.unsubscribe(ACCOUNT, "t", name, rig.now_ms))
+
+
+# ---------------------------------------------------------------------- topics
+
+
+def test_a_topic_without_attributes_has_those_of_the_specification():
+    rig = Rig()
+
+    made = rig.done(rig.broker.create_topic(ACCOUNT, "t", {}, rig.now_ms))
+
+    assert made.created
+    assert made.name == "t"
+    assert made.attributes == {"max_message_bytes": 65_536, "filter_type": "tag"}
+    assert made.counts == {"retained": 0, "subscriptions": 0}
+    assert made.facts == {
+        "created_ms": START_MS,
+        "modified_ms": START_MS,
+        "lifecycle_ms": 86_400_000,
+        "oldest_message_ms": None,
+    }
+
+
+def test_every_attribute_of_a_topic_can_be_chosen():
+    rig = a_rig(max_message_bytes=1_048_576, filter_type="routing")
+
+    assert topic_info(rig).attributes == {"max_message_bytes": 1_048_576, "filter_type": "routing"}
+    assert topic_info(rig.crash()).attributes == topic_info(rig).attributes
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_message_bytes", 1023),
+        ("max_message_bytes", 1_048_577),
+        ("max_message_bytes", "many"),
+        ("max_message_bytes", True),
+        ("filter_type", "both"),
+        ("filter_type", 1),
+        ("retention", 5),
+    ],
+)
+def test_an_attribute_of_a_topic_out_of_range_or_unknown_is_refused(field: str, value: object):
+    rig = Rig()
+
+    with pytest.raises(InvalidArgument):
+        rig.broker.create_topic(ACCOUNT, "t", {field: value}, rig.now_ms)
+
+    assert rig.broker.topics == {}
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "ä", "x" * 65, "a.b"])
+def test_a_name_of_a_topic_or_a_subscription_has_letters_digits_dashes_and_underscores(name: str):
+    rig = a_rig()
+    rig.create("q")
+
+    with pytest.raises(InvalidArgument):
+        rig.broker.create_topic(ACCOUNT, name, {}, rig.now_ms)
+    with pytest.raises(InvalidArgument):
+        rig.broker.subscribe(ACCOUNT, "t", name, {"endpoint": "q"}, rig.now_ms)
+
+
+def test_the_largest_message_can_be_changed_and_nothing_else():
+    rig = a_rig()
+    rig.now_ms += 5000
+
+    rig.done(rig.broker.set_topic_attributes(ACCOUNT, "t", {"max_message_bytes": 2048}, rig.now_ms))
+    rig.done(rig.broker.set_topic_attributes(ACCOUNT, "t", {"filter_type": "tag"}, rig.now_ms))
+    with pytest.raises(InvalidArgument, match="chosen when a topic is created"):
+        rig.broker.set_topic_attributes(ACCOUNT, "t", {"filter_type": "routing"}, rig.now_ms)
+
+    assert topic_info(rig).attributes == {"max_message_bytes": 2048, "filter_type": "tag"}
+    assert topic_info(rig).facts["modified_ms"] == START_MS + 5000
+    assert facts(rig.crash().broker) == facts(rig.broker)
+
+
+def test_a_name_is_taken_in_any_case():
+    rig = Rig()
+    rig.create_topic("News")
+
+    with pytest.raises(TopicExists, match="already exists"):
+        rig.create_topic("News")
+    with pytest.raises(TopicExists, match="only in case"):
+        rig.create_topic("NEWS")
+    with pytest.raises(TopicExists):
+        rig.broker.ensure_topic(ACCOUNT, "NEWS", {}, rig.now_ms)
+    with pytest.raises(TopicNotFound):
+        rig.broker.topic_info(ACCOUNT, "NEWS")
+
+
+def test_a_topic_and_a_queue_may_share_a_name():
+    rig = Rig()
+    rig.create("same")
+    rig.create_topic("same")
+
+    rig.subscribe("same", topic="same")
+    rig.publish(b"1", topic="same")
+
+    assert rig.bodies("same") == [b"1"]
+
+
+def test_accounts_have_topics_of_their_own():
+    rig = a_rig()
+
+    rig.done(rig.broker.create_topic("other", "t", {}, rig.now_ms))
+
+    assert rig.broker.topic("other", "t") is not rig.broker.topic(ACCOUNT, "t")
+    assert rig.broker.list_topics("other", "", 0, 10)[0] == 1
+
+
+def test_an_account_has_so_many_topics():
+    rig = Rig(Limits(max_topics_per_account=2))
+    rig.create_topic("a")
+    rig.create_topic("b")
+
+    with pytest.raises(TooManyTopics):
+        rig.create_topic("c")
+    rig.done(rig.broker.create_topic("other", "c", {}, rig.now_ms))
+    rig.done(rig.broker.delete_topic(ACCOUNT, "a"))
+
+    rig.create_topic("c")
+
+
+def test_ensure_makes_a_topic_once():
+    rig = Rig()
+
+    first = rig.done(rig.broker.ensure_topic(ACCOUNT, "t", {"max_message_bytes": 4096}, rig.now_ms))
+    rows = rig.log.last_lsn
+    second = rig.done(rig.broker.ensure_topic(ACCOUNT, "t", {"max_message_bytes": 4096}, rig.now_ms))
+    third = rig.done(rig.broker.ensure_topic(ACCOUNT, "t", {}, rig.now_ms))
+
+    assert (first.created, second.created, third.created) == (True, False, False)
+    assert first.topic_id == second.topic_id == third.topic_id
+    assert rig.log.last_lsn == rows
+
+
+def test_ensure_tells_how_a_topic_differs():
+    rig = a_rig()
+
+    with pytest.raises(TopicDiffers) as caught:
+        rig.broker.ensure_topic(ACCOUNT, "t", {"max_message_bytes": 2048, "filter_type": "tag"}, rig.now_ms)
+
+    assert caught.value.details["difference"] == {"max_message_bytes": {"is": 65_536, "wanted": 2048}}
+    with pytest.raises(InvalidArgument):
+        rig.broker.ensure_topic(ACCOUNT, "t", {"max_message_bytes": 1}, rig.now_ms)
+
+
+def test_topics_are_listed_in_order_of_name():
+    rig = Rig()
+    for name in ("b", "a2", "c", "a1"):
+        rig.create_topic(name)
+
+    def names(search: str, offset: int, limit: int) -> tuple[int, list[str]]:
+        total, page = rig.broker.list_topics(ACCOUNT, search, offset, limit)
+        return total, [name for _, name in page]
+
+    assert names("", 0, 100) == (4, ["a1", "a2", "b", "c"])
+    assert names("", 1, 2) == (4, ["a2", "b"])
+    assert names("a", 0, 100) == (2, ["a1", "a2"])
+    assert names("x", 0, 100) == (0, [])
+    with pytest.raises(InvalidArgument):
+        names("", -1, 10)
+    with pytest.raises(InvalidArgument):
+        names("", 0, 0)
+
+
+def test_a_topic_is_not_deleted_while_somebody_is_subscribed():
+    rig = a_rig()
+    rig.subscribe("q")
+
+    with pytest.raises(TopicInUse):
+        rig.broker.delete_topic(ACCOUNT, "t")
+    unsubscribe(rig, "q")
+    rig.done(rig.broker.delete_topic(ACCOUNT, "t"))
+
+    with pytest.raises(TopicNotFound):
+        topic_info(rig)
+    assert facts(rig.crash().broker) == facts(rig.broker)
+
+
+def test_the_name_of_a_deleted_topic_is_free_and_its_id_is_not_used_again():
+    rig = Rig()
+    old = rig.create_topic()
+    rig.done(rig.broker.delete_topic(ACCOUNT, "t"))
+
+    new = rig.create_topic()
+
+    assert new.topic_id > old.topic_id
+    assert facts(rig.crash().broker) == facts(rig.broker)
+
+
+def test_ids_of_topics_subscriptions_and_queues_are_from_one_counter():
+    rig = Rig()
+
+    ids = [rig.create_topic().topic_id, rig.create("q").queue_id, rig.subscribe("q").subscription_id]
+    again = rig.crash()
+    ids += [again.create_topic("u").topic_id, again.create("r").queue_id]
+
+    assert len(set(ids)) == 5
+    assert ids == sorted(ids)
+
+
+@pytest.mark.parametrize("operation", ["info", "set", "delete", "publish", "subscribe", "list", "unsubscribe"])
+def test_a_topic_that_does_not_exist_is_not_found(operation: str):
+    rig = Rig()
+    broker, now_ms = rig.broker, rig.now_ms
+    calls = {
+        "info": lambda: broker.topic_info(ACCOUNT, "t"),
+        "set": lambda: broker.set_topic_attributes(ACCOUNT, "t", {}, now_ms),
+        "delete": lambda: broker.delete_topic(ACCOUNT, "t"),
+        "publish": lambda: broker.publish(ACCOUNT, "t", [], now_ms),
+        "subscribe": lambda: broker.subscribe(ACCOUNT, "t", "s", {"endpoint": "q"}, now_ms),
+        "list": lambda: broker.list_subscriptions(ACCOUNT, "t", "", 0, 10),
+        "unsubscribe": lambda: broker.unsubscribe(ACCOUNT, "t", "s", now_ms),
+    }
+
+    with pytest.raises(TopicNotFound):
+        calls[operation]()
+
+
+# ---------------------------------------------------------------------- subscriptions
+
+
+def test_a_subscription_to_a_queue_has_these_attributes():
+    rig = a_rig()
+    rig.create("q")
+
+    made = rig.done(rig.broker.subscribe(ACCOUNT, "t", "s", {"endpoint": "q"}, rig.now_ms))
+
+    assert made.created
+    assert (made.topic, made.name) == ("t", "s")
+    assert made.attributes == {
+        "protocol": "queue",
+        "endpoint": "q",
+        "strategy": "exponential_decay",
+        "content_format": "json",
+        "filter_tags": [],
+        "binding_keys": [],
+        "paused": False,
+    }
+    assert made.counts == {"waiting": 0, "in_retry": 0, "dropped": 0}
+    assert made.facts == {
+        "created_ms": START_MS,
+        "modified_ms": START_MS,
+        "blocked": False,
+        "last_error": None,
+        "last_error_ms": None,
+        "next_attempt_ms": None,
+    }
+    assert topic_info(rig).counts["subscriptions"] == 1
+
+
+@pytest.mark.parametrize("url", ["http://example.com/", "https://example.com:8443/in?x=1", "HTTP://example.com"])
+def test_the_protocol_of_a_url_is_its_scheme(url: str):
+    rig = a_rig()
+
+    rig.subscribe(url, name="s")
+
+    assert info(rig, "s").attributes["protocol"] == url.partition(":")[0].lower()
+    assert info(rig, "s").counts == {"waiting": 0, "in_retry": 0, "dropped": 0, "delivered": 0}
+
+
+def test_every_attribute_of_a_subscription_can_be_chosen_and_is_there_after_a_restart():
+    rig = a_rig()
+    chosen = {
+        "protocol": "https",
+        "endpoint": URL,
+        "strategy": "backoff",
+        "content_format": "simplified",
+        "filter_tags": ["a", "b"],
+        "paused": True,
+    }
+
+    rig.done(rig.broker.subscribe(ACCOUNT, "t", "s", chosen, rig.now_ms))
+
+    assert info(rig, "s").attributes == {**chosen, "binding_keys": []}
+    assert facts(rig.crash().broker) == facts(rig.broker)
+    assert facts(rig.crash_after(rig.checkpoint()).broker) == facts(rig.broker)
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {},
+        {"endpoint": ""},
+        {"endpoint": 5},
+        {"endpoint": "a queue"},
+        {"endpoint": "ftp://example.com/"},
+        {"endpoint": "https://"},
+        {"endpoint": "q", "protocol": "https"},
+        {"endpoint": URL, "protocol": "http"},
+        {"endpoint": URL, "protocol": "queue"},
+        {"endpoint": "q", "protocol": "smtp"},
+        {"endpoint": "q", "strategy": "never"},
+        {"endpoint": "q", "content_format": "xml"},
+        {"endpoint": "q", "paused": 1},
+        {"endpoint": "q", "filter_tags": "abc"},
+        {"endpoint": "q", "filter_tags": [1]},
+        {"endpoint": "q", "filter_tags": ["x" * 17]},
+        {"endpoint": "q", "filter_tags": [""]},
+        {"endpoint": "q", "filter_tags": ["a,b"]},
+        {"endpoint": "q", "filter_tags": ["a", "b", "c", "d", "e", "f"]},
+        {"endpoint": "q", "binding_keys": ["a.b"]},
+        {"endpoint": "q", "color": "red"},
+    ],
+    ids=str,
+)
+def test_attributes_that_are_not_legal_make_no_subscription(attributes: dict[str, object]):
+    rig = a_rig()
+    rig.create("q")
+
+    with pytest.raises(InvalidArgument):
+        rig.broker.subscribe(ACCOUNT, "t", "s", attributes, rig.now_ms)
+
+    assert topic_info(rig).counts["subscriptions"] == 0
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {},
+        {"binding_keys": []},
+        {"binding_keys": ["a", "b", "c", "d", "e", "f"]},
+        {"binding_keys": [""]},
+        {"binding_keys": ["x" * 65]},
+        {"binding_keys": ["." * 16]},
+        {"binding_keys": ["a"], "filter_tags": ["a"]},
+    ],
+    ids=str,
+)
+def test_a_subscription_to_a_routing_topic_has_one_to_five_keys_and_no_tags(attributes: dict[str, object]):
+    rig = a_rig(filter_type="routing")
+    rig.create("q")
+
+    with pytest.raises(InvalidArgument):
+        rig.broker.subscribe(ACCOUNT, "t", "s", {"endpoint": "q", **attributes}, rig.now_ms)
+
+
+def test_five_tags_of_sixteen_characters_and_five_keys_of_sixty_four_bytes_are_allowed():
+    rig = a_rig()
+    rig.create_topic("r", filter_type="routing")
+    tags = [f"{number}" + "标" * 15 for number in range(5)]
+    keys = [f"{number}." + "x" * 62 for number in range(5)]
+
+    rig.subscribe("q", filter_tags=[*tags, tags[0]])
+    rig.subscribe("q", topic="r", binding_keys=keys)
+
+    assert info(rig, "q").attributes["filter_tags"] == tags
+    assert info(rig, "q", "r").attributes["binding_keys"] == keys
+
+
+def test_a_queue_must_be_there_when_it_is_subscribed():
+    rig = a_rig()
+    rig.done(rig.broker.create_queue("other", "q", {}, rig.now_ms))
+
+    with pytest.raises(QueueNotFound):
+        rig.broker.subscribe(ACCOUNT, "t", "s", {"endpoint": "q"}, rig.now_ms)
+
+
+def test_a_subscription_name_is_taken_in_any_case_and_free_in_another_topic():
+    rig = a_rig()
+    rig.create_topic("u")
+    rig.subscribe("q", name="Mine")
+
+    for name in ("Mine", "MINE"):
+        with pytest.raises(SubscriptionExists):
+            rig.broker.subscribe(ACCOUNT, "t", name, {"endpoint": "q"}, rig.now_ms)
+    with pytest.raises(SubscriptionExists):
+        rig.broker.ensure_subscription(ACCOUNT, "t", "MINE", {"endpoint": "q"}, rig.now_ms)
+    with pytest.raises(SubscriptionNotFound):
+        info(rig, "MINE")
+
+    rig.subscribe("q", topic="u", name="Mine")
+
+
+def test_a_topic_has_five_hundred_subscriptions():
+    rig = a_rig()
+    rig.create("q")
+    for number in range(500):
+        rig.subscribe(URL if number % 2 else "q", name=f"s{number}")
+
+    with pytest.raises(TooManySubscriptions):
+        rig.subscribe("q", name="more")
+
+    assert rig.publish(b"1").matched == [500]
+    assert rig.counts("q")["active"] == 250
+    assert topic_info(rig).counts == {"retained": 1, "subscriptions": 500}
+    again = rig.crash()
+    assert facts(again.broker) == facts(rig.broker)
+    with pytest.raises(TooManySubscriptions):
+        again.subscribe("q", name="more")
+    unsubscribe(rig, "s7")
+    rig.subscribe("q", name="more")
+
+
+def test_ensure_makes_a_subscription_once():
+    rig = a_rig()
+    rig.create("q")
+    wanted = {"endpoint": "q", "filter_tags": ["a", "a"]}
+
+    first = rig.done(rig.broker.ensure_subscription(ACCOUNT, "t", "s", wanted, rig.now_ms))
+    rows = rig.log.last_lsn
+    second = rig.done(rig.broker.ensure_subscription(ACCOUNT, "t", "s", wanted, rig.now_ms))
+
+    assert (first.created, second.created) == (True, False)
+    assert first.subscription_id == second.subscription_id
+    assert rig.log.last_lsn == rows
+
+
+def test_ensure_tells_how_a_subscription_differs():
+    rig = a_rig()
+    rig.subscribe("q", name="s")
+
+    with pytest.raises(SubscriptionDiffers) as caught:
+        rig.broker.ensure_subscription(ACCOUNT, "t", "s", {"endpoint": URL, "strategy": "backoff"}, rig.now_ms)
+
+    assert caught.value.details["difference"] == {
+        "endpoint": {"is": "q", "wanted": URL},
+        "strategy": {"is": "exponential_decay", "wanted": "backoff"},
+    }
+
+
+def test_subscriptions_are_listed_in_order_of_name():
+    rig = a_rig()
+    for name in ("b", "a2", "c", "a1"):
+        rig.subscribe("q", name=name)
+
+    def names(search: str, offset: int, limit: int) -> tuple[int, list[str]]:
+        total, page = rig.broker.list_subscriptions(ACCOUNT, "t", search, offset, limit, rig.now_ms)
+        return total, [one.name for one in page]
+
+    assert names("", 0, 100) == (4, ["a1", "a2", "b", "c"])
+    assert names("", 1, 2) == (4, ["a2", "b"])
+    assert names("a", 0, 100) == (2, ["a1", "a2"])
+    with pytest.raises(InvalidArgument):
+        names("", 0, 0)
+
+
+@pytest.mark.parametrize("operation", ["info", "set", "unsubscribe", "retry", "drop"])
+def test_a_subscription_that_does_not_exist_is_not_found(operation: str):
+    rig = a_rig()
+    broker, now_ms = rig.broker, rig.now_ms
+    calls = {
+        "info": lambda: broker.subscription_info(ACCOUNT, "t", "s"),
+        "set": lambda: broker.set_subscription_attributes(ACCOUNT, "t", "s", {}, now_ms),
+        "unsubscribe": lambda: broker.unsubscribe(ACCOUNT, "t", "s", now_ms),
+        "retry": lambda: broker.retry_deliveries(ACCOUNT, "t", "s", now_ms),
+        "drop": lambda: broker.drop_deliveries(ACCOUNT, "t", "s", now_ms),
+    }
+
+    with pytest.raises(SubscriptionNotFound):
+        calls[operation]()
+
+
+# ---------------------------------------------------------------------- changes
+
+
+def test_tags_count_for_what_is_published_later():
+    rig = a_rig()
+    rig.subscribe("q", filter_tags=["a"])
+    rig.publish(b"1", labels=["a"])
+
+    change(rig, "q", filter_tags=["b"])
+
+    assert rig.publish(b"2", labels=["a"]).matched == [0]
+    assert rig.publish(b"3", labels=["b"]).matched == [1]
+    assert rig.bodies("q") == [b"1", b"3"]
+    assert facts(rig.crash().broker) == facts(rig.broker)
+
+
+def test_tags_that_changed_do_not_touch_what_waits():
+    rig = a_rig()
+    rig.subscribe(URL, filter_tags=["a"])
+    rig.publish(b"1", labels=["a"])
+
+    change(rig, "web", filter_tags=["b"])
+    rig.settle()
+
+    assert [push.message.body for push in rig.pushes] == [b"1"]
+
+
+def test_filter_tags_can_be_cleared():
+    rig = a_rig()
+    rig.subscribe("q", filter_tags=["a"])
+
+    assert change(rig, "q", filter_tags=[]).attributes["filter_tags"] == []
+
+    assert rig.publish(b"1").matched == [1]
+
+
+def test_binding_keys_can_be_changed_and_not_cleared():
+    rig = a_rig(filter_type="routing")
+    rig.subscribe("q", binding_keys=["a.*"])
+
+    change(rig, "q", binding_keys=["b.#"])
+    with pytest.raises(InvalidArgument):
+        change(rig, "q", binding_keys=[])
+
+    assert rig.publish(b"1", labels="a.x").matched == [0]
+    assert rig.publish(b"1", labels="b.x.y").matched == [1]
+
+
+def test_strategy_and_format_can_be_changed():
+    rig = a_rig()
+    rig.subscribe(URL)
+    rig.now_ms += 1000
+
+    changed = change(rig, "web", strategy="backoff", content_format="simplified")
+
+    assert changed.facts["modified_ms"] == START_MS + 1000
+    rig.publish(b"1", b"2")
+    rig.settle()
+    assert [push.content_format for push in rig.pushes] == ["simplified"], "backoff: one at a time"
+    assert facts(rig.crash().broker) == facts(rig.broker)
+
+
+@pytest.mark.parametrize(("field", "value"), [("endpoint", "other"), ("protocol", "https"), ("endpoint", URL)])
+def test_protocol_and_endpoint_cannot_be_changed(field: str, value: str):
+    rig = a_rig()
+    rig.create("other")
+    rig.subscribe("q")
+
+    with pytest.raises(InvalidArgument, match="chosen when a subscription is made"):
+        change(rig, "q", **{field: value})
+
+    assert change(rig, "q", protocol="queue", endpoint="q").attributes["endpoint"] == "q"
+
+
+def test_a_change_that_is_refused_changes_nothing():
+    rig = a_rig()
+    rig.subscribe("q")
+
+    with pytest.raises(InvalidArgument):
+        change(rig, "q", strategy="backoff", filter_tags=["a,b"])
+
+    assert info(rig, "q").attributes["strategy"] == "exponential_decay"
+
+
+# ---------------------------------------------------------------------- the end
+
+
+def test_unsubscribing_drops_what_waits():
+    rig = a_rig()
+    rig.subscribe(URL, paused=True)
+    rig.publish(b"1", b"2")
+    assert topic_info(rig).counts == {"retained": 2, "subscriptions": 1}
+
+    unsubscribe(rig, "web")
+
+    assert topic_info(rig).counts == {"retained": 0, "subscriptions": 0}
+    assert rig.broker.subscriptions == {}
+    rig.settle(86_400_000)
+    assert rig.pushes == []
+    assert facts(rig.crash().broker) == facts(rig.broker)
+
+
+def test_what_waits_for_others_stays_when_one_leaves():
+    rig = a_rig()
+    rig.subscribe(URL, name="a", paused=True)
+    rig.subscribe(URL, name="b", paused=True, filter_tags=["x"])
+    rig.publish(b"1", b"2", each=[["x"], ["y"]])
+
+    unsubscribe(rig, "a")
+
+    assert topic_info(rig).counts["retained"] == 1
+    assert topic_info(rig).facts["oldest_message_ms"] == START_MS
+
+
+def test_copies_in_a_queue_stay_when_its_subscription_ends():
+    rig = a_rig()
+    rig.subscribe("q")
+    rig.publish(b"1")
+
+    unsubscribe(rig, "q")
+
+    assert rig.publish(b"2").matched == [0]
+    assert rig.bodies("q") == [b"1"]
+
+
+def test_a_name_that_became_free_is_another_subscription():
+    rig = a_rig()
+    old = rig.subscribe(URL)
+    rig.publish(b"1")
+    unsubscribe(rig, "web")
+
+    new = rig.subscribe(URL)
+
+    rig.settle()
+    assert new.subscription_id != old.subscription_id
+    assert rig.pushes == []
+
+
+def test_a_queue_that_is_deleted_and_made_again_gets_messages_again():
+    rig = a_rig()
+    rig.subscribe("q")
+    rig.delete_queue("q")
+    rig.publish(b"1")
+    rig.create("q")
+
+    rig.publish(b"2")
+    assert rig.bodies("q") == [b"2"], "order is not promised"
+    rig.settle(1000)
+
+    assert rig.bodies("q") == [b"1"]
+
+
+def test_the_oldest_message_is_the_oldest_that_somebody_has_not_had():
+    rig = a_rig()
+    rig.subscribe(URL, strategy="backoff")
+    rig.publish(b"1")
+    rig.now_ms += 10_000
+    rig.publish(b"2")
+    assert topic_info(rig).facts["oldest_message_ms"] == START_MS
+
+    rig.settle()
+    rig.end_push(rig.pushes[0])
+
+    assert topic_info(rig).facts["oldest_message_ms"] == START_MS + 10_000
+
+
+def test_refusals_name_what_they_are_about():
+    rig = a_rig()
+    rig.subscribe("q")
+
+    with pytest.raises(DomainError) as caught:
+        rig.broker.delete_topic(ACCOUNT, "t")
+
+    assert caught.value.details == {"topic": "t", "subscriptions": 1}
