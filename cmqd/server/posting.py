@@ -7,7 +7,7 @@ module, and only where aiohttp is installed.
 - No proxies, no cookies, no netrc, no decompression: nothing of the environment and nothing of an earlier answer.
 - A kept connection may have been closed by the endpoint just when it is used again. That says nothing of the endpoint,
   so the same request goes out once more on another connection, within the same time. On a fresh one it is a failure.
-- The head of an answer is bounded (8 KiB a line, and since aiohttp 3.14 128 lines), as is what is buffered of a body.
+- The head of an answer is bounded (8 KiB a line, 128 lines: since aiohttp 3.14), as is what is buffered of a body.
 """
 
 import asyncio

@@ -106,7 +106,7 @@ class WebhookReceiver:
         self.most_at_once = max(self.most_at_once, self.at_once)
         try:
             number = self._connections.setdefault(request.protocol, len(self._connections) + 1)
-            self.received.append(Received(request, await request.read(), number))
+            self.received.append(Received(request, await request.content.read(), number))
             self._arrived.set()
             ordered = self._next[request.path]
             behaviour = ordered.popleft() if ordered else self._always.get(request.path)
