@@ -253,6 +253,18 @@ async def test_a_timeout_counts_from_the_push_and_spares_those_that_were_answere
     assert await rig.error_of(rig.receiver.url("/hang")) == "timed out after 0.2 s"
 
 
+async def test_each_has_its_own_time(rig: Rig) -> None:
+    rig.make(timeout_ms=200)
+    rig.receiver.always("/hook", hang())
+    rig.push()
+    await asyncio.sleep(0.1)
+    rig.push()
+
+    await rig.results_of(1)
+    assert rig.pusher.under_way == 1
+    assert [result.error for result in await rig.results_of(2)] == ["timed out after 0.2 s"] * 2
+
+
 async def test_the_status_decides_whatever_the_body_does(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(posting, "DRAIN_S", 0.05)
     for behaviour in (silent_body(), endless_body(), big_body(1 << 20), say(b"HTTP/1.1 200 OK\r\n\r\nno length")):
