@@ -1,6 +1,9 @@
 """Topics through the client, the command line and the example against a real broker, which is killed and restarted."""
 
 import asyncio
+import base64
+import hmac
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +13,7 @@ import pytest
 
 from cmqd_client import (
     Client,
+    ContentFormat,
     FilterType,
     InvalidArgument,
     MessageTooLarge,
@@ -26,6 +30,7 @@ from cmqd_client import (
     connect,
 )
 from support.running_broker import RunningBroker
+from support.webhook_receiver import Received, WebhookReceiver, answer
 
 pytestmark = pytest.mark.system
 
@@ -137,6 +142,46 @@ async def test_what_waits_survives_a_crash_and_is_delivered_once_it_can_be(broke
         assert await subscription.drop_waiting() == 1
         assert await subscription.retry_now() == 0
         assert (await subscription.info()).dropped == 1
+
+
+def _is_signed(request: Received, secret: str) -> bool:
+    """Whether one of the signatures is this secret's, as Standard Webhooks has it."""
+    key = base64.b64decode(secret.removeprefix("whsec_"))
+    signed = f"{request.headers['webhook-id']}.{request.headers['webhook-timestamp']}.".encode() + request.body
+    proof = base64.b64encode(hmac.digest(key, signed, "sha256")).decode()
+    return f"v1,{proof}" in request.headers["webhook-signature"].split()
+
+
+async def test_a_url_is_posted_to_signed_and_again_after_a_failure(tmp_path: Path) -> None:
+    with RunningBroker(tmp_path, "--push-allow-loopback") as broker:
+        async with connect(broker.url) as client, WebhookReceiver() as receiver:
+            topic = await client.create_topic("shop")
+            hook = await topic.subscribe("hook", url=receiver.url("/hook"))
+            secret = hook.secret
+            assert secret is not None
+
+            receiver.next("/hook", answer(503))
+            await topic.publish("grüße".encode(), tags=["red"])
+            first, second = await receiver.wait_for(2)
+            assert json.loads(second.body)["msgBody"] == "grüße"
+            assert second.headers["x-cmq-message-tag"] == "red"
+            assert first.headers["webhook-id"] == second.headers["webhook-id"]
+            assert _is_signed(first, secret)
+            assert _is_signed(second, secret)
+            async with asyncio.timeout(20):
+                while not (info := await hook.info()).delivered:  # noqa: ASYNC110 - another process
+                    await asyncio.sleep(0.02)
+            assert (info.protocol, info.waiting, info.in_retry) == ("http", 0, 0)
+            assert info.last_error is not None
+            assert "503" in info.last_error
+
+            rotated = await hook.rotate_secret(overlap=60)
+            await hook.set(content_format=ContentFormat.SIMPLIFIED)
+            await topic.publish(b"\xff\x00")
+            third = (await receiver.wait_for(3))[2]
+            assert third.body == b"\xff\x00"
+            assert _is_signed(third, secret)
+            assert _is_signed(third, rotated.secret)
 
 
 async def test_a_dedup_id_is_known_after_a_crash(broker: RunningBroker) -> None:

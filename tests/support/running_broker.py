@@ -16,8 +16,9 @@ START_SECONDS = 30
 class RunningBroker:
     """``cmqd serve`` as a context manager; ``kill`` and ``start`` make a crash of it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *flags: str) -> None:
         self.folder = folder
+        self.flags = flags
         self.port = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._storage_pid = 0
@@ -47,6 +48,7 @@ class RunningBroker:
         ready.unlink(missing_ok=True)
         command = [sys.executable, "-m", "cmqd", "serve", "--data", str(self.folder / "data")]
         command += ["--listen", f"127.0.0.1:{self.port}", "--ready-file", str(ready)]
+        command += self.flags
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         deadline = time.monotonic() + START_SECONDS
