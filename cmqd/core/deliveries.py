@@ -26,6 +26,7 @@ It knows positions in the topic and times; nothing of topics, queues or URLs.
 
 from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
+from itertools import islice
 
 import msgspec
 from pyroaring import BitMap64
@@ -122,6 +123,7 @@ class Deliveries:
         self._hurried = BitMap64()
         """Those in ``retries`` that are due at once, whatever their time says; not those under way."""
         self._probes_owed = 0
+        """Retries started while it is blocked less probes started."""
 
     # ------------------------------------------------------------------ facts
 
@@ -223,6 +225,11 @@ class Deliveries:
         firsts = [positions.min() for positions in (self.waiting, self._failed) if positions]
         return min(firsts, default=None)
 
+    @property
+    def held_up(self) -> bool:
+        """Whether new messages wait because it is blocked; under backoff nobody minds that."""
+        return self.blocked and self.strategy != BACKOFF
+
     def is_pending(self, position: int) -> bool:
         """Whether it is still to have this message."""
         return position in self.waiting or position in self.retries
@@ -268,10 +275,16 @@ class Deliveries:
         if position in self.retries:
             # It was due, by its time or because it was hurried; the heap may know no more of it.
             self._hurried.add(position)
-            self._probes_owed = max(self._probes_owed - 1, 0)
+            # The probe that it took along may be out still: then the next retry takes none.
+            out = sum(attempt == 1 for attempt in self.under_way.values())
+            self._probes_owed = max(self._probes_owed - 1, -out)
         elif position in self.waiting:
             self._unsent.add(position)
             self._probes_owed += self.blocked
+
+    def upcoming(self, most: int) -> list[int]:
+        """The oldest messages never tried and not under way: what is likely to be started next."""
+        return list(islice(self._unsent, most))
 
     def judge(self, position: int, started_ms: int, now_ms: int, jitter_ms: int) -> tuple[int, int | None]:
         """The attempt under way failed: (attempts that failed by now, when the next is due), with 0 if the message is
@@ -438,7 +451,6 @@ class Deliveries:
             assert self.under_way.get(position, retry.attempts + 1) == retry.attempts + 1
         for position in self.waiting & under_way:
             assert self.under_way[position] == 1
-        assert self._probes_owed >= 0
 
 
 def gap_ms(attempts: int) -> int:

@@ -33,6 +33,8 @@ SUBSCRIPTIONS_A_TICK = 64
 """Looked after in one tick: a few microseconds each, and what they deliver."""
 HELD_UP_MS = 1_000
 """How long copies into queues wait before they are tried again while the disk is nearly full."""
+READ_AHEAD = 64
+"""Messages that a page brings beside those that are delivered at once: 16 KiB of 256 bytes each."""
 DAMAGED = "damaged"
 MAX_READS = 32
 """Page-ins for deliveries under way at once: they take no more than half of what receives have."""
@@ -198,7 +200,11 @@ class Delivering(Sending, TopicState):
                 in_memory.append(message)
         if elsewhere:
             elsewhere.sort()
-            read = self._topic_page_read(topic.topic_id, elsewhere)
+            # A page costs a round trip to the storage: what is likely to be next comes along.
+            ahead = [
+                one for one in deliveries.upcoming(READ_AHEAD) if self.topic_bodies.get(topic.topic_id, one) is None
+            ]
+            read = self._topic_page_read(topic.topic_id, sorted({*elsewhere, *ahead}))
             self._delivery_reads[read.read_id] = (subscription.subscription_id, elsewhere)
             subscription.reading = True
             reads.append(read)
@@ -230,7 +236,13 @@ class Delivering(Sending, TopicState):
         else:
             deliveries = subscription.deliveries
             subscription.reading = False
-            wanted = [message for message in messages if deliveries.is_pending(message.position)]
+            started = set(positions)
+            wanted: list[StoredMessage] = []
+            for message in messages:
+                if message.position not in started:
+                    self.topic_bodies.keep(subscription.topic.topic_id, message)
+                elif deliveries.is_pending(message.position):
+                    wanted.append(message)
             come = {message.position for message in wanted}
             lost = [one for one in unpack_runs(missing) if deliveries.is_pending(one)]
             for position in positions:
