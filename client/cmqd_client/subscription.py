@@ -65,8 +65,8 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Messages that were not tried yet."""
     in_retry: int
     """Messages that failed and are tried again, or are out of retries."""
-    delivered: int
-    """Messages delivered after they had waited: to a URL all, to a queue only those that it could not take at once."""
+    delivered: int | None
+    """Messages that its URL has had; None of a queue, whose own counts tell."""
     dropped: int
     """Messages given up after their retries, or dropped by hand; those whose day ended included."""
     blocked: bool
@@ -326,7 +326,7 @@ def subscription_info(reply: wire.SubscriptionInfo) -> SubscriptionInfo:
         paused=attributes.get("paused", False),
         waiting=counts.get("waiting", 0),
         in_retry=counts.get("in_retry", 0),
-        delivered=counts.get("delivered", 0),
+        delivered=counts.get("delivered"),
         dropped=counts.get("dropped", 0),
         blocked=facts.get("blocked", False),
         last_error=facts.get("last_error") or None,

@@ -298,7 +298,7 @@ def _show(output: Output, info: SubscriptionInfo) -> None:
             "paused": show_value(info.paused),
             "waiting": str(info.waiting),
             "in retry": str(info.in_retry),
-            "delivered": str(info.delivered),
+            "delivered": "-" if info.delivered is None else str(info.delivered),
             "dropped": str(info.dropped),
             "blocked": show_value(info.blocked),
             "last error": _line(info.last_error),
