@@ -1,7 +1,9 @@
 """kill -9 under load, again and again on the same data folder: nothing that was acknowledged may change.
 
 The load sends, receives, delays, lets messages die and redrives them, rewinds, and decides half messages or leaves them
-to checkers that go away: never lost, never in two queues, never half-committed.
+to checkers that go away: never lost, never in two queues, never half-committed. It also publishes to a topic whose
+subscribers are queues, some of which refuse copies for a time, and URLs, some of which fail: every one that matches
+gets everything, and nobody else does.
 
 ``CMQD_KILL_ROUNDS`` asks for more rounds (default 50), ``CMQD_KILL_SEED`` repeats the choices of an earlier run.
 """
@@ -38,6 +40,26 @@ from support.crash.load import (
     work_until_lost,
 )
 from support.crash.load_moves import DedupProducer, Redriver, Rewinder
+from support.crash.load_topics import (
+    APPLES,
+    DOWN,
+    FICKLE,
+    FLAKY,
+    HEALTHY,
+    PEARS,
+    PUSH_FLAGS,
+    STRICT,
+    TOPIC_QUEUES,
+    DedupPublisher,
+    Endpoints,
+    NumberedPublisher,
+    Publisher,
+    Troublemaker,
+    Watcher,
+    create_topic,
+    deliver_all,
+    pushes_of,
+)
 from support.crash.load_transactions import Books, Checker, TransactionalProducer
 from support.crash.session import Session
 
@@ -45,7 +67,7 @@ ROUNDS = int(os.environ.get("CMQD_KILL_ROUNDS", "50"))
 SEED = int(os.environ.get("CMQD_KILL_SEED", "0")) or random.SystemRandom().getrandbits(32)
 
 # The smallest segments there are, so that rolls, seals, checkpoints and drops happen while the killing goes on.
-FLAGS = ("--segment-bytes", str(1 << 20))
+FLAGS = ("--segment-bytes", str(1 << 20), *PUSH_FLAGS)
 LOAD_SECONDS = (0.3, 1.6)
 MORTAL = (0.5, 0.2, 0.05, 0.05, 0.05, 0.15)
 """What consumers do with messages that are to die, see ``Consumer.fates``."""
@@ -63,16 +85,23 @@ class Rounds:
         self.history = History(wall_offset_ms=time.time() * 1e3 - time.monotonic() * 1e3)
         self.survived = 0
         self._chance = random.Random(SEED)
+        self.endpoints = Endpoints(self.history, self._seed())
         self._numbered = [NumberedProducer(f"numbered-{n}", self._seed(), 0.01) for n in range(2)]
+        self._numbered.append(NumberedPublisher("numbered-publish", self._seed(), 0.05))
         self._owner = Owner(self._seed(), 0.005)
-        self._dedup = DedupProducer("dedup", self._seed(), 0.02)
+        self._dedup = [DedupProducer("dedup", self._seed(), 0.02), DedupPublisher("dedup-publish", self._seed(), 0.1)]
         books = Books()
         self._workers: list[Worker] = [
             *(producer.work for producer in self._numbered),
             *(Producer(f"plain-{n}", self._seed(), 0.01).work for n in range(2)),
             *(Consumer(queue, self._seed()).work for queue in (MAIN, MAIN, DELAYED, DELAYED)),
             self._owner.work,
-            self._dedup.work,
+            *(producer.work for producer in self._dedup),
+            Publisher("publish", self._seed(), 0.1).work,
+            Troublemaker(self._seed()).work,
+            Watcher().work,
+            *(Consumer(queue, self._seed(), 0.02).work for queue in (APPLES, PEARS, STRICT)),
+            Consumer(FICKLE, self._seed(), 0.1).work,
             *(TransactionalProducer(f"half-{n}", self._seed(), books, 0.03).work for n in range(2)),
             *(Checker(self._seed(), books).work for _ in range(2)),
             Consumer(TRANSACTIONAL, self._seed(), 0.01, fates=MORTAL).work,
@@ -100,11 +129,12 @@ class Rounds:
             # The lock of the folder passed to the new broker, so the old storage process must be gone or going.
             assert orphan is None or await asyncio.to_thread(wait_until_ended, orphan), "the storage process lives on"
             if number == 0:
-                await self._create_queues(ready.url)
+                await self._create_all(ready.url)
             backlog = self._fast if number % 12 >= 8 else [self._slow]
             load = asyncio.create_task(work_until_lost(ready.url, self.history, [*self._workers, *backlog]))
             await asyncio.wait([load], timeout=self._chance.uniform(*LOAD_SECONDS))
             assert not load.done(), f"the load ended before the kill: {load}\n{self.broker.log_tail()}"
+            self.history.kills_ns.append(time.monotonic_ns())
             await asyncio.to_thread(self.broker.kill, victims[number % len(victims)])
             await asyncio.wait_for(load, 20)
             orphan = ready.storage_pid
@@ -115,14 +145,17 @@ class Rounds:
         session = await Session.connect(ready.url, self.history)
         for producer in self._numbered:
             await producer.repeat_unanswered(session)
-        await self._dedup.repeat_unanswered(session)
-        await drain_all(session, self._owner.names, seconds=DRAIN_SECONDS)
+        for producer in self._dedup:
+            await producer.repeat_unanswered(session)
+        await deliver_all(session, self.endpoints, seconds=DRAIN_SECONDS)
+        await drain_all(session, [*self._owner.names, *TOPIC_QUEUES], seconds=DRAIN_SECONDS)
         session.close()
         assert await asyncio.to_thread(self.broker.stop) == 0
 
-    async def _create_queues(self, url: str) -> None:
+    async def _create_all(self, url: str) -> None:
         session = await Session.connect(url, self.history)
         await create_queues(session)
+        await create_topic(session, self.endpoints)
         session.close()
 
 
@@ -130,8 +163,9 @@ async def test_kill_nine_under_load_loses_nothing_that_was_acknowledged(tmp_path
     print(f"CMQD_KILL_SEED={SEED}")
     rounds = Rounds(tmp_path)
     try:
-        await rounds.run(ROUNDS)
-        await rounds.drain()
+        async with rounds.endpoints.receiver:
+            await rounds.run(ROUNDS)
+            await rounds.drain()
     finally:
         rounds.broker.clean_up()
 
@@ -167,5 +201,9 @@ def assert_load_was_real(history: History, rounds: int) -> None:
     assert refused["already_committed"] > rounds
     assert refused["already_rolled_back"] > rounds
     assert sum(check.attempt > 1 for check in history.of_kind(Check)) > rounds
+    assert counts["Publish done"] > 10 * rounds
+    assert len(pushes_of(history, HEALTHY)) > 10 * rounds
+    assert any(push.status == 0 for push in pushes_of(history, FLAKY))
+    assert {push.status for push in pushes_of(history, DOWN)} == {200, 503}
     drained = {told.queue for told in history.of_kind(GetAttributes) if told.done}
     assert drained >= set(QUEUES)

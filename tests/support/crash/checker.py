@@ -23,6 +23,15 @@ from support.crash.move_rules import (
     check_rewound_once,
 )
 from support.crash.queue_rules import check_nothing_waits, check_queues
+from support.crash.topic_rules import (
+    check_failures_kept,
+    check_in_retry_kept,
+    check_publish_batches_whole,
+    check_published_once,
+    check_publishes_kept,
+    check_pushed_only,
+    check_topics_empty,
+)
 from support.crash.transaction_rules import (
     check_checks,
     check_commits_kept,
@@ -51,6 +60,10 @@ _ALWAYS = (
     check_half_hidden,
     check_half_not_listed,
     check_checks,
+    check_pushed_only,
+    check_published_once,
+    check_failures_kept,
+    check_in_retry_kept,
     check_queues,
 )
 _AFTER_A_DRAIN = (
@@ -59,6 +72,9 @@ _AFTER_A_DRAIN = (
     check_half_listed,
     check_rewinds_kept,
     check_batches_whole,
+    check_publishes_kept,
+    check_publish_batches_whole,
+    check_topics_empty,
     check_nothing_waits,
 )
 
@@ -67,8 +83,9 @@ def check(history: History, *, drained: bool) -> list[Violation]:
     """Every broken promise; none when all is well.
 
     Args:
-        drained: the history ends with every half message listed and decided and every queue that is still there
-            received and deleted until it was empty, which is what shows that nothing is missing.
+        drained: the history ends with every push that was pending carried out, every half message listed and decided,
+            and every queue that is still there received and deleted until it was empty, which is what shows that
+            nothing is missing.
 
     Raises:
         ValueError: the history contradicts itself (one body in two different sends).

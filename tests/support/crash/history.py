@@ -241,6 +241,106 @@ class Check(Operation):
     attempt: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicOperation(Operation):
+    """``queue`` is the name of the topic."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateTopic(TopicOperation):
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetTopic(TopicOperation):
+    retained: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionOperation(TopicOperation):
+    subscription: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscribe(SubscriptionOperation):
+    """All subscriptions are made before the first publish, and stay."""
+
+    endpoint: str
+    """A queue or a URL."""
+    filter_tags: frozenset[str] = frozenset()
+    secret: str = ""
+
+    @property
+    def is_push(self) -> bool:
+        return "://" in self.endpoint
+
+    def wants(self, tags: frozenset[str]) -> bool:
+        return not self.filter_tags or bool(self.filter_tags & tags)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetSubscription(SubscriptionOperation):
+    counts: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryNow(SubscriptionOperation):
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publish(TopicOperation):
+    """One attempt. Bodies are unique in a history as those of sends are."""
+
+    bodies: tuple[bytes, ...]
+    tags: tuple[frozenset[str], ...]
+    headers: tuple[Mapping[str, str] | None, ...] = ()
+    session: int = 0
+    sequence: int = 0
+    dedup_ids: tuple[str, ...] = ()
+    message_ids: tuple[int, ...] = ()
+    """Of the messages in the topic; copies in queues have ids of their own."""
+    matched: tuple[int | None, ...] = ()
+
+    def forgotten(self, at_ns: int) -> "Publish":
+        return replace(self, outcome=Outcome.UNKNOWN, answered_ns=at_ns, error="", message_ids=(), matched=())
+
+    def copies_for(self, subscription: Subscribe) -> Send | None:
+        """What it asks to be stored in the queue of a subscription; its ids are told to nobody."""
+        places = [place for place, tags in enumerate(self.tags) if subscription.wants(tags)]
+        if not places:
+            return None
+        return Send(
+            queue=subscription.endpoint,
+            called_ns=self.called_ns,
+            answered_ns=self.answered_ns,
+            outcome=self.outcome,
+            error=self.error,
+            bodies=tuple(self.bodies[place] for place in places),
+            headers=tuple(self.headers[place] for place in places) if self.headers else (),
+            session=self.session,
+            sequence=self.sequence,
+            dedup_ids=tuple(self.dedup_ids[place] for place in places) if self.dedup_ids else (),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pushed(SubscriptionOperation):
+    """A request that came to the URL of a subscription: called when it came, answered when its answer was given."""
+
+    message_id: int
+    body: bytes
+    tags: frozenset[str]
+    status: int
+    """Of the answer; 0 = none was given."""
+    is_signed: bool
+    """With the secret of the subscription."""
+
+    @property
+    def is_delivered(self) -> bool:
+        return self.status == 200
+
+
 AnOperation = TypeVar("AnOperation", bound=Operation)
 
 
@@ -255,9 +355,14 @@ class History:
 
     wall_offset_ms: float
     operations: list[Operation] = field(default_factory=list[Operation])
+    kills_ns: list[int] = field(default_factory=list[int])
+    """When each life of the broker began to end, in this order."""
 
     def wall_ms(self, at_ns: int) -> float:
         return at_ns / 1e6 + self.wall_offset_ms
+
+    def at_ns(self, wall_ms: float) -> float:
+        return (wall_ms - self.wall_offset_ms) * 1e6
 
     def of_kind(self, kind: type[AnOperation]) -> Iterator[AnOperation]:
         return (operation for operation in self.operations if isinstance(operation, kind))
@@ -271,4 +376,5 @@ class History:
                 for operation in self.operations
                 if operation.called_ns <= cut_ns
             ],
+            [at_ns for at_ns in self.kills_ns if at_ns <= cut_ns],
         )

@@ -17,11 +17,14 @@ from support.crash.history import (
     History,
     Operation,
     Outcome,
+    Publish,
     Receive,
     Rewind,
     Send,
+    Subscribe,
 )
-from support.crash.places import Life, Message, Received, arrange
+from support.crash.places import CLOCK_MARGIN_MS, Life, Message, MessageKey, Received, arrange
+from support.crash.published import PublishedMessage, arrange_published
 
 
 class Rule(StrEnum):
@@ -46,6 +49,12 @@ class Rule(StrEnum):
     HALF_HIDDEN = "a half message is delivered only after its commit"
     HALF_KEPT = "an undecided half message is not lost"
     CHECK_TRUE = "a check asks for an undecided half message, and is counted"
+    PUBLISH_KEPT = "an acknowledged publish reaches every subscriber that it matches"
+    PUBLISH_WHOLE = "a publish reaches all subscribers that it matches, or none"
+    PUSHED_ONLY = "nothing is pushed that was not published for that subscriber"
+    PUSH_SIGNED = "a push is signed with the secret of its subscription"
+    FAILURE_KEPT = "a failed push is not forgotten, nor when it is due again"
+    TOPIC_STATE = "topics and subscriptions are as acknowledged"
     QUEUE_STATE = "queues and attributes are as acknowledged"
 
 
@@ -66,7 +75,7 @@ class Ledger:
     """
 
     history: History
-    messages: dict[bytes, Message]
+    messages: dict[MessageKey, Message]
     strangers: list[Received] = field(default_factory=list[Received])
     by_handle: dict[int, tuple[Life, Received]] = field(default_factory=dict[int, tuple[Life, Received]])
     handle_operations: dict[int, list[HandleOperation]] = field(
@@ -82,6 +91,7 @@ class Ledger:
         default_factory=lambda: defaultdict[int, list[EndTransactions]](list)
     )
     """By message id, with those that were refused."""
+    published: list[PublishedMessage] = field(default_factory=list[PublishedMessage])
     attributes: dict[str, dict[str, int | str | bool]] = field(default_factory=dict[str, dict[str, int | str | bool]])
     """What each queue was created with."""
 
@@ -91,10 +101,18 @@ class Ledger:
 
     def purged_before(self, message: Message, at_ns: int) -> Operation | None:
         """An acknowledged clear that surely came after the send and was answered before ``at_ns``."""
+        stood_ns = self._stood_ns(message)
         for barrier in self.barriers.get(message.queue, ()):
-            if barrier.done and message.answered_ns < barrier.called_ns and barrier.answered_ns < at_ns:
+            if barrier.done and stood_ns < barrier.called_ns and barrier.answered_ns < at_ns:
                 return barrier
         return None
+
+    def _stood_ns(self, message: Message) -> float:
+        """Since when a message surely stood in its queue, if it ever did."""
+        if not message.is_copy:
+            return message.answered_ns
+        times = [self.history.at_ns(place.enqueue_ms + CLOCK_MARGIN_MS) for place in message.places]
+        return max(times, default=float("inf"))
 
     def maybe_purged(self, message: Message, *, before_ns: int | None = None) -> bool:
         """A clear may have taken the message (and was called before ``before_ns``)."""
@@ -145,7 +163,7 @@ def build_ledger(history: History) -> Ledger:
     Raises:
         ValueError: the history itself is unusable: one body in two different sends.
     """
-    ledger = Ledger(history, _messages(history))
+    ledger = Ledger(history, _messages(history) | _copies(history))
     for operation in sorted(history.operations, key=lambda operation: operation.called_ns):
         match operation:
             case HandleOperation():
@@ -163,13 +181,14 @@ def build_ledger(history: History) -> Ledger:
             case CreateQueue() if operation.possible:
                 ledger.attributes[operation.queue] = dict(operation.attributes)
             case Check():
-                message = ledger.messages.get(operation.body)
+                message = ledger.messages.get(("", operation.body))
                 if message is not None and message.is_half:
                     message.checks.append(operation)
                     message.ids.add(operation.message_id)
             case _:
                 pass
     ledger.strangers.extend(arrange(history, ledger.messages))
+    ledger.published.extend(arrange_published(history, ledger.messages))
     for message in ledger.messages.values():
         for place in message.places:
             place.split_into_lives(ledger.deletes, ledger.rewinds.get(place.queue, ()))
@@ -179,16 +198,34 @@ def build_ledger(history: History) -> Ledger:
     return ledger
 
 
-def _messages(history: History) -> dict[bytes, Message]:
-    messages: dict[bytes, Message] = {}
+def _messages(history: History) -> dict[MessageKey, Message]:
+    messages: dict[MessageKey, Message] = {}
     for send in sorted(history.of_kind(Send), key=lambda send: send.called_ns):
         for index, body in enumerate(send.bodies):
-            message = messages.get(body)
+            message = messages.get(("", body))
             if message is None:
-                message = messages[body] = Message(send.queue, body)
+                message = messages["", body] = Message(send.queue, body)
             elif not message.is_repeated_by(send):
                 raise ValueError(f"the body {body!r} was sent twice")
             message.attempts.append(send)
             if send.done:
                 message.ids.add(send.message_ids[index])
     return messages
+
+
+def _copies(history: History) -> dict[MessageKey, Message]:
+    """What publishes asked to be stored in the queues of their subscribers, as if each had been sent there."""
+    copies: dict[MessageKey, Message] = {}
+    subscriptions = [one for one in history.of_kind(Subscribe) if not one.is_push]
+    for publish in sorted(history.of_kind(Publish), key=lambda publish: publish.called_ns):
+        for subscription in subscriptions:
+            send = publish.copies_for(subscription) if subscription.queue == publish.queue else None
+            for body in () if send is None else send.bodies:
+                assert send is not None
+                copy = copies.get((send.queue, body))
+                if copy is None:
+                    copy = copies[send.queue, body] = Message(send.queue, body, is_copy=True)
+                elif not copy.is_repeated_by(send):
+                    raise ValueError(f"the body {body!r} was published twice")
+                copy.attempts.append(send)
+    return copies

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from support.crash.history import Decision, Delivery, History, Operation, Outcome, Send
+from support.crash.history import Decision, Delivery, History, Operation, Outcome
 from support.crash.link import SessionLostError
 from support.crash.session import Session
 
@@ -52,10 +52,11 @@ Worker = Callable[[Session], Awaitable[None]]
 
 
 @dataclass
-class _NumberedSend:
+class NumberedSend:
     """To be repeated, with the same number, until it is answered."""
 
-    queue: str
+    target: str
+    """A queue, or a topic."""
     bodies: Sequence[bytes]
     sequence: int
 
@@ -114,14 +115,14 @@ class NumberedProducer:
     name: str
     seed: int
     pause_seconds: float
-    _unanswered: list[_NumberedSend] = field(default_factory=list[_NumberedSend], init=False)
+    _unanswered: list[NumberedSend] = field(default_factory=list[NumberedSend], init=False)
 
     def __post_init__(self) -> None:
         self._chance = random.Random(self.seed)
         self._numbers = count()
         self._sequences = count(1)
         self._session_number = self._chance.getrandbits(62) + 1
-        self._answered: deque[_NumberedSend] = deque(maxlen=self.REMEMBERED)
+        self._answered: deque[NumberedSend] = deque(maxlen=self.REMEMBERED)
 
     async def work(self, session: Session) -> None:
         async with asyncio.TaskGroup() as group:
@@ -152,13 +153,19 @@ class NumberedProducer:
                 await self._send(session, chance.choice(self._answered))
             await asyncio.sleep(self.pause_seconds)
 
-    def _new_send(self) -> _NumberedSend:
+    def _new_send(self) -> NumberedSend:
         chance = self._chance
-        bodies = new_bodies(chance, self.name, self._numbers, chance.choice((1, 1, 3, 8)))
-        return _NumberedSend(any_queue(self._chance), bodies, next(self._sequences))
+        bodies = self._new_bodies(chance.choice((1, 1, 3, 8)))
+        return NumberedSend(self._any_target(), bodies, next(self._sequences))
 
-    async def _send(self, session: Session, send: _NumberedSend) -> Send:
-        return await session.send(send.queue, send.bodies, session=self._session_number, sequence=send.sequence)
+    def _any_target(self) -> str:
+        return any_queue(self._chance)
+
+    def _new_bodies(self, size: int) -> list[bytes]:
+        return new_bodies(self._chance, self.name, self._numbers, size)
+
+    async def _send(self, session: Session, send: NumberedSend) -> Operation:
+        return await session.send(send.target, send.bodies, session=self._session_number, sequence=send.sequence)
 
 
 @dataclass

@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from itertools import count
 
-from support.crash.history import Outcome, Send
+from support.crash.history import Operation, Outcome
 from support.crash.load import DEAD, MAIN, REWIND_MS, REWOUND, any_queue, new_bodies
 from support.crash.session import Session
 
@@ -55,8 +55,9 @@ class Rewinder:
 
 
 @dataclass
-class _DedupSend:
-    queue: str
+class DedupSend:
+    target: str
+    """A queue, or a topic."""
     bodies: list[bytes]
     dedup_ids: list[str]
     made: float
@@ -72,12 +73,12 @@ class DedupProducer:
     name: str
     seed: int
     pause_seconds: float
-    _unanswered: list[_DedupSend] = field(default_factory=list[_DedupSend], init=False)
+    _unanswered: list[DedupSend] = field(default_factory=list[DedupSend], init=False)
 
     def __post_init__(self) -> None:
         self._chance = random.Random(self.seed)
         self._numbers = count()
-        self._answered: deque[_DedupSend] = deque(maxlen=100)
+        self._answered: deque[DedupSend] = deque(maxlen=100)
 
     async def work(self, session: Session) -> None:
         async with asyncio.TaskGroup() as group:
@@ -104,7 +105,7 @@ class DedupProducer:
             self._answered.append(send)
             await asyncio.sleep(self.pause_seconds)
 
-    def _new_send(self) -> _DedupSend:
+    def _new_send(self) -> DedupSend:
         chance = self._chance
         while self._answered and not self._is_remembered(self._answered[0]):
             self._answered.popleft()
@@ -113,18 +114,24 @@ class DedupProducer:
             if chance.random() < 0.5:
                 return old
             # Some that are stored already, and one that is new.
-            new = self._new(old.queue, 1)
+            new = self._new(old.target, 1)
             bodies, dedup_ids = [*old.bodies[:2], *new.bodies], [*old.dedup_ids[:2], *new.dedup_ids]
-            return _DedupSend(old.queue, bodies, dedup_ids, old.made)
-        return self._new(any_queue(chance), chance.choice((1, 1, 4)))
+            return DedupSend(old.target, bodies, dedup_ids, old.made)
+        return self._new(self._any_target(), chance.choice((1, 1, 4)))
 
-    def _new(self, queue: str, size: int) -> _DedupSend:
-        bodies = new_bodies(self._chance, self.name, self._numbers, size)
+    def _any_target(self) -> str:
+        return any_queue(self._chance)
+
+    def _new_bodies(self, size: int) -> list[bytes]:
+        return new_bodies(self._chance, self.name, self._numbers, size)
+
+    def _new(self, target: str, size: int) -> DedupSend:
+        bodies = self._new_bodies(size)
         dedup_ids = [body.split(b"/")[1].decode() + f"-{self.name}" for body in bodies]
-        return _DedupSend(queue, bodies, dedup_ids, time.monotonic())
+        return DedupSend(target, bodies, dedup_ids, time.monotonic())
 
-    def _is_remembered(self, send: _DedupSend) -> bool:
+    def _is_remembered(self, send: DedupSend) -> bool:
         return time.monotonic() - send.made < self.REMEMBERED_SECONDS
 
-    async def _send(self, session: Session, send: _DedupSend) -> Send:
-        return await session.send(send.queue, send.bodies, dedup_ids=send.dedup_ids)
+    async def _send(self, session: Session, send: DedupSend) -> Operation:
+        return await session.send(send.target, send.bodies, dedup_ids=send.dedup_ids)

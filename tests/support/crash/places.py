@@ -7,12 +7,16 @@ back after a delete. Leases and receive counts belong to a life.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from support.crash.history import Check, Delete, Delivery, History, Origin, Receive, Rewind, Send
 
 CLOCK_MARGIN_MS = 250
 """By how much the broker's clock may differ from this machine's wall clock, which a broker slews towards.
 Only rules that must compare the two use it; leases are compared by the broker's own times."""
+
+MessageKey: TypeAlias = tuple[str, bytes]
+"""Queue and body of a copy of what was published; of what was sent, whose body is unique, ("", body)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,7 @@ class Received:
 
 @dataclass(slots=True, eq=False)
 class Message:
-    """One body of one logical send, with all attempts to send it."""
+    """One body of one logical send, with all attempts to send it; or a copy of a published one for one queue."""
 
     queue: str
     body: bytes
@@ -45,6 +49,8 @@ class Message:
     """In the order in which it was there."""
     checks: list[Check] = field(default_factory=list[Check])
     """Of a half message."""
+    is_copy: bool = False
+    """Of what was published; it may come to its queue long after the publish, when it was refused at first."""
 
     @property
     def received(self) -> list[Received]:
@@ -181,14 +187,14 @@ class Place:
                     self.lives.append(Life(self, rewind))
 
 
-def arrange(history: History, messages: dict[bytes, Message]) -> list[Received]:
+def arrange(history: History, messages: dict[MessageKey, Message]) -> list[Received]:
     """Give each message its places; the deliveries that belong to no message."""
     strangers: list[Received] = []
     places: dict[tuple[str, int, bytes], Place] = {}
     for receive in history.of_kind(Receive):
         for delivery in receive.deliveries:
             received = Received(receive, delivery)
-            message = messages.get(delivery.body)
+            message = messages.get(("", delivery.body)) or messages.get((receive.queue, delivery.body))
             if message is None or (message.queue != receive.queue and delivery.origin is None):
                 strangers.append(received)
                 continue

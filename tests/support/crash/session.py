@@ -17,7 +17,6 @@ from cmqd_protocol.messages import (
     GetQueueAttributes,
     HalfMessages,
     HandlesDone,
-    Headers,
     ListHalfMessages,
     MessagesReceived,
     MessagesSent,
@@ -36,14 +35,15 @@ from cmqd_protocol.messages import (
 )
 from support.crash import history as recorded
 from support.crash.history import Decision, Delivery, HandleOperation, Operation, Origin, QueueOperation
-from support.crash.link import Link, now
+from support.crash.link import now
+from support.crash.session_topics import TopicSession, wire_headers
 
 OperationT = TypeVar("OperationT", bound=Operation)
 HandleOperationT = TypeVar("HandleOperationT", bound=HandleOperation)
 QueueOperationT = TypeVar("QueueOperationT", bound=QueueOperation)
 
 
-class Session(Link):
+class Session(TopicSession):
     """An open, authenticated connection; any number of requests may be under way at once."""
 
     async def send(
@@ -57,28 +57,16 @@ class Session(Link):
         sequence: int = 0,
         dedup_ids: Sequence[str] = (),
     ) -> recorded.Send:
-        all_headers = (headers,) * len(bodies) if headers else ()
-        wire_headers: list[Headers | None] | None = [dict(headers) for _ in bodies] if headers else None
-        request = SendMessages(
-            self.next_request_id(),
-            queue,
-            list(bodies),
-            wire_headers,
-            delay_ms or None,
-            session,
-            sequence,
-            list(dedup_ids) or None,
-        )
         asked = recorded.Send(
             **now(queue),
             bodies=tuple(bodies),
-            headers=all_headers,
+            headers=(headers,) * len(bodies) if headers else (),
             delay_ms=delay_ms,
             session=session,
             sequence=sequence,
             dedup_ids=tuple(dedup_ids),
         )
-        return await self.ask(request, asked, _with_ids)
+        return await self._store(SendMessages, asked, delay_ms)
 
     async def send_half(
         self,
@@ -91,27 +79,30 @@ class Session(Link):
         sequence: int = 0,
         dedup_ids: Sequence[str] = (),
     ) -> recorded.Send:
-        all_headers = (headers,) * len(bodies) if headers else ()
-        wire_headers: list[Headers | None] | None = [dict(headers) for _ in bodies] if headers else None
-        request = SendHalfMessages(
-            self.next_request_id(),
-            queue,
-            list(bodies),
-            wire_headers,
-            first_check_ms or None,
-            session,
-            sequence,
-            list(dedup_ids) or None,
-        )
         asked = recorded.Send(
             **now(queue),
             bodies=tuple(bodies),
-            headers=all_headers,
+            headers=(headers,) * len(bodies) if headers else (),
             half=True,
             first_check_ms=first_check_ms,
             session=session,
             sequence=sequence,
             dedup_ids=tuple(dedup_ids),
+        )
+        return await self._store(SendHalfMessages, asked, first_check_ms)
+
+    async def _store(
+        self, kind: type[SendMessages] | type[SendHalfMessages], asked: recorded.Send, after_ms: int
+    ) -> recorded.Send:
+        request = kind(
+            self.next_request_id(),
+            asked.queue,
+            list(asked.bodies),
+            wire_headers(asked.headers),
+            after_ms or None,
+            asked.session,
+            asked.sequence,
+            list(asked.dedup_ids) or None,
         )
         return await self.ask(request, asked, _with_ids)
 

@@ -88,7 +88,7 @@ def check_half_not_listed(ledger: Ledger) -> Iterator[Violation]:
 
 def check_checks(ledger: Ledger) -> Iterator[Violation]:
     for check in ledger.history.of_kind(Check):
-        message = ledger.messages.get(check.body)
+        message = ledger.messages.get(("", check.body))
         if message is None or not message.is_half or message.queue != check.queue:
             yield Violation(Rule.CHECK_TRUE, f"asked for {check.body[:40]!r}, which is no half message")
     for message in _half_messages(ledger):

@@ -1,0 +1,117 @@
+"""The requests about topics, for ``Session``."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from cmqd_protocol.messages import (
+    AnyReply,
+    CreateTopic,
+    DeliveriesDone,
+    GetSubscription,
+    GetTopicAttributes,
+    Headers,
+    MessagesPublished,
+    PublishMessages,
+    RetryDeliveries,
+    Subscribe,
+    SubscriptionAttributes,
+    SubscriptionInfo,
+    TopicInfo,
+)
+from support.crash import history as recorded
+from support.crash.link import Link, now
+
+
+class TopicSession(Link):
+    """The part of a session that asks for what concerns topics."""
+
+    async def create_topic(self, topic: str) -> recorded.CreateTopic:
+        request = CreateTopic(self.next_request_id(), topic, {})
+        return await self.ask(request, recorded.CreateTopic(**now(topic)), lambda asked, _: asked)
+
+    async def get_topic(self, topic: str) -> recorded.GetTopic:
+        def answered(asked: recorded.GetTopic, reply: AnyReply) -> recorded.GetTopic:
+            assert isinstance(reply, TopicInfo)
+            return replace(asked, retained=reply.counts["retained"])
+
+        return await self.ask(
+            GetTopicAttributes(self.next_request_id(), topic), recorded.GetTopic(**now(topic)), answered
+        )
+
+    async def subscribe(
+        self, topic: str, name: str, *, endpoint: str, filter_tags: Sequence[str] = (), content_format: str = "json"
+    ) -> recorded.Subscribe:
+        attributes: SubscriptionAttributes = {
+            "endpoint": endpoint,
+            "filter_tags": list(filter_tags),
+            "content_format": content_format,
+        }
+        asked = recorded.Subscribe(
+            **now(topic), subscription=name, endpoint=endpoint, filter_tags=frozenset(filter_tags)
+        )
+
+        def answered(asked: recorded.Subscribe, reply: AnyReply) -> recorded.Subscribe:
+            assert isinstance(reply, SubscriptionInfo)
+            return replace(asked, secret=reply.secret or "")
+
+        return await self.ask(Subscribe(self.next_request_id(), topic, name, attributes), asked, answered)
+
+    async def publish(
+        self,
+        topic: str,
+        bodies: Sequence[bytes],
+        tags: Sequence[Sequence[str]],
+        *,
+        headers: Mapping[str, str] | None = None,
+        session: int = 0,
+        sequence: int = 0,
+        dedup_ids: Sequence[str] = (),
+    ) -> recorded.Publish:
+        """``tags``: one entry for each body."""
+        asked = recorded.Publish(
+            **now(topic),
+            bodies=tuple(bodies),
+            tags=tuple(map(frozenset, tags)),
+            headers=(headers,) * len(bodies) if headers else (),
+            session=session,
+            sequence=sequence,
+            dedup_ids=tuple(dedup_ids),
+        )
+        request = PublishMessages(
+            self.next_request_id(),
+            topic,
+            list(bodies),
+            wire_headers(asked.headers),
+            [list(some) for some in tags],
+            None,
+            session,
+            sequence,
+            list(dedup_ids) or None,
+        )
+
+        def answered(asked: recorded.Publish, reply: AnyReply) -> recorded.Publish:
+            assert isinstance(reply, MessagesPublished)
+            return replace(asked, message_ids=tuple(reply.message_ids), matched=tuple(reply.matched))
+
+        return await self.ask(request, asked, answered)
+
+    async def get_subscription(self, topic: str, name: str) -> recorded.GetSubscription:
+        def answered(asked: recorded.GetSubscription, reply: AnyReply) -> recorded.GetSubscription:
+            assert isinstance(reply, SubscriptionInfo)
+            return replace(asked, counts=reply.counts)
+
+        request = GetSubscription(self.next_request_id(), topic, name)
+        return await self.ask(request, recorded.GetSubscription(**now(topic), subscription=name), answered)
+
+    async def retry_now(self, topic: str, name: str) -> recorded.RetryNow:
+        def answered(asked: recorded.RetryNow, reply: AnyReply) -> recorded.RetryNow:
+            assert isinstance(reply, DeliveriesDone)
+            return asked
+
+        request = RetryDeliveries(self.next_request_id(), topic, name)
+        return await self.ask(request, recorded.RetryNow(**now(topic), subscription=name), answered)
+
+
+def wire_headers(headers: Sequence[Mapping[str, str] | None]) -> list[Headers | None] | None:
+    """As a request has them; none at all are not sent."""
+    return [None if one is None else dict(one) for one in headers] or None

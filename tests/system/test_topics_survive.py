@@ -1,0 +1,159 @@
+"""Topics, subscriptions and the secrets of their signatures over restarts of a real server."""
+
+import base64
+import hmac
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cmqd_client import ContentFormat, RetryStrategy, SubscriptionInfo, TopicInfo, connect
+from support.running_server import RunningServer
+from support.webhook_receiver import Received, WebhookReceiver
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
+
+LOOPBACK = "--push-allow-loopback"
+
+
+def signatures(received: Received) -> list[str]:
+    return received.headers["webhook-signature"].split(" ")
+
+
+def signature(received: Received, secret: str) -> str:
+    """As Standard Webhooks has it, by the receiver's own reckoning."""
+    key = base64.b64decode(secret.removeprefix("whsec_"))
+    headers = received.headers
+    signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + received.body
+    return "v1," + base64.b64encode(hmac.digest(key, signed, "sha256")).decode()
+
+
+def known(info: SubscriptionInfo | TopicInfo) -> dict[str, Any]:
+    """All that is told of it."""
+    return {name: value for name, value in info.details.items() if name != "request_id"}
+
+
+async def test_topics_and_subscriptions_survive_kill_nine(tmp_path: Path) -> None:
+    with RunningServer(tmp_path, LOOPBACK) as server:
+        async with connect(server.url) as client:
+            await client.create_queue("red")
+            by_tag = await client.create_topic("by-tag", max_message_bytes=2_048)
+            by_key = await client.create_topic("by-key", filter_type="routing")
+            gone = await client.create_topic("gone")
+            await by_tag.subscribe("red", queue="red", filter_tags=["red", "größer"])
+            await by_tag.subscribe("url", url="http://127.0.0.1:9/x", strategy=RetryStrategy.BACKOFF)
+            await by_tag.subscription("url").pause()
+            await by_key.subscribe("red", queue="red", binding_keys=["a.*", "#.z"])
+            url, simplified = "https://example.com/", ContentFormat.SIMPLIFIED
+            await by_key.subscribe("url", url=url, binding_keys=["z"], content_format=simplified)
+            await by_key.subscription("red").set(binding_keys=["b.#"])
+            await by_tag.subscribe("left", queue="red")
+            await by_tag.subscription("left").unsubscribe()
+            await client.delete_topic(gone.name)
+            await by_tag.publish(b"before", tags=["red"])
+            before = [known(await topic.attributes()) for topic in (by_tag, by_key)]
+            subscribed = [known(await topic.subscription(name).info()) for topic in (by_tag, by_key) for name in NAMES]
+        server.kill()
+
+        server.start()
+        async with connect(server.url) as client:
+            by_tag, by_key = client.topic("by-tag"), client.topic("by-key")
+            assert (await client.topics()).names == ["by-key", "by-tag"]
+            assert [known(await topic.attributes()) for topic in (by_tag, by_key)] == before
+            assert [one.name for one in await by_tag.subscriptions()] == NAMES
+            infos = [known(await topic.subscription(name).info()) for topic in (by_tag, by_key) for name in NAMES]
+            assert infos == subscribed
+
+            # And they still choose as before.
+            assert (await by_tag.publish(b"1", tags=["größer"])).matched == 2
+            assert (await by_tag.publish(b"2", tags=["blue"])).matched == 1
+            assert (await by_key.publish(b"3", routing_key="b.c.d")).matched == 1
+            assert (await by_key.publish(b"4", routing_key="a.b")).matched == 0
+            received = await client.queue("red").receive(256, wait=0)
+            assert [message.body for message in received] == [b"before", b"1", b"3"]
+
+
+NAMES = ["red", "url"]
+
+
+async def test_what_is_posted_is_signed_with_the_same_secret_after_kill_nine(tmp_path: Path) -> None:
+    async with WebhookReceiver() as receiver:
+        with RunningServer(tmp_path, LOOPBACK) as server:
+            async with connect(server.url) as client:
+                topic = await client.create_topic("news")
+                kept = (await topic.subscribe("kept", url=receiver.url("/kept"))).secret
+                old = (await topic.subscribe("rotated", url=receiver.url("/rotated"))).secret
+                new = (await topic.subscription("rotated").rotate_secret(overlap=3_600)).secret
+                over = (await topic.subscribe("over", url=receiver.url("/over"))).secret
+                only = (await topic.subscription("over").rotate_secret(overlap=0)).secret
+            server.kill()
+
+            server.start()
+            async with connect(server.url) as client:
+                await client.topic("news").publish(b"x")
+                received = {one.target: one for one in await receiver.wait_for(3)}
+
+        assert kept is not None
+        assert old is not None
+        assert over not in {None, only}
+        assert signatures(received["/kept"]) == [signature(received["/kept"], kept)]
+        rotated = received["/rotated"]
+        assert signatures(rotated) == [signature(rotated, new), signature(rotated, old)]
+        assert signatures(received["/over"]) == [signature(received["/over"], only)]
+        assert "subscription_secrets_made" not in server.log
+        for secret in (kept, old, new, only):
+            assert secret not in server.log
+        for secret in (kept, new, only):
+            assert secret in (server.data / "accounts.json").read_text()
+        for segment in (server.data).rglob("*.db*"):
+            assert kept.encode() not in segment.read_bytes(), "secrets stay out of the log"
+
+
+async def test_a_subscription_whose_secret_is_lost_gets_a_new_one_and_the_log_says_so(tmp_path: Path) -> None:
+    async with WebhookReceiver() as receiver:
+        with RunningServer(tmp_path, LOOPBACK, "--log-format", "json") as server:
+            async with connect(server.url) as client:
+                topic = await client.create_topic("news")
+                lost = (await topic.subscribe("lost", url=receiver.url("/lost"))).secret
+                kept = (await topic.subscribe("kept", url=receiver.url("/kept"))).secret
+                await (await client.create_queue("jobs")).send(b"x")
+                await topic.subscribe("queue", queue="jobs")
+            server.stop()
+            file = server.data / "accounts.json"
+            document = json.loads(file.read_text())
+            secrets = document["subscription_secrets"]
+            (lost_id,) = (key for key, entry in secrets.items() if entry["secret"] == lost)
+            # As after a crash between the log and this file; and, the other way round, one of no subscription.
+            secrets["999999"] = secrets.pop(lost_id)
+            file.write_text(json.dumps(document))
+
+            server.start()
+
+            lines = [json.loads(line) for line in server.log.splitlines()]
+            (made,) = (line for line in lines if line["event"] == "subscription_secrets_made")
+            assert made["level"] == "warning"
+            assert made["subscription_ids"] == [int(lost_id)]
+            (forgotten,) = (line for line in lines if line["event"] == "subscription_secrets_forgotten")
+            assert forgotten["count"] == 1
+            secrets = json.loads(file.read_text())["subscription_secrets"]
+            assert len(secrets) == 2
+            assert stat.S_IMODE(file.stat().st_mode) == 0o600
+            replaced = secrets[lost_id]["secret"]
+            assert lost is not None
+            assert kept is not None
+            async with connect(server.url) as client:
+                topic = client.topic("news")
+                await topic.publish(b"x")
+                received = {one.target: one for one in await receiver.wait_for(2)}
+                assert signatures(received["/lost"]) == [signature(received["/lost"], replaced)]
+                assert replaced != lost
+                assert signatures(received["/kept"]) == [signature(received["/kept"], kept)]
+
+                told = (await topic.subscription("lost").rotate_secret(overlap=0)).secret
+                await topic.publish(b"y")
+                (last,) = (one for one in (await receiver.wait_for(4))[2:] if one.target == "/lost")
+                assert signatures(last) == [signature(last, told)]
+                assert replaced not in server.log
+                assert told not in server.log
