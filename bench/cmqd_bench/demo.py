@@ -1,8 +1,9 @@
 """The demo: ``python -m cmqd_bench.demo [--input FILE] [--messages N]``.
 
-Streams real input through a broker in a temporary folder, kills the broker with SIGKILL half way, starts it again, and
-shows by its books that nothing that was answered got lost. Exit code 0 if the books hold, 1 if anything was lost,
-changed or undone, 2 for input that cannot be used.
+Streams real input through a queue and a topic of a broker in a temporary folder, kills the broker with SIGKILL half
+way, starts it again, and shows by its books that nothing that was answered got lost, and that of what was published
+everybody got what his binding keys say. Exit code 0 if the books hold, 1 if anything was lost, changed or undone, 2 for
+input that cannot be used.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from cmqd_bench.audience import Share
 from cmqd_bench.broker import BrokerFailed, broker_folder
 from cmqd_bench.journey import VISIBILITY_SECONDS, DemoFailed, Journey
 from cmqd_bench.ledger import Balance
@@ -46,15 +48,18 @@ def _bars(console: Console) -> Progress:
 
 async def _watch(journey: Journey, progress: Progress) -> None:
     """Move the bars until cancelled."""
-    ledger = journey.ledger
+    ledger, audience = journey.ledger, journey.broadcast.audience
     figures: list[tuple[TaskID, Callable[[], int]]] = [
         (progress.add_task(name, total=journey.messages, rate=""), figure)
         for name, figure in (
             ("sends answered", lambda: ledger.acknowledged),
             ("received", lambda: ledger.received),
             ("deletes answered", lambda: ledger.deleted),
+            ("published", lambda: audience.published),
         )
     ]
+    copies = audience.copies_of(range(journey.messages))
+    figures.append((progress.add_task("copies of them", total=copies, rate=""), lambda: min(audience.copies, copies)))
     before = [0] * len(figures)
     while True:
         for index, (task, figure) in enumerate(figures):
@@ -84,8 +89,9 @@ async def _run(journey: Journey, console: Console) -> float:
 
 def closing_table(journey: Journey, balance: Balance, seconds: float) -> Table:
     """What was proved."""
-    kill = journey.kill
-    table = Table(title="Nothing lost" if balance.holds else "BROKEN PROMISES", title_justify="left")
+    kill, audience = journey.kill, journey.broadcast.audience
+    holds = balance.holds and audience.holds
+    table = Table(title="Nothing lost" if holds else "BROKEN PROMISES", title_justify="left")
     table.add_column("what")
     table.add_column("count", justify="right")
     table.add_column("meaning")
@@ -109,6 +115,16 @@ def closing_table(journey: Journey, balance: Balance, seconds: float) -> Table:
         bad = name.isupper() and count
         table.add_row(name, f"{count:,}", meaning, style="bold red" if bad else None)
     table.add_section()
+    table.add_row(
+        "published", f"{audience.published:,}", "to a routing topic as well; who got what, and our own count:"
+    )
+    for share in audience.shares():
+        table.add_row(*_share_row(share), style="bold red" if share.lost or share.foreign else None)
+    if audience.miscounted:
+        table.add_row(
+            "MISCOUNTED", f"{audience.miscounted:,}", "answers named another number of subscribers", style="bold red"
+        )
+    table.add_section()
     table.add_row("killed after", f"{kill.at_acknowledged:,}", "answered sends, with SIGKILL to all processes")
     table.add_row("start after kill", f"{kill.restart_seconds:.2f} s", "from exec to ready, recovery included")
     table.add_row("sends stood still", f"{kill.first_answer_seconds:.2f} s", "from the kill to the next answered send")
@@ -118,8 +134,20 @@ def closing_table(journey: Journey, balance: Balance, seconds: float) -> Table:
     return table
 
 
-def run_demo(source: Source, messages: int, console: Console, scratch: Path | None) -> Balance:
-    """The whole demo; returns the books."""
+def _share_row(share: Share) -> tuple[str, str, str]:
+    """What a subscriber of the topic got."""
+    meaning = f"{' or '.join(share.binding_keys)}: {share.expected:,} expected"
+    if share.again:
+        meaning += f", {share.again:,} of them came again"
+    if share.lost:
+        meaning += f", {share.lost:,} LOST"
+    if share.foreign:
+        meaning += f", {share.foreign:,} FOREIGN"
+    return f"  {share.name}", f"{share.received:,}", meaning
+
+
+def run_demo(source: Source, messages: int, console: Console, scratch: Path | None) -> bool:
+    """The whole demo; returns whether the books hold."""
     root = scratch_root(scratch)
     console.print(f"[bold]cmqd demo[/bold]: {messages:,} messages from {source.description}")
     if len(source.bodies) < messages:
@@ -134,7 +162,7 @@ def run_demo(source: Source, messages: int, console: Console, scratch: Path | No
         journey, seconds = uvloop.run(run())
     balance = journey.ledger.balance()
     console.print(closing_table(journey, balance, seconds))
-    return balance
+    return balance.holds and journey.broadcast.audience.holds
 
 
 def _terminate(_number: int, _frame: FrameType | None) -> None:
@@ -152,7 +180,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _terminate)
     try:
         source = json_lines(arguments.input) if arguments.input else repository_source()
-        balance = run_demo(source, arguments.messages, console, arguments.scratch)
+        holds = run_demo(source, arguments.messages, console, arguments.scratch)
     except SourceError as error:
         parser.error(str(error))
     except (BrokerFailed, ConditionsError, DemoFailed, CmqError, TimeoutError) as error:
@@ -164,7 +192,7 @@ def main() -> int:
         return BROKEN
     except KeyboardInterrupt:
         return INTERRUPTED
-    return HELD if balance.holds else BROKEN
+    return HELD if holds else BROKEN
 
 
 if __name__ == "__main__":

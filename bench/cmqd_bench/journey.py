@@ -5,10 +5,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from cmqd_bench.broadcast import CONSUMERS as COPY_CONSUMERS
+from cmqd_bench.broadcast import TOPIC, Broadcast, has_http
 from cmqd_bench.broker import Broker
 from cmqd_bench.ledger import Ledger
 from cmqd_bench.source import Source
-from cmqd_client import Client, CmqError, Message, OutcomeUnknown, Outgoing, Queue, connect
+from cmqd_client import Client, CmqError, Message, OutcomeUnknown, Outgoing, Queue, Topic, connect
 
 QUEUE = "demo"
 NUMBER = "demo-number"
@@ -58,6 +60,7 @@ class Journey:
         self.broker = broker
         self.ledger = Ledger(source.body)
         self.kill = Kill()
+        self.broadcast = Broadcast(source, NUMBER, VISIBILITY_SECONDS, self._pause)
         self.messages = messages
         self._source = source
         self._say = say
@@ -67,27 +70,42 @@ class Journey:
         self._empty = False
 
     async def run(self) -> None:
-        """Send, kill half way, restart, go on until the queue is empty. Raises DemoFailed when it does not get so."""
+        """Send and publish, kill half way, restart, go on until all queues are empty. Raises DemoFailed when they do
+        not get so.
+        """
+        if has_http():
+            self.broker.flags.append("--push-allow-loopback")
         ready = await self.broker.start()
         self._say(f"broker started (loop process {ready.pid}, storage process {ready.storage_pid})")
-        async with connect(ready.url, retries=RETRIES) as producing, connect(ready.url, retries=RETRIES) as consuming:
+        broadcast = self.broadcast
+        async with (
+            broadcast.listening() as url,
+            connect(ready.url, retries=RETRIES) as producing,
+            connect(ready.url, retries=RETRIES) as consuming,
+        ):
             await producing.create_queue(
                 QUEUE,
                 visibility_timeout=VISIBILITY_SECONDS,
                 max_message_bytes=max(65_536, self._source.longest),
             )
+            await broadcast.create(producing, url)
+            topic = producing.topic(TOPIC)
             async with asyncio.timeout(DRAIN_SECONDS + self.messages / 500), asyncio.TaskGroup() as tasks:
                 consumers = [tasks.create_task(self._consume(consuming.queue(QUEUE))) for _ in range(CONSUMERS)]
+                for name in [*broadcast.queues] * COPY_CONSUMERS:
+                    copies = consuming.queue(broadcast.queue_of(name))
+                    consumers.append(tasks.create_task(broadcast.consume(name, copies)))
                 killer = tasks.create_task(self._kill_half_way())
                 async with asyncio.TaskGroup() as producers:
                     for index in range(PRODUCERS):
                         batch = SEND_BATCH if index % 2 else 1
-                        producers.create_task(self._produce(producing.queue(QUEUE), batch))
+                        producers.create_task(self._produce(producing.queue(QUEUE), topic, batch))
                 self._half.set()
                 await killer
                 self._all_sent = True
                 await self._wait_empty(producing)
                 self._empty = True
+                broadcast.end()
                 await asyncio.gather(*consumers)
 
     # ------------------------------------------------------------------ producers
@@ -103,16 +121,19 @@ class Journey:
                 break
         return numbers
 
-    async def _produce(self, queue: Queue, batch: int) -> None:
+    async def _produce(self, queue: Queue, topic: Topic, batch: int) -> None:
         while numbers := self._next_numbers(batch):
-            self.ledger.attempt(numbers)
-            ids = await self._send(queue, numbers)
-            self.ledger.acknowledge(numbers, ids)
-            kill = self.kill
-            if kill.ended and not kill.first_answer_seconds:
-                kill.first_answer_seconds = time.monotonic() - kill.started
-            if self.ledger.acknowledged >= self.messages // 2:
-                self._half.set()
+            # Both at once, so that the kill meets both.
+            await asyncio.gather(self._send_all(queue, numbers), self.broadcast.publish(topic, numbers))
+
+    async def _send_all(self, queue: Queue, numbers: list[int]) -> None:
+        self.ledger.attempt(numbers)
+        self.ledger.acknowledge(numbers, await self._send(queue, numbers))
+        kill = self.kill
+        if kill.ended and not kill.first_answer_seconds:
+            kill.first_answer_seconds = time.monotonic() - kill.started
+        if self.ledger.acknowledged >= self.messages // 2:
+            self._half.set()
 
     async def _send(self, queue: Queue, numbers: list[int]) -> list[str]:
         outgoing = [Outgoing(self._source.body(number), headers={NUMBER: str(number)}) for number in numbers]
@@ -160,11 +181,11 @@ class Journey:
         queue = client.queue(QUEUE)
         while True:
             info = await queue.attributes()
-            left = info.active + info.in_flight + info.delayed
+            left = info.active + info.in_flight + info.delayed + await self.broadcast.left(client)
             if not left:
                 return
             if time.monotonic() > deadline:
-                raise DemoFailed(f"{left} messages are still in the queue after {DRAIN_SECONDS:.0f} s")
+                raise DemoFailed(f"{left} messages and copies are still to come after {DRAIN_SECONDS:.0f} s")
             await asyncio.sleep(PAUSE_SECONDS)
 
     # ------------------------------------------------------------------ the kill

@@ -45,9 +45,9 @@ def stamp_in(body: bytes) -> int | None:
     return None if start < 0 else int(body[start + len(STAMP_MARK) : start + MIN_STAMPED], 16)
 
 
-def split_requests(data: bytes) -> tuple[list[bytes], bytes]:
-    """The bodies of the requests that are whole, and what is left. Every request must have a Content-Length."""
-    bodies: list[bytes] = []
+def split_requests(data: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """Head and body of the requests that are whole, and what is left. Every request must have a Content-Length."""
+    requests: list[tuple[bytes, bytes]] = []
     while (end := data.find(HEAD_END)) >= 0:
         head = data[:end].lower()
         at = head.find(LENGTH)
@@ -57,9 +57,9 @@ def split_requests(data: bytes) -> tuple[list[bytes], bytes]:
         body_at = end + len(HEAD_END)
         if len(data) < body_at + length:
             break
-        bodies.append(data[body_at : body_at + length])
+        requests.append((data[:end], data[body_at : body_at + length]))
         data = data[body_at + length :]
-    return bodies, data
+    return requests, data
 
 
 class Endpoint:
@@ -87,14 +87,14 @@ class EndpointConnection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        bodies, self._buffer = split_requests(self._buffer + data)
+        requests, self._buffer = split_requests(self._buffer + data)
         endpoint = self._endpoint
-        if endpoint.hanging or not bodies:
+        if endpoint.hanging or not requests:
             return
-        endpoint.answered += len(bodies)
-        self._transport.write(ANSWER * len(bodies))
+        endpoint.answered += len(requests)
+        self._transport.write(ANSWER * len(requests))
         if endpoint.latency is not None:
-            for body in bodies:
+            for _, body in requests:
                 if (stamp := stamp_in(body)) is not None:
                     endpoint.latency.record((monotonic_ns() - stamp) // 1000)
 

@@ -1,6 +1,7 @@
 """Real input for the demo: a repository's history, a file of JSON lines, or source files; as message bodies."""
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,11 @@ RECORD, FIELD = "\x1e", "\x1f"
 GIT_SECONDS = 30.0
 MOST_COMMITS = 20_000
 SOURCE_SUFFIXES = frozenset({".py", ".md", ".toml"})
+UNNAMED = "message"
+"""The routing key of what says nothing of itself."""
+MAX_WORDS = 15
+MAX_KEY_BYTES = 60
+"""A word and some bytes less than a topic allows: room for the patterns that are made of a key."""
 SKIPPED_FOLDERS = frozenset({".git", ".venv", "node_modules", "__pycache__"})
 
 
@@ -27,6 +33,8 @@ class Source:
 
     description: str
     bodies: Sequence[bytes]
+    routing_keys: Sequence[str] = (UNNAMED,)
+    """With which the bodies are published: one for each, or one for all."""
 
     def __post_init__(self) -> None:
         if not self.bodies:
@@ -41,10 +49,43 @@ class Source:
         """The body of message ``number``, from 0."""
         return self.bodies[number % len(self.bodies)]
 
+    def routing_key(self, number: int) -> str:
+        """The routing key of message ``number``."""
+        return self.routing_keys[number % len(self.bodies) % len(self.routing_keys)]
+
     @property
     def longest(self) -> int:
         """Bytes of the longest body."""
         return max(map(len, self.bodies))
+
+
+def routing_key_of(value: Any) -> str:
+    """The routing key of a line of input: its ``routing_key``; folders and suffix of the file that it names; or its
+    event and action, as in webhooks (``issues.opened``).
+    """
+    if not isinstance(value, dict):
+        return UNNAMED
+    fields = cast("dict[str, Any]", value)
+    if isinstance(given := fields.get("routing_key"), str):
+        return _key(given.split("."))
+    for name in ("path", "file"):
+        if isinstance(path := fields.get(name), str):
+            *folders, file = path.split("/")
+            return _key([*folders, file.rpartition(".")[2]])
+    inner = [cast("dict[str, Any]", fields[name]) for name in ("body", "payload") if isinstance(fields.get(name), dict)]
+    found = [_first_text([fields, *inner], names) for names in (("event", "event_type", "type", "kind"), ("action",))]
+    return _key([word for word in found if word])
+
+
+def _first_text(objects: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
+    """The first of these fields that is a string; empty if there is none."""
+    return next((each[name] for each in objects for name in names if isinstance(each.get(name), str)), "")
+
+
+def _key(words: Sequence[str]) -> str:
+    """Words as a legal key without anything that a pattern means something by."""
+    cleaned = [re.sub(r"[^A-Za-z0-9_-]+", "_", word) for word in words[:MAX_WORDS]]
+    return ".".join(cleaned)[:MAX_KEY_BYTES] or UNNAMED
 
 
 def parse_history(text: str) -> Iterator[Mapping[str, str]]:
@@ -73,8 +114,12 @@ def history(folder: Path) -> Source | None:
         log = subprocess.run(command, capture_output=True, timeout=GIT_SECONDS, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return None
-    bodies = [json.dumps(entry, ensure_ascii=False).encode() for entry in parse_history(log.decode(errors="replace"))]
-    return Source("the git history, one message for each file changed in each commit", bodies) if bodies else None
+    entries = list(parse_history(log.decode(errors="replace")))
+    if not entries:
+        return None
+    bodies = [json.dumps(entry, ensure_ascii=False).encode() for entry in entries]
+    keys = [routing_key_of(entry) for entry in entries]
+    return Source("the git history, one message for each file changed in each commit", bodies, keys)
 
 
 def source_lines(folder: Path) -> Source:
@@ -86,12 +131,13 @@ def source_lines(folder: Path) -> Source:
         and file.is_file()
         and SKIPPED_FOLDERS.isdisjoint(file.relative_to(folder).parts)
     )
-    bodies = [
-        json.dumps({"file": str(file.relative_to(folder)), "line": number, "text": line}, ensure_ascii=False).encode()
+    entries = [
+        {"file": str(file.relative_to(folder)), "line": number, "text": line}
         for file in files
         for number, line in enumerate(file.read_text(errors="replace").splitlines(), 1)
     ]
-    return Source("the source files, one message for each line", bodies)
+    bodies = [json.dumps(entry, ensure_ascii=False).encode() for entry in entries]
+    return Source("the source files, one message for each line", bodies, [routing_key_of(entry) for entry in entries])
 
 
 def body_of_line(line: str, where: str) -> bytes:
@@ -117,13 +163,10 @@ def json_lines(file: Path) -> Source:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SourceError(f"{file} cannot be read: {error}") from error
-    bodies = [
-        body_of_line(line, f"line {number} of {file}")
-        # Not splitlines(): JSON may hold the other line separators of Unicode.
-        for number, line in enumerate(text.split("\n"), 1)
-        if line.strip()
-    ]
-    return Source(str(file), bodies)
+    # Not splitlines(): JSON may hold the other line separators of Unicode.
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    bodies = [body_of_line(line, f"line {number} of {file}") for number, line in lines]
+    return Source(str(file), bodies, [routing_key_of(json.loads(line)) for _, line in lines] or [UNNAMED])
 
 
 def repository_source() -> Source:

@@ -21,6 +21,10 @@ def test_nothing_is_lost_when_the_broker_is_killed_half_way(tmp_path: Path):
     assert "Nothing lost" in ended.stdout
     assert "SIGKILL to processes" in ended.stdout
     assert "started again" in ended.stdout
+    rows = [" ".join(line.split()) for line in ended.stdout.splitlines()]
+    assert "│ everything │ 500 │ #: 500 expected │" in rows
+    assert "│ nobody │ 0 │ nobody.publishes.this: 0 expected │" in rows
+    assert any(row.startswith("│ url │ ") for row in rows)
     assert list((tmp_path / "scratch").iterdir()) == []
 
 

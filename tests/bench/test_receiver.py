@@ -18,7 +18,8 @@ def test_requests_are_cut_wherever_the_bytes_were_split():
         first, rest = split_requests(stream[:cut])
         second, rest = split_requests(rest + stream[cut:])
 
-        assert first + second == [b"one", b"", b"three"]
+        assert [body for _, body in first + second] == [b"one", b"", b"three"]
+        assert all(b"x-cmq-message-id" in head for head, _ in first + second)
         assert rest == b""
 
 

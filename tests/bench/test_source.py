@@ -14,6 +14,7 @@ from cmqd_bench.source import (
     json_lines,
     parse_history,
     repository_source,
+    routing_key_of,
     source_lines,
 )
 
@@ -52,6 +53,34 @@ def test_messages_go_round():
 )
 def test_a_line_is_its_body_or_itself(line: str, body: bytes):
     assert body_of_line(line, "here") == body
+
+
+@pytest.mark.parametrize(
+    ("value", "key"),
+    [
+        ({"path": "cmqd/core/queue.py"}, "cmqd.core.py"),
+        ({"path": "README.md"}, "md"),
+        ({"file": "a b/c"}, "a_b.c"),
+        ({"event": "issues", "body": {"action": "opened"}}, "issues.opened"),
+        ({"body": {"action": "created"}}, "created"),
+        ({"type": "push", "payload": {"size": 1}}, "push"),
+        ({"routing_key": "issues.opened.somebody", "body": {}}, "issues.opened.somebody"),
+        ({"routing_key": "#.*"}, "_._"),
+        ({"routing_key": "a" * 100}, "a" * 60),
+        ({"path": "/".join("abcdefghijklmnopqrstuvwxyz")}, "a.b.c.d.e.f.g.h.i.j.k.l.m.n.o"),
+        ({"number": 1}, "message"),
+        ([1], "message"),
+    ],
+)
+def test_the_routing_key_says_what_a_message_is_about(value: object, key: str):
+    assert routing_key_of(value) == key
+
+
+def test_routing_keys_go_round_with_the_bodies():
+    source = Source("two", [b"a", b"b"], ["x", "y"])
+
+    assert [source.routing_key(number) for number in range(3)] == ["x", "y", "x"]
+    assert Source("one key", [b"a", b"b"]).routing_key(1) == "message"
 
 
 def test_blank_lines_are_skipped_and_other_separators_do_not_end_a_line(tmp_path: Path):

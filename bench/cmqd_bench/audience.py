@@ -1,0 +1,205 @@
+"""Who should get what of the demo's topic, by a matcher of its own, and who did. Pure: the demo's proof of publishing.
+
+A message is known by its *number*, as in the ledger. The rules that must hold, whatever was killed in between:
+
+- whoever has a binding key that matches a message gets it, once its publish was answered: else it is **lost**;
+- nobody gets what no key of his matches, or what nobody published, and no body is changed: else it is **foreign**;
+- the broker's count of those who match is ours: else it is **miscounted**.
+
+A copy may come again: its delete, or the answer of the URL, went down with the broker.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+MAX_KEY_BYTES = 64
+MAX_DOTS = 15
+PUSHED_SHARE = 0.2
+"""About the most of all messages that go to the URL: a request each is slower than copies in queues."""
+
+EVERYTHING, EXACT, PATTERN, NOBODY, URL = "everything", "exact", "pattern", "nobody", "url"
+
+
+def matches(binding_key: str, routing_key: str) -> bool:
+    """The rules of binding keys, word by word, as simple as they can be written."""
+    return _match(binding_key.split("."), routing_key.split("."))
+
+
+def _match(pattern: Sequence[str], words: Sequence[str]) -> bool:
+    if not pattern:
+        return not words
+    if pattern[0] == "#":
+        return any(_match(pattern[1:], words[skipped:]) for skipped in range(len(words) + 1))
+    if not words:
+        return False
+    fits = words[0] != "" if pattern[0] == "*" else words[0] == pattern[0]
+    return fits and _match(pattern[1:], words[1:])
+
+
+def choose_subscribers(keys: Iterable[str], *, url: bool) -> Mapping[str, Sequence[str]]:
+    """Subscribers to show with these routing keys, and the binding keys of each; with ``url`` one that is a URL."""
+    counts = Counter(keys)
+    commonest = counts.most_common(1)[0][0]
+    first, _, rest = commonest.partition(".")
+    nobody = "nobody.publishes.this"
+    while nobody in counts:
+        nobody += ".either"
+    chosen: dict[str, Sequence[str]] = {
+        EVERYTHING: ["#"],
+        EXACT: [commonest],
+        # Two keys that match the same messages now and then: they get one copy all the same.
+        PATTERN: _legal([f"*.{rest}" if rest else "*", f"{first}.#"]),
+        NOBODY: [nobody],
+    }
+    if url:
+        chosen[URL] = _legal([_about(counts, PUSHED_SHARE)])
+    return chosen
+
+
+def _legal(keys: Sequence[str]) -> Sequence[str]:
+    return [key for key in keys if len(key.encode()) <= MAX_KEY_BYTES and key.count(".") <= MAX_DOTS] or ["#"]
+
+
+def _about(counts: Counter[str], share: float) -> str:
+    """A pattern of a first word that takes at most such a share, as near to it as there is."""
+    by_word: Counter[str] = Counter()
+    for key, count in counts.items():
+        by_word[key.partition(".")[0]] += count
+    most = share * counts.total()
+    ranked = by_word.most_common()
+    return next((f"{word}.#" for word, count in ranked if count <= most), f"{ranked[-1][0]}.#")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What one subscriber got."""
+
+    name: str
+    binding_keys: Sequence[str]
+    expected: int
+    """Messages whose publish was answered and that it should get, by our own matcher."""
+    received: int
+    """Different messages."""
+    lost: int
+    foreign: int
+    again: int
+    """Copies beyond the first of a message."""
+
+
+class Audience:
+    """The books of one run."""
+
+    def __init__(
+        self,
+        subscribers: Mapping[str, Sequence[str]],
+        routing_key: Callable[[int], str],
+        body: Callable[[int], bytes],
+    ) -> None:
+        self.subscribers = subscribers
+        self._routing_key = routing_key
+        self._body = body
+        self._wanting: dict[str, frozenset[str]] = {}
+        """Routing key -> who wants it."""
+        self._attempted: set[int] = set()
+        self._answered: set[int] = set()
+        self._numbers: dict[str, int] = {}
+        """Message id -> number, of answered publishes."""
+        self._received: dict[str, Counter[int]] = {name: Counter() for name in subscribers}
+        self._pushed: dict[str, Counter[str]] = {name: Counter() for name in subscribers}
+        """Message ids of pushes, which do not carry the number."""
+        self._pushed_bodies: dict[str, bytes] = {}
+        self._foreign: Counter[str] = Counter()
+        self.miscounted = 0
+        """Publishes whose answer named another number of subscribers than we do."""
+        self.copies = 0
+        """Received so far, everybody's."""
+
+    @property
+    def published(self) -> int:
+        """Publishes answered so far."""
+        return len(self._answered)
+
+    def wanting(self, routing_key: str) -> frozenset[str]:
+        """Names of the subscribers that want such a message."""
+        found = self._wanting.get(routing_key)
+        if found is None:
+            found = self._wanting[routing_key] = frozenset(
+                name
+                for name, binding_keys in self.subscribers.items()
+                if any(matches(binding_key, routing_key) for binding_key in binding_keys)
+            )
+        return found
+
+    def copies_of(self, numbers: Iterable[int]) -> int:
+        """How many copies there should be of these messages."""
+        return sum(len(self.wanting(self._routing_key(number))) for number in numbers)
+
+    def attempt(self, numbers: Iterable[int]) -> None:
+        """A publish of these is about to leave."""
+        self._attempted.update(numbers)
+
+    def publish(self, numbers: Iterable[int], answers: Iterable[tuple[str, int | None]]) -> None:
+        """The publish of these was answered, with the id and the number of subscribers of each (None = not known)."""
+        for number, (message_id, matched) in zip(numbers, answers, strict=True):
+            self._answered.add(number)
+            self._numbers[message_id] = number
+            if matched is not None and matched != len(self.wanting(self._routing_key(number))):
+                self.miscounted += 1
+
+    def receive(self, name: str, number: int | None, body: bytes) -> None:
+        """A subscriber's queue gave a message."""
+        self.copies += 1
+        if number is None or not self._right(name, number, body):
+            self._foreign[name] += 1
+        else:
+            self._received[name][number] += 1
+
+    def receive_push(self, name: str, message_id: str, body: bytes, *, genuine: bool) -> None:
+        """A subscriber's URL got a message; not ``genuine``: its signature was wrong."""
+        self.copies += 1
+        if genuine and self._pushed_bodies.setdefault(message_id, body) == body:
+            self._pushed[name][message_id] += 1
+        else:
+            self._foreign[name] += 1
+
+    def _right(self, name: str, number: int, body: bytes) -> bool:
+        return (
+            number in self._attempted and body == self._body(number) and name in self.wanting(self._routing_key(number))
+        )
+
+    def shares(self) -> list[Share]:
+        """The books as they stand."""
+        return [self._share(name) for name in self.subscribers]
+
+    def _share(self, name: str) -> Share:
+        received = Counter(self._received[name])
+        foreign, unanswered = self._foreign[name], 0
+        wanted_bodies = {
+            self._body(number) for number in self._attempted if name in self.wanting(self._routing_key(number))
+        }
+        for message_id, count in self._pushed[name].items():
+            number = self._numbers.get(message_id)
+            body = self._pushed_bodies[message_id]
+            if number is not None and self._right(name, number, body):
+                received[number] += count
+            elif number is None and body in wanted_bodies:
+                # Published, but its answer was lost for good: the number is not known.
+                unanswered += count
+            else:
+                foreign += count
+        expected = {number for number in self._answered if name in self.wanting(self._routing_key(number))}
+        return Share(
+            name=name,
+            binding_keys=self.subscribers[name],
+            expected=len(expected),
+            received=len(received),
+            lost=len(expected - received.keys()),
+            foreign=foreign,
+            again=received.total() - len(received) + unanswered,
+        )
+
+    @property
+    def holds(self) -> bool:
+        """Whether no promise was broken."""
+        return not self.miscounted and not any(share.lost or share.foreign for share in self.shares())
