@@ -115,7 +115,8 @@ def refusal(text: str, allowed: Allowed) -> str | None:
     kind = kind_of(address)
     if kind is None or (kind == "private" and allowed.private) or (kind == "loopback" and allowed.loopback):
         return None
-    return f"address {text} is {kind}"
+    setting = f" (the server's setting push_allow_{kind} is off)" if kind in ("private", "loopback") else ""
+    return f"address {text} is {kind}{setting}"
 
 
 def refused_literal(host: str, allowed: Allowed) -> str | None:

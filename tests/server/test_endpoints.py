@@ -48,6 +48,8 @@ def test_global_addresses_are_taken(address: str) -> None:
 @pytest.mark.parametrize(("kind", "address"), [(kind, address) for kind in KINDS for address in KINDS[kind]])
 def test_any_other_is_refused_unless_its_kind_is_allowed(kind: str, address: str) -> None:
     refused = f"address {address} is {kind}"
+    if kind in ("private", "loopback"):
+        refused += f" (the server's setting push_allow_{kind} is off)"
 
     assert refusal(address, Allowed()) == refused
     assert refusal(address, Allowed(private=True)) == (None if kind == "private" else refused)
@@ -119,7 +121,9 @@ async def test_a_name_with_refused_addresses_alone_says_which() -> None:
     resolver = a_resolver(Names(inside=["10.0.0.1", "::1"]))
     lenient = a_resolver(Names(inside=["10.0.0.1", "::1"]), Allowed(private=True))
 
-    with pytest.raises(AddressRefused, match=r"^address 10\.0\.0\.1 is private$"):
+    with pytest.raises(
+        AddressRefused, match=r"^address 10\.0\.0\.1 is private \(the server.s setting push_allow_private is off\)$"
+    ):
         await resolver.resolve("inside", 80)
     assert [each["host"] for each in await lenient.resolve("inside", 80)] == ["10.0.0.1"]
     await resolver.close()

@@ -321,18 +321,21 @@ async def test_no_error_tells_a_secret(rig: Rig) -> None:
 @pytest.mark.parametrize(
     ("host", "error"),
     [
-        ("127.0.0.1", "address 127.0.0.1 is loopback"),
-        ("[::1]", "address ::1 is loopback"),
-        ("[::ffff:127.0.0.1]", "address ::ffff:127.0.0.1 is loopback"),
-        ("here.test", "address 127.0.0.1 is loopback"),
-        ("inside.test", "address 10.0.0.1 is private"),
-        ("both.test", "address 10.0.0.1 is private"),
+        ("127.0.0.1", "address 127.0.0.1 is loopback (the server's setting push_allow_loopback is off)"),
+        ("[::1]", "address ::1 is loopback (the server's setting push_allow_loopback is off)"),
+        (
+            "[::ffff:127.0.0.1]",
+            "address ::ffff:127.0.0.1 is loopback (the server's setting push_allow_loopback is off)",
+        ),
+        ("here.test", "address 127.0.0.1 is loopback (the server's setting push_allow_loopback is off)"),
+        ("inside.test", "address 10.0.0.1 is private (the server's setting push_allow_private is off)"),
+        ("both.test", "address 10.0.0.1 is private (the server's setting push_allow_private is off)"),
         ("metadata.test", "address 169.254.169.254 is link-local"),
         ("169.254.169.254", "address 169.254.169.254 is link-local"),
         ("0.0.0.0", "address 0.0.0.0 is unspecified"),
         ("2130706433", "address 2130706433 is not written in the usual form"),
         ("127.1", "address 127.1 is not written in the usual form"),
-        ("0x7f.1", "address 127.0.0.1 is loopback"),
+        ("0x7f.1", "address 127.0.0.1 is loopback (the server's setting push_allow_loopback is off)"),
         ("gone.test", "name gone.test does not resolve"),
     ],
 )
