@@ -6,13 +6,20 @@ import pytest
 from cmqd_protocol import layouts, messages
 from cmqd_protocol.errors import RETRYABLE, ErrorCode
 from cmqd_protocol.frames import FrameReader, frame
-from cmqd_protocol.limits import MAX_BATCH, MAX_DEDUP_ID_BYTES, MAX_HEADERS, MIN_MAX_FRAME_BYTES
+from cmqd_protocol.limits import (
+    DEFAULT_MAX_FRAME_BYTES,
+    MAX_BATCH,
+    MAX_DEDUP_ID_BYTES,
+    MAX_HEADERS,
+    MIN_MAX_FRAME_BYTES,
+)
 from cmqd_protocol.messages import (
     HalfMessage,
     MessagesPeeked,
     MessagesReceived,
     Origin,
     PeekedMessage,
+    PublishMessages,
     ReceivedMessage,
     SendHalfMessages,
     SendMessages,
@@ -226,6 +233,17 @@ class TestSizes:
         )
 
         assert len(encoder.encode(message)) <= MIN_MAX_FRAME_BYTES
+
+    def test_a_full_batch_under_routing_keys_fits_and_one_under_ten_long_tags_each_needs_more(self) -> None:
+        body = b"x" * (MIB // MAX_BATCH)
+        highest = 2**64 - 1
+        bodies = [body] * MAX_BATCH
+
+        by_key = PublishMessages(2**32 - 1, "t" * 64, bodies, None, None, ["k" * 64] * MAX_BATCH, highest, highest)
+        by_tags = PublishMessages(2**32 - 1, "t" * 64, bodies, None, [["\N{GRINNING FACE}" * 16] * 10] * MAX_BATCH)
+
+        assert len(encoder.encode(by_key)) <= MIN_MAX_FRAME_BYTES
+        assert MIN_MAX_FRAME_BYTES < len(encoder.encode(by_tags)) <= DEFAULT_MAX_FRAME_BYTES
 
     def test_a_full_reply_of_moved_messages_fits_because_their_origins_count(self) -> None:
         headers = self.headers_of(32, 32)

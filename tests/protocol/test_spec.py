@@ -6,13 +6,26 @@ from typing import Any
 
 import pytest
 
-from cmqd.core.limits import ATTRIBUTE_RANGES, MIN_DEAD_LETTER_AFTER_MS, Limits
+from cmqd.core import deliveries, matching
+from cmqd.core.limits import (
+    ATTRIBUTE_RANGES,
+    CONTENT_FORMATS,
+    FILTER_TYPES,
+    MAX_FILTER_TAGS,
+    MAX_TOPIC_MESSAGE_BYTES,
+    MIN_DEAD_LETTER_AFTER_MS,
+    STRATEGIES,
+    Limits,
+)
+from cmqd.core.urls import MAX_URL_LENGTH
 from cmqd.server.checkers import MAX_REGISTRATIONS
+from cmqd.server.handlers.topics import DEFAULT_OVERLAP_MS, MAX_OVERLAP_MS
+from cmqd.settings import Settings
 from cmqd_protocol import limits, messages
 from cmqd_protocol.errors import RETRYABLE, ErrorCode
 from cmqd_protocol.messages import REQUEST_TYPES
 from cmqd_protocol.opcodes import THEMES, Opcode
-from cmqd_segment.records import QueueAttributes
+from cmqd_segment.records import QueueAttributes, SubscriptionAttributes, TopicAttributes
 from support.vectors import load
 
 SPEC = (Path(__file__).parents[2] / "protocol" / "SPEC.md").read_text(encoding="utf-8")
@@ -62,6 +75,7 @@ def test_every_request_names_its_reply(opcode: Opcode) -> None:
         messages.Origin,
         messages.TransactionFailure,
         messages.HalfMessage,
+        messages.SubscriptionSummary,
         messages.KeyInfo,
     ],
 )
@@ -134,6 +148,12 @@ def test_the_attributes_have_the_ranges_and_defaults_of_the_server() -> None:
         Limits().max_check_interval_ms,
         MIN_DEAD_LETTER_AFTER_MS,
         MAX_REGISTRATIONS,
+        Limits().max_topics_per_account,
+        Limits().max_subscriptions,
+        Limits().topic_life_ms,
+        *MAX_TOPIC_MESSAGE_BYTES,
+        MAX_URL_LENGTH,
+        MAX_OVERLAP_MS,
     ],
 )
 def test_a_limit_is_written_as_it_is(value: int) -> None:
@@ -163,6 +183,38 @@ def test_the_other_attributes_are_in_the_table_too() -> None:
     rows = set(re.findall(r"^\| `(\w+)` \| [^|]+ \| [^|]+ \|$", SPEC, flags=re.MULTILINE))
 
     assert set(QueueAttributes.__struct_fields__) <= rows
+
+
+def test_the_limits_and_defaults_of_topics_are_written_as_they_are() -> None:
+    chapter = " ".join(SPEC.partition("### 7.4 Topics")[2].partition("### 7.5")[0].split())
+    assert matching.TAG_CHARACTERS == 16
+    assert "**1-16** code points" in chapter
+    assert Limits().max_tags == 10
+    assert "at most **10** different tags" in chapter
+    assert (matching.KEY_BYTES, matching.KEY_WORDS) == (64, 16)
+    assert "**1-64** bytes of UTF-8 and at most 15 dots, that is **16** words" in chapter
+    assert MAX_FILTER_TAGS == 5
+    assert "at most **5** tags" in chapter
+    assert matching.BINDING_KEYS == 5
+    assert "**1-5** binding keys" in chapter
+    assert (deliveries.DECAY_ATTEMPTS, deliveries.LONGEST_GAP_MS) == (177, 512_000)
+    assert "tried again up to **176** times, after 1, 2, 4, ... 512, 512, ... s" in chapter
+    assert deliveries.BACKOFF_ATTEMPTS == 4
+    assert "tried again up to **3** times" in chapter
+    assert (Settings(data=Path()).push_timeout_ms, Settings(data=Path()).max_pushes_per_endpoint) == (15_000, 16)
+    assert "Any 2xx within 15 s" in chapter
+    assert "At most 16 requests to one URL" in chapter
+    assert DEFAULT_OVERLAP_MS == 24 * 3_600_000
+    assert "`= null` (a day)" in chapter
+    defaults = SubscriptionAttributes()
+    for values, default in (
+        (FILTER_TYPES, TopicAttributes().filter_type),
+        (STRATEGIES, defaults.strategy),
+        (CONTENT_FORMATS, defaults.content_format),
+    ):
+        assert re.search(rf"`{values[0]}` or `{values[1]}`[^|]*\| `{default}` \|", chapter)
+    rows = set(re.findall(r"\| `(\w+)` \|", chapter))
+    assert set(TopicAttributes.__struct_fields__) | set(SubscriptionAttributes.__struct_fields__) <= rows
 
 
 def test_the_worked_example_is_the_golden_vector() -> None:

@@ -214,3 +214,56 @@ async def test_keys_are_managed_over_the_wire_and_shown_once(rig: EdgeRig) -> No
     assert code_of(await other.ask(wire.CreateAccount, "third")) == "permission_denied"
     assert code_of(await admin.ask(wire.CreateAccount, "other")) == "account_exists"
     assert code_of(await admin.ask(wire.ListKeys, "nobody")) == "account_not_found"
+
+
+async def test_secrets_of_subscriptions_are_there_after_a_restart(tmp_path: Path) -> None:
+    accounts, _ = open_accounts(tmp_path, 5)
+    first = await accounts.make_secret(7)
+    second = await accounts.rotate_secret(7, 100)
+
+    again, _ = open_accounts(tmp_path, 6)
+
+    assert again.secrets_of(7, 99) == [second, first]
+    assert again.secrets_of(7, 100) == [second]
+    assert (again.secrets_of(8, 0), again.has_secret(7), again.has_secret(8)) == ([], True, False)
+    assert mode_of(tmp_path / FILE_NAME) == 0o600
+
+
+async def test_only_the_last_two_secrets_count(tmp_path: Path) -> None:
+    accounts, _ = open_accounts(tmp_path, 5)
+    await accounts.make_secret(7)
+    second = await accounts.rotate_secret(7, 100)
+    third = await accounts.rotate_secret(7, 100)
+
+    assert accounts.secrets_of(7, 0) == [third, second]
+
+
+async def test_a_secret_that_is_lost_can_be_made_anew(tmp_path: Path) -> None:
+    accounts, _ = open_accounts(tmp_path, 5)
+
+    made = await accounts.rotate_secret(7, 100)
+
+    assert accounts.secrets_of(7, 0) == [made]
+
+
+async def test_a_file_without_secrets_of_subscriptions_is_as_good(tmp_path: Path) -> None:
+    open_accounts(tmp_path, 5)
+    document = json.loads((tmp_path / FILE_NAME).read_text())
+    del document["subscription_secrets"]
+    (tmp_path / FILE_NAME).write_text(json.dumps(document))
+
+    accounts, _ = open_accounts(tmp_path, 6)
+
+    assert not accounts.has_secret(7)
+
+
+async def test_no_secret_is_shown_in_a_log(tmp_path: Path) -> None:
+    accounts, _ = open_accounts(tmp_path, 5)
+    first = await accounts.make_secret(7)
+    await accounts.rotate_secret(7, 100)
+    document = json.loads((tmp_path / FILE_NAME).read_text())["subscription_secrets"]["7"]
+
+    shown = repr(rooms.SubscriptionSecret(**document))
+
+    assert first not in shown
+    assert document["secret"] not in shown
