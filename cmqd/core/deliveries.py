@@ -149,7 +149,6 @@ class Deliveries:
                 continue
             self.waiting.discard(position)
             self._unsent.discard(position)
-            self._hurried.discard(position)
             self._note(position, Retry(attempts, next_ms))
             if attempts >= BLOCKED_FROM:
                 self.blocked = True

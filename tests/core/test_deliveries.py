@@ -809,6 +809,19 @@ def test_a_probe_given_back_is_owed():
     assert subscriber.start() == []
 
 
+def test_a_retry_that_had_no_probe_takes_one_along_though_it_was_given_back_often():
+    subscriber = Subscriber(1)
+    subscriber.block()
+    subscriber.wait()
+    for _ in range(3):
+        assert subscriber.start() == [0]
+        subscriber.give_back(0)
+
+    subscriber.publish(2)
+
+    assert subscriber.start() == [0, 1]
+
+
 def test_giving_back_what_is_not_under_way_changes_nothing():
     subscriber = Subscriber(2)
     subscriber.block()
@@ -905,6 +918,32 @@ def test_of_a_batch_each_message_has_its_own_attempts_and_time():
     assert deliveries.retries == {2: Retry(1, 1000), 3: Retry(5, 9000), 7: Retry(177, 0)}
     assert list(deliveries.exhausted) == [7]
     assert list(deliveries.waiting) == [0, 1, 4, 5, 6, 8, 9]
+
+
+def test_what_a_record_says_counts_whatever_was_known_before():
+    deliveries = Deliveries()
+    deliveries.apply_waiting(0, 1)
+    deliveries.apply_failed(DeliveriesFailed(1, 2, [0, 1], [177], [0], "503", 50))
+
+    deliveries.apply_failed(DeliveriesFailed(1, 2, [0, 1], [178], [9000], "503", 60))
+
+    deliveries.check_invariants()
+    assert not deliveries.exhausted
+    assert deliveries.next_due_ms(60) == 9000
+
+
+def test_a_long_run_ends_the_attempts_within_it():
+    subscriber = Subscriber(9)
+    subscriber.start(2)
+    subscriber.deliver(0)
+
+    subscriber.deliver(1, 2, 3, 4)
+
+    assert not subscriber.deliveries.under_way
+    assert subscriber.deliveries.delivered == 5
+    assert subscriber.deliveries.upcoming(2) == [5, 6]
+    assert subscriber.start(1) == [5]
+    assert subscriber.deliveries.upcoming(9) == [6, 7, 8]
 
 
 # ---------------------------------------------------------------------- restarts, size
