@@ -426,15 +426,19 @@ class Delivering(Sending, TopicState):
 
     def _room(self, subscription: Subscription) -> int:
         """How many requests to its URL may be started now; if none, it stands in line."""
-        room = self.limits.max_pushes - len(self._pushes)
-        if room <= 0:
+        limits = self.limits
+        free = limits.max_pushes - len(self._pushes)
+        if free <= 0:
             self._push_line[subscription.subscription_id] = None
             return 0
+        # Once less than a quarter is free, each endpoint has a share of that: hundreds of dead ones, which hold what
+        # they have for as long as they may, leave something for a healthy one. (The dynamic threshold of Choudhury and
+        # Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998.)
+        most = limits.max_pushes_per_endpoint
+        most = min(most, max(4 * most * free // limits.max_pushes, 1))
         endpoint = self._endpoints.get(subscription.attributes.endpoint)
-        if endpoint is None:
-            return min(room, self.limits.max_pushes_per_endpoint)
-        room = min(room, self.limits.max_pushes_per_endpoint - endpoint.under_way)
-        if room <= 0:
+        room = min(free, most if endpoint is None else most - endpoint.under_way)
+        if room <= 0 and endpoint is not None:
             endpoint.line[subscription.subscription_id] = None
             self._wake_next()
         return room

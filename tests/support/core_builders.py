@@ -103,6 +103,17 @@ class NaiveLog:
                 record.origins[offset] if record.origins else None,
             )
 
+    def only(self, rows: Sequence[Sequence[AnyRecord]]) -> "NaiveLog":
+        """A log of its own with these rows of this one, and the bodies that stand in them."""
+        log = NaiveLog()
+        log.rows = [list(row) for row in rows]
+        for row in rows:
+            for queue_id, run in sent_runs(row):
+                for position in range(run.first_position, run.first_position + len(run.sizes)):
+                    log.stored[queue_id, position] = self.stored[queue_id, position]
+        log.damaged = set(self.damaged)
+        return log
+
     def records(self) -> list[tuple[int, AnyRecord]]:
         """(LSN of its row, record), in order."""
         return [(lsn, record) for lsn, row in enumerate(self.rows, 1) for record in row]
@@ -372,6 +383,14 @@ class Rig:
             broker.replay(record, lsn)
         return self._recovered(broker)
 
+    def crash_after_row(self, rows: int) -> "Rig":
+        """A broker of its own from the first so many rows, as if nothing had been written after them."""
+        broker = Broker(KEY, self.limits)
+        log = self.log.only(self.log.rows[:rows])
+        for lsn, record in log.records():
+            broker.replay(record, lsn)
+        return self._recovered(broker, log)
+
     def crash_after(self, parts: Sequence[AnyPart]) -> "Rig":
         """A broker of its own from a checkpoint and the rows above it."""
         broker = Broker(KEY, self.limits)
@@ -388,11 +407,12 @@ class Rig:
         """All parts, with nothing in between."""
         return list(self.broker.checkpoint(lambda: self.log.last_lsn, self.now_ms))
 
-    def _recovered(self, broker: Broker) -> "Rig":
-        log = NaiveLog()
-        log.rows = [list(row) for row in self.log.rows]
-        log.stored = dict(self.log.stored)
-        log.damaged = set(self.log.damaged)
+    def _recovered(self, broker: Broker, log: NaiveLog | None = None) -> "Rig":
+        if log is None:
+            log = NaiveLog()
+            log.rows = [list(row) for row in self.log.rows]
+            log.stored = dict(self.log.stored)
+            log.damaged = set(self.log.damaged)
         log.append(broker.recovered())
         rig = Rig(self.limits, broker, log)
         rig.now_ms = self.now_ms

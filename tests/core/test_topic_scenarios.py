@@ -1,0 +1,245 @@
+"""The table of who gets what and the five scenarios that must hold, as the specification (3.4, 3.6) tells them."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from cmqd.core.outcome import Push
+from cmqd_segment.records import Labels
+from support.core_builders import ACCOUNT, Rig
+from support.core_facts import facts
+
+DAY_MS = 86_400_000
+FRUIT = ["apple", "imac", "iphone", "macbook"]
+
+
+def a_rig(subscribers: dict[str, list[str]], filter_type: str = "tag", strategy: str = "exponential_decay") -> Rig:
+    """Subscribers with their tags or keys, each with a URL of its own."""
+    rig = Rig()
+    rig.create_topic("t", filter_type=filter_type)
+    for name, filters in subscribers.items():
+        chosen = {"filter_tags": filters} if filter_type == "tag" else {"binding_keys": filters}
+        rig.subscribe(f"https://{name}.example/", "t", name, strategy=strategy, **chosen)
+    return rig
+
+
+def publish(rig: Rig, count: int, first: int = 0, labels: Labels | None = None) -> list[int]:
+    """So many messages, each a publish of its own; how many subscribers each matches."""
+    replies = [rig.publish(b"%d" % number, labels=labels) for number in range(first, first + count)]
+    return [matched or 0 for reply in replies for matched in reply.matched]
+
+
+def serve(rig: Rig, takes: Callable[[str, int], bool] = lambda name, number: True) -> dict[str, list[int]]:
+    """The endpoints answer all that is posted now; which messages each took, in order."""
+    taken: dict[str, list[int]] = {one.name: [] for one in rig.broker.topic(ACCOUNT, "t").subscriptions.values()}
+    rig.settle()
+    while rig.pushes:
+        push: Push = rig.pushes[0]
+        number = int(push.message.body)
+        is_taken = takes(push.subscription, number)
+        if is_taken:
+            taken[push.subscription].append(number)
+        rig.end_push(push, None if is_taken else "500 Internal Server Error")
+        rig.settle()
+    return taken
+
+
+def retained(rig: Rig) -> int:
+    return rig.broker.topic_info(ACCOUNT, "t").counts["retained"]
+
+
+def waits_for(rig: Rig, name: str) -> int:
+    counts = rig.broker.subscription_info(ACCOUNT, "t", name, rig.now_ms).counts
+    return counts["waiting"] + counts["in_retry"]
+
+
+# ---------------------------------------------------------------------- who gets what
+
+
+@pytest.mark.parametrize(
+    ("filters", "tags", "received"),
+    [
+        ([], [], True),
+        ([], ["a"], True),
+        (["a"], [], False),
+        (["a"], ["a"], True),
+        (["a"], ["b"], False),
+        (["a", "b"], ["b", "c"], True),
+        (["a", "b"], ["c", "d"], False),
+        (["a"], ["A"], False),
+        (["ab"], ["a", "b"], False),
+    ],
+)
+def test_who_gets_what_by_tags(filters: list[str], tags: list[str], received: bool):
+    rig = a_rig({"s": filters})
+
+    assert publish(rig, 1, labels=tags) == [int(received)]
+
+    assert serve(rig) == {"s": [0] if received else []}
+
+
+@pytest.mark.parametrize(
+    ("keys", "key", "received"),
+    [
+        (["1.*.0"], "1.any.0", True),
+        (["1.*.0"], "1..0", False),
+        (["1.*.0"], "1.0", False),
+        (["1.*.0"], "1.2.3.0", False),
+        (["1.#.0"], "1.2.3.4.4.2.2.0", True),
+        (["1.#.0"], "1.0", True),
+        (["1.#.0"], "1.2", False),
+        (["#"], "anything.at.all", True),
+        (["#"], ".", True),
+        (["*"], "one", True),
+        (["*"], "one.two", False),
+        (["a.b"], "a.b", True),
+        (["a.b"], "A.b", False),
+        (["a.b"], "axb", False),
+        (["a", "b.*"], "b.c", True),
+    ],
+)
+def test_who_gets_what_by_routing_key(keys: list[str], key: str, received: bool):
+    rig = a_rig({"s": keys}, "routing")
+
+    assert publish(rig, 1, labels=key) == [int(received)]
+
+    assert serve(rig) == {"s": [0] if received else []}
+
+
+def test_a_subscription_with_several_matching_keys_or_tags_gets_one_copy():
+    by_tags, by_keys = a_rig({"s": ["a", "b"]}), a_rig({"s": ["#", "a.*", "a.b"]}, "routing")
+
+    publish(by_tags, 1, labels=["a", "b"])
+    publish(by_keys, 1, labels="a.b")
+
+    assert serve(by_tags) == serve(by_keys) == {"s": [0]}
+
+
+# ---------------------------------------------------------------------- the five scenarios
+
+
+def test_scenario_1_each_subscriber_gets_the_messages_with_a_tag_of_his():
+    rig = a_rig({"A": ["apple"], "B": ["xiaomi"], "C": ["imac", "xiaomi"], "D": []})
+
+    assert publish(rig, 100, labels=FRUIT) == [3] * 100
+
+    taken = serve(rig)
+    assert {name: len(numbers) for name, numbers in taken.items()} == {"A": 100, "B": 0, "C": 100, "D": 100}
+    assert sorted(taken["A"]) == sorted(taken["C"]) == sorted(taken["D"]) == list(range(100))
+    assert retained(rig) == 0
+
+
+def test_scenario_2_subscribers_without_tags_get_everything():
+    rig = a_rig({"A": [], "B": [], "C": [], "D": []})
+
+    publish(rig, 50, labels=FRUIT)
+    publish(rig, 50, 50)
+
+    assert {name: sorted(numbers) for name, numbers in serve(rig).items()} == {
+        name: list(range(100)) for name in "ABCD"
+    }
+
+
+def test_scenario_3_what_matches_nobody_is_discarded_at_once():
+    rig = a_rig({"A": ["xiaomi"]})
+    rows = rig.log.last_lsn
+
+    assert publish(rig, 100, labels=FRUIT) == [0] * 100
+
+    assert rig.log.last_lsn == rows
+    assert retained(rig) == 0
+    assert serve(rig) == {"A": []}
+
+
+def test_scenario_4_what_failed_is_retained_for_those_who_failed_until_its_day_ends():
+    rig = a_rig({"A": [], "B": [], "C": []})
+    publish(rig, 200)
+
+    def takes(name: str, number: int) -> bool:
+        return {"A": number >= 100, "B": not 80 <= number < 110, "C": True}[name]
+
+    taken = serve(rig, takes)
+
+    assert {name: len(numbers) for name, numbers in taken.items()} == {"A": 100, "B": 170, "C": 200}
+    assert [waits_for(rig, name) for name in "ABC"] == [100, 30, 0]
+    assert retained(rig) == 110
+    for again in (rig.crash(), rig.crash_after(rig.checkpoint())):
+        assert facts(again.broker) == facts(rig.broker)
+        assert retained(again) == 110
+
+    rig.now_ms += 500
+    publish(rig, 100, 200)
+    taken = serve(rig, lambda name, number: name == "C")
+
+    assert sorted(taken["C"]) == list(range(200, 300))
+    assert retained(rig) == 210
+    assert [waits_for(rig, name) for name in "ABC"] == [200, 130, 0]
+    rig.advance(DAY_MS - 500)
+    assert retained(rig) == 100, "their life ended a day after their own publish"
+    rig.advance(1000)
+    assert retained(rig) == 0
+
+
+def test_scenario_4_under_backoff_those_behind_a_failed_one_wait_and_go_out_in_order():
+    rig = a_rig({"A": [], "C": []}, strategy="backoff")
+    publish(rig, 200)
+
+    taken = serve(rig, lambda name, number: name == "C" or number < 100)
+
+    assert taken == {"A": list(range(100)), "C": list(range(200))}
+    counts = rig.broker.subscription_info(ACCOUNT, "t", "A").counts
+    assert (counts["waiting"], counts["in_retry"]) == (99, 1)
+    assert retained(rig) == 100
+    publish(rig, 100, 200)
+    assert serve(rig, lambda name, number: name == "C") == {"A": [], "C": list(range(200, 300))}
+    assert retained(rig) == 200
+
+    tried: list[int] = []
+
+    def takes_new_ones(name: str, number: int) -> bool:
+        tried.append(number)
+        return number >= 200
+
+    taken = {"A": list[int]()}
+    while not taken["A"]:
+        pass_time(rig)
+        taken = serve(rig, takes_new_ones)
+    assert tried == _each(range(100, 200), 4)[1:] + list(range(200, 300))
+    assert taken["A"] == list(range(200, 300))
+    counts = rig.broker.subscription_info(ACCOUNT, "t", "A").counts
+    assert counts["dropped"] == 100
+    assert retained(rig) == 0
+
+
+def pass_time(rig: Rig) -> None:
+    """Until the next attempt of A."""
+    next_ms = rig.broker.subscription_info(ACCOUNT, "t", "A", rig.now_ms).facts["next_attempt_ms"]
+    rig.settle(next_ms - rig.now_ms)
+
+
+def _each(numbers: Sequence[int], times: int) -> list[int]:
+    return [number for number in numbers for _ in range(times)]
+
+
+def test_scenario_5_the_topic_is_empty_once_everybody_has_taken_all():
+    rig = a_rig({"A": [], "B": [], "C": []})
+    publish(rig, 200)
+    assert retained(rig) == 200
+
+    taken = serve(rig)
+
+    assert {name: sorted(numbers) for name, numbers in taken.items()} == {name: list(range(200)) for name in "ABC"}
+    assert retained(rig) == 0
+    assert rig.broker.topic_info(ACCOUNT, "t").facts["oldest_message_ms"] is None
+
+
+def test_the_first_two_scenarios_hold_for_queues_too():
+    rig = Rig()
+    rig.create_topic()
+    for name, tags in {"A": ["apple"], "B": ["xiaomi"], "C": ["imac", "xiaomi"], "D": []}.items():
+        rig.subscribe(name, filter_tags=tags)
+
+    publish(rig, 100, labels=FRUIT)
+
+    assert {name: rig.counts(name)["active"] for name in "ABCD"} == {"A": 100, "B": 0, "C": 100, "D": 100}
+    assert retained(rig) == 0
