@@ -100,6 +100,8 @@ class Daemon:
         self._report: RecoveryReport | None = None
         self._recovery_s = 0.0
         self._failure: Exception | None = None
+        self._edge: Edge | None = None
+        """From the moment in which it is made."""
 
     async def run(self) -> ExitCode:
         """Start, serve, end; returns how it ended and never raises."""
@@ -118,6 +120,9 @@ class Daemon:
         code = await self._run()
         if code not in _LOG_IS_CLOSED:
             await self._close_log()
+        if self._edge is not None:
+            # It may have ended before it served.
+            await self._edge.outbox.close(0)
         return code
 
     async def _run(self) -> ExitCode:
@@ -179,7 +184,7 @@ class Daemon:
             not_before_ms=report.last_time_ms,
             on_jump=lambda jump_ms: _log.warning("clock_jumped", by_ms=jump_ms, followed=False),
         )
-        edge = Edge(
+        edge = self._edge = Edge(
             loop=self._loop,
             settings=settings,
             broker=broker,

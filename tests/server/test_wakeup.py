@@ -47,6 +47,21 @@ async def test_replies_leave_first_and_what_is_common_comes_once_when_nothing_mo
     assert len(log) == 3
 
 
+async def test_what_is_done_before_the_end_is_part_of_it() -> None:
+    log: list[str] = []
+
+    def before() -> None:
+        log.append("before")
+        wakeup.now_ms()
+        wakeup.write_later(Client(log, "answered"))
+
+    wakeup = WakeUp(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"), before)
+    wakeup.schedule()
+    await turns(8)
+
+    assert log == ["before", "end", "flush answered"], "it is no reason for another wake-up"
+
+
 async def test_what_the_sockets_bring_meanwhile_shares_the_end() -> None:
     log: list[str] = []
     wakeup = WakeUp(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"))
