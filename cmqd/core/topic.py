@@ -83,9 +83,12 @@ class Subscription:
     def may_flow(self) -> bool:
         """Whether a message published now may go past all that waits: nothing does, or order is not promised."""
         deliveries = self.deliveries
-        if self.target is None or deliveries.paused or deliveries.blocked:
+        if self.target is None or deliveries.paused:
             return False
-        return deliveries.strategy == "exponential_decay" or not deliveries.pending_count
+        if not deliveries.pending_count:
+            return True
+        has_room = deliveries.retrying_count < deliveries.max_known
+        return deliveries.strategy == "exponential_decay" and not deliveries.blocked and has_room
 
     def counts(self) -> dict[str, int]:
         """How many messages are in each state; ``delivered`` of a URL only, since its queue tells more."""
@@ -103,7 +106,7 @@ class Subscription:
         return {
             "created_ms": self.created_ms,
             "modified_ms": self.modified_ms,
-            "blocked": deliveries.blocked,
+            "blocked": deliveries.held_up,
             "last_error": deliveries.last_error or None,
             "last_error_ms": deliveries.last_error_ms or None,
             "next_attempt_ms": deliveries.next_due_ms(now_ms),
