@@ -13,16 +13,20 @@ from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.records import (
     AnyRecord,
     DeadLettersFrom,
+    MessagesDelivered,
+    MessagesPublished,
     MessagesReceived,
-    MessagesSent,
     QueueRewound,
     Record,
-    StoredMessage,
+    Subscribed,
+    TopicCreated,
+    TopicDeleted,
+    Unsubscribed,
 )
-from support.core_builders import ACCOUNT, KEY, NaiveLog, Rig, counts
+from support.core_builders import ACCOUNT, KEY, Rig, counts
 from support.core_facts import check_lease_buckets, facts
 
-LIMITS = Limits(tick_items=4)
+LIMITS = Limits(tick_items=4, topic_life_ms=300_000)
 
 
 def eventful() -> Rig:
@@ -54,8 +58,9 @@ def eventful() -> Rig:
     rig.send(b"y", b"z", name="Gone", delay_ms=[0, 1000])
     rig.receive("Gone")
     moves_and_transactions(rig)
+    topics(rig)
     settle(rig, 595_000)
-    rig.send(b"7", b"8", b"9", session=7, sequence=2)
+    rig.send(b"7", b"8", b"9", session=7, sequence=3)
     handles = rig.handles(most=2)
     settle(rig, 10_000)
     rig.delete(handles[0])
@@ -95,6 +100,36 @@ def moves_and_transactions(rig: Rig) -> None:
     rig.receive("moody", most=2, visibility_timeout_ms=60_000)
 
 
+def topics(rig: Rig) -> None:
+    rig.create_topic("gone")
+    rig.done(rig.broker.delete_topic(ACCOUNT, "gone"))
+    rig.create_topic("news")
+    rig.done(rig.broker.set_topic_attributes(ACCOUNT, "news", {"max_message_bytes": 2048}, rig.now_ms))
+    rig.subscribe("reader", topic="news")
+    rig.subscribe("https://a.example/", topic="news", name="web")
+    rig.subscribe("https://b.example/", topic="news", name="Web2", strategy="backoff")
+    rig.publish(b"n1", b"n2", topic="news", session=7, sequence=2)
+    rig.receive("reader", most=1, visibility_timeout_ms=1000)
+    rig.settle()
+    for push in list(rig.pushes):
+        rig.end_push(push, "down" if push.message.position else None)
+    rig.delete_queue("reader")
+    rig.publish(b"n3", topic="news", labels=["a"], dedup_ids=["d"])
+    rig.done(rig.broker.unsubscribe(ACCOUNT, "news", "Web2", rig.now_ms))
+    rig.subscribe("https://b.example/", topic="news", name="web2", filter_tags=["a"])
+    changed = rig.broker.set_subscription_attributes(ACCOUNT, "news", "web2", {"filter_tags": []}, rig.now_ms)
+    rig.done(changed)
+    settle(rig, 0)
+    for push in list(rig.pushes):
+        rig.end_push(push, "down")
+    rig.create("reader")
+    settle(rig, 1100)
+    assert rig.counts("reader")["active"] == 1
+    rig.done(rig.broker.drop_deliveries(ACCOUNT, "news", "web", rig.now_ms))
+    rig.publish(b"n4", topic="news")
+    rig.pushes.clear()
+
+
 def settle(rig: Rig, ms: int) -> None:
     rig.advance(ms)
     rig.answer_reads()
@@ -104,9 +139,8 @@ def settle(rig: Rig, ms: int) -> None:
 def salvaged(rig: Rig, missing: Collection[int], parts: Sequence[AnyPart] = ()) -> Rig:
     """A broker from the rows of the log but those with these LSNs (and what a checkpoint tells)."""
     broker = Broker(KEY, rig.limits)
-    log = NaiveLog()
-    log.rows = [[] if lsn in missing else list(row) for lsn, row in enumerate(rig.log.rows, 1)]
-    log.stored = sent_in(rig.log, log.rows)
+    log = rig.log.only([[] if lsn in missing else row for lsn, row in enumerate(rig.log.rows, 1)])
+    log.damaged.clear()
     for part in parts:
         broker.load(part)
     broker.begin_salvage()
@@ -121,25 +155,18 @@ def salvaged(rig: Rig, missing: Collection[int], parts: Sequence[AnyPart] = ()) 
     return again
 
 
-def sent_in(log: NaiveLog, rows: list[list[AnyRecord]]) -> dict[tuple[int, int], StoredMessage]:
-    """What can be read of these rows."""
-    stored: dict[tuple[int, int], StoredMessage] = {}
-    for row in rows:
-        for record in row:
-            if isinstance(record, MessagesSent):
-                first = record.first_position
-                keys = [(record.queue_id, position) for position in range(first, first + len(record.sizes))]
-                stored.update((key, log.stored[key]) for key in keys)
-    return stored
-
-
 def check_usable(rig: Rig, missing: Collection[int]) -> None:
-    """Every queue gives out all it holds, takes new messages, and comes back the same from the log as it is now."""
+    """Every queue gives out all it holds, takes new messages, and comes back the same from the log as it is now; and
+    so does every topic.
+    """
     if "q" not in [name for _, name in rig.broker.list_queues(ACCOUNT, "", 0, 100)[1]]:
         rig.create()
     for queue in list(rig.broker.queues.values()):
         check_lease_buckets(queue)
         (message_id,) = rig.send(b"new", name=queue.name)
+        assert message_id > JUMP
+    for topic in list(rig.broker.topics.values()):
+        (message_id,) = rig.publish(b"new", topic=topic.name).message_ids
         assert message_id > JUMP
     again = salvaged(rig, missing)
     assert {name: fact for name, fact in facts(again.broker).items() if name != "reserved"} == {
@@ -147,8 +174,10 @@ def check_usable(rig: Rig, missing: Collection[int]) -> None:
     }
     for ms in (0, *[400_000] * 3, 43_300_000):
         rig.advance(ms)
-        while rig.reads:
+        while rig.reads or rig.pushes:
             rig.answer_reads()
+            for push in list(rig.pushes):
+                rig.end_push(push)
             rig.advance(20)
         for queue in list(rig.broker.queues.values()):
             rig.send(b"newer", name=queue.name)
@@ -159,6 +188,8 @@ def check_usable(rig: Rig, missing: Collection[int]) -> None:
     for queue in rig.broker.queues.values():
         held = queue.counts()
         assert held == counts(), f"something of {queue.name} can never be received: {held}"
+    for topic in rig.broker.topics.values():
+        assert not topic.has_pending(), f"something of {topic.name} never reaches its subscribers"
 
 
 EVENTFUL = eventful()
@@ -218,6 +249,11 @@ def test_any_rows_above_a_checkpoint_may_be_missing(seed: int):
         assert rig.send(b"new", name=queue.name)
         assert queue.index.active_count
         assert rig.bodies(queue.name, 1)
+        rig.broker.check_invariants()
+    for topic in rig.broker.topics.values():
+        reached = rig.publish(b"new", topic=topic.name, labels=["a"]).matched[0]
+        assert reached == len(topic.subscriptions)
+        rig.settle()
         rig.broker.check_invariants()
 
 
@@ -383,3 +419,100 @@ def test_a_queue_whose_dead_letter_queue_was_lost_has_none():
 
     assert again.counts()["active"] == 1
     assert salvaged(again, {1}).queue().dead_letters is None
+
+
+def a_topic() -> Rig:
+    rig = Rig()
+    rig.create_topic()
+    return rig
+
+
+def test_a_topic_whose_name_was_given_away_was_deleted_in_a_gap():
+    rig = a_topic()
+    rig.done(rig.broker.delete_topic(ACCOUNT, "t"))
+    rig.create_topic("T")
+
+    again = salvaged(rig, without(rig, TopicDeleted))
+
+    assert [topic.name for topic in again.broker.topics.values()] == ["T"]
+
+
+def test_a_subscription_whose_name_was_given_away_ended_in_a_gap():
+    rig = a_topic()
+    rig.subscribe("https://a.example/", name="s")
+    rig.publish(b"1")
+    rig.done(rig.broker.unsubscribe(ACCOUNT, "t", "s", rig.now_ms))
+    new = rig.subscribe("https://b.example/", name="S")
+
+    again = salvaged(rig, without(rig, Unsubscribed))
+
+    assert list(again.broker.subscriptions) == [new.subscription_id]
+    again.settle()
+    assert again.pushes == []
+
+
+def test_what_a_lost_topic_had_copied_into_queues_is_there():
+    rig = a_topic()
+    rig.subscribe("q")
+    rig.publish(b"1")
+
+    again = salvaged(rig, without(rig, TopicCreated))
+
+    assert again.broker.topics == {}
+    assert again.bodies() == [b"1"]
+    assert again.broker.records_not_applied == 2
+
+
+def test_copies_for_a_lost_queue_do_not_hinder_the_others():
+    rig = a_topic()
+    rig.subscribe("q")
+    rig.subscribe("r")
+    rig.publish(b"1")
+
+    again = salvaged(rig, {2})
+
+    assert again.bodies("r") == [b"1"]
+    assert again.broker.records_not_applied == 1
+    again.publish(b"2")
+    again.settle()
+    assert again.broker.subscription_info(ACCOUNT, "t", "q").facts["last_error"] == "queue 'q' does not exist"
+
+
+def test_positions_of_lost_publishes_are_not_used_again_if_anything_tells_of_them():
+    rig = a_topic()
+    rig.subscribe("https://a.example/", name="s")
+    rig.publish(b"1", b"2", b"3")
+    rig.settle()
+    for push in list(rig.pushes)[:2]:
+        rig.end_push(push)
+
+    again = salvaged(rig, without(rig, MessagesPublished))
+
+    assert again.broker.topic(ACCOUNT, "t").next_position == 2
+    assert again.broker.subscription_info(ACCOUNT, "t", "s").counts["delivered"] == 0
+
+
+def test_a_message_whose_delivery_was_lost_is_delivered_again():
+    rig = a_topic()
+    rig.subscribe("https://a.example/", name="s")
+    rig.publish(b"1")
+    rig.settle()
+    rig.end_push(rig.pushes[0])
+
+    again = salvaged(rig, without(rig, MessagesDelivered))
+    again.settle()
+
+    assert [push.message.body for push in again.pushes] == [b"1"]
+
+
+def test_what_waits_for_a_subscription_that_was_lost_waits_for_nobody():
+    rig = a_topic()
+    rig.subscribe("https://a.example/", name="s")
+    rig.publish(b"1")
+    rig.settle()
+    rig.end_push(rig.pushes[0], "down")
+
+    again = salvaged(rig, without(rig, Subscribed))
+
+    assert again.broker.topic_info(ACCOUNT, "t").counts == {"retained": 0, "subscriptions": 0}
+    assert again.broker.records_not_applied == 1
