@@ -114,7 +114,7 @@ class SubscriptionInfo(msgspec.Struct, frozen=True):
     subscription_id: int
     attributes: dict[str, Any]
     counts: dict[str, int]
-    """``waiting``, ``in_retry``, ``delivered``, ``dropped``."""
+    """``waiting``, ``in_retry``, ``dropped``; ``delivered`` of a URL."""
     facts: dict[str, Any]
     """``created_ms``, ``modified_ms``, ``blocked``, ``last_error``, ``last_error_ms``, ``next_attempt_ms``."""
     created: bool = False

@@ -191,7 +191,7 @@ class Daemon:
             log=log,
             accounts=accounts,
             clock=clock,
-            max_connections=connection_limit(settings.max_connections, raise_descriptor_limit()),
+            max_connections=connection_limit(settings.max_connections, raise_descriptor_limit(), settings.max_pushes),
             facts=self._facts,
             on_failed=self._on_failed,
         )

@@ -48,9 +48,11 @@ def raise_descriptor_limit() -> int:
     return hard
 
 
-def connection_limit(wanted: int, descriptors: int) -> int:
-    """How many connections to serve: as many as wanted (0 = any number) and the descriptors allow."""
-    possible = max(1, descriptors - KEPT_BACK_DESCRIPTORS)
+def connection_limit(wanted: int, descriptors: int, pushes: int = 0) -> int:
+    """How many connections to serve: as many as wanted (0 = any number) and the descriptors allow, beside so many pushes
+    at once, for which a quarter of them at most is kept back.
+    """
+    possible = max(1, descriptors - KEPT_BACK_DESCRIPTORS - min(pushes, descriptors // 4))
     return min(wanted, possible) if wanted else possible
 
 

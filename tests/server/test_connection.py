@@ -130,6 +130,8 @@ def test_the_limit_of_connections_leaves_descriptors_for_the_server_itself() -> 
     assert connection_limit(100, 1024) == 100
     assert connection_limit(5_000, 1024) == 960
     assert connection_limit(0, 10) == 1
+    assert connection_limit(0, 100_000, pushes=4_096) == 95_840
+    assert connection_limit(0, 1024, pushes=4_096) == 704
 
 
 async def test_a_disabled_key_closes_its_live_connections_and_no_others(rig: EdgeRig) -> None:
