@@ -49,7 +49,7 @@ def raise_descriptor_limit() -> int:
 
 
 def connection_limit(wanted: int, descriptors: int, pushes: int = 0) -> int:
-    """How many connections to serve: as many as wanted (0 = any number) and the descriptors allow, beside so many pushes
+    """How many connections to serve: as many as wanted (0 = any number) and descriptors allow, beside that many pushes
     at once, for which a quarter of them at most is kept back.
     """
     possible = max(1, descriptors - KEPT_BACK_DESCRIPTORS - min(pushes, descriptors // 4))
