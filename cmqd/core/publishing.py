@@ -11,7 +11,6 @@ from cmqd.core.dedup import DedupIds
 from cmqd.core.delivering import Delivering, refusal
 from cmqd.core.errors import DomainError, InvalidArgument
 from cmqd.core.limits import checked_sizes
-from cmqd.core.matching import check_routing_key, check_tags
 from cmqd.core.outcome import Outcome, PageRead, Published, PublishRequest, Woken
 from cmqd.core.queue import Queue
 from cmqd.core.sending import answered, at_places
@@ -211,12 +210,9 @@ class Publishing(Delivering):
                 if label:
                     raise InvalidArgument(other, label, f"empty: the topic filters by {field}")
                 label = NO_TAGS
-            if isinstance(label, str):
-                checked.append(check_routing_key(label))
-            elif topic.is_routing:
+            if topic.is_routing and not isinstance(label, str):
                 raise InvalidArgument(field, label, "a routing key for each message, or one for all")
-            else:
-                checked.append(check_tags(label, self.limits.max_tags) if label else NO_TAGS)
+            checked.append(topic.checked(label, self.limits.max_tags) if label or topic.is_routing else NO_TAGS)
         return checked
 
     def _unpublished(

@@ -13,11 +13,13 @@ from pyroaring import BitMap64
 
 from cmqd.core.dedup import DedupIds
 from cmqd.core.deliveries import Deliveries
-from cmqd.core.matching import KeyMatcher, TagMatcher
+from cmqd.core.matching import KeyMatcher, TagMatcher, check_routing_key, check_tags
 from cmqd.core.queue import Queue
 from cmqd.core.steps import TimeSteps
 from cmqd_segment.records import Labels, SubscriptionAttributes, TopicAttributes
 
+CHECKED_LABELS = 4096
+"""Tags or routing keys of one topic that are known to be legal: to check them again costs as much as all the rest."""
 AUDIENCES = 4096
 """Audiences of one topic that are remembered: at 500 subscribers each takes up to 8 KiB."""
 
@@ -140,6 +142,7 @@ class Topic:
 
     __slots__ = (
         "_audiences",
+        "_checked_labels",
         "_dedup_ids",
         "account",
         "attributes",
@@ -182,6 +185,7 @@ class Topic:
         self.slice_lsn = 0
         """LSN of the checkpoint slice it came from: recovery skips older records."""
         self._audiences: dict[tuple[int, ...], Audience] = {}
+        self._checked_labels: dict[tuple[str, ...] | str, Labels] = {}
         self._dedup_ids: DedupIds | None = None
 
     @property
@@ -204,6 +208,21 @@ class Topic:
         if self._dedup_ids is None:
             self._dedup_ids = dedup_ids
         return self._dedup_ids
+
+    def checked(self, labels: Labels, max_tags: int) -> Labels:
+        """Labels of the kind that the topic goes by, as its matcher takes them.
+
+        Raises:
+            InvalidArgument: they are not legal.
+        """
+        key = labels if isinstance(labels, str) else tuple(labels)
+        found = self._checked_labels.get(key)
+        if found is None:
+            found = check_routing_key(labels) if isinstance(labels, str) else check_tags(labels, max_tags)
+            if len(self._checked_labels) >= CHECKED_LABELS:
+                self._checked_labels.clear()
+            self._checked_labels[key] = found
+        return found
 
     def audience(self, labels: Labels) -> Audience | None:
         """Who gets a message with these labels; None = nobody. The same object as long as nothing changes."""
