@@ -5,7 +5,8 @@ from typing import Any, ClassVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
-from model.machine import REST_MS, BrokerMachine, has_queues, which
+from model.judge import REST_MS, has_queues, which
+from model.machine import BrokerMachine
 
 from cmqd.core.errors import InvalidArgument, RedriveRunning
 from cmqd.core.outcome import RedriveStatus

@@ -1,6 +1,7 @@
 """Queues, sends, receives, leases, delays, retention and time; see :mod:`model.machine`."""
 
-from model.machine import BrokerMachine, profile
+from model.judge import profile
+from model.machine import BrokerMachine
 
 TestBroker = BrokerMachine.TestCase
 TestBroker.settings = profile(400)

@@ -1,6 +1,6 @@
 """Dead letters and redrives, among everything that happens to queues; see :mod:`model.moves`."""
 
-from model.machine import profile
+from model.judge import profile
 from model.moves import MovesMachine
 
 TestDeadLetters = MovesMachine.TestCase

@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar
 
-from model.machine import profile
+from model.judge import profile
 from model.moves import MovesMachine
 from model.rewinding import RewindMachine
 from model.transactions import TransactionsMachine

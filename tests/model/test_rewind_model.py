@@ -1,6 +1,6 @@
 """Rewinding, among everything that happens to a queue; see :mod:`model.rewinding`."""
 
-from model.machine import profile
+from model.judge import profile
 from model.rewinding import RewindMachine
 
 TestRewind = RewindMachine.TestCase

@@ -1,6 +1,6 @@
 """Half messages and dedup ids, among everything that happens to a queue; see :mod:`model.transactions`."""
 
-from model.machine import profile
+from model.judge import profile
 from model.transactions import TransactionsMachine
 
 TestTransactions = TransactionsMachine.TestCase

@@ -5,7 +5,8 @@ from typing import Any, ClassVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
-from model.machine import MARKS, REST_MS, BrokerMachine, has_queues, sizes, which
+from model.judge import MARKS, REST_MS, has_queues, sizes, which
+from model.machine import BrokerMachine
 
 from cmqd.core.errors import (
     AlreadyCommitted,

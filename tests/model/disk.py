@@ -1,0 +1,258 @@
+# pyright: reportPrivateUsage=false
+"""The rules of disk and time: late pages, damage, ticks, crashes at any row, and checkpoints."""
+
+from typing import Any
+
+import msgspec
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+from model.judge import MOST_TICKS, has_queues, times, which
+from model.messages import MessageRules
+
+from cmqd.core.broker import Broker
+from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
+from cmqd_segment.records import (
+    AnyRecord,
+    MessagesReceived,
+    MessagesSent,
+    NumbersReserved,
+    QueueCreated,
+    pack_runs,
+    unpack_runs,
+)
+from support.core_builders import KEY
+from support.core_facts import check_lease_buckets, facts
+from support.naive_broker import (
+    STEP_GRAIN_MS,
+    NaiveQueue,
+    State,
+)
+
+
+class DiskRules(MessageRules):
+    @precondition(lambda self: bool(self.reads))
+    @rule(pages=st.integers(1, 5))
+    def pages_arrive(self, pages: int) -> None:
+        """As they do when nothing is late."""
+        for _ in range(min(pages, len(self.reads))):
+            self.page_arrives(0, None, False, None)
+
+    @precondition(lambda self: bool(self.reads))
+    @rule(
+        pick=which,
+        at_most=st.sampled_from([None, None, 1, 2]),
+        reclaimed=st.booleans(),
+        damaged=st.sampled_from([None, None, 0, 1]),
+    )
+    def page_arrives(self, pick: int, at_most: int | None, reclaimed: bool, damaged: int | None) -> None:
+        """Any of the pages asked for, whole or in part; rows without a live message may be gone from the disk, and one
+        may turn out to be damaged.
+        """
+        read = self.reads.pop(pick % len(self.reads))
+        if damaged is not None:
+            positions = unpack_runs(read.positions)
+            self.log.damaged.add((read.queue_id, positions[damaged % len(positions)]))
+        messages, missing = self.log.page(read, at_most)
+        queue = next((one for one in self.queues if one.queue_id == read.queue_id), None)
+        live = set(queue.messages) if queue is not None else set[int]()
+        if queue is not None:
+            live.update(self.broker.queues[read.queue_id].index.rewindable)
+        if reclaimed:
+            lost = [one.position for one in messages if one.position not in live]
+            messages = [one for one in messages if one.position in live]
+            missing = pack_runs(sorted(unpack_runs(missing) + lost))
+        in_memory: set[int] = set()
+        active: set[int] = set()
+        if queue is not None:
+            in_memory.update(self.broker.queues[read.queue_id].window.messages)
+            active.update(self.broker.queues[read.queue_id].index.active)
+        before: set[int] = set()
+        if queue is not None:
+            index = self.broker.queues[read.queue_id].index
+            before = set(index.damaged) | set(index.halves.unreadable)
+        is_wanted = read.read_id in self.broker._reads or read.read_id in self.broker._overflow_reads
+        outcome = self.broker.pages_read(read.read_id, messages, missing, self.now_ms)
+        found_damaged = 0
+        if queue is not None and is_wanted:
+            wanted = [position for position in unpack_runs(missing) if position not in in_memory]
+            found_damaged = queue.damage(wanted, active, self.now_ms)
+        elif queue is not None:
+            index = self.broker.queues[read.queue_id].index
+            found = (set(index.damaged) | set(index.halves.unreadable)) - before
+            assert found <= set(unpack_runs(missing))
+            found_damaged = queue.damage(sorted(found), active | found, self.now_ms)
+            found_damaged += sum(queue.messages[position].state is State.HALF for position in found)
+            assert found_damaged == len(found)
+        assert self.done(outcome) == found_damaged
+        assert self.went_out == self.delivered
+
+    @precondition(has_queues)
+    @rule(number=which, position=which)
+    def damage(self, number: int, position: int) -> None:
+        queue = self.pick(number)
+        if queue.next_position and position % 3 == 0:
+            self.log.damaged.add((queue.queue_id, position // 3 % queue.next_position))
+
+    @rule(ms=times, ticks=st.sampled_from([None, None, None, 0, 1, 2]))
+    def time_passes(self, ms: int, ticks: int | None) -> None:
+        self.now_ms += ms
+        for made in range(MOST_TICKS):
+            if self.is_quiet() or made == ticks:
+                break
+            self.done(self.broker.tick(self.now_ms))
+            assert sorted(self.went_out) == sorted(self.delivered)
+        else:
+            raise AssertionError("the ticker spins")
+
+    # ------------------------------------------------------------------ crashes
+
+    def broker_from(self, parts: list[AnyPart], records: list[tuple[int, AnyRecord]]) -> Broker:
+        broker = Broker(KEY, self.limits)
+        above = 0
+        for part in parts:
+            # As read from a file: what is made of it must not change the part.
+            broker.load(msgspec.msgpack.decode(msgspec.msgpack.encode(part), type=AnyPart))
+            if isinstance(part, CheckpointHeader):
+                above = part.lsn
+        for lsn, record in records:
+            if lsn > above:
+                broker.replay(record, lsn)
+        return broker
+
+    def check_same(self, recovered: Broker) -> None:
+        """All facts of the live broker, and no others."""
+        for broker in (self.broker, recovered):
+            # Expiry of sessions is no record: a tick does it, in its own time.
+            while broker.sessions.expire(self.now_ms, 100):
+                pass
+        assert self.lasting(recovered) == self.lasting(self.broker)
+        for queue in recovered.queues.values():
+            check_lease_buckets(queue)
+            same = self.broker.queues[queue.queue_id].index
+            for position in queue.index.live:
+                assert abs(queue.index.steps.sent_at(position) - same.steps.sent_at(position)) < STEP_GRAIN_MS
+
+    def lasting(self, broker: Broker) -> dict[str, Any]:
+        """The facts of a broker without those that retention or the window of rewinding has ended: ticks forget them,
+        in their own time, and tell nobody.
+        """
+        found = facts(broker)
+        for queue in self.queues:
+            its = found["queues"].get(queue.queue_id)
+            if its is not None:
+                rewindable = queue.rewindable(self.now_ms)
+                its["rewindable"] = [position for position in its["rewindable"] if position in rewindable]
+                kept = {one.position for one in queue.halves.values() if not queue.is_expired(one, self.now_ms)}
+                for name in ("committed", "rolled back"):
+                    decided = its["halves"][name]
+                    its["halves"][name] = {position: decided[position] for position in decided if position in kept}
+                its["activations"] = self.lasting_activations(queue, its["activations"])
+                its["dedup ids"] = [one for one in its["dedup ids"] if one[2] + self.limits.dedup_life_ms > self.now_ms]
+        return found
+
+    def lasting_activations(self, queue: NaiveQueue, found: list[tuple[int, list[int]]]) -> list[tuple[int, list[int]]]:
+        """Without those older than dead letters by age, which are looked up when they are wanted, and the oldest."""
+        since_ms = max(queue.by_age_since_ms, self.now_ms - 43_200_000)
+        # What is known of messages that are gone means nothing.
+        young = {one for one, message in queue.messages.items() if message.activated_ms > since_ms}
+        kept = [(ms, [one for one in some if one in young]) for ms, some in found]
+        return [(ms, some) for ms, some in kept if some]
+
+    def check_numbers(self, broker: Broker, records: list[tuple[int, AnyRecord]]) -> None:
+        """What is used next was not used in these records."""
+        numbers = broker.numbers
+        for _, record in records:
+            match record:
+                case MessagesSent():
+                    # A committed message keeps the id that it got as a half one.
+                    assert record.first_message_id + len(record.sizes) <= numbers.next_message_id
+                case MessagesReceived():
+                    assert record.first_lease + sum(record.positions[1::2]) <= numbers.next_lease
+                case QueueCreated():
+                    assert record.queue_id < numbers.next_queue_id
+                case _:
+                    pass
+
+    @rule(what=st.sampled_from(["anywhere", "anywhere", "end", "restart", "above"]), cut=which)
+    def crash(self, what: str, cut: int) -> None:
+        if what == "anywhere":
+            self.crash_at_any_row(cut)
+        elif what == "end":
+            self.crash_at_the_end()
+        elif what == "restart":
+            self.restart(cut % 2 == 0, cut % 3 == 0)
+        elif self.last_checkpoint is not None:
+            self.crash_above_the_checkpoint(self.last_checkpoint, cut)
+
+    def crash_at_any_row(self, cut: int) -> None:
+        """What a crash leaves is a broker that works, whatever the last record was."""
+        rows = cut % (self.log.last_lsn + 1)
+        prefix = [(lsn, record) for lsn, record in self.log.records() if lsn <= rows]
+        broker = self.broker_from([], prefix)
+        found = {queue_id: (list(one.index.live), list(one.index.half)) for queue_id, one in broker.queues.items()}
+        assert found == self.rows[rows]
+        broker.recovered()
+        broker.check_invariants()
+        self.check_numbers(broker, prefix)
+
+    def crash_at_the_end(self) -> None:
+        recovered = self.broker_from([], self.log.records())
+        self.check_same(recovered)
+        recovered.recovered()
+        recovered.check_invariants()
+        self.check_numbers(recovered, self.log.records())
+
+    def restart(self, from_checkpoint: bool, lost: bool) -> None:
+        """Go on with the recovered broker in place of the one that crashed."""
+        parts = self.last_checkpoint if from_checkpoint else None
+        recovered = self.broker_from(parts or [], self.log.records())
+        self.check_same(recovered)
+        reserved = recovered.recovered(lost=lost)
+        assert all(isinstance(record, NumbersReserved) for record in reserved)
+        assert bool(reserved) == lost
+        self.check_numbers(recovered, self.log.records())
+        self.broker = recovered
+        if reserved:
+            self.log.append(reserved)
+            self.note_row()
+        for queue in self.queues:
+            queue.restart()
+        self.peeks.clear()
+        self.rewinds.clear()
+        self.decisions.clear()
+        self.reads.clear()
+        self.read_ids.clear()
+        self.parts = None
+
+    @rule(steps=st.integers(1, 4))
+    def checkpoint(self, steps: int) -> None:
+        """Begin one, or get on with the one under way."""
+        if self.parts is None:
+            self.taken = []
+            self.parts = self.broker.checkpoint(lambda: self.log.last_lsn, self.now_ms)
+        for _ in range(steps):
+            part = next(self.parts, None)
+            if part is None:
+                self.last_checkpoint = self.taken
+                self.parts = None
+                self.check_same(self.broker_from(self.taken, self.log.records()))
+                return
+            self.taken.append(part)
+
+    def crash_above_the_checkpoint(self, parts: list[AnyPart], cut: int) -> None:
+        end = parts[-1]
+        assert isinstance(end, CheckpointEnd)
+        records = self.log.records()
+        least = sum(lsn <= end.lsn for lsn, _ in records)
+        rows = end.lsn + cut % (self.log.last_lsn - end.lsn + 1)
+        prefix = [(lsn, record) for lsn, record in records if lsn <= rows]
+        assert len(prefix) >= least
+        broker = self.broker_from(parts, prefix)
+        broker.recovered()
+        broker.check_invariants()
+        self.check_numbers(broker, prefix)
+        whole = self.broker_from([], prefix)
+        for one in (whole, broker):
+            while one.sessions.expire(self.now_ms, 100):
+                pass
+        assert self.lasting(broker)["queues"] == self.lasting(whole)["queues"]

@@ -1,0 +1,324 @@
+"""What the machines of the model share: their state, and the judge of every record that any operation gives.
+
+Quick and always the same by default; HYPOTHESIS_PROFILE=thorough looks further, elsewhere each time.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine
+
+from cmqd.core.broker import Broker
+from cmqd.core.errors import (
+    QueueDeleted,
+)
+from cmqd.core.limits import Limits
+from cmqd.core.outcome import Check, Outcome, PageRead, Peeked
+from cmqd_segment.checkpoint import AnyPart
+from cmqd_segment.records import (
+    AnyRecord,
+    DelaysScheduled,
+    Headers,
+    LeasesEnded,
+    MessagesActivated,
+    MessagesExpired,
+    MessagesMoved,
+    MessagesReceived,
+    MessagesSent,
+    Origin,
+    QueueAttributes,
+    TransactionsEnded,
+    count_runs,
+    unpack_runs,
+)
+from support.core_builders import NaiveLog
+from support.naive_broker import (
+    NaiveMessage,
+    NaivePeek,
+    NaiveQueue,
+    NaiveRow,
+    NaiveSessions,
+    State,
+)
+
+
+def profile(quick_examples: int) -> settings:
+    """The settings of a machine; the quick ones take so many examples."""
+    checks = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+    if os.environ.get("HYPOTHESIS_PROFILE") == "thorough":
+        return settings(
+            max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", "3000")),
+            stateful_step_count=100,
+            deadline=None,
+            report_multiple_bugs=False,
+            suppress_health_check=checks,
+        )
+    return settings(
+        max_examples=quick_examples,
+        stateful_step_count=60,
+        derandomize=True,
+        deadline=None,
+        report_multiple_bugs=False,
+        database=None,
+        suppress_health_check=checks,
+    )
+
+
+ACCOUNTS = ("admin", "other")
+DEFAULTS = QueueAttributes()
+REST_MS = 2000
+"""More than the broker lets pass before it tries again."""
+MOST_TICKS = 600
+"""Far more than a run of this size can need: a broker that takes more spins."""
+
+which = st.integers(0, 1 << 16)
+waits = st.sampled_from([None, 0, 0, 1, 15, 500, 30_000])
+timeouts = st.sampled_from([None, 1000, 1001, 2500, 30_000, 43_200_000])
+times = st.sampled_from(
+    [0, 1, 7, 19, 20, 99, 100, 250, 1000, 1000, 5000, 29_999, 60_000, 61_000, 3_600_000, 400_000_000]
+)
+delays = st.sampled_from([0, 1, 20, 500, 1000, 30_000, 3_600_000])
+sizes = st.sampled_from([1, 2, 30, 300, 1024])
+MARKS: list[Headers | None] = [None, {}, {"k": "v"}, {"name": "w" * 100, "other": "é"}]
+
+
+def has_queues(machine: "Judge") -> bool:
+    return bool(machine.queues)
+
+
+class Judge(RuleBasedStateMachine):
+    max_queues = 2
+    """Of an account."""
+    windows: ClassVar[Sequence[int]] = (0, 1200, 4000, 1 << 20)
+    """Of bytes; where several queues are busy, the smallest must hold a page of each, or they read for ever."""
+    names: ClassVar[Sequence[str]] = ("orders", "Orders", "mails")
+    first_queues: ClassVar[list[dict[str, Any]]] = [{"retention_ms": 60_000, "max_delayed": 3}]
+    """Attributes of the queues that are there at the beginning, in the first account."""
+    limits: Limits
+    broker: Broker
+    now_ms: int
+    log: NaiveLog
+    queues: list[NaiveQueue]
+    gone_queues: list[NaiveQueue]
+    sessions: NaiveSessions
+    peeks: dict[int, NaivePeek]
+    reads: list[PageRead]
+    read_ids: set[int]
+    waiter_id: int
+    message_ids: set[int]
+    leases: set[int]
+    parts: Iterator[AnyPart] | None
+    taken: list[AnyPart]
+    last_checkpoint: list[AnyPart] | None
+    rows: list[dict[int, tuple[list[int], list[int]]]]
+    """After each row of the log: (live positions, those not consumed yet) by queue."""
+    rewinds: dict[int, Any]
+    rewound: dict[int, tuple[dict[int, NaiveMessage], set[int]]]
+    """Of the last rewind of a queue: what could come back, and the positions that did."""
+    decisions: dict[int, Any]
+    delivered: list[tuple[int, int]]
+    went_out: list[tuple[int, int]]
+
+    # ------------------------------------------------------------------ helpers
+
+    def done(self, outcome: Outcome[Any], own: int | None = None) -> Any:
+        """Take an outcome over, and let the model judge what it says; its reply.
+
+        ``own``: the first id of what was sent with it, which the model knows.
+        """
+        self.log.append(outcome.records, outcome.bodies)
+        # A tick ends waits before it makes anything active.
+        there = {queue.queue_id: queue.receivable() for queue in self.queues}
+        delivered: list[tuple[int, int]] = []
+        row = NaiveRow(outcome)
+        for record in outcome.records:
+            self.judge(record, row, own)
+            if isinstance(record, MessagesReceived):
+                delivered.extend((record.queue_id, position) for position in unpack_runs(record.positions))
+                self.note_received(record)
+        row.check_complete()
+        if outcome.records:
+            self.note_row()
+        for check in outcome.checks:
+            self.judge_check(check)
+        self.no_more_checks()
+        self.delivered = delivered
+        for read in outcome.reads:
+            assert read.read_id not in self.read_ids
+            self.read_ids.add(read.read_id)
+            positions = unpack_runs(read.positions)
+            assert positions
+            assert positions == sorted(set(positions))
+            assert len(positions) <= max(self.limits.page_messages, self.limits.max_batch)
+            self.reads.append(read)
+        went_out: list[tuple[int, int]] = []
+        for woken in outcome.woken:
+            peek = self.peeks.pop(woken.waiter_id, None)
+            if isinstance(woken.reply, QueueDeleted):
+                self.decisions.pop(woken.waiter_id, None)
+                continue
+            if peek is not None:
+                assert isinstance(woken.reply, Peeked)
+                peek.queue.check_peek(peek, woken.reply, self.unreadable(peek.queue), self.now_ms)
+                continue
+            if self.judge_woken(woken.waiter_id, woken.reply):
+                continue
+            queue = self.waiting_at(woken.waiter_id)
+            answered = queue.answer_waiter(
+                woken.waiter_id, woken.reply, there[queue.queue_id], self.now_ms, self.moving(queue)
+            )
+            went_out.extend((queue.queue_id, position) for position in answered)
+        self.went_out = went_out
+        return outcome.reply
+
+    def moving(self, queue: NaiveQueue) -> set[int]:
+        """What the broker means to move to another queue; receives pass it over."""
+        return set(self.broker.queues[queue.queue_id].index.moving)
+
+    def judge(self, record: AnyRecord, row: NaiveRow, own: int | None) -> None:
+        """One record, which follows from the model's state or contradicts it."""
+        match record:
+            case MessagesExpired():
+                self.by_id(record.queue_id).pass_floor(record.floor, self.now_ms)
+            case DelaysScheduled():
+                self.by_id(record.queue_id).schedule(unpack_runs(record.positions), record.visible_ms, self.now_ms)
+            case LeasesEnded():
+                for handle in self.handles_for(unpack_runs(record.leases)):
+                    queue = self.by_id(record.queue_id)
+                    self.note_back(queue, queue.end_lease(handle, self.now_ms))
+            case MessagesActivated():
+                queue = self.by_id(record.queue_id)
+                for position in unpack_runs(record.positions):
+                    assert queue.messages[position].is_due(self.now_ms), "a delay ended too early"
+                    queue.messages[position].come_back(self.now_ms)
+            case MessagesReceived():
+                leases = set(range(record.first_lease, record.first_lease + count_runs(record.positions)))
+                assert not leases & self.leases, "a lease was used twice"
+                self.leases |= leases
+            case MessagesMoved():
+                self.judge_moved(record, row)
+            case MessagesSent():
+                if record.first_message_id != own:
+                    self.judge_copies(record, row)
+            case TransactionsEnded():
+                self.judge_ended(record, row)
+            case _:
+                self.judge_more(record)
+
+    def judge_more(self, record: AnyRecord) -> None:
+        """Records that only some machines know."""
+
+    def note_received(self, record: MessagesReceived) -> None:
+        """These went out."""
+
+    def judge_ended(self, record: TransactionsEnded, row: NaiveRow) -> None:
+        raise AssertionError("a transaction was decided")
+
+    def judge_check(self, check: Check) -> None:
+        raise AssertionError("a check was sent")
+
+    def no_more_checks(self) -> None:
+        """All that were counted were sent."""
+
+    def judge_woken(self, waiter_id: int, reply: Any) -> bool:
+        """Whether it was somebody else than a receive, who got the right answer."""
+        return False
+
+    def judge_moved(self, record: MessagesMoved, row: NaiveRow) -> None:
+        """These leave their queue; where they went is told by what follows in the row."""
+        queue = self.by_id(record.queue_id)
+        for position in unpack_runs(record.positions):
+            message = queue.messages.pop(position)
+            if message.is_due(self.now_ms):
+                message.come_back(self.now_ms)
+            assert message.state is State.ACTIVE, f"moved while {message.state}"
+            assert not queue.is_expired(message, self.now_ms), "an expired message was moved"
+            reason = "redrive" if record.redriven else queue.is_dead(message, self.now_ms)
+            assert reason, "moved too early"
+            row.moved[queue.name, message.message_id] = message, reason, queue
+            self.note_moved(queue, message, record.redriven)
+
+    def note_moved(self, queue: NaiveQueue, message: NaiveMessage, redriven: bool) -> None:
+        """One of them."""
+
+    def note_back(self, queue: NaiveQueue, message: NaiveMessage) -> None:
+        """A counted receive of a message ended without deletion."""
+
+    def judge_copies(self, record: MessagesSent, row: NaiveRow) -> None:
+        """Messages that nobody sent: they were committed, or moved here."""
+        target = self.by_id(record.queue_id)
+        assert record.first_position == target.next_position
+        assert record.enqueue_ms == max(self.now_ms, target.last_enqueue_ms)
+        assert not record.half
+        assert record.visible_ms is None, "what was moved or committed has no delay"
+        for offset in range(len(record.sizes)):
+            message_id = record.first_message_id + offset
+            body = row.bodies[row.next_body]
+            row.next_body += 1
+            origin = record.origins[offset] if record.origins else None
+            half = row.committed.pop(message_id, None)
+            if half is not None:
+                assert origin == half.origin is None
+                of = half
+            else:
+                assert message_id not in self.message_ids, "a message id was used twice"
+                self.message_ids.add(message_id)
+                assert origin is not None, "a message out of nowhere"
+                of, reason, source = row.moved.pop((origin.queue, origin.message_id))
+                self.judge_move(source, target, of, reason)
+                assert origin == Origin(source.name, of.message_id, of.enqueue_ms, of.receive_count, reason)
+            headers = (record.headers[offset] if record.headers else None) or None
+            assert (body, headers) == (of.body, of.headers)
+            target.take_copy(message_id, of, origin, self.now_ms)
+
+    def judge_move(self, source: NaiveQueue, target: NaiveQueue, message: NaiveMessage, reason: str) -> None:
+        assert source.account == target.account
+        assert source is not target
+        assert len(message.body) <= target.attributes["max_message_bytes"], "too large for where it went"
+        assert len(target.messages) < target.attributes["max_backlog"], "moved to a full queue"
+        if reason != "redrive":
+            assert target.name == source.attributes["dead_letter_queue"]
+            assert target.takes_dead_letters(), "moved while what the dead-letter queue held is not consumed"
+
+    def note_row(self) -> None:
+        """What is live after this row, for crashes behind it."""
+        while len(self.rows) <= self.log.last_lsn:
+            self.rows.append({})
+        self.rows[-1] = {
+            queue_id: (list(queue.index.live), list(queue.index.half)) for queue_id, queue in self.broker.queues.items()
+        }
+
+    def handles_for(self, leases: list[int]) -> list[int]:
+        return [handle for lease in leases for handle in self.broker.handles.handles(lease, 1)]
+
+    def by_id(self, queue_id: int) -> NaiveQueue:
+        return next(queue for queue in self.queues if queue.queue_id == queue_id)
+
+    def waiting_at(self, waiter_id: int) -> NaiveQueue:
+        return next(queue for queue in self.queues if any(one.waiter_id == waiter_id for one in queue.line))
+
+    def unreadable(self, queue: NaiveQueue) -> set[int]:
+        return {position for queue_id, position in self.log.damaged if queue_id == queue.queue_id}
+
+    def pick(self, number: int) -> NaiveQueue:
+        """Most of what happens should happen to one queue."""
+        return self.queues[number // 4 % len(self.queues) if number % 4 == 3 else 0]
+
+    def handles_of(self, queue: NaiveQueue, picks: list[int]) -> list[int]:
+        """Some handles: mostly of this queue and held, but also old, foreign and invented ones."""
+        held = sorted(message.handle for message in queue.of(State.IN_FLIGHT))
+        old = sorted(queue.handles)
+        foreign = sorted(handle for other in self.queues + self.gone_queues for handle in other.handles)
+        made: list[int] = []
+        for pick in picks:
+            source = [held, held, held, old, foreign, [pick]][pick % 6]
+            made.append(source[pick // 6 % len(source)] if source else pick)
+        return made
+
+    def is_quiet(self) -> bool:
+        """Nothing is due: counts are exact."""
+        due_ms = self.broker.next_deadline_ms()
+        return due_ms is None or due_ms > self.now_ms
