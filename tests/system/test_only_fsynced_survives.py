@@ -12,7 +12,7 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ import pytest
 from support.crash.broker import CrashingBroker
 from support.crash.checker import check
 from support.crash.disk import Unsynced, disk_after
-from support.crash.history import History, Outcome, Send
+from support.crash.history import History, Outcome, Publish, Send
 from support.crash.ledger import Rule, Violation
 from support.crash.load import (
     QUEUES,
@@ -34,13 +34,28 @@ from support.crash.load import (
     work_until_lost,
 )
 from support.crash.load_moves import DedupProducer, Redriver, Rewinder
+from support.crash.load_topics import (
+    APPLES,
+    PEARS,
+    PUSH_FLAGS,
+    STRICT,
+    TOPIC_QUEUES,
+    DedupPublisher,
+    Endpoints,
+    NumberedPublisher,
+    Troublemaker,
+    Watcher,
+    create_topic,
+    deliver_all,
+    tags_of,
+)
 from support.crash.load_transactions import Books, Checker, TransactionalProducer
 from support.crash.session import Session
 from support.crash.trace import AnyEvent, Created, FolderSynced, Removed, Renamed, Resized, Synced, read_trace
 
 FAILURES = int(os.environ.get("CMQD_POWER_FAILURES", "12"))
 SEED = int(os.environ.get("CMQD_POWER_SEED", "0")) or random.SystemRandom().getrandbits(32)
-SMALL_SEGMENTS = ("--segment-bytes", str(1 << 20))
+SMALL_SEGMENTS = ("--segment-bytes", str(1 << 20), *PUSH_FLAGS)
 LIVES = 3
 # Arbitrary parts of what was not synced are the hardest case, so they come twice.
 UNSYNCED = (*Unsynced, Unsynced.SCRAMBLED)
@@ -60,6 +75,13 @@ def new_history() -> History:
     return History(wall_offset_ms=time.time() * 1e3 - time.monotonic() * 1e3)
 
 
+@pytest.fixture
+async def endpoints() -> AsyncIterator[Endpoints]:
+    made = Endpoints(new_history(), SEED)
+    async with made.receiver:
+        yield made
+
+
 def workers(generation: str, history: History, chance: random.Random) -> list[Worker]:
     """Without memory of an earlier life: what they knew may not have happened any more."""
     books = Books()
@@ -69,6 +91,11 @@ def workers(generation: str, history: History, chance: random.Random) -> list[Wo
         DedupProducer(f"{generation}-dedup", chance.getrandbits(32), 0.02).work,
         TransactionalProducer(f"{generation}-half", chance.getrandbits(32), books, 0.02).work,
         Checker(chance.getrandbits(32), books).work,
+        NumberedPublisher(f"{generation}-numbered-publish", chance.getrandbits(32), 0.05).work,
+        DedupPublisher(f"{generation}-dedup-publish", chance.getrandbits(32), 0.05).work,
+        Troublemaker(chance.getrandbits(32)).work,
+        Watcher().work,
+        *(Consumer(queue, chance.getrandbits(32), 0.02).work for queue in (APPLES, PEARS, STRICT)),
         *(Consumer(queue, chance.getrandbits(32), fates=MORTAL).work for queue in QUEUES for _ in range(2)),
         Rewinder(chance.getrandbits(32), history.wall_offset_ms).work,
         Redriver(chance.getrandbits(32)).work,
@@ -77,23 +104,34 @@ def workers(generation: str, history: History, chance: random.Random) -> list[Wo
 
 
 async def traced_life(
-    folder: Path, history: History, flags: Sequence[str], generation: str, chance: random.Random
+    folder: Path,
+    endpoints: Endpoints,
+    history: History,
+    flags: Sequence[str],
+    generation: str,
+    chance: random.Random,
 ) -> tuple[list[AnyEvent], int]:
     """Run a broker under load and kill it; its trace, and where in it the load began."""
+    endpoints.history = history
+    endpoints.is_repaired = False
     broker = CrashingBroker(folder, flags=flags)
     trace_file = folder / "trace"
     try:
         ready = await asyncio.to_thread(
             broker.start, trace_file=trace_file, hold_ms=HOLD_MS, seed=chance.getrandbits(32)
         )
-        began_ns = time.monotonic_ns()
         session = await Session.connect(ready.url, history)
         await create_queues(session)
+        if not endpoints.secrets:
+            # Whole before the power fails: what is checked is what goes through it.
+            await create_topic(session, endpoints)
         session.close()
+        began_ns = time.monotonic_ns()
         load = asyncio.create_task(work_until_lost(ready.url, history, workers(generation, history, chance)))
         await asyncio.wait([load], timeout=LOAD_SECONDS)
         assert not load.done(), f"the load ended by itself: {load}\n{broker.log_tail()}"
     finally:
+        history.kills_ns.append(time.monotonic_ns())
         broker.clean_up()
     await asyncio.wait_for(load, 20)
     events = read_trace(trace_file)
@@ -116,14 +154,19 @@ def choose_cut(events: Sequence[AnyEvent], begin: int, chance: random.Random) ->
     return chance.randrange(begin, len(events))
 
 
-async def violations_after_restart(folder: Path, history: History, flags: Sequence[str]) -> list[Violation]:
-    """Start a broker on a rebuilt folder, repeat sends, drain, stop, check."""
+async def violations_after_restart(
+    folder: Path, endpoints: Endpoints, history: History, flags: Sequence[str]
+) -> list[Violation]:
+    """Start a broker on a rebuilt folder, repeat sends, have pushes carried out, drain, stop, check."""
+    endpoints.history = history
+    endpoints.is_repaired = True
     broker = CrashingBroker(folder, flags=flags)
     try:
         ready = await asyncio.to_thread(broker.start)
         session = await Session.connect(ready.url, history)
         await repeat_sends(session, history)
-        await drain_all(session, OWNED, seconds=DRAIN_SECONDS)
+        await deliver_all(session, endpoints, seconds=DRAIN_SECONDS)
+        await drain_all(session, [*OWNED, *TOPIC_QUEUES], seconds=DRAIN_SECONDS)
         session.close()
         assert await asyncio.to_thread(broker.stop) == 0
     finally:
@@ -141,6 +184,16 @@ async def repeat_sends(session: Session, history: History) -> None:
     deduped = [send for send in history.of_kind(Send) if send.dedup_ids and not send.half]
     for send in (*(send for send in deduped if send.outcome is Outcome.UNKNOWN), *deduped[-5:]):
         await session.send(send.queue, send.bodies, dedup_ids=send.dedup_ids)
+    unanswered_publishes = [publish for publish in history.of_kind(Publish) if publish.outcome is Outcome.UNKNOWN]
+    for publish in unanswered_publishes:
+        await session.publish(
+            publish.queue,
+            publish.bodies,
+            list(map(tags_of, publish.bodies)),
+            session=publish.session,
+            sequence=publish.sequence,
+            dedup_ids=publish.dedup_ids,
+        )
 
 
 def rebuild(target: Path, events: Sequence[AnyEvent], unsynced: Unsynced, chance: random.Random) -> None:
@@ -148,7 +201,9 @@ def rebuild(target: Path, events: Sequence[AnyEvent], unsynced: Unsynced, chance
     disk_after(events, unsynced, chance).write_to(target / "data")
 
 
-async def test_everything_acknowledged_survives_with_only_what_was_fsynced(tmp_path: Path) -> None:
+async def test_everything_acknowledged_survives_with_only_what_was_fsynced(
+    tmp_path: Path, endpoints: Endpoints
+) -> None:
     print(f"CMQD_POWER_SEED={SEED}")
     chance = random.Random(SEED)
     history = new_history()
@@ -156,14 +211,14 @@ async def test_everything_acknowledged_survives_with_only_what_was_fsynced(tmp_p
     life.mkdir()
     failures = 0
     for generation in range(LIVES):
-        events, begin = await traced_life(life, history, SMALL_SEGMENTS, f"life-{generation}", chance)
+        events, begin = await traced_life(life, endpoints, history, SMALL_SEGMENTS, f"life-{generation}", chance)
         for side in range(FAILURES // LIVES):
             unsynced = UNSYNCED[side % len(UNSYNCED)]
             cut = choose_cut(events, begin, chance)
             rebuilt = tmp_path / f"rebuilt-{generation}-{side}"
             rebuild(rebuilt, events[:cut], unsynced, chance)
             so_far = history.until(events[cut].at_ns)
-            violations = await violations_after_restart(rebuilt, so_far, SMALL_SEGMENTS)
+            violations = await violations_after_restart(rebuilt, endpoints, so_far, SMALL_SEGMENTS)
             told = "\n".join(map(str, violations[:20]))
             assert not violations, f"seed {SEED}, life {generation}, cut {cut} of {len(events)}, {unsynced}\n{told}"
             failures += 1
@@ -172,44 +227,50 @@ async def test_everything_acknowledged_survives_with_only_what_was_fsynced(tmp_p
         life = tmp_path / f"life-{generation + 1}"
         rebuild(life, events[:cut], Unsynced.SCRAMBLED, chance)
         history = history.until(events[cut].at_ns)
-    violations = await violations_after_restart(life, history, SMALL_SEGMENTS)
+    violations = await violations_after_restart(life, endpoints, history, SMALL_SEGMENTS)
     told = "\n".join(map(str, violations[:20]))
     assert not violations, f"seed {SEED}, after all lives\n{told}"
     assert sum(send.done for send in history.of_kind(Send)) > 100
+    assert sum(publish.done for publish in history.of_kind(Publish)) > 30
     print(f"power failures: {failures + 1} of {failures + 1} with nothing lost")
 
 
-async def test_a_power_failure_during_the_first_start_leaves_a_folder_that_starts(tmp_path: Path) -> None:
+async def test_a_power_failure_during_the_first_start_leaves_a_folder_that_starts(
+    tmp_path: Path, endpoints: Endpoints
+) -> None:
     chance = random.Random(SEED)
     history = new_history()
     first = tmp_path / "first"
     first.mkdir()
-    events, begin = await traced_life(first, history, SMALL_SEGMENTS, "first", chance)
+    events, begin = await traced_life(first, endpoints, history, SMALL_SEGMENTS, "first", chance)
     for number in range(6):
         cut = chance.randrange(1, begin)
         rebuilt = tmp_path / f"rebuilt-{number}"
         rebuild(rebuilt, events[:cut], list(Unsynced)[number % 3], chance)
 
-        violations = await violations_after_restart(rebuilt, new_history(), SMALL_SEGMENTS)
+        so_far = history.until(events[cut].at_ns)
+        violations = await violations_after_restart(rebuilt, endpoints, so_far, SMALL_SEGMENTS)
 
         assert not violations, f"seed {SEED}, cut {cut} of {len(events)}: {violations}"
 
 
-async def test_without_fsync_the_same_failures_are_found_to_lose_acknowledged_messages(tmp_path: Path) -> None:
+async def test_without_fsync_the_same_failures_are_found_to_lose_acknowledged_messages(
+    tmp_path: Path, endpoints: Endpoints
+) -> None:
     """The tests above can fail: the same broker with lowered durability does not pass them."""
     chance = random.Random(SEED)
     history = new_history()
     life = tmp_path / "life"
     life.mkdir()
     # One large segment: the rows lost are the last ones. With rows lost in the middle it would refuse to start.
-    flags = ("--durability", "os")
-    events, begin = await traced_life(life, history, flags, "life", chance)
+    flags = ("--durability", "os", *PUSH_FLAGS)
+    events, begin = await traced_life(life, endpoints, history, flags, "life", chance)
     for number in range(3):
         cut = chance.randrange((begin + len(events)) // 2, len(events))
         rebuilt = tmp_path / f"rebuilt-{number}"
         rebuild(rebuilt, events[:cut], Unsynced.DROPPED, chance)
 
-        violations = await violations_after_restart(rebuilt, history.until(events[cut].at_ns), flags)
+        violations = await violations_after_restart(rebuilt, endpoints, history.until(events[cut].at_ns), flags)
 
         found = Counter(violation.rule for violation in violations)
         assert found[Rule.SEND_KEPT] > 0, f"seed {SEED}, cut {cut} of {len(events)}: lost nothing, found {found}"

@@ -335,6 +335,8 @@ class Pushed(SubscriptionOperation):
     """Of the answer; 0 = none was given."""
     is_signed: bool
     """With the secret of the subscription."""
+    started_s: int
+    """When the attempt began, as the broker tells, in seconds of its clock."""
 
     @property
     def is_delivered(self) -> bool:
@@ -368,7 +370,9 @@ class History:
         return (operation for operation in self.operations if isinstance(operation, kind))
 
     def until(self, cut_ns: int) -> "History":
-        """As known at a moment: what had not been called is not there, what had not been answered is UNKNOWN."""
+        """As known at a moment, at which the power failed: what had not been called is not there, what had not been
+        answered is UNKNOWN.
+        """
         return History(
             self.wall_offset_ms,
             [
@@ -376,5 +380,5 @@ class History:
                 for operation in self.operations
                 if operation.called_ns <= cut_ns
             ],
-            [at_ns for at_ns in self.kills_ns if at_ns <= cut_ns],
+            [*(at_ns for at_ns in self.kills_ns if at_ns < cut_ns), cut_ns],
         )

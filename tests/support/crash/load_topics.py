@@ -178,6 +178,7 @@ class Endpoints:
                 tags=frozenset(filter(None, request.headers.get("x-cmq-message-tag", "").split(","))),
                 status=status,
                 is_signed=is_signed(request, body, self.secrets.get(name, "")),
+                started_s=int(request.headers["webhook-timestamp"]),
             )
             self.history.operations.append(push)
 

@@ -21,7 +21,7 @@ class PublishedMessage:
     copies: list[Message] = field(default_factory=list[Message])
     """For the queues among the subscribers."""
     pushes: dict[str, list[Pushed]] = field(default_factory=dict[str, list[Pushed]])
-    """By subscription, in the order in which they came; of those that it matches."""
+    """By subscription, in the order in which they began; of those that it matches."""
 
     @property
     def acknowledged(self) -> bool:
@@ -58,7 +58,7 @@ def arrange_published(history: History, copies: Mapping[MessageKey, Message]) ->
             message.attempts.append(publish)
             if publish.done:
                 message.ids.add(publish.message_ids[index])
-    for push in sorted(history.of_kind(Pushed), key=lambda push: push.called_ns):
+    for push in sorted(history.of_kind(Pushed), key=lambda push: (push.started_s, push.called_ns)):
         message = messages.get(push.body)
         if message is not None and push.subscription in message.pushes:
             message.pushes[push.subscription].append(push)

@@ -87,6 +87,7 @@ def pushed(
         tags=tags,
         status=status,
         is_signed=signed,
+        started_s=(at - 5) // 1_000,
     )
 
 
