@@ -126,6 +126,7 @@ class Rounds:
         orphan: int | None = None
         for number in range(rounds):
             ready = await asyncio.to_thread(self.broker.start)
+            self.history.breaks_ns.append(time.monotonic_ns())
             # The lock of the folder passed to the new broker, so the old storage process must be gone or going.
             assert orphan is None or await asyncio.to_thread(wait_until_ended, orphan), "the storage process lives on"
             if number == 0:
@@ -134,7 +135,7 @@ class Rounds:
             load = asyncio.create_task(work_until_lost(ready.url, self.history, [*self._workers, *backlog]))
             await asyncio.wait([load], timeout=self._chance.uniform(*LOAD_SECONDS))
             assert not load.done(), f"the load ended before the kill: {load}\n{self.broker.log_tail()}"
-            self.history.kills_ns.append(time.monotonic_ns())
+            self.history.breaks_ns.append(time.monotonic_ns())
             await asyncio.to_thread(self.broker.kill, victims[number % len(victims)])
             await asyncio.wait_for(load, 20)
             orphan = ready.storage_pid
@@ -142,6 +143,7 @@ class Rounds:
 
     async def drain(self) -> None:
         ready = await asyncio.to_thread(self.broker.start)
+        self.history.breaks_ns.append(time.monotonic_ns())
         session = await Session.connect(ready.url, self.history)
         for producer in self._numbered:
             await producer.repeat_unanswered(session)

@@ -120,6 +120,7 @@ async def traced_life(
         ready = await asyncio.to_thread(
             broker.start, trace_file=trace_file, hold_ms=HOLD_MS, seed=chance.getrandbits(32)
         )
+        history.breaks_ns.append(time.monotonic_ns())
         session = await Session.connect(ready.url, history)
         await create_queues(session)
         if not endpoints.secrets:
@@ -131,7 +132,7 @@ async def traced_life(
         await asyncio.wait([load], timeout=LOAD_SECONDS)
         assert not load.done(), f"the load ended by itself: {load}\n{broker.log_tail()}"
     finally:
-        history.kills_ns.append(time.monotonic_ns())
+        history.breaks_ns.append(time.monotonic_ns())
         broker.clean_up()
     await asyncio.wait_for(load, 20)
     events = read_trace(trace_file)

@@ -357,8 +357,10 @@ class History:
 
     wall_offset_ms: float
     operations: list[Operation] = field(default_factory=list[Operation])
-    kills_ns: list[int] = field(default_factory=list[int])
-    """When each life of the broker began to end, in this order."""
+    breaks_ns: list[int] = field(default_factory=list[int])
+    """Moments in order, with each life of the broker between two of them: taken when it answered, and just before it
+    was killed. What it had under way may come in after that, before the next life.
+    """
 
     def wall_ms(self, at_ns: int) -> float:
         return at_ns / 1e6 + self.wall_offset_ms
@@ -380,5 +382,5 @@ class History:
                 for operation in self.operations
                 if operation.called_ns <= cut_ns
             ],
-            [*(at_ns for at_ns in self.kills_ns if at_ns < cut_ns), cut_ns],
+            [*(at_ns for at_ns in self.breaks_ns if at_ns < cut_ns), cut_ns],
         )

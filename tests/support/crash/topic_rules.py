@@ -116,8 +116,8 @@ def check_failures_kept(ledger: Ledger) -> Iterator[Violation]:
 
 def _noticed(history: History, heard_ns: Sequence[tuple[int, int]], push: Pushed) -> bool:
     """Whether somebody asked well after the push was answered, and had his answer in the same life of the broker."""
-    kill = bisect_left(history.kills_ns, push.answered_ns)
-    until_ns = history.kills_ns[kill] if kill < len(history.kills_ns) else float("inf")
+    end = bisect_left(history.breaks_ns, push.answered_ns)
+    until_ns = history.breaks_ns[end] if end < len(history.breaks_ns) else float("inf")
     first = bisect_left(heard_ns, (push.answered_ns + NOTICED_NS, 0))
     return any(answered_ns < until_ns for _, answered_ns in heard_ns[first : first + 50])
 
