@@ -201,8 +201,11 @@ class Delivering(Sending, TopicState):
         if elsewhere:
             elsewhere.sort()
             # A page costs a round trip to the storage: what is likely to be next comes along.
+            # Not before what was started: a page may hold a part only, and that must get on.
             ahead = [
-                one for one in deliveries.upcoming(READ_AHEAD) if self.topic_bodies.get(topic.topic_id, one) is None
+                one
+                for one in deliveries.upcoming(READ_AHEAD)
+                if one > elsewhere[0] and self.topic_bodies.get(topic.topic_id, one) is None
             ]
             read = self._topic_page_read(topic.topic_id, sorted({*elsewhere, *ahead}))
             self._delivery_reads[read.read_id] = (subscription.subscription_id, elsewhere)

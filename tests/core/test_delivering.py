@@ -840,3 +840,18 @@ def test_what_only_queues_hold_is_not_live_for_the_topic():
 
     assert rig.broker.live_in(topic.topic_id, 0, 1) == 0
     assert rig.broker.live_in(queue.queue_id, 0, 1) == 1
+
+
+def test_what_comes_along_in_a_page_never_takes_the_place_of_what_was_asked_for():
+    rig = a_rig(Limits(topic_bodies_bytes=0, page_bytes=1))
+    rig.subscribe(URL)
+    rig.publish(*[b"%d" % number for number in range(20)])
+    rig.settle()
+    assert len(rig.pushes) == 16
+    rig.end_push(rig.pushes[15], "down")
+    rig.end_push(rig.pushes[0])
+
+    rig.settle(1000)
+    rig.settle(1000)
+
+    assert len(rig.pushes) == 16

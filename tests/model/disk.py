@@ -6,17 +6,23 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
-from model.judge import MOST_TICKS, has_queues, times, which
+from model.judge import MOST_TICKS, has_queues, times, wanted_of, which
 from model.messages import MessageRules
 
 from cmqd.core.broker import Broker
+from cmqd.core.outcome import PageRead
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
 from cmqd_segment.records import (
     AnyRecord,
+    MessagesPublished,
     MessagesReceived,
     MessagesSent,
     NumbersReserved,
     QueueCreated,
+    Runs,
+    StoredMessage,
+    Subscribed,
+    TopicCreated,
     pack_runs,
     unpack_runs,
 )
@@ -53,6 +59,9 @@ class DiskRules(MessageRules):
             positions = unpack_runs(read.positions)
             self.log.damaged.add((read.queue_id, positions[damaged % len(positions)]))
         messages, missing = self.log.page(read, at_most)
+        if read.queue_id in self.topic_ids:
+            self.topic_page_arrives(read, messages, missing)
+            return
         queue = next((one for one in self.queues if one.queue_id == read.queue_id), None)
         live = set(queue.messages) if queue is not None else set[int]()
         if queue is not None:
@@ -85,6 +94,10 @@ class DiskRules(MessageRules):
             assert found_damaged == len(found)
         assert self.done(outcome) == found_damaged
         assert self.went_out == self.delivered
+
+    def topic_page_arrives(self, read: PageRead, messages: list[StoredMessage], missing: Runs) -> None:
+        """Bodies that are to be delivered."""
+        raise AssertionError("somebody reads a topic")
 
     @precondition(has_queues)
     @rule(number=which, position=which)
@@ -168,8 +181,16 @@ class DiskRules(MessageRules):
                     assert record.first_message_id + len(record.sizes) <= numbers.next_message_id
                 case MessagesReceived():
                     assert record.first_lease + sum(record.positions[1::2]) <= numbers.next_lease
+                case MessagesPublished():
+                    count = len(record.sizes)
+                    assert record.first_message_id + count <= numbers.next_message_id
+                    assert record.first_copy_id + count * len(record.copies) // 2 <= numbers.next_message_id
                 case QueueCreated():
                     assert record.queue_id < numbers.next_queue_id
+                case TopicCreated():
+                    assert record.topic_id < numbers.next_queue_id
+                case Subscribed():
+                    assert record.subscription_id < numbers.next_queue_id
                 case _:
                     pass
 
@@ -189,8 +210,7 @@ class DiskRules(MessageRules):
         rows = cut % (self.log.last_lsn + 1)
         prefix = [(lsn, record) for lsn, record in self.log.records() if lsn <= rows]
         broker = self.broker_from([], prefix)
-        found = {queue_id: (list(one.index.live), list(one.index.half)) for queue_id, one in broker.queues.items()}
-        assert found == self.rows[rows]
+        assert wanted_of(broker) == self.rows[rows]
         broker.recovered()
         broker.check_invariants()
         self.check_numbers(broker, prefix)

@@ -1,3 +1,4 @@
+# pyright: reportPrivateUsage=false
 """The broker against a naive model of it, under crashes at any row, late pages, damage and checkpoints.
 
 The machine here knows queues, sends, receives and time (in modules by noun); modules of their own add the rules of
@@ -56,6 +57,7 @@ class BrokerMachine(DiskRules):
             session_answers=3,
             max_dead_letter_sources=2,
             max_dedup_ids=3,
+            **self.more_limits,
         )
         self.broker = Broker(KEY, self.limits)
         self.now_ms = START_MS
@@ -78,6 +80,7 @@ class BrokerMachine(DiskRules):
         self.decisions = {}
         for number, attributes in enumerate(self.first_queues):
             self.create(2 * number, attributes)
+        self.begin()
         if preload:
             self.send(0, [(1, 0, 20 * number) for number in range(preload)], "each" if preload % 2 else "none", 0, 0)
         if cold:

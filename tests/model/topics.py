@@ -1,0 +1,494 @@
+# pyright: reportPrivateUsage=false
+"""The rules of topics: who gets what is published, when it is tried again, and what is pending in between."""
+
+from typing import Any, ClassVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+from model.judge import which
+from model.machine import BrokerMachine
+
+from cmqd.core.errors import BatchTooLarge, SequenceTooOld, SubscriptionExists, TooManySubscriptions, TopicInUse
+from cmqd.core.outcome import Outcome, PageRead, Published, PublishRequest, Push, PushResult
+from cmqd_segment.records import (
+    AnyRecord,
+    DeliveriesDropped,
+    DeliveriesFailed,
+    Headers,
+    Labels,
+    MessagesDelivered,
+    MessagesPublished,
+    MessagesSent,
+    Runs,
+    StoredMessage,
+    TopicMessagesExpired,
+    pack_runs,
+    unpack_runs,
+)
+from support.naive_broker import STEP_GRAIN_MS, NaiveQueue, NaiveRow, State
+from support.naive_topics import NaivePublished, NaiveSubscription, NaiveTopic
+
+LIFE_MS = 3_000_000
+ENDPOINTS = ("orders", "https://a.example/", "mails", "https://b.example/", "orders", "https://a.example/")
+TAGS: list[list[str]] = [[], ["a"], ["b"], ["a", "b"]]
+KEYS = ["a", "a.b", "b.a.b", "a.b.b"]
+BINDINGS = [["#"], ["a.*"], ["a.#", "*.a.b"], ["#.b"]]
+MARKS: list[Headers | None] = [None, {"k": "v"}]
+
+
+def has_topics(machine: "TopicsMachine") -> bool:
+    return bool(machine.topics)
+
+
+class TopicsMachine(BrokerMachine):
+    first_queues: ClassVar[list[dict[str, Any]]] = [{"retention_ms": 345_600_000, "max_delayed": 3}]
+    more_limits: ClassVar[dict[str, Any]] = {
+        "topic_life_ms": LIFE_MS,
+        "max_pushes_per_endpoint": 2,
+        "max_pushes": 3,
+        "max_subscriptions": 5,
+        "topic_bodies_bytes": 700,
+    }
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.topics: list[NaiveTopic] = []
+        self.pushes: list[Push] = []
+        """Being posted, oldest first."""
+        self.ended: dict[tuple[int, int], tuple[str | None, int]] = {}
+        """Results just told: (error, started) by subscription and position."""
+
+    def begin(self) -> None:
+        self.create_topic(0)
+        self.subscribe(self.topics[0], 3, "backoff")
+
+    # ------------------------------------------------------------------ helpers
+
+    def subscription(self, subscription_id: int) -> NaiveSubscription | None:
+        found = (one for topic in self.topics for one in topic.subscriptions)
+        return next((one for one in found if one.subscription_id == subscription_id), None)
+
+    def subscriptions(self) -> list[NaiveSubscription]:
+        return [one for topic in self.topics for one in topic.subscriptions]
+
+    def done(self, outcome: Outcome[Any], own: int | None = None) -> Any:
+        """Before a push is seen to begin, the same tick may have let its message go."""
+        before = {
+            (one.subscription_id, position): delivery
+            for one in self.subscriptions()
+            for position, delivery in one.pending.items()
+        }
+        reply = super().done(outcome, own)
+        for push in outcome.pushes:
+            self.judge_push(push, before)
+        return reply
+
+    def judge_push(self, push: Push, before: dict[tuple[int, int], Any]) -> None:
+        subscription = self.subscription(push.subscription_id)
+        assert subscription is not None, "posted to nobody"
+        position = push.message.position
+        delivery = before[push.subscription_id, position]
+        message = delivery.message
+        assert not delivery.under_way, "posted twice at once"
+        assert push.attempt == delivery.attempts + 1
+        assert push.url == subscription.endpoint
+        assert position in subscription.hurried or delivery.next_ms <= self.now_ms, "tried again too early"
+        assert not delivery.is_exhausted or position in subscription.hurried
+        sent = push.message
+        assert (sent.message_id, sent.body, sent.headers or None) == (message.message_id, message.body, message.headers)
+        assert (sent.labels or []) == message.labels
+        assert sent.enqueue_ms == message.enqueue_ms
+        if subscription.strategy == "backoff":
+            behind = [one for one in subscription.pending if one < position]
+            assert not behind, "under backoff the oldest one goes first"
+        delivery.under_way = True
+        subscription.going.add(position)
+        self.pushes.append(push)
+        assert len(self.pushes) <= 3
+        assert sum(one.url == push.url for one in self.pushes) <= 2
+
+    # ------------------------------------------------------------------ administration
+
+    @rule(
+        what=st.sampled_from(["topic", "subscribe", "subscribe", "set", "pause", "unsubscribe", "delete"]),
+        number=which,
+        backoff=st.booleans(),
+    )
+    def administer_topics(self, what: str, number: int, backoff: bool) -> None:
+        if what == "topic" or not self.topics:
+            self.create_topic(number)
+            return
+        topic = self.topics[number % len(self.topics)]
+        if what == "subscribe":
+            self.subscribe(topic, number // 8, "backoff" if backoff else "exponential_decay")
+        elif what == "delete":
+            self.delete_topic(topic)
+        elif topic.subscriptions:
+            one = topic.subscriptions[number // 8 % len(topic.subscriptions)]
+            if what == "unsubscribe":
+                outcome = self.broker.unsubscribe(topic.account, topic.name, one.name, self.now_ms)
+                topic.subscriptions.remove(one)
+                self.done(outcome)
+            elif what == "set":
+                filters = self.filters(topic, number // 64)
+                self.set_subscription(one, filters, "backoff" if backoff else "exponential_decay", one.paused)
+            else:
+                self.set_subscription(one, one.filters, one.strategy, not one.paused)
+
+    def filters(self, topic: NaiveTopic, number: int) -> list[str]:
+        return BINDINGS[number % 4] if topic.is_routing else TAGS[number % 4]
+
+    def create_topic(self, number: int) -> None:
+        name = ("news", "other")[number % 2]
+        if any(topic.name == name for topic in self.topics):
+            return
+        filter_type = ("tag", "routing")[number // 2 % 2]
+        outcome = self.broker.create_topic("admin", name, {"filter_type": filter_type}, self.now_ms)
+        topic_id = outcome.reply.topic_id
+        assert topic_id not in self.topic_ids
+        self.topics.append(NaiveTopic(topic_id, "admin", name, filter_type == "routing"))
+        self.topic_ids |= {topic_id}
+        self.done(outcome)
+        for more in range(2):
+            self.subscribe(self.topics[-1], number // 4 + more, "exponential_decay")
+
+    def subscribe(self, topic: NaiveTopic, number: int, strategy: str) -> None:
+        endpoint = ENDPOINTS[number % len(ENDPOINTS)]
+        if "://" not in endpoint and self.named("admin", endpoint) is None:
+            return
+        name = f"s{number % 7}"
+        filters = self.filters(topic, number // 8)
+        field = "binding_keys" if topic.is_routing else "filter_tags"
+        attributes = {"endpoint": endpoint, "strategy": strategy, field: filters}
+        try:
+            outcome = self.broker.subscribe("admin", topic.name, name, attributes, self.now_ms)
+        except SubscriptionExists:
+            assert any(one.name == name for one in topic.subscriptions)
+            return
+        except TooManySubscriptions:
+            assert len(topic.subscriptions) == self.limits.max_subscriptions
+            return
+        subscription_id = outcome.reply.subscription_id
+        assert self.subscription(subscription_id) is None
+        new = NaiveSubscription(topic, subscription_id, name, endpoint, filters, strategy, paused=False)
+        topic.subscriptions.append(new)
+        self.done(outcome)
+
+    def set_subscription(self, one: NaiveSubscription, filters: list[str], strategy: str, paused: bool) -> None:
+        field = "binding_keys" if one.topic.is_routing else "filter_tags"
+        attributes = {field: filters, "strategy": strategy, "paused": paused}
+        outcome = self.broker.set_subscription_attributes("admin", one.topic.name, one.name, attributes, self.now_ms)
+        one.filters, one.strategy, one.paused = filters, strategy, paused
+        self.done(outcome)
+
+    def delete_topic(self, topic: NaiveTopic) -> None:
+        try:
+            outcome = self.broker.delete_topic("admin", topic.name)
+        except TopicInUse:
+            assert topic.subscriptions
+            return
+        assert not topic.subscriptions
+        self.topics.remove(topic)
+        self.done(outcome)
+
+    @precondition(lambda self: bool(self.subscriptions()))
+    @rule(number=which, drop=st.sampled_from([False, False, True]))
+    def hurry_or_drop(self, number: int, drop: bool) -> None:
+        found = self.subscriptions()
+        one = found[number % len(found)]
+        if drop:
+            outcome = self.broker.drop_deliveries("admin", one.topic.name, one.name, self.now_ms)
+            assert outcome.reply == len(one.pending)
+        else:
+            outcome = self.broker.retry_deliveries("admin", one.topic.name, one.name, self.now_ms)
+            hurried = {position for position, each in one.pending.items() if each.attempts and not each.under_way}
+            assert outcome.reply <= len(hurried), "those whose bodies are being read are under way"
+            one.hurried |= hurried
+        self.done(outcome)
+
+    # ------------------------------------------------------------------ publishing
+
+    @precondition(has_topics)
+    @rule(
+        number=which,
+        batch=st.lists(st.tuples(st.sampled_from([1, 2, 30, 300, 1200]), which), min_size=1, max_size=4),
+        session=st.sampled_from([0, 0, 1, 3]),
+        sequence=st.integers(1, 8),
+    )
+    def publish(self, number: int, batch: list[tuple[int, int]], session: int, sequence: int) -> None:
+        topic = self.topics[number % len(self.topics)]
+        bodies = [b"%d" % (topic.next_position % 10) * size for size, _ in batch]
+        labels: list[Labels] = [KEYS[pick % 4] if topic.is_routing else TAGS[pick % 4] for _, pick in batch]
+        marks = [MARKS[pick // 4 % 2] for _, pick in batch]
+        stored = self.sessions.find("admin", session, sequence) if session else "new"
+        maybe_forgotten = session != 0 and self.sessions.may_be_forgotten("admin", session, self.now_ms)
+        request = PublishRequest(bodies, marks, labels, session, sequence if session else 0)
+        outcome = self.broker.publish("admin", topic.name, [request], self.now_ms)
+        (reply,) = outcome.reply
+        if isinstance(reply, BatchTooLarge):
+            assert len(batch) > 1
+            return
+        if isinstance(reply, SequenceTooOld):
+            assert stored == "too old"
+            return
+        assert isinstance(reply, Published)
+        ids = list(reply.message_ids)
+        if None in reply.matched:
+            assert ids == stored, "a repeat got another answer"
+            self.note_publish(topic)
+            self.done(outcome)
+            return
+        assert stored == "new" or maybe_forgotten, "stored twice, or though too old"
+        assert reply.matched == [sum(one.matches(label) for one in topic.subscriptions) for label in labels]
+        assert not set(ids) & self.message_ids, "a message id was used twice"
+        self.message_ids.update(ids)
+        if session and any(reply.matched):
+            self.sessions.note("admin", session, sequence, ids, self.now_ms)
+        messages = dict(zip(ids, zip(bodies, marks, labels, strict=True), strict=True))
+        stored_ids: list[int] = []
+        pauses = {one.subscription_id: not one.may_flow() for one in topic.subscriptions}
+        for record in outcome.records:
+            if isinstance(record, MessagesPublished):
+                stored_ids += self.take_published(topic, record, messages, pauses)
+        assert stored_ids == [one for one, matched in zip(ids, reply.matched, strict=True) if matched]
+        self.note_publish(topic)
+        self.done(outcome)
+        assert self.went_out == self.delivered
+
+    def note_publish(self, topic: NaiveTopic) -> None:
+        """What has used up its retries gets one more."""
+        for one in topic.subscriptions:
+            one.hurried |= {position for position, each in one.pending.items() if each.is_exhausted}
+
+    def take_published(
+        self,
+        topic: NaiveTopic,
+        record: MessagesPublished,
+        messages: dict[int, tuple[bytes, Headers | None, Labels]],
+        pauses: dict[int, bool],
+    ) -> list[int]:
+        """``pauses``: by subscription, whether it had to wait before this publish; one refusal makes it so."""
+        assert record.first_position == topic.next_position
+        assert record.enqueue_ms == self.now_ms
+        count = len(record.sizes)
+        ids = list(range(record.first_message_id, record.first_message_id + count))
+        bodies, marks, _ = zip(*(messages[one] for one in ids), strict=True)
+        copies = [(record.copies[at], record.copies[at + 1]) for at in range(0, len(record.copies), 2)]
+        matching = {one.subscription_id for one in topic.subscriptions if one.matches(messages[ids[0]][2])}
+        for message_id in ids:
+            labels = messages[message_id][2]
+            assert {one.subscription_id for one in topic.subscriptions if one.matches(labels)} == matching
+        waiting = [one for one in topic.subscriptions if one.subscription_id in record.waiting]
+        assert sorted(record.waiting) == sorted(one.subscription_id for one in waiting)
+        assert set(record.waiting) <= matching, "it waits for somebody whom it does not match"
+        at_once = [one for one in topic.subscriptions if one.subscription_id in matching - set(record.waiting)]
+        targets = [self.named("admin", one.endpoint) for one in at_once]
+        assert sorted(one.queue_id for one in targets if one) == sorted(queue_id for queue_id, _ in copies)
+        assert len(targets) == len(copies), "somebody whom it matches gets nothing"
+        assert not any(pauses[one.subscription_id] for one in at_once), "it overtook what waits"
+        for number, (queue_id, first) in enumerate(copies):
+            queue = self.by_id(queue_id)
+            assert first == queue.next_position
+            copy_ids = list(range(record.first_copy_id + number * count, record.first_copy_id + (number + 1) * count))
+            assert not set(copy_ids) & self.message_ids, "a message id was used twice"
+            self.take_copies(queue, copy_ids, list(bodies), list(marks))
+        for one in waiting:
+            target = None if one.is_push else self.named("admin", one.endpoint)
+            if target is not None and not pauses[one.subscription_id]:
+                full = len(target.messages) >= target.attributes["max_backlog"]
+                large = max(record.sizes) > target.attributes["max_message_bytes"]
+                assert full or large, "it waits for no reason"
+                # What this publish refused holds the rest of it up, by its strategy.
+                pauses[one.subscription_id] = one.strategy == "backoff" or one.blocked
+        for offset, message_id in enumerate(ids):
+            body, mark, labels = messages[message_id]
+            new = NaivePublished(topic.next_position, message_id, body, mark or None, labels, self.now_ms)
+            for one in waiting:
+                one.add(new)
+            assert topic.next_position == record.first_position + offset
+            topic.next_position += 1
+        return ids
+
+    def take_copies(self, queue: NaiveQueue, ids: list[int], bodies: list[bytes], marks: list[Headers | None]) -> None:
+        self.message_ids.update(ids)
+        attributes = queue.attributes
+        assert all(len(body) <= attributes["max_message_bytes"] for body in bodies)
+        assert len(queue.messages) + len(bodies) <= attributes["max_backlog"], "a copy in a full queue"
+        queue.send(ids, bodies, marks, [attributes["delay_ms"]] * len(ids), self.now_ms)
+        if attributes["delay_ms"]:
+            # Who got a place among the delayed depends on the ticks made so far.
+            overflow = self.broker.queues[queue.queue_id].index.overflow
+            for message in (queue.by_id[message_id] for message_id in ids):
+                message.state = State.OVERFLOW if message.position in overflow else State.DELAYED
+
+    # ------------------------------------------------------------------ records
+
+    def judge_copies(self, record: MessagesSent, row: NaiveRow) -> None:
+        """Copies that come late are messages without origin; whose they are is told by what follows in the row."""
+        bodies = row.bodies[row.next_body : row.next_body + len(record.sizes)]
+        row.next_body += len(bodies)
+        queue = self.by_id(record.queue_id)
+        assert record.first_position == queue.next_position
+        ids = list(range(record.first_message_id, record.first_message_id + len(bodies)))
+        assert not set(ids) & self.message_ids, "a message id was used twice"
+        headers = list(record.headers or (None for _ in bodies))
+        self.take_copies(queue, ids, bodies, headers)
+        self.late = queue, list(zip(bodies, [one or None for one in headers], strict=True))
+
+    def judge_more(self, record: AnyRecord) -> None:
+        match record:
+            case MessagesDelivered():
+                self.judge_delivered(record)
+            case DeliveriesFailed():
+                one = self.subscription(record.subscription_id)
+                assert one is not None
+                facts = zip(unpack_runs(record.positions), record.attempts, record.next_ms, strict=True)
+                for position, attempts, next_ms in facts:
+                    error, started_ms = self.ended.pop((one.subscription_id, position), (record.error, self.now_ms))
+                    assert error == record.error
+                    one.fail(position, attempts, next_ms, started_ms, self.now_ms)
+                    one.going.discard(position)
+            case DeliveriesDropped():
+                self.judge_dropped(record)
+            case TopicMessagesExpired():
+                topic = next(topic for topic in self.topics if topic.topic_id == record.topic_id)
+                topic.expire(record.floor, self.now_ms - LIFE_MS)
+            case _:
+                super().judge_more(record)
+
+    def judge_delivered(self, record: MessagesDelivered) -> None:
+        one = self.subscription(record.subscription_id)
+        assert one is not None
+        positions = unpack_runs(record.positions)
+        if one.is_push:
+            for position in positions:
+                error, _ = self.ended.pop((one.subscription_id, position))
+                assert error is None
+        else:
+            queue, stored = self.late
+            assert queue is self.named("admin", one.endpoint)
+            asked = [one.pending[position].message for position in positions]
+            assert sorted((each.body, repr(each.headers)) for each in asked) == sorted(
+                (body, repr(headers)) for body, headers in stored
+            )
+        for position in positions:
+            one.deliver(position)
+            one.going.discard(position)
+
+    def judge_dropped(self, record: DeliveriesDropped) -> None:
+        one = self.subscription(record.subscription_id)
+        assert one is not None
+        positions = unpack_runs(record.positions)
+        for position in positions:
+            delivery = one.drop(position)
+            if record.reason == "retries":
+                assert delivery.attempts >= 4
+                assert one.strategy == "backoff"
+            elif record.reason == "damaged":
+                assert (one.topic.topic_id, position) in self.log.damaged
+            else:
+                assert record.reason == "operator"
+        if record.reason == "operator":
+            assert not one.pending, "some were left"
+
+    # ------------------------------------------------------------------ results and pages
+
+    @precondition(lambda self: bool(self.pushes))
+    @rule(
+        picks=st.lists(which, min_size=1, max_size=3), fails=st.booleans(), took_ms=st.sampled_from([0, 0, 300, 15_000])
+    )
+    def pushes_end(self, picks: list[int], fails: bool, took_ms: int) -> None:
+        results: list[PushResult] = []
+        wanted: dict[tuple[int, int], tuple[str | None, int]] = {}
+        for pick in picks:
+            if not self.pushes:
+                break
+            push = self.pushes.pop(pick % len(self.pushes))
+            error = f"{500 + pick % 2}" if fails else None
+            key = push.subscription_id, push.message.position
+            result = PushResult(*key, self.now_ms - took_ms, error)
+            results.append(result)
+            one = self.subscription(push.subscription_id)
+            if one is not None:
+                one.going.discard(key[1])
+                if key[1] in one.pending:
+                    wanted[key] = error, result.started_ms
+        self.ended = wanted
+        self.done(self.broker.pushes_ended(results, self.now_ms))
+        assert not self.ended, "a result was not taken into account"
+
+    @precondition(has_topics)
+    @rule(
+        size=st.sampled_from([1, 300]),
+        tags=st.integers(0, 3),
+        fails=st.sampled_from([False, False, True]),
+        ms=st.sampled_from([0, 1000, 2000, 20_000, 20_000]),
+    )
+    def deliveries_go_on(self, size: int, tags: int, fails: bool, ms: int) -> None:
+        """What is due is read and posted, and all endpoints answer, once or twice."""
+        if ms < 2000:
+            self.publish(0, [(size, tags), (1, tags)], 0, 0)
+        for wait_ms in (ms, 0):
+            self.time_passes(wait_ms, None)
+            for _ in range(4):
+                while self.reads:
+                    self.page_arrives(0, None, False, None)
+                self.time_passes(0, None)
+            self.pushes_end([0] * len(self.pushes), fails, 0)
+
+    def topic_page_arrives(self, read: PageRead, messages: list[StoredMessage], missing: Runs) -> None:
+        """What nobody waits for any more may be gone from the disk."""
+        topic = next((topic for topic in self.topics if topic.topic_id == read.queue_id), None)
+        retained = topic.retained() if topic is not None else set[int]()
+        lost = [one.position for one in messages if one.position not in retained]
+        messages = [one for one in messages if one.position in retained]
+        missing = pack_runs(sorted(unpack_runs(missing) + lost))
+        dropped = sum(one.dropped for one in self.subscriptions())
+        outcome = self.broker.pages_read(read.read_id, messages, missing, self.now_ms)
+        damaged = self.done(outcome)
+        if damaged:
+            assert sum(one.dropped for one in self.subscriptions()) >= dropped + damaged
+
+    @precondition(has_topics)
+    @rule(number=which, position=which)
+    def damage_topic(self, number: int, position: int) -> None:
+        topic = self.topics[number % len(self.topics)]
+        if topic.next_position and position % 4 == 0:
+            self.log.damaged.add((topic.topic_id, position // 4 % topic.next_position))
+
+    # ------------------------------------------------------------------ always
+
+    def restart(self, from_checkpoint: bool, lost: bool) -> None:
+        super().restart(from_checkpoint, lost)
+        self.pushes.clear()
+        for one in self.subscriptions():
+            one.restart()
+
+    def always(self) -> None:
+        super().always()
+        assert sorted(self.broker.topics) == sorted(topic.topic_id for topic in self.topics)
+        for topic in self.topics:
+            counts = self.broker.topic_info("admin", topic.name).counts
+            assert counts == {"retained": len(topic.retained()), "subscriptions": len(topic.subscriptions)}
+            for one in topic.subscriptions:
+                real = self.broker.subscriptions[one.subscription_id]
+                assert list(real.deliveries.pending()) == sorted(one.pending)
+                assert real.counts() == one.counts()
+                assert real.deliveries.blocked == one.blocked
+            live = {one for one in range(topic.next_position) if self.broker.live_in(topic.topic_id, one, one + 1)}
+            assert live == topic.retained()
+
+    def at_rest(self) -> None:
+        super().at_rest()
+        for one in self.subscriptions():
+            old = [
+                each
+                for each in one.pending.values()
+                if each.message.enqueue_ms + LIFE_MS <= self.now_ms - STEP_GRAIN_MS
+            ]
+            assert not old, "it outlived its life"
+            if one.is_push:
+                full = len(self.pushes) >= 3 or sum(push.url == one.endpoint for push in self.pushes) >= 2
+                assert full or not one.due(self.now_ms), "what is due is not posted"
+            else:
+                assert not one.due(self.now_ms), "what is due is not delivered to its queue"
