@@ -58,6 +58,7 @@ from support.crash.load_topics import (
     Watcher,
     create_topic,
     deliver_all,
+    late_copies,
     pushes_of,
 )
 from support.crash.load_transactions import Books, Checker, TransactionalProducer
@@ -207,5 +208,6 @@ def assert_load_was_real(history: History, rounds: int) -> None:
     assert len(pushes_of(history, HEALTHY)) > 10 * rounds
     assert any(push.status == 0 for push in pushes_of(history, FLAKY))
     assert {push.status for push in pushes_of(history, DOWN)} == {200, 503}
+    assert late_copies(history) > 2 * rounds
     drained = {told.queue for told in history.of_kind(GetAttributes) if told.done}
     assert drained >= set(QUEUES)

@@ -24,9 +24,10 @@ from itertools import count
 
 from aiohttp import web
 
-from support.crash.history import History, Operation, Outcome, Pushed
+from support.crash.history import History, Operation, Outcome, Publish, Pushed, Receive
 from support.crash.load import NumberedProducer, NumberedSend, new_bodies
 from support.crash.load_moves import DedupProducer, DedupSend
+from support.crash.places import CLOCK_MARGIN_MS
 from support.crash.session import Session
 from support.webhook_receiver import WebhookReceiver
 
@@ -122,13 +123,17 @@ class Troublemaker:
     async def work(self, session: Session) -> None:
         chance = self._chance
         while True:
-            await session.set_attributes(STRICT, {"max_message_bytes": chance.choice((SMALL, SMALL, LARGE))})
-            await asyncio.sleep(chance.uniform(0.05, 0.3))
+            await session.set_attributes(STRICT, {"max_message_bytes": SMALL})
             if chance.random() < 0.6:
                 await session.delete_queue(FICKLE)
-                await asyncio.sleep(chance.uniform(0.0, 0.3))
+            await asyncio.sleep(chance.uniform(0.05, 0.3))
             await session.create_queue(FICKLE, {})
-            await asyncio.sleep(chance.uniform(0.1, 0.6))
+            await session.set_attributes(STRICT, {"max_message_bytes": LARGE})
+            await asyncio.sleep(chance.uniform(0.0, 0.2))
+            # Lives are too short for many retries to come due by themselves.
+            for name in (STRICT, FICKLE):
+                await session.retry_now(TOPIC, name)
+            await asyncio.sleep(chance.uniform(0.0, 0.2))
 
 
 @dataclass
@@ -261,3 +266,17 @@ def is_signed(request: web.BaseRequest, body: bytes, secret: str) -> bool:
 def pushes_of(history: History, name: str) -> Sequence[Pushed]:
     """All that came to an endpoint."""
     return [push for push in history.of_kind(Pushed) if push.subscription == name]
+
+
+def late_copies(history: History) -> int:
+    """How many copies surely came to their queues after the answer to the publish."""
+    answered_ns = {
+        body: publish.answered_ns for publish in history.of_kind(Publish) if publish.done for body in publish.bodies
+    }
+    return sum(
+        history.wall_ms(answered_ns[delivery.body]) + CLOCK_MARGIN_MS < delivery.enqueue_ms
+        for receive in history.of_kind(Receive)
+        if receive.queue in {STRICT, FICKLE}
+        for delivery in receive.deliveries
+        if delivery.body in answered_ns
+    )
