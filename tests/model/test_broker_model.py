@@ -4,4 +4,4 @@ from model.judge import profile
 from model.machine import BrokerMachine
 
 TestBroker = BrokerMachine.TestCase
-TestBroker.settings = profile(400)
+TestBroker.settings = profile(300)

@@ -4,4 +4,4 @@ from model.judge import profile
 from model.topics import TopicsMachine
 
 TestTopics = TopicsMachine.TestCase
-TestTopics.settings = profile(300)
+TestTopics.settings = profile(250)
