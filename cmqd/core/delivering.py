@@ -6,7 +6,7 @@ posted leaves in an outcome, and how that went comes back through :meth:`Deliver
 gets on by itself; they share nothing but the room of an endpoint and a bound on requests in all.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 
 from cmqd.core.outcome import Outcome, PageRead, Push, PushResult, Woken
@@ -16,6 +16,7 @@ from cmqd.core.topic import Subscription
 from cmqd.core.topicstate import Endpoint, TopicState
 from cmqd_segment.records import (
     AnyRecord,
+    CopyOf,
     DeliveriesDropped,
     DeliveriesFailed,
     MessagesDelivered,
@@ -325,7 +326,8 @@ class Delivering(Sending, TopicState):
             else:
                 fitting.append(message)
         if queue is not None and fitting:
-            self._store_copies(queue, fitting, records, bodies, now_ms)
+            for some in _cut(fitting, self.limits.max_batch_bytes):
+                self._store_copies(subscription, queue, some, records, bodies, now_ms)
             self._note_delivered(subscription, [message.position for message in fitting], records, now_ms)
             self._serve(queue, records, woken, reads, now_ms)
         for why, attempts in refused.items():
@@ -333,33 +335,32 @@ class Delivering(Sending, TopicState):
 
     def _store_copies(
         self,
+        subscription: Subscription,
         queue: Queue,
         messages: Sequence[StoredMessage],
         records: list[AnyRecord],
         bodies: list[bytes],
         now_ms: int,
     ) -> None:
-        index = queue.index
-        first_id = self._next_message_ids(len(messages), records)
-        enqueue_ms = max(now_ms, index.last_enqueue_ms)
-        delay_ms = index.attributes.delay_ms
+        index, topic = queue.index, subscription.topic
         headers = [message.headers for message in messages]
         record = MessagesSent(
             queue.queue_id,
             index.next_position,
-            first_id,
-            enqueue_ms,
+            self._next_message_ids(len(messages), records),
+            max(now_ms, index.last_enqueue_ms),
             [len(message.body) for message in messages],
             headers if any(headers) else None,
-            enqueue_ms + delay_ms if delay_ms else None,
+            copies_of=[
+                CopyOf(topic.name, subscription.name, message.message_id, message.enqueue_ms, message.labels)
+                for message in messages
+            ],
         )
         was_empty = not index.active_count
         self._apply_sent(queue, record)
         records.append(record)
         stored = [message.body for message in messages]
         bodies += stored
-        if delay_ms:
-            self._want_overflow(queue)
         self._keep_bodies(queue, record, stored, was_empty)
 
     # ------------------------------------------------------------------ how it went
@@ -501,6 +502,18 @@ class Delivering(Sending, TopicState):
 
 
 _MASK = (1 << 64) - 1
+
+
+def _cut(messages: Sequence[StoredMessage], most: int) -> Iterator[Sequence[StoredMessage]]:
+    """Parts of up to ``most`` bytes of bodies, at least a message each: what a send may bring."""
+    start = size = 0
+    for place, message in enumerate(messages):
+        if size + len(message.body) > most and place > start:
+            yield messages[start:place]
+            start, size = place, 0
+        size += len(message.body)
+    if messages:
+        yield messages[start:]
 
 
 def refusal(queue: Queue, size: int, ahead: int = 0) -> str:

@@ -313,8 +313,8 @@ class QueueIndex:
             self._apply_delays(range(first, stop), visible_ms, record.enqueue_ms)
         return self.steps.note(first, record.enqueue_ms)
 
-    def apply_copies(self, first: int, count: int, enqueue_ms: int, visible_ms: int) -> bool:
-        """Copies of published messages, active at once or (``visible_ms`` not 0) later; as :meth:`apply_sent`."""
+    def apply_copies(self, first: int, count: int, enqueue_ms: int) -> bool:
+        """Copies of published messages, active at once; returns as :meth:`apply_sent`."""
         stop = first + count
         self.next_position = stop
         if enqueue_ms > self.last_enqueue_ms:
@@ -324,10 +324,7 @@ class QueueIndex:
             enqueue_ms = self.last_enqueue_ms
         self.live.add_range(first, stop)
         self.live_count += count
-        if visible_ms:
-            self._apply_delays(range(first, stop), [visible_ms] * count, enqueue_ms)
-        else:
-            self._activate_range(first, stop)
+        self._activate_range(first, stop)
         return self.steps.note(first, enqueue_ms)
 
     def _activate_range(self, start: int, stop: int) -> None:

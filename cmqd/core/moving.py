@@ -295,6 +295,7 @@ class Moving(DeadLettering, Sending):
         first_id = numbers.next_message_id
         numbers.next_message_id = first_id + count
         headers = [message.headers for message in messages]
+        copies_of = [message.copy_of for message in messages]
         record = MessagesSent(
             index.queue_id,
             index.next_position,
@@ -303,6 +304,7 @@ class Moving(DeadLettering, Sending):
             [len(message.body) for message in messages],
             headers if any(headers) else None,
             origins=list(origins),
+            copies_of=copies_of if any(copies_of) else None,
         )
         was_empty = not index.active_count
         self._apply_sent(target, record)

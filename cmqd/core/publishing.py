@@ -17,6 +17,7 @@ from cmqd.core.sending import answered, at_places
 from cmqd.core.topic import Audience, Subscription, Topic
 from cmqd_segment.records import (
     AnyRecord,
+    CopyOf,
     Headers,
     Labels,
     MessagesPublished,
@@ -25,6 +26,9 @@ from cmqd_segment.records import (
 )
 
 NO_TAGS: list[str] = []
+NOBODY: Sequence[Subscription] = ()
+KEPT_COPIES = 2048
+"""Copies of one record that are kept in memory at most: each costs half a microsecond."""
 
 
 class _Group:
@@ -110,7 +114,7 @@ class Publishing(Delivering):
             stored = self.sessions.find(topic.account, session, sequence)
             if stored is not None:
                 known = topic.known_dedup_ids or DedupIds(self.limits)
-                ids = self._stored_before(known, stored, sequence, len(bodies), dedup_ids, now_ms)
+                ids = self._stored_before(known, stored, sequence, len(bodies), dedup_ids, now_ms, may_be_new=True)
                 return Published(ids, [None] * len(ids))
         sizes = checked_sizes(topic.name, bodies, headers, topic.attributes.max_message_bytes, self.limits)
         labels = self._checked_labels(topic, request.labels, len(sizes))
@@ -250,71 +254,52 @@ class Publishing(Delivering):
     ) -> None:
         # What was refused to a group before may hold up what comes after it.
         group.audience = audience = topic.audience(group.labels[0]) or group.audience
-        sizes = group.sizes
-        count = len(sizes)
-        biggest = max(sizes)
+        count, biggest = len(group.sizes), max(group.sizes)
         copies: list[int] = []
-        is_delayed = False
-        taken: dict[int, int] | None = {} if audience.repeats else None
         for queue in audience.queues:
             index = queue.index
             attributes = index.attributes
-            ahead = 0
-            if taken is not None:
-                ahead = taken.get(index.queue_id, 0)
-                taken[index.queue_id] = ahead + count
-            if biggest > attributes.max_message_bytes or (index.live_count + ahead + count > attributes.max_backlog):
-                self._publish_apart(topic, group, records, bodies, woken, reads, now_ms)
-                return
-            if attributes.delay_ms:
-                is_delayed = True
+            if biggest > attributes.max_message_bytes or index.live_count + count > attributes.max_backlog:
+                break
             copies.append(index.queue_id)
-            copies.append(index.next_position + ahead)
-        self._store_group(topic, group, audience.queues, copies, is_delayed, (), records, bodies, woken, reads, now_ms)
+            copies.append(index.next_position)
+        if len(copies) == 2 * len(audience.queues) and not audience.repeats:
+            queues, names, refusing = audience.queues, audience.names, NOBODY
+        else:
+            queues, names, copies, refusing = self._split(audience, count, biggest)
+        self._store_group(topic, group, queues, names, copies, refusing, records, bodies, woken, reads, now_ms)
 
-    def _publish_apart(
-        self,
-        topic: Topic,
-        group: _Group,
-        records: list[AnyRecord],
-        bodies: list[bytes],
-        woken: list[Woken],
-        reads: list[PageRead],
-        now_ms: int,
-    ) -> None:
-        """Some queue does not take all of them: one message after the other, and what is refused is tried later."""
-        for place in range(len(group.sizes)):
-            # What was refused before may hold up what comes after it.
-            audience = topic.audience(group.labels[place])
-            assert audience is not None
-            one = _Group(audience, group.first_id + place)
-            one.bodies, one.sizes = group.bodies[place : place + 1], group.sizes[place : place + 1]
-            one.headers, one.labels = group.headers[place : place + 1], group.labels[place : place + 1]
-            one.dedup_ids = group.dedup_ids[place : place + 1]
-            one.numbered = group.numbered if place == 0 else []
-            refused: list[tuple[Subscription, str]] = []
-            queues: list[Queue] = []
-            copies: list[int] = []
-            taken: dict[int, int] = {}
-            for subscription, queue in zip(audience.subscriptions, audience.queues, strict=True):
-                ahead = taken.get(queue.queue_id, 0)
-                why = refusal(queue, one.sizes[0], ahead)
-                if why:
-                    refused.append((subscription, why))
-                else:
-                    taken[queue.queue_id] = ahead + 1
-                    queues.append(queue)
-                    copies += (queue.queue_id, queue.index.next_position + ahead)
-            self._store_group(topic, one, queues, copies, True, refused, records, bodies, woken, reads, now_ms)
+    def _split(
+        self, audience: Audience, count: int, biggest: int
+    ) -> tuple[list[Queue], list[str], list[int], list[Subscription]]:
+        """The queues that take all of them, with the names of their subscriptions and (queue id, position) pairs; and
+        the subscriptions whose queues do not.
+        """
+        queues: list[Queue] = []
+        names: list[str] = []
+        copies: list[int] = []
+        refusing: list[Subscription] = []
+        taken: dict[int, int] = {}
+        for subscription, queue in zip(audience.subscriptions, audience.queues, strict=True):
+            index, ahead = queue.index, taken.get(queue.queue_id, 0)
+            attributes = index.attributes
+            if biggest > attributes.max_message_bytes or index.live_count + ahead + count > attributes.max_backlog:
+                refusing.append(subscription)
+                continue
+            taken[queue.queue_id] = ahead + count
+            queues.append(queue)
+            names.append(subscription.name)
+            copies += (queue.queue_id, index.next_position + ahead)
+        return queues, names, copies, refusing
 
     def _store_group(
         self,
         topic: Topic,
         group: _Group,
         queues: list[Queue],
+        names: list[str],
         copies: list[int],
-        is_delayed: bool,
-        refused: Sequence[tuple[Subscription, str]],
+        refusing: Sequence[Subscription],
         records: list[AnyRecord],
         bodies: list[bytes],
         woken: list[Woken],
@@ -328,10 +313,6 @@ class Publishing(Delivering):
             if queue.index.last_enqueue_ms > enqueue_ms:
                 # The clock was set back. A queue's times never decrease, and all copies share theirs.
                 enqueue_ms = queue.index.last_enqueue_ms
-        visible_ms = None
-        if is_delayed:
-            delays = [queue.index.attributes.delay_ms for queue in queues]
-            visible_ms = [enqueue_ms + delay_ms if delay_ms else 0 for delay_ms in delays] if any(delays) else None
         labels = None
         if any(group.labels):
             first = group.labels[0]
@@ -344,36 +325,72 @@ class Publishing(Delivering):
             group.sizes,
             copies,
             self._next_message_ids(count * len(queues), records) if queues else 0,
-            [one.subscription_id for one in audience.waiting] + [one.subscription_id for one, _ in refused],
+            [one.subscription_id for one in audience.waiting] + [one.subscription_id for one in refusing],
             group.headers if any(group.headers) else None,
             labels,
-            visible_ms,
             group.numbered,
             group.dedup_ids if any(group.dedup_ids) else None,
+            topic.name,
+            names,
         )
         was_empty = [not queue.index.active_count for queue in queues]
         self._apply_published(topic, record)
         records.append(record)
         bodies += group.bodies
+        are_many = count * len(queues) > KEPT_COPIES
         for number, queue in enumerate(queues):
             if was_empty[number] or not queue.window.cold:
-                self._keep_copies(queue, record, number, group.bodies, was_empty[number])
+                if are_many and not queue.line.waiting:
+                    self._go_back_to(queue, copies[2 * number + 1])
+                else:
+                    self._keep_copies(queue, record, number, group.bodies, was_empty[number])
             if queue.line.waiting and queue.index.active_count:
                 self._serve(queue, records, woken, reads, now_ms)
         if record.waiting:
-            self._keep_for_deliveries(topic, record, group.bodies)
-            for subscription, why in refused:
-                subscription.deliveries.begin(record.first_position)
-                self._note_failures(subscription, [(record.first_position, now_ms)], why, records, now_ms)
+            messages = self._keep_for_deliveries(topic, record, group.bodies)
+            for subscription in refusing:
+                self._deliver_published(subscription, messages, records, bodies, woken, reads, now_ms)
             for subscription in audience.waiting:
                 self._look_after(subscription, now_ms)
+
+    def _deliver_published(
+        self,
+        subscription: Subscription,
+        messages: Sequence[StoredMessage],
+        records: list[AnyRecord],
+        bodies: list[bytes],
+        woken: list[Woken],
+        reads: list[PageRead],
+        now_ms: int,
+    ) -> None:
+        """To a queue that does not take all of them: what it takes is in it when the publish is answered, what it
+        refuses has failed for the first time. Where order counts, the first refusal ends it.
+        """
+        deliveries, queue = subscription.deliveries, subscription.target
+        tried: list[StoredMessage] = []
+        room = deliveries.max_known - deliveries.retrying_count
+        ahead = 0
+        for message in messages:
+            why = "" if queue is None else refusal(queue, len(message.body), ahead)
+            if queue is None or why:
+                if room <= 0:
+                    break
+                room -= 1
+            else:
+                ahead += 1
+            tried.append(message)
+            deliveries.begin(message.position)
+            if (queue is None or why) and deliveries.strategy == "backoff":
+                break
+        self._deliver_to_queue(subscription, tried, records, bodies, woken, reads, now_ms)
+        self._look_after(subscription, now_ms)
 
     def _keep_copies(
         self, queue: Queue, record: MessagesPublished, number: int, bodies: list[bytes], was_empty: bool
     ) -> None:
         """Keep in memory what is near enough to the queue's head, as if it had been sent there."""
         count = len(record.sizes)
-        visible_ms = record.visible_ms[number] if record.visible_ms is not None else 0
+        labels = record.labels
         sent = MessagesSent(
             queue.queue_id,
             record.copies[2 * number + 1],
@@ -381,15 +398,23 @@ class Publishing(Delivering):
             record.enqueue_ms,
             record.sizes,
             record.headers,
-            visible_ms or None,
+            copies_of=[
+                CopyOf(
+                    record.topic,
+                    record.subscriptions[number],
+                    record.first_message_id + place,
+                    record.enqueue_ms,
+                    None if labels is None else labels[0] if len(labels) == 1 else labels[place],
+                )
+                for place in range(count)
+            ],
         )
         self._keep_bodies(queue, sent, bodies, was_empty)
-        if visible_ms:
-            self._want_overflow(queue)
 
-    def _keep_for_deliveries(self, topic: Topic, record: MessagesPublished, bodies: list[bytes]) -> None:
-        """Keep in memory what is likely to be delivered soon."""
+    def _keep_for_deliveries(self, topic: Topic, record: MessagesPublished, bodies: list[bytes]) -> list[StoredMessage]:
+        """Keep in memory what is likely to be delivered soon; returns it."""
         labels, headers = record.labels, record.headers
+        messages: list[StoredMessage] = []
         for offset, body in enumerate(bodies):
             message = StoredMessage(
                 record.first_position + offset,
@@ -400,3 +425,5 @@ class Publishing(Delivering):
                 labels=None if labels is None else labels[0] if len(labels) == 1 else labels[offset],
             )
             self.topic_bodies.keep(topic.topic_id, message)
+            messages.append(message)
+        return messages

@@ -412,7 +412,7 @@ class Recovery(TopicState):
         self._apply_topic_created(record)
 
     def _replay_copies(self, record: MessagesPublished, lsn: int) -> None:
-        count, copies, visible_ms = len(record.sizes), record.copies, record.visible_ms
+        count, copies = len(record.sizes), record.copies
         for at in range(0, len(copies), 2):
             queue, first = self.queues.get(copies[at]), copies[at + 1]
             if queue is None:
@@ -424,7 +424,7 @@ class Recovery(TopicState):
                 if self._salvage is not None and first < queue.index.next_position:
                     self.records_not_applied += 1
                     continue
-                self._apply_copies(queue, first, count, record.enqueue_ms, visible_ms[at >> 1] if visible_ms else 0)
+                self._apply_copies(queue, first, count, record.enqueue_ms)
 
     def _replay_created(self, record: QueueCreated, lsn: int) -> None:
         namesake = self._folded.get(record.account, {}).get(folded(record.name))

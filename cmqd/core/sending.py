@@ -133,8 +133,10 @@ class Sending(Receiving):
         count: int,
         dedup_ids: list[str | None] | None,
         now_ms: int,
+        may_be_new: bool = False,
     ) -> Sequence[int]:
-        """The answer to a numbered send of ``count`` bodies that was stored as ``stored``.
+        """The answer to a numbered send of ``count`` bodies that was stored as ``stored``. ``may_be_new``: a dedup id
+        that is not known may have been that of a new message which matched nobody.
 
         Raises:
             SequenceTooOld: some of its bodies were repeats under a dedup id that is forgotten by now.
@@ -145,6 +147,8 @@ class Sending(Receiving):
         following = stored.start
         for dedup_id in dedup_ids:
             found = following if dedup_id is None else known.find(dedup_id, now_ms)
+            if found is None and may_be_new:
+                found = following
             if found is None or found > following:
                 break
             following += found == following
@@ -178,8 +182,8 @@ class Sending(Receiving):
             window.cold = False
         # What goes out at once needs no room; but who waits may be held up, by its page or by the limit in flight.
         goes_out = was_empty and len(queue.line.waiting) > 0
-        origins = record.origins
-        if visible is None and headers is None and origins is None:
+        origins, copies_of = record.origins, record.copies_of
+        if visible is None and headers is None and origins is None and copies_of is None:
             count = len(bodies)
             size = sum(record.sizes) + count * OVERHEAD_BYTES
             if goes_out or budget.has_room(queue.queue_id, size):
@@ -207,6 +211,7 @@ class Sending(Receiving):
                 headers[offset] if headers else None,
                 due_ms,
                 origins[offset] if origins else None,
+                copy_of=copies_of[offset] if copies_of else None,
             )
             if not goes_out and not budget.has_room(queue.queue_id, cost(message)):
                 window.cold = True

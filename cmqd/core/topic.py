@@ -125,13 +125,14 @@ class Subscription:
 class Audience:
     """The subscriptions that get a message: ``queues`` at once, and for ``waiting`` it waits."""
 
-    __slots__ = ("queues", "repeats", "size", "subscriptions", "waiting")
+    __slots__ = ("names", "queues", "repeats", "size", "subscriptions", "waiting")
 
     def __init__(self, subscriptions: Sequence[Subscription]) -> None:
         self.size = len(subscriptions)
         self.subscriptions = [one for one in subscriptions if one.flows]
         """Those of ``queues``, in the same order."""
         self.queues = [one.target for one in self.subscriptions if one.target is not None]
+        self.names = [one.name for one in self.subscriptions]
         self.repeats = len({queue.queue_id for queue in self.queues}) < len(self.queues)
         """Two of them deliver to one queue."""
         self.waiting = [one for one in subscriptions if not one.flows]

@@ -189,11 +189,9 @@ class TopicState(BrokerState):
         """A publish that happens now: the topic and all queues."""
         self._apply_to_topic(topic, record)
         queues = self.queues
-        count, enqueue_ms, visible_ms, copies = len(record.sizes), record.enqueue_ms, record.visible_ms, record.copies
+        count, enqueue_ms, copies = len(record.sizes), record.enqueue_ms, record.copies
         for at in range(0, len(copies), 2):
-            self._apply_copies(
-                queues[copies[at]], copies[at + 1], count, enqueue_ms, visible_ms[at >> 1] if visible_ms else 0
-            )
+            self._apply_copies(queues[copies[at]], copies[at + 1], count, enqueue_ms)
 
     def _apply_to_topic(self, topic: Topic, record: MessagesPublished, lsn: int = 0) -> None:
         first = record.first_position
@@ -224,9 +222,9 @@ class TopicState(BrokerState):
             session, sequence, first_id, count = numbered[at : at + 4]
             self._note_session(account, session, sequence, first_id, count, record.enqueue_ms, lsn)
 
-    def _apply_copies(self, queue: Queue, first: int, count: int, enqueue_ms: int, visible_ms: int) -> None:
+    def _apply_copies(self, queue: Queue, first: int, count: int, enqueue_ms: int) -> None:
         index = queue.index
-        if index.apply_copies(first, count, enqueue_ms, visible_ms):
+        if index.apply_copies(first, count, enqueue_ms):
             if len(index.steps) % 64 == 0:
                 index.steps.drop_below(index.oldest_remembered())
             if queue.expiry_due_ms is None:

@@ -79,7 +79,6 @@ class Published(NamedTuple):
     audience: Audience
     firsts: "array[int]"
     """The first position in each queue."""
-    visible_ms: list[int] | None
 
 
 class DecodedRow:
@@ -110,7 +109,7 @@ class DecodedRow:
                 queue_ids = tuple(record.copies[::2])
                 firsts = array("Q", record.copies[1::2])
                 self._published.append(
-                    Published(run, record.first_copy_id, audiences.of(queue_ids), firsts, record.visible_ms)
+                    Published(run, record.first_copy_id, audiences.of(queue_ids), firsts)
                 )
                 self.cost += PUBLISH_OVERHEAD_BYTES + 8 * len(queue_ids)
                 offset += sum(record.sizes)
@@ -126,8 +125,8 @@ class DecodedRow:
         if not self._published:
             return runs
         copies = [
-            copy_run(run, first_copy_id, place, firsts[place], 0 if visible_ms is None else visible_ms[place])
-            for run, first_copy_id, audience, firsts, visible_ms in self._published
+            copy_run(run, first_copy_id, place, firsts[place])
+            for run, first_copy_id, audience, firsts in self._published
             for place in audience.of(queue_id)
         ]
         if not runs or not copies:

@@ -104,8 +104,6 @@ def _published_cost(record: MessagesPublished) -> int:
         cost += _headers_cost(record.headers)
     if record.labels is not None:
         cost += sum(map(_labels_cost, record.labels))
-    if record.visible_ms is not None:
-        cost += 9 * len(record.visible_ms)
     if record.dedup_ids is not None:
         cost += _dedup_cost(record.dedup_ids)
     return cost

@@ -155,6 +155,18 @@ class Origin(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """``receives`` or ``age`` (dead letters of policy 0 and 1), ``redrive``."""
 
 
+class CopyOf(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a message in a queue is a copy of: who published what, and for which subscription it is here."""
+
+    topic: str
+    subscription: str
+    message_id: int
+    """Of the published message."""
+    publish_ms: int
+    labels: Labels | None = None
+    """Its tags or its routing key; None = no tags."""
+
+
 class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A fact; see the module."""
 
@@ -265,6 +277,8 @@ class MessagesSent(Record, frozen=True, tag=16):
     origins: list[Origin | None] | None = None
     """Where moved messages stood before; a copy stands in the row in which its original went (``MessagesMoved``)."""
     dedup_ids: list[str | None] | None = None
+    copies_of: list[CopyOf | None] | None = None
+    """Of copies of published messages that could not be made when those were published, and of moved ones."""
 
 
 class MessagesReceived(Record, frozen=True, tag=17):
@@ -431,13 +445,15 @@ class MessagesPublished(Record, frozen=True, tag=48):
     headers: list[Headers | None] | None = None
     labels: list[Labels] | None = None
     """Tags or routing key: one entry for all, or one for each message; None = no tags."""
-    visible_ms: list[int] | None = None
-    """When the copies in each of the queues become active; 0 = at once. None = all at once."""
     numbered: list[int] = []
     """Of each publish that its producer numbered and whose first record this is: session, sequence, first message id
     and number of messages of the whole batch, those that matched nobody included; one after the other.
     """
     dedup_ids: list[str | None] | None = None
+    topic: str = ""
+    """Name of the topic. With ``subscriptions`` it tells of each copy what it is a copy of, whatever became of them."""
+    subscriptions: list[str] = []
+    """Names of the subscriptions of ``copies``: one for each queue."""
 
 
 class MessagesDelivered(Record, frozen=True, tag=49):
@@ -544,4 +560,6 @@ class StoredMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """When its delay ends or ended; 0 = sent without delay. Of a half message: when its first check is due."""
     origin: Origin | None = None
     labels: Labels | None = None
-    """Tags or routing key, of a message of a topic; copies in queues have none."""
+    """Tags or routing key, of a message of a topic; those of a copy in a queue are in ``copy_of``."""
+    copy_of: CopyOf | None = None
+    """Of a copy of a published message in a queue."""

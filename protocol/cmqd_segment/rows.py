@@ -123,8 +123,7 @@ def sent_runs(records: Sequence[AnyRecord], queue_id: int | None = None) -> Iter
             for place in range(len(copies) // 2):
                 target = copies[2 * place]
                 if queue_id is None or target == queue_id:
-                    visible_ms = 0 if record.visible_ms is None else record.visible_ms[place]
-                    yield target, copy_run(published, record.first_copy_id, place, copies[2 * place + 1], visible_ms)
+                    yield target, copy_run(published, record.first_copy_id, place, copies[2 * place + 1])
             offset += sum(record.sizes)
 
 
@@ -143,7 +142,7 @@ def published_run(record: MessagesPublished, offset: int) -> Run:
     )
 
 
-def copy_run(published: Run, first_copy_id: int, place: int, first_position: int, visible_ms: int) -> Run:
+def copy_run(published: Run, first_copy_id: int, place: int, first_position: int) -> Run:
     """The copies of what was published in the ``place``-th of the queues that got them; they have no labels."""
     _, _, enqueue_ms, sizes, headers, _, offset, _, _ = published
     return Run(
@@ -152,7 +151,7 @@ def copy_run(published: Run, first_copy_id: int, place: int, first_position: int
         enqueue_ms,
         sizes,
         headers,
-        visible_ms or None,
+        None,
         offset,
     )
 

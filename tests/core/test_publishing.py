@@ -307,20 +307,30 @@ def test_a_copy_wakes_who_waits_for_it():
     check_recovery(rig)
 
 
-def test_copies_follow_the_delay_of_their_queue():
+def test_copies_take_no_delay_whatever_their_queue_s_default():
     rig = a_rig()
-    rig.create("late", delay_ms=5000, max_delayed=2)
+    rig.create("late", delay_ms=5000)
     rig.subscribe("late")
-    rig.subscribe("q")
 
-    rig.publish(b"1", b"2", b"3")
+    rig.publish(b"1", b"2")
 
-    assert rig.counts("late") == counts(delayed=3)
-    assert rig.counts("q") == counts(active=3)
+    assert rig.counts("late") == counts(active=2)
     check_recovery(rig)
-    rig.settle(5000)
+
+
+def test_late_copies_take_no_delay_either():
+    rig = a_rig()
+    rig.create("late", delay_ms=5000)
+    rig.subscribe("late")
+    rig.force("late", max_backlog=1)
+    rig.publish(b"1")
+    rig.publish(b"2")
+
+    rig.force("late", max_backlog=2)
     rig.settle(1000)
-    assert sorted(rig.bodies("late") + rig.bodies("late")) == [b"1", b"2", b"3"]
+
+    assert rig.counts("late") == counts(active=2)
+    check_recovery(rig)
 
 
 def test_a_copy_becomes_a_dead_letter_when_its_own_queue_says_so():
