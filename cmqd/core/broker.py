@@ -102,6 +102,7 @@ class Broker(Administration, Topics, Ticking, Settling, Sending, Peeking, Recove
                     assert subscription.flows == subscription.may_flow(), "messages take another way than they may"
                 subscription.deliveries.check_invariants()
         assert sum(endpoint.under_way for endpoint in self._endpoints.values()) == len(self._pushes)
+        assert sum(not is_trusted for _, is_trusted in self._pushes.values()) == self._doubtful_pushes
         windows = [queue.window for queue in self.queues.values()]
         assert self._budget.used == sum(window.size for window in windows)
         for window in windows:

@@ -35,6 +35,8 @@ from cmqd_segment.records import DeliveriesDropped, DeliveriesFailed, MessagesDe
 
 EXPONENTIAL_DECAY = "exponential_decay"
 BACKOFF = "backoff"
+DAMAGED = "damaged"
+"""Why a message is dropped whose body cannot be read."""
 
 BACKOFF_ATTEMPTS = 4
 """The first one and three retries."""
@@ -70,6 +72,7 @@ class Deliveries:
         "_failed",
         "_heap",
         "_hurried",
+        "_probes",
         "_probes_owed",
         "_unsent",
         "blocked",
@@ -124,6 +127,8 @@ class Deliveries:
         """Those in ``retries`` that are due at once, whatever their time says; not those under way."""
         self._probes_owed = 0
         """Retries started while it is blocked less probes started."""
+        self._probes: set[int] = set()
+        """Those under way that were started as probes."""
 
     # ------------------------------------------------------------------ facts
 
@@ -137,14 +142,14 @@ class Deliveries:
         for start, stop in ranges(record.positions):
             self.delivered += self._forget(start, stop)
             self._end(start, stop)
-        self.blocked = False
-        self._probes_owed = 0
+        self._unblock()
 
     def apply_failed(self, record: DeliveriesFailed) -> None:
         """An attempt of each of these failed. One that is gone by now stays gone."""
         facts = zip(unpack_runs(record.positions), record.attempts, record.next_ms, strict=True)
         for position, attempts, next_ms in facts:
             self.under_way.pop(position, None)
+            self._probes.discard(position)
             if not self.is_pending(position):
                 continue
             self.waiting.discard(position)
@@ -161,12 +166,25 @@ class Deliveries:
             self.dropped += self._forget(start, stop)
             if record.reason == "retries":
                 self._end(start, stop)
+        if record.reason == DAMAGED:
+            self.last_error = "the message is damaged in the log"
+            self.last_error_ms = record.dropped_ms
+        if not self.pending_count:
+            self._unblock()
 
     def apply_floor(self, floor: int) -> int:
         """The life of all below ``floor`` is over; how many of them it had not had."""
         dropped = self._forget(0, floor)
         self.dropped += dropped
+        if not self.pending_count:
+            self._unblock()
         return dropped
+
+    def _unblock(self) -> None:
+        """Something was delivered, or nothing is left to be delivered."""
+        self.blocked = False
+        self._probes_owed = 0
+        self._probes.clear()
 
     def _note(self, position: int, retry: Retry) -> None:
         self.retries[position] = retry
@@ -180,6 +198,12 @@ class Deliveries:
     def _forget(self, start: int, stop: int) -> int:
         """Take the messages of a range out of all sets; how many there were."""
         count = self.live_in(start, stop)
+        if count == self.pending_count:
+            # All there is: a million of them go as quickly as one.
+            self.waiting, self._unsent, self._failed = BitMap64(), BitMap64(), BitMap64()
+            self.exhausted, self._hurried = BitMap64(), BitMap64()
+            self.retries, self._heap = {}, []
+            return count
         self.waiting.remove_range(start, stop)
         self._unsent.remove_range(start, stop)
         if self.retries:
@@ -192,11 +216,12 @@ class Deliveries:
     def _end(self, start: int, stop: int) -> None:
         """Attempts of a range have ended."""
         if stop - start > len(self.under_way):
-            for position in [position for position in self.under_way if start <= position < stop]:
-                del self.under_way[position]
+            ended = [position for position in self.under_way if start <= position < stop]
         else:
-            for position in range(start, stop):
-                self.under_way.pop(position, None)
+            ended = [position for position in range(start, stop) if position in self.under_way]
+        for position in ended:
+            del self.under_way[position]
+            self._probes.discard(position)
 
     # ------------------------------------------------------------------ counts
 
@@ -275,11 +300,12 @@ class Deliveries:
             # It was due, by its time or because it was hurried; the heap may know no more of it.
             self._hurried.add(position)
             # The probe that it took along may be out still: then the next retry takes none.
-            out = sum(attempt == 1 for attempt in self.under_way.values())
-            self._probes_owed = max(self._probes_owed - 1, -out)
+            self._probes_owed = max(self._probes_owed - 1, -len(self._probes))
         elif position in self.waiting:
             self._unsent.add(position)
-            self._probes_owed += self.blocked
+            if position in self._probes:
+                self._probes_owed += self.blocked
+        self._probes.discard(position)
 
     def upcoming(self, most: int) -> list[int]:
         """The oldest messages never tried and not under way: what is likely to be started next."""
@@ -348,7 +374,9 @@ class Deliveries:
         # A probe that is owed goes before the next retry: with room for one at a time, retries would leave none to it.
         if self.blocked and self._may_probe():
             self._probes_owed = max(self._probes_owed - 1, 0)
-            return self._unsent.min()
+            position = self._unsent.min()
+            self._probes.add(position)
+            return position
         position = self._next_retry(now_ms)
         if position is not None:
             if self.blocked and self._may_try_new():

@@ -9,6 +9,7 @@ gets on by itself; they share nothing but the room of an endpoint and a bound on
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 
+from cmqd.core.deliveries import BACKOFF, DAMAGED
 from cmqd.core.outcome import Outcome, PageRead, Push, PushResult, Woken
 from cmqd.core.queue import Queue
 from cmqd.core.sending import Sending
@@ -31,12 +32,13 @@ from cmqd_segment.records import (
 BACKOFF_MS = (10_000, 20_000)
 """Between which two a pause under ``backoff`` lies."""
 SUBSCRIPTIONS_A_TICK = 64
-"""Looked after in one tick: a few microseconds each, and what they deliver."""
+"""Looked after in one tick at most: a few microseconds each."""
+DELIVERIES_A_TICK = 64
+"""Started in one tick, about: up to 30 microseconds each, and a tick is to take 2 ms at most."""
 HELD_UP_MS = 1_000
 """How long copies into queues wait before they are tried again while the disk is nearly full."""
 READ_AHEAD = 64
 """Messages that a page brings beside those that are delivered at once: 16 KiB of 256 bytes each."""
-DAMAGED = "damaged"
 MAX_READS = 32
 """Page-ins for deliveries under way at once: they take no more than half of what receives have."""
 
@@ -59,6 +61,10 @@ class Delivering(Sending, TopicState):
                 continue
             touched[result.subscription_id] = None
             deliveries = subscription.deliveries
+            if result.error is None:
+                self._trusted[subscription.attributes.endpoint] = None
+            else:
+                self._trusted.pop(subscription.attributes.endpoint, None)
             if result.position not in deliveries.under_way or not deliveries.is_pending(result.position):
                 deliveries.given_back(result.position)
             elif result.error is None:
@@ -86,6 +92,9 @@ class Delivering(Sending, TopicState):
     def _look_after(self, subscription: Subscription, now_ms: int) -> None:
         """Something about a subscription has changed: see which way messages take, and when there is work."""
         deliveries, topic = subscription.deliveries, subscription.topic
+        self._retries_known += deliveries.retrying_count - subscription.retries_noted
+        subscription.retries_noted = deliveries.retrying_count
+        self._bound_retries(subscription)
         flows = subscription.may_flow()
         if flows != subscription.flows:
             subscription.flows = flows
@@ -120,16 +129,19 @@ class Delivering(Sending, TopicState):
             if subscription is not None and subscription.agenda_due_ms == due_ms:
                 subscription.agenda_due_ms = None
                 self._deliveries_wanted[subscription_id] = None
+        left = DELIVERIES_A_TICK
         for subscription_id in list(self._deliveries_wanted)[:SUBSCRIPTIONS_A_TICK]:
+            if left <= 0:
+                break
             del self._deliveries_wanted[subscription_id]
             subscription = self.subscriptions.get(subscription_id)
             if subscription is None:
                 continue
-            if subscription.reading:
-                # It is looked after when its bodies come; its turn goes to another.
+            if subscription.reading or subscription_id in self._delivery_read_line:
+                # It is looked after when bodies come; its turn goes to another.
                 self._wake_next(subscription.attributes.endpoint)
             else:
-                self._deliver(subscription, records, bodies, woken, reads, pushes, now_ms)
+                left -= self._deliver(subscription, left, records, bodies, woken, reads, pushes, now_ms)
         self._tick_topic_expiries(records, now_ms)
 
     def _tick_topic_expiries(self, records: list[AnyRecord], now_ms: int) -> None:
@@ -163,6 +175,49 @@ class Delivering(Sending, TopicState):
     def _deliver(
         self,
         subscription: Subscription,
+        most: int,
+        records: list[AnyRecord],
+        bodies: list[bytes],
+        woken: list[Woken],
+        reads: list[PageRead],
+        pushes: list[Push],
+        now_ms: int,
+    ) -> int:
+        """Start what is due, as far as there is room; returns how many that were."""
+        if subscription.is_push:
+            if not self.pushing:
+                return 0
+            room = self._room(subscription)
+        else:
+            if self.moves_held_up:
+                self._set_delivery_agenda(subscription, now_ms + HELD_UP_MS)
+                return 0
+            room = most
+        if room <= 0:
+            return 0
+        deliveries = subscription.deliveries
+        self._bound_retries(subscription)
+        started = deliveries.start(now_ms, room)
+        count = len(started)
+        if subscription.is_push:
+            self._take_room(subscription, [position for position, _ in started])
+            if count < room:
+                self._wake_next(subscription.attributes.endpoint)
+        self._carry_out(subscription, started, records, bodies, woken, reads, pushes, now_ms)
+        if not subscription.is_push and deliveries.strategy == BACKOFF:
+            # In order, one after the other, but a queue answers at once.
+            while started and count < most and not subscription.reading:
+                started = deliveries.start(now_ms, 1)
+                count += len(started)
+                self._carry_out(subscription, started, records, bodies, woken, reads, pushes, now_ms)
+        if not subscription.reading:
+            self._look_after(subscription, now_ms)
+        return count
+
+    def _carry_out(
+        self,
+        subscription: Subscription,
+        started: Sequence[tuple[int, int]],
         records: list[AnyRecord],
         bodies: list[bytes],
         woken: list[Woken],
@@ -170,52 +225,42 @@ class Delivering(Sending, TopicState):
         pushes: list[Push],
         now_ms: int,
     ) -> None:
-        """Start what is due, as far as there is room."""
-        deliveries, topic = subscription.deliveries, subscription.topic
-        if len(self._delivery_reads) >= MAX_READS:
-            self._delivery_read_line[subscription.subscription_id] = None
-            return
-        if subscription.is_push:
-            if not self.pushing:
-                return
-            room = self._room(subscription)
-            if room <= 0:
-                return
-        else:
-            if self.moves_held_up:
-                self._set_delivery_agenda(subscription, now_ms + HELD_UP_MS)
-                return
-            room = self.limits.max_batch
-        started = deliveries.start(now_ms, room)
-        if subscription.is_push:
-            self._take_room(subscription, [position for position, _ in started])
-            if len(started) < room:
-                self._wake_next(subscription.attributes.endpoint)
+        """Attempt what is in memory, and have the bodies of the rest read."""
+        topic_id, deliveries = subscription.topic.topic_id, subscription.deliveries
         in_memory: list[StoredMessage] = []
         elsewhere: list[int] = []
         for position, _ in started:
-            message = self.topic_bodies.get(topic.topic_id, position)
+            message = self.topic_bodies.get(topic_id, position)
             if message is None:
                 elsewhere.append(position)
             else:
                 in_memory.append(message)
-        if elsewhere:
+        if elsewhere and len(self._delivery_reads) >= MAX_READS:
+            for position in elsewhere:
+                deliveries.given_back(position)
+                self._make_room(subscription.subscription_id, position)
+            self._delivery_read_line[subscription.subscription_id] = None
+        elif elsewhere:
             elsewhere.sort()
-            # A page costs a round trip to the storage: what is likely to be next comes along.
-            # Not before what was started: a page may hold a part only, and that must get on.
+            # A page costs a round trip to the storage: what is likely to be next comes along. Only behind what was
+            # started, because a page may hold a part only, and what was started must get on.
             ahead = [
                 one
                 for one in deliveries.upcoming(READ_AHEAD)
-                if one > elsewhere[0] and self.topic_bodies.get(topic.topic_id, one) is None
+                if one > elsewhere[-1] and self.topic_bodies.get(topic_id, one) is None
             ]
-            read = self._topic_page_read(topic.topic_id, sorted({*elsewhere, *ahead}))
+            read = self._topic_page_read(topic_id, elsewhere + ahead)
             self._delivery_reads[read.read_id] = (subscription.subscription_id, elsewhere)
             subscription.reading = True
             reads.append(read)
         if in_memory:
             self._attempt(subscription, in_memory, records, bodies, woken, reads, pushes, now_ms)
-        if not subscription.reading:
-            self._look_after(subscription, now_ms)
+
+    def _bound_retries(self, subscription: Subscription) -> None:
+        """No new message is tried whose failure there would be no memory for."""
+        deliveries, limits = subscription.deliveries, self.limits
+        has_room = self._retries_known < limits.max_retries_in_all
+        deliveries.max_known = limits.max_retries_known if has_room else deliveries.retrying_count
 
     def _topic_page_read(self, topic_id: int, positions: list[int]) -> PageRead:
         read = PageRead(self._next_read_id, topic_id, pack_runs(positions), self.limits.page_bytes)
@@ -429,18 +474,29 @@ class Delivering(Sending, TopicState):
     # ------------------------------------------------------------------ room
 
     def _room(self, subscription: Subscription) -> int:
-        """How many requests to its URL may be started now; if none, it stands in line."""
+        """How many requests to its URL may be started now; if none, it stands in line.
+
+        URLs that did not take what was posted to them last, or to which nothing was posted yet, have half of what
+        there is, in equal shares: hundreds of dead ones, which hold what they have for as long as they may, leave the
+        other half to those that answer. Once less than a quarter of all is free, each of these has a share of that.
+        (The dynamic threshold of Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet
+        switches", 1998.)
+        """
         limits = self.limits
-        free = limits.max_pushes - len(self._pushes)
-        if free <= 0:
-            self._push_line[subscription.subscription_id] = None
-            return 0
-        # Once less than a quarter is free, each endpoint has a share of that: hundreds of dead ones, which hold what
-        # they have for as long as they may, leave something for a healthy one. (The dynamic threshold of Choudhury and
-        # Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998.)
+        url = subscription.attributes.endpoint
+        pool, line = limits.max_pushes, self._push_line
         most = limits.max_pushes_per_endpoint
-        most = min(most, max(4 * most * free // limits.max_pushes, 1))
-        endpoint = self._endpoints.get(subscription.attributes.endpoint)
+        free = pool - len(self._pushes)
+        if url in self._trusted:
+            most = min(most, max(4 * most * free // pool, 1))
+        else:
+            pool, line = max(pool // 2, 1), self._doubtful_line
+            free = min(free, pool - self._doubtful_pushes)
+            most = min(most, max(pool // max(self._push_subscriptions, 1), 1))
+        if free <= 0:
+            line[subscription.subscription_id] = None
+            return 0
+        endpoint = self._endpoints.get(url)
         room = min(free, most if endpoint is None else most - endpoint.under_way)
         if room <= 0 and endpoint is not None:
             endpoint.line[subscription.subscription_id] = None
@@ -455,14 +511,19 @@ class Delivering(Sending, TopicState):
         if endpoint is None:
             endpoint = self._endpoints[url] = Endpoint()
         endpoint.under_way += len(positions)
+        is_trusted = url in self._trusted
+        if not is_trusted:
+            self._doubtful_pushes += len(positions)
         for position in positions:
-            self._pushes[subscription.subscription_id, position] = url
+            self._pushes[subscription.subscription_id, position] = (url, is_trusted)
 
     def _make_room(self, subscription_id: int, position: int) -> None:
         """A request is over, or is not made after all."""
-        url = self._pushes.pop((subscription_id, position), None)
-        if url is None:
+        url, was_trusted = self._pushes.pop((subscription_id, position), ("", True))
+        if not url:
             return
+        if not was_trusted:
+            self._doubtful_pushes -= 1
         self._endpoints[url].under_way -= 1
         self._wake_next(url)
 
@@ -470,10 +531,13 @@ class Delivering(Sending, TopicState):
         """There may be room for one more, at this URL and altogether: those first in line have their turn. Whoever
         does not use it passes it on, by this very call.
         """
-        if len(self._pushes) >= self.limits.max_pushes:
+        most = self.limits.max_pushes
+        if len(self._pushes) >= most:
             return
         if self._push_line:
             self._wake_first(self._push_line)
+        if self._doubtful_line and self._doubtful_pushes < max(most // 2, 1):
+            self._wake_first(self._doubtful_line)
         endpoint = self._endpoints.get(url)
         if endpoint is None:
             return
@@ -489,7 +553,9 @@ class Delivering(Sending, TopicState):
 
     def _leave_lines(self, subscription: Subscription) -> None:
         """It is gone, and wants no room any more."""
+        self._retries_known -= subscription.retries_noted
         self._push_line.pop(subscription.subscription_id, None)
+        self._doubtful_line.pop(subscription.subscription_id, None)
         endpoint = self._endpoints.get(subscription.attributes.endpoint)
         if endpoint is not None:
             endpoint.line.pop(subscription.subscription_id, None)

@@ -65,6 +65,8 @@ class Limits(msgspec.Struct, frozen=True):
     """Requests to all URLs at once: sockets of this process."""
     max_retries_known: int = 100_000
     """Messages in retry of one subscription: each costs about 250 bytes of memory. Beyond it no new one is tried."""
+    max_retries_in_all: int = 1_000_000
+    """The same of all subscriptions together."""
     topic_bodies_bytes: int = 16 * MIB
     """Bodies kept in memory for deliveries that are about to be made, of all topics together."""
     tick_items: int = 2000

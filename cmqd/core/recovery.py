@@ -33,6 +33,7 @@ from cmqd_segment.records import (
     AnyRecord,
     DeadLettersFrom,
     DelaysScheduled,
+    DeliveriesCleared,
     DeliveriesDropped,
     DeliveriesFailed,
     LeasesEnded,
@@ -54,6 +55,7 @@ from cmqd_segment.records import (
     RedriveStarted,
     Subscribed,
     SubscriptionAttributesSet,
+    TopicAttributesSet,
     TopicCreated,
     TopicDeleted,
     TopicMessagesExpired,
@@ -99,7 +101,7 @@ class Recovery(TopicState):
         for topic_id in list(self.topics):
             topic = self.topics.get(topic_id)
             if topic is not None:
-                for part in self._topic_parts(topic, last_lsn()):
+                for part in self._topic_parts(topic, last_lsn):
                     parts += 1
                     yield part
         keys = self.sessions.keys()
@@ -159,15 +161,14 @@ class Recovery(TopicState):
         for at in range(0, len(history), CHUNKS_A_PART):
             yield HistorySlice(queue.queue_id, history[at : at + CHUNKS_A_PART])
 
-    def _topic_parts(self, topic: Topic, lsn: int) -> Iterator[AnyPart]:
-        """All of one topic as it is when the first part is asked for."""
+    def _topic_parts(self, topic: Topic, last_lsn: Callable[[], int]) -> Iterator[AnyPart]:
+        """One topic as it is when the first part is asked for, then each of its subscriptions as it is in its turn:
+        five hundred with a million messages each would take too long at once.
+        """
+        lsn = last_lsn()
         step_positions, step_starts, step_ends = topic.steps.packed()
         known = topic.known_dedup_ids
         dedup_ids = known.parts() if known is not None and len(known) else ()
-        subscriptions = [
-            (_subscription_slice(one), one.deliveries.retry_parts(RETRIES_A_PART))
-            for one in topic.subscriptions.values()
-        ]
         yield TopicSlice(
             lsn,
             topic.topic_id,
@@ -185,10 +186,13 @@ class Recovery(TopicState):
         )
         for entries in dedup_ids:
             yield DedupSlice(topic.topic_id, entries)
-        for part, retries in subscriptions:
-            yield part
-            for some in retries:
-                yield RetriesSlice(topic.topic_id, part.subscription_id, some)
+        for subscription_id in list(topic.subscriptions):
+            subscription = topic.subscriptions.get(subscription_id)
+            if subscription is not None:
+                retries = subscription.deliveries.retry_parts(RETRIES_A_PART)
+                yield _subscription_slice(subscription, last_lsn())
+                for some in retries:
+                    yield RetriesSlice(topic.topic_id, subscription_id, some)
 
     def _halves(self, queue: Queue) -> Iterator[HalvesSlice]:
         """The half messages as they are now, however late each part is asked for."""
@@ -258,6 +262,7 @@ class Recovery(TopicState):
         most = self.limits.max_retries_known
         subscription = Subscription(topic, part.subscription_id, part.name, part.attributes, part.created_ms, most)
         subscription.modified_ms = part.modified_ms
+        subscription.slice_lsn = part.lsn
         subscription.deliveries.load(
             BitMap64.deserialize(part.waiting) if part.waiting else BitMap64(),
             blocked=part.blocked,
@@ -375,11 +380,24 @@ class Recovery(TopicState):
                 self._apply_to_topic(topic, record, lsn)
             else:
                 self.records_not_applied += 1
-        elif lsn > topic.slice_lsn:
+        elif lsn > topic.slice_lsn and not self._is_covered(topic, record, lsn):
             if self._salvage is not None:
                 self._salvage_topic(topic, record)
             else:
                 self._apply_topic_record(topic, record)
+
+    def _is_covered(self, topic: Topic, record: TopicRecord, lsn: int) -> bool:
+        """Whether a subscription's slice, which may be newer than its topic's, knows of this; or it went before its
+        turn came.
+        """
+        if isinstance(record, TopicCreated | TopicAttributesSet | TopicDeleted):
+            return False
+        if isinstance(record, TopicMessagesExpired | MessagesPublished):
+            return False
+        subscription = topic.subscriptions.get(record.subscription_id)
+        if subscription is not None:
+            return lsn <= subscription.slice_lsn
+        return lsn <= self._checkpoint_end_lsn and not isinstance(record, Subscribed)
 
     def _salvage_topic(self, topic: Topic, record: TopicRecord) -> None:
         """Apply a record behind a gap in the log, if it can be true of what is known of the topic."""
@@ -389,6 +407,8 @@ class Recovery(TopicState):
                 if namesake is not None:
                     # The name was free, so the namesake went, in a gap.
                     self._apply_topic_record(topic, Unsubscribed(topic.topic_id, namesake.subscription_id))
+            case DeliveriesCleared():
+                topic.next_position = max(topic.next_position, record.floor)
             case MessagesDelivered() | DeliveriesFailed() | DeliveriesDropped():
                 # Positions are not used again, whether what was published there is known or not.
                 topic.next_position = max(topic.next_position, last_of(record.positions) + 1)
@@ -518,6 +538,8 @@ class Recovery(TopicState):
             subscription.flows = subscription.may_flow()
             # A publish may have come after they were used up, and before the restart.
             subscription.deliveries.published()
+            subscription.retries_noted = subscription.deliveries.retrying_count
+            self._retries_known += subscription.retries_noted
             self._deliveries_wanted[subscription.subscription_id] = None
         if len(self.sessions):
             self._sessions_due_ms = 0
@@ -559,15 +581,17 @@ def _fits(topic: Topic, record: TopicRecord) -> bool:
             | MessagesDelivered()
             | DeliveriesFailed()
             | DeliveriesDropped()
+            | DeliveriesCleared()
         ):
             return record.subscription_id in topic.subscriptions
         case _:
             return True
 
 
-def _subscription_slice(subscription: Subscription) -> SubscriptionSlice:
+def _subscription_slice(subscription: Subscription, lsn: int) -> SubscriptionSlice:
     deliveries = subscription.deliveries
     return SubscriptionSlice(
+        lsn,
         subscription.topic.topic_id,
         subscription.subscription_id,
         subscription.name,

@@ -36,6 +36,8 @@ class Subscription:
         "modified_ms",
         "name",
         "reading",
+        "retries_noted",
+        "slice_lsn",
         "subscription_id",
         "target",
         "topic",
@@ -65,6 +67,10 @@ class Subscription:
         """Bodies for it are being read from the log."""
         self.agenda_due_ms: int | None = None
         """When it is next looked at."""
+        self.retries_noted = 0
+        """How many of its messages in retry are among those that the broker knows of in all."""
+        self.slice_lsn = 0
+        """LSN of the checkpoint slice it came from: recovery skips older records."""
 
     @property
     def account(self) -> str:

@@ -32,7 +32,7 @@ from cmqd.core.topic import Subscription, Topic
 from cmqd.core.urls import check_url
 from cmqd_segment.records import (
     AnyRecord,
-    DeliveriesDropped,
+    DeliveriesCleared,
     Subscribed,
     SubscriptionAttributes,
     SubscriptionAttributesSet,
@@ -41,7 +41,6 @@ from cmqd_segment.records import (
     TopicCreated,
     TopicDeleted,
     Unsubscribed,
-    pack_runs,
 )
 
 QUEUE = "queue"
@@ -261,14 +260,14 @@ class Topics(Publishing):
             TopicNotFound, SubscriptionNotFound.
         """
         subscription = self.subscription(account, topic_name, name)
-        pending = subscription.deliveries.pending()
-        if not pending:
+        count = subscription.deliveries.pending_count
+        if not count:
             return Outcome(0)
         topic = subscription.topic
-        record = DeliveriesDropped(topic.topic_id, subscription.subscription_id, pack_runs(pending), "operator", now_ms)
+        record = DeliveriesCleared(topic.topic_id, subscription.subscription_id, topic.next_position, now_ms)
         self._apply_topic_record(topic, record)
         self._look_after(subscription, now_ms)
-        return Outcome(len(pending), [record])
+        return Outcome(count, [record])
 
     def _subscription_info(self, subscription: Subscription, now_ms: int, created: bool = False) -> SubscriptionInfo:
         return SubscriptionInfo(

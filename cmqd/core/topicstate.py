@@ -17,6 +17,7 @@ from cmqd.core.receipts import HandleKey
 from cmqd.core.state import BrokerState
 from cmqd.core.topic import Subscription, Topic
 from cmqd_segment.records import (
+    DeliveriesCleared,
     DeliveriesDropped,
     DeliveriesFailed,
     MessagesDelivered,
@@ -67,8 +68,18 @@ class TopicState(BrokerState):
         """Subscriptions that want such a page-in while enough are under way, in order."""
         self.pushing = True
         """Somebody posts to URLs; as long as nobody does, what is for them waits."""
-        self._pushes: dict[tuple[int, int], str] = {}
-        """Deliveries to URLs that are under way: the URL by subscription id and position."""
+        self._pushes: dict[tuple[int, int], tuple[str, bool]] = {}
+        """Deliveries to URLs that are under way, by subscription and position: the URL, and whether it was trusted."""
+        self._doubtful_pushes: int = 0
+        """Those to URLs that were not."""
+        self._trusted: dict[str, None] = {}
+        """URLs that took what was posted to them last."""
+        self._doubtful_line: dict[int, None] = {}
+        """Subscriptions to other URLs that wait until fewer deliveries to such are under way, in order."""
+        self._retries_known: int = 0
+        """Messages in retry of all subscriptions, as of when each was last looked after."""
+        self._push_subscriptions: int = 0
+        """How many deliver to a URL."""
         self._endpoints: dict[str, Endpoint] = {}
         """URLs that are posted to."""
         self._push_line: dict[int, None] = {}
@@ -149,6 +160,8 @@ class TopicState(BrokerState):
                 topic.subscriptions[record.subscription_id].deliveries.apply_failed(record)
             case DeliveriesDropped():
                 topic.subscriptions[record.subscription_id].deliveries.apply_dropped(record)
+            case DeliveriesCleared():
+                topic.subscriptions[record.subscription_id].deliveries.apply_floor(record.floor)
             case TopicMessagesExpired():
                 topic.floor = record.floor
                 topic.steps.drop_below(record.floor)
@@ -163,7 +176,9 @@ class TopicState(BrokerState):
         topic.subscriptions[subscription.subscription_id] = subscription
         topic.folded[folded(subscription.name)] = subscription
         topic.matcher.set(subscription.subscription_id, subscription.filters)
-        if not subscription.is_push:
+        if subscription.is_push:
+            self._push_subscriptions += 1
+        else:
             endpoint = (topic.account, subscription.attributes.endpoint)
             self._subscribers.setdefault(endpoint, {})[subscription.subscription_id] = subscription
             subscription.target = self._names.get(topic.account, {}).get(endpoint[1])
@@ -178,7 +193,9 @@ class TopicState(BrokerState):
         del topic.folded[folded(subscription.name)]
         topic.exhausted.pop(subscription_id, None)
         topic.matcher.remove(subscription_id)
-        if not subscription.is_push:
+        if subscription.is_push:
+            self._push_subscriptions -= 1
+        else:
             endpoint = (topic.account, subscription.attributes.endpoint)
             del self._subscribers[endpoint][subscription_id]
             if not self._subscribers[endpoint]:
@@ -200,7 +217,8 @@ class TopicState(BrokerState):
         topic.last_enqueue_ms = record.enqueue_ms
         for subscription_id in record.waiting:
             subscription = topic.subscriptions.get(subscription_id)
-            if subscription is not None:
+            # In recovery the slice of a subscription may be newer than that of its topic.
+            if subscription is not None and (not lsn or lsn > subscription.slice_lsn):
                 subscription.deliveries.apply_waiting(first, stop)
         if topic.steps.note(first, record.enqueue_ms):
             if len(topic.steps) % 64 == 0:

@@ -128,7 +128,7 @@ class DedupSlice(CheckpointPart, frozen=True, tag=8):
 
 
 class TopicSlice(CheckpointPart, frozen=True, tag=9):
-    """A topic; its subscriptions follow in slices of their own, all of them as of this LSN."""
+    """A topic; its subscriptions follow in slices of their own, each with its own LSN, not below this one."""
 
     lsn: int
     topic_id: int
@@ -147,8 +147,9 @@ class TopicSlice(CheckpointPart, frozen=True, tag=9):
 
 
 class SubscriptionSlice(CheckpointPart, frozen=True, tag=10):
-    """A subscription of the topic whose slice stands before it, without its retries."""
+    """A subscription of the topic whose slice stands before it, without its retries, which follow."""
 
+    lsn: int
     topic_id: int
     subscription_id: int
     name: str

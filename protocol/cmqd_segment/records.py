@@ -480,13 +480,22 @@ class DeliveriesFailed(Record, frozen=True, tag=50):
 
 
 class DeliveriesDropped(Record, frozen=True, tag=51):
-    """A subscriber does not get these messages of the topic: ``retries`` used up, or an ``operator`` said so."""
+    """A subscriber does not get these messages of the topic: ``retries`` used up, or ``damaged`` in the log."""
 
     topic_id: int
     subscription_id: int
     positions: Runs
     reason: str
     dropped_ms: int
+
+
+class DeliveriesCleared(Record, frozen=True, tag=53):
+    """An operator said that a subscriber does not get any of the topic's messages below ``floor``."""
+
+    topic_id: int
+    subscription_id: int
+    floor: int
+    cleared_ms: int
 
 
 class TopicMessagesExpired(Record, frozen=True, tag=52):
@@ -507,6 +516,7 @@ TopicRecord: TypeAlias = (
     | MessagesDelivered
     | DeliveriesFailed
     | DeliveriesDropped
+    | DeliveriesCleared
     | TopicMessagesExpired
 )
 """The facts of topics; each names its ``topic_id``."""
@@ -544,6 +554,7 @@ AnyRecord: TypeAlias = (
     | MessagesDelivered
     | DeliveriesFailed
     | DeliveriesDropped
+    | DeliveriesCleared
     | TopicMessagesExpired
 )
 

@@ -516,16 +516,16 @@ def test_room_is_passed_on_when_the_next_one_leaves_after_it_was_its_turn():
 
 
 def test_room_in_all_is_shared():
-    rig = a_rig(Limits(max_pushes=3, max_pushes_per_endpoint=2))
+    rig = a_rig(Limits(max_pushes=6, max_pushes_per_endpoint=2))
     names = ("a", "b", "c", "d")
     for name in names:
         rig.subscribe(f"https://{name}.example/", name=name)
     rig.publish(*[b"%d" % number for number in range(5)])
     rig.settle()
-    assert len(rig.pushes) == 3
+    assert len(rig.pushes) == 3, "half of it for those that have not answered yet"
 
     while rig.pushes:
-        assert len(rig.pushes) <= 3
+        assert len(rig.pushes) <= 6
         rig.end_push(rig.pushes[-1])
         rig.settle()
         rig.broker.check_invariants()
@@ -545,15 +545,15 @@ def test_500_dead_endpoints_do_not_delay_a_healthy_one():
             assert rig.due(), "it waits for the dead ones"
             rig.tick()
             ticks += 1
-        assert ticks <= 8, "500 subscriptions, 64 a tick"
+        assert ticks <= 63, "64 deliveries a tick"
         rig.advance(0)
         # It answers at once, over and over; they do not.
         while healthy := [push for push in rig.pushes if push.url == URL]:
             for push in healthy:
                 rig.end_push(push)
-            assert rig.advance(0) <= 8
+            assert rig.advance(0) <= 63
     assert state(rig) == (0, 0, 96, 0)
-    assert len(rig.pushes) > 3000
+    assert len(rig.pushes) == 499 * 4, "half of the pushes, in equal shares"
     assert state(rig, "dead7")[0] == 96
 
 
@@ -568,7 +568,7 @@ def test_dead_endpoints_that_fail_over_and_over_do_not_delay_a_healthy_one():
         while not any(push.url == URL for push in rig.pushes):
             rig.tick()
             ticks += 1
-        assert ticks <= 2
+        assert ticks <= 8
         rig.settle()
         for push in list(rig.pushes):
             rig.end_push(push, None if push.url == URL else "down")
@@ -790,7 +790,7 @@ def test_a_checkpoint_taken_while_things_go_on(steps: int):
 
 
 def test_a_checkpoint_holds_more_retries_than_fit_one_part():
-    rig = a_rig(Limits(max_batch=10_000, max_pushes_per_endpoint=10_000, max_pushes=10_000))
+    rig = a_rig(Limits(max_batch=10_000, max_pushes_per_endpoint=10_000, max_pushes=20_000))
     rig.subscribe(URL)
     rig.publish(*[b"x"] * 9000)
     rig.settle()

@@ -656,17 +656,15 @@ def test_a_queue_that_is_gone_gets_what_waited_when_it_is_back():
     assert rig.bodies("q") == [b"1", b"2"]
 
 
-def test_a_late_copy_has_the_delay_of_its_queue_and_the_time_at_which_it_came():
+def test_a_late_copy_has_the_time_at_which_it_came():
     rig = a_rig()
     rig.subscribe("q")
     rig.delete_queue("q")
     rig.publish(b"1", headers=[{"k": "v"}])
-    rig.create("q", delay_ms=5000)
+    rig.create("q")
 
     rig.settle(1000)
 
-    assert rig.counts("q") == counts(delayed=1)
-    rig.settle(5000)
     (copy,) = rig.receive("q")
     assert (copy.enqueue_ms, copy.headers, copy.origin) == (START_MS + 1000, {"k": "v"}, None)
 

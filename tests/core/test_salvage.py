@@ -126,7 +126,13 @@ def topics(rig: Rig) -> None:
     settle(rig, 1100)
     assert rig.counts("reader")["active"] == 1
     rig.done(rig.broker.drop_deliveries(ACCOUNT, "news", "web", rig.now_ms))
+    rig.subscribe("https://c.example/", topic="news", name="last", strategy="backoff")
     rig.publish(b"n4", topic="news")
+    for _ in range(4):
+        settle(rig, 20_000)
+        for push in list(rig.pushes):
+            rig.end_push(push, "down")
+    assert rig.broker.subscription_info(ACCOUNT, "news", "last").counts["dropped"] == 1
     rig.pushes.clear()
 
 
