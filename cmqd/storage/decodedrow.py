@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from cmqd_segment.records import AnyRecord, MessagesPublished, MessagesSent
-from cmqd_segment.rows import Run, copy_run, published_run, sent_runs
+from cmqd_segment.rows import Run, copy_run, names_of, published_run, sent_runs
 
 ROW_OVERHEAD_BYTES = 1500
 """Of a decoded row beside its bodies, about."""
@@ -20,15 +20,19 @@ KNOWN_QUEUES = 16_384
 """Of all audiences that are kept for others to share."""
 AUDIENCE_BYTES = 100
 """Of a queue in an audience, about; counted with the row for which the audience was made."""
+NAME_BYTES = 120
+"""Of the name of a subscription in an audience, about: text of up to 64 characters and its place."""
 
 
 class Audience:
     """In which places of ``copies`` queues stand."""
 
-    __slots__ = ("again", "places")
+    __slots__ = ("again", "names", "places")
 
     def __init__(self, queue_ids: Sequence[int]) -> None:
         self.places: dict[int, int] = {}
+        self.names: list[str] = []
+        """Of the subscriptions for which the queues get copies, as the newest record says that was decoded."""
         self.again: list[tuple[int, int]] = []
         """(queue id, place) of queues that stand in more than one, beyond the first."""
         for place, queue_id in enumerate(queue_ids):
@@ -79,6 +83,9 @@ class Published(NamedTuple):
     audience: Audience
     firsts: "array[int]"
     """The first position in each queue."""
+    topic: str
+    names: list[str]
+    """Of the subscription for each queue; one list for all records that have the same."""
 
 
 class DecodedRow:
@@ -108,8 +115,13 @@ class DecodedRow:
                 self._runs.setdefault(record.topic_id, []).append(run)
                 queue_ids = tuple(record.copies[::2])
                 firsts = array("Q", record.copies[1::2])
+                audience = audiences.of(queue_ids)
+                names = names_of(record)
+                if audience.names != names:
+                    audience.names = names
+                    self.cost += NAME_BYTES * len(queue_ids)
                 self._published.append(
-                    Published(run, record.first_copy_id, audiences.of(queue_ids), firsts)
+                    Published(run, record.first_copy_id, audience, firsts, record.topic, audience.names)
                 )
                 self.cost += PUBLISH_OVERHEAD_BYTES + 8 * len(queue_ids)
                 offset += sum(record.sizes)
@@ -125,8 +137,8 @@ class DecodedRow:
         if not self._published:
             return runs
         copies = [
-            copy_run(run, first_copy_id, place, firsts[place])
-            for run, first_copy_id, audience, firsts in self._published
+            copy_run(run, first_copy_id, place, firsts[place], topic, names[place])
+            for run, first_copy_id, audience, firsts, topic, names in self._published
             for place in audience.of(queue_id)
         ]
         if not runs or not copies:

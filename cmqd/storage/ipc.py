@@ -16,7 +16,7 @@ from typing import TypeAlias, cast
 import msgspec
 
 from cmqd.storage.settings import StorageSettings
-from cmqd_segment.records import Headers, Labels, Origin, Runs
+from cmqd_segment.records import CopyOf, Headers, Labels, Origin, Runs
 
 _PREFIX = Struct("<II")
 _encode = msgspec.msgpack.Encoder().encode
@@ -206,8 +206,10 @@ Column: TypeAlias = tuple[
     int | list[int] | None,
     list[Origin | None] | None,
     list[Labels] | None,
+    int | None,
+    list[CopyOf | None] | None,
 ]
-"""The columns of a ``cmqd_segment.rows.Run`` without the offset."""
+"""The columns of a ``cmqd_segment.rows.Run`` without the offset; of its source the id alone."""
 
 
 class Page(Head, frozen=True, tag=45):
@@ -216,6 +218,8 @@ class Page(Head, frozen=True, tag=45):
     read_id: int
     runs: list[Column]
     missing: Runs
+    sources: list[tuple[int, str, str]]
+    """(number of a run, topic, subscription) of the copies in that run and in those after it, up to the next entry."""
 
 
 AnyHead: TypeAlias = (

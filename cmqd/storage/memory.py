@@ -303,7 +303,9 @@ class MemoryLog:
                 if message is None:
                     missing.append(position)
                     continue
-                size += len(message.body) + extra_bytes(message.headers, message.origin, message.labels)
+                size += len(message.body) + extra_bytes(
+                    message.headers, message.origin, message.labels, message.copy_of
+                )
                 if size > max_bytes and messages:
                     return messages, pack_runs(missing)
                 messages.append(message)

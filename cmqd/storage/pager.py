@@ -80,7 +80,7 @@ class Pager:
             page = self._requests.popleft()
             async with self._reading:
                 answer = await self._answer(page)
-            self._send(ipc.Page(page.read_id, answer.columns, answer.missing_runs()), *answer.blobs)
+            self._send(ipc.Page(page.read_id, answer.columns, answer.missing_runs(), answer.sources), *answer.blobs)
 
     async def forget(self, number: int) -> None:
         """Close the connection of a segment, between two pages."""

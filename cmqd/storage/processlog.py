@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from cmqd.storage import errors, ipc
@@ -32,7 +32,7 @@ from cmqd.storage.settings import StorageSettings
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
 from cmqd_segment.checkpoint_file import decode_part, encode_part
 from cmqd_segment.records import AnyRecord, Lsn, Runs, StoredMessage
-from cmqd_segment.rows import Run, decode_records, stored_messages
+from cmqd_segment.rows import Run, Source, decode_records, stored_messages
 
 OUTSTANDING_BATCHES = 1
 """One: then a crash can tear at most one commit, which is what tells a torn tail from damage (``walcheck``)."""
@@ -235,12 +235,10 @@ class StorageProcessLog:
 
     def _on_pages(self, head: ipc.AnyHead, data: bytes, offset: int) -> None:
         match head:
-            case ipc.Page(read_id, runs, missing):
+            case ipc.Page(read_id, runs, missing, sources):
                 messages: list[StoredMessage] = []
-                for position, message_id, enqueue_ms, sizes, headers, visible_ms, origins, labels in runs:
-                    run = Run(position, message_id, enqueue_ms, sizes, headers, visible_ms, offset, origins, labels)
+                for run in _runs(runs, sources, offset):
                     messages += stored_messages(run, data)
-                    offset += sum(sizes)
                 self.on_page(read_id, messages, missing)
             case ipc.CheckpointChunk(sizes):
                 view = memoryview(data)
@@ -466,3 +464,19 @@ def _exit_text(process: ChildProcess | None) -> str:
     if code is None:
         return ""
     return f" (signal {-code})" if code < 0 else f" (exit code {code})"
+
+
+def _runs(columns: Sequence[ipc.Column], sources: Sequence[tuple[int, str, str]], offset: int) -> Iterator[Run]:
+    """The runs of a page whose bodies begin at ``offset`` of its frame."""
+    topic = subscription = ""
+    following = 0
+    for number, column in enumerate(columns):
+        if following < len(sources) and sources[following][0] == number:
+            _, topic, subscription = sources[following]
+            following += 1
+        position, message_id, enqueue_ms, sizes, headers, visible_ms, origins, labels, original_id, copies_of = column
+        source = None if original_id is None else Source(topic, subscription, original_id)
+        yield Run(
+            position, message_id, enqueue_ms, sizes, headers, visible_ms, offset, origins, labels, source, copies_of
+        )
+        offset += sum(sizes)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from cmqd_segment.records import (
     AnyRecord,
+    CopyOf,
     DelaysScheduled,
     DeliveriesDropped,
     DeliveriesFailed,
@@ -93,6 +94,8 @@ def _sent_cost(record: MessagesSent) -> int:
         cost += 9 * len(record.visible_ms)
     if record.origins is not None:
         cost += _ORIGIN * len(record.origins)
+    if record.copies_of is not None:
+        cost += sum(map(_copy_cost, record.copies_of))
     if record.dedup_ids is not None:
         cost += _dedup_cost(record.dedup_ids)
     return cost
@@ -104,6 +107,9 @@ def _published_cost(record: MessagesPublished) -> int:
         cost += _headers_cost(record.headers)
     if record.labels is not None:
         cost += sum(map(_labels_cost, record.labels))
+    if record.subscriptions:
+        # Names are ASCII.
+        cost += 2 * len(record.subscriptions) + sum(map(len, record.subscriptions)) + len(record.topic)
     if record.dedup_ids is not None:
         cost += _dedup_cost(record.dedup_ids)
     return cost
@@ -115,6 +121,13 @@ def _headers_cost(each: Sequence[Headers | None]) -> int:
         if headers:
             cost += sum(map(len, headers)) + sum(map(len, headers.values())) + 6 * len(headers)
     return cost
+
+
+def _copy_cost(copy_of: CopyOf | None) -> int:
+    if copy_of is None:
+        return 1
+    labels = 0 if copy_of.labels is None else _labels_cost(copy_of.labels)
+    return 24 + len(copy_of.topic) + len(copy_of.subscription) + labels
 
 
 def _labels_cost(labels: Labels) -> int:

@@ -19,10 +19,12 @@ from cmqd.storage.decodedrow import Audiences, DecodedRow
 from cmqd.storage.summaries import Summaries, Summary, summary_of
 from cmqd_segment.records import Runs
 from cmqd_segment.rows import (
+    COPY_BYTES,
     Run,
     data_checksum,
     decode_records,
     extra_bytes,
+    labels_bytes,
     meta_checksum,
 )
 from cmqd_segment.schema import SegmentFormatError
@@ -90,6 +92,9 @@ class Answer:
         self.left = max_bytes
         self.full = False
         self.columns: list[ipc.Column] = []
+        self.sources: list[tuple[int, str, str]] = []
+        self._topic: str = ""
+        self._subscription: str = ""
         self.blobs: list[bytes | memoryview] = []
         self.missing: list[tuple[int, int]] = []
 
@@ -105,7 +110,13 @@ class Answer:
         sizes = run.sizes if high - low == len(run.sizes) else run.sizes[low:high]
         offset = run.offset + (sum(run.sizes[:low]) if low else 0)
         costs = sizes
-        if run.headers is not None or run.origins is not None or run.labels is not None:
+        if (
+            run.source is not None
+            or run.headers is not None
+            or run.origins is not None
+            or run.labels is not None
+            or run.copies_of is not None
+        ):
             costs = _costs(run, sizes, low)
         cost = sum(costs)
         if cost > self.left:
@@ -124,8 +135,17 @@ class Answer:
             visible = visible[low:high]
         origins = run.origins if whole or run.origins is None else run.origins[low:high]
         labels = run.labels if whole or run.labels is None or len(run.labels) == 1 else run.labels[low:high]
+        original_id = None
+        if run.source is not None:
+            topic, subscription, original_id = run.source
+            original_id += low
+            if subscription != self._subscription or topic != self._topic:
+                self._topic, self._subscription = topic, subscription
+                self.sources.append((len(self.columns), topic, subscription))
+        copies_of = run.copies_of if whole or run.copies_of is None else run.copies_of[low:high]
+        first_id = run.first_message_id + low
         self.columns.append(
-            (start, run.first_message_id + low, run.enqueue_ms, sizes, headers, visible, origins, labels)
+            (start, first_id, run.enqueue_ms, sizes, headers, visible, origins, labels, original_id, copies_of)
         )
         # A view keeps its whole row in memory until the page is sent; a page of scattered messages would keep hundreds.
         scattered = size * VIEW_FROM < len(data)
@@ -157,13 +177,24 @@ class Answer:
 
 def _costs(run: Run, sizes: Sequence[int], low: int) -> list[int]:
     """Bytes of messages of a run from its ``low``-th on, with what they have beside their bodies."""
-    headers, origins, labels = run.headers, run.origins, run.labels
+    headers, origins, labels, source, copies_of = run.headers, run.origins, run.labels, run.source, run.copies_of
+    of_all = 0
+    if source is not None:
+        of_all = COPY_BYTES + len(source.topic) + len(source.subscription)
+    if labels is not None and len(labels) == 1:
+        if labels[0]:
+            of_all += labels_bytes(labels[0])
+        labels = None
+    if headers is None and origins is None and labels is None and copies_of is None:
+        return [size + of_all for size in sizes]
     return [
         size
+        + of_all
         + extra_bytes(
             None if headers is None else headers[at],
             None if origins is None else origins[at],
-            None if labels is None else labels[0] if len(labels) == 1 else labels[at],
+            None if labels is None else labels[at],
+            None if copies_of is None else copies_of[at],
         )
         for at, size in enumerate(sizes, low)
     ]

@@ -16,6 +16,7 @@ import msgspec
 
 from cmqd_segment.records import (
     AnyRecord,
+    CopyOf,
     Headers,
     Labels,
     MessagesPublished,
@@ -60,6 +61,17 @@ data_checksum = crc32
 
 ORIGIN_BYTES = 128
 """Of an origin, about: a name, three numbers and a word."""
+COPY_BYTES = 24
+"""Of what a copy knows of its original, beside names and labels: two numbers, and what encoding adds."""
+
+
+class Source(NamedTuple):
+    """What the copies of one publish in one queue are copies of; said once for all of them."""
+
+    topic: str
+    subscription: str
+    first_message_id: int
+    """Of what was published; that of the run's first message."""
 
 
 class Run(NamedTuple):
@@ -75,7 +87,11 @@ class Run(NamedTuple):
     """Where its first body begins in ``data``."""
     origins: list[Origin | None] | None = None
     labels: list[Labels] | None = None
-    """Of a topic's run alone: one entry for all of its messages, or one each."""
+    """Of what was published, for the topic and for copies: one entry for all messages, or one each."""
+    source: Source | None = None
+    """Of copies that were made by the publish."""
+    copies_of: list[CopyOf | None] | None = None
+    """Of copies that came later, or that were moved."""
 
     @property
     def stop_position(self) -> int:
@@ -83,14 +99,33 @@ class Run(NamedTuple):
         return self.first_position + len(self.sizes)
 
 
-def extra_bytes(headers: Headers | None, origin: Origin | None, labels: Labels | None = None) -> int:
-    """What a message has beside its body, in a page that is bounded: names, values and labels as UTF-8, its origin."""
+def extra_bytes(
+    headers: Headers | None, origin: Origin | None, labels: Labels | None = None, copy_of: CopyOf | None = None
+) -> int:
+    """What a message has beside its body, in a page that is bounded: names, values and labels as UTF-8, its origin,
+    what it is a copy of.
+    """
     size = 0 if origin is None else ORIGIN_BYTES
     if labels:
-        size += len(labels.encode()) if isinstance(labels, str) else sum(len(label.encode()) for label in labels)
+        size += labels_bytes(labels)
+    if copy_of is not None:
+        size += copy_bytes(copy_of)
     if headers:
         size += sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())
     return size
+
+
+def labels_bytes(labels: Labels) -> int:
+    """Bytes of tags or of a routing key, as UTF-8 in msgpack, at most."""
+    if isinstance(labels, str):
+        return 2 + len(labels.encode())
+    return 1 + 2 * len(labels) + len("".join(labels).encode())
+
+
+def copy_bytes(copy_of: CopyOf) -> int:
+    """Bytes of what a message is a copy of, in a page or a reply, at most; names are ASCII."""
+    size = COPY_BYTES + len(copy_of.topic) + len(copy_of.subscription)
+    return size + labels_bytes(copy_of.labels) if copy_of.labels else size
 
 
 def sent_runs(records: Sequence[AnyRecord], queue_id: int | None = None) -> Iterator[tuple[int, Run]]:
@@ -112,6 +147,7 @@ def sent_runs(records: Sequence[AnyRecord], queue_id: int | None = None) -> Iter
                         record.visible_ms,
                         offset,
                         record.origins,
+                        copies_of=record.copies_of,
                     ),
                 )
             offset += sum(record.sizes)
@@ -119,11 +155,12 @@ def sent_runs(records: Sequence[AnyRecord], queue_id: int | None = None) -> Iter
             published = published_run(record, offset)
             if queue_id is None or record.topic_id == queue_id:
                 yield record.topic_id, published
-            copies = record.copies
+            copies, names = record.copies, names_of(record)
             for place in range(len(copies) // 2):
                 target = copies[2 * place]
                 if queue_id is None or target == queue_id:
-                    yield target, copy_run(published, record.first_copy_id, place, copies[2 * place + 1])
+                    first = copies[2 * place + 1]
+                    yield target, copy_run(published, record.first_copy_id, place, first, record.topic, names[place])
             offset += sum(record.sizes)
 
 
@@ -142,9 +179,15 @@ def published_run(record: MessagesPublished, offset: int) -> Run:
     )
 
 
-def copy_run(published: Run, first_copy_id: int, place: int, first_position: int) -> Run:
-    """The copies of what was published in the ``place``-th of the queues that got them; they have no labels."""
-    _, _, enqueue_ms, sizes, headers, _, offset, _, _ = published
+def names_of(record: MessagesPublished) -> list[str]:
+    """Names of the subscriptions of a record's ``copies``; empty ones if it does not say."""
+    count = len(record.copies) // 2
+    return record.subscriptions if len(record.subscriptions) == count else [""] * count
+
+
+def copy_run(published: Run, first_copy_id: int, place: int, first_position: int, topic: str, subscription: str) -> Run:
+    """The copies of what was published in the ``place``-th of the queues that got them, for that subscription."""
+    _, first_message_id, enqueue_ms, sizes, headers, _, offset, _, labels, _, _ = published
     return Run(
         first_position,
         first_copy_id + place * len(sizes),
@@ -153,6 +196,9 @@ def copy_run(published: Run, first_copy_id: int, place: int, first_position: int
         headers,
         None,
         offset,
+        None,
+        labels,
+        Source(topic, subscription, first_message_id),
     )
 
 
@@ -171,12 +217,26 @@ def stored_messages(run: Run, data: bytes, bodies: Sequence[bytes] | None = None
     """The messages of a run whose first body begins at ``run.offset`` of ``data``; ``bodies`` spares cutting them out
     again for the copies in another queue.
     """
-    position, message_id, enqueue_ms, _, headers, visible_ms, _, origins, labels = run
+    position, message_id, enqueue_ms, _, headers, visible_ms, _, origins, labels, source, copies_of = run
     if bodies is None:
         bodies = bodies_of(run, data)
     messages: list[StoredMessage] = []
     append = messages.append
-    if headers is None and visible_ms is None and origins is None and labels is None:
+    if source is not None:
+        topic, subscription, original_id = source.topic, source.subscription, source.first_message_id
+        of_each = labels is not None and len(labels) > 1
+        of_all = labels[0] if labels is not None and not of_each else None
+        for index, body in enumerate(bodies):
+            own = of_all if labels is None or not of_each else labels[index]
+            copy_of = CopyOf(topic, subscription, original_id + index, enqueue_ms, own)
+            own_headers = None if headers is None else headers[index]
+            append(
+                StoredMessage(
+                    position + index, message_id + index, enqueue_ms, body, own_headers, 0, None, None, copy_of
+                )
+            )
+        return messages
+    if headers is None and visible_ms is None and origins is None and labels is None and copies_of is None:
         for body in bodies:
             append(StoredMessage(position, message_id, enqueue_ms, body))
             position += 1
@@ -193,6 +253,7 @@ def stored_messages(run: Run, data: bytes, bodies: Sequence[bytes] | None = None
                 0 if visible_ms is None else visible_ms if isinstance(visible_ms, int) else visible_ms[index],
                 None if origins is None else origins[index],
                 None if labels is None else labels[0] if len(labels) == 1 else labels[index],
+                None if copies_of is None else copies_of[index],
             )
         )
     return messages

@@ -76,6 +76,10 @@ def one_of_each() -> list[records.AnyRecord]:
             1, 0, 9, NOW_MS, [3, 4], origins=[records.Origin("q" * 64, 1 << 62, NOW_MS, 3, "receives"), None]
         ),
         records.MessagesSent(1, 0, 9, NOW_MS, [3, 4], visible_ms=NOW_MS, half=True, dedup_ids=["i" * 64, None]),
+        records.MessagesSent(
+            *(1, 0, 9, NOW_MS, [3, 4]),
+            copies_of=[records.CopyOf("t" * 64, "s" * 64, 1 << 62, NOW_MS, ["\u20ac" * 16] * 10), None],
+        ),
         records.MessagesReceived(1, [0, 2], 1, NOW_MS, NOW_MS + 1),
         records.MessagesDeleted(1, [0, 2], [1, 2], NOW_MS),
         records.LeasesEnded(1, [1, 2]),
@@ -96,15 +100,18 @@ def one_of_each() -> list[records.AnyRecord]:
         ),
         records.Unsubscribed(1, 2),
         records.MessagesPublished(
-            1, 0, 9, NOW_MS, [3, 4], [70_000, 1 << 31] * 100, 1 << 40, [5, 6], visible_ms=[NOW_MS, 0] * 50
+            *(1, 0, 9, NOW_MS, [3, 4], [70_000, 1 << 31] * 100, 1 << 40, [5, 6]),
+            topic="t" * 64,
+            subscriptions=["s" * 64] * 100,
         ),
         records.MessagesPublished(
-            *(1, 0, 9, NOW_MS, [3, 4], [2, 0], 11, [5], [None, {"a": "b"}], [["\u20ac" * 16] * 10, "a.b"], [NOW_MS]),
-            *([1 << 62, 6, 1 << 40, 3] * 20, ["i" * 64, None]),
+            *(1, 0, 9, NOW_MS, [3, 4], [2, 0], 11, [5], [None, {"a": "b"}], [["\u20ac" * 16] * 10, "a.b"]),
+            *([1 << 62, 6, 1 << 40, 3] * 20, ["i" * 64, None], "topic", ["subscription"]),
         ),
         records.MessagesDelivered(1, 2, [0, 2], NOW_MS),
         records.DeliveriesFailed(1, 2, [0, 2], [1, 9], [NOW_MS, 0], "e" * 200, NOW_MS),
-        records.DeliveriesDropped(1, 2, [0, 2], "operator", NOW_MS),
+        records.DeliveriesDropped(1, 2, [0, 2], "retries", NOW_MS),
+        records.DeliveriesCleared(1, 2, 7, NOW_MS),
         records.TopicMessagesExpired(1, 7),
     ]
 
@@ -174,14 +181,69 @@ def test_origins_go_with_their_message() -> None:
     ]
 
 
+def test_what_late_and_moved_copies_are_copies_of_goes_with_them() -> None:
+    copy_of = records.CopyOf("topic", "subscription", 3, NOW_MS - 5, ["a"])
+    record = MessagesSent(1, 4, 8, NOW_MS, [1, 1], copies_of=[copy_of, None])
+
+    (run,) = (run for _, run in sent_runs([record]))
+
+    assert stored_messages(run, b"xy") == [
+        StoredMessage(4, 8, NOW_MS, b"x", copy_of=copy_of),
+        StoredMessage(5, 9, NOW_MS, b"y"),
+    ]
+
+
+def test_a_copy_takes_few_bytes_in_a_row_of_its_own() -> None:
+    """With 100 queues and names of 20 characters; the sparse index adds 16 bytes per 256 messages."""
+
+    def row(queues: int) -> int:
+        copies = [each for queue_id in range(queues) for each in (70_000 + queue_id, 1_000_000)]
+        names = [f"subscription-{number:07}" for number in range(queues)]
+        record = records.MessagesPublished(
+            9, 1_000_000, 1 << 33, NOW_MS, [256], copies, 1 << 34, topic="t" * 20, subscriptions=names
+        )
+        builder = RowBuilder()
+        builder.add([record], [b"x" * 256], 0, 256, NOW_MS)
+        closed = builder.close()
+        return len(closed.queues) + len(closed.meta) + len(closed.data)
+
+    assert (row(100) - row(0)) / 100 <= 63
+
+
+def test_records_with_other_names_for_the_same_queues_keep_their_own() -> None:
+    recs: list[records.AnyRecord] = [
+        records.MessagesPublished(9, place, 1, NOW_MS, [0], [3, place, 4, place], 5, topic="t", subscriptions=names)
+        for place, names in enumerate((["s", "u"], ["s", "u"], ["v", "w"], ["s", "u"]))
+    ]
+
+    row = DecodedRow(recs, b"", Audiences())
+
+    sources = [run.source for run in row.runs_of(4)]
+    assert [source.subscription for source in sources if source is not None] == ["u", "u", "w", "u"]
+    assert sources[0] is not None
+    assert sources[1] is not None
+    assert sources[0].subscription is sources[1].subscription
+
+
 def test_a_publish_stands_in_the_row_as_its_fields_in_order() -> None:
     record = records.MessagesPublished(
-        9, 5, 300, 1, [2], [17, 3, 18, 200], 301, [19], labels=[["a"]], numbered=[7, 1, 300, 2]
+        9,
+        5,
+        300,
+        1,
+        [2],
+        [17, 3, 18, 200],
+        301,
+        [19],
+        labels=[["a"]],
+        numbered=[7, 1, 300, 2],
+        topic="t",
+        subscriptions=["s", "u"],
     )
 
     encoded = encode_records([record])
 
-    expected = "919e 30 09 05 cd012c 01 9102 94110312ccc8 cd012d 9113 c0 9191a161 c0 940701cd012c02 c0"
+    expected = "919f 30 09 05 cd012c 01 9102 94110312ccc8 cd012d 9113 c0 9191a161 940701cd012c02 c0 a174 92a173a175"
     assert encoded == bytes.fromhex(expected)
     assert decode_records(encoded) == [record]
     bare = bytes.fromhex("9196 30 09 05 cd012c 01 9102")
@@ -190,8 +252,8 @@ def test_a_publish_stands_in_the_row_as_its_fields_in_order() -> None:
 
 def test_a_row_has_a_summary_for_the_topic_and_for_each_queue_with_copies() -> None:
     builder = RowBuilder()
-    first = records.MessagesPublished(9, 5, 300, NOW_MS, [2, 3], [17, 3, 18, 200], 301)
-    second = records.MessagesPublished(9, 7, 306, NOW_MS, [4], [18, 202, 20, 0], 307)
+    first = records.MessagesPublished(9, 5, 300, NOW_MS, [2, 3], [17, 3, 18, 200], 301, subscriptions=["s", "u"])
+    second = records.MessagesPublished(9, 7, 306, NOW_MS, [4], [18, 202, 20, 0], 307, subscriptions=["s", "u"])
     builder.add([first, second], [b"aa", b"bbb", b"cccc"], 0, 9, NOW_MS)
     builder.add([MessagesSent(17, 5, 400, NOW_MS, [1])], [b"d"], 0, 1, NOW_MS)
 
@@ -202,7 +264,9 @@ def test_a_row_has_a_summary_for_the_topic_and_for_each_queue_with_copies() -> N
 
 
 def test_runs_of_a_publish_are_those_of_its_topic_and_of_its_queues() -> None:
-    record = records.MessagesPublished(9, 5, 300, NOW_MS, [2, 3], [17, 3, 18, 0], 302, labels=["k"], visible_ms=[0, 8])
+    record = records.MessagesPublished(
+        9, 5, 300, NOW_MS, [2, 3], [17, 3, 18, 0], 302, labels=["k"], topic="t", subscriptions=["s", "u"]
+    )
     recs = [MessagesSent(17, 1, 1, NOW_MS, [1, 1]), record, MessagesSent(17, 5, 400, NOW_MS, [1])]
 
     found = {(queue_id, run.first_position): stored_messages(run, b"xyaabbbz") for queue_id, run in sent_runs(recs)}
@@ -212,11 +276,11 @@ def test_runs_of_a_publish_are_those_of_its_topic_and_of_its_queues() -> None:
         StoredMessage(5, 300, NOW_MS, b"aa", labels="k"),
         StoredMessage(6, 301, NOW_MS, b"bbb", labels="k"),
     ]
-    assert found[17, 3] == [StoredMessage(3, 302, NOW_MS, b"aa"), StoredMessage(4, 303, NOW_MS, b"bbb")]
-    assert found[18, 0] == [
-        StoredMessage(0, 304, NOW_MS, b"aa", visible_ms=8),
-        StoredMessage(1, 305, NOW_MS, b"bbb", visible_ms=8),
-    ]
+    for queue_id, place, first, name in ((17, 3, 302, "s"), (18, 0, 304, "u")):
+        assert found[queue_id, place] == [
+            StoredMessage(place, first, NOW_MS, b"aa", copy_of=records.CopyOf("t", name, 300, NOW_MS, "k")),
+            StoredMessage(place + 1, first + 1, NOW_MS, b"bbb", copy_of=records.CopyOf("t", name, 301, NOW_MS, "k")),
+        ]
     assert found[17, 5] == [StoredMessage(5, 400, NOW_MS, b"z")]
     assert [queue_id for queue_id, _ in sent_runs(recs, 18)] == [18]
 
@@ -241,9 +305,15 @@ def test_a_decoded_row_has_the_runs_of_its_records(seed: int) -> None:
             first = taken(topic_id, len(sizes))
             queues = chance.choice([(3, 4, 5), (3, 5, 3), (6,), ()])
             copies = [each for queue_id in queues for each in (queue_id, taken(queue_id, len(sizes)))]
-            visible = chance.choice([None, [0, 5, 6][: len(queues)]])
+            names = chance.choice([["s", "u", "v"], ["a", "b", "c"]])[: len(queues)]
+            labels: list[records.Labels] | None = chance.choice([None, ["k"], list("klm"[: len(sizes)])])
             recs.append(
-                records.MessagesPublished(topic_id, first, 1, NOW_MS, sizes, copies, number, visible_ms=visible)
+                records.MessagesPublished(
+                    *(topic_id, first, 1, NOW_MS, sizes, copies, number),
+                    labels=labels,
+                    topic=chance.choice("tx"),
+                    subscriptions=names,
+                )
             )
 
     row = DecodedRow(recs, b"", Audiences())

@@ -2,12 +2,16 @@
 
 from collections.abc import Sequence
 
-from cmqd_segment.records import Labels, MessagesPublished, MessagesSent, StoredMessage, pack_runs
+from cmqd_segment.records import CopyOf, Labels, MessagesPublished, MessagesSent, StoredMessage, pack_runs
 from support.log_rig import NOW_MS, LogRig, OpenRig, Place, body
 
 TOPIC = 9
 QUEUES = (11, 12, 13)
 FIRST_COPY = 5000
+
+
+def names_of(queues: Sequence[int]) -> list[str]:
+    return [f"for-{queue_id}" for queue_id in queues]
 
 
 def published(
@@ -18,7 +22,10 @@ def published(
     copies = [number for place, queue_id in enumerate(queues) for number in (queue_id, first + 10 * place)]
     sizes = [len(each) for each in bodies]
     record = MessagesPublished(
-        TOPIC, first, 100 + first, NOW_MS, sizes, copies, FIRST_COPY + 100 * first, [77], labels=labels
+        *(TOPIC, first, 100 + first, NOW_MS, sizes, copies, FIRST_COPY + 100 * first, [77]),
+        labels=labels,
+        topic="topic",
+        subscriptions=names_of(queues),
     )
     return record, bodies
 
@@ -35,10 +42,11 @@ def publish(
     return rig.log.append([record], bodies, NOW_MS)
 
 
-def copy(place: int, first: int, count: int, number: int) -> StoredMessage:
+def copy(place: int, first: int, count: int, number: int, labels: Labels | None = None) -> StoredMessage:
     """Message ``number`` of what ``published`` makes, in the ``place``-th queue."""
     copy_id = FIRST_COPY + 100 * first + place * count + number
-    return StoredMessage(first + 10 * place + number, copy_id, NOW_MS, body(TOPIC, first + number))
+    copy_of = CopyOf("topic", f"for-{QUEUES[place]}", 100 + first + number, NOW_MS, labels)
+    return StoredMessage(first + 10 * place + number, copy_id, NOW_MS, body(TOPIC, first + number), copy_of=copy_of)
 
 
 async def test_a_page_of_the_third_queue_has_the_copies_of_it(open_rig: OpenRig) -> None:
@@ -71,7 +79,7 @@ async def test_a_page_may_begin_inside_a_publish_and_skip_some_of_it(open_rig: O
     assert missing == [30, 1]
 
 
-async def test_labels_come_by_topic_alone(open_rig: OpenRig) -> None:
+async def test_labels_come_by_topic_and_in_what_a_copy_is_a_copy_of(open_rig: OpenRig) -> None:
     rig = await open_rig()
     publish(rig, 0, 2, labels=[["a", "b"]])
     publish(rig, 2, 2, labels=["x.y", "x.z"])
@@ -84,30 +92,65 @@ async def test_labels_come_by_topic_alone(open_rig: OpenRig) -> None:
     assert [message.body for message in messages] == [body(TOPIC, position) for position in range(6)]
     messages, _ = await rig.page(TOPIC, [1, 1, 1, 1])
     assert [(message.position, message.labels) for message in messages] == [(1, ["a", "b"]), (3, "x.z")]
-    messages, _ = await rig.page(QUEUES[0], [0, 6])
-    assert [message.labels for message in messages] == [None] * 6
+    messages, _ = await rig.page(QUEUES[1], [10, 6])
+    assert messages == [
+        *(copy(1, 0, 2, number, ["a", "b"]) for number in range(2)),
+        *(copy(1, 2, 2, number, label) for number, label in enumerate(("x.y", "x.z"))),
+        *(copy(1, 4, 2, number) for number in range(2)),
+    ]
+    messages, _ = await rig.page(QUEUES[1], [11, 1, 1, 1])
+    assert messages == [copy(1, 0, 2, 1, ["a", "b"]), copy(1, 2, 2, 1, "x.z")]
 
 
-async def test_headers_go_to_all_and_delays_are_those_of_each_queue(open_rig: OpenRig) -> None:
+async def test_headers_go_to_all(open_rig: OpenRig) -> None:
     rig = await open_rig()
     headers = [{"k": "v"}, None]
     copies = [11, 0, 12, 0, 13, 0]
+    names = names_of(QUEUES)
     record = MessagesPublished(
-        TOPIC, 0, 1, NOW_MS, [1, 2], copies, 10, headers=headers, visible_ms=[0, NOW_MS + 5, NOW_MS + 6]
+        TOPIC, 0, 1, NOW_MS, [1, 2], copies, 10, headers=headers, topic="topic", subscriptions=names
     )
     rig.log.append([record], [b"a", b"bb"], NOW_MS)
     await rig.commit()
 
-    for queue_id, visible_ms in ((TOPIC, 0), (11, 0), (12, NOW_MS + 5), (13, NOW_MS + 6)):
+    for queue_id in (TOPIC, 11, 12, 13):
         messages, _ = await rig.page(queue_id, [0, 2])
         assert [message.headers for message in messages] == headers
-        assert [message.visible_ms for message in messages] == [visible_ms] * 2
+        assert [message.visible_ms for message in messages] == [0, 0]
+
+
+async def test_a_queue_may_have_copies_from_several_topics_and_messages_of_its_own(open_rig: OpenRig) -> None:
+    rig = await open_rig()
+    for topic_id, topic, subscription, first in ((8, "news", "s-1", 0), (9, "news", "s-2", 1), (10, "other", "s-2", 3)):
+        rig.log.append(
+            [
+                MessagesPublished(
+                    topic_id, 0, 100 * topic_id, NOW_MS, [1], [11, first], 7, topic=topic, subscriptions=[subscription]
+                )
+            ],
+            [b"x"],
+            NOW_MS,
+        )
+        if first == 1:
+            rig.send(11, 2, 1)
+    await rig.commit()
+
+    messages, _ = await rig.page(11, [0, 4])
+
+    assert [message.copy_of for message in messages] == [
+        CopyOf("news", "s-1", 800, NOW_MS),
+        CopyOf("news", "s-2", 900, NOW_MS),
+        None,
+        CopyOf("other", "s-2", 1000, NOW_MS),
+    ]
 
 
 async def test_bodies_are_found_beside_those_that_were_sent(open_rig: OpenRig) -> None:
     rig = await open_rig()
     rig.send(QUEUES[0], 0, 2, 7)
-    record = MessagesPublished(TOPIC, 0, 1, NOW_MS, [3, 0, 2], [QUEUES[0], 2, QUEUES[1], 0], 50)
+    record = MessagesPublished(
+        TOPIC, 0, 1, NOW_MS, [3, 0, 2], [QUEUES[0], 2, QUEUES[1], 0], 50, subscriptions=["s", "u"]
+    )
     rig.log.append([record], [b"abc", b"", b"de"], NOW_MS)
     rig.send(QUEUES[0], 5, 1, 9)
     await rig.commit()
@@ -124,7 +167,7 @@ async def test_bodies_are_found_beside_those_that_were_sent(open_rig: OpenRig) -
 
 async def test_a_queue_that_is_named_twice_has_two_copies(open_rig: OpenRig) -> None:
     rig = await open_rig()
-    record = MessagesPublished(TOPIC, 0, 1, NOW_MS, [1, 1], [11, 0, 12, 0, 11, 2], 50)
+    record = MessagesPublished(TOPIC, 0, 1, NOW_MS, [1, 1], [11, 0, 12, 0, 11, 2], 50, subscriptions=["s", "u", "v"])
     rig.log.append([record], [b"a", b"b"], NOW_MS)
     await rig.commit()
 
@@ -134,6 +177,7 @@ async def test_a_queue_that_is_named_twice_has_two_copies(open_rig: OpenRig) -> 
         *((50, b"a"), (51, b"b")),
         *((54, b"a"), (55, b"b")),
     ]
+    assert [message.copy_of and message.copy_of.subscription for message in messages] == ["s", "s", "v", "v"]
     assert missing == []
 
 
@@ -155,7 +199,7 @@ async def test_a_page_is_bounded_by_labels_too(open_rig: OpenRig) -> None:
     await rig.commit()
 
     assert [message.position for message in (await rig.page(TOPIC, [0, 10], 7100))[0]] == list(range(7))
-    assert len((await rig.page(QUEUES[0], [0, 10], 7100))[0]) == 10
+    assert [message.position for message in (await rig.page(QUEUES[0], [0, 10], 7380))[0]] == list(range(7))
 
 
 async def test_a_publish_counts_its_bodies_once(open_rig: OpenRig) -> None:
@@ -240,7 +284,8 @@ async def test_many_queues_read_many_rows_in_any_order(open_rig: OpenRig) -> Non
 async def test_late_copies_are_messages_that_were_sent(open_rig: OpenRig) -> None:
     rig = await open_rig()
     publish(rig, 0, 2)
-    late = MessagesSent(14, 0, 900, NOW_MS, [40, 40])
+    copies_of = [CopyOf("topic", "for-14", 100, NOW_MS - 5, ["a"]), CopyOf("topic", "for-14", 101, NOW_MS - 5, "k")]
+    late = MessagesSent(14, 0, 900, NOW_MS, [40, 40], copies_of=[*copies_of])
     rig.log.append([late], [body(TOPIC, 0), body(TOPIC, 1)], NOW_MS)
     await rig.commit()
 
@@ -250,3 +295,6 @@ async def test_late_copies_are_messages_that_were_sent(open_rig: OpenRig) -> Non
         (900, body(TOPIC, 0)),
         (901, body(TOPIC, 1)),
     ]
+    assert [message.copy_of for message in messages] == copies_of
+    assert [message.copy_of for message in (await rig.page(14, [1, 1]))[0]] == copies_of[1:]
+    assert len((await rig.page(14, [0, 2], 80 + 40))[0]) == 1
