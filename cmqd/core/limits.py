@@ -5,13 +5,15 @@ from collections.abc import Mapping
 import msgspec
 
 from cmqd.core.errors import BatchTooLarge, InvalidArgument, MessageTooLarge
-from cmqd_segment.records import Headers, QueueAttributes
+from cmqd_segment.records import CopyOf, Headers, QueueAttributes
 
 MIB = 1024 * 1024
 
 
 ORIGIN_BYTES = 128
 """Most that an origin adds to a message in a reply: a name of 64 bytes, three numbers and a word."""
+COPY_BYTES = 32
+"""Most that what it is a copy of adds to a message in a reply, beside names and labels: two numbers, and lengths."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -223,3 +225,12 @@ def _checked_headers(headers: list[Headers | None], count: int, limits: Limits) 
 def headers_bytes(headers: Headers) -> int:
     """Bytes of names and values, as UTF-8."""
     return sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())
+
+
+def copy_bytes(copy_of: CopyOf) -> int:
+    """Most that what it is a copy of adds to a message in a reply. Names are ASCII."""
+    size = COPY_BYTES + len(copy_of.topic) + len(copy_of.subscription)
+    labels = copy_of.labels
+    if labels:
+        size += len(labels.encode()) if isinstance(labels, str) else 2 * len(labels) + len("".join(labels).encode())
+    return size

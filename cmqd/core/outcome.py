@@ -7,7 +7,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from cmqd.core.errors import DomainError
-from cmqd_segment.records import AnyRecord, Headers, Labels, Origin, Runs, StoredMessage
+from cmqd_segment.records import AnyRecord, CopyOf, Headers, Labels, Origin, Runs, StoredMessage
 
 T = TypeVar("T")
 
@@ -149,6 +149,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     receive_count: int
     headers: Headers | None = None
     origin: Origin | None = None
+    copy_of: CopyOf | None = None
 
 
 class PeekedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -164,6 +165,7 @@ class PeekedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     receive_count: int
     headers: Headers | None = None
     origin: Origin | None = None
+    copy_of: CopyOf | None = None
 
 
 class Peeked(msgspec.Struct, frozen=True):

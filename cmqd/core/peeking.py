@@ -6,7 +6,7 @@ from pyroaring import BitMap64
 
 from cmqd.core.errors import InvalidArgument
 from cmqd.core.index import QueueIndex
-from cmqd.core.limits import ORIGIN_BYTES, check_range, headers_bytes
+from cmqd.core.limits import ORIGIN_BYTES, check_range, copy_bytes, headers_bytes
 from cmqd.core.outcome import WAITING, Outcome, Peeked, PeekedMessage, Waiting, Woken
 from cmqd.core.queue import Queue
 from cmqd.core.state import BrokerState, PendingPeek
@@ -100,6 +100,8 @@ class Peeking(BrokerState):
                 size += headers_bytes(message.headers)
             if message.origin is not None:
                 size += ORIGIN_BYTES
+            if message.copy_of is not None:
+                size += copy_bytes(message.copy_of)
             if size > self.limits.max_batch_bytes and messages:
                 next_start = position
                 break
@@ -116,6 +118,7 @@ class Peeking(BrokerState):
                     count,
                     message.headers,
                     message.origin,
+                    message.copy_of,
                 )
             )
         if next_start is None:

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 
 from cmqd.core.errors import TooManyInFlight
-from cmqd.core.limits import ORIGIN_BYTES, check_range, headers_bytes
+from cmqd.core.limits import ORIGIN_BYTES, check_range, copy_bytes, headers_bytes
 from cmqd.core.outcome import WAITING, Outcome, PageRead, ReceivedMessage, Waiting, Woken
 from cmqd.core.queue import Queue
 from cmqd.core.state import LEASE_SWEEP_ABOVE, BrokerState
@@ -163,6 +163,7 @@ class Receiving(BrokerState):
                 lease.receive_count,
                 message.headers,
                 message.origin,
+                message.copy_of,
             )
             for message, lease, handle in zip(messages, held, self.handles.handles(first_lease, taken), strict=True)
         ]
@@ -179,6 +180,8 @@ class Receiving(BrokerState):
                 size += headers_bytes(message.headers)
             if message.origin is not None:
                 size += ORIGIN_BYTES
+            if message.copy_of is not None:
+                size += copy_bytes(message.copy_of)
             if size > self.limits.max_batch_bytes and taken:
                 break
             taken += 1

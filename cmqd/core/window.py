@@ -20,6 +20,8 @@ OVERHEAD_BYTES = 320
 
 ORIGIN_MEMORY_BYTES = 320
 """Of an origin: the struct, a name, three integers (measured)."""
+COPY_MEMORY_BYTES = 320
+"""Of what a copy knows of its original: the struct, two integers, labels; names are mostly shared."""
 HEADER_BYTES = 200
 """Of one header beside its name and value, roughly."""
 HALF_SHARE = 4
@@ -33,6 +35,8 @@ def cost(message: StoredMessage) -> int:
         size += HEADER_BYTES * len(message.headers) + headers_bytes(message.headers)
     if message.origin is not None:
         size += ORIGIN_MEMORY_BYTES
+    if message.copy_of is not None:
+        size += COPY_MEMORY_BYTES
     return size
 
 

@@ -12,6 +12,8 @@ from cmqd.core.errors import BatchTooLarge, SequenceTooOld, SubscriptionExists, 
 from cmqd.core.outcome import Outcome, PageRead, Published, PublishRequest, Push, PushResult
 from cmqd_segment.records import (
     AnyRecord,
+    CopyOf,
+    DeliveriesCleared,
     DeliveriesDropped,
     DeliveriesFailed,
     Headers,
@@ -25,7 +27,7 @@ from cmqd_segment.records import (
     pack_runs,
     unpack_runs,
 )
-from support.naive_broker import STEP_GRAIN_MS, NaiveQueue, NaiveRow, State
+from support.naive_broker import STEP_GRAIN_MS, NaiveQueue, NaiveRow, fields_of
 from support.naive_topics import NaivePublished, NaiveSubscription, NaiveTopic
 
 LIFE_MS = 3_000_000
@@ -45,7 +47,7 @@ class TopicsMachine(BrokerMachine):
     more_limits: ClassVar[dict[str, Any]] = {
         "topic_life_ms": LIFE_MS,
         "max_pushes_per_endpoint": 2,
-        "max_pushes": 3,
+        "max_pushes": 6,
         "max_subscriptions": 5,
         "topic_bodies_bytes": 700,
     }
@@ -54,6 +56,7 @@ class TopicsMachine(BrokerMachine):
         super().__init__()
         self.topics: list[NaiveTopic] = []
         self.pushes: list[Push] = []
+        self.late: tuple[Any, list[Any]] | None = None
         """Being posted, oldest first."""
         self.ended: dict[tuple[int, int], tuple[str | None, int]] = {}
         """Results just told: (error, started) by subscription and position."""
@@ -104,7 +107,7 @@ class TopicsMachine(BrokerMachine):
         delivery.under_way = True
         subscription.going.add(position)
         self.pushes.append(push)
-        assert len(self.pushes) <= 3
+        assert len(self.pushes) <= 6
         assert sum(one.url == push.url for one in self.pushes) <= 2
 
     # ------------------------------------------------------------------ administration
@@ -292,6 +295,12 @@ class TopicsMachine(BrokerMachine):
             copy_ids = list(range(record.first_copy_id + number * count, record.first_copy_id + (number + 1) * count))
             assert not set(copy_ids) & self.message_ids, "a message id was used twice"
             self.take_copies(queue, copy_ids, list(bodies), list(marks))
+            assert record.topic == topic.name
+            name = record.subscriptions[number]
+            assert [one.endpoint for one in at_once if one.name == name] == [queue.name]
+            for copy_id, message_id in zip(copy_ids, ids, strict=True):
+                labels = messages[message_id][2] or None
+                queue.by_id[copy_id].copy_of = CopyOf(topic.name, name, message_id, self.now_ms, labels)
         for one in waiting:
             target = None if one.is_push else self.named("admin", one.endpoint)
             if target is not None and not pauses[one.subscription_id]:
@@ -314,12 +323,7 @@ class TopicsMachine(BrokerMachine):
         attributes = queue.attributes
         assert all(len(body) <= attributes["max_message_bytes"] for body in bodies)
         assert len(queue.messages) + len(bodies) <= attributes["max_backlog"], "a copy in a full queue"
-        queue.send(ids, bodies, marks, [attributes["delay_ms"]] * len(ids), self.now_ms)
-        if attributes["delay_ms"]:
-            # Who got a place among the delayed depends on the ticks made so far.
-            overflow = self.broker.queues[queue.queue_id].index.overflow
-            for message in (queue.by_id[message_id] for message_id in ids):
-                message.state = State.OVERFLOW if message.position in overflow else State.DELAYED
+        queue.send(ids, bodies, marks, [0] * len(ids), self.now_ms)
 
     # ------------------------------------------------------------------ records
 
@@ -333,7 +337,13 @@ class TopicsMachine(BrokerMachine):
         assert not set(ids) & self.message_ids, "a message id was used twice"
         headers = list(record.headers or (None for _ in bodies))
         self.take_copies(queue, ids, bodies, headers)
-        self.late = queue, list(zip(bodies, [one or None for one in headers], strict=True))
+        assert record.copies_of is not None
+        for message_id, copy_of in zip(ids, record.copies_of, strict=True):
+            queue.by_id[message_id].copy_of = copy_of
+        known = [fields_of(copy_of) for copy_of in record.copies_of]
+        stored = list(zip(bodies, [one or None for one in headers], known, strict=True))
+        # A delivery of many bytes is several sends.
+        self.late = queue, self.late[1] + stored if self.late is not None and self.late[0] is queue else stored
 
     def judge_more(self, record: AnyRecord) -> None:
         match record:
@@ -350,6 +360,12 @@ class TopicsMachine(BrokerMachine):
                     one.going.discard(position)
             case DeliveriesDropped():
                 self.judge_dropped(record)
+            case DeliveriesCleared():
+                one = self.subscription(record.subscription_id)
+                assert one is not None
+                assert record.floor == one.topic.next_position
+                for position in sorted(one.pending):
+                    one.drop(position)
             case TopicMessagesExpired():
                 topic = next(topic for topic in self.topics if topic.topic_id == record.topic_id)
                 topic.expire(record.floor, self.now_ms - LIFE_MS)
@@ -365,12 +381,17 @@ class TopicsMachine(BrokerMachine):
                 error, _ = self.ended.pop((one.subscription_id, position))
                 assert error is None
         else:
+            assert self.late is not None
             queue, stored = self.late
+            self.late = None
             assert queue is self.named("admin", one.endpoint)
             asked = [one.pending[position].message for position in positions]
-            assert sorted((each.body, repr(each.headers)) for each in asked) == sorted(
-                (body, repr(headers)) for body, headers in stored
-            )
+            names = one.topic.name, one.name
+            wanted = [
+                (each.body, each.headers, (*names, each.message_id, each.enqueue_ms, each.labels or None))
+                for each in asked
+            ]
+            assert sorted(wanted, key=repr) == sorted(stored, key=repr)
         for position in positions:
             one.deliver(position)
             one.going.discard(position)
@@ -384,12 +405,9 @@ class TopicsMachine(BrokerMachine):
             if record.reason == "retries":
                 assert delivery.attempts >= 4
                 assert one.strategy == "backoff"
-            elif record.reason == "damaged":
-                assert (one.topic.topic_id, position) in self.log.damaged
             else:
-                assert record.reason == "operator"
-        if record.reason == "operator":
-            assert not one.pending, "some were left"
+                assert record.reason == "damaged"
+                assert (one.topic.topic_id, position) in self.log.damaged
 
     # ------------------------------------------------------------------ results and pages
 
@@ -488,7 +506,8 @@ class TopicsMachine(BrokerMachine):
             ]
             assert not old, "it outlived its life"
             if one.is_push:
-                full = len(self.pushes) >= 3 or sum(push.url == one.endpoint for push in self.pushes) >= 2
+                # URLs that have not answered yet share half of the six; one that has something under way may have no more.
+                full = len(self.pushes) >= 3 or any(push.url == one.endpoint for push in self.pushes)
                 assert full or not one.due(self.now_ms), "what is due is not posted"
             else:
                 assert not one.due(self.now_ms), "what is due is not delivered to its queue"

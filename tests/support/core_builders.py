@@ -101,6 +101,7 @@ class NaiveLog:
                 record.headers[offset] if record.headers else None,
                 due_ms if due_ms > record.enqueue_ms else 0,
                 record.origins[offset] if record.origins else None,
+                copy_of=record.copies_of[offset] if record.copies_of else None,
             )
 
     def only(self, rows: Sequence[Sequence[AnyRecord]]) -> "NaiveLog":
@@ -126,7 +127,7 @@ class NaiveLog:
         for settled, position in enumerate(unpack_runs(read.positions)):
             key = (read.queue_id, position)
             message = self.stored[key]
-            size += len(message.body) + extra_bytes(message.headers, message.origin)
+            size += len(message.body) + extra_bytes(message.headers, message.origin, message.labels, message.copy_of)
             if settled and (size > read.max_bytes or settled == at_most):
                 break
             if key in self.damaged:

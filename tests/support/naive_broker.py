@@ -14,7 +14,7 @@ from typing import Any
 from cmqd.core.limits import Limits
 from cmqd.core.outcome import Outcome, Peeked, PeekedMessage, ReceivedMessage
 from cmqd.core.state import DELAY_BUCKET_MS, LEASE_BUCKET_MS, WAIT_BUCKET_MS
-from cmqd_segment.records import Headers, Origin
+from cmqd_segment.records import CopyOf, Headers, Labels, Origin
 
 STEP_GRAIN_MS = 100
 """How late the floor of retention may pass a message."""
@@ -55,6 +55,7 @@ class NaiveMessage:
     repaired_state: State = State.ACTIVE
     """Of a damaged one: its state for who reads the log anew."""
     origin: Origin | None = None
+    copy_of: CopyOf | None = None
     activated_ms: int = 0
     """When it first became active, or was rewound; 0 = not yet."""
     is_overdue: bool = False
@@ -87,8 +88,15 @@ class NaiveMessage:
 
 def check_content(one: ReceivedMessage | PeekedMessage, message: NaiveMessage) -> None:
     """What was sent is what is shown."""
-    sent = message.body, message.headers, message.enqueue_ms, message.origin
-    assert (one.body, one.headers or None, one.enqueue_ms, one.origin) == sent
+    sent = message.body, message.headers, message.enqueue_ms, message.origin, fields_of(message.copy_of)
+    assert (one.body, one.headers or None, one.enqueue_ms, one.origin, fields_of(one.copy_of)) == sent
+
+
+def fields_of(copy_of: CopyOf | None) -> tuple[str, str, int, int, Labels | None] | None:
+    """No tags are the same as an empty list of them."""
+    if copy_of is None:
+        return None
+    return copy_of.topic, copy_of.subscription, copy_of.message_id, copy_of.publish_ms, copy_of.labels or None
 
 
 @dataclass
@@ -237,7 +245,9 @@ class NaiveQueue:
         """What was committed, dead-lettered or redriven stands here now."""
         enqueue_ms = self.last_enqueue_ms = max(now_ms, self.last_enqueue_ms)
         message = NaiveMessage(
-            self.next_position, message_id, of.body, of.headers, enqueue_ms, 0, State.ACTIVE, origin=origin
+            *(self.next_position, message_id, of.body, of.headers, enqueue_ms, 0, State.ACTIVE),
+            origin=origin,
+            copy_of=of.copy_of,
         )
         message.activated_ms = enqueue_ms
         self._add(message)
