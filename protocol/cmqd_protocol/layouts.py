@@ -25,6 +25,21 @@ class OriginLayout(Protocol):
     def reason(self) -> str: ...
 
 
+class CopyOfLayout(Protocol):
+    """The same for ``CopyOf``."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def subscription(self) -> str: ...
+    @property
+    def message_id(self) -> int: ...
+    @property
+    def publish_ms(self) -> int: ...
+    @property
+    def labels(self) -> list[str] | str | None: ...
+
+
 class ReceivedLayout(Protocol):
     """Any array-like Struct with the fields of ``ReceivedMessage`` in its order: it encodes to the same bytes.
 
@@ -49,6 +64,8 @@ class ReceivedLayout(Protocol):
     def headers(self) -> dict[str, str] | None: ...
     @property
     def origin(self) -> OriginLayout | None: ...
+    @property
+    def copy_of(self) -> CopyOfLayout | None: ...
 
 
 class PeekedLayout(Protocol):
@@ -70,6 +87,8 @@ class PeekedLayout(Protocol):
     def headers(self) -> dict[str, str] | None: ...
     @property
     def origin(self) -> OriginLayout | None: ...
+    @property
+    def copy_of(self) -> CopyOfLayout | None: ...
 
 
 class HalfLayout(Protocol):

@@ -521,6 +521,18 @@ class Origin(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """``receives`` or ``age``: why it became a dead letter; ``redrive``."""
 
 
+class CopyOf(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a message in a queue is a copy of: who published what, and for which subscription it is here."""
+
+    topic: str
+    subscription: str
+    message_id: int
+    """Of the published message."""
+    publish_ms: int
+    labels: list[str] | str | None = None
+    """Its tags (null = none) on a tag topic, its routing key on the other kind."""
+
+
 class ReceivedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One received (or, with ``receipt_handle`` 0, peeked) message."""
 
@@ -533,6 +545,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     receive_count: int
     headers: Headers | None = None
     origin: Origin | None = None
+    copy_of: CopyOf | None = None
 
 
 class MessagesReceived(Reply, frozen=True, tag=194):
@@ -567,6 +580,7 @@ class PeekedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     receive_count: int
     headers: Headers | None = None
     origin: Origin | None = None
+    copy_of: CopyOf | None = None
 
 
 class MessagesPeeked(Reply, frozen=True, tag=196):

@@ -3,6 +3,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from cmqd.core.limits import copy_bytes
 from cmqd_protocol import layouts, messages
 from cmqd_protocol.errors import RETRYABLE, ErrorCode
 from cmqd_protocol.frames import FrameReader, frame
@@ -14,6 +15,7 @@ from cmqd_protocol.limits import (
     MIN_MAX_FRAME_BYTES,
 )
 from cmqd_protocol.messages import (
+    CopyOf,
     HalfMessage,
     MessagesPeeked,
     MessagesReceived,
@@ -32,6 +34,7 @@ from cmqd_protocol.messages import (
     server_message_decoder,
 )
 from cmqd_protocol.opcodes import THEMES, Opcode
+from cmqd_segment import records
 from support.plain_msgpack import unpack
 from support.vectors import load, names, value_of
 
@@ -160,6 +163,7 @@ class TestLayouts:
             (layouts.ReceivedLayout, ReceivedMessage),
             (layouts.PeekedLayout, PeekedMessage),
             (layouts.OriginLayout, Origin),
+            (layouts.CopyOfLayout, CopyOf),
             (layouts.HalfLayout, HalfMessage),
         ],
     )
@@ -169,6 +173,13 @@ class TestLayouts:
         assert properties == message.__struct_fields__
 
     def test_another_rooms_struct_of_the_same_layout_is_encoded_in_place(self) -> None:
+        class Copied(msgspec.Struct, frozen=True, array_like=True, gc=False):
+            topic: str
+            subscription: str
+            message_id: int
+            publish_ms: int
+            labels: list[str] | str | None = None
+
         class Held(msgspec.Struct, frozen=True, array_like=True, gc=False):
             message_id: int
             receipt_handle: int
@@ -179,12 +190,15 @@ class TestLayouts:
             receive_count: int
             headers: dict[str, str] | None = None
             origin: Origin | None = None
+            copy_of: Copied | None = None
 
         values = (1, 2, b"body", 3, 4, 5, 6, {"k": "v"}, Origin("q", 7, 8, 9, "age"))
+        copied = ("t", "s", 10, 11, ["red"])
 
-        reply = messages_received(9, [Held(*values)])
+        reply = messages_received(9, [Held(*values, Copied(*copied)), Held(*values)])
 
-        assert encoder.encode(reply) == encoder.encode(MessagesReceived(9, [ReceivedMessage(*values)]))
+        wanted = [ReceivedMessage(*values, CopyOf(*copied)), ReceivedMessage(*values)]
+        assert encoder.encode(reply) == encoder.encode(MessagesReceived(9, wanted))
 
 
 class TestSizes:
@@ -254,6 +268,26 @@ class TestSizes:
         received = ReceivedMessage(highest, highest, body, highest, highest, highest, highest, headers, origin)
         peeked = PeekedMessage(highest, "in_flight", body, highest, highest, highest, headers, origin)
 
+        for message in (
+            MessagesReceived(2**32 - 1, [received] * MAX_BATCH),
+            MessagesPeeked(2**32 - 1, [peeked] * MAX_BATCH, highest),
+        ):
+            assert len(encoder.encode(message)) <= MIN_MAX_FRAME_BYTES
+
+    @pytest.mark.parametrize("labels", ["k" * 64, ["\N{GRINNING FACE}" * 16] * 10, ["t"] * 10, None])
+    def test_a_full_reply_of_copies_fits_because_what_they_are_copies_of_counts(
+        self, labels: list[str] | str | None
+    ) -> None:
+        headers = self.headers_of(32, 32)
+        highest = 2**64 - 1
+        copy_of = CopyOf("t" * 64, "s" * 64, highest, highest, labels)
+        counted = copy_bytes(records.CopyOf("t" * 64, "s" * 64, highest, highest, labels))
+        size = MIB // MAX_BATCH
+        body = b"x" * (size - MAX_HEADERS * 64 - counted)
+        received = ReceivedMessage(highest, highest, body, highest, highest, highest, highest, headers, None, copy_of)
+        peeked = PeekedMessage(highest, "in_flight", body, highest, highest, highest, headers, None, copy_of)
+
+        assert len(encoder.encode(copy_of)) <= counted
         for message in (
             MessagesReceived(2**32 - 1, [received] * MAX_BATCH),
             MessagesPeeked(2**32 - 1, [peeked] * MAX_BATCH, highest),

@@ -73,6 +73,7 @@ def test_every_request_names_its_reply(opcode: Opcode) -> None:
         messages.ReceivedMessage,
         messages.PeekedMessage,
         messages.Origin,
+        messages.CopyOf,
         messages.TransactionFailure,
         messages.HalfMessage,
         messages.SubscriptionSummary,
