@@ -96,6 +96,14 @@ class Output:
             was = (f"from {origin.queue}", origin.id, f"sent {show_time(origin.enqueue_time)}")
             why = (f"received {origin.receive_count}x", _REASONS.get(origin.reason, origin.reason))
             self._out.print(Text(" · ".join((*was, *why)), style="dim"))
+        copy_of = message.copy_of
+        if copy_of is not None:
+            was = (f"copy of {copy_of.id}", f"topic {copy_of.topic}", f"subscription {copy_of.subscription}")
+            labels = [f"tag {tag}" for tag in copy_of.tags]
+            if copy_of.routing_key is not None:
+                labels.append(f"routing key {copy_of.routing_key}")
+            published = f"published {show_time(copy_of.publish_time)}"
+            self._out.print(Text(printable(" · ".join((*was, published, *labels))), style="dim"))
         for name, value in message.headers.items():
             self._out.print(Text(f"{name}: ", style="cyan") + Text(printable(value)))
         self._out.print(Text(show_body(message.body)))
@@ -156,6 +164,8 @@ def message_document(message: Message | Peeked) -> dict[str, Any]:
     }
     if message.origin is not None:
         document["origin"] = msgspec.structs.asdict(message.origin)
+    if message.copy_of is not None:
+        document["copy_of"] = msgspec.structs.asdict(message.copy_of)
     if isinstance(message, Message):
         document["receipt_handle"] = str(message.receipt_handle)
         document["first_receive_time"] = message.first_receive_time

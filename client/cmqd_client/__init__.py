@@ -78,6 +78,7 @@ from cmqd_client.message import Message, Outgoing
 from cmqd_client.queue import Queue
 from cmqd_client.results import (
     BatchResult,
+    CopyOf,
     DecisionFailure,
     DecisionResult,
     Failure,
@@ -139,6 +140,7 @@ __all__ = [
     "ConnectionRefused",
     "ConnectionStatistics",
     "ContentFormat",
+    "CopyOf",
     "DeadLetterQueueInUse",
     "DecisionFailure",
     "DecisionResult",

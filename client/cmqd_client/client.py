@@ -254,7 +254,7 @@ class Client:
         """Create a topic. Not repeated after a lost answer: :meth:`ensure_topic` is.
 
         Args:
-            name: 1-64 ASCII letters, digits, ``-``, ``_``; not differing only in case from another topic's.
+            name: 3-64 ASCII letters, digits, ``-``, ``_``; not differing only in case from another topic's.
             filter_type: see :class:`FilterType`; it cannot be changed later. None = ``TAG``.
             max_message_bytes: longest body; 1,024-1,048,576, None = 65,536.
 

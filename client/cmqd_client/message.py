@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cmqd_client.durations import Duration, to_datetime
-from cmqd_client.results import HandleResult, MessageId, Origin, origin, printed_id
+from cmqd_client.results import CopyOf, HandleResult, MessageId, Origin, copy_of, origin, printed_id
 from cmqd_protocol.messages import Headers, ReceivedMessage
 
 if TYPE_CHECKING:
@@ -104,6 +104,11 @@ class Message:
     def origin(self) -> Origin | None:
         """Where it stood before it was moved here, as a dead letter or by a redrive; None = it was sent here."""
         return origin(self._received.origin)
+
+    @property
+    def copy_of(self) -> CopyOf | None:
+        """The message published to a topic that it is a copy of; None = it was sent to a queue."""
+        return copy_of(self._received.copy_of)
 
     async def delete(self) -> HandleResult:
         """Delete it; see :meth:`Queue.delete`."""

@@ -36,6 +36,7 @@ from cmqd_client.results import (
     SentBatch,
     TransactionStatus,
     UndecidedPage,
+    copy_of,
     decision_failure,
     failure,
     id_number,
@@ -256,6 +257,7 @@ class Queue:
                 to_datetime(one.visible_ms) if one.visible_ms else None,
                 one.receive_count,
                 origin(one.origin),
+                copy_of(one.copy_of),
             )
             for one in reply.messages
         ]

@@ -65,6 +65,20 @@ class Origin(msgspec.Struct, frozen=True):
     """``receives`` or ``age``: why it became a dead letter; ``redrive``: it came back from a dead-letter queue."""
 
 
+class CopyOf(msgspec.Struct, frozen=True):
+    """What a message in a queue is a copy of: who published what, and for which subscription it is here."""
+
+    topic: str
+    subscription: str
+    id: MessageId
+    """Of what was published: that of ``Published``, not of the copy."""
+    publish_time: datetime
+    tags: list[str]
+    """Empty if there were none, and on a routing topic."""
+    routing_key: str | None
+    """None on a tag topic."""
+
+
 class Sent(msgspec.Struct, frozen=True):
     """The message is stored, and on disk."""
 
@@ -141,6 +155,8 @@ class Peeked(msgspec.Struct, frozen=True):
     receive_count: int
     origin: Origin | None = None
     """Set if it was moved here from another queue."""
+    copy_of: CopyOf | None = None
+    """Set if it is a copy of a message that was published to a topic."""
 
 
 class PeekPage(msgspec.Struct, frozen=True):
@@ -292,6 +308,22 @@ def origin(moved: wire.Origin | None) -> Origin | None:
         to_datetime(moved.enqueue_ms),
         moved.receive_count,
         moved.reason,
+    )
+
+
+def copy_of(copied: wire.CopyOf | None) -> CopyOf | None:
+    """What a copy of a published message is a copy of."""
+    if copied is None:
+        return None
+    labels = copied.labels
+    is_key = isinstance(labels, str)
+    return CopyOf(
+        copied.topic,
+        copied.subscription,
+        printed_id(copied.message_id),
+        to_datetime(copied.publish_ms),
+        [] if is_key or labels is None else labels,
+        labels if is_key else None,
     )
 
 

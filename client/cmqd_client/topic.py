@@ -262,7 +262,7 @@ class Topic:
         Not repeated after a lost answer unless with ``ensure``.
 
         Args:
-            name: 1-64 ASCII letters, digits, ``-``, ``_``; unique in the topic, also in another case.
+            name: 3-64 ASCII letters, digits, ``-``, ``_``; unique in the topic, also in another case.
             queue: a queue of the same account.
             url: or an ``http://`` or ``https://`` URL. What is posted to it is signed (Standard Webhooks) with the
                 secret of the handle that this returns.

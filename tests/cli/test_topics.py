@@ -198,6 +198,19 @@ def test_a_message_for_nobody_is_no_failure(cmq_at: Cmq, server: ThreadedServer)
     assert cmq_at("publish", "nowhere", "x").code == ExitCode.NOT_FOUND
 
 
+def test_a_copy_is_shown_with_what_it_is_a_copy_of(cmq_at: Cmq, shop: ThreadedServer) -> None:
+    published = cmq_at("publish", "shop", "x", "--tag", "red", "--output", "json").json
+
+    shown = cmq_at("peek", "orders").out
+    assert f"copy of {published['id']} · topic shop · subscription all · published " in shown
+    assert " · tag red\n" in shown
+    copy_of = cmq_at("receive", "orders", "--output", "json").json["copy_of"]
+    assert (copy_of["topic"], copy_of["subscription"], copy_of["id"]) == ("shop", "all", published["id"])
+    assert (copy_of["tags"], copy_of["routing_key"]) == (["red"], None)
+    shop.do(shop.fake.put, "orders", b"sent")
+    assert "copy_of" not in cmq_at("receive", "orders", "--output", "json").json
+
+
 def test_a_file_is_published_whole(cmq_at: Cmq, shop: ThreadedServer, tmp_path: Path) -> None:
     (tmp_path / "body").write_bytes(b"\x00\xff\n\n")
     assert cmq_at("publish", "shop", "--file", str(tmp_path / "body")).code == 0

@@ -86,6 +86,9 @@ async def test_every_operation_of_a_topic_works(broker: RunningBroker) -> None:
         (message,) = await orders.receive(16)
         assert (message.body, message.headers) == (b"a", {"k": "v"})
         assert message.id != published[0].id
+        assert message.copy_of is not None
+        assert (message.copy_of.topic, message.copy_of.subscription) == ("shop", "all")
+        assert (message.copy_of.id, message.copy_of.tags) == (published[0].id, ["red"])
         assert [(one.name, one.endpoint, one.waiting) for one in await topic.subscriptions()] == [("all", "orders", 0)]
         attributes = await topic.attributes()
         assert (attributes.subscriptions, attributes.retained, attributes.lifecycle) == (1, 0, 86_400)

@@ -504,3 +504,57 @@ async def test_ensure_reads_and_settings_are_repeated(client: Client, server: Fa
     assert (await subscription.set(paused=True)).paused
     assert repr(topic) == "<Topic 'shop'>"
     assert repr(subscription) == "<Subscription 'hook' of 'shop'>"
+
+
+# ---------------------------------------------------------------------- copies
+
+
+async def test_a_copy_says_what_it_is_a_copy_of(client: Client, server: FakeServer) -> None:
+    server.topic("shop")
+    server.subscription("shop", "all", "orders")
+    orders = client.queue("orders")
+    published = await client.topic("shop").publish(b"a", tags=["red", "big"])
+
+    (peeked,) = await orders.peek()
+    (message,) = await orders.receive()
+
+    copy_of = message.copy_of
+    assert copy_of == peeked.copy_of
+    assert copy_of is not None
+    assert (copy_of.topic, copy_of.subscription, copy_of.id) == ("shop", "all", published.id)
+    assert (copy_of.tags, copy_of.routing_key) == (["red", "big"], None)
+    assert copy_of.publish_time <= message.enqueue_time
+    assert message.id != published.id
+    assert message.origin is None
+    server.put("orders", b"b")
+    assert (await orders.receive())[0].copy_of is None
+
+
+async def test_a_copy_has_its_routing_key_and_without_tags_it_has_none(client: Client, server: FakeServer) -> None:
+    server.topic("routes", filter_type="routing")
+    server.subscription("routes", "north", "orders", binding_keys=["a.#"])
+    server.topic("shop")
+    server.subscription("shop", "all", "orders")
+    await client.topic("routes").publish(b"a", routing_key="a.b")
+    await client.topic("shop").publish(b"b")
+
+    first, second = await client.queue("orders").receive(2)
+
+    assert first.copy_of is not None
+    assert second.copy_of is not None
+    assert (first.copy_of.subscription, first.copy_of.tags, first.copy_of.routing_key) == ("north", [], "a.b")
+    assert (second.copy_of.tags, second.copy_of.routing_key) == ([], None)
+
+
+async def test_a_copy_that_dies_is_still_known(client: Client, server: FakeServer) -> None:
+    server.queue("dead")
+    server.topic("shop")
+    server.subscription("shop", "all", "orders")
+    published = await client.topic("shop").publish(b"a")
+    server.bury("orders", "dead")
+
+    (message,) = await client.queue("dead").receive()
+
+    assert message.origin is not None
+    assert message.copy_of is not None
+    assert message.copy_of.id == published.id

@@ -43,7 +43,7 @@ async def create(
     topic
         Name of the topic.
     name
-        Name of the subscription: 1-64 ASCII letters, digits, - and _.
+        Name of the subscription: 3-64 ASCII letters, digits, - and _.
     queue
         Deliver to this queue.
     to_url

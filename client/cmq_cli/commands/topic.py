@@ -34,7 +34,7 @@ async def create(
     Parameters
     ----------
     name
-        1-64 ASCII letters, digits, - and _.
+        3-64 ASCII letters, digits, - and _.
     filter_type
         How it chooses who gets a message: by tags (the default) or by a routing key. It cannot be changed later.
     max_message_bytes

@@ -44,7 +44,9 @@ class DeadLetterRequests(QueueRequests):
     def _move(self, source: FakeQueue, target: FakeQueue, message: Stored, reason: str) -> None:
         source.active.remove(message)
         origin = wire.Origin(source.name, message.message_id, message.enqueue_ms, message.receive_count, reason)
-        target.active.append(Stored(self._number(), message.body, message.headers, now_ms(), origin=origin))
+        target.active.append(
+            Stored(self._number(), message.body, message.headers, now_ms(), origin=origin, copy_of=message.copy_of)
+        )
         self._serve_waiting(target)
 
     def _StartRedrive(self, peer: Peer, request: wire.StartRedrive) -> wire.AnyReply:

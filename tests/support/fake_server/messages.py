@@ -14,10 +14,17 @@ from support.fake_server.state import FakeQueue, Stored, now_ms
 class MessageRequests(Listener):
     """Sends, receives and what is done with what was received."""
 
-    def put(self, queue: str, *bodies: bytes, headers: wire.Headers | None = None, delayed: bool = False) -> list[int]:
+    def put(
+        self,
+        queue: str,
+        *bodies: bytes,
+        headers: wire.Headers | None = None,
+        delayed: bool = False,
+        copy_of: wire.CopyOf | None = None,
+    ) -> list[int]:
         """Messages out of nowhere; those who wait get them."""
         found = self.queues[queue]
-        stored = [Stored(self._number(), body, headers, now_ms(), delayed) for body in bodies]
+        stored = [Stored(self._number(), body, headers, now_ms(), delayed, copy_of=copy_of) for body in bodies]
         found.active.extend(stored)
         self._serve_waiting(found)
         return [message.message_id for message in stored]
@@ -77,6 +84,7 @@ class MessageRequests(Listener):
                     message.receive_count,
                     message.headers,
                     message.origin,
+                    message.copy_of,
                 )
             )
         return taken
@@ -161,6 +169,7 @@ class MessageRequests(Listener):
                     one.receive_count,
                     one.headers,
                     one.origin,
+                    one.copy_of,
                 )
                 for one, state in page
             ],

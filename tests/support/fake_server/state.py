@@ -44,6 +44,7 @@ class Stored(msgspec.Struct):
     receive_count: int = 0
     first_receive_ms: int = 0
     origin: wire.Origin | None = None
+    copy_of: wire.CopyOf | None = None
 
 
 class Half(msgspec.Struct):

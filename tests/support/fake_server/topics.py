@@ -127,15 +127,18 @@ class TopicRequests(MessageRequests):
                 topic.dedup[dedup_id] = ids[-1]
             subscribers = [one for one in topic.subscriptions.values() if one.matches(labels, key)]
             for one in subscribers:
-                self._deliver(one, body, headers)
+                copy_of = wire.CopyOf(topic.name, one.name, ids[-1], now_ms(), key or labels or None)
+                self._deliver(one, body, headers, copy_of)
             matched.append(len(subscribers))
         self._answers[number] = ids
         return wire.MessagesPublished(request.request_id, ids, matched)
 
-    def _deliver(self, subscription: FakeSubscription, body: bytes, headers: wire.Headers | None) -> None:
+    def _deliver(
+        self, subscription: FakeSubscription, body: bytes, headers: wire.Headers | None, copy_of: wire.CopyOf
+    ) -> None:
         attributes = subscription.attributes
         if attributes["protocol"] == "queue" and attributes["endpoint"] in self.queues and not attributes["paused"]:
-            self.put(attributes["endpoint"], body, headers=headers)
+            self.put(attributes["endpoint"], body, headers=headers, copy_of=copy_of)
             subscription.delivered += 1
         else:
             subscription.waiting.append(body)
