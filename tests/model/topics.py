@@ -57,6 +57,7 @@ class TopicsMachine(BrokerMachine):
         self.topics: list[NaiveTopic] = []
         self.pushes: list[Push] = []
         self.late: tuple[Any, list[Any]] | None = None
+        self.publishing: tuple[NaiveTopic, dict[int, Any], dict[int, bool], list[int]] | None = None
         """Being posted, oldest first."""
         self.ended: dict[tuple[int, int], tuple[str | None, int]] = {}
         """Results just told: (error, started) by subscription and position."""
@@ -159,7 +160,7 @@ class TopicsMachine(BrokerMachine):
         endpoint = ENDPOINTS[number % len(ENDPOINTS)]
         if "://" not in endpoint and self.named("admin", endpoint) is None:
             return
-        name = f"s{number % 7}"
+        name = f"sub{number % 7}"
         filters = self.filters(topic, number // 8)
         field = "binding_keys" if topic.is_routing else "filter_tags"
         attributes = {"endpoint": endpoint, "strategy": strategy, field: filters}
@@ -250,12 +251,11 @@ class TopicsMachine(BrokerMachine):
         messages = dict(zip(ids, zip(bodies, marks, labels, strict=True), strict=True))
         stored_ids: list[int] = []
         pauses = {one.subscription_id: not one.may_flow() for one in topic.subscriptions}
-        for record in outcome.records:
-            if isinstance(record, MessagesPublished):
-                stored_ids += self.take_published(topic, record, messages, pauses)
-        assert stored_ids == [one for one, matched in zip(ids, reply.matched, strict=True) if matched]
+        self.publishing = topic, messages, pauses, stored_ids
         self.note_publish(topic)
         self.done(outcome)
+        self.publishing = None
+        assert stored_ids == [one for one, matched in zip(ids, reply.matched, strict=True) if matched]
         assert self.went_out == self.delivered
 
     def note_publish(self, topic: NaiveTopic) -> None:
@@ -304,7 +304,8 @@ class TopicsMachine(BrokerMachine):
         for one in waiting:
             target = None if one.is_push else self.named("admin", one.endpoint)
             if target is not None and not pauses[one.subscription_id]:
-                full = len(target.messages) >= target.attributes["max_backlog"]
+                # What it takes of them all the same follows in the row.
+                full = len(target.messages) + count > target.attributes["max_backlog"]
                 large = max(record.sizes) > target.attributes["max_message_bytes"]
                 assert full or large, "it waits for no reason"
                 # What this publish refused holds the rest of it up, by its strategy.
@@ -326,6 +327,15 @@ class TopicsMachine(BrokerMachine):
         queue.send(ids, bodies, marks, [0] * len(ids), self.now_ms)
 
     # ------------------------------------------------------------------ records
+
+    def judge(self, record: AnyRecord, row: NaiveRow, own: int | None) -> None:
+        if isinstance(record, MessagesPublished):
+            assert self.publishing is not None
+            topic, messages, pauses, stored_ids = self.publishing
+            row.next_body += len(record.sizes)
+            stored_ids += self.take_published(topic, record, messages, pauses)
+        else:
+            super().judge(record, row, own)
 
     def judge_copies(self, record: MessagesSent, row: NaiveRow) -> None:
         """Copies that come late are messages without origin; whose they are is told by what follows in the row."""
