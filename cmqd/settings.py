@@ -162,6 +162,7 @@ class Settings:
         4_096, "limits", "unanswered requests on one connection; one more gets too_many_requests", low=1, high=1_000_000
     )
     max_queues_per_account: int = _setting(10_000, "limits", "queues of one account", low=1, high=1_000_000)
+    max_topics_per_account: int = _setting(10_000, "limits", "topics of one account", low=1, high=1_000_000)
     max_in_flight_per_queue: int = _setting(
         1_000_000, "limits", "messages in flight in one queue (about 200 bytes of memory each); beyond it receives "
         "get too_many_in_flight", low=1, high=10_000_000,

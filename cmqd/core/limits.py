@@ -53,8 +53,8 @@ class Limits(msgspec.Struct, frozen=True):
     """Queues that may share a dead-letter queue, as in CMQ."""
     max_check_interval_ms: int = 300_000
     """Checks of half messages come at doubling intervals up to this."""
-    max_topics_per_account: int = 1000
-    """CMQ's quota."""
+    max_topics_per_account: int = 10_000
+    """As many as queues; a topic without subscriptions costs about as much."""
     max_subscriptions: int = 500
     """Of one topic, as in CMQ."""
     max_tags: int = 10

@@ -5,6 +5,8 @@ import re
 from cmqd.core.errors import InvalidArgument
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+_LEAST = {"topic": 3, "subscription": 3}
+"""Fewest characters of a name, where that is more than one."""
 
 
 def check_queue_name(name: str) -> str:
@@ -20,10 +22,11 @@ def check_name(field: str, name: str) -> str:
     """``name`` if a queue, a topic or a subscription may bear it; ``field`` says of which the question is.
 
     Raises:
-        InvalidArgument: it is not 1-64 ASCII letters, digits, ``-`` or ``_``.
+        InvalidArgument: it is not 1-64 (of a topic or a subscription 3-64) ASCII letters, digits, ``-`` or ``_``.
     """
-    if _NAME.fullmatch(name) is None:
-        raise InvalidArgument(field, name, "1 to 64 ASCII letters, digits, '-' or '_'")
+    least = _LEAST.get(field, 1)
+    if len(name) < least or _NAME.fullmatch(name) is None:
+        raise InvalidArgument(field, name, f"{least} to 64 ASCII letters, digits, '-' or '_'")
     return name
 
 

@@ -174,6 +174,7 @@ class Daemon:
                 _log.warning("accounts_missing", text="the log is not new; old keys and receipt handles are void")
         limits = Limits(
             max_queues_per_account=settings.max_queues_per_account,
+            max_topics_per_account=settings.max_topics_per_account,
             max_in_flight=settings.max_in_flight_per_queue,
             max_pushes_per_endpoint=settings.max_pushes_per_endpoint,
             max_pushes=settings.max_pushes,

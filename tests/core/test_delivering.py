@@ -23,7 +23,7 @@ def a_rig(limits: Limits | None = None) -> Rig:
 
 
 def info(rig: Rig, name: str = "web") -> SubscriptionInfo:
-    return rig.broker.subscription_info(ACCOUNT, "t", name, rig.now_ms)
+    return rig.broker.subscription_info(ACCOUNT, "news", name, rig.now_ms)
 
 
 def state(rig: Rig, name: str = "web") -> tuple[int, int, int, int]:
@@ -33,23 +33,23 @@ def state(rig: Rig, name: str = "web") -> tuple[int, int, int, int]:
 
 
 def retained(rig: Rig) -> int:
-    return rig.broker.topic_info(ACCOUNT, "t").counts["retained"]
+    return rig.broker.topic_info(ACCOUNT, "news").counts["retained"]
 
 
 def change(rig: Rig, name: str = "web", **attributes: object) -> None:
-    rig.done(rig.broker.set_subscription_attributes(ACCOUNT, "t", name, attributes, rig.now_ms))
+    rig.done(rig.broker.set_subscription_attributes(ACCOUNT, "news", name, attributes, rig.now_ms))
 
 
 def retry_now(rig: Rig, name: str = "web") -> int:
-    return rig.done(rig.broker.retry_deliveries(ACCOUNT, "t", name, rig.now_ms))
+    return rig.done(rig.broker.retry_deliveries(ACCOUNT, "news", name, rig.now_ms))
 
 
 def drop(rig: Rig, name: str = "web") -> int:
-    return rig.done(rig.broker.drop_deliveries(ACCOUNT, "t", name, rig.now_ms))
+    return rig.done(rig.broker.drop_deliveries(ACCOUNT, "news", name, rig.now_ms))
 
 
 def unsubscribe(rig: Rig, name: str = "web") -> None:
-    rig.done(rig.broker.unsubscribe(ACCOUNT, "t", name, rig.now_ms))
+    rig.done(rig.broker.unsubscribe(ACCOUNT, "news", name, rig.now_ms))
 
 
 def bodies(pushes: Iterable[Push]) -> list[bytes]:
@@ -94,7 +94,7 @@ def test_each_message_is_pushed_once():
     rig.settle()
 
     first, second = rig.pushes
-    assert (first.account, first.topic, first.subscription) == (ACCOUNT, "t", "web")
+    assert (first.account, first.topic, first.subscription) == (ACCOUNT, "news", "web")
     assert first.subscription_id == subscription.subscription_id
     assert (first.url, first.content_format, first.attempt) == (URL, "simplified", 1)
     assert (first.message.message_id, first.message.body) == (reply.message_ids[0], b"1")
@@ -121,8 +121,8 @@ def test_what_is_delivered_is_retained_no_more():
 
 def test_a_message_is_retained_until_its_last_subscriber_has_it():
     rig = a_rig()
-    rig.subscribe(URL, name="a")
-    rig.subscribe("https://other.example/", name="b")
+    rig.subscribe(URL, name="to-a")
+    rig.subscribe("https://other.example/", name="to-b")
     rig.subscribe("q")
     rig.publish(b"1")
     rig.settle()
@@ -178,7 +178,7 @@ def test_a_page_that_holds_a_part_is_followed_by_another():
 
 def test_damaged_bodies_are_dropped_and_reported():
     rig = a_rig(Limits(topic_bodies_bytes=0))
-    topic = rig.broker.topic(ACCOUNT, "t")
+    topic = rig.broker.topic(ACCOUNT, "news")
     rig.subscribe(URL)
     rig.publish(b"1", b"2", b"3")
     rig.log.damaged.add((topic.topic_id, 1))
@@ -197,7 +197,7 @@ def test_damaged_bodies_are_dropped_and_reported():
 def test_no_more_than_so_many_pages_are_read_at_once():
     rig = a_rig(Limits(topic_bodies_bytes=0))
     for number in range(70):
-        rig.subscribe(f"https://{number}.example/", name=f"s{number}")
+        rig.subscribe(f"https://{number}.example/", name=f"sub{number}")
     rig.publish(b"1")
 
     rig.advance(0)
@@ -427,8 +427,8 @@ def test_a_result_that_comes_twice_counts_once():
 
 def test_results_that_come_together_are_one_row():
     rig = a_rig()
-    rig.subscribe(URL, name="a")
-    rig.subscribe("https://other.example/", name="b")
+    rig.subscribe(URL, name="to-a")
+    rig.subscribe("https://other.example/", name="to-b")
     rig.publish(b"1", b"2", b"3")
     rig.settle()
     rows = rig.log.last_lsn
@@ -464,11 +464,11 @@ def test_so_many_pushes_go_to_an_endpoint_at_once():
 
 def test_two_subscriptions_with_one_url_share_its_room_and_take_turns():
     rig = a_rig()
-    rig.subscribe(URL, name="a")
-    rig.subscribe(URL, name="b")
+    rig.subscribe(URL, name="to-a")
+    rig.subscribe(URL, name="to-b")
     rig.publish(*[b"%d" % number for number in range(40)])
     rig.settle()
-    assert {push.subscription for push in rig.pushes} == {"a"}
+    assert {push.subscription for push in rig.pushes} == {"to-a"}
     assert len(rig.pushes) == 16
 
     while rig.pushes:
@@ -477,47 +477,47 @@ def test_two_subscriptions_with_one_url_share_its_room_and_take_turns():
         rig.settle()
         rig.broker.check_invariants()
 
-    assert state(rig, "a") == state(rig, "b") == (0, 0, 40, 0)
+    assert state(rig, "to-a") == state(rig, "to-b") == (0, 0, 40, 0)
 
 
 @pytest.mark.parametrize("what", ["paused", "unsubscribed", "dropped"])
 def test_room_is_passed_on_by_one_in_line_that_has_no_use_for_it(what: str):
     rig = a_rig(Limits(max_pushes_per_endpoint=1))
-    for name in ("a", "b", "c"):
+    for name in ("to-a", "to-b", "to-c"):
         rig.subscribe(URL, name=name)
     rig.publish(b"1")
     rig.settle()
-    assert [push.subscription for push in rig.pushes] == ["a"]
+    assert [push.subscription for push in rig.pushes] == ["to-a"]
 
     if what == "paused":
-        change(rig, "b", paused=True)
+        change(rig, "to-b", paused=True)
     elif what == "unsubscribed":
-        unsubscribe(rig, "b")
+        unsubscribe(rig, "to-b")
     else:
-        drop(rig, "b")
+        drop(rig, "to-b")
     rig.end_push(rig.pushes[0])
     rig.settle()
 
-    assert [push.subscription for push in rig.pushes] == ["c"]
+    assert [push.subscription for push in rig.pushes] == ["to-c"]
 
 
 def test_room_is_passed_on_when_the_next_one_leaves_after_it_was_its_turn():
     rig = a_rig(Limits(max_pushes_per_endpoint=1))
-    for name in ("a", "b", "c"):
+    for name in ("to-a", "to-b", "to-c"):
         rig.subscribe(URL, name=name)
     rig.publish(b"1")
     rig.settle()
 
     rig.end_push(rig.pushes[0])
-    unsubscribe(rig, "b")
+    unsubscribe(rig, "to-b")
     rig.settle()
 
-    assert [push.subscription for push in rig.pushes] == ["c"]
+    assert [push.subscription for push in rig.pushes] == ["to-c"]
 
 
 def test_room_in_all_is_shared():
     rig = a_rig(Limits(max_pushes=6, max_pushes_per_endpoint=2))
-    names = ("a", "b", "c", "d")
+    names = ("to-a", "to-b", "to-c", "to-d")
     for name in names:
         rig.subscribe(f"https://{name}.example/", name=name)
     rig.publish(*[b"%d" % number for number in range(5)])
@@ -683,7 +683,7 @@ def test_a_message_lives_a_day_whatever_its_retries(strategy: str):
 
     assert retained(rig) == 1
     assert state(rig, "off") == (1, 0, 0, 2)
-    assert rig.broker.topic_info(ACCOUNT, "t").facts["oldest_message_ms"] == START_MS + DAY_MS - 1000
+    assert rig.broker.topic_info(ACCOUNT, "news").facts["oldest_message_ms"] == START_MS + DAY_MS - 1000
     assert [one.floor for _, one in rig.log.records() if isinstance(one, TopicMessagesExpired)] == [2]
     end_all(rig, "down")
     check_recovery(rig)
@@ -701,7 +701,7 @@ def test_the_end_of_a_day_leaves_no_record_if_nothing_waits():
     rig.settle(DAY_MS + 1000)
 
     assert rig.log.last_lsn == rows
-    assert rig.broker.topic(ACCOUNT, "t").steps.first_end_ms() is None
+    assert rig.broker.topic(ACCOUNT, "news").steps.first_end_ms() is None
     rig.publish(b"2")
     assert rig.bodies("q", 1) == [b"1"]
 
@@ -723,8 +723,8 @@ def test_the_day_goes_on_over_a_restart():
 
 def eventful(rig: Rig) -> None:
     """Everything that can happen to deliveries."""
-    for name in ("a", "b"):
-        rig.subscribe(f"https://{name}.example/", name=name, filter_tags=[name] if name == "b" else [])
+    for name in ("to-a", "to-b"):
+        rig.subscribe(f"https://{name}.example/", name=name, filter_tags=["b"] if name == "to-b" else [])
     rig.subscribe("https://slow.example/", name="slow", strategy="backoff")
     rig.subscribe("q")
     rig.publish(b"1", b"2", b"3", each=[["b"], [], ["b"]], session=7, sequence=1)
@@ -738,8 +738,8 @@ def eventful(rig: Rig) -> None:
     rig.settle(20_000)
     for push in list(rig.pushes)[::2]:
         rig.end_push(push)
-    drop(rig, "b")
-    change(rig, "b", filter_tags=["c"], paused=True)
+    drop(rig, "to-b")
+    change(rig, "to-b", filter_tags=["c"], paused=True)
     rig.create("q")
     rig.settle(5000)
     end_all(rig, "down again")
@@ -771,7 +771,7 @@ def test_what_is_taken_up_after_a_crash_reaches_everybody():
 @pytest.mark.parametrize("steps", range(8))
 def test_a_checkpoint_taken_while_things_go_on(steps: int):
     rig = a_rig()
-    rig.create_topic("u")
+    rig.create_topic("topic-u")
     parts = rig.broker.checkpoint(lambda: rig.log.last_lsn, rig.now_ms)
     rig.subscribe(URL, name="first")
     rig.subscribe("early")
@@ -782,8 +782,8 @@ def test_a_checkpoint_taken_while_things_go_on(steps: int):
     rig.settle(30_000)
     end_all(rig, "down")
     rig.publish(b"7", b"8")
-    rig.done(rig.broker.delete_topic(ACCOUNT, "u"))
-    rig.create_topic("u")
+    rig.done(rig.broker.delete_topic(ACCOUNT, "topic-u"))
+    rig.create_topic("topic-u")
     taken += parts
 
     assert facts(rig.crash_after(taken).broker) == facts(rig.broker)
@@ -807,11 +807,11 @@ def test_a_checkpoint_holds_more_retries_than_fit_one_part():
 
 def test_a_segment_is_live_as_long_as_somebody_waits_for_a_body_in_it():
     rig = a_rig()
-    topic = rig.broker.topic(ACCOUNT, "t")
+    topic = rig.broker.topic(ACCOUNT, "news")
     queue = rig.create("q")
     rig.subscribe("q")
     rig.subscribe(URL, strategy="backoff")
-    rig.subscribe("https://b.example/", name="b", filter_tags=["b"])
+    rig.subscribe("https://b.example/", name="to-b", filter_tags=["b"])
     rig.publish(b"1", b"2", each=[["b"], []])
     rig.settle()
     live = rig.broker.live_in
@@ -833,7 +833,7 @@ def test_a_segment_is_live_as_long_as_somebody_waits_for_a_body_in_it():
 
 def test_what_only_queues_hold_is_not_live_for_the_topic():
     rig = a_rig()
-    topic = rig.broker.topic(ACCOUNT, "t")
+    topic = rig.broker.topic(ACCOUNT, "news")
     queue = rig.create("q")
     rig.subscribe("q")
     rig.publish(b"1")

@@ -14,7 +14,7 @@ from cmqd.core.errors import (
     TooManyQueues,
 )
 from cmqd.core.limits import ATTRIBUTE_RANGES, Limits, check_range
-from cmqd.core.names import check_queue_name
+from cmqd.core.names import check_name, check_queue_name
 from support.core_builders import ACCOUNT, Rig
 from support.core_facts import facts
 
@@ -129,6 +129,17 @@ def test_other_names_are_refused(name: str):
 
     assert error.details["field"] == "queue"
     assert "64" in error.details["limit"]
+
+
+@pytest.mark.parametrize("field", ["topic", "subscription"])
+def test_names_of_topics_and_subscriptions_have_three_characters_at_least(field: str):
+    assert check_name(field, "a-1") == "a-1"
+    assert check_name(field, "x" * 64) == "x" * 64
+    for name in ("ab", "", "x" * 65, "a b"):
+        with pytest.raises(InvalidArgument) as raised:
+            check_name(field, name)
+        assert raised.value.details["field"] == field
+        assert raised.value.details["limit"].startswith("3 to 64 ")
 
 
 def test_a_long_value_is_shown_cut():

@@ -435,20 +435,20 @@ def a_topic() -> Rig:
 
 def test_a_topic_whose_name_was_given_away_was_deleted_in_a_gap():
     rig = a_topic()
-    rig.done(rig.broker.delete_topic(ACCOUNT, "t"))
-    rig.create_topic("T")
+    rig.done(rig.broker.delete_topic(ACCOUNT, "news"))
+    rig.create_topic("NEWS")
 
     again = salvaged(rig, without(rig, TopicDeleted))
 
-    assert [topic.name for topic in again.broker.topics.values()] == ["T"]
+    assert [topic.name for topic in again.broker.topics.values()] == ["NEWS"]
 
 
 def test_a_subscription_whose_name_was_given_away_ended_in_a_gap():
     rig = a_topic()
-    rig.subscribe("https://a.example/", name="s")
+    rig.subscribe("https://a.example/", name="to-s")
     rig.publish(b"1")
-    rig.done(rig.broker.unsubscribe(ACCOUNT, "t", "s", rig.now_ms))
-    new = rig.subscribe("https://b.example/", name="S")
+    rig.done(rig.broker.unsubscribe(ACCOUNT, "news", "to-s", rig.now_ms))
+    new = rig.subscribe("https://b.example/", name="to-S")
 
     again = salvaged(rig, without(rig, Unsubscribed))
 
@@ -481,12 +481,12 @@ def test_copies_for_a_lost_queue_do_not_hinder_the_others():
     assert again.broker.records_not_applied == 1
     again.publish(b"2")
     again.settle()
-    assert again.broker.subscription_info(ACCOUNT, "t", "q").facts["last_error"] == "queue 'q' does not exist"
+    assert again.broker.subscription_info(ACCOUNT, "news", "to-q").facts["last_error"] == "queue 'q' does not exist"
 
 
 def test_positions_of_lost_publishes_are_not_used_again_if_anything_tells_of_them():
     rig = a_topic()
-    rig.subscribe("https://a.example/", name="s")
+    rig.subscribe("https://a.example/", name="to-s")
     rig.publish(b"1", b"2", b"3")
     rig.settle()
     for push in list(rig.pushes)[:2]:
@@ -494,13 +494,13 @@ def test_positions_of_lost_publishes_are_not_used_again_if_anything_tells_of_the
 
     again = salvaged(rig, without(rig, MessagesPublished))
 
-    assert again.broker.topic(ACCOUNT, "t").next_position == 2
-    assert again.broker.subscription_info(ACCOUNT, "t", "s").counts["delivered"] == 0
+    assert again.broker.topic(ACCOUNT, "news").next_position == 2
+    assert again.broker.subscription_info(ACCOUNT, "news", "to-s").counts["delivered"] == 0
 
 
 def test_a_message_whose_delivery_was_lost_is_delivered_again():
     rig = a_topic()
-    rig.subscribe("https://a.example/", name="s")
+    rig.subscribe("https://a.example/", name="to-s")
     rig.publish(b"1")
     rig.settle()
     rig.end_push(rig.pushes[0])
@@ -513,12 +513,12 @@ def test_a_message_whose_delivery_was_lost_is_delivered_again():
 
 def test_what_waits_for_a_subscription_that_was_lost_waits_for_nobody():
     rig = a_topic()
-    rig.subscribe("https://a.example/", name="s")
+    rig.subscribe("https://a.example/", name="to-s")
     rig.publish(b"1")
     rig.settle()
     rig.end_push(rig.pushes[0], "down")
 
     again = salvaged(rig, without(rig, Subscribed))
 
-    assert again.broker.topic_info(ACCOUNT, "t").counts == {"retained": 0, "subscriptions": 0}
+    assert again.broker.topic_info(ACCOUNT, "news").counts == {"retained": 0, "subscriptions": 0}
     assert again.broker.records_not_applied == 1

@@ -27,25 +27,25 @@ URL = "https://example.com/in"
 def a_rig(filter_type: str = "tag", max_message_bytes: int = 65_536) -> Rig:
     """With one topic."""
     rig = Rig()
-    rig.create_topic("t", filter_type=filter_type, max_message_bytes=max_message_bytes)
+    rig.create_topic("news", filter_type=filter_type, max_message_bytes=max_message_bytes)
     return rig
 
 
-def topic_info(rig: Rig, name: str = "t") -> TopicInfo:
+def topic_info(rig: Rig, name: str = "news") -> TopicInfo:
     return rig.broker.topic_info(ACCOUNT, name)
 
 
-def info(rig: Rig, name: str, topic: str = "t") -> SubscriptionInfo:
+def info(rig: Rig, name: str, topic: str = "news") -> SubscriptionInfo:
     return rig.broker.subscription_info(ACCOUNT, topic, name, rig.now_ms)
 
 
 def change(rig: Rig, name: str, **attributes: object) -> SubscriptionInfo:
-    outcome = rig.broker.set_subscription_attributes(ACCOUNT, "t", name, attributes, rig.now_ms)
+    outcome = rig.broker.set_subscription_attributes(ACCOUNT, "news", name, attributes, rig.now_ms)
     return rig.done(outcome)
 
 
 def unsubscribe(rig: Rig, name: str) -> None:
-    rig.done(rig.broker.unsubscribe(ACCOUNT, "t", name, rig.now_ms))
+    rig.done(rig.broker.unsubscribe(ACCOUNT, "news", name, rig.now_ms))
 
 
 # ---------------------------------------------------------------------- topics
@@ -54,10 +54,10 @@ def unsubscribe(rig: Rig, name: str) -> None:
 def test_a_topic_without_attributes_has_those_of_the_specification():
     rig = Rig()
 
-    made = rig.done(rig.broker.create_topic(ACCOUNT, "t", {}, rig.now_ms))
+    made = rig.done(rig.broker.create_topic(ACCOUNT, "news", {}, rig.now_ms))
 
     assert made.created
-    assert made.name == "t"
+    assert made.name == "news"
     assert made.attributes == {"max_message_bytes": 65_536, "filter_type": "tag"}
     assert made.counts == {"retained": 0, "subscriptions": 0}
     assert made.facts == {
@@ -91,7 +91,7 @@ def test_an_attribute_of_a_topic_out_of_range_or_unknown_is_refused(field: str, 
     rig = Rig()
 
     with pytest.raises(InvalidArgument):
-        rig.broker.create_topic(ACCOUNT, "t", {field: value}, rig.now_ms)
+        rig.broker.create_topic(ACCOUNT, "news", {field: value}, rig.now_ms)
 
     assert rig.broker.topics == {}
 
@@ -104,17 +104,17 @@ def test_a_name_of_a_topic_or_a_subscription_has_letters_digits_dashes_and_under
     with pytest.raises(InvalidArgument):
         rig.broker.create_topic(ACCOUNT, name, {}, rig.now_ms)
     with pytest.raises(InvalidArgument):
-        rig.broker.subscribe(ACCOUNT, "t", name, {"endpoint": "q"}, rig.now_ms)
+        rig.broker.subscribe(ACCOUNT, "news", name, {"endpoint": "q"}, rig.now_ms)
 
 
 def test_the_largest_message_can_be_changed_and_nothing_else():
     rig = a_rig()
     rig.now_ms += 5000
 
-    rig.done(rig.broker.set_topic_attributes(ACCOUNT, "t", {"max_message_bytes": 2048}, rig.now_ms))
-    rig.done(rig.broker.set_topic_attributes(ACCOUNT, "t", {"filter_type": "tag"}, rig.now_ms))
+    rig.done(rig.broker.set_topic_attributes(ACCOUNT, "news", {"max_message_bytes": 2048}, rig.now_ms))
+    rig.done(rig.broker.set_topic_attributes(ACCOUNT, "news", {"filter_type": "tag"}, rig.now_ms))
     with pytest.raises(InvalidArgument, match="chosen when a topic is created"):
-        rig.broker.set_topic_attributes(ACCOUNT, "t", {"filter_type": "routing"}, rig.now_ms)
+        rig.broker.set_topic_attributes(ACCOUNT, "news", {"filter_type": "routing"}, rig.now_ms)
 
     assert topic_info(rig).attributes == {"max_message_bytes": 2048, "filter_type": "tag"}
     assert topic_info(rig).facts["modified_ms"] == START_MS + 5000
@@ -149,32 +149,32 @@ def test_a_topic_and_a_queue_may_share_a_name():
 def test_accounts_have_topics_of_their_own():
     rig = a_rig()
 
-    rig.done(rig.broker.create_topic("other", "t", {}, rig.now_ms))
+    rig.done(rig.broker.create_topic("other", "news", {}, rig.now_ms))
 
-    assert rig.broker.topic("other", "t") is not rig.broker.topic(ACCOUNT, "t")
+    assert rig.broker.topic("other", "news") is not rig.broker.topic(ACCOUNT, "news")
     assert rig.broker.list_topics("other", "", 0, 10)[0] == 1
 
 
 def test_an_account_has_so_many_topics():
     rig = Rig(Limits(max_topics_per_account=2))
-    rig.create_topic("a")
-    rig.create_topic("b")
+    rig.create_topic("topic-a")
+    rig.create_topic("topic-b")
 
     with pytest.raises(TooManyTopics):
-        rig.create_topic("c")
-    rig.done(rig.broker.create_topic("other", "c", {}, rig.now_ms))
-    rig.done(rig.broker.delete_topic(ACCOUNT, "a"))
+        rig.create_topic("topic-c")
+    rig.done(rig.broker.create_topic("other", "topic-c", {}, rig.now_ms))
+    rig.done(rig.broker.delete_topic(ACCOUNT, "topic-a"))
 
-    rig.create_topic("c")
+    rig.create_topic("topic-c")
 
 
 def test_ensure_makes_a_topic_once():
     rig = Rig()
 
-    first = rig.done(rig.broker.ensure_topic(ACCOUNT, "t", {"max_message_bytes": 4096}, rig.now_ms))
+    first = rig.done(rig.broker.ensure_topic(ACCOUNT, "news", {"max_message_bytes": 4096}, rig.now_ms))
     rows = rig.log.last_lsn
-    second = rig.done(rig.broker.ensure_topic(ACCOUNT, "t", {"max_message_bytes": 4096}, rig.now_ms))
-    third = rig.done(rig.broker.ensure_topic(ACCOUNT, "t", {}, rig.now_ms))
+    second = rig.done(rig.broker.ensure_topic(ACCOUNT, "news", {"max_message_bytes": 4096}, rig.now_ms))
+    third = rig.done(rig.broker.ensure_topic(ACCOUNT, "news", {}, rig.now_ms))
 
     assert (first.created, second.created, third.created) == (True, False, False)
     assert first.topic_id == second.topic_id == third.topic_id
@@ -185,25 +185,25 @@ def test_ensure_tells_how_a_topic_differs():
     rig = a_rig()
 
     with pytest.raises(TopicDiffers) as caught:
-        rig.broker.ensure_topic(ACCOUNT, "t", {"max_message_bytes": 2048, "filter_type": "tag"}, rig.now_ms)
+        rig.broker.ensure_topic(ACCOUNT, "news", {"max_message_bytes": 2048, "filter_type": "tag"}, rig.now_ms)
 
     assert caught.value.details["difference"] == {"max_message_bytes": {"is": 65_536, "wanted": 2048}}
     with pytest.raises(InvalidArgument):
-        rig.broker.ensure_topic(ACCOUNT, "t", {"max_message_bytes": 1}, rig.now_ms)
+        rig.broker.ensure_topic(ACCOUNT, "news", {"max_message_bytes": 1}, rig.now_ms)
 
 
 def test_topics_are_listed_in_order_of_name():
     rig = Rig()
-    for name in ("b", "a2", "c", "a1"):
+    for name in ("b-1", "a-2", "c-1", "a-1"):
         rig.create_topic(name)
 
     def names(search: str, offset: int, limit: int) -> tuple[int, list[str]]:
         total, page = rig.broker.list_topics(ACCOUNT, search, offset, limit)
         return total, [name for _, name in page]
 
-    assert names("", 0, 100) == (4, ["a1", "a2", "b", "c"])
-    assert names("", 1, 2) == (4, ["a2", "b"])
-    assert names("a", 0, 100) == (2, ["a1", "a2"])
+    assert names("", 0, 100) == (4, ["a-1", "a-2", "b-1", "c-1"])
+    assert names("", 1, 2) == (4, ["a-2", "b-1"])
+    assert names("a", 0, 100) == (2, ["a-1", "a-2"])
     assert names("x", 0, 100) == (0, [])
     with pytest.raises(InvalidArgument):
         names("", -1, 10)
@@ -216,9 +216,9 @@ def test_a_topic_is_not_deleted_while_somebody_is_subscribed():
     rig.subscribe("q")
 
     with pytest.raises(TopicInUse):
-        rig.broker.delete_topic(ACCOUNT, "t")
-    unsubscribe(rig, "q")
-    rig.done(rig.broker.delete_topic(ACCOUNT, "t"))
+        rig.broker.delete_topic(ACCOUNT, "news")
+    unsubscribe(rig, "to-q")
+    rig.done(rig.broker.delete_topic(ACCOUNT, "news"))
 
     with pytest.raises(TopicNotFound):
         topic_info(rig)
@@ -228,7 +228,7 @@ def test_a_topic_is_not_deleted_while_somebody_is_subscribed():
 def test_the_name_of_a_deleted_topic_is_free_and_its_id_is_not_used_again():
     rig = Rig()
     old = rig.create_topic()
-    rig.done(rig.broker.delete_topic(ACCOUNT, "t"))
+    rig.done(rig.broker.delete_topic(ACCOUNT, "news"))
 
     new = rig.create_topic()
 
@@ -241,7 +241,7 @@ def test_ids_of_topics_subscriptions_and_queues_are_from_one_counter():
 
     ids = [rig.create_topic().topic_id, rig.create("q").queue_id, rig.subscribe("q").subscription_id]
     again = rig.crash()
-    ids += [again.create_topic("u").topic_id, again.create("r").queue_id]
+    ids += [again.create_topic("topic-u").topic_id, again.create("r").queue_id]
 
     assert len(set(ids)) == 5
     assert ids == sorted(ids)
@@ -252,13 +252,13 @@ def test_a_topic_that_does_not_exist_is_not_found(operation: str):
     rig = Rig()
     broker, now_ms = rig.broker, rig.now_ms
     calls = {
-        "info": lambda: broker.topic_info(ACCOUNT, "t"),
-        "set": lambda: broker.set_topic_attributes(ACCOUNT, "t", {}, now_ms),
-        "delete": lambda: broker.delete_topic(ACCOUNT, "t"),
-        "publish": lambda: broker.publish(ACCOUNT, "t", [], now_ms),
-        "subscribe": lambda: broker.subscribe(ACCOUNT, "t", "s", {"endpoint": "q"}, now_ms),
-        "list": lambda: broker.list_subscriptions(ACCOUNT, "t", "", 0, 10),
-        "unsubscribe": lambda: broker.unsubscribe(ACCOUNT, "t", "s", now_ms),
+        "info": lambda: broker.topic_info(ACCOUNT, "news"),
+        "set": lambda: broker.set_topic_attributes(ACCOUNT, "news", {}, now_ms),
+        "delete": lambda: broker.delete_topic(ACCOUNT, "news"),
+        "publish": lambda: broker.publish(ACCOUNT, "news", [], now_ms),
+        "subscribe": lambda: broker.subscribe(ACCOUNT, "news", "to-s", {"endpoint": "q"}, now_ms),
+        "list": lambda: broker.list_subscriptions(ACCOUNT, "news", "", 0, 10),
+        "unsubscribe": lambda: broker.unsubscribe(ACCOUNT, "news", "to-s", now_ms),
     }
 
     with pytest.raises(TopicNotFound):
@@ -272,10 +272,10 @@ def test_a_subscription_to_a_queue_has_these_attributes():
     rig = a_rig()
     rig.create("q")
 
-    made = rig.done(rig.broker.subscribe(ACCOUNT, "t", "s", {"endpoint": "q"}, rig.now_ms))
+    made = rig.done(rig.broker.subscribe(ACCOUNT, "news", "to-s", {"endpoint": "q"}, rig.now_ms))
 
     assert made.created
-    assert (made.topic, made.name) == ("t", "s")
+    assert (made.topic, made.name) == ("news", "to-s")
     assert made.attributes == {
         "protocol": "queue",
         "endpoint": "q",
@@ -301,10 +301,10 @@ def test_a_subscription_to_a_queue_has_these_attributes():
 def test_the_protocol_of_a_url_is_its_scheme(url: str):
     rig = a_rig()
 
-    rig.subscribe(url, name="s")
+    rig.subscribe(url, name="to-s")
 
-    assert info(rig, "s").attributes["protocol"] == url.partition(":")[0].lower()
-    assert info(rig, "s").counts == {"waiting": 0, "in_retry": 0, "dropped": 0, "delivered": 0}
+    assert info(rig, "to-s").attributes["protocol"] == url.partition(":")[0].lower()
+    assert info(rig, "to-s").counts == {"waiting": 0, "in_retry": 0, "dropped": 0, "delivered": 0}
 
 
 def test_every_attribute_of_a_subscription_can_be_chosen_and_is_there_after_a_restart():
@@ -318,9 +318,9 @@ def test_every_attribute_of_a_subscription_can_be_chosen_and_is_there_after_a_re
         "paused": True,
     }
 
-    rig.done(rig.broker.subscribe(ACCOUNT, "t", "s", chosen, rig.now_ms))
+    rig.done(rig.broker.subscribe(ACCOUNT, "news", "to-s", chosen, rig.now_ms))
 
-    assert info(rig, "s").attributes == {**chosen, "binding_keys": []}
+    assert info(rig, "to-s").attributes == {**chosen, "binding_keys": []}
     assert facts(rig.crash().broker) == facts(rig.broker)
     assert facts(rig.crash_after(rig.checkpoint()).broker) == facts(rig.broker)
 
@@ -357,7 +357,7 @@ def test_attributes_that_are_not_legal_make_no_subscription(attributes: dict[str
     rig.create("q")
 
     with pytest.raises(InvalidArgument):
-        rig.broker.subscribe(ACCOUNT, "t", "s", attributes, rig.now_ms)
+        rig.broker.subscribe(ACCOUNT, "news", "to-s", attributes, rig.now_ms)
 
     assert topic_info(rig).counts["subscriptions"] == 0
 
@@ -380,20 +380,20 @@ def test_a_subscription_to_a_routing_topic_has_one_to_five_keys_and_no_tags(attr
     rig.create("q")
 
     with pytest.raises(InvalidArgument):
-        rig.broker.subscribe(ACCOUNT, "t", "s", {"endpoint": "q", **attributes}, rig.now_ms)
+        rig.broker.subscribe(ACCOUNT, "news", "to-s", {"endpoint": "q", **attributes}, rig.now_ms)
 
 
 def test_five_tags_of_sixteen_characters_and_five_keys_of_sixty_four_bytes_are_allowed():
     rig = a_rig()
-    rig.create_topic("r", filter_type="routing")
+    rig.create_topic("topic-r", filter_type="routing")
     tags = [f"{number}" + "标" * 15 for number in range(5)]
     keys = [f"{number}." + "x" * 62 for number in range(5)]
 
     rig.subscribe("q", filter_tags=[*tags, tags[0]])
-    rig.subscribe("q", topic="r", binding_keys=keys)
+    rig.subscribe("q", topic="topic-r", binding_keys=keys)
 
-    assert info(rig, "q").attributes["filter_tags"] == tags
-    assert info(rig, "q", "r").attributes["binding_keys"] == keys
+    assert info(rig, "to-q").attributes["filter_tags"] == tags
+    assert info(rig, "to-q", "topic-r").attributes["binding_keys"] == keys
 
 
 def test_a_queue_must_be_there_when_it_is_subscribed():
@@ -401,30 +401,30 @@ def test_a_queue_must_be_there_when_it_is_subscribed():
     rig.done(rig.broker.create_queue("other", "q", {}, rig.now_ms))
 
     with pytest.raises(QueueNotFound):
-        rig.broker.subscribe(ACCOUNT, "t", "s", {"endpoint": "q"}, rig.now_ms)
+        rig.broker.subscribe(ACCOUNT, "news", "to-s", {"endpoint": "q"}, rig.now_ms)
 
 
 def test_a_subscription_name_is_taken_in_any_case_and_free_in_another_topic():
     rig = a_rig()
-    rig.create_topic("u")
+    rig.create_topic("topic-u")
     rig.subscribe("q", name="Mine")
 
     for name in ("Mine", "MINE"):
         with pytest.raises(SubscriptionExists):
-            rig.broker.subscribe(ACCOUNT, "t", name, {"endpoint": "q"}, rig.now_ms)
+            rig.broker.subscribe(ACCOUNT, "news", name, {"endpoint": "q"}, rig.now_ms)
     with pytest.raises(SubscriptionExists):
-        rig.broker.ensure_subscription(ACCOUNT, "t", "MINE", {"endpoint": "q"}, rig.now_ms)
+        rig.broker.ensure_subscription(ACCOUNT, "news", "MINE", {"endpoint": "q"}, rig.now_ms)
     with pytest.raises(SubscriptionNotFound):
         info(rig, "MINE")
 
-    rig.subscribe("q", topic="u", name="Mine")
+    rig.subscribe("q", topic="topic-u", name="Mine")
 
 
 def test_a_topic_has_five_hundred_subscriptions():
     rig = a_rig()
     rig.create("q")
     for number in range(500):
-        rig.subscribe(URL if number % 2 else "q", name=f"s{number}")
+        rig.subscribe(URL if number % 2 else "q", name=f"sub{number}")
 
     with pytest.raises(TooManySubscriptions):
         rig.subscribe("q", name="more")
@@ -436,7 +436,7 @@ def test_a_topic_has_five_hundred_subscriptions():
     assert facts(again.broker) == facts(rig.broker)
     with pytest.raises(TooManySubscriptions):
         again.subscribe("q", name="more")
-    unsubscribe(rig, "s7")
+    unsubscribe(rig, "sub7")
     rig.subscribe("q", name="more")
 
 
@@ -445,9 +445,9 @@ def test_ensure_makes_a_subscription_once():
     rig.create("q")
     wanted = {"endpoint": "q", "filter_tags": ["a", "a"]}
 
-    first = rig.done(rig.broker.ensure_subscription(ACCOUNT, "t", "s", wanted, rig.now_ms))
+    first = rig.done(rig.broker.ensure_subscription(ACCOUNT, "news", "to-s", wanted, rig.now_ms))
     rows = rig.log.last_lsn
-    second = rig.done(rig.broker.ensure_subscription(ACCOUNT, "t", "s", wanted, rig.now_ms))
+    second = rig.done(rig.broker.ensure_subscription(ACCOUNT, "news", "to-s", wanted, rig.now_ms))
 
     assert (first.created, second.created) == (True, False)
     assert first.subscription_id == second.subscription_id
@@ -456,10 +456,10 @@ def test_ensure_makes_a_subscription_once():
 
 def test_ensure_tells_how_a_subscription_differs():
     rig = a_rig()
-    rig.subscribe("q", name="s")
+    rig.subscribe("q", name="to-s")
 
     with pytest.raises(SubscriptionDiffers) as caught:
-        rig.broker.ensure_subscription(ACCOUNT, "t", "s", {"endpoint": URL, "strategy": "backoff"}, rig.now_ms)
+        rig.broker.ensure_subscription(ACCOUNT, "news", "to-s", {"endpoint": URL, "strategy": "backoff"}, rig.now_ms)
 
     assert caught.value.details["difference"] == {
         "endpoint": {"is": "q", "wanted": URL},
@@ -469,16 +469,16 @@ def test_ensure_tells_how_a_subscription_differs():
 
 def test_subscriptions_are_listed_in_order_of_name():
     rig = a_rig()
-    for name in ("b", "a2", "c", "a1"):
+    for name in ("b-1", "a-2", "c-1", "a-1"):
         rig.subscribe("q", name=name)
 
     def names(search: str, offset: int, limit: int) -> tuple[int, list[str]]:
-        total, page = rig.broker.list_subscriptions(ACCOUNT, "t", search, offset, limit, rig.now_ms)
+        total, page = rig.broker.list_subscriptions(ACCOUNT, "news", search, offset, limit, rig.now_ms)
         return total, [one.name for one in page]
 
-    assert names("", 0, 100) == (4, ["a1", "a2", "b", "c"])
-    assert names("", 1, 2) == (4, ["a2", "b"])
-    assert names("a", 0, 100) == (2, ["a1", "a2"])
+    assert names("", 0, 100) == (4, ["a-1", "a-2", "b-1", "c-1"])
+    assert names("", 1, 2) == (4, ["a-2", "b-1"])
+    assert names("a", 0, 100) == (2, ["a-1", "a-2"])
     with pytest.raises(InvalidArgument):
         names("", 0, 0)
 
@@ -488,11 +488,11 @@ def test_a_subscription_that_does_not_exist_is_not_found(operation: str):
     rig = a_rig()
     broker, now_ms = rig.broker, rig.now_ms
     calls = {
-        "info": lambda: broker.subscription_info(ACCOUNT, "t", "s"),
-        "set": lambda: broker.set_subscription_attributes(ACCOUNT, "t", "s", {}, now_ms),
-        "unsubscribe": lambda: broker.unsubscribe(ACCOUNT, "t", "s", now_ms),
-        "retry": lambda: broker.retry_deliveries(ACCOUNT, "t", "s", now_ms),
-        "drop": lambda: broker.drop_deliveries(ACCOUNT, "t", "s", now_ms),
+        "info": lambda: broker.subscription_info(ACCOUNT, "news", "to-s"),
+        "set": lambda: broker.set_subscription_attributes(ACCOUNT, "news", "to-s", {}, now_ms),
+        "unsubscribe": lambda: broker.unsubscribe(ACCOUNT, "news", "to-s", now_ms),
+        "retry": lambda: broker.retry_deliveries(ACCOUNT, "news", "to-s", now_ms),
+        "drop": lambda: broker.drop_deliveries(ACCOUNT, "news", "to-s", now_ms),
     }
 
     with pytest.raises(SubscriptionNotFound):
@@ -507,7 +507,7 @@ def test_tags_count_for_what_is_published_later():
     rig.subscribe("q", filter_tags=["a"])
     rig.publish(b"1", labels=["a"])
 
-    change(rig, "q", filter_tags=["b"])
+    change(rig, "to-q", filter_tags=["b"])
 
     assert rig.publish(b"2", labels=["a"]).matched == [0]
     assert rig.publish(b"3", labels=["b"]).matched == [1]
@@ -530,7 +530,7 @@ def test_filter_tags_can_be_cleared():
     rig = a_rig()
     rig.subscribe("q", filter_tags=["a"])
 
-    assert change(rig, "q", filter_tags=[]).attributes["filter_tags"] == []
+    assert change(rig, "to-q", filter_tags=[]).attributes["filter_tags"] == []
 
     assert rig.publish(b"1").matched == [1]
 
@@ -539,9 +539,9 @@ def test_binding_keys_can_be_changed_and_not_cleared():
     rig = a_rig(filter_type="routing")
     rig.subscribe("q", binding_keys=["a.*"])
 
-    change(rig, "q", binding_keys=["b.#"])
+    change(rig, "to-q", binding_keys=["b.#"])
     with pytest.raises(InvalidArgument):
-        change(rig, "q", binding_keys=[])
+        change(rig, "to-q", binding_keys=[])
 
     assert rig.publish(b"1", labels="a.x").matched == [0]
     assert rig.publish(b"1", labels="b.x.y").matched == [1]
@@ -568,9 +568,9 @@ def test_protocol_and_endpoint_cannot_be_changed(field: str, value: str):
     rig.subscribe("q")
 
     with pytest.raises(InvalidArgument, match="chosen when a subscription is made"):
-        change(rig, "q", **{field: value})
+        change(rig, "to-q", **{field: value})
 
-    assert change(rig, "q", protocol="queue", endpoint="q").attributes["endpoint"] == "q"
+    assert change(rig, "to-q", protocol="queue", endpoint="q").attributes["endpoint"] == "q"
 
 
 def test_a_change_that_is_refused_changes_nothing():
@@ -578,9 +578,9 @@ def test_a_change_that_is_refused_changes_nothing():
     rig.subscribe("q")
 
     with pytest.raises(InvalidArgument):
-        change(rig, "q", strategy="backoff", filter_tags=["a,b"])
+        change(rig, "to-q", strategy="backoff", filter_tags=["a,b"])
 
-    assert info(rig, "q").attributes["strategy"] == "exponential_decay"
+    assert info(rig, "to-q").attributes["strategy"] == "exponential_decay"
 
 
 # ---------------------------------------------------------------------- the end
@@ -603,11 +603,11 @@ def test_unsubscribing_drops_what_waits():
 
 def test_what_waits_for_others_stays_when_one_leaves():
     rig = a_rig()
-    rig.subscribe(URL, name="a", paused=True)
-    rig.subscribe(URL, name="b", paused=True, filter_tags=["x"])
+    rig.subscribe(URL, name="to-a", paused=True)
+    rig.subscribe(URL, name="to-b", paused=True, filter_tags=["x"])
     rig.publish(b"1", b"2", each=[["x"], ["y"]])
 
-    unsubscribe(rig, "a")
+    unsubscribe(rig, "to-a")
 
     assert topic_info(rig).counts["retained"] == 1
     assert topic_info(rig).facts["oldest_message_ms"] == START_MS
@@ -618,7 +618,7 @@ def test_copies_in_a_queue_stay_when_its_subscription_ends():
     rig.subscribe("q")
     rig.publish(b"1")
 
-    unsubscribe(rig, "q")
+    unsubscribe(rig, "to-q")
 
     assert rig.publish(b"2").matched == [0]
     assert rig.bodies("q") == [b"1"]
@@ -670,6 +670,6 @@ def test_refusals_name_what_they_are_about():
     rig.subscribe("q")
 
     with pytest.raises(DomainError) as caught:
-        rig.broker.delete_topic(ACCOUNT, "t")
+        rig.broker.delete_topic(ACCOUNT, "news")
 
-    assert caught.value.details == {"topic": "t", "subscriptions": 1}
+    assert caught.value.details == {"topic": "news", "subscriptions": 1}

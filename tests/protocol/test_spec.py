@@ -176,6 +176,7 @@ def test_small_limits_are_written_as_they_are() -> None:
     assert "**5 minutes**" in SPEC
     assert (limits.MAX_DEDUP_ID_BYTES, Limits().max_dedup_id_bytes) == (64, 64)
     assert "**1-64** bytes" in SPEC
+    assert "subscriptions have **3-64** ASCII" in SPEC
     assert Limits().max_dead_letter_sources == 6
     assert "at most **6** queues" in SPEC
 

@@ -219,13 +219,13 @@ class Rig:
 
     # ------------------------------------------------------------------ topics
 
-    def create_topic(self, name: str = "t", **attributes: int | str) -> Topic:
+    def create_topic(self, name: str = "news", **attributes: int | str) -> Topic:
         self.done(self.broker.create_topic(ACCOUNT, name, attributes, self.now_ms))
         return self.broker.topic(ACCOUNT, name)
 
-    def subscribe(self, endpoint: str, topic: str = "t", name: str | None = None, **attributes: Any) -> Subscription:
-        """To a queue (made if there is none) or a URL, under the queue's name or ``name``."""
-        name = name or ("web" if "://" in endpoint else endpoint)
+    def subscribe(self, endpoint: str, topic: str = "news", name: str | None = None, **attributes: Any) -> Subscription:
+        """To a queue (made if there is none) or a URL, under ``name``, or the queue's name made long enough."""
+        name = name or ("web" if "://" in endpoint else endpoint if len(endpoint) > 2 else f"to-{endpoint}")
         if "://" not in endpoint:
             self.done(self.broker.ensure_queue(ACCOUNT, endpoint, {}, self.now_ms))
         self.done(self.broker.subscribe(ACCOUNT, topic, name, {"endpoint": endpoint, **attributes}, self.now_ms))
@@ -234,7 +234,7 @@ class Rig:
     def publish(
         self,
         *bodies: bytes,
-        topic: str = "t",
+        topic: str = "news",
         labels: Labels | None = None,
         each: list[Labels] | None = None,
         headers: Sequence[Headers | None] | None = None,
