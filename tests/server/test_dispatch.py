@@ -43,6 +43,7 @@ async def test_every_request_of_the_wire_has_a_handler(rig: EdgeRig) -> None:
         (outcome.PeekedMessage, wire.PeekedMessage),
         (outcome.HalfMessage, wire.HalfMessage),
         (records.Origin, wire.Origin),
+        (records.CopyOf, wire.CopyOf),
     ],
 )
 def test_messages_of_the_core_are_laid_out_as_on_the_wire(ours: typing.Any, theirs: typing.Any) -> None:
