@@ -516,7 +516,7 @@ class TopicsMachine(BrokerMachine):
             ]
             assert not old, "it outlived its life"
             if one.is_push:
-                # URLs that have not answered yet share half of the six; one that has something under way may have no more.
+                # URLs that have not answered yet share half of the six, and each may have one only if they are many.
                 full = len(self.pushes) >= 3 or any(push.url == one.endpoint for push in self.pushes)
                 assert full or not one.due(self.now_ms), "what is due is not posted"
             else:

@@ -104,7 +104,9 @@ class NaiveSubscription:
     def drop(self, position: int) -> NaiveDelivery:
         self.hurried.discard(position)
         self.dropped += 1
-        return self.pending.pop(position)
+        dropped = self.pending.pop(position)
+        self.blocked &= bool(self.pending)
+        return dropped
 
     def due(self, now_ms: int) -> list[int]:
         """What an idle endpoint must be asked to take by now."""
