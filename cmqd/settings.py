@@ -227,8 +227,8 @@ class Settings:
     )
     # Counted from the last row, so that a segment is kept whole and no row is gone before its time.
     keep_history_ms: int = _setting(
-        0, "disk", "time for which a segment of the log is kept after its last row although nothing in it is wanted any "
-        "more, for replay and other readers of the log; 0 = not kept",
+        0, "disk", "time for which a segment of the log is kept after its last row although nothing in it is wanted "
+        "any more, for replay and other readers of the log; 0 = not kept",
         low=0, high=3_650 * 86_400_000,
     )  # fmt: skip
     # A full disk refuses deletes too, so sends must stop while there is room for them; what seals under way and the
