@@ -43,7 +43,6 @@ _ORIGIN = pa.struct(
 _HEX = [f"{low:03x}" for low in range(4096)]
 """The last three digits of message ids: ids of neighbours differ in little else."""
 _COUNT = array("i", range(4096))
-NO_TIME = -1
 
 
 def arrow_type(column: str) -> pa.DataType:
@@ -108,8 +107,8 @@ class _Column:
 class _Numbers(_Column):
     """Integers that a run has in common, or has one after the other."""
 
-    def __init__(self, kind: str, arrow: "pa.DataType", values: Callable[..., int]) -> None:
-        self._kind, self._arrow, self._value = kind, arrow, values
+    def __init__(self, kind: str, arrow: "pa.DataType", value: Callable[[Facts, Run], int]) -> None:
+        self._kind, self._arrow, self._value = kind, arrow, value
         self._values = array(kind)
 
     def append(self, facts: Facts, run: Run, data: bytes, first_index: int, start: int, stop: int) -> None:
@@ -122,7 +121,7 @@ class _Numbers(_Column):
 
 class _Indices(_Numbers):
     def __init__(self) -> None:
-        super().__init__("i", pa.int32(), lambda facts, run: 0)
+        super().__init__("i", pa.int32(), _lsn)
 
     def append(self, facts: Facts, run: Run, data: bytes, first_index: int, start: int, stop: int) -> None:
         low, high = first_index + start, first_index + stop
@@ -219,6 +218,14 @@ class _Objects(_Column):
         return pa.nulls(rows, self._arrow) if values is None else pa.array(values, self._arrow)
 
 
+def _lsn(facts: Facts, run: Run) -> int:
+    return facts.lsn
+
+
+def _enqueued(facts: Facts, run: Run) -> int:
+    return run.enqueue_ms * 1000
+
+
 def _tags(facts: Facts, run: Run, start: int, stop: int) -> Iterable[Any] | None:
     return _labels(run, start, stop, list)
 
@@ -277,7 +284,7 @@ def _origins(facts: Facts, run: Run, start: int, stop: int) -> Iterable[Any] | N
 
 
 _MAKERS: dict[str, Callable[[], _Column]] = {
-    "lsn": lambda: _Numbers("q", pa.int64(), lambda facts, run: facts.lsn),
+    "lsn": lambda: _Numbers("q", pa.int64(), _lsn),
     "row_index": _Indices,
     "segment": lambda: _Texts(lambda facts: facts.segment),
     "event": lambda: _Texts(lambda facts: facts.event),
@@ -288,7 +295,7 @@ _MAKERS: dict[str, Callable[[], _Column]] = {
     "tags": lambda: _Objects(arrow_type("tags"), _tags),
     "routing_key": lambda: _Objects(arrow_type("routing_key"), _routing_keys),
     "headers": lambda: _Objects(arrow_type("headers"), _headers),
-    "enqueue_ts": lambda: _Numbers("q", _TIMESTAMP, lambda facts, run: run.enqueue_ms * 1000),
+    "enqueue_ts": lambda: _Numbers("q", _TIMESTAMP, _enqueued),
     "visible_ts": lambda: _Objects(_TIMESTAMP, _visible),
     "deleted_ts": lambda: _Objects(_TIMESTAMP, _deleted),
     "receive_count": lambda: _Objects(pa.int32(), _receive_counts),

@@ -1,22 +1,37 @@
 """What the driver does: fix the view, name the queues, check for loss, and hand out tasks."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from pyspark_cmqd.catalog import Catalog, read_catalog
 from pyspark_cmqd.errors import DataLossError, OptionError
 from pyspark_cmqd.folder import Folder
-from pyspark_cmqd.options import Options
+from pyspark_cmqd.options import Mode, Options
 from pyspark_cmqd.plan import Task, View, bounds, describe, pieces_of, split, wanted_ids
+
+if TYPE_CHECKING:
+    from pyspark_cmqd.states import QueueStates
+
+ATTEMPTS = 5
+"""How often a plan is made while the broker reclaims segments."""
 
 
 def plan_batch(options: Options, columns: Sequence[str]) -> list[Task]:
     """The tasks of a batch. Raises CmqdSourceError."""
     folder = open_folder(options)
-    view = folder.view(include_active=options.include_active)
-    above, upto = bounds(view, options)
-    if isinstance(options.starting_lsn, int):
-        check_loss(view, options, above, upto)
-    return plan_range(folder, view, options, columns, above, upto)
+    for attempt in range(ATTEMPTS):
+        view = folder.view(include_active=options.include_active)
+        above, upto = bounds(view, options)
+        if isinstance(options.starting_lsn, int):
+            check_loss(view, options, above, upto)
+        try:
+            return plan_range(folder, view, options, columns, above, upto)
+        except DataLossError:
+            # A segment went while we planned; what is asked for may still be there.
+            if attempt == ATTEMPTS - 1:
+                raise
+    raise AssertionError("unreachable")
 
 
 def open_folder(options: Options) -> Folder:
@@ -50,6 +65,11 @@ def plan_range(
     check_names(options, catalog)
     if wanted is not None and not wanted:
         return []
+    states: dict[int, dict[int, QueueStates]] = {}
+    if options.mode is not Mode.EVENTS:
+        from pyspark_cmqd.folding import states_at, states_of
+
+        states = states_of(folder, pieces, states_at(folder, replace(view, hi=upto), wanted, options.mode))
     return [
         Task(
             piece,
@@ -65,6 +85,7 @@ def plan_range(
             options.mode,
             options.batch_rows,
             options.fail_on_data_loss,
+            states.get(piece.extent.number, {}),
         )
         for piece in split(pieces, options.min_partitions)
     ]

@@ -111,6 +111,8 @@ def parse_options(given: Mapping[str, str]) -> Options:
         _whole(values, "maxBytesPerTrigger", 0, 1, LAST_LSN),
     )
     _check_range(options, values)
+    if options.topics and options.mode is not Mode.EVENTS:
+        raise OptionError("topic", values["topic"], f"only in mode events; {options.mode} is of messages in queues")
     return options
 
 

@@ -8,9 +8,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from cmqd_segment.manifest import CheckpointEntry, LossEntry
 from pyspark_cmqd.options import LAST_LSN, Mode, Options
+
+if TYPE_CHECKING:
+    from pyspark_cmqd.states import QueueStates
 
 TIME_SLACK_MS = 10_000
 """A row's time is that of its newest record, and times do not decrease along the log: a message that was sent before
@@ -103,6 +107,8 @@ class Task:
     mode: Mode = Mode.EVENTS
     batch_rows: int = 8192
     fail_on_data_loss: bool = True
+    states: "Mapping[int, QueueStates]" = field(default_factory=dict[int, "QueueStates"])
+    """Of the queues with messages in the piece, in all modes but ``events``."""
 
 
 def pieces_of(view: View, options: Options, above: int, upto: int) -> list[Piece]:

@@ -12,6 +12,7 @@ read; bodies are read only if the column is asked for. Each statement is short a
 import logging
 import sqlite3
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
@@ -22,7 +23,11 @@ from pyspark_cmqd.columns import Batch, Facts
 from pyspark_cmqd.errors import DataLossError, FolderError
 from pyspark_cmqd.events import Stored, stored_in
 from pyspark_cmqd.folder import Folder
+from pyspark_cmqd.options import Mode
 from pyspark_cmqd.plan import TIME_SLACK_MS, Task
+
+if TYPE_CHECKING:
+    from pyspark_cmqd.states import StateReader
 
 ROWS_A_STATEMENT = 64
 """About 4 MiB of a busy log."""
@@ -78,6 +83,12 @@ class Selector:
     def __init__(self, task: Task) -> None:
         self._task = task
         self._segment = f"{task.piece.extent.number:08d}"
+        self._states: dict[int, StateReader] = {}
+        if task.mode is not Mode.EVENTS:
+            # Only then: nothing but the modes needs sets of positions.
+            from pyspark_cmqd import states as module
+
+            self._states = {number: module.StateReader(states, task.mode) for number, states in task.states.items()}
 
     def selected(self, lsn: int, stored: Stored) -> Iterator[tuple[Facts, Run, int, int]]:
         """Stretches ``start`` to below ``stop`` of the run, each with its facts."""
@@ -98,8 +109,19 @@ class Selector:
             None if source is None or is_topic else source.name,
             None if topic is None else topic.name,
         )
-        for start, stop in self._tagged(run):
-            yield facts, run, start, stop
+        if task.mode is Mode.EVENTS:
+            for start, stop in self._tagged(run):
+                yield facts, run, start, stop
+            return
+        states = self._states.get(stored.source_id)
+        if states is None:
+            return
+        tagged = self._tagged(run)
+        for start, stop, state, deleted_ms, receive_count in states.stretches(run):
+            said = facts._replace(event=state, deleted_ms=deleted_ms, receive_count=receive_count)
+            for low, high in tagged:
+                if max(low, start) < min(high, stop):
+                    yield said, run, max(low, start), min(high, stop)
 
     def _tagged(self, run: Run) -> Sequence[tuple[int, int]]:
         wanted = self._task.tags
