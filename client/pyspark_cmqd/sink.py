@@ -164,8 +164,12 @@ def stream_names(task: TaskContext) -> DedupIds:
     """Names of the rows of a stream's task: the same for the same row of the same batch of the same query."""
     query, batch = task.getLocalProperty(QUERY_ID), task.getLocalProperty(BATCH_ID)
     if not query or not batch:
-        # Anything else would be another name with each attempt.
-        raise CmqdSourceError("this version of Spark does not tell a task its query and batch: use dedupIdColumn")
+
+        def refuse(_row: int) -> str:
+            # Anything else would be another name with each attempt.
+            raise CmqdSourceError("this version of Spark does not tell a task its query and batch: use dedupIdColumn")
+
+        return refuse
     # 16 characters instead of 36, so that the whole fits into 64 bytes.
     digest = hashlib.blake2b(query.encode(), digest_size=12).digest()
     prefix = f"{base64.urlsafe_b64encode(digest).decode()}:{batch}:{task.partitionId()}:"

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from pyspark_cmqd.plan import Task
+    from pyspark_cmqd.sink import BatchSink, StreamSink
 
 
 class CmqdDataSource(DataSource):
@@ -40,6 +41,18 @@ class CmqdDataSource(DataSource):
     def reader(self, schema: StructType) -> "CmqdReader":
         """Of a batch. Raises OptionError."""
         return CmqdReader(parse_options(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> "BatchSink":
+        """Of a batch; its options are those of :mod:`pyspark_cmqd.sinkoptions`. Raises OptionError, ColumnError."""
+        from pyspark_cmqd.sink import BatchSink
+
+        return BatchSink(schema, self.options, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamSink":
+        """Of a stream. Raises OptionError, ColumnError."""
+        from pyspark_cmqd.sink import StreamSink
+
+        return StreamSink(schema, self.options, overwrite)
 
 
 class CmqdPartition(InputPartition):
