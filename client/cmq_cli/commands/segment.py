@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from cyclopts import App, Parameter
@@ -12,6 +12,9 @@ from cmq_cli.output import show_size, show_time
 from cmq_cli.session import Session
 from cmqd_segment.manifest import Manifest, ManifestError, SegmentEntry, read_manifest
 from cmqd_segment.scan import readable_segments, verify_files
+
+if TYPE_CHECKING:
+    from pyspark_cmqd.export import Exported
 
 app = App(name="segment", help="The segments of the log: what a data folder holds, whether it is sound.")
 
@@ -88,6 +91,69 @@ async def seal(*, session: _Session) -> None:
     if session.output.json:
         session.output.document({"last_lsn": last_lsn})
     session.output.remark(f"sealed up to row {last_lsn}")
+
+
+@app.command
+def export(
+    *,
+    path: str,
+    to: Path,
+    queue: Annotated[list[str] | None, Parameter(negative=())] = None,
+    all_: Annotated[bool, Parameter(name="--all", negative=())] = False,
+    session: _Session,
+) -> None:
+    """Write segments as Parquet files, one for each; those that are there already are left as they are.
+
+    Needs the extra cmqd[spark] (pyarrow), and no Java.
+
+    Parameters
+    ----------
+    path
+        The data folder, or a URL of a copy; its broker may be running.
+    to
+        The folder for the files; made if missing.
+    queue
+        Only the messages of this queue; may be given several times.
+    all_
+        Also what is not sealed yet.
+    """
+    try:
+        from pyspark_cmqd.errors import CmqdSourceError, OptionError
+        from pyspark_cmqd.export import export as export_segments
+        from pyspark_cmqd.export import plan_export
+    except ImportError as error:
+        raise CommandFailed(f"this needs the extra cmqd[spark]: {error}") from error
+    done: list[Exported] = []
+    try:
+        with session.output.progress() as progress:
+            tasks = plan_export(path, queues=queue or (), include_active=all_)
+            task = progress.add_task("export", total=len(tasks), rate="")
+            for exported in export_segments(tasks, to):
+                done.append(exported)
+                progress.update(task, advance=1, description=exported.file.name)
+    except OptionError as error:
+        raise CommandFailed(str(error), ExitCode.USAGE) from error
+    except (CmqdSourceError, OSError) as error:
+        raise CommandFailed(f"{error} ({len(done)} segments were exported)") from error
+    if session.output.json:
+        session.output.document([_exported(one) for one in done])
+        return
+    rows = [
+        (str(one.segment), str(one.messages), show_size(one.bytes), str(one.file), "" if one.is_new else "was there")
+        for one in done
+    ]
+    session.output.table(("segment#", "messages#", "size#", "file", ""), rows)
+    session.output.remark(f"{sum(one.messages for one in done)} messages in {len(done)} files")
+
+
+def _exported(one: "Exported") -> dict[str, Any]:
+    return {
+        "segment": one.segment,
+        "file": str(one.file),
+        "messages": one.messages,
+        "bytes": one.bytes,
+        "new": one.is_new,
+    }
 
 
 def _manifest(path: Path) -> Manifest:
