@@ -34,6 +34,9 @@ class Catalog:
     queue_subscriptions: set[int] = field(default_factory=set[int])
     """Subscriptions whose messages become messages of a queue."""
 
+    lsn: int = 0
+    """Rows up to this one were looked through, or need not be."""
+
     def note(self, fact: object) -> None:
         """Take a record, or a part of a checkpoint, that names something."""
         match fact:
@@ -55,9 +58,16 @@ class Catalog:
                 self.note(_record.decode(raw))
 
 
-def read_catalog(folder: Folder, view: View) -> Catalog:
-    """What is known at ``view.hi`` or was before. Raises FolderError, DataLossError."""
-    catalog = Catalog()
+def read_catalog(folder: Folder, view: View, known: "Catalog | None" = None) -> Catalog:
+    """What is known at ``view.hi`` or was before; ``known``, of an earlier view, is brought up to date and returned.
+
+    Raises FolderError, DataLossError.
+    """
+    if known is not None:
+        _note_rows(known, folder, view.extents, known.lsn, view.hi)
+        known.lsn = max(known.lsn, view.hi)
+        return known
+    catalog = Catalog(lsn=view.hi)
     above = 0
     for entry in view.checkpoints:
         try:

@@ -146,7 +146,8 @@ class Folder:
 
     def _open(self, extent: Extent) -> sqlite3.Connection:
         stop_at = time.monotonic() + SEALING_SECONDS
-        sealed = extent.sealed
+        # A file that was sealed since is best not opened as a live one: that would put files beside it.
+        sealed = extent.sealed or self._is_sealed(extent)
         while True:
             try:
                 path = self._fetched(extent.file, extent.sha256) if self.is_remote else self._local / extent.file
@@ -172,6 +173,11 @@ class Folder:
                 sealed = entry.state is SegmentState.SEALED
                 if not sealed:
                     time.sleep(LOOK_SECONDS)
+
+    def _is_sealed(self, extent: Extent) -> bool:
+        return any(
+            entry.number == extent.number and entry.state is SegmentState.SEALED for entry in self.manifest().segments
+        )
 
     def _fetched(self, file: str, sha256: str) -> Path:
         """A file of a URL, from the cache or by way of it. Named by its checksum: what is there is whole."""

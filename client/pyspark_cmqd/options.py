@@ -70,6 +70,10 @@ class Options:
     max_messages: int = 0
     """Of a stream's batch; 0 = no limit."""
     max_bytes: int = 0
+    only_queues: frozenset[str] | None = None
+    """By filters that were pushed down; None = all. Below likewise."""
+    only_lsns: tuple[int, int] = (0, LAST_LSN)
+    """First and last row, both included. They hide messages, and do not move the row at which states are told."""
 
 
 def parse_options(given: Mapping[str, str]) -> Options:

@@ -7,6 +7,7 @@ view, so rows that are written meanwhile change nothing.
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -63,6 +64,19 @@ class View:
             missing.append((first, last))
         return missing
 
+    def gaps_between(self, starting_ms: "int | None", ending_ms: "int | None") -> list[tuple[int, int]]:
+        """Missing rows that may have been written at or after the one time and before the other."""
+        found: list[tuple[int, int]] = []
+        for first, last in self.gaps(1, self.hi):
+            before = max((one.last_ms for one in self.extents if one.last_lsn < first), default=0)
+            after = min((one.first_ms for one in self.extents if one.first_lsn > last), default=None)
+            if starting_ms is not None and after is not None and after <= starting_ms:
+                continue
+            if ending_ms is not None and before >= ending_ms:
+                continue
+            found.append((first, last))
+        return found
+
 
 @dataclass(frozen=True)
 class Source:
@@ -114,6 +128,7 @@ class Task:
 def pieces_of(view: View, options: Options, above: int, upto: int) -> list[Piece]:
     """The segments with rows ``above < lsn <= upto`` in the time that is asked for."""
     pieces: list[Piece] = []
+    above, upto = max(above, options.only_lsns[0] - 1), min(upto, options.only_lsns[1])
     for extent in view.extents:
         low, high = max(above, extent.first_lsn - 1), min(upto, extent.last_lsn)
         if low >= high:
@@ -130,11 +145,20 @@ def split(pieces: Sequence[Piece], least: int) -> list[Piece]:
     """Cut pieces so that there are at least ``least``, as far as there are rows; the heaviest into the most."""
     if len(pieces) >= least:
         return list(pieces)
-    total = sum(piece.weight for piece in pieces)
+    counts = [1] * len(pieces)
+    heaviest = [(-piece.weight, place) for place, piece in enumerate(pieces) if piece.upto - piece.above > 1]
+    heapify(heaviest)
+    for _ in range(least - len(pieces)):
+        if not heaviest:
+            break
+        _, place = heappop(heaviest)
+        counts[place] += 1
+        piece = pieces[place]
+        if counts[place] < piece.upto - piece.above:
+            heappush(heaviest, (-piece.weight // counts[place], place))
     parts: list[Piece] = []
-    for piece in pieces:
+    for piece, count in zip(pieces, counts, strict=True):
         rows = piece.upto - piece.above
-        count = min(rows, max(1, -(-least * piece.weight // total)))
         cuts = [piece.above + rows * place // count for place in range(count + 1)]
         parts += [replace(piece, above=low, upto=high) for low, high in pairwise(cuts)]
     return parts
@@ -149,12 +173,15 @@ def bounds(view: View, options: Options) -> tuple[int, int]:
 
 def wanted_ids(sources: Mapping[int, Source], options: Options) -> frozenset[int] | None:
     """Ids of the queues and topics that the options name; None = all."""
-    if not (options.queues or options.queue_pattern or options.topics or options.account):
+    only = options.only_queues
+    if not (options.queues or options.queue_pattern or options.topics or options.account) and only is None:
         return None
     pattern = re.compile(options.queue_pattern)
 
     def fits(source: Source) -> bool:
         if options.account and source.account != options.account:
+            return False
+        if only is not None and (source.is_topic or source.name not in only):
             return False
         if options.queues:
             return not source.is_topic and source.name in options.queues

@@ -11,7 +11,7 @@ can, and Spark applies them all again.
 # pyright: reportUnknownArgumentType=false, reportMissingModuleSource=false
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark_cmqd.plan import Task
     from pyspark_cmqd.sink import BatchSink, StreamSink
+    from pyspark_cmqd.stream import CmqdStreamReader
 
 
 class CmqdDataSource(DataSource):
@@ -41,6 +42,12 @@ class CmqdDataSource(DataSource):
     def reader(self, schema: StructType) -> "CmqdReader":
         """Of a batch. Raises OptionError."""
         return CmqdReader(parse_options(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> "CmqdStreamReader":
+        """Of a stream. Raises OptionError."""
+        from pyspark_cmqd.stream import CmqdStreamReader
+
+        return CmqdStreamReader(parse_options(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> "BatchSink":
         """Of a batch; its options are those of :mod:`pyspark_cmqd.sinkoptions`. Raises OptionError, ColumnError."""
@@ -81,8 +88,10 @@ class CmqdReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """One for each segment, or part of one, that may hold something wanted. Raises CmqdSourceError."""
         from pyspark_cmqd.driver import plan_batch
+        from pyspark_cmqd.pushdown import narrowed
 
-        return [CmqdPartition(task) for task in plan_batch(self.options, self.columns.names)]
+        options = narrowed(self.options, self.filters)
+        return [CmqdPartition(task) for task in plan_batch(options, self.columns.names)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """The messages of a partition. Raises FolderError, DataLossError."""
@@ -114,6 +123,3 @@ class _PushFilters:
     def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
         self._reader.filters = list(filters)
         return filters
-
-
-__all__: list[Any] = ["CmqdDataSource", "CmqdReader"]

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from cmqd_segment.records import AnyRecord, MessagesSent, QueueAttributes, QueueCreated
+from cmqd_segment.records import AnyRecord, MessagesPublished, MessagesSent, QueueAttributes, QueueCreated
+from support.core_builders import Rig
 from support.log_rig import NOW_MS, LogRig, ProcessPlace, body
 
 Row: TypeAlias = tuple[Sequence[AnyRecord], Sequence[bytes], int]
@@ -50,3 +51,17 @@ async def _write(
         if before_close is not None:
             before_close(rig)
         await rig.log.close()
+
+
+def rows_of(rig: Rig) -> list[Row]:
+    """What a broker of the core wrote, to be written to disk: the same rows with the same numbers."""
+    rows: list[Row] = []
+    for records in rig.log.rows:
+        bodies: list[bytes] = []
+        for record in records:
+            if isinstance(record, MessagesSent | MessagesPublished):
+                number = record.queue_id if isinstance(record, MessagesSent) else record.topic_id
+                first = record.first_position
+                bodies += [rig.log.stored[number, first + place].body for place in range(len(record.sizes))]
+        rows.append((records, bodies, NOW_MS))
+    return rows
