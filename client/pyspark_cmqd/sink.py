@@ -37,14 +37,15 @@ import base64
 import hashlib
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from cmqd_client import Client, CmqError, Outgoing, connect
+from cmqd_client import Client, CmqError, Outgoing, ServerUnreachable, connect
 from pyspark_cmqd.errors import CmqdSourceError, OptionError
 from pyspark_cmqd.outgoing import DedupIds, Request, chosen_columns, requests_of
 from pyspark_cmqd.sinkoptions import SinkOptions, parse_sink_options
@@ -108,7 +109,7 @@ class _Sink:
 
     def deliver(self, batches: "Iterable[pa.RecordBatch]", dedup_id: DedupIds) -> Delivered:
         """Send all rows; returns when all were answered. Raises RowError, SendError."""
-        return asyncio.run(_deliver(self.options, self.columns, iter(batches), dedup_id))
+        return asyncio.run(deliver(self.options, self.columns, iter(batches), dedup_id))
 
     def tell(self, event: str, messages: "Sequence[WriterCommitMessage | None]") -> Delivered:
         """Log what the tasks sent; the sum."""
@@ -183,9 +184,15 @@ def _task() -> TaskContext:
     return task
 
 
-async def _deliver(
+async def deliver(
     options: SinkOptions, columns: Mapping[str, str], batches: "Iterator[pa.RecordBatch]", dedup_id: DedupIds
 ) -> Delivered:
+    """Send the rows of batches, several requests under way at once; returns when all were answered.
+
+    Raises:
+        RowError: a value cannot be sent.
+        SendError: the broker refused, or could not be asked however often that was tried.
+    """
     batch = next(batches, None)
     while batch is not None and not batch.num_rows:
         batch = next(batches, None)
@@ -193,12 +200,7 @@ async def _deliver(
         return Delivered()
     total = Delivered()
     try:
-        async with connect(
-            options.address,
-            retries=options.retries,
-            request_timeout=options.request_timeout,
-            product="pyspark-cmqd",
-        ) as client:
+        async with _connected(options) as client:
             send = _sender(client, options)
             under_way: set[asyncio.Task[Delivered]] = set()
             first_row = 0
@@ -222,6 +224,30 @@ async def _deliver(
     except CmqError as error:
         raise SendError(options.target, total.messages, f"{type(error).__name__}: {error}") from error
     return total
+
+
+@asynccontextmanager
+async def _connected(options: SinkOptions) -> AsyncGenerator[Client]:
+    """A client; a broker that is starting again is waited for here as it is in the middle of the rows."""
+    failed = 0
+    while True:
+        client = connect(
+            options.address,
+            retries=options.retries,
+            request_timeout=options.request_timeout,
+            product="pyspark-cmqd",
+        )
+        try:
+            await client.open()
+            break
+        except ServerUnreachable:
+            failed += 1
+            if failed > options.retries:
+                raise
+    try:
+        yield client
+    finally:
+        await client.close()
 
 
 def _sender(client: Client, options: SinkOptions) -> Callable[[Request], Awaitable[Delivered]]:

@@ -14,8 +14,8 @@
 | ``writeId`` | of a batch: name of this write, the same if it is done again | a new one for each write |
 | ``batchSize`` | most messages in a request | 256 |
 | ``inFlight`` | requests of a task under way at once | 16 |
-| ``retries`` | how often a request is repeated | 10 |
-| ``requestTimeout`` | seconds that one attempt of a request may take | 10 |
+| ``retries`` | how often a request, or connecting, is repeated | 10 |
+| ``requestTimeout`` | seconds that one attempt may take | 10 |
 
 ``path`` and ``checkpointLocation`` are Spark's own business. Columns that no option names are left out.
 """
