@@ -226,6 +226,12 @@ class Settings:
     segment_age_ms: int = _setting(
         3_600_000, "disk", "age at which a segment with anything in it is closed", low=1_000, high=30 * 86_400_000
     )
+    # Counted from the last row, so that a segment is kept whole and no row is gone before its time.
+    keep_history_ms: int = _setting(
+        0, "disk", "time for which a segment of the log is kept after its last row although nothing in it is wanted "
+        "any more, for replay and other readers of the log; 0 = not kept",
+        low=0, high=3_650 * 86_400_000,
+    )  # fmt: skip
     # A full disk refuses deletes too, so sends must stop while there is room for them; what seals under way and the
     # deletes of everything would take is added by the storage as it knows it.
     min_free_bytes: int = _setting(

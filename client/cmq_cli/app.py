@@ -18,6 +18,7 @@ from cmq_cli.commands import (
     publish,
     queue,
     rewind,
+    segment,
     server,
     subscription,
     topic,
@@ -54,6 +55,7 @@ app.command(publish.publish)
 app.command(deadletter.app)
 app.command(deadletter.redrive)
 app.command(transaction.app)
+app.command(segment.app)
 app.command(account.app)
 app.command(context.app)
 app.command(server.status)

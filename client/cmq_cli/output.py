@@ -207,3 +207,11 @@ def show_value(value: Any) -> str:
 def show_time(moment: datetime | None) -> str:
     """A time for a person, in local time; ``-`` for none."""
     return "-" if moment is None else moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def show_size(size: int) -> str:
+    """A number of bytes for a person."""
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size >= factor:
+            return f"{size / factor:.1f} {unit}"
+    return f"{size} B"

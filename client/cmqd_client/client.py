@@ -341,6 +341,20 @@ class Client:
         request = wire.GetServerStatus(channel.next_request_id())
         return (await channel.call(request, wire.ServerStatus, Repeat.READ)).status
 
+    async def seal_segments(self) -> int:
+        """Have the server seal the segment of the log that it is writing, so that readers of the log find all that was
+        answered before in sealed segments; the number of the last row in them. Safe to cancel; it goes on then.
+
+        A reader from outside can hold up the sealing for as long as it looks at an old state of the segment.
+
+        Raises:
+            PermissionDenied: the account is not ``admin``.
+            RequestTimeout: it takes longer, and goes on.
+        """
+        channel = self._require()
+        request = wire.SealSegments(channel.next_request_id())
+        return (await channel.call(request, wire.SegmentsSealed, Repeat.READ)).last_lsn
+
     def _require(self) -> Channel:
         if self._channel is None:
             raise ClientClosed("the client is not open; use it in `async with`, or await client.open()")

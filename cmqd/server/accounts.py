@@ -161,7 +161,7 @@ class Accounts:
         Raises:
             PermissionDenied: the caller is not ``admin``.
         """
-        self._must_be_admin(caller, "list accounts")
+        self.must_be_admin(caller, "list accounts")
         return sorted(self._document.accounts)
 
     def list_keys(self, caller: str, account: str | None) -> list[Key]:
@@ -184,7 +184,7 @@ class Accounts:
         Raises:
             PermissionDenied, InvalidArgument, AccountExists: nothing was changed.
         """
-        self._must_be_admin(caller, "create accounts")
+        self.must_be_admin(caller, "create accounts")
         if _NAME.fullmatch(account) is None:
             raise InvalidArgument("account", account, "1 to 64 ASCII letters, digits, '-' or '_'")
         async with self._lock:
@@ -324,14 +324,19 @@ class Accounts:
         assert {key.account for key in self._document.keys if key.enabled} == set(self._document.accounts)
         assert len(self._keys) == len(self._document.keys)
 
-    def _must_be_admin(self, caller: str, what: str) -> None:
+    def must_be_admin(self, caller: str, what: str) -> None:
+        """Let nobody else do something.
+
+        Raises:
+            PermissionDenied: the caller is not ``admin``.
+        """
         if caller != ADMIN:
             raise PermissionDenied(f"only account {ADMIN!r} may {what}; this is {caller!r}", account=caller)
 
     def _own_or_managed(self, caller: str, account: str | None) -> str:
         if account is None or account == caller:
             return caller
-        self._must_be_admin(caller, "manage the keys of other accounts")
+        self.must_be_admin(caller, "manage the keys of other accounts")
         if account not in self._document.accounts:
             raise AccountNotFound(account)
         return account

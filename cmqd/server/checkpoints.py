@@ -1,4 +1,5 @@
-"""Writing the index down when the storage asks for it, and letting go of segments in which nothing lives.
+"""Writing the index down when the storage asks for it, and letting go of segments in which nothing lives, at once or
+after the time for which history is kept.
 
 Both work in slices between which the sockets are served: a checkpoint of a large broker is megabytes of bitmaps. The
 rooms below know their part only: the core its index, the storage its files; here they meet.
@@ -37,6 +38,8 @@ class Checkpoints:
         begin: Callable[[], Iterator[AnyPart]],
         live_in: Callable[[int, int, int], int],
         is_behind: Callable[[], bool],
+        now_ms: Callable[[], int],
+        keep_history_ms: int,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
         """Stand ready.
@@ -45,6 +48,8 @@ class Checkpoints:
             begin: the parts of a checkpoint, each true at the moment in which it is taken.
             live_in: how many messages of a queue are live between two positions.
             is_behind: the storage has more to write than it should.
+            now_ms: broker time.
+            keep_history_ms: how long after its last row a segment is kept in which nothing is live.
             spawn: run what waits for the storage by itself.
         """
         self._loop = loop
@@ -52,11 +57,18 @@ class Checkpoints:
         self._begin = begin
         self._live_in = live_in
         self._is_behind = is_behind
+        self._now_ms = now_ms
+        self._keep_history_ms = keep_history_ms
         self._spawn = spawn
         self._parts: Iterator[AnyPart] | None = None
         self._wanted_again = False
         self._finished: asyncio.Future[None] | None = None
         self._dropping: set[int] = set()
+        self._history: set[int] = set()
+        """Segments that were found without anything live, before their time was over: nothing comes to life in them,
+        so they are not looked through again before that."""
+        self.history_bytes = 0
+        """Size of the segments that are kept although nothing in them is live, as of the last look."""
         self._looking: Iterator[None] | None = None
         self._reclaim_timer: asyncio.TimerHandle | None = None
         self._stopped = False
@@ -158,20 +170,32 @@ class Checkpoints:
         self._looking = None
 
     def _look_through_segments(self) -> Iterator[None]:
-        """Drop what is dead; yields after each question to the core."""
+        """Drop what is dead and has been kept for long enough; yields after each question to the core."""
+        history: set[int] = set()
+        history_bytes = 0
         for segment in self._log.closed_segments():
             # Its deletes would be forgotten, were it dropped before every checkpoint that is kept knows them.
             if segment.last_lsn > self._log.droppable_lsn or segment.number in self._dropping:
                 continue
-            for queue_id, first, stop in segment.queues:
-                live = self._live_in(queue_id, first, stop)
-                yield
-                if live:
-                    break
-            else:
+            is_due = self._now_ms() - segment.last_ms >= self._keep_history_ms
+            if is_due or segment.number not in self._history:
+                is_live = False
+                for queue_id, first, stop in segment.queues:
+                    is_live = self._live_in(queue_id, first, stop) > 0
+                    yield
+                    if is_live:
+                        break
+                if is_live:
+                    continue
+            if is_due:
                 self._dropping.add(segment.number)
                 # The core counts deletes as done that still wait for their commit; they are in rows up to this one.
                 self._spawn(self._drop(segment, self._log.last_lsn))
+            else:
+                history.add(segment.number)
+                history_bytes += segment.bytes
+        self._history = history
+        self.history_bytes = history_bytes
 
     async def _drop(self, segment: ClosedSegment, min_lsn: int) -> None:
         try:

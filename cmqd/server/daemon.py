@@ -219,6 +219,7 @@ class Daemon:
                 accept_loss=settings.accept_loss,
                 segment_bytes=settings.segment_bytes,
                 segment_age_ms=settings.segment_age_ms,
+                hold_retired=not settings.keep_history_ms,
                 reserve_bytes=settings.min_free_bytes,
             )
         )

@@ -79,6 +79,7 @@ class Dispatcher(MessageHandlers, QueueHandlers, TopicHandlers, TransactionHandl
             wire.SetKeyEnabled: self._set_key_enabled,
             wire.DeleteKey: self._delete_key,
             wire.GetServerStatus: self._get_server_status,
+            wire.SealSegments: self._seal_segments,
         }
         answers: dict[type[wire.Request], Answer] = {
             wire.ReceiveMessages: self._answer_received,

@@ -148,6 +148,8 @@ class Edge:
             begin=lambda: broker.checkpoint(log.close_row, clock.now_ms()),
             live_in=broker.live_in,
             is_behind=lambda: log.pending_bytes >= settings.busy_pending_bytes // 2,
+            now_ms=clock.now_ms,
+            keep_history_ms=settings.keep_history_ms,
             spawn=self._spawn,
         )
         log.on_durable = self._on_durable
@@ -255,6 +257,7 @@ class Edge:
                 "pending_records": log.pending_records,
                 "log_bytes": state.log_bytes,
                 "segments": state.segments,
+                "history_bytes": self.checkpoints.history_bytes,
                 "free_bytes": state.free_bytes,
                 "sends_refused": state.sends_refused,
                 "sends_refused_reason": state.reason if state.sends_refused else None,

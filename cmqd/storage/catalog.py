@@ -71,7 +71,14 @@ class SealedFile:
         entry = self.entry
         queues = list(zip(self._queue_ids, self._firsts, self._stops, strict=True))
         return ipc.SegmentReport(
-            entry.number, entry.first_lsn, entry.last_lsn, entry.rows, entry.messages, entry.bytes, queues
+            entry.number,
+            entry.first_lsn,
+            entry.last_lsn,
+            entry.rows,
+            entry.messages,
+            entry.bytes,
+            entry.last_ms,
+            queues,
         )
 
 

@@ -93,6 +93,7 @@ class SegmentReport(Head, frozen=True, tag=21):
     rows: int
     messages: int
     bytes: int
+    last_ms: int
     queues: list[tuple[int, int, int]]
     """(queue id, first position, stop position)"""
 

@@ -57,7 +57,7 @@ class StorageState(msgspec.Struct, frozen=True):
 class ClosedSegment:
     """A segment that takes no more rows: what the edge needs to find out whether anything in it is live."""
 
-    __slots__ = ("_ranges", "bytes", "first_lsn", "last_lsn", "messages", "number")
+    __slots__ = ("_ranges", "bytes", "first_lsn", "last_lsn", "last_ms", "messages", "number")
 
     def __init__(
         self,
@@ -67,10 +67,12 @@ class ClosedSegment:
         queues: Sequence[tuple[int, int, int]],
         messages: int = 0,
         bytes_: int = 0,
+        last_ms: int = 0,
     ) -> None:
         self.number = number
         self.first_lsn = first_lsn
         self.last_lsn = last_lsn
+        self.last_ms = last_ms
         self.messages = messages
         self.bytes = bytes_
         # 24 bytes a queue: a thousand segments of ten thousand queues each must not cost a gigabyte.

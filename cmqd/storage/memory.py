@@ -270,6 +270,7 @@ class MemoryLog:
                 [(queue_id, first, stop) for queue_id, (first, stop) in found.items()],
                 sum(len(row.bodies) for row in self._active),
                 self._active_bytes,
+                max(row.time_ms for row in self._active),
             )
         )
         self.disk.next_segment += 1

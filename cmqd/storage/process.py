@@ -356,8 +356,12 @@ class StorageService:
         # The successor first: without one the active segment cannot be retired and grows.
         prepared = await self._prepare()
         self.writer.prepared = prepared
-        if not short:
+        if short:
+            return
+        if self.settings.hold_retired:
             self.sealer.hold(retired)
+        else:
+            self.sealer.submit(retired)
 
     def _on_sealed(self, file: SealedFile) -> None:
         self.control.send(ipc.SegmentClosed(file.report()))

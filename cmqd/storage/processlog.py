@@ -448,7 +448,13 @@ def start_process(control: socket.socket, pages: socket.socket) -> "subprocess.P
 
 def _closed_segment(segment: ipc.SegmentReport) -> ClosedSegment:
     return ClosedSegment(
-        segment.number, segment.first_lsn, segment.last_lsn, segment.queues, segment.messages, segment.bytes
+        segment.number,
+        segment.first_lsn,
+        segment.last_lsn,
+        segment.queues,
+        segment.messages,
+        segment.bytes,
+        segment.last_ms,
     )
 
 

@@ -152,7 +152,14 @@ class WritableSegment:
             (queue_id, queue.first_position, queue.stop_position) for queue_id, queue in self.index.queues.items()
         ]
         return ipc.SegmentReport(
-            self.number, self.first_lsn, self.last_lsn, self.rows, self.messages, self.bytes_on_disk, sorted(queues)
+            self.number,
+            self.first_lsn,
+            self.last_lsn,
+            self.rows,
+            self.messages,
+            self.bytes_on_disk,
+            self.last_ms,
+            sorted(queues),
         )
 
     def entry(self, state: SegmentState) -> SegmentEntry:

@@ -29,6 +29,8 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True):
     walks the WAL of at most a few, takes a fraction of a second."""
     segment_age_ms: int = 3_600_000
     """A segment with rows is retired at this age, so that Spark sees quiet queues too."""
+    hold_retired: bool = True
+    """Whether a retired segment waits before it is sealed, since it may be dropped soon; not if history is kept."""
     lock_wait_ms: int = 10_000
     """How long to wait for the broker before to let go of the folder."""
     ballast_bytes: int = 4 * MEBIBYTE

@@ -497,6 +497,10 @@ class GetServerStatus(Request, frozen=True, tag=144):
     """What the server says of itself. Answered ``ServerStatus``."""
 
 
+class SealSegments(Request, frozen=True, tag=145):
+    """Close the segment of the log that is being written, for readers of the log. Answered ``SegmentsSealed``."""
+
+
 # ---------------------------------------------------------------- replies (192-254)
 
 
@@ -774,6 +778,13 @@ class SubscriptionSecret(Reply, frozen=True, tag=212):
     """Until then what is posted is signed with the old one as well."""
 
 
+class SegmentsSealed(Reply, frozen=True, tag=213):
+    """Sealed segments hold what was answered before."""
+
+    last_lsn: int
+    """All rows up to this one are in them, or gone."""
+
+
 class TransactionCheck(WireMessage, frozen=True, tag=224):
     """A push: what became of the transaction of this half message? Answered by ``EndTransactions``, or not."""
 
@@ -846,6 +857,7 @@ AnyRequest: TypeAlias = (
     | SetKeyEnabled
     | DeleteKey
     | GetServerStatus
+    | SealSegments
 )
 AnyReply: TypeAlias = (
     Done
@@ -869,6 +881,7 @@ AnyReply: TypeAlias = (
     | SubscriptionList
     | DeliveriesDone
     | SubscriptionSecret
+    | SegmentsSealed
     | Error
 )
 AnyPush: TypeAlias = TransactionCheck

@@ -88,14 +88,30 @@ def verify_folder(folder: Path) -> Iterator[str]:
 
     Raises ManifestError, FileNotFoundError if there is no manifest to go by.
     """
+    for _, problems in verify_files(folder):
+        yield from problems
+
+
+def verify_files(folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """The same file by file: each that the manifest lists, with what is wrong with it. A file that the broker gave up
+    while it was read is sound.
+
+    Raises ManifestError, FileNotFoundError if there is no manifest to go by.
+    """
     manifest = read_manifest(folder)
     for checkpoint in manifest.checkpoints:
+        problems: list[str] = []
         try:
             verify_checkpoint(folder / checkpoint.file)
         except (CheckpointError, OSError) as error:
-            yield f"checkpoint {checkpoint.file}: {error}"
+            if checkpoint in read_manifest(folder).checkpoints:
+                problems = [f"checkpoint {checkpoint.file}: {error}"]
+        yield checkpoint.file, problems
     for segment in readable_segments(manifest):
-        yield from verify_segment(folder, segment)
+        problems = list(verify_segment(folder, segment))
+        if problems and not any(kept.number == segment.number for kept in readable_segments(read_manifest(folder))):
+            problems = []
+        yield segment.file, problems
 
 
 def verify_segment(folder: Path, entry: SegmentEntry) -> Iterator[str]:

@@ -274,3 +274,4 @@ async def test_accounts_and_keys_are_managed(client: Client) -> None:
 
 async def test_status_tells_about_the_server(client: Client) -> None:
     assert (await client.status())["version"] == "fake"
+    assert await client.seal_segments() == 7

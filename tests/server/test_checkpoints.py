@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from cmqd.storage.errors import StorageFailed
 from cmqd.storage.log import ClosedSegment
 from cmqd.storage.memory import MemoryLog
 from cmqd_protocol import messages as wire
+from cmqd_segment.records import StoredMessage
 from support.edge_rig import EdgeRig
 from support.eventually import eventually
 
@@ -187,4 +189,92 @@ async def test_a_segment_goes_when_nothing_in_it_lives_and_a_checkpoint_covers_i
     await rig.turn(60)
 
     assert [segment.number for segment in rig.log.closed_segments()] == [2, 4]
+    rig.close()
+
+
+KEPT_MS = 60_000
+
+
+async def kept_rig(tmp_path: Path) -> tuple[EdgeRig, dict[str, int]]:
+    """A broker that keeps history, checkpoints of which cover all, and queues of which one is consumed."""
+    rig = await EdgeRig.make(tmp_path, keep_history_ms=KEPT_MS)
+    client = await rig.client()
+    for name in ("dead", "alive"):
+        await client.expect(wire.QueueInfo, wire.CreateQueue, name, {})
+        await client.send(name, b"x")
+    for message in await client.receive("dead"):
+        await client.expect(wire.HandlesDone, wire.DeleteMessages, "dead", [message.receipt_handle])
+    for _ in range(2):
+        rig.edge.checkpoints.want()
+        await rig.turn(60)
+    return rig, {name: rig.broker.queue("admin", name).queue_id for name in ("dead", "alive")}
+
+
+async def look(rig: EdgeRig) -> list[int]:
+    """Have the segments looked through; the numbers of those that stay."""
+    rig.edge.checkpoints.reclaim()
+    await rig.turn(20)
+    return [segment.number for segment in rig.log.closed_segments()]
+
+
+async def test_history_is_kept_until_so_long_after_the_last_row_of_its_segment(tmp_path: Path) -> None:
+    rig, queue_ids = await kept_rig(tmp_path)
+    now_ms = rig.clock.now_ms()
+    rig.log.disk.segments = [
+        ClosedSegment(1, 1, 1, [(999, 0, 1)], 1, 100, last_ms=now_ms - KEPT_MS),
+        ClosedSegment(2, 2, 2, [(999, 1, 2)], 1, 200, last_ms=now_ms - KEPT_MS + 1),
+        ClosedSegment(3, 3, 3, [(queue_ids["alive"], 0, 1)], 1, 400, last_ms=now_ms),
+        ClosedSegment(4, 4, 4, [], 0, 800, last_ms=now_ms),
+        ClosedSegment(5, 1_000, 1_000, [(999, 2, 3)], 1, 1_600, last_ms=now_ms),
+    ]
+    rig.log.disk.messages[999] = dict.fromkeys(range(3), StoredMessage(0, 0, 0, b""))
+
+    assert await look(rig) == [2, 3, 4, 5]
+    assert (await status(rig))["history_bytes"] == 200 + 800, "neither what is live nor what no checkpoint covers"
+
+    rig.clock.advance(1)
+    assert await look(rig) == [3, 4, 5]
+    rig.clock.advance(KEPT_MS - 2)
+    assert await look(rig) == [3, 4, 5]
+    rig.clock.advance(1)
+    assert await look(rig) == [3, 5]
+    assert (await status(rig))["history_bytes"] == 0
+    rig.close()
+
+
+async def status(rig: EdgeRig) -> dict[str, Any]:
+    client = await rig.client()
+    return (await client.expect(wire.ServerStatus, wire.GetServerStatus)).status
+
+
+async def test_segments_whose_time_is_not_over_are_looked_through_once(tmp_path: Path) -> None:
+    rig, queue_ids = await kept_rig(tmp_path)
+    asked: list[int] = []
+    checkpoints: Any = rig.edge.checkpoints
+    live_in = checkpoints._live_in
+
+    def counting(queue_id: int, first: int, stop: int) -> int:
+        asked.append(queue_id)
+        return live_in(queue_id, first, stop)
+
+    checkpoints._live_in = counting
+    rig.log.disk.segments = [ClosedSegment(1, 1, 1, [(queue_ids["dead"], 0, 1)], last_ms=rig.clock.now_ms())]
+
+    for _ in range(3):
+        assert await look(rig) == [1]
+    assert asked == [queue_ids["dead"]]
+
+    rig.clock.advance(KEPT_MS)
+    assert await look(rig) == []
+    assert asked == [queue_ids["dead"]] * 2, "before it goes it is looked through again"
+    rig.close()
+
+
+async def test_without_keeping_history_a_dead_segment_goes_at_once(tmp_path: Path) -> None:
+    rig, queue_ids = await kept_rig(tmp_path)
+    checkpoints: Any = rig.edge.checkpoints
+    checkpoints._keep_history_ms = 0
+    rig.log.disk.segments = [ClosedSegment(1, 1, 1, [(queue_ids["dead"], 0, 1)], last_ms=rig.clock.now_ms())]
+
+    assert await look(rig) == []
     rig.close()

@@ -1,6 +1,7 @@
 """Every operation through the edge: bytes in, core, log, gate, bytes out."""
 
 import typing
+from pathlib import Path
 
 import pytest
 
@@ -301,3 +302,27 @@ async def test_the_status_shows_the_admin_everything_and_others_what_concerns_th
     assert set(part) == {"version", "region", "durability", "uptime_ms", "time_ms"}
     assert whole["connections"] == 2
     assert {"waiting_receives", "pending_bytes", "free_bytes", "segments", "rss_bytes", "counters"} <= set(whole)
+
+
+async def test_only_the_admin_has_segments_sealed(rig: EdgeRig) -> None:
+    admin = await rig.client()
+    other = await rig.client(await rig.accounts.create_account("admin", "other", 1))
+    await admin.expect(wire.QueueInfo, wire.CreateQueue, "q", {})
+    await admin.send("q", b"x")
+
+    refused = await other.expect(wire.Error, wire.SealSegments)
+    assert refused.name == "permission_denied"
+    assert rig.log.closed_segments() == []
+
+    last_lsn = rig.log.last_lsn
+    assert (await admin.expect(wire.SegmentsSealed, wire.SealSegments)).last_lsn == last_lsn
+    assert [segment.last_lsn for segment in rig.log.closed_segments()] == [last_lsn]
+
+
+async def test_sealing_that_fails_has_an_unknown_outcome(tmp_path: Path) -> None:
+    rig = await EdgeRig.make(tmp_path)
+    client = await rig.client()
+    rig.log.fail(StorageFailed("fsync: I/O error"))
+
+    assert code_of(await client.ask(wire.SealSegments)) == "outcome_unknown"
+    rig.close()

@@ -16,7 +16,7 @@ from cmqd.storage.errors import FolderLocked, StorageFailed
 from cmqd.storage.processlog import StorageProcessLog
 from cmqd_segment.manifest import read_manifest
 from cmqd_segment.schema import open_read_only
-from support.log_rig import LogRig, OpenProcess, ProcessPlace, settings_for
+from support.log_rig import NOW_MS, LogRig, OpenProcess, ProcessPlace, settings_for
 
 pytestmark = pytest.mark.system
 
@@ -306,3 +306,36 @@ async def test_of_three_retired_segments_the_first_is_sealed(open_process: OpenP
             await asyncio.sleep(0.01)
     for segment in held:
         assert (folder / "segments" / f"{segment.number:08}.db-wal").stat().st_size >= 200_000
+
+
+async def test_where_history_is_kept_a_retired_segment_is_sealed_at_once(
+    open_process: OpenProcess, folder: Path
+) -> None:
+    rig = await open_process(segment_bytes=200_000, hold_retired=False)
+    await retire_some(rig, 1)
+
+    (first,) = rig.log.closed_segments()
+    async with asyncio.timeout(10):
+        while (folder / "segments" / f"{first.number:08}.db-wal").exists():  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.01)
+
+
+async def test_the_time_of_the_last_row_of_a_segment_is_known_after_a_restart(
+    open_process: OpenProcess, folder: Path
+) -> None:
+    rig = await open_process()
+    await rig.store(1, 0, 1)
+    await rig.log.seal_now()
+    assert [segment.last_ms for segment in rig.log.closed_segments()] == [NOW_MS]
+    await rig.store(1, 1, 1)
+    assert isinstance(rig.log, StorageProcessLog)
+    assert rig.log.process_id is not None
+    os.kill(rig.log.process_id, signal.SIGKILL)
+
+    again = await open_process()
+
+    # The second one was left unsealed; it is reported once it is sealed.
+    async with asyncio.timeout(10):
+        while len(again.log.closed_segments()) < 2:  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.01)
+    assert [segment.last_ms for segment in again.log.closed_segments()] == [NOW_MS, NOW_MS]

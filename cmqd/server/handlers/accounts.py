@@ -1,4 +1,4 @@
-"""The handlers of accounts and keys, and of the server's status."""
+"""The handlers of accounts and keys, and of the server itself: its status, its segments."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -7,6 +7,7 @@ from cmqd.core import errors as domain
 from cmqd.server.accounts import Key
 from cmqd.server.handlers.outcomes import Client, Outcomes, translate
 from cmqd.server.logs import get_logger
+from cmqd.storage.errors import StorageFailed
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
@@ -15,7 +16,7 @@ _log = get_logger()
 
 
 class AccountHandlers(Outcomes):
-    """Accounts, keys and the status; see the module."""
+    """Accounts, keys and the server; see the module."""
 
     def _create_account(self, client: Client, request: wire.CreateAccount) -> None:
         async def change() -> wire.Reply:
@@ -81,6 +82,20 @@ class AccountHandlers(Outcomes):
 
     def _get_server_status(self, client: Client, request: wire.GetServerStatus) -> None:
         client.answer(wire.ServerStatus(request.request_id, self._status(client.account)))
+
+    def _seal_segments(self, client: Client, request: wire.SealSegments) -> None:
+        self._accounts.must_be_admin(client.account, "seal segments")
+
+        async def run() -> None:
+            last_lsn = self._log.last_lsn
+            try:
+                await self._log.seal_now()
+            except StorageFailed as failure:
+                client.answer(error(request.request_id, ErrorCode.OUTCOME_UNKNOWN, str(failure)))
+            else:
+                client.answer(wire.SegmentsSealed(request.request_id, last_lsn))
+
+        self._spawn(run())
 
 
 def _key_info(key: Key, *, shown: bool) -> wire.KeyInfo:

@@ -55,3 +55,6 @@ class AccountRequests(Listener):
         return wire.ServerStatus(
             request.request_id, {"version": "fake", "durability": "none", "queues": len(self.queues)}
         )
+
+    def _SealSegments(self, peer: Peer, request: wire.SealSegments) -> wire.AnyReply:
+        return wire.SegmentsSealed(request.request_id, 7)

@@ -1,0 +1,188 @@
+"""``cmq segment``: the files of the log, read from the data folder itself; only ``seal`` asks the server."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from cyclopts import App, Parameter
+
+from cmq_cli.exitcodes import CommandFailed, ExitCode
+from cmq_cli.output import show_size, show_time
+from cmq_cli.session import Session
+from cmqd_segment.manifest import Manifest, ManifestError, SegmentEntry, read_manifest
+from cmqd_segment.scan import readable_segments, verify_files
+
+if TYPE_CHECKING:
+    from pyspark_cmqd.export import Exported
+
+app = App(name="segment", help="The segments of the log: what a data folder holds, whether it is sound.")
+
+_Session = Annotated[Session, Parameter(parse=False)]
+
+
+@app.command(name="list")
+def list_segments(*, path: Path, session: _Session) -> None:
+    """List the segments of a data folder, as its manifest has them. What is not sealed yet has no figures.
+
+    Parameters
+    ----------
+    path
+        The data folder; its broker may be running.
+    """
+    manifest = _manifest(path)
+    entries = readable_segments(manifest)
+    if session.output.json:
+        session.output.document(
+            {
+                "clean": manifest.clean,
+                "durability": manifest.durability,
+                "segments": [_document(entry) for entry in entries],
+                "dropped": manifest.dropped,
+                "losses": manifest.losses,
+            }
+        )
+        return
+    columns = ("segment#", "state", "first row#", "last row#", "messages#", "size#", "from", "to")
+    session.output.table(columns, [_row(entry) for entry in entries])
+    for loss in manifest.losses:
+        session.output.warning(f"rows {loss.first_lsn} to {loss.last_lsn} are lost: {loss.reason}")
+
+
+@app.command
+def verify(*, path: Path, session: _Session) -> ExitCode:
+    """Read a whole data folder and check everything that has a checksum. Exit code 1 if something is wrong.
+
+    Parameters
+    ----------
+    path
+        The data folder; its broker may be running.
+    """
+    manifest = _manifest(path)
+    total = len(readable_segments(manifest)) + len(manifest.checkpoints)
+    wrong: dict[str, list[str]] = {}
+    checked = 0
+    with session.output.progress() as progress:
+        task = progress.add_task("verify", total=total, rate="")
+        for file, problems in verify_files(path):
+            checked += 1
+            if problems:
+                wrong[file] = problems
+            progress.update(task, advance=1, description=file)
+    if session.output.json:
+        session.output.document({"checked": checked, "wrong": wrong})
+    for problem in (text for problems in wrong.values() for text in problems):
+        session.output.error(problem)
+    if wrong:
+        session.output.remark(f"{len(wrong)} of {checked} files are damaged")
+        return ExitCode.FAILED
+    session.output.remark(f"{checked} files are sound")
+    return ExitCode.OK
+
+
+@app.command
+async def seal(*, session: _Session) -> None:
+    """Have the server seal the segment that it is writing, so that readers find all that was sent in sealed segments.
+
+    For the account admin.
+    """
+    async with session.client() as client:
+        last_lsn = await client.seal_segments()
+    if session.output.json:
+        session.output.document({"last_lsn": last_lsn})
+    session.output.remark(f"sealed up to row {last_lsn}")
+
+
+@app.command
+def export(
+    *,
+    path: str,
+    to: Path,
+    queue: Annotated[list[str] | None, Parameter(negative=())] = None,
+    all_: Annotated[bool, Parameter(name="--all", negative=())] = False,
+    session: _Session,
+) -> None:
+    """Write segments as Parquet files, one for each; those that are there already are left as they are.
+
+    Needs the extra cmqd[spark] (pyarrow), and no Java.
+
+    Parameters
+    ----------
+    path
+        The data folder, or a URL of a copy; its broker may be running.
+    to
+        The folder for the files; made if missing.
+    queue
+        Only the messages of this queue; may be given several times.
+    all_
+        Also what is not sealed yet.
+    """
+    try:
+        from pyspark_cmqd.errors import CmqdSourceError, OptionError
+        from pyspark_cmqd.export import export as export_segments
+        from pyspark_cmqd.export import plan_export
+    except ImportError as error:
+        raise CommandFailed(f"this needs the extra cmqd[spark]: {error}") from error
+    done: list[Exported] = []
+    try:
+        with session.output.progress() as progress:
+            tasks = plan_export(path, queues=queue or (), include_active=all_)
+            task = progress.add_task("export", total=len(tasks), rate="")
+            for exported in export_segments(tasks, to):
+                done.append(exported)
+                progress.update(task, advance=1, description=exported.file.name)
+    except OptionError as error:
+        raise CommandFailed(str(error), ExitCode.USAGE) from error
+    except (CmqdSourceError, OSError) as error:
+        raise CommandFailed(f"{error} ({len(done)} segments were exported)") from error
+    if session.output.json:
+        session.output.document([_exported(one) for one in done])
+        return
+    rows = [
+        (str(one.segment), str(one.messages), show_size(one.bytes), str(one.file), "" if one.is_new else "was there")
+        for one in done
+    ]
+    session.output.table(("segment#", "messages#", "size#", "file", ""), rows)
+    session.output.remark(f"{sum(one.messages for one in done)} messages in {len(done)} files")
+
+
+def _exported(one: "Exported") -> dict[str, Any]:
+    return {
+        "segment": one.segment,
+        "file": str(one.file),
+        "messages": one.messages,
+        "bytes": one.bytes,
+        "new": one.is_new,
+    }
+
+
+def _manifest(path: Path) -> Manifest:
+    try:
+        return read_manifest(path)
+    except FileNotFoundError:
+        raise CommandFailed(f"{path} is no data folder: it has no manifest", ExitCode.NOT_FOUND) from None
+    except (ManifestError, OSError) as error:
+        raise CommandFailed(f"{path}: {error}") from error
+
+
+def _row(entry: SegmentEntry) -> tuple[str, ...]:
+    if not entry.rows:
+        return (str(entry.number), entry.state, "-", "-", "-", "-", "-", "-")
+    return (
+        str(entry.number),
+        entry.state,
+        str(entry.first_lsn),
+        str(entry.last_lsn),
+        str(entry.messages),
+        show_size(entry.bytes),
+        show_time(_moment(entry.first_ms)),
+        show_time(_moment(entry.last_ms)),
+    )
+
+
+def _document(entry: SegmentEntry) -> dict[str, Any]:
+    return {"file": entry.file} | msgspec.structs.asdict(entry)
+
+
+def _moment(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)

@@ -1,0 +1,24 @@
+"""Spark reads the log of cmqd: ``spark.read.format("cmqd")``, ``spark.readStream.format("cmqd")``.
+
+Spark imports every package named ``pyspark_*`` whenever it looks for any Python data source, and one that cannot be
+imported breaks all of them. So nothing is imported here until ``DefaultSource`` is asked for.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark_cmqd.source import CmqdDataSource as DefaultSource
+
+__all__ = ["DefaultSource"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "DefaultSource":
+        from pyspark_cmqd.source import CmqdDataSource
+
+        return CmqdDataSource
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), "DefaultSource"]

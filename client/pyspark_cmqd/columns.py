@@ -1,0 +1,310 @@
+"""Messages as columns: runs of neighbours are appended, Arrow batches come out.
+
+Rows are never objects: whatever neighbours have in common is repeated by the run, bodies are taken out of the row's
+``data`` as one piece, and only what differs from message to message in Python types (headers, tags, origins) is built
+one by one, and only in batches that have any.
+"""
+
+# pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUntypedBaseClass=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownParameterType=false
+# pyright: reportUnknownArgumentType=false, reportMissingModuleSource=false
+
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from cmqd_segment.rows import Run
+from pyspark_cmqd.errors import OptionError
+from pyspark_cmqd.schema import COLUMNS, message_id_text
+
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
+_TYPES: dict[str, pa.DataType] = {
+    "bigint": pa.int64(),
+    "int": pa.int32(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "timestamp": _TIMESTAMP,
+    "array<string>": pa.list_(pa.field("element", pa.string())),
+    "map<string,string>": pa.map_(pa.string(), pa.string()),
+}
+_ORIGIN = pa.struct(
+    [
+        pa.field("queue", pa.string()),
+        pa.field("msg_id", pa.string()),
+        pa.field("enqueue_ts", _TIMESTAMP),
+        pa.field("receive_count", pa.int32()),
+        pa.field("reason", pa.string()),
+    ]
+)
+_HEX = [f"{low:03x}" for low in range(4096)]
+"""The last three digits of message ids: ids of neighbours differ in little else."""
+_COUNT = array("i", range(4096))
+
+
+def arrow_type(column: str) -> pa.DataType:
+    """The type of a column of the source."""
+    return _TYPES.get(COLUMNS[column], _ORIGIN)
+
+
+class Facts(NamedTuple):
+    """What the messages that are appended together have in common."""
+
+    lsn: int
+    segment: str
+    event: str
+    queue: str | None
+    topic: str | None
+    deleted_ms: int | None = None
+    receive_count: int | None = None
+
+
+class Batch:
+    """Collects the columns that are asked for; :meth:`take` gives an Arrow batch and begins anew."""
+
+    def __init__(self, schema: "pa.Schema") -> None:
+        self.schema = schema
+        self.rows = 0
+        self.bytes = 0
+        """Of bodies."""
+        names: list[str] = schema.names
+        self._columns: list[_Column] = [_MAKERS[name]() for name in names]
+
+    def append(self, facts: Facts, run: Run, data: bytes, first_index: int, start: int, stop: int) -> None:
+        """Messages ``start`` to below ``stop`` of a run; the first of the run has number ``first_index`` in its row."""
+        for column in self._columns:
+            column.append(facts, run, data, first_index, start, stop)
+        self.rows += stop - start
+        self.bytes += sum(run.sizes) if stop - start == len(run.sizes) else sum(run.sizes[start:stop])
+
+    def take(self) -> "pa.RecordBatch":
+        """What was appended since the last time."""
+        arrays = [column.take(self.rows) for column in self._columns]
+        self.rows = self.bytes = 0
+        # By the schema that was asked for: Spark compares nullability and all.
+        return pa.RecordBatch.from_arrays(
+            [
+                each if each.type == field.type else each.cast(field.type)
+                for each, field in zip(arrays, self.schema, strict=True)
+            ],
+            schema=self.schema,
+        )
+
+
+class _Column:
+    """One column; a subclass per kind."""
+
+    def append(self, facts: Facts, run: Run, data: bytes, first_index: int, start: int, stop: int) -> None:
+        raise NotImplementedError
+
+    def take(self, rows: int) -> "pa.Array":
+        raise NotImplementedError
+
+
+class _Numbers(_Column):
+    """Integers that a run has in common, or has one after the other."""
+
+    def __init__(self, kind: str, arrow: "pa.DataType", value: Callable[[Facts, Run], int]) -> None:
+        self._kind, self._arrow, self._value = kind, arrow, value
+        self._values = array(kind)
+
+    def append(self, facts: Facts, run: Run, data: bytes, first_index: int, start: int, stop: int) -> None:
+        self._values += array(self._kind, (self._value(facts, run),)) * (stop - start)
+
+    def take(self, rows: int) -> "pa.Array":
+        values, self._values = self._values, array(self._kind)
+        return pa.Array.from_buffers(self._arrow, rows, [None, pa.py_buffer(values)])
+
+
+class _Indices(_Numbers):
+    def __init__(self) -> None:
+        super().__init__("i", pa.int32(), _lsn)
+
+    def append(self, facts: Facts, run: Run, data: bytes, first_index: int, start: int, stop: int) -> None:
+        low, high = first_index + start, first_index + stop
+        self._values += _COUNT[low:high] if high <= len(_COUNT) else array("i", range(low, high))
+
+
+class _Texts(_Column):
+    """Text that a run has in common; few different ones."""
+
+    def __init__(self, value: Callable[[Facts], str | None]) -> None:
+        self._value = value
+        self._known: dict[str | None, int] = {}
+        self._indices = array("i")
+
+    def append(self, facts: Facts, run: Run, data: bytes, first_index: int, start: int, stop: int) -> None:
+        place = self._known.setdefault(self._value(facts), len(self._known))
+        self._indices += array("i", (place,)) * (stop - start)
+
+    def take(self, rows: int) -> "pa.Array":
+        known, indices = self._known, self._indices
+        self._known, self._indices = {}, array("i")
+        texts = pa.array(list(known), pa.string())
+        return texts.take(pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(indices)]))
+
+
+class _Ids(_Column):
+    """Message ids as text: all of one length, so that their offsets are known."""
+
+    WIDTH = len(message_id_text(0))
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+
+    def append(self, facts: Facts, run: Run, data: bytes, first_index: int, start: int, stop: int) -> None:
+        number, end = run.first_message_id + start, run.first_message_id + stop
+        while number < end:
+            low = number & 0xFFF
+            high = min(0x1000, low + end - number)
+            head = message_id_text(number)[:-3]
+            # The head stands between the tails, and before the first.
+            self._texts.append(head + head.join(_HEX[low:high]))
+            number += high - low
+
+    def take(self, rows: int) -> "pa.Array":
+        texts, self._texts = self._texts, []
+        offsets = array("i", range(0, rows * self.WIDTH + 1, self.WIDTH))
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer("".join(texts).encode("ascii"))]
+        return pa.Array.from_buffers(pa.string(), rows, buffers)
+
+
+class _Bodies(_Column):
+    def __init__(self) -> None:
+        self._pieces: list[bytes | memoryview] = []
+        self._offsets = array("i", (0,))
+
+    def append(self, facts: Facts, run: Run, data: bytes, first_index: int, start: int, stop: int) -> None:
+        sizes = run.sizes
+        begin = run.offset + sum(sizes[:start])
+        if stop - start < len(sizes):
+            sizes = sizes[start:stop]
+        offsets = self._offsets
+        last = offsets.pop()
+        offsets.extend(accumulate(sizes, initial=last))
+        end = begin + offsets[-1] - last
+        self._pieces.append(data if begin == 0 and end == len(data) else memoryview(data)[begin:end])
+
+    def take(self, rows: int) -> "pa.Array":
+        pieces, offsets = self._pieces, self._offsets
+        self._pieces, self._offsets = [], array("i", (0,))
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(pieces))]
+        return pa.Array.from_buffers(pa.binary(), rows, buffers)
+
+
+class _Objects(_Column):
+    """Values that are Python objects, and mostly missing: None until there is one in the batch."""
+
+    def __init__(self, arrow: "pa.DataType", values: "Callable[[Facts, Run, int, int], Iterable[Any] | None]") -> None:
+        self._arrow, self._of = arrow, values
+        self._values: list[Any] | None = None
+        self._rows = 0
+
+    def append(self, facts: Facts, run: Run, data: bytes, first_index: int, start: int, stop: int) -> None:
+        values = self._of(facts, run, start, stop)
+        if values is not None:
+            if self._values is None:
+                self._values = [None] * self._rows
+            self._values.extend(values)
+        elif self._values is not None:
+            self._values.extend([None] * (stop - start))
+        self._rows += stop - start
+
+    def take(self, rows: int) -> "pa.Array":
+        values, self._values, self._rows = self._values, None, 0
+        return pa.nulls(rows, self._arrow) if values is None else pa.array(values, self._arrow)
+
+
+def _lsn(facts: Facts, run: Run) -> int:
+    return facts.lsn
+
+
+def _enqueued(facts: Facts, run: Run) -> int:
+    return run.enqueue_ms * 1000
+
+
+def _tags(facts: Facts, run: Run, start: int, stop: int) -> Iterable[Any] | None:
+    return _labels(run, start, stop, list)
+
+
+def _routing_keys(facts: Facts, run: Run, start: int, stop: int) -> Iterable[Any] | None:
+    return _labels(run, start, stop, str)
+
+
+def _labels(run: Run, start: int, stop: int, kind: type) -> Iterable[Any] | None:
+    labels: Sequence[Any] | None = run.labels
+    if not labels:
+        return None
+    if len(labels) == 1:
+        return [labels[0]] * (stop - start) if isinstance(labels[0], kind) else None
+    return [label if isinstance(label, kind) else None for label in labels[start:stop]]
+
+
+def _headers(facts: Facts, run: Run, start: int, stop: int) -> Iterable[Any] | None:
+    if run.headers is None:
+        return None
+    return [None if headers is None else list(headers.items()) for headers in run.headers[start:stop]]
+
+
+def _visible(facts: Facts, run: Run, start: int, stop: int) -> Iterable[Any] | None:
+    visible_ms = run.visible_ms
+    if visible_ms is None:
+        return None
+    if isinstance(visible_ms, int):
+        return [visible_ms * 1000] * (stop - start) if visible_ms > run.enqueue_ms else None
+    return [at_ms * 1000 if at_ms > run.enqueue_ms else None for at_ms in visible_ms[start:stop]]
+
+
+def _deleted(facts: Facts, run: Run, start: int, stop: int) -> Iterable[Any] | None:
+    return None if facts.deleted_ms is None else [facts.deleted_ms * 1000] * (stop - start)
+
+
+def _receive_counts(facts: Facts, run: Run, start: int, stop: int) -> Iterable[Any] | None:
+    return None if facts.receive_count is None else [facts.receive_count] * (stop - start)
+
+
+def _origins(facts: Facts, run: Run, start: int, stop: int) -> Iterable[Any] | None:
+    if run.origins is None:
+        return None
+    return [
+        None
+        if origin is None
+        else {
+            "queue": origin.queue,
+            "msg_id": message_id_text(origin.message_id),
+            "enqueue_ts": origin.enqueue_ms * 1000,
+            "receive_count": origin.receive_count,
+            "reason": origin.reason,
+        }
+        for origin in run.origins[start:stop]
+    ]
+
+
+_MAKERS: dict[str, Callable[[], _Column]] = {
+    "lsn": lambda: _Numbers("q", pa.int64(), _lsn),
+    "row_index": _Indices,
+    "segment": lambda: _Texts(lambda facts: facts.segment),
+    "event": lambda: _Texts(lambda facts: facts.event),
+    "queue": lambda: _Texts(lambda facts: facts.queue),
+    "topic": lambda: _Texts(lambda facts: facts.topic),
+    "msg_id": _Ids,
+    "body": _Bodies,
+    "tags": lambda: _Objects(arrow_type("tags"), _tags),
+    "routing_key": lambda: _Objects(arrow_type("routing_key"), _routing_keys),
+    "headers": lambda: _Objects(arrow_type("headers"), _headers),
+    "enqueue_ts": lambda: _Numbers("q", _TIMESTAMP, _enqueued),
+    "visible_ts": lambda: _Objects(_TIMESTAMP, _visible),
+    "deleted_ts": lambda: _Objects(_TIMESTAMP, _deleted),
+    "receive_count": lambda: _Objects(pa.int32(), _receive_counts),
+    "origin": lambda: _Objects(_ORIGIN, _origins),
+}
+
+
+def check_columns(names: Sequence[str]) -> None:
+    """Raises OptionError unless all of them are columns of the source."""
+    for name in names:
+        if name not in COLUMNS:
+            raise OptionError("schema", name, f"columns are {', '.join(COLUMNS)}")

@@ -1,0 +1,185 @@
+"""What the driver does: fix the view, name the queues, check for loss, and hand out tasks."""
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cmqd_segment.rows import decode_queues
+from pyspark_cmqd.catalog import Catalog, read_catalog
+from pyspark_cmqd.errors import DataLossError, OptionError
+from pyspark_cmqd.folder import Folder
+from pyspark_cmqd.options import LATEST, Mode, Options
+from pyspark_cmqd.plan import Extent, Task, View, bounds, describe, pieces_of, split, wanted_ids
+
+if TYPE_CHECKING:
+    from pyspark_cmqd.states import QueueStates
+
+SIZES_A_STATEMENT = 500
+ATTEMPTS = 5
+"""How often a plan is made while the broker reclaims segments."""
+
+
+def plan_batch(options: Options, columns: Sequence[str]) -> list[Task]:
+    """The tasks of a batch. Raises CmqdSourceError."""
+    folder = open_folder(options)
+    for attempt in range(ATTEMPTS):
+        view = folder.view(include_active=options.include_active)
+        above, upto = bounds(view, options)
+        if isinstance(options.starting_lsn, int):
+            check_loss(view, options, view.gaps(above + 1, upto))
+        elif options.starting_ms is not None:
+            check_loss(view, options, view.gaps_between(options.starting_ms, options.ending_ms))
+        try:
+            return plan_range(folder, view, options, columns, above, upto)
+        except DataLossError:
+            # A segment went while we planned; what is asked for may still be there.
+            if attempt == ATTEMPTS - 1:
+                raise
+    raise AssertionError("unreachable")
+
+
+def open_folder(options: Options) -> Folder:
+    """Raises FolderError, OptionError."""
+    folder = Folder(options.path, options.cache_folder)
+    if folder.is_remote and options.include_active:
+        raise OptionError("includeActive", "true", "only for a folder of the same machine, not for a URL")
+    return folder
+
+
+def check_loss(view: View, options: Options, missing: Sequence[tuple[int, int]]) -> None:
+    """Raises DataLossError if rows that were asked for are missing, unless that is allowed."""
+    if missing and options.fail_on_data_loss:
+        raise DataLossError(
+            f"rows {describe(missing)} of {options.path} were asked for and are gone (reclaimed, or lost to damage); "
+            f"the first row that is left is {view.extents[0].first_lsn if view.extents else view.hi + 1}, "
+            f"and failOnDataLoss=false reads what there is"
+        )
+
+
+def plan_range(
+    folder: Folder,
+    view: View,
+    options: Options,
+    columns: Sequence[str],
+    above: int,
+    upto: int,
+    *,
+    known: Catalog | None = None,
+) -> list[Task]:
+    """The tasks that read rows ``above < lsn <= upto`` of a view.
+
+    ``known``: what a stream knows of names; it may wait for a queue yet to be made.
+    """
+    pieces = pieces_of(view, options, above, upto)
+    if not pieces:
+        return []
+    catalog = known or read_catalog(folder, view)
+    wanted = wanted_ids(catalog.sources, options)
+    if known is None:
+        check_names(options, catalog)
+    if wanted is not None and not wanted:
+        return []
+    if wanted is not None and not folder.is_remote:
+        pieces = [piece for piece in pieces if holds_any(folder, piece.extent, wanted)]
+    states: dict[int, dict[int, QueueStates]] = {}
+    if options.mode is not Mode.EVENTS:
+        from pyspark_cmqd.folding import states_at, states_of
+
+        states = states_of(folder, pieces, states_at(folder, replace(view, hi=upto), wanted, options.mode))
+    return [
+        Task(
+            piece,
+            options.path,
+            options.cache_folder,
+            tuple(columns),
+            catalog.sources,
+            wanted,
+            frozenset(catalog.queue_subscriptions),
+            frozenset(options.tags),
+            options.starting_ms,
+            options.ending_ms,
+            options.mode,
+            options.batch_rows,
+            options.fail_on_data_loss,
+            states.get(piece.extent.number, {}),
+        )
+        for piece in split(pieces, options.min_partitions)
+    ]
+
+
+def holds_any(folder: Folder, extent: Extent, wanted: frozenset[int]) -> bool:
+    """Whether a segment has messages of what is wanted; True if only reading it would tell."""
+    if not extent.sealed:
+        return True
+    with folder.opened(extent) as raw:
+        return any(number in wanted for (number,) in raw.execute("SELECT queue_id FROM sparse").fetchall())
+
+
+def check_names(options: Options, catalog: Catalog) -> None:
+    """Raises OptionError for a queue or topic that the log does not know."""
+    for option, names, is_topic in (("queue", options.queues, False), ("topic", options.topics, True)):
+        known = {source.name for source in catalog.sources.values() if source.is_topic is is_topic}
+        for name in names:
+            if name not in known:
+                raise OptionError(option, name, f"the log of {options.path} knows no {option} of that name")
+
+
+# ---------------------------------------------------------------------- positions of a stream
+
+
+def first_offset(view: View, options: Options) -> int:
+    """The row after which a stream begins that was never run."""
+    starting = options.starting_lsn
+    if starting == LATEST:
+        return view.hi
+    if isinstance(starting, int):
+        return max(starting - 1, 0)
+    first = view.extents[0].first_lsn if view.extents else view.hi + 1
+    if options.starting_ms is not None:
+        for extent in view.extents:
+            if extent.last_ms >= options.starting_ms:
+                return extent.first_lsn - 1
+        return view.hi
+    return first - 1
+
+
+def limited_offset(
+    folder: Folder, view: View, wanted: "frozenset[int] | None", above: int, most: int, messages: int, size: int
+) -> int:
+    """The last row up to which at most so many messages, or bytes of bodies, are read (0 = no limit); whole rows, and
+    at least one of those with something to be read.
+    """
+    counted = counted_bytes = 0
+    last = above
+    for extent in view.extents:
+        if extent.last_lsn <= above or extent.first_lsn > most:
+            continue
+        with folder.opened(extent) as raw:
+            for lsn, held, bytes_ in sizes(raw, max(above, extent.first_lsn - 1), min(most, extent.last_lsn), wanted):
+                counted += held
+                counted_bytes += bytes_
+                is_over = (messages and counted > messages) or (size and counted_bytes > size)
+                if is_over and counted > held:
+                    return last
+                last = lsn
+                if is_over:
+                    return last
+    return most
+
+
+def sizes(
+    raw: sqlite3.Connection, above: int, upto: int, wanted: "frozenset[int] | None"
+) -> Iterator[tuple[int, int, int]]:
+    """LSN, messages and bytes of what is wanted of each row, without reading records or bodies."""
+    while rows := raw.execute(
+        "SELECT lsn, queues FROM log WHERE lsn > ? AND lsn <= ? ORDER BY lsn LIMIT ?", (above, upto, SIZES_A_STATEMENT)
+    ).fetchall():
+        for lsn, queues in rows:
+            held = bytes_ = 0
+            for number, first, stop, some in decode_queues(queues):
+                if wanted is None or number in wanted:
+                    held += stop - first
+                    bytes_ += some
+            yield lsn, held, bytes_
+        above = rows[-1][0]

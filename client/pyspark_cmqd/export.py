@@ -1,0 +1,105 @@
+"""Segments as Parquet files, for analytics over few columns. With pyarrow alone: no Spark, no Java.
+
+A segment becomes one file, ``00000017.parquet``, with the columns of mode ``events``. A sealed segment never changes,
+so what was exported before is known by its checksum and left as it is: an export can be repeated, and brings what is
+new.
+"""
+
+# pyarrow tells pyright little of its types, and is not there without the Spark set.
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportMissingModuleSource=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pyspark_cmqd.columns import arrow_type
+from pyspark_cmqd.driver import plan_batch
+from pyspark_cmqd.options import parse_options
+from pyspark_cmqd.plan import Task
+from pyspark_cmqd.reading import read_task
+from pyspark_cmqd.schema import COLUMNS
+
+GROUP_ROWS = 1 << 17
+"""Messages of a row group: small enough to be held, large enough to be scanned fast."""
+SCHEMA = pa.schema([pa.field(name, arrow_type(name)) for name in COLUMNS])
+_IDENTITY = b"cmqd.segment"
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A segment and its file."""
+
+    segment: int
+    file: Path
+    messages: int
+    bytes: int
+    is_new: bool
+    """Written now; else it was there."""
+
+
+def plan_export(path: str, *, queues: Sequence[str] = (), include_active: bool = False) -> list[Task]:
+    """What there is to export: a task for each segment. Raises CmqdSourceError."""
+    given = {"path": path, "includeActive": str(include_active)}
+    if queues:
+        given["queue"] = ",".join(queues)
+    return plan_batch(parse_options(given), tuple(COLUMNS))
+
+
+def export(tasks: Sequence[Task], folder: Path) -> Iterator[Exported]:
+    """Write a file for each task, unless it is there; whole or not at all.
+
+    Raises:
+        CmqdSourceError: a segment is damaged, or was reclaimed meanwhile.
+        OSError: a file cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for task in tasks:
+        extent = task.piece.extent
+        file = folder / f"{extent.number:08d}.parquet"
+        identity = _identity(task)
+        found = _metadata(file)
+        if found is not None and found.metadata is not None and found.metadata.get(_IDENTITY) == identity:
+            yield Exported(extent.number, file, found.num_rows, file.stat().st_size, False)
+            continue
+        temporary = file.with_name(f".{file.name}.part")
+        try:
+            messages = _write(task, temporary, identity)
+            temporary.replace(file)
+        finally:
+            temporary.unlink(missing_ok=True)
+        yield Exported(extent.number, file, messages, file.stat().st_size, True)
+
+
+def _identity(task: Task) -> bytes:
+    """What the file is made of: another segment, more rows of a live one or other queues make another."""
+    extent = task.piece.extent
+    wanted = "all" if task.wanted is None else ",".join(map(str, sorted(task.wanted)))
+    return f"{extent.sha256 or 'live'} {task.piece.above + 1}-{task.piece.upto} {wanted}".encode()
+
+
+def _metadata(file: Path) -> "pq.FileMetaData | None":
+    try:
+        return pq.read_metadata(file)
+    except (OSError, pa.ArrowInvalid):
+        return None
+
+
+def _write(task: Task, file: Path, identity: bytes) -> int:
+    """Returns how many messages there are."""
+    messages = 0
+    waiting: list[pa.RecordBatch] = []
+    rows = 0
+    with pq.ParquetWriter(file, SCHEMA.with_metadata({_IDENTITY: identity}), compression="zstd") as writer:
+        for batch in read_task(task, SCHEMA):
+            waiting.append(batch)
+            rows += batch.num_rows
+            if rows >= GROUP_ROWS:
+                writer.write_table(pa.Table.from_batches(waiting, SCHEMA))
+                messages, rows, waiting = messages + rows, 0, []
+        if waiting:
+            writer.write_table(pa.Table.from_batches(waiting, SCHEMA))
+    return messages + rows

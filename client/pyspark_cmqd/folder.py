@@ -1,0 +1,222 @@
+"""A data folder: its manifest, its files, and what the log is at one moment.
+
+Local and shared folders are read in place, with the two rules of ``SEGMENTS.md``: what is not sealed is opened as plain
+``mode=ro``, and no statement stays open between two batches of rows, so that the broker is never held up. From a URL
+(anything that fsspec knows) sealed segments and checkpoints are fetched into a cache, and checked by the SHA-256 of the
+manifest before they count.
+"""
+
+import contextlib
+import hashlib
+import os
+import sqlite3
+import tempfile
+import time
+from collections.abc import Generator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from cmqd_segment.manifest import (
+    MANIFEST_NAME,
+    CheckpointEntry,
+    Manifest,
+    ManifestError,
+    SegmentEntry,
+    SegmentState,
+    read_manifest,
+)
+from cmqd_segment.schema import SegmentFormatError, open_read_only
+from pyspark_cmqd.errors import DataLossError, FolderError
+from pyspark_cmqd.plan import Extent, View, describe
+
+LOOKS = 50
+"""How often we look at a folder whose broker rolls segments under our eyes."""
+LOOK_SECONDS = 0.02
+SEALING_SECONDS = 60.0
+"""How long a segment may be neither open to us as a live one nor listed as sealed yet: its checksum is being made."""
+_COPY_BYTES = 1 << 20
+
+
+class Folder:
+    """Access to one data folder."""
+
+    def __init__(self, path: str, cache_folder: str = "") -> None:
+        """Raises FolderError for a URL that nothing here can open."""
+        self.path = path
+        self.is_remote = "://" in path and not path.startswith("file://")
+        self._local = Path(path.removeprefix("file://"))
+        self._cache = Path(cache_folder or Path(tempfile.gettempdir()) / f"cmqd-cache-{os.getuid()}")
+        self._files: Any = None
+        if self.is_remote:
+            self._files, self._root = _file_system(path)
+
+    def manifest(self) -> Manifest:
+        """As it is now. Raises FolderError."""
+        try:
+            if not self.is_remote:
+                return read_manifest(self._local)
+            with tempfile.TemporaryDirectory() as place:
+                self._files.get_file(f"{self._root}/{MANIFEST_NAME}", f"{place}/{MANIFEST_NAME}")
+                return read_manifest(Path(place))
+        except FileNotFoundError as error:
+            raise FolderError(f"{self.path} is no data folder: it has no manifest") from error
+        except (ManifestError, OSError) as error:
+            raise FolderError(f"the manifest of {self.path} cannot be read: {error}") from error
+
+    # ------------------------------------------------------------------ what the log is now
+
+    def view(self, *, include_active: bool) -> View:
+        """The log at this moment, up to the last row from which on all that is left is readable.
+
+        Without ``include_active`` it ends before the first segment that is not sealed. Raises FolderError.
+        """
+        reason = ""
+        for look in range(LOOKS):
+            if look:
+                time.sleep(LOOK_SECONDS)
+            manifest = self.manifest()
+            try:
+                extents = self._extents(manifest, include_active)
+            except (sqlite3.Error, SegmentFormatError, FileNotFoundError) as error:
+                # Sealed, dropped or begun at this moment.
+                reason = str(error)
+                continue
+            gone = [*manifest.dropped, *((one.first_lsn, one.last_lsn) for one in manifest.losses)]
+            hi = extents[-1].last_lsn if extents else max((last for _, last in gone), default=0)
+            view = View(hi, tuple(extents), tuple(manifest.checkpoints), tuple(manifest.losses))
+            dropping = any(entry.state is SegmentState.DROPPING for entry in manifest.segments)
+            missing = [] if dropping else [gap for gap in view.gaps(1, hi) if not _covered(gap, gone)]
+            if not missing and (not include_active or _states(self.manifest()) == _states(manifest)):
+                return view
+            reason = f"rows {describe(missing)} are in no file" if missing else "its segments change all the time"
+        raise FolderError(f"{self.path} cannot be read: {reason}")
+
+    def _extents(self, manifest: Manifest, include_active: bool) -> list[Extent]:
+        extents: list[Extent] = []
+        for entry in manifest.segments:
+            if entry.state is SegmentState.SEALED:
+                if 0 < entry.first_lsn <= entry.last_lsn:
+                    extents.append(
+                        Extent(
+                            entry.number,
+                            entry.file,
+                            True,
+                            entry.first_lsn,
+                            entry.last_lsn,
+                            entry.first_ms,
+                            entry.last_ms,
+                            entry.bytes,
+                            entry.sha256,
+                        )
+                    )
+            elif entry.state in (SegmentState.PREPARING, SegmentState.DROPPING):
+                continue
+            elif not include_active:
+                break
+            else:
+                extent = self._live_extent(entry)
+                if extent is not None:
+                    extents.append(extent)
+        return extents
+
+    def _live_extent(self, entry: SegmentEntry) -> Extent | None:
+        path = self._local / entry.file
+        with contextlib.closing(open_read_only(path, sealed=False)) as raw:
+            ((first, last),) = raw.execute("SELECT min(lsn), max(lsn) FROM log").fetchall()
+            if first is None:
+                return None
+            times = raw.execute("SELECT time_ms FROM log WHERE lsn IN (?, ?) ORDER BY lsn", (first, last)).fetchall()
+        size = path.stat().st_size
+        with contextlib.suppress(FileNotFoundError):
+            size += path.with_name(f"{path.name}-wal").stat().st_size
+        return Extent(entry.number, entry.file, False, first, last, times[0][0], times[-1][0], size)
+
+    # ------------------------------------------------------------------ files
+
+    def checkpoint_path(self, entry: CheckpointEntry) -> Path:
+        """A local path of a checkpoint; of a live folder it may be gone by the time it is opened."""
+        return self._fetched(entry.file, entry.sha256) if self.is_remote else self._local / entry.file
+
+    @contextlib.contextmanager
+    def opened(self, extent: Extent) -> Generator[sqlite3.Connection]:
+        """A segment of a view, as its state is by now. Raises DataLossError (reclaimed meanwhile), FolderError."""
+        with contextlib.closing(self._open(extent)) as raw:
+            yield raw
+
+    def _open(self, extent: Extent) -> sqlite3.Connection:
+        stop_at = time.monotonic() + SEALING_SECONDS
+        # A file that was sealed since is best not opened as a live one: that would put files beside it.
+        sealed = extent.sealed or self._is_sealed(extent)
+        while True:
+            try:
+                path = self._fetched(extent.file, extent.sha256) if self.is_remote else self._local / extent.file
+                if not path.exists():
+                    raise FileNotFoundError(path)
+                raw = open_read_only(path, sealed=sealed)
+                try:
+                    # A live file may be on its way to be sealed: found here, not in the middle.
+                    raw.execute("SELECT lsn FROM log LIMIT 1").fetchall()
+                except BaseException:
+                    raw.close()
+                    raise
+                return raw
+            except SegmentFormatError as error:
+                raise FolderError(str(error)) from error
+            except (sqlite3.Error, OSError) as error:
+                entry = next((each for each in self.manifest().segments if each.number == extent.number), None)
+                if entry is None or entry.state is SegmentState.DROPPING:
+                    rows = describe([(extent.first_lsn, extent.last_lsn)])
+                    raise DataLossError(f"rows {rows} were reclaimed by the broker before they were read") from error
+                if (sealed and entry.state is SegmentState.SEALED) or time.monotonic() > stop_at:
+                    raise FolderError(f"segment {extent.file} cannot be read: {error}") from error
+                sealed = entry.state is SegmentState.SEALED
+                if not sealed:
+                    time.sleep(LOOK_SECONDS)
+
+    def _is_sealed(self, extent: Extent) -> bool:
+        return any(
+            entry.number == extent.number and entry.state is SegmentState.SEALED for entry in self.manifest().segments
+        )
+
+    def _fetched(self, file: str, sha256: str) -> Path:
+        """A file of a URL, from the cache or by way of it. Named by its checksum: what is there is whole."""
+        kept = self._cache / f"{sha256}{Path(file).suffix}"
+        if kept.exists():
+            return kept
+        self._cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=self._cache)
+        os.close(handle)
+        temporary = Path(name)
+        try:
+            self._files.get_file(f"{self._root}/{file}", name)
+            with temporary.open("rb") as copy:
+                found = hashlib.file_digest(copy, "sha256").hexdigest()
+            if found != sha256:
+                raise FolderError(f"{self.path}/{file} does not have the checksum that the manifest lists")
+            temporary.replace(kept)
+        finally:
+            temporary.unlink(missing_ok=True)
+        return kept
+
+
+def _file_system(path: str) -> tuple[Any, str]:
+    try:
+        fsspec: Any = import_module("fsspec")
+    except ImportError as error:
+        raise FolderError(f"{path} is a URL, and fsspec, which reads those, is not installed") from error
+    try:
+        files, root = fsspec.core.url_to_fs(path)
+    except (ImportError, ValueError) as error:
+        raise FolderError(f"{path} cannot be opened: {error}") from error
+    return files, str(root).rstrip("/")
+
+
+def _covered(gap: tuple[int, int], ranges: list[tuple[int, int]]) -> bool:
+    """Whether ranges that do not overlap hold all of a gap."""
+    held = sum(max(0, min(gap[1], last) - max(gap[0], first) + 1) for first, last in ranges)
+    return held >= gap[1] - gap[0] + 1
+
+
+def _states(manifest: Manifest) -> list[tuple[int, SegmentState]]:
+    return [(entry.number, entry.state) for entry in manifest.segments]

@@ -1,0 +1,112 @@
+"""The states of a view's messages: which checkpoint to begin at, and the rows that the folds are given."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from cmqd_segment.checkpoint import AnyPart, CheckpointHeader, HistorySlice, LeasesSlice, QueueSlice
+from cmqd_segment.checkpoint_file import CheckpointError, decode_part, read_payloads, verify_checkpoint
+from cmqd_segment.rows import decode_records
+from pyspark_cmqd.catalog import metas
+from pyspark_cmqd.errors import FolderError
+from pyspark_cmqd.folder import Folder
+from pyspark_cmqd.options import Mode
+from pyspark_cmqd.plan import Piece, View, describe
+from pyspark_cmqd.states import Fold, QueueFold, QueueStates, Result, result_of
+
+_SLICES = frozenset({1, 2, 3, 4})
+"""Tags of CheckpointHeader, QueueSlice, LeasesSlice, HistorySlice."""
+
+Results = Mapping[int, Result]
+"""By queue id."""
+
+
+def states_at(folder: Folder, view: View, wanted: "frozenset[int] | None", mode: Mode) -> Results:
+    """The state of every message at ``view.hi``; segments of the view may hold later rows.
+
+    Raises FolderError if what is left of the log does not say it.
+    """
+    missing = view.gaps(1, view.hi)
+    needs_causes = mode in (Mode.ALL, Mode.CONSUMED)
+    if not missing and needs_causes:
+        exact = Fold(wanted)
+        _fold_rows(exact, folder, view, 0)
+        return {number: result_of(queue) for number, queue in exact.queues.items()}
+    fold = _from_checkpoint(folder, view, wanted)
+    if fold is None:
+        # Rows that were lost to damage, and not reclaimed, leave no way to the exact state but the checkpoint.
+        if missing:
+            raise FolderError(
+                f"mode {mode} cannot be told for row {view.hi}: rows {describe(missing)} were reclaimed, and no "
+                f"checkpoint that is left is as old; includeActive=true reads up to a later row"
+            )
+        fold = Fold(wanted), 0
+    exact, above = fold
+    _fold_rows(exact, folder, view, above)
+    if not needs_causes:
+        return {number: result_of(queue) for number, queue in exact.queues.items()}
+    causes = Fold(wanted, lenient=True)
+    _fold_rows(causes, folder, view, 0)
+    return {number: result_of(queue, causes.queues.get(number)) for number, queue in exact.queues.items()} | {
+        # Queues that were deleted before the checkpoint: nothing is left of them but what the rows say.
+        number: result_of(QueueFold(queue.attributes), queue)
+        for number, queue in causes.queues.items()
+        if number not in exact.queues
+    }
+
+
+def _from_checkpoint(folder: Folder, view: View, wanted: "frozenset[int] | None") -> "tuple[Fold, int] | None":
+    """A fold with the newest checkpoint that says nothing of rows above ``view.hi``, and the row it goes on from."""
+    for entry in reversed(view.checkpoints):
+        if entry.lsn > view.hi:
+            continue
+        fold = Fold(wanted)
+        try:
+            path = folder.checkpoint_path(entry)
+            verify_checkpoint(path)
+            header_lsn = 0
+            for payload in read_payloads(path):
+                if payload[1] in _SLICES:
+                    part: AnyPart = decode_part(payload)
+                    if isinstance(part, CheckpointHeader):
+                        header_lsn = part.lsn
+                    elif isinstance(part, QueueSlice | LeasesSlice | HistorySlice):
+                        fold.load(part)
+        except (CheckpointError, msgspec.MsgspecError, OSError):
+            continue  # replaced meanwhile, or damaged: an older one is there, or the log itself
+        # Slices are taken while the broker works, each as of a row of its own.
+        if all(queue.lsn <= view.hi for queue in fold.queues.values()):
+            return fold, header_lsn
+    return None
+
+
+def _fold_rows(fold: Fold, folder: Folder, view: View, above: int) -> None:
+    for extent in view.extents:
+        if extent.last_lsn > above and extent.first_lsn <= view.hi:
+            first = max(above, extent.first_lsn - 1)
+            with folder.opened(extent) as raw:
+                # Within a segment rows are numbered without gaps.
+                for lsn, meta in enumerate(metas(raw, first, min(extent.last_lsn, view.hi)), first + 1):
+                    try:
+                        fold.apply(lsn, decode_records(meta))
+                    except msgspec.MsgspecError as error:
+                        raise FolderError(f"row {lsn} of {extent.file} cannot be decoded: {error}") from error
+
+
+def states_of(folder: Folder, pieces: Sequence[Piece], results: Results) -> dict[int, dict[int, QueueStates]]:
+    """By number of segment: what its readers need to know, by queue. For a live segment that is all."""
+    found: dict[int, dict[int, QueueStates]] = {}
+    for piece in pieces:
+        extent = piece.extent
+        if extent.number in found:
+            continue
+        here = found[extent.number] = {}
+        if extent.sealed:
+            with folder.opened(extent) as raw:
+                held = raw.execute("SELECT queue_id, first_position, stop_position FROM sparse").fetchall()
+            for number, first, stop in held:
+                if number in results:
+                    here[number] = results[number].cut(first, stop)
+        else:
+            here.update((number, result.whole()) for number, result in results.items())
+    return found

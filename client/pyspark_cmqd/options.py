@@ -1,0 +1,228 @@
+"""The options of the source, checked once; Spark gives them as text, with names in any case. Pure.
+
+| option | means | default |
+| --- | --- | --- |
+| ``path`` | the data folder (local, shared, or an fsspec URL), also as ``.load(path)`` | must be given |
+| ``queue``, ``topic`` | names, separated by commas | all queues and topics |
+| ``queuePattern`` | a regular expression that the whole name of a queue matches | |
+| ``account`` | the account to which queues and topics belong | any |
+| ``tags`` | separated by commas: messages that were published with one of these | any |
+| ``startingLsn``, ``endingLsn`` | first and last row, both included; ``earliest`` and ``latest`` | all |
+| ``startingTimestamp``, ``endingTimestamp`` | sent at or after the one, before the other | all |
+| ``mode`` | ``events``, ``all``, ``backlog``, ``consumed``, ``dead`` | ``events`` |
+| ``includeActive`` | also what is not sealed yet; needs the folder of the same machine | ``false`` |
+| ``minPartitions`` | segments are split into at least so many parts | 1 |
+| ``failOnDataLoss`` | fail if rows that were asked for are gone | ``true`` |
+| ``batchRows`` | messages in an Arrow batch, about | 8192 |
+| ``cacheFolder`` | where files of a URL are kept | in the folder for temporary files |
+| ``maxMessagesPerTrigger``, ``maxBytesPerTrigger`` | of a stream: most in a batch, of bodies the bytes | none |
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from pyspark_cmqd.errors import OptionError
+
+EARLIEST = "earliest"
+LATEST = "latest"
+LAST_LSN = (1 << 63) - 1
+DEFAULT_BATCH_ROWS = 8192
+MAX_BATCH_ROWS = 1 << 20
+MAX_PARTITIONS = 100_000
+
+
+class Mode(StrEnum):
+    """What a row of the DataFrame is; see :mod:`pyspark_cmqd.states` for all but the first."""
+
+    EVENTS = "events"
+    """A message that was stored."""
+    ALL = "all"
+    """A message that the log still holds, with what became of it."""
+    BACKLOG = "backlog"
+    CONSUMED = "consumed"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True)
+class Options:
+    """See the module."""
+
+    path: str
+    queues: tuple[str, ...] = ()
+    queue_pattern: str = ""
+    topics: tuple[str, ...] = ()
+    account: str = ""
+    tags: tuple[str, ...] = ()
+    starting_lsn: int | str | None = None
+    """``earliest`` and ``latest`` as they are; None = not given."""
+    ending_lsn: int = LAST_LSN
+    starting_ms: int | None = None
+    ending_ms: int | None = None
+    mode: Mode = Mode.EVENTS
+    include_active: bool = False
+    min_partitions: int = 1
+    fail_on_data_loss: bool = True
+    batch_rows: int = DEFAULT_BATCH_ROWS
+    cache_folder: str = ""
+    max_messages: int = 0
+    """Of a stream's batch; 0 = no limit."""
+    max_bytes: int = 0
+    only_queues: frozenset[str] | None = None
+    """By filters that were pushed down; None = all. Below likewise."""
+    only_lsns: tuple[int, int] = (0, LAST_LSN)
+    """First and last row, both included. They hide messages, and do not move the row at which states are told."""
+
+
+def parse_options(given: Mapping[str, str]) -> Options:
+    """Raises OptionError."""
+    values = {name.lower(): value.strip() for name, value in given.items()}
+    known = {name.lower() for name in _NAMES}
+    for name in values:
+        if name not in known:
+            raise OptionError(name, values[name], f"it is not known; known are {', '.join(_NAMES)}")
+    path = values.get("path", "")
+    if not path:
+        raise OptionError("path", None, "the data folder of a broker, or a URL of a copy")
+    chosen = [name for name in ("queue", "queuePattern", "topic") if name.lower() in values]
+    if len(chosen) > 1:
+        raise OptionError(chosen[1], values[chosen[1].lower()], f"{chosen[0]!r} is given too; one of them at most")
+    for edge in ("starting", "ending"):
+        if f"{edge}lsn" in values and f"{edge}timestamp" in values:
+            raise OptionError(
+                f"{edge}Timestamp", values[f"{edge}timestamp"], f"'{edge}Lsn' is given too; one of them at most"
+            )
+    options = Options(
+        path,
+        _names(values, "queue"),
+        _pattern(values),
+        _names(values, "topic"),
+        values.get("account", ""),
+        _names(values, "tags"),
+        _starting_lsn(values),
+        LAST_LSN if values.get("endinglsn", LATEST) == LATEST else _whole(values, "endingLsn", 0, 0, LAST_LSN, LATEST),
+        _time(values, "startingTimestamp"),
+        _time(values, "endingTimestamp"),
+        _mode(values),
+        _flag(values, "includeActive", False),
+        _whole(values, "minPartitions", 1, 1, MAX_PARTITIONS),
+        _flag(values, "failOnDataLoss", True),
+        _whole(values, "batchRows", DEFAULT_BATCH_ROWS, 1, MAX_BATCH_ROWS),
+        values.get("cachefolder", ""),
+        _whole(values, "maxMessagesPerTrigger", 0, 1, LAST_LSN),
+        _whole(values, "maxBytesPerTrigger", 0, 1, LAST_LSN),
+    )
+    _check_range(options, values)
+    if options.topics and options.mode is not Mode.EVENTS:
+        raise OptionError("topic", values["topic"], f"only in mode events; {options.mode} is of messages in queues")
+    return options
+
+
+_NAMES = (
+    "path",
+    "queue",
+    "queuePattern",
+    "topic",
+    "account",
+    "tags",
+    "startingLsn",
+    "endingLsn",
+    "startingTimestamp",
+    "endingTimestamp",
+    "mode",
+    "includeActive",
+    "minPartitions",
+    "failOnDataLoss",
+    "batchRows",
+    "cacheFolder",
+    "maxMessagesPerTrigger",
+    "maxBytesPerTrigger",
+)
+
+
+def _check_range(options: Options, values: Mapping[str, str]) -> None:
+    first = options.starting_lsn
+    if isinstance(first, int) and first > options.ending_lsn:
+        raise OptionError("endingLsn", values["endinglsn"], f"at least 'startingLsn', which is {first}")
+    if options.starting_ms is not None and options.ending_ms is not None and options.starting_ms > options.ending_ms:
+        raise OptionError("endingTimestamp", values["endingtimestamp"], "at or after 'startingTimestamp'")
+
+
+def _names(values: Mapping[str, str], option: str) -> tuple[str, ...]:
+    text = values.get(option.lower())
+    if text is None:
+        return ()
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise OptionError(option, text, "names separated by commas, at least one, none empty")
+    return names
+
+
+def _pattern(values: Mapping[str, str]) -> str:
+    text = values.get("queuepattern", "")
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise OptionError("queuePattern", text, f"a regular expression ({error})") from error
+    if not text and "queuepattern" in values:
+        raise OptionError("queuePattern", text, "a regular expression; without the option all queues are read")
+    return text
+
+
+def _mode(values: Mapping[str, str]) -> Mode:
+    text = values.get("mode", Mode.EVENTS)
+    try:
+        return Mode(text.lower())
+    except ValueError:
+        raise OptionError("mode", text, f"one of {', '.join(Mode)}") from None
+
+
+def _flag(values: Mapping[str, str], option: str, default: bool) -> bool:
+    text = values.get(option.lower())
+    if text is None:
+        return default
+    if text.lower() not in ("true", "false"):
+        raise OptionError(option, text, "true or false")
+    return text.lower() == "true"
+
+
+def _whole(values: Mapping[str, str], option: str, default: int, low: int, high: int, *words: str) -> int:
+    text = values.get(option.lower())
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and low <= int(text) <= high):
+        also = "".join(f", or {word}" for word in words)
+        raise OptionError(option, text, f"a whole number from {low} to {high}{also}")
+    return int(text)
+
+
+def _starting_lsn(values: Mapping[str, str]) -> int | str | None:
+    text = values.get("startinglsn")
+    if text is None or text in (EARLIEST, LATEST):
+        return text
+    return _whole(values, "startingLsn", 0, 0, LAST_LSN, EARLIEST, LATEST)
+
+
+def _time(values: Mapping[str, str], option: str) -> int | None:
+    text = values.get(option.lower())
+    if text is None:
+        return None
+    allowed = "milliseconds since 1970, or a time like 2026-11-21T09:30:00Z (UTC unless it says otherwise)"
+    if text.isascii() and text.isdigit():
+        if len(text) < 12:
+            raise OptionError(option, text, f"{allowed}; this looks like seconds")
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise OptionError(option, text, allowed) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    # By whole numbers: a float is not exact to the millisecond.
+    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    milliseconds = (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
+    if milliseconds < 0:
+        raise OptionError(option, text, allowed)
+    return milliseconds

@@ -1,0 +1,230 @@
+"""Rows of a DataFrame as messages: Arrow batches in, requests out. Pure.
+
+A request holds rows side by side: at most so many, and at most 1 MiB of bodies and headers. A row is known by its
+place: ``first_row`` is the number of the batch's first row within its partition.
+"""
+
+# pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUntypedBaseClass=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownParameterType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false, reportMissingModuleSource=false
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from cmqd_protocol.limits import MAX_DEDUP_ID_BYTES
+from pyspark_cmqd.errors import CmqdSourceError
+
+MAX_REQUEST_BYTES = 1 << 20
+"""Of bodies and headers together; the server's own limit. A larger message goes alone, and the server judges it."""
+
+DedupIds: TypeAlias = Callable[[int], str]
+"""The id of a row that brings none of its own, by its number within the partition."""
+
+
+class ColumnError(CmqdSourceError, ValueError):
+    """A column is missing or of a type that cannot be sent; nothing was sent."""
+
+    def __init__(self, column: str, text: str) -> None:
+        super().__init__(column, text)
+        self.column = column
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"column {self.column!r} {self.text}"
+
+
+class RowError(CmqdSourceError, ValueError):
+    """A value of a row cannot be sent. Rows before it, and those of other partitions, may have been sent."""
+
+    def __init__(self, column: str, row: int, text: str) -> None:
+        super().__init__(column, row, text)
+        self.column = column
+        self.row = row
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"column {self.column!r} of row {self.row} of its partition {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Messages of one request, column by column; None = no message has it."""
+
+    bodies: list[bytes]
+    dedup_ids: list[str]
+    headers: list[dict[str, str] | None] | None = None
+    delays: list[float | None] | None = None
+    """Seconds."""
+    tags: list[list[str]] | None = None
+    routing_keys: list[str] | None = None
+    size: int = 0
+    """Bytes of bodies and headers."""
+
+
+def chosen_columns(
+    types: Mapping[str, str], columns: Mapping[str, str], named: frozenset[str], roles: Sequence[str]
+) -> dict[str, str]:
+    """Column by role, of those that there are.
+
+    Args:
+        types: name of the type (``DataType.simpleString``) by column of the DataFrame.
+        columns: column by role, as the options have it.
+        named: roles whose column must exist.
+        roles: those that the target knows.
+
+    Raises:
+        ColumnError: a column is missing or of another type.
+    """
+    chosen: dict[str, str] = {}
+    for role in roles:
+        column = columns[role]
+        found = types.get(column)
+        if found is None:
+            if role in named:
+                raise ColumnError(column, f"is missing (the column for {role}); there are {', '.join(types)}")
+            continue
+        if not _TYPES[role](found):
+            raise ColumnError(column, f"is of type {found}; as {role} it must be {_ALLOWED[role]}")
+        chosen[role] = column
+    return chosen
+
+
+_WHOLE = frozenset({"tinyint", "smallint", "int", "bigint"})
+_TYPES: dict[str, Callable[[str], bool]] = {
+    "body": lambda kind: kind in ("binary", "string"),
+    "headers": lambda kind: kind == "map<string,string>",
+    "delay": lambda kind: kind in _WHOLE or kind in ("float", "double") or kind.startswith("decimal"),
+    "tags": lambda kind: kind == "array<string>",
+    "routing_key": lambda kind: kind == "string",
+    "dedup_id": lambda kind: kind == "string" or kind in _WHOLE,
+}
+_ALLOWED = {
+    "body": "binary or string",
+    "headers": "map<string,string>",
+    "delay": "a number of seconds",
+    "tags": "array<string>",
+    "routing_key": "string",
+    "dedup_id": "string or a whole number",
+}
+
+
+def requests_of(
+    batch: pa.RecordBatch, columns: Mapping[str, str], dedup_id: DedupIds, first_row: int, most: int
+) -> Iterator[Request]:
+    """The rows of an Arrow batch as requests, in order.
+
+    Args:
+        batch: rows.
+        columns: column by role; see ``chosen_columns``.
+        dedup_id: names a row that has no id of its own.
+        first_row: number of the first row within the partition.
+        most: messages in a request.
+
+    Raises:
+        RowError: a value cannot be sent; the requests before it were given.
+    """
+    count = batch.num_rows
+    body_column = batch.column(columns["body"])
+    bodies: list[Any] = body_column.cast(pa.large_binary()).to_pylist()
+    if body_column.null_count:
+        row = next(place for place, body in enumerate(bodies) if body is None)
+        raise RowError(columns["body"], first_row + row, "is null; a message must have a body")
+    sizes = [len(body) for body in bodies]
+    if 0 in sizes:
+        raise RowError(columns["body"], first_row + sizes.index(0), "is empty; a body must have 1 byte at least")
+    headers = _headers(batch, columns, first_row)
+    if headers is not None:
+        for place, named in enumerate(headers):
+            if named:
+                sizes[place] += sum(len(name.encode()) + len(value.encode()) for name, value in named.items())
+    ids = _dedup_ids(batch, columns, dedup_id, first_row)
+    delays = _delays(batch, columns, first_row)
+    tags = _tags(batch, columns, first_row)
+    keys = _values(batch, columns, "routing_key")
+    for low, high in _cuts(sizes, count, most):
+        chosen_keys = None if keys is None else [key or "" for key in keys[low:high]]
+        yield Request(
+            bodies[low:high],
+            ids[low:high],
+            None if headers is None else headers[low:high],
+            None if delays is None else delays[low:high],
+            None if tags is None else tags[low:high],
+            chosen_keys if chosen_keys is not None and any(chosen_keys) else None,
+            sum(sizes[low:high]),
+        )
+
+
+def _cuts(sizes: Sequence[int], count: int, most: int) -> Iterator[tuple[int, int]]:
+    low = 0
+    while low < count:
+        high = min(low + most, count)
+        if sum(sizes[low:high]) > MAX_REQUEST_BYTES:
+            size = 0
+            for place in range(low, high):
+                size += sizes[place]
+                if size > MAX_REQUEST_BYTES:
+                    high = max(place, low + 1)
+                    break
+        yield low, high
+        low = high
+
+
+def _values(batch: pa.RecordBatch, columns: Mapping[str, str], role: str) -> list[Any] | None:
+    """The values of a column; None if there is none, or all of them are null."""
+    column = columns.get(role)
+    if column is None:
+        return None
+    values = batch.column(column)
+    return None if values.null_count == len(values) else values.to_pylist()
+
+
+def _headers(batch: pa.RecordBatch, columns: Mapping[str, str], first_row: int) -> list[dict[str, str] | None] | None:
+    values = _values(batch, columns, "headers")
+    if values is None:
+        return None
+    headers: list[dict[str, str] | None] = []
+    for place, pairs in enumerate(values):
+        named: dict[str, str] = dict(pairs) if pairs else {}
+        if None in named.values():
+            raise RowError(columns["headers"], first_row + place, "has a header whose value is null")
+        headers.append(named or None)
+    return headers
+
+
+def _delays(batch: pa.RecordBatch, columns: Mapping[str, str], first_row: int) -> list[float | None] | None:
+    values = _values(batch, columns, "delay")
+    if values is None:
+        return None
+    for place, value in enumerate(values):
+        if value is not None and not value >= 0:
+            raise RowError(columns["delay"], first_row + place, f"is {value}; a delay must not be negative")
+    return [None if value is None else float(value) for value in values]
+
+
+def _tags(batch: pa.RecordBatch, columns: Mapping[str, str], first_row: int) -> list[list[str]] | None:
+    values = _values(batch, columns, "tags")
+    if values is None:
+        return None
+    for place, tags in enumerate(values):
+        if tags and None in tags:
+            raise RowError(columns["tags"], first_row + place, "has a tag that is null")
+    return [tags or [] for tags in values]
+
+
+def _dedup_ids(batch: pa.RecordBatch, columns: Mapping[str, str], dedup_id: DedupIds, first_row: int) -> list[str]:
+    values = _values(batch, columns, "dedup_id")
+    if values is None:
+        return [dedup_id(row) for row in range(first_row, first_row + batch.num_rows)]
+    ids: list[str] = []
+    for row, value in enumerate(values, first_row):
+        text = dedup_id(row) if value is None else str(value)
+        if not 1 <= len(text.encode()) <= MAX_DEDUP_ID_BYTES:
+            raise RowError(
+                columns["dedup_id"], row, f"is {text!r}; a dedup id must have 1 to {MAX_DEDUP_ID_BYTES} bytes"
+            )
+        ids.append(text)
+    return ids

@@ -1,0 +1,201 @@
+"""Who reads what: pieces of segments by ranges of rows. Pure.
+
+A *view* is what the log is at one moment: the segments to be read, up to the row ``hi``. All of a query works on one
+view, so rows that are written meanwhile change nothing.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heappush
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from cmqd_segment.manifest import CheckpointEntry, LossEntry
+from pyspark_cmqd.options import LAST_LSN, Mode, Options
+
+if TYPE_CHECKING:
+    from pyspark_cmqd.states import QueueStates
+
+TIME_SLACK_MS = 10_000
+"""A row's time is that of its newest record, and times do not decrease along the log: a message that was sent before
+some time does not stand much behind the first row of that time. Taken off before rows are left out by their time."""
+
+
+@dataclass(frozen=True)
+class Extent:
+    """A segment and the rows of it that count."""
+
+    number: int
+    file: str
+    """Path below the data folder."""
+    sealed: bool
+    first_lsn: int
+    last_lsn: int
+    first_ms: int = 0
+    last_ms: int = 0
+    bytes: int = 0
+    sha256: str = ""
+
+
+@dataclass(frozen=True)
+class View:
+    """See the module."""
+
+    hi: int
+    extents: tuple[Extent, ...]
+    """Ascending by LSN."""
+    checkpoints: tuple[CheckpointEntry, ...] = ()
+    losses: tuple[LossEntry, ...] = ()
+
+    def gaps(self, first: int, last: int) -> list[tuple[int, int]]:
+        """Ranges of rows within ``first`` to ``last`` (both included, at most ``hi``) that are not there any more."""
+        missing: list[tuple[int, int]] = []
+        last = min(last, self.hi)
+        for extent in self.extents:
+            if extent.last_lsn < first:
+                continue
+            if extent.first_lsn > last:
+                break
+            if extent.first_lsn > first:
+                missing.append((first, extent.first_lsn - 1))
+            first = extent.last_lsn + 1
+        if first <= last:
+            missing.append((first, last))
+        return missing
+
+    def gaps_between(self, starting_ms: "int | None", ending_ms: "int | None") -> list[tuple[int, int]]:
+        """Missing rows that may have been written at or after the one time and before the other."""
+        found: list[tuple[int, int]] = []
+        for first, last in self.gaps(1, self.hi):
+            before = max((one.last_ms for one in self.extents if one.last_lsn < first), default=0)
+            after = min((one.first_ms for one in self.extents if one.first_lsn > last), default=None)
+            if starting_ms is not None and after is not None and after <= starting_ms:
+                continue
+            if ending_ms is not None and before >= ending_ms:
+                continue
+            found.append((first, last))
+        return found
+
+
+@dataclass(frozen=True)
+class Source:
+    """A queue or a topic."""
+
+    name: str
+    account: str = ""
+    is_topic: bool = False
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows ``above < lsn <= upto`` of one segment: what one partition reads."""
+
+    extent: Extent
+    above: int
+    upto: int
+
+    @property
+    def weight(self) -> int:
+        """Bytes to be read, about; at least 1."""
+        whole = self.extent.last_lsn - self.extent.first_lsn + 1
+        return max(self.extent.bytes, 1) * (self.upto - self.above) // whole or 1
+
+
+@dataclass(frozen=True)
+class Task:
+    """All that an executor needs to know of a piece; sent to it pickled."""
+
+    piece: Piece
+    path: str
+    cache_folder: str
+    columns: tuple[str, ...]
+    sources: Mapping[int, Source] = field(default_factory=dict[int, Source])
+    """Names by id; those of others are unknown."""
+    wanted: frozenset[int] | None = None
+    """Ids of queues and topics; None = all."""
+    queue_subscriptions: frozenset[int] = frozenset()
+    tags: frozenset[str] = frozenset()
+    starting_ms: int | None = None
+    ending_ms: int | None = None
+    mode: Mode = Mode.EVENTS
+    batch_rows: int = 8192
+    fail_on_data_loss: bool = True
+    states: "Mapping[int, QueueStates]" = field(default_factory=dict[int, "QueueStates"])
+    """Of the queues with messages in the piece, in all modes but ``events``."""
+
+
+def pieces_of(view: View, options: Options, above: int, upto: int) -> list[Piece]:
+    """The segments with rows ``above < lsn <= upto`` in the time that is asked for."""
+    pieces: list[Piece] = []
+    above, upto = max(above, options.only_lsns[0] - 1), min(upto, options.only_lsns[1])
+    for extent in view.extents:
+        low, high = max(above, extent.first_lsn - 1), min(upto, extent.last_lsn)
+        if low >= high:
+            continue
+        if options.starting_ms is not None and extent.last_ms and extent.last_ms < options.starting_ms:
+            continue
+        if options.ending_ms is not None and extent.first_ms - TIME_SLACK_MS >= options.ending_ms:
+            continue
+        pieces.append(Piece(extent, low, high))
+    return pieces
+
+
+def split(pieces: Sequence[Piece], least: int) -> list[Piece]:
+    """Cut pieces so that there are at least ``least``, as far as there are rows; the heaviest into the most."""
+    if len(pieces) >= least:
+        return list(pieces)
+    counts = [1] * len(pieces)
+    heaviest = [(-piece.weight, place) for place, piece in enumerate(pieces) if piece.upto - piece.above > 1]
+    heapify(heaviest)
+    for _ in range(least - len(pieces)):
+        if not heaviest:
+            break
+        _, place = heappop(heaviest)
+        counts[place] += 1
+        piece = pieces[place]
+        if counts[place] < piece.upto - piece.above:
+            heappush(heaviest, (-piece.weight // counts[place], place))
+    parts: list[Piece] = []
+    for piece, count in zip(pieces, counts, strict=True):
+        rows = piece.upto - piece.above
+        cuts = [piece.above + rows * place // count for place in range(count + 1)]
+        parts += [replace(piece, above=low, upto=high) for low, high in pairwise(cuts)]
+    return parts
+
+
+def bounds(view: View, options: Options) -> tuple[int, int]:
+    """``(above, upto)`` of the rows that a batch asks for."""
+    starting = options.starting_lsn
+    above = max(starting - 1, 0) if isinstance(starting, int) else view.hi if starting == "latest" else 0
+    return above, min(options.ending_lsn, view.hi, LAST_LSN)
+
+
+def wanted_ids(sources: Mapping[int, Source], options: Options) -> frozenset[int] | None:
+    """Ids of the queues and topics that the options name; None = all."""
+    only = options.only_queues
+    if not (options.queues or options.queue_pattern or options.topics or options.account) and only is None:
+        return None
+    pattern = re.compile(options.queue_pattern)
+
+    def fits(source: Source) -> bool:
+        if options.account and source.account != options.account:
+            return False
+        if only is not None and (source.is_topic or source.name not in only):
+            return False
+        if options.queues:
+            return not source.is_topic and source.name in options.queues
+        if options.queue_pattern:
+            return not source.is_topic and pattern.fullmatch(source.name) is not None
+        if options.topics:
+            return source.is_topic and source.name in options.topics
+        return True
+
+    return frozenset(number for number, source in sources.items() if fits(source))
+
+
+def describe(ranges: Iterable[tuple[int, int]], most: int = 3) -> str:
+    """Ranges of rows, for an error."""
+    told = [f"{first}" if first == last else f"{first} to {last}" for first, last in ranges]
+    more = f" and {len(told) - most} more ranges" if len(told) > most else ""
+    return ", ".join(told[:most]) + more

@@ -1,0 +1,76 @@
+"""Filters of a query, as narrower options: what they let through and more, never less. Spark applies them again.
+
+Understood are ``queue``, ``lsn`` and ``enqueue_ts`` compared with constants; all else is left to Spark.
+"""
+
+# pyspark tells pyright little of its types, and is not there without the Spark set.
+# pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false, reportMissingModuleSource=false
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from pyspark_cmqd.options import Options
+
+
+def narrowed(options: Options, filters: Iterable[Filter]) -> Options:
+    """The options with all that the filters rule out taken off."""
+    for one in filters:
+        column = getattr(one, "attribute", ())
+        if column == ("queue",):
+            options = _by_queue(options, one)
+        elif column == ("lsn",):
+            options = _by_lsn(options, one)
+        elif column == ("enqueue_ts",):
+            options = _by_time(options, one)
+    return options
+
+
+def _by_queue(options: Options, one: Filter) -> Options:
+    if isinstance(one, EqualTo | EqualNullSafe) and isinstance(one.value, str):
+        names = frozenset({one.value})
+    elif isinstance(one, In):
+        names = frozenset(value for value in one.value if isinstance(value, str))
+    else:
+        return options
+    return replace(options, only_queues=names if options.only_queues is None else names & options.only_queues)
+
+
+def _by_lsn(options: Options, one: Filter) -> Options:
+    first, last = options.only_lsns
+    value = getattr(one, "value", None)
+    if not isinstance(value, int):
+        return options
+    if isinstance(one, EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual):
+        first = max(first, value)
+    if isinstance(one, EqualTo | EqualNullSafe | LessThan | LessThanOrEqual):
+        last = min(last, value)
+    return replace(options, only_lsns=(first, last))
+
+
+def _by_time(options: Options, one: Filter) -> Options:
+    value: Any = getattr(one, "value", None)
+    if not isinstance(value, datetime):
+        return options
+    # A naive one is of the local zone, as is usual in Python.
+    at_ms = int((value.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000)
+    starting_ms, ending_ms = options.starting_ms, options.ending_ms
+    if isinstance(one, EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual):
+        # A millisecond off on either side, for the parts of it.
+        starting_ms = max(at_ms - 1, starting_ms or 0)
+    if isinstance(one, EqualTo | EqualNullSafe | LessThan | LessThanOrEqual):
+        ending_ms = at_ms + 2 if ending_ms is None else min(ending_ms, at_ms + 2)
+    return replace(options, starting_ms=starting_ms, ending_ms=ending_ms)

@@ -1,0 +1,229 @@
+"""What an executor does: the rows of one piece as Arrow batches of the columns asked for.
+
+Rows without anything that is wanted are passed over by their ``queues`` and ``time_ms``, before records and bodies are
+read; bodies are read only if the column is asked for. Each statement is short and leaves nothing open.
+"""
+
+# pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUntypedBaseClass=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownParameterType=false
+# pyright: reportUnknownArgumentType=false, reportMissingModuleSource=false
+
+import logging
+import sqlite3
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+
+from cmqd_segment.rows import Run, data_checksum, decode_queues, decode_records, meta_checksum
+from cmqd_segment.sparse import sparse_queue
+from pyspark_cmqd.columns import Batch, Facts
+from pyspark_cmqd.errors import DataLossError, FolderError
+from pyspark_cmqd.events import Stored, stored_in
+from pyspark_cmqd.folder import Folder
+from pyspark_cmqd.options import Mode
+from pyspark_cmqd.plan import TIME_SLACK_MS, Task
+
+if TYPE_CHECKING:
+    from pyspark_cmqd.states import StateReader
+
+ROWS_A_STATEMENT = 64
+"""About 4 MiB of a busy log."""
+SUMMARIES_A_STATEMENT = 500
+MAX_BATCH_BYTES = 32 * 1024 * 1024
+"""Of bodies; far below what 32-bit offsets can address."""
+
+_log = logging.getLogger("pyspark_cmqd")
+
+
+def read_task(task: Task, schema: "pa.Schema") -> Iterator["pa.RecordBatch"]:
+    """The messages of a piece, in order.
+
+    Raises:
+        FolderError: a row is damaged, or the segment cannot be read.
+        DataLossError: the broker reclaimed the segment meanwhile, and ``fail_on_data_loss`` is set.
+    """
+    batch = Batch(schema)
+    piece = task.piece
+    folder = Folder(task.path, task.cache_folder)
+    needs_bodies = "body" in task.columns
+    selector = Selector(task)
+    try:
+        with folder.opened(piece.extent) as raw:
+            for above, upto in _ranges(raw, task):
+                for lsn, meta, data in _rows(raw, task, above, upto, needs_bodies):
+                    try:
+                        stored = stored_in(decode_records(meta), task.queue_subscriptions)
+                    except msgspec.MsgspecError as error:
+                        raise FolderError(f"row {lsn} of {piece.extent.file} cannot be decoded: {error}") from error
+                    for one in stored:
+                        for facts, run, start, stop in selector.selected(lsn, one):
+                            while start < stop:
+                                room = max(task.batch_rows - batch.rows, 1)
+                                end = min(stop, start + room)
+                                batch.append(facts, run, data, one.first_index, start, end)
+                                if batch.rows >= task.batch_rows or batch.bytes >= MAX_BATCH_BYTES:
+                                    yield batch.take()
+                                start = end
+    except DataLossError as error:
+        if task.fail_on_data_loss:
+            raise
+        _log.warning("%s", error)
+    except sqlite3.Error as error:
+        raise FolderError(f"{piece.extent.file} cannot be read: {error}") from error
+    if batch.rows:
+        yield batch.take()
+
+
+class Selector:
+    """Which messages of a run are wanted, and what is said of them."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._segment = f"{task.piece.extent.number:08d}"
+        self._states: dict[int, StateReader] = {}
+        if task.mode is not Mode.EVENTS:
+            # Only then: nothing but the modes needs sets of positions.
+            from pyspark_cmqd import states as module
+
+            self._states = {number: module.StateReader(states, task.mode) for number, states in task.states.items()}
+
+    def selected(self, lsn: int, stored: Stored) -> Iterator[tuple[Facts, Run, int, int]]:
+        """Stretches ``start`` to below ``stop`` of the run, each with its facts."""
+        task, run = self._task, stored.run
+        if task.wanted is not None and stored.source_id not in task.wanted:
+            return
+        if task.starting_ms is not None and run.enqueue_ms < task.starting_ms:
+            return
+        if task.ending_ms is not None and run.enqueue_ms >= task.ending_ms:
+            return
+        source = task.sources.get(stored.source_id)
+        topic = task.sources.get(stored.topic_id) if stored.topic_id else None
+        is_topic = stored.source_id == stored.topic_id
+        facts = Facts(
+            lsn,
+            self._segment,
+            stored.event,
+            None if source is None or is_topic else source.name,
+            None if topic is None else topic.name,
+        )
+        if task.mode is Mode.EVENTS:
+            for start, stop in self._tagged(run):
+                yield facts, run, start, stop
+            return
+        states = self._states.get(stored.source_id)
+        if states is None:
+            return
+        tagged = self._tagged(run)
+        for start, stop, state, deleted_ms, receive_count in states.stretches(run):
+            said = facts._replace(event=state, deleted_ms=deleted_ms, receive_count=receive_count)
+            for low, high in tagged:
+                if max(low, start) < min(high, stop):
+                    yield said, run, max(low, start), min(high, stop)
+
+    def _tagged(self, run: Run) -> Sequence[tuple[int, int]]:
+        wanted = self._task.tags
+        count = len(run.sizes)
+        if not wanted:
+            return ((0, count),)
+        labels = run.labels
+        if not labels:
+            return ()
+        if len(labels) == 1:
+            return ((0, count),) if _has_tag(labels[0], wanted) else ()
+        return neighbours([place for place, label in enumerate(labels) if _has_tag(label, wanted)])
+
+
+def _has_tag(label: Sequence[str], wanted: frozenset[str]) -> bool:
+    return not isinstance(label, str) and not wanted.isdisjoint(label)
+
+
+def neighbours(places: Sequence[int]) -> list[tuple[int, int]]:
+    """Ascending numbers as half-open ranges."""
+    ranges: list[tuple[int, int]] = []
+    for place in places:
+        if ranges and ranges[-1][1] == place:
+            ranges[-1] = (ranges[-1][0], place + 1)
+        else:
+            ranges.append((place, place + 1))
+    return ranges
+
+
+def _ranges(raw: sqlite3.Connection, task: Task) -> list[tuple[int, int]]:
+    """Ranges ``above < lsn <= upto`` in which there may be something wanted, ascending and apart."""
+    above, upto = task.piece.above, task.piece.upto
+    if task.starting_ms is not None:
+        above = max(above, _first_at(raw, task, task.starting_ms) - 1)
+    if task.ending_ms is not None:
+        # The row that is the first of that time may still hold something older.
+        upto = min(upto, _first_at(raw, task, task.ending_ms + TIME_SLACK_MS))
+    if above >= upto:
+        return []
+    if task.wanted is None or not task.piece.extent.sealed:
+        return [(above, upto)]
+    found: list[tuple[int, int]] = []
+    for number in task.wanted:
+        row = raw.execute(
+            "SELECT first_position, stop_position, bytes, positions, lsns FROM sparse WHERE queue_id = ?", (number,)
+        ).fetchone()
+        if row is not None:
+            lsns = sparse_queue(*row).lsns
+            # Entries are no further apart than 256 KiB of log, except where there is nothing of the queue between.
+            found.append((max(above, lsns[0] - 1), upto))
+    if not found:
+        return []
+    return [(min(first for first, _ in found), upto)]
+
+
+def _first_at(raw: sqlite3.Connection, task: Task, time_ms: int) -> int:
+    """The first row of the piece whose time is at or after one; the last row + 1 if there is none. Times ascend."""
+    low, high = task.piece.above + 1, task.piece.upto + 1
+    while low < high:
+        middle = (low + high) // 2
+        row = raw.execute("SELECT time_ms FROM log WHERE lsn = ?", (middle,)).fetchone()
+        if row is None or row[0] >= time_ms:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _rows(
+    raw: sqlite3.Connection, task: Task, above: int, upto: int, bodies: bool
+) -> Iterator[tuple[int, bytes, bytes]]:
+    """LSN, records and bodies of the rows with something wanted, their checksums checked."""
+    if task.wanted is None:
+        spans: Iterator[tuple[int, int]] = iter([(above, upto)])
+    else:
+        spans = _spans(raw, task.wanted, above, upto)
+    data = "data" if bodies else "x''"
+    file = task.piece.extent.file
+    for low, high in spans:
+        while rows := raw.execute(
+            f"SELECT lsn, time_ms, messages, queues, meta_crc, data_crc, meta, {data} FROM log"
+            " WHERE lsn > ? AND lsn <= ? ORDER BY lsn LIMIT ?",
+            (low, high, ROWS_A_STATEMENT),
+        ).fetchall():
+            for lsn, time_ms, messages, queues, meta_crc, data_crc, meta, bytes_ in rows:
+                if not messages:
+                    continue
+                if meta_checksum(lsn, time_ms, messages, queues, meta) != meta_crc:
+                    raise FolderError(f"row {lsn} of {file} has a wrong checksum")
+                if bodies and data_checksum(bytes_) != data_crc:
+                    raise FolderError(f"row {lsn} of {file} has bodies with a wrong checksum")
+                yield lsn, meta, bytes_
+            low = rows[-1][0]
+
+
+def _spans(raw: sqlite3.Connection, wanted: frozenset[int], above: int, upto: int) -> Iterator[tuple[int, int]]:
+    """Ranges ``above < lsn <= upto`` of rows whose ``queues`` name something wanted."""
+    while rows := raw.execute(
+        "SELECT lsn, queues FROM log WHERE lsn > ? AND lsn <= ? ORDER BY lsn LIMIT ?",
+        (above, upto, SUMMARIES_A_STATEMENT),
+    ).fetchall():
+        found = [lsn for lsn, queues in rows if any(one[0] in wanted for one in decode_queues(queues))]
+        for first, stop in neighbours(found):
+            yield first - 1, stop - 1
+        above = rows[-1][0]

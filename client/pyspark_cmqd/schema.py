@@ -1,0 +1,33 @@
+"""The columns of the source. Pure: names and Spark's DDL; pyspark and pyarrow make types of it elsewhere."""
+
+COLUMNS: dict[str, str] = {
+    "lsn": "bigint",
+    "row_index": "int",
+    "segment": "string",
+    "event": "string",
+    "queue": "string",
+    "topic": "string",
+    "msg_id": "string",
+    "body": "binary",
+    "tags": "array<string>",
+    "routing_key": "string",
+    "headers": "map<string,string>",
+    "enqueue_ts": "timestamp",
+    "visible_ts": "timestamp",
+    "deleted_ts": "timestamp",
+    "receive_count": "int",
+    "origin": "struct<queue:string,msg_id:string,enqueue_ts:timestamp,receive_count:int,reason:string>",
+}
+"""Name and type, in order. All may be null, so that any narrower or reordered ``.schema(...)`` can be given.
+
+``lsn`` and ``row_index`` together are the identity of a message as it was stored: the row of the log, and the place
+among all messages that the row brought, whatever was selected. A position in the log is an ``lsn``: rows are read
+whole.
+"""
+
+DDL = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+
+
+def message_id_text(number: int) -> str:
+    """A message id as it is printed everywhere."""
+    return f"Msg-{number:016x}"

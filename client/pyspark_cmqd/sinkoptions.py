@@ -1,0 +1,183 @@
+"""The options of the sink, checked once on the driver; Spark gives them as text, with names in any case.
+
+| option | means | default |
+| --- | --- | --- |
+| ``url`` | the server: ``cmq://ID:KEY@host:port`` | the context |
+| ``context``, ``contextFile`` | a context of ``cmq``, read on the driver | ``CMQ_URL``, else the current context |
+| ``queue`` or ``topic`` | where the rows are sent, or published; it must exist | one must be given |
+| ``bodyColumn`` | binary or string | ``body`` |
+| ``headersColumn`` | map of strings | ``headers``, if there is one |
+| ``delayColumn`` | of a queue: seconds until a message is visible | ``delay``, if there is one |
+| ``tagsColumn`` | of a topic: array of strings | ``tags``, if there is one |
+| ``routingKeyColumn`` | of a topic: string | ``routing_key``, if there is one |
+| ``dedupIdColumn`` | string or whole number: the row's own name, up to 64 bytes | ``dedup_id``, if there is one |
+| ``writeId`` | of a batch: name of this write, the same if it is done again | a new one for each write |
+| ``batchSize`` | most messages in a request | 256 |
+| ``inFlight`` | requests of a task under way at once | 16 |
+| ``retries`` | how often a request, or connecting, is repeated | 10 |
+| ``requestTimeout`` | seconds that one attempt may take | 10 |
+
+``path`` and ``checkpointLocation`` are Spark's own business. Columns that no option names are left out.
+"""
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cmqd_client import Address, parse_address
+from cmqd_protocol.limits import MAX_BATCH
+from pyspark_cmqd.errors import OptionError
+
+MAX_IN_FLIGHT = 256
+MAX_RETRIES = 1_000
+MAX_TIMEOUT_S = 3_600
+MAX_WRITE_ID_CHARS = 32
+"""What is left of the 64 bytes of a dedup id is for partition and row."""
+
+_COLUMNS = {
+    "bodyColumn": "body",
+    "headersColumn": "headers",
+    "delayColumn": "delay",
+    "tagsColumn": "tags",
+    "routingKeyColumn": "routing_key",
+    "dedupIdColumn": "dedup_id",
+}
+_NAMES = (
+    "url",
+    "context",
+    "contextFile",
+    "queue",
+    "topic",
+    *_COLUMNS,
+    "writeId",
+    "batchSize",
+    "inFlight",
+    "retries",
+    "requestTimeout",
+)
+_OF_SPARK = frozenset({"path", "checkpointlocation"})
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """See the module; sent to the executors pickled, so files and variables of the driver are not needed there."""
+
+    address: Address
+    queue: str
+    """Empty: a topic."""
+    topic: str
+    columns: Mapping[str, str]
+    """Column by role: ``body``, ``headers``, ``delay``, ``tags``, ``routing_key``, ``dedup_id``."""
+    named: frozenset[str]
+    """Roles whose column was named, and so must exist; the body's always."""
+    write_id: str = ""
+    batch_size: int = MAX_BATCH
+    in_flight: int = 16
+    retries: int = 10
+    request_timeout: float = 10.0
+
+    @property
+    def target(self) -> str:
+        """Queue or topic, for people."""
+        return f"queue {self.queue!r}" if self.queue else f"topic {self.topic!r}"
+
+
+def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
+    """Raises OptionError."""
+    values = {name.lower(): value.strip() for name, value in given.items() if name.lower() not in _OF_SPARK}
+    known = {name.lower() for name in _NAMES}
+    for name, value in values.items():
+        if name not in known:
+            raise OptionError(name, value, f"it is not known; known are {', '.join(_NAMES)}")
+    for name in _NAMES:
+        if values.get(name.lower()) == "":
+            raise OptionError(name, "", "something, or leave it out")
+    if "queue" in values and "topic" in values:
+        raise OptionError("topic", values["topic"], "'queue' is given too; one of them")
+    if "queue" not in values and "topic" not in values:
+        raise OptionError("queue", None, "the queue to send to, or 'topic', to publish")
+    for name, other in (("tagsColumn", "topic"), ("routingKeyColumn", "topic"), ("delayColumn", "queue")):
+        if name.lower() in values and other not in values:
+            raise OptionError(name, values[name.lower()], f"only for a {other}")
+    write_id = values.get("writeid", "")
+    if len(write_id.encode()) > MAX_WRITE_ID_CHARS:
+        raise OptionError("writeId", write_id, f"at most {MAX_WRITE_ID_CHARS} bytes")
+    return SinkOptions(
+        _address(values),
+        values.get("queue", ""),
+        values.get("topic", ""),
+        {role: values.get(name.lower(), role) for name, role in _COLUMNS.items()},
+        frozenset(role for name, role in _COLUMNS.items() if name.lower() in values) | {"body"},
+        write_id,
+        _whole(values, "batchSize", MAX_BATCH, 1, MAX_BATCH),
+        _whole(values, "inFlight", 16, 1, MAX_IN_FLIGHT),
+        _whole(values, "retries", 10, 0, MAX_RETRIES),
+        _seconds(values, "requestTimeout", 10.0),
+    )
+
+
+def _whole(values: Mapping[str, str], option: str, default: int, low: int, high: int) -> int:
+    text = values.get(option.lower())
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and low <= int(text) <= high):
+        raise OptionError(option, text, f"a whole number from {low} to {high}")
+    return int(text)
+
+
+def _seconds(values: Mapping[str, str], option: str, default: float) -> float:
+    text = values.get(option.lower())
+    if text is None:
+        return default
+    if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text, re.ASCII) is None or not 0 < float(text) <= MAX_TIMEOUT_S:
+        raise OptionError(option, text, f"seconds, more than 0, at most {MAX_TIMEOUT_S}")
+    return float(text)
+
+
+def _address(values: Mapping[str, str]) -> Address:
+    """Where the server is; no error holds the key."""
+    url = values.get("url")
+    if url is not None:
+        if "context" in values or "contextfile" in values:
+            raise OptionError("context", values.get("context"), "'url' is given too; one of them")
+        return _parsed("url", url)
+    from_environment = os.environ.get("CMQ_URL")
+    if from_environment and "context" not in values and "contextfile" not in values:
+        return _parsed("url", from_environment)
+    return _of_context(values)
+
+
+def _parsed(option: str, url: str) -> Address:
+    try:
+        return parse_address(url)
+    except ValueError as problem:
+        raise OptionError(option, "…", str(problem)) from None
+
+
+def _of_context(values: Mapping[str, str]) -> Address:
+    named = values.get("contextfile") or os.environ.get("CMQ_CONTEXT_FILE")
+    path = Path(named) if named else _default_context_file()
+    try:
+        content: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:
+        if named is None and isinstance(problem, FileNotFoundError):
+            raise OptionError("url", None, "the server (cmq://ID:KEY@host:port), or 'context', or CMQ_URL") from None
+        raise OptionError("contextFile", str(path), f"a context file of cmq ({type(problem).__name__})") from problem
+    context = values.get("context") or content.get("current")
+    if not context:
+        raise OptionError("context", None, f"a context; {path} has no current one")
+    try:
+        url = content["contexts"][context]["url"]
+        assert isinstance(url, str)
+    except (KeyError, TypeError, AssertionError):
+        raise OptionError("context", context, f"a context that {path} has") from None
+    return _parsed("context", url)
+
+
+def _default_context_file() -> Path:
+    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(base) / "cmq" / "contexts.toml"

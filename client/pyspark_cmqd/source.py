@@ -1,0 +1,125 @@
+"""The batch source: plans on the driver, reads on the executors.
+
+Spark calls ``partitions`` once for each plan, in a process of its own, and ``read`` on pickled copies; what a copy
+needs stands in its partition. Filters are pushed down where Spark has that switched on; they only leave out what they
+can, and Spark applies them all again.
+"""
+
+# pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUntypedBaseClass=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownParameterType=false
+# pyright: reportUnknownArgumentType=false, reportMissingModuleSource=false
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from pyspark_cmqd.options import Options, parse_options
+from pyspark_cmqd.schema import DDL
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pyspark_cmqd.plan import Task
+    from pyspark_cmqd.sink import BatchSink, StreamSink
+    from pyspark_cmqd.stream import CmqdStreamReader
+
+
+class CmqdDataSource(DataSource):
+    """``format("cmqd")``; the options are those of :mod:`pyspark_cmqd.options`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "cmqd"
+
+    def schema(self) -> str:
+        """All columns."""
+        return DDL
+
+    def reader(self, schema: StructType) -> "CmqdReader":
+        """Of a batch. Raises OptionError."""
+        return CmqdReader(parse_options(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> "CmqdStreamReader":
+        """Of a stream. Raises OptionError."""
+        from pyspark_cmqd.stream import CmqdStreamReader
+
+        return CmqdStreamReader(parse_options(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> "BatchSink":
+        """Of a batch; its options are those of :mod:`pyspark_cmqd.sinkoptions`. Raises OptionError, ColumnError."""
+        from pyspark_cmqd.sink import BatchSink
+
+        return BatchSink(schema, self.options, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamSink":
+        """Of a stream. Raises OptionError, ColumnError."""
+        from pyspark_cmqd.sink import StreamSink
+
+        return StreamSink(schema, self.options, overwrite)
+
+
+class CmqdPartition(InputPartition):
+    """One piece of one segment."""
+
+    def __init__(self, task: "Task") -> None:
+        self.task = task
+
+
+class CmqdReader(DataSourceReader):
+    """Reads what the log holds at the moment of planning."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        from pyspark_cmqd.columns import check_columns
+
+        check_columns(schema.names)
+        self.options = options
+        self.columns = schema
+        self.filters: list[Filter] = []
+
+    @property
+    def pushFilters(self) -> "_PushFilters":  # pyright: ignore[reportIncompatibleMethodOverride]
+        """See :class:`_PushFilters`."""
+        return _PushFilters(self)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """One for each segment, or part of one, that may hold something wanted. Raises CmqdSourceError."""
+        from pyspark_cmqd.driver import plan_batch
+        from pyspark_cmqd.pushdown import narrowed
+
+        options = narrowed(self.options, self.filters)
+        return [CmqdPartition(task) for task in plan_batch(options, self.columns.names)]
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        """The messages of a partition. Raises FolderError, DataLossError."""
+        return read_partition(partition, self.columns)
+
+
+def read_partition(partition: InputPartition, columns: StructType) -> "Iterator[pa.RecordBatch]":
+    """The messages of a partition; none of the one that Spark makes up where there is none."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from pyspark_cmqd.reading import read_task
+
+    if isinstance(partition, CmqdPartition):
+        yield from read_task(partition.task, to_arrow_schema(columns, timezone="UTC"))
+
+
+class _PushFilters:
+    """``pushFilters`` of the reader, callable whether Spark has it switched on or not.
+
+    Spark refuses a reader that overrides the method while push-down is off, and finds out by looking at its function.
+    So it is shown that of the base class; only with push-down on the method is called.
+    """
+
+    __func__ = staticmethod(DataSourceReader.pushFilters)
+
+    def __init__(self, reader: CmqdReader) -> None:
+        self._reader = reader
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        self._reader.filters = list(filters)
+        return filters

@@ -1,0 +1,549 @@
+"""What became of each message of a queue at one fixed row of the log: a fold over records, and what it found. Pure.
+
+State of a message (the column ``event`` of all modes but ``events``):
+
+    active  delayed  in_flight  half             it is in the queue (the *backlog*: the first three)
+    deleted                                      a consumer deleted it (*consumed*); it may be rewindable
+    dead_lettered  redriven                      it stands in another queue now
+    expired  cleared  queue_deleted              it is gone with its retention, by clearing, with its queue
+    rolled_back                                  a half message that was decided so
+    gone                                         it is no longer in the queue, and the rows that say why were reclaimed
+
+A half message that was committed stands at another place under the same id, and is not shown where it was.
+
+Two folds say it. An exact one begins at a checkpoint at or below the fixed row, or at the log's first row if nothing of
+it is missing. If rows are missing, a second one goes over all that is left, to find out why messages went; what the
+first says of those that are there is never overruled. Modes are about messages in queues: those of a topic itself are
+read by mode ``events``.
+"""
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import pairwise
+
+from pyroaring import BitMap64
+
+from cmqd_segment.checkpoint import AnyPart, HistorySlice, LeasesSlice, QueueSlice
+from cmqd_segment.records import (
+    AnyRecord,
+    LeasesEnded,
+    MessagesActivated,
+    MessagesDeleted,
+    MessagesExpired,
+    MessagesMoved,
+    MessagesPublished,
+    MessagesReceived,
+    MessagesReleased,
+    MessagesSent,
+    QueueAttributes,
+    QueueAttributesSet,
+    QueueCleared,
+    QueueCreated,
+    QueueDeleted,
+    QueueRewound,
+    TransactionsEnded,
+    ranges,
+    unpack_runs,
+)
+from cmqd_segment.rows import Run
+from pyspark_cmqd.options import Mode
+
+
+class State(StrEnum):
+    """See the module."""
+
+    ACTIVE = "active"
+    DELAYED = "delayed"
+    IN_FLIGHT = "in_flight"
+    HALF = "half"
+    DELETED = "deleted"
+    DEAD_LETTERED = "dead_lettered"
+    REDRIVEN = "redriven"
+    EXPIRED = "expired"
+    CLEARED = "cleared"
+    QUEUE_DELETED = "queue_deleted"
+    ROLLED_BACK = "rolled_back"
+    COMMITTED = "committed"
+    GONE = "gone"
+
+
+LIVE = (State.ACTIVE, State.DELAYED, State.IN_FLIGHT, State.HALF)
+BACKLOG = (State.ACTIVE, State.DELAYED, State.IN_FLIGHT)
+SHOWN: dict[Mode, frozenset[State]] = {
+    Mode.ALL: frozenset(State) - {State.COMMITTED},
+    Mode.BACKLOG: frozenset(BACKLOG),
+    Mode.CONSUMED: frozenset({State.DELETED}),
+    Mode.DEAD: frozenset(BACKLOG),
+}
+"""Which states a mode shows; ``dead`` only what came there as a dead letter."""
+DEAD_REASONS = frozenset({"receives", "age"})
+"""Of an origin: the message was dead-lettered. The other, ``redrive``, brought it back."""
+
+HISTORY_CHUNK = 1024
+HISTORY_TIME_BITS = 42
+MAX_STEPS = 16_384
+FIRST_GRAIN_MS = 100
+
+
+class SentTimes:
+    """When the messages of a queue were sent, by steps: as coarse as the broker's own, because which deleted messages
+    a rewind can bring back is decided by whole steps.
+    """
+
+    def __init__(self) -> None:
+        self._grain_ms = FIRST_GRAIN_MS
+        self._positions = array("Q")
+        self._starts = array("Q")
+        self._ends = array("Q")
+
+    def note(self, position: int, enqueue_ms: int) -> None:
+        """Messages were sent from a position on. Positions and times ascend."""
+        if self._starts and enqueue_ms - self._starts[-1] < self._grain_ms:
+            self._ends[-1] = max(enqueue_ms, self._ends[-1])
+            return
+        self._positions.append(position)
+        self._starts.append(enqueue_ms)
+        self._ends.append(enqueue_ms)
+        if len(self._positions) > MAX_STEPS:
+            self._grain_ms *= 2
+            last = self._ends[-1]
+            self._positions, self._starts, self._ends = self._positions[::2], self._starts[::2], self._ends[1::2]
+            self._ends.append(last)
+
+    def passed(self, sent_ms: int, next_position: int) -> int:
+        """Below it everything was sent at or before a time, by whole steps."""
+        place = bisect_right(self._ends, sent_ms)
+        if not place:
+            return 0
+        return self._positions[place] if place < len(self._positions) else next_position
+
+    def load(self, positions: bytes, starts: bytes, ends: bytes) -> None:
+        """Take what a checkpoint says."""
+        for column, packed in ((self._positions, positions), (self._starts, starts), (self._ends, ends)):
+            column.frombytes(packed)
+        if len(self._positions) >= MAX_STEPS // 2:
+            while len(self._positions) * self._grain_ms * 2 < self._starts[-1] - self._starts[0]:
+                self._grain_ms *= 2
+
+
+class QueueFold:
+    """One queue, record by record."""
+
+    def __init__(self, attributes: QueueAttributes) -> None:
+        self.attributes = attributes
+        self.lsn = 0
+        """Of the checkpoint's slice: records up to it are in it."""
+        self.next_position = 0
+        self.floor = 0
+        self.live = BitMap64()
+        self.active = BitMap64()
+        self.half = BitMap64()
+        self.delayed = BitMap64()
+        self.rewindable = BitMap64()
+        self.gone: dict[State, BitMap64] = {}
+        """Why messages went, as far as the records say."""
+        self.deleted: list[tuple[int, int, int]] = []
+        """(start, stop, time in ms) in the order of the log; a later one counts."""
+        self.leases: dict[int, tuple[int, int]] = {}
+        """Lease -> position, receive count."""
+        self.counts: dict[int, int] = {}
+        """Receive counts of messages that came back."""
+        self.last_counts: dict[int, int] = {}
+        """Receive counts with which messages were deleted, where it was not 1."""
+        self.sent = SentTimes()
+        self._last_ms = 0
+
+    # ------------------------------------------------------------------ from a checkpoint
+
+    @classmethod
+    def of_slice(cls, part: QueueSlice) -> "QueueFold":
+        """The queue as of ``part.lsn``, but for its leases and history."""
+        fold = cls(part.attributes)
+        fold.lsn = part.lsn
+        fold.next_position = part.next_position
+        fold.floor = part.floor
+        fold.live = BitMap64.deserialize(part.live)
+        fold.active = BitMap64.deserialize(part.active)
+        fold.delayed = BitMap64.deserialize(part.delayed) | BitMap64.deserialize(part.overflow)
+        if part.half:
+            fold.half = BitMap64.deserialize(part.half)
+        if part.rewindable:
+            fold.rewindable = BitMap64.deserialize(part.rewindable)
+            fold._note_gone(State.DELETED, fold.rewindable)
+        fold.sent.load(part.step_positions, part.step_starts, part.step_ends)
+        fold._last_ms = part.last_enqueue_ms
+        return fold
+
+    def load(self, part: "LeasesSlice | HistorySlice") -> None:
+        """Take what the parts after the slice say."""
+        if isinstance(part, LeasesSlice):
+            self.leases.update((lease, (position, count)) for lease, position, _, count, _ in part.leases)
+            return
+        for first, content in part.entries:
+            numbers = array("Q")
+            numbers.frombytes(content)
+            if len(numbers) == HISTORY_CHUNK:
+                pairs: Iterable[tuple[int, int]] = enumerate(numbers)
+            else:
+                pairs = zip(numbers[::2], numbers[1::2], strict=True)
+            self.counts.update((first + offset, packed >> HISTORY_TIME_BITS) for offset, packed in pairs if packed)
+
+    # ------------------------------------------------------------------ facts
+
+    def apply(self, record: AnyRecord) -> None:
+        """A record of this queue; published copies come by :meth:`apply_copies`."""
+        match record:
+            case MessagesSent():
+                self._sent(record)
+            case MessagesReceived():
+                lease = record.first_lease
+                for start, stop in ranges(record.positions):
+                    self.active.remove_range(start, stop)
+                    for position in range(start, stop):
+                        self.leases[lease] = (position, self.counts.get(position, 0) + 1)
+                        lease += 1
+            case MessagesDeleted():
+                self._deleted(record)
+            case LeasesEnded() | MessagesReleased():
+                self._returned(record)
+            case MessagesActivated():
+                for start, stop in ranges(record.positions):
+                    self._activate(start, stop)
+            case QueueRewound():
+                self._rewound(record)
+            case MessagesMoved():
+                self._leave(State.REDRIVEN if record.redriven else State.DEAD_LETTERED, record.positions)
+            case TransactionsEnded():
+                self._leave(State.COMMITTED if record.committed else State.ROLLED_BACK, record.positions)
+            case QueueCleared():
+                self._raise_floor(record.floor, State.CLEARED)
+            case MessagesExpired():
+                self._raise_floor(record.floor, State.EXPIRED)
+            case QueueAttributesSet():
+                self._prune(record.modified_ms)
+                self.attributes = record.attributes
+                if record.attributes.rewind_ms:
+                    self._prune(record.modified_ms)
+                else:
+                    self.rewindable = BitMap64()
+            case QueueDeleted():
+                self._note_gone(State.QUEUE_DELETED, self.live)
+                self.live = BitMap64()
+                self.leases.clear()
+            case _:
+                pass
+
+    def apply_copies(self, first: int, count: int, enqueue_ms: int) -> None:
+        """Copies of what was published to a topic."""
+        self._stored(first, first + count, max(enqueue_ms, self._last_ms))
+        self.active.add_range(first, first + count)
+
+    def _sent(self, record: MessagesSent) -> None:
+        first = record.first_position
+        stop = first + len(record.sizes)
+        self._stored(first, stop, record.enqueue_ms)
+        visible_ms = record.visible_ms
+        if record.half:
+            self.half.add_range(first, stop)
+        elif visible_ms is None:
+            self.active.add_range(first, stop)
+        elif isinstance(visible_ms, int):
+            (self.delayed if visible_ms > record.enqueue_ms else self.active).add_range(first, stop)
+        else:
+            for position, at_ms in enumerate(visible_ms, first):
+                (self.delayed if at_ms > record.enqueue_ms else self.active).add(position)
+
+    def _stored(self, first: int, stop: int, enqueue_ms: int) -> None:
+        self.next_position = stop
+        self.live.add_range(first, stop)
+        self.sent.note(first, enqueue_ms)
+        self._last_ms = enqueue_ms
+
+    def _activate(self, start: int, stop: int) -> None:
+        self.delayed.remove_range(start, stop)
+        self.active.add_range(start, stop)
+
+    def _deleted(self, record: MessagesDeleted) -> None:
+        gone = self.gone.setdefault(State.DELETED, BitMap64())
+        for start, stop in ranges(record.positions):
+            self.live.remove_range(start, stop)
+            # In flight, unless rows are missing.
+            self.active.remove_range(start, stop)
+            gone.add_range(start, stop)
+            if self.attributes.rewind_ms:
+                self.rewindable.add_range(start, stop)
+            self.deleted.append((start, stop, record.deleted_ms))
+        for lease in unpack_runs(record.leases):
+            position, count = self.leases.pop(lease, (-1, 1))
+            if position >= 0:
+                self.counts.pop(position, None)
+                if count != 1:
+                    self.last_counts[position] = count
+
+    def _returned(self, record: "LeasesEnded | MessagesReleased") -> None:
+        counted = not isinstance(record, MessagesReleased) or record.counted
+        for lease in unpack_runs(record.leases):
+            position, count = self.leases.pop(lease, (-1, 0))
+            if position >= self.floor:
+                if counted:
+                    self.counts[position] = count
+                self.active.add(position)
+
+    def _rewound(self, record: QueueRewound) -> None:
+        self._prune(record.rewound_ms)
+        back = BitMap64(self.rewindable)
+        back.remove_range(0, record.from_position)
+        back.remove_range(record.stop_position, max(self.next_position, record.stop_position) + 1)
+        self.rewindable -= back
+        self.gone[State.DELETED] = self.gone.get(State.DELETED, BitMap64()) - back
+        for position in back if self.last_counts else ():
+            self.last_counts.pop(position, None)
+        self.live |= back
+        self.active |= back
+
+    def _prune(self, now_ms: int) -> None:
+        """Let go of deleted messages that can be rewound no more."""
+        if self.rewindable:
+            gone_ms = max(now_ms - self.attributes.rewind_ms - 1, now_ms - self.attributes.retention_ms)
+            self.rewindable.remove_range(0, self.sent.passed(gone_ms, self.next_position))
+
+    def _leave(self, state: State, positions: Sequence[int]) -> None:
+        gone = self.gone.setdefault(state, BitMap64())
+        for start, stop in ranges(list(positions)):
+            self.live.remove_range(start, stop)
+            self.active.remove_range(start, stop)
+            self.half.remove_range(start, stop)
+            gone.add_range(start, stop)
+
+    def _raise_floor(self, floor: int, state: State) -> None:
+        floor = max(floor, self.floor)
+        below = BitMap64(self.live)
+        below.remove_range(floor, max(self.next_position, floor) + 1)
+        self._note_gone(state, below)
+        for positions in (self.live, self.active, self.delayed, self.half, self.rewindable):
+            positions.remove_range(0, floor)
+        self.floor = floor
+
+    def _note_gone(self, state: State, positions: BitMap64) -> None:
+        known = self.gone.get(state)
+        self.gone[state] = BitMap64(positions) if known is None else known | positions
+
+    # ------------------------------------------------------------------ what came of it
+
+    def sets(self) -> dict[State, BitMap64]:
+        """Positions by state; those of live messages are apart from each other and from all others."""
+        active = self.active & self.live
+        half = self.half & self.live
+        delayed = (self.delayed & self.live) - active - half
+        found = {
+            State.ACTIVE: active,
+            State.DELAYED: delayed,
+            State.HALF: half,
+            State.IN_FLIGHT: self.live - active - delayed - half,
+        }
+        for state, positions in self.gone.items():
+            found[state] = positions - self.live
+        return found
+
+    def receive_counts(self) -> dict[int, int]:
+        """Receive counts by position, where they are not what the state says (1 of deleted ones and those in flight
+        for the first time, else 0).
+        """
+        counts = {**self.counts, **self.last_counts}
+        counts.update((position, count) for position, count in self.leases.values() if position >= self.floor)
+        return counts
+
+
+class Fold:
+    """All queues that are wanted."""
+
+    def __init__(self, wanted: "frozenset[int] | None" = None, *, lenient: bool = False) -> None:
+        """``lenient``: rows are missing, so a queue may be met that nothing told of."""
+        self._wanted = wanted
+        self._lenient = lenient
+        self.queues: dict[int, QueueFold] = {}
+
+    def _is_wanted(self, queue_id: int) -> bool:
+        return self._wanted is None or queue_id in self._wanted
+
+    def load(self, part: AnyPart) -> None:
+        """A part of a checkpoint."""
+        if isinstance(part, QueueSlice):
+            if self._is_wanted(part.queue_id):
+                self.queues[part.queue_id] = QueueFold.of_slice(part)
+        elif isinstance(part, LeasesSlice | HistorySlice):
+            queue = self.queues.get(part.queue_id)
+            if queue is not None:
+                queue.load(part)
+
+    def apply(self, lsn: int, records: Iterable[AnyRecord]) -> None:
+        """The records of a row, in order."""
+        queues = self.queues
+        for record in records:
+            if isinstance(record, MessagesPublished):
+                self._apply_copies(lsn, record)
+                continue
+            queue_id = getattr(record, "queue_id", 0)
+            if not queue_id or not self._is_wanted(queue_id):
+                continue
+            queue = queues.get(queue_id)
+            if queue is None:
+                queue = self._new(record, queue_id)
+            if queue is not None and lsn > queue.lsn:
+                queue.apply(record)
+
+    def _new(self, record: AnyRecord, queue_id: int) -> "QueueFold | None":
+        if isinstance(record, QueueCreated):
+            self.queues[queue_id] = QueueFold(record.attributes)
+        elif self._lenient:
+            self.queues[queue_id] = QueueFold(QueueAttributes())
+        return self.queues.get(queue_id)
+
+    def _apply_copies(self, lsn: int, record: MessagesPublished) -> None:
+        copies = record.copies
+        for place in range(len(copies) // 2):
+            queue_id = copies[2 * place]
+            if not self._is_wanted(queue_id):
+                continue
+            queue = self.queues.get(queue_id) or self._new(record, queue_id)
+            if queue is not None and lsn > queue.lsn:
+                queue.apply_copies(copies[2 * place + 1], len(record.sizes), record.enqueue_ms)
+
+
+@dataclass
+class QueueStates:
+    """What is said of a queue's messages: the result, cut to some positions and pickled to an executor."""
+
+    sets: dict[State, bytes] = field(default_factory=dict[State, bytes])
+    """Serialized; of gone ones the first that holds a position counts."""
+    deleted: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
+    """(start, stop, time in ms), ascending and apart."""
+    counts: dict[int, int] = field(default_factory=dict[int, int])
+
+
+@dataclass
+class Result:
+    """What two folds say of a queue."""
+
+    sets: dict[State, BitMap64]
+    deleted: list[tuple[int, int, int]]
+    counts: dict[int, int]
+
+    def whole(self) -> QueueStates:
+        """All of it."""
+        return QueueStates(
+            {state: positions.serialize() for state, positions in self.sets.items() if positions},
+            self.deleted,
+            self.counts,
+        )
+
+    def cut(self, start: int, stop: int) -> QueueStates:
+        """The part about positions ``start`` to below ``stop``."""
+        here = BitMap64()
+        here.add_range(start, stop)
+        states = QueueStates()
+        for state, positions in self.sets.items():
+            some = positions & here
+            if some:
+                states.sets[state] = some.serialize()
+        states.deleted = [one for one in self.deleted if one[1] > start and one[0] < stop]
+        states.counts = {position: count for position, count in self.counts.items() if start <= position < stop}
+        return states
+
+
+def result_of(exact: QueueFold, causes: "QueueFold | None" = None) -> Result:
+    """What is known of a queue. ``causes``: of the fold over all that is left, if rows are missing."""
+    sets = exact.sets()
+    deleted = exact.deleted
+    counts = exact.receive_counts()
+    if causes is not None and causes is not exact:
+        for state, positions in causes.sets().items():
+            if state not in LIVE:
+                known = sets.get(state)
+                sets[state] = (positions if known is None else known | positions) - exact.live
+        deleted = causes.deleted
+        counts = {**causes.last_counts, **counts}
+    # The last thing that befell a message is what counts; expiring and clearing take live ones only.
+    return Result(sets, _last_deletes(deleted, sets.get(State.DELETED)), counts)
+
+
+def _last_deletes(deleted: Sequence[tuple[int, int, int]], still: "BitMap64 | None") -> list[tuple[int, int, int]]:
+    """Deletes as ascending ranges apart from each other: of those that overlap (after a rewind) the last counts."""
+    if not still:
+        return []
+    ascending = sorted(deleted)
+    if all(one[1] <= after[0] for one, after in pairwise(ascending)):
+        return ascending
+    seen = BitMap64()
+    found: list[tuple[int, int, int]] = []
+    for start, stop, at_ms in reversed(deleted):
+        fresh = BitMap64()
+        fresh.add_range(start, stop)
+        fresh -= seen
+        seen |= fresh
+        first = last = -1
+        for position in fresh:
+            if position != last:
+                if last > first:
+                    found.append((first, last, at_ms))
+                first = position
+            last = position + 1
+        if last > first:
+            found.append((first, last, at_ms))
+    return sorted(found)
+
+
+class StateReader:
+    """On the executor: the state of each message of one queue."""
+
+    def __init__(self, states: QueueStates, mode: Mode) -> None:
+        self._mode = mode
+        self._shown = SHOWN[mode]
+        self._sets = [(state, BitMap64.deserialize(packed)) for state, packed in states.sets.items()]
+        self._deleted = states.deleted
+        self._starts = [one[0] for one in states.deleted]
+        self._counts = states.counts
+
+    def stretches(self, run: Run) -> Iterator[tuple[int, int, State, "int | None", int]]:
+        """``(start, stop, state, deleted_ms, receive_count)`` of neighbours in the run that the mode shows."""
+        first, stop = run.first_position, run.stop_position
+        begin = first
+        said: tuple[State, int | None, int] | None = None
+        for low, high, state in self._states(first, stop):
+            for position in range(low, high):
+                now = self._said(position, state, run)
+                if now != said:
+                    if said is not None and begin < position:
+                        yield begin - first, position - first, *said
+                    said, begin = now, position
+        if said is not None:
+            yield begin - first, stop - first, *said
+
+    def _states(self, first: int, stop: int) -> Iterator[tuple[int, int, State]]:
+        for state, positions in self._sets:
+            if positions.contains_range(first, stop):
+                yield first, stop, state
+                return
+        for position in range(first, stop):
+            state = next((state for state, positions in self._sets if position in positions), State.GONE)
+            yield position, position + 1, state
+
+    def _said(self, position: int, state: State, run: Run) -> "tuple[State, int | None, int] | None":
+        if state not in self._shown:
+            return None
+        if self._mode is Mode.DEAD:
+            origin = None if run.origins is None else run.origins[position - run.first_position]
+            if origin is None or origin.reason not in DEAD_REASONS:
+                return None
+        if state is State.DELETED:
+            return state, self._deleted_ms(position), self._counts.get(position, 1)
+        return state, None, self._counts.get(position, 1 if state is State.IN_FLIGHT else 0)
+
+    def _deleted_ms(self, position: int) -> int | None:
+        place = bisect_right(self._starts, position) - 1
+        if place >= 0 and position < self._deleted[place][1]:
+            return self._deleted[place][2]
+        return None

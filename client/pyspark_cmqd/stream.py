@@ -1,0 +1,143 @@
+"""The streaming source: a position is a row of the log, ``{"lsn": n}``: everything up to row *n* was read.
+
+Positions and limits go by whole rows, and rows never change: what a batch holds is told by its two positions, so a
+batch that is run again after a crash is the same batch. Spark keeps the positions in its checkpoint; the broker's data
+is never trimmed from here. Between two batches nothing is held open.
+"""
+
+# pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUntypedBaseClass=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownParameterType=false
+# pyright: reportUnknownArgumentType=false, reportMissingModuleSource=false
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from pyspark_cmqd.catalog import Catalog, read_catalog
+from pyspark_cmqd.driver import (
+    check_loss,
+    first_offset,
+    limited_offset,
+    open_folder,
+    plan_range,
+)
+from pyspark_cmqd.errors import FolderError, OptionError
+from pyspark_cmqd.folder import Folder
+from pyspark_cmqd.options import Mode, Options
+from pyspark_cmqd.plan import wanted_ids
+from pyspark_cmqd.source import CmqdPartition, read_partition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pyspark_cmqd.plan import View
+
+
+class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Lives in one process on the driver; ``read`` runs on pickled copies of it."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        """Raises OptionError."""
+        from pyspark_cmqd.columns import check_columns
+
+        check_columns(schema.names)
+        if options.mode is not Mode.EVENTS:
+            raise OptionError("mode", str(options.mode), "a stream is of events; the other modes are of one moment")
+        self.options = options
+        self.columns = schema
+        self._target: int | None = None
+        """With Trigger.AvailableNow: the last row that counts."""
+        self._catalog: Catalog | None = None
+
+    # ------------------------------------------------------------------ positions
+
+    def initialOffset(self) -> dict[str, int]:
+        """Where a query begins that has no checkpoint."""
+        return {"lsn": first_offset(self._view(), self.options)}
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        """The last row of the next batch: as far as the limit allows, but one row at least, if there is one."""
+        view = self._view()
+        most = self._end(view)
+        if most <= start["lsn"]:
+            return start
+        messages = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
+        size = limit.max_bytes if isinstance(limit, ReadMaxBytes) else 0
+        if isinstance(limit, ReadMaxRows | ReadMaxBytes):
+            # Spark knows one limit of a source; of our two options it was told one.
+            messages = messages or self.options.max_messages
+            size = size or self.options.max_bytes
+        if not messages and not size:
+            return {"lsn": most}
+        folder = open_folder(self.options)
+        wanted = wanted_ids(self._names(folder, view).sources, self.options)
+        return {"lsn": limited_offset(folder, view, wanted, start["lsn"], most, messages, size)}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """By the options."""
+        if self.options.max_messages:
+            return ReadMaxRows(self.options.max_messages)
+        if self.options.max_bytes:
+            return ReadMaxBytes(self.options.max_bytes)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """What is there now is all that counts."""
+        self._target = self._view().hi
+
+    def reportLatestOffset(self) -> dict[str, int]:
+        """The last row that there is: what is between it and the query's position is how far the query is behind."""
+        return {"lsn": self._view().hi}
+
+    # ------------------------------------------------------------------ a batch
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """Rows above ``start`` up to ``end``. Raises CmqdSourceError."""
+        above, upto = start["lsn"], end["lsn"]
+        if above >= upto:
+            return []
+        folder = open_folder(self.options)
+        view = self._view()
+        if view.hi < upto:
+            raise FolderError(
+                f"the query was at row {upto} of {self.options.path}, which ends at row {view.hi} now: it is another "
+                f"log, or an older copy, or 'includeActive' was taken away (its segments are sealed sooner or later)"
+            )
+        check_loss(view, self.options, view.gaps(above + 1, upto))
+        names = self._names(folder, view)
+        tasks = plan_range(folder, view, self.options, self.columns.names, above, upto, known=names)
+        return [CmqdPartition(task) for task in tasks]
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        """The messages of a partition. Raises FolderError, DataLossError."""
+        return read_partition(partition, self.columns)
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Nothing: positions are Spark's, and data is the broker's."""
+
+    def stop(self) -> None:
+        """Nothing is held open."""
+
+    def _view(self) -> "View":
+        return open_folder(self.options).view(include_active=self.options.include_active)
+
+    def _names(self, folder: Folder, view: "View") -> Catalog:
+        self._catalog = read_catalog(folder, view, self._catalog)
+        return self._catalog
+
+    def _end(self, view: "View") -> int:
+        most = view.hi if self._target is None else min(view.hi, self._target)
+        return min(most, self.options.ending_lsn)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"options": self.options, "columns": self.columns, "_target": None, "_catalog": None}

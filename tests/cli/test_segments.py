@@ -1,0 +1,98 @@
+"""``cmq segment``: over folders that a real storage made."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from cmq_cli.exitcodes import ExitCode
+from cmqd_protocol import messages as wire
+from cmqd_protocol.errors import ErrorCode
+from cmqd_segment import scan
+from cmqd_segment.manifest import Manifest, SegmentState, read_manifest, write_manifest
+from support.cmq_runs import Cmq, ThreadedServer
+from support.log_rig import LogRig, ProcessPlace
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two sealed segments of three messages each, and a checkpoint."""
+    place = ProcessPlace(tmp_path / "data")
+
+    async def fill() -> None:
+        rig = LogRig(place.log())
+        await rig.open()
+        for first in (0, 3):
+            await rig.store(1, first, 3)
+            await rig.log.seal_now()
+        await rig.checkpoint()
+        await rig.log.close()
+
+    asyncio.run(fill())
+    return place.folder
+
+
+def test_the_segments_of_a_folder_are_listed(cmq: Cmq, folder: Path) -> None:
+    table = cmq("segment", "list", "--path", str(folder)).out.splitlines()
+    assert table[0].split() == ["segment", "state", "first", "row", "last", "row", "messages", "size", "from", "to"]
+    assert table[1].split()[:5] == ["1", "sealed", "1", "1", "3"]
+    assert table[1].split()[-2:] == ["2023-11-14", "22:13:20"]
+    assert len(table) == 3
+
+    found = cmq("segment", "list", "--path", str(folder), "--output", "json").json
+    assert found["clean"] is True
+    assert [one["last_lsn"] for one in found["segments"]] == [1, 2]
+    assert found["segments"][0]["file"] == "segments/00000001.db"
+
+
+def test_a_folder_without_a_manifest_is_not_found(cmq: Cmq, tmp_path: Path) -> None:
+    for command in ("list", "verify"):
+        ran = cmq("segment", command, "--path", str(tmp_path))
+        assert ran.code == ExitCode.NOT_FOUND
+        assert "has no manifest" in ran.err
+    (tmp_path / "manifest").write_text("{}")
+    assert cmq("segment", "list", "--path", str(tmp_path)).code == ExitCode.FAILED
+
+
+def test_a_sound_folder_is_verified(cmq: Cmq, folder: Path) -> None:
+    ran = cmq("segment", "verify", "--path", str(folder))
+
+    assert (ran.code, ran.out, ran.err) == (ExitCode.OK, "", "3 files are sound\n")
+
+
+def test_damage_is_told_and_fails(cmq: Cmq, folder: Path) -> None:
+    path = folder / "segments" / "00000002.db"
+    path.chmod(0o644)
+    content = bytearray(path.read_bytes())
+    at = content.index(b"1/4/1/4/")
+    content[at] ^= 1
+    path.write_bytes(content)
+
+    ran = cmq("segment", "verify", "--path", str(folder), "--output", "json")
+
+    assert ran.code == ExitCode.FAILED
+    assert ran.json["checked"] == 3
+    assert list(ran.json["wrong"]) == ["segments/00000002.db"]
+    assert "row 2 of 00000002.db has bodies with a wrong checksum" in ran.err
+
+
+def test_a_segment_that_goes_while_it_is_verified_is_no_damage(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def verify_segment(folder: Path, entry: Any) -> list[str]:
+        manifest = read_manifest(folder)
+        segments = [msgspec.structs.replace(one, state=SegmentState.DROPPING) for one in manifest.segments]
+        write_manifest(folder, Manifest(segments=segments, checkpoints=manifest.checkpoints))
+        return ["is missing"]
+
+    monkeypatch.setattr(scan, "verify_segment", verify_segment)
+
+    assert list(scan.verify_folder(folder)) == []
+
+
+def test_sealing_is_asked_of_the_server(cmq_at: Cmq, server: ThreadedServer) -> None:
+    assert cmq_at("segment", "seal").err == "sealed up to row 7\n"
+    assert cmq_at("segment", "seal", "--output", "json").json == {"last_lsn": 7}
+
+    server.do(server.fake.refuse, wire.SealSegments, ErrorCode.PERMISSION_DENIED)
+    assert cmq_at("segment", "seal").code == ExitCode.REFUSED

@@ -1,0 +1,134 @@
+"""A task of the sink against a server that does what it is told. No Spark session."""
+
+# pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUntypedBaseClass=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownParameterType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false, reportMissingModuleSource=false
+
+import asyncio
+import pickle
+import threading
+from collections.abc import AsyncIterator, Iterator
+
+import pyarrow as pa
+import pytest
+
+from cmqd_protocol import messages as wire
+from cmqd_protocol.errors import ErrorCode
+from pyspark_cmqd.outgoing import RowError
+from pyspark_cmqd.sink import Delivered, SendError, deliver
+from pyspark_cmqd.sinkoptions import parse_sink_options
+from support.fake_server import FakeServer
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[FakeServer]:
+    async with FakeServer() as server:
+        server.queue("orders")
+        yield server
+
+
+def batches(*sizes: int) -> Iterator[pa.RecordBatch]:
+    first = 0
+    for size in sizes:
+        yield pa.RecordBatch.from_pydict(
+            {"body": pa.array([b"%d" % row for row in range(first, first + size)], pa.binary())}
+        )
+        first += size
+
+
+async def send(server: FakeServer, rows: Iterator[pa.RecordBatch], **options: str) -> Delivered:
+    given = {"url": server.url, "queue": "orders", "batchSize": "10", **options}
+    return await deliver(parse_sink_options(given), {"body": "body"}, rows, lambda row: f"x:{row}")
+
+
+async def test_rows_arrive_in_order_under_the_names_of_their_places(server: FakeServer) -> None:
+    delivered = await send(server, batches(25, 0, 5))
+
+    assert delivered == Delivered(30, 50, 4)
+    assert server.queues["orders"].bodies == [b"%d" % row for row in range(30)]
+    requests = server.of(wire.SendMessages)
+    assert [name for request in requests for name in request.dedup_ids] == [f"x:{row}" for row in range(30)]
+
+
+async def test_without_rows_nobody_is_asked(server: FakeServer) -> None:
+    await server.stop()
+    assert await send(server, batches()) == Delivered()
+    assert await send(server, batches(0, 0)) == Delivered()
+
+
+async def test_no_more_requests_are_under_way_than_allowed(server: FakeServer) -> None:
+    server.ignore(wire.SendMessages, 3)
+    sending = asyncio.create_task(send(server, batches(100), inFlight="3", requestTimeout="0.5", batchSize="1"))
+    await server.wait_handled(wire.SendMessages, 3)
+    await asyncio.sleep(0.05)
+    assert len(server.of(wire.SendMessages)) == 3
+
+    assert (await sending).messages == 100
+
+
+async def test_what_may_be_repeated_is_and_is_stored_once(server: FakeServer) -> None:
+    server.refuse(wire.SendMessages, ErrorCode.BUSY, retry_after_ms=1)
+    server.lose_answer(wire.SendMessages)
+    server.drop_request(wire.SendMessages)
+
+    await send(server, batches(40))
+
+    assert sorted(map(int, server.queues["orders"].bodies)) == list(range(40))
+
+
+async def test_a_refusal_ends_it_with_what_was_sent_before(server: FakeServer) -> None:
+    server.answer(wire.SendMessages, *[lambda peer, request: wire.MessagesSent(request.request_id, [1] * 10)] * 2)
+    server.refuse(wire.SendMessages, ErrorCode.QUEUE_NOT_FOUND, "queue 'orders' does not exist")
+
+    with pytest.raises(SendError, match="QueueNotFound: queue 'orders' does not exist") as failed:
+        await send(server, batches(100), inFlight="1")
+
+    assert failed.value.sent == 20
+    assert str(pickle.loads(pickle.dumps(failed.value))) == str(failed.value)
+
+
+async def test_a_bad_row_ends_it_and_is_named(server: FakeServer) -> None:
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield from batches(20)
+        yield pa.RecordBatch.from_pydict({"body": pa.array([b"x", None], pa.binary())})
+
+    with pytest.raises(RowError) as failed:
+        await send(server, rows())
+
+    assert failed.value.row == 21
+
+
+async def test_a_server_that_starts_late_is_waited_for(server: FakeServer) -> None:
+    await server.stop()
+    sending = asyncio.create_task(send(server, batches(5), requestTimeout="0.2", retries="50"))
+    await asyncio.sleep(0.5)
+    assert not sending.done()
+
+    await server.start()
+
+    assert (await sending).messages == 5
+
+
+async def test_a_server_that_is_not_there_is_given_up(server: FakeServer) -> None:
+    await server.stop()
+    with pytest.raises(SendError, match="ServerUnreachable"):
+        await send(server, batches(5), requestTimeout="0.05", retries="2")
+
+
+async def test_answers_arrive_while_the_next_rows_are_made(server: FakeServer) -> None:
+    answered = threading.Event()
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield from batches(10)
+        # Blocks its thread until the server has answered what was sent.
+        assert answered.wait(10)
+        yield from batches(10)
+
+    sending = asyncio.create_task(send(server, rows()))
+    await server.wait_handled(wire.SendMessages)
+    answered.set()
+
+    assert (await sending).messages == 20

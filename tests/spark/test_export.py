@@ -1,0 +1,88 @@
+"""``cmq segment export``: no Spark, no Java, but pyarrow."""
+
+# pyarrow tells pyright little of its types, and is not there without the Spark set.
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportMissingModuleSource=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+import json
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from cmq_cli.app import run
+from cmq_cli.exitcodes import ExitCode
+from pyspark_cmqd.schema import COLUMNS
+from support.log_folder import queue_created, sends, write_folder
+from support.log_rig import NOW_MS, body
+
+pytestmark = pytest.mark.spark
+
+ORDERS, BILLS = 7, 8
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Orders in both segments, bills in the second."""
+    created = [queue_created(ORDERS, "orders"), queue_created(BILLS, "bills")]
+    folder = tmp_path / "data"
+    write_folder(
+        folder,
+        [[(created, [], NOW_MS), sends(ORDERS, 0, 100)], [sends(ORDERS, 100, 50), sends(BILLS, 0, 20)]],
+    )
+    return folder
+
+
+def export(folder: Path, to: Path, *more: str) -> int:
+    return run(["segment", "export", "--path", str(folder), "--to", str(to), *more, "--output", "json"])
+
+
+def test_a_segment_becomes_a_file_with_all_columns(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert export(folder, tmp_path / "out") == ExitCode.OK
+
+    told = json.loads(capfd.readouterr().out)
+    assert [(one["messages"], one["new"]) for one in told] == [(100, True), (70, True)]
+    table = pq.read_table(tmp_path / "out" / "00000001.parquet")
+    assert table.column_names == list(COLUMNS)
+    assert table["body"].to_pylist() == [body(ORDERS, position) for position in range(100)]
+    assert set(table["queue"].to_pylist()) == {"orders"}
+    both = pq.read_table(tmp_path / "out")
+    assert both.num_rows == 170
+    assert sorted(map(str, (tmp_path / "out").iterdir())) == [one["file"] for one in told]
+
+
+def test_what_was_exported_is_left_as_it_is(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    assert export(folder, out) == ExitCode.OK
+    first, second = sorted(out.iterdir())
+    second.write_bytes(b"torn")
+    before = first.stat()
+    capfd.readouterr()
+
+    assert export(folder, out) == ExitCode.OK
+
+    assert [one["new"] for one in json.loads(capfd.readouterr().out)] == [False, True]
+    assert first.stat().st_ino == before.st_ino
+    assert pq.read_table(out).num_rows == 170
+
+
+def test_one_queue_may_be_exported(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert export(folder, tmp_path / "out", "--queue", "bills", "--all") == ExitCode.OK
+    assert [one["messages"] for one in json.loads(capfd.readouterr().out)] == [20]
+
+    assert export(folder, tmp_path / "out", "--queue", "nowhere") == ExitCode.USAGE
+    assert "knows no queue of that name" in capfd.readouterr().err
+
+
+def test_what_cannot_be_exported_says_why(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert export(tmp_path / "none", tmp_path / "out") == ExitCode.FAILED
+    assert "it has no manifest" in capfd.readouterr().err
+
+    monkeypatch.setitem(sys.modules, "pyspark_cmqd.export", None)
+    assert export(folder, tmp_path / "out") == ExitCode.FAILED
+    assert "cmqd[spark]" in capfd.readouterr().err

@@ -1,0 +1,216 @@
+"""Data folders: what is there at one moment, what is gone, and files that come by way of a URL."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cmqd_segment.manifest import Manifest, SegmentState, read_manifest, write_manifest
+from pyspark_cmqd import folder as folder_module
+from pyspark_cmqd.catalog import read_catalog
+from pyspark_cmqd.driver import limited_offset, plan_batch
+from pyspark_cmqd.errors import DataLossError, FolderError, OptionError
+from pyspark_cmqd.folder import Folder
+from pyspark_cmqd.options import parse_options
+from support.log_folder import queue_created, sends, write_folder
+from support.log_rig import NOW_MS
+
+pytestmark = pytest.mark.system
+"""Segments are written by a storage process."""
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three sealed segments: rows 1-3, 4 and 5-6."""
+    folder = tmp_path / "data"
+    created = [queue_created(7, "orders"), queue_created(8, "bills")]
+    write_folder(
+        folder,
+        [
+            [(created, [], NOW_MS), sends(7, 0, 10), sends(8, 0, 5)],
+            [sends(7, 10, 10, NOW_MS + HOUR_MS)],
+            [sends(7, 20, 10, NOW_MS + 2 * HOUR_MS), sends(8, 5, 5, NOW_MS + 2 * HOUR_MS)],
+        ],
+    )
+    return folder
+
+
+def drop_second(folder: Path) -> None:
+    manifest = read_manifest(folder)
+    first, second, third = (entry for entry in manifest.segments if entry.rows)
+    (folder / second.file).unlink()
+    dropped = [(second.first_lsn, second.last_lsn)]
+    write_manifest(folder, Manifest(clean=True, next_number=9, segments=[first, third], dropped=dropped))
+
+
+def planned(folder: Path, **options: str) -> list[tuple[int, int]]:
+    tasks = plan_batch(parse_options({"path": str(folder), **options}), ["lsn"])
+    return [(task.piece.above, task.piece.upto) for task in tasks]
+
+
+def test_all_that_is_sealed(folder: Path):
+    view = Folder(str(folder)).view(include_active=False)
+
+    assert view.hi == 6
+    assert [(one.first_lsn, one.last_lsn, one.sealed) for one in view.extents] == [
+        (1, 3, True),
+        (4, 4, True),
+        (5, 6, True),
+    ]
+    sources = read_catalog(Folder(str(folder)), view).sources
+    assert {number: one.name for number, one in sources.items()} == {7: "orders", 8: "bills"}
+
+
+def test_plans(folder: Path):
+    assert planned(folder) == [(0, 3), (3, 4), (4, 6)]
+    assert planned(folder, startingLsn="4", endingLsn="5") == [(3, 4), (4, 5)]
+    assert planned(folder, startingTimestamp=str(NOW_MS + HOUR_MS)) == [(3, 4), (4, 6)]
+    assert planned(folder, minPartitions="6") == [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6)]
+
+
+def test_segments_without_the_queue_are_left_out(folder: Path):
+    assert planned(folder, queue="bills") == [(0, 3), (4, 6)]
+
+
+def test_a_queue_that_the_log_does_not_know(folder: Path):
+    with pytest.raises(OptionError, match="knows no queue"):
+        planned(folder, queue="bils")
+
+
+def test_rows_that_were_reclaimed(folder: Path):
+    drop_second(folder)
+
+    assert planned(folder) == [(0, 3), (4, 6)]
+    with pytest.raises(DataLossError, match=r"rows 4 .* gone"):
+        planned(folder, startingLsn="1")
+    assert planned(folder, startingLsn="1", failOnDataLoss="false") == [(0, 3), (4, 6)]
+    assert planned(folder, startingLsn="5") == [(4, 6)]
+
+
+def test_times_that_were_reclaimed(folder: Path):
+    drop_second(folder)
+
+    with pytest.raises(DataLossError, match="rows 4"):
+        planned(folder, startingTimestamp=str(NOW_MS + HOUR_MS))
+    assert planned(folder, startingTimestamp=str(NOW_MS + 2 * HOUR_MS)) == [(4, 6)]
+
+
+def test_a_segment_that_is_reclaimed_after_the_plan(folder: Path):
+    view = Folder(str(folder)).view(include_active=False)
+    drop_second(folder)
+
+    with pytest.raises(DataLossError), Folder(str(folder)).opened(view.extents[1]):
+        pass
+
+
+def test_a_file_that_is_missing_is_no_loss_but_damage(folder: Path):
+    view = Folder(str(folder)).view(include_active=False)
+    (folder / view.extents[1].file).unlink()
+
+    with pytest.raises(FolderError), Folder(str(folder)).opened(view.extents[1]):
+        pass
+
+
+def test_no_folder(tmp_path: Path):
+    with pytest.raises(FolderError, match="manifest"):
+        planned(tmp_path)
+
+
+def test_what_is_not_sealed_ends_the_view(folder: Path):
+    manifest = read_manifest(folder)
+    segments = [type(one)(one.number, SegmentState.RETIRED) if one.first_lsn == 4 else one for one in manifest.segments]
+    write_manifest(folder, Manifest(next_number=9, segments=segments))
+    (folder / segments[1].file).chmod(0o644)
+
+    assert Folder(str(folder)).view(include_active=False).hi == 3
+    view = Folder(str(folder)).view(include_active=True)
+    assert view.hi == 6
+    assert [one.sealed for one in view.extents] == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("above", "messages", "size", "expected"),
+    [
+        (0, 10, 0, 2),
+        (0, 9, 0, 2),
+        (0, 15, 0, 3),
+        (0, 24, 0, 3),
+        (3, 1, 0, 4),
+        (0, 0, 400, 2),
+        (0, 0, 1, 2),
+        (0, 99, 0, 6),
+    ],
+)
+def test_limits_go_by_whole_rows(folder: Path, above: int, messages: int, size: int, expected: int):
+    data = Folder(str(folder))
+
+    assert limited_offset(data, data.view(include_active=False), None, above, 6, messages, size) == expected
+
+
+def test_limits_count_what_is_wanted_alone(folder: Path):
+    data = Folder(str(folder))
+
+    assert limited_offset(data, data.view(include_active=False), frozenset({8}), 0, 6, 5, 0) == 5
+
+
+class Files:
+    """Stands in for a file system of fsspec."""
+
+    def __init__(self) -> None:
+        self.fetched: list[str] = []
+
+    def get_file(self, source: str, target: str) -> None:
+        self.fetched.append(source)
+        Path(target).write_bytes(Path(source).read_bytes())
+
+
+@pytest.fixture
+def files(monkeypatch: pytest.MonkeyPatch) -> Files:
+    files = Files()
+
+    def system(path: str) -> tuple[Any, str]:
+        return files, path.removeprefix("fake:/")
+
+    monkeypatch.setattr(folder_module, "_file_system", system)
+    return files
+
+
+def test_segments_of_a_url_are_fetched_once(folder: Path, files: Files, tmp_path: Path):
+    remote = Folder(f"fake:/{folder}".replace("fake:/", "fake://", 1), str(tmp_path / "cache"))
+    remote._root = str(folder)  # pyright: ignore[reportPrivateUsage]
+    view = remote.view(include_active=False)
+
+    for _ in range(2):
+        with remote.opened(view.extents[1]) as raw:
+            assert raw.execute("SELECT lsn FROM log").fetchall() == [(4,)]
+
+    assert sum(name.endswith(view.extents[1].file) for name in files.fetched) == 1
+
+
+def test_a_copy_with_another_checksum_is_refused(folder: Path, files: Files, tmp_path: Path):
+    remote = Folder(f"fake://{folder}", str(tmp_path / "cache"))
+    remote._root = str(folder)  # pyright: ignore[reportPrivateUsage]
+    extent = remote.view(include_active=False).extents[1]
+    (folder / extent.file).chmod(0o644)
+    with (folder / extent.file).open("ab") as file:
+        file.write(b"!")
+
+    with pytest.raises(FolderError, match="checksum"), remote.opened(extent):
+        pass
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_a_url_without_fsspec_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+
+    with pytest.raises(FolderError, match="fsspec"):
+        Folder("s3://bucket/data", str(tmp_path))
+
+
+def test_the_active_segment_of_a_url_is_refused(folder: Path, files: Files):
+    with pytest.raises(OptionError, match="includeActive"):
+        plan_batch(parse_options({"path": f"fake://{folder}", "includeActive": "true"}), ["lsn"])

@@ -1,0 +1,77 @@
+"""Every option is checked before anything is read, and a refusal names it."""
+
+import pytest
+
+from pyspark_cmqd.errors import OptionError
+from pyspark_cmqd.options import LAST_LSN, Mode, Options, parse_options
+
+
+def parsed(**options: str) -> Options:
+    return parse_options({"path": "data", **options})
+
+
+def test_defaults():
+    assert parsed() == Options("data")
+
+
+def test_names_come_in_any_case():
+    assert parsed(INCLUDEACTIVE="True", batchrows="10").include_active
+    assert parsed(BatchRows="10").batch_rows == 10
+
+
+def test_names_of_queues():
+    assert parsed(queue="a, b").queues == ("a", "b")
+    assert parsed(topic="t").topics == ("t",)
+    assert parsed(queuePattern="a.*").queue_pattern == "a.*"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1700000000123", 1_700_000_000_123),
+        ("2023-11-14T22:13:20Z", 1_700_000_000_000),
+        ("2023-11-14T22:13:20.5", 1_700_000_000_500),
+        ("2023-11-15T00:13:20+02:00", 1_700_000_000_000),
+        ("2023-11-15", 1_700_006_400_000),
+    ],
+)
+def test_times(text: str, expected: int):
+    assert parsed(startingTimestamp=text).starting_ms == expected
+
+
+def test_rows():
+    assert parsed(startingLsn="5", endingLsn="9").starting_lsn == 5
+    assert parsed(startingLsn="earliest").starting_lsn == "earliest"
+    assert parsed(endingLsn="latest").ending_lsn == LAST_LSN
+    assert parsed(mode="Backlog").mode is Mode.BACKLOG
+
+
+@pytest.mark.parametrize(
+    ("options", "culprit"),
+    [
+        ({"path": ""}, "path"),
+        ({"queu": "a"}, "queu"),
+        ({"queue": "a", "topic": "t"}, "topic"),
+        ({"queue": "a,"}, "queue"),
+        ({"queuePattern": "("}, "queuePattern"),
+        ({"queuePattern": ""}, "queuePattern"),
+        ({"startingLsn": "-1"}, "startingLsn"),
+        ({"startingLsn": "9", "endingLsn": "8"}, "endingLsn"),
+        ({"startingLsn": "9", "startingTimestamp": "2023-11-15"}, "startingTimestamp"),
+        ({"startingTimestamp": "yesterday"}, "startingTimestamp"),
+        ({"startingTimestamp": "1700000000"}, "startingTimestamp"),
+        ({"startingTimestamp": "2023-11-15", "endingTimestamp": "2023-11-14"}, "endingTimestamp"),
+        ({"mode": "everything"}, "mode"),
+        ({"mode": "all", "topic": "t"}, "topic"),
+        ({"includeActive": "yes"}, "includeActive"),
+        ({"minPartitions": "0"}, "minPartitions"),
+        ({"batchRows": "1.5"}, "batchRows"),
+        ({"maxMessagesPerTrigger": "0"}, "maxMessagesPerTrigger"),
+    ],
+)
+def test_what_is_refused(options: dict[str, str], culprit: str):
+    with pytest.raises(OptionError) as refused:
+        parse_options({"path": "data", **options})
+
+    assert refused.value.option.lower() == culprit.lower()
+    assert repr(culprit).lower() in str(refused.value).lower()

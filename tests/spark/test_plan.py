@@ -1,0 +1,137 @@
+"""Which rows of which segments are read by whom."""
+
+import pytest
+
+from cmqd_segment.records import MessagesDelivered, MessagesPublished, MessagesSent, TransactionsEnded
+from pyspark_cmqd.events import Event, stored_in
+from pyspark_cmqd.options import Options, parse_options
+from pyspark_cmqd.plan import Extent, Piece, Source, View, bounds, describe, pieces_of, split, wanted_ids
+
+FIRST, SECOND, THIRD = (
+    Extent(1, "segments/1", True, 1, 100, 1000, 2000, 1000),
+    Extent(2, "segments/2", True, 201, 300, 3000, 4000, 3000),
+    Extent(4, "segments/4", False, 301, 310, 50_000, 60_000, 10),
+)
+VIEW = View(310, (FIRST, SECOND, THIRD))
+
+
+def chosen(**options: str) -> Options:
+    return parse_options({"path": "data", **options})
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "missing"),
+    [
+        (1, 310, [(101, 200)]),
+        (1, 100, []),
+        (150, 400, [(150, 200)]),
+        (201, 310, []),
+        (101, 150, [(101, 150)]),
+        (320, 400, []),
+    ],
+)
+def test_gaps(first: int, last: int, missing: list[tuple[int, int]]):
+    assert VIEW.gaps(first, last) == missing
+
+
+def test_gaps_of_an_empty_view():
+    assert View(10, ()).gaps(1, 10) == [(1, 10)]
+
+
+def test_pieces_are_cut_to_the_rows_asked_for():
+    assert pieces_of(VIEW, chosen(), 50, 305) == [
+        Piece(FIRST, 50, 100),
+        Piece(SECOND, 200, 300),
+        Piece(THIRD, 300, 305),
+    ]
+
+
+def test_segments_of_another_time_are_left_out():
+    assert pieces_of(VIEW, chosen(startingTimestamp="000000002001"), 0, 310) == pieces_of(VIEW, chosen(), 100, 310)
+    assert [piece.extent for piece in pieces_of(VIEW, chosen(endingTimestamp="000000003500"), 0, 310)] == [
+        FIRST,
+        SECOND,
+    ]
+
+
+def test_a_piece_is_split_by_its_weight():
+    pieces = split(pieces_of(VIEW, chosen(), 0, 310), 8)
+
+    assert len(pieces) >= 8
+    assert sum(piece.upto - piece.above for piece in pieces) == 210
+    assert [piece.above for piece in pieces[1:] if piece.extent is SECOND] == sorted(
+        piece.above for piece in pieces[1:] if piece.extent is SECOND
+    )
+    assert sum(piece.extent is SECOND for piece in pieces) > sum(piece.extent is FIRST for piece in pieces)
+
+
+def test_a_row_is_the_smallest_part():
+    pieces = split([Piece(THIRD, 300, 302)], 50)
+
+    assert [(piece.above, piece.upto) for piece in pieces] == [(300, 301), (301, 302)]
+
+
+def test_bounds():
+    assert bounds(VIEW, chosen()) == (0, 310)
+    assert bounds(VIEW, chosen(startingLsn="7", endingLsn="9")) == (6, 9)
+    assert bounds(VIEW, chosen(startingLsn="latest")) == (310, 310)
+    assert bounds(VIEW, chosen(endingLsn="999")) == (0, 310)
+
+
+def test_who_is_wanted():
+    sources = {1: Source("a", "x"), 2: Source("ab", "y"), 3: Source("a", "x", True), 4: Source("a", "y")}
+
+    assert wanted_ids(sources, chosen()) is None
+    assert wanted_ids(sources, chosen(queue="a")) == {1, 4}
+    assert wanted_ids(sources, chosen(queue="a", account="x")) == {1}
+    assert wanted_ids(sources, chosen(queuePattern="a.?")) == {1, 2, 4}
+    assert wanted_ids(sources, chosen(topic="a")) == {3}
+    assert wanted_ids(sources, chosen(account="x")) == {1, 3}
+
+
+def test_ranges_as_text():
+    assert describe([(1, 1), (3, 5)]) == "1, 3 to 5"
+    assert describe([(1, 1)] * 5) == "1, 1, 1 and 2 more ranges"
+
+
+# ---------------------------------------------------------------------- events
+
+
+def test_messages_are_numbered_within_their_row():
+    row = [
+        MessagesSent(1, 0, 10, 5, [1, 2]),
+        MessagesPublished(9, 0, 20, 5, [3], [1, 2, 2, 0], 30, labels=[["red"]]),
+        MessagesSent(2, 1, 40, 5, [4], half=True),
+    ]
+
+    stored = stored_in(row)
+
+    assert [(one.source_id, one.topic_id, one.event, one.first_index) for one in stored] == [
+        (1, 0, Event.SENT, 0),
+        (9, 9, Event.PUBLISHED, 2),
+        (1, 9, Event.COPIED, 3),
+        (2, 9, Event.COPIED, 4),
+        (2, 0, Event.HALF, 5),
+    ]
+    assert [one.run.offset for one in stored] == [0, 3, 3, 3, 6]
+    assert [one.run.first_message_id for one in stored] == [10, 20, 30, 31, 40]
+    assert stored[2].run.labels == [["red"]]
+
+
+def test_what_was_committed_is_told_from_what_was_sent_in_the_same_row():
+    row = [
+        MessagesSent(1, 5, 50, 5, [1]),
+        TransactionsEnded(1, [2, 2], True, 5),
+        MessagesSent(1, 6, 10, 5, [1]),
+        MessagesSent(1, 7, 12, 5, [1]),
+        MessagesSent(1, 8, 51, 5, [1]),
+    ]
+
+    assert [one.event for one in stored_in(row)] == ["sent", "committed", "committed", "sent"]
+
+
+def test_late_copies_are_told_by_the_subscription():
+    row = [MessagesSent(1, 5, 50, 5, [1]), MessagesDelivered(9, 7, [0, 1], 5)]
+
+    assert [(one.event, one.topic_id) for one in stored_in(row, frozenset({7}))] == [("copied", 9)]
+    assert [(one.event, one.topic_id) for one in stored_in(row)] == [("sent", 0)]

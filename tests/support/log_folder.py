@@ -1,0 +1,67 @@
+"""Data folders with rows of a test's own making, written by the real storage."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from cmqd_segment.records import AnyRecord, MessagesPublished, MessagesSent, QueueAttributes, QueueCreated
+from support.core_builders import Rig
+from support.log_rig import NOW_MS, LogRig, ProcessPlace, body
+
+Row: TypeAlias = tuple[Sequence[AnyRecord], Sequence[bytes], int]
+"""Records, bodies, time in ms: what one append brings, and one commit."""
+
+
+def queue_created(queue_id: int, name: str) -> QueueCreated:
+    return QueueCreated(queue_id, "owner", name, QueueAttributes(), NOW_MS)
+
+
+def sends(queue_id: int, first: int, count: int, time_ms: int = NOW_MS, size: int = 40) -> Row:
+    """A row of messages whose ids are positions plus a thousand times the queue's id plus one."""
+    bodies = [body(queue_id, position, size) for position in range(first, first + count)]
+    sizes = [len(each) for each in bodies]
+    return [MessagesSent(queue_id, first, queue_id * 1_000_000 + first, time_ms, sizes)], bodies, time_ms
+
+
+def write_folder(
+    folder: Path,
+    segments: Iterable[Iterable[Row]],
+    *,
+    before_close: "Callable[[LogRig], None] | None" = None,
+    **settings: object,
+) -> None:
+    """Write the rows, a commit each and a sealed segment for each group; then stop in order."""
+    asyncio.run(_write(folder, segments, before_close, settings))
+
+
+async def _write(
+    folder: Path,
+    segments: Iterable[Iterable[Row]],
+    before_close: "Callable[[LogRig], None] | None",
+    settings: dict[str, object],
+) -> None:
+    for rows in segments:
+        # Each life of the storage seals what it wrote when it ends.
+        rig = LogRig(ProcessPlace(folder, **settings).log())
+        await rig.open()
+        for records, bodies, time_ms in rows:
+            rig.log.append(records, bodies, time_ms)
+            await rig.commit()
+        if before_close is not None:
+            before_close(rig)
+        await rig.log.close()
+
+
+def rows_of(rig: Rig) -> list[Row]:
+    """What a broker of the core wrote, to be written to disk: the same rows with the same numbers."""
+    rows: list[Row] = []
+    for records in rig.log.rows:
+        bodies: list[bytes] = []
+        for record in records:
+            if isinstance(record, MessagesSent | MessagesPublished):
+                number = record.queue_id if isinstance(record, MessagesSent) else record.topic_id
+                first = record.first_position
+                bodies += [rig.log.stored[number, first + place].body for place in range(len(record.sizes))]
+        rows.append((records, bodies, NOW_MS))
+    return rows
