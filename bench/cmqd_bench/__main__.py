@@ -33,6 +33,12 @@ def main() -> int:
             from cmqd_bench.micro.match import print_match
 
             print_match(json_output=arguments.json)
+        elif arguments.scenario == "spark":
+            from cmqd_bench.spark import print_spark
+
+            print_spark(
+                arguments.messages, arguments.body, arguments.rounds, arguments.scratch, json_output=arguments.json
+            )
         elif arguments.scenario == "quick":
             from cmqd_bench.micro.runner import print_micro
             from cmqd_bench.runner import print_report

@@ -253,6 +253,15 @@ def build_parser() -> argparse.ArgumentParser:
     match_text = "who gets what of a topic: tags and routing keys of 500 subscribers, call by call"
     match_parser = commands.add_parser("match", help=match_text, description=match_text)
     match_parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    spark_text = "the Spark source against Parquet of the same rows in one session; needs the Spark set"
+    spark = commands.add_parser("spark", help=spark_text, description=spark_text)
+    spark.add_argument("--messages", type=whole(1, 100_000_000), default=5_000_000, help="messages (%(default)s)")
+    spark.add_argument("--body", type=whole(1, MAX_BATCH_BYTES), default=256, help="bytes of each body (%(default)s)")
+    spark.add_argument(
+        "--rounds", type=whole(1, 100), default=3, help="interleaved rounds, the best counts (%(default)s)"
+    )
+    spark.add_argument("--scratch", type=Path, help="folder for data, on a disk (default: the temporary folder)")
+    spark.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     return parser
 
 

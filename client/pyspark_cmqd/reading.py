@@ -11,6 +11,7 @@ read; bodies are read only if the column is asked for. Each statement is short a
 
 import logging
 import sqlite3
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 ROWS_A_STATEMENT = 64
 """About 4 MiB of a busy log."""
 SUMMARIES_A_STATEMENT = 500
+FEW_QUEUES = 8
+"""Of so many in a segment the rows are looked up one queue after the other; of more all rows are looked at."""
 MAX_BATCH_BYTES = 32 * 1024 * 1024
 """Of bodies; far below what 32-bit offsets can address."""
 
@@ -161,20 +164,7 @@ def _ranges(raw: sqlite3.Connection, task: Task) -> list[tuple[int, int]]:
         upto = min(upto, _first_at(raw, task, task.ending_ms + TIME_SLACK_MS))
     if above >= upto:
         return []
-    if task.wanted is None or not task.piece.extent.sealed:
-        return [(above, upto)]
-    found: list[tuple[int, int]] = []
-    for number in task.wanted:
-        row = raw.execute(
-            "SELECT first_position, stop_position, bytes, positions, lsns FROM sparse WHERE queue_id = ?", (number,)
-        ).fetchone()
-        if row is not None:
-            lsns = sparse_queue(*row).lsns
-            # Entries are no further apart than 256 KiB of log, except where there is nothing of the queue between.
-            found.append((max(above, lsns[0] - 1), upto))
-    if not found:
-        return []
-    return [(min(first for first, _ in found), upto)]
+    return [(above, upto)]
 
 
 def _first_at(raw: sqlite3.Connection, task: Task, time_ms: int) -> int:
@@ -197,7 +187,7 @@ def _rows(
     if task.wanted is None:
         spans: Iterator[tuple[int, int]] = iter([(above, upto)])
     else:
-        spans = _spans(raw, task.wanted, above, upto)
+        spans = _spans(raw, task, above, upto)
     data = "data" if bodies else "x''"
     file = task.piece.extent.file
     for low, high in spans:
@@ -217,13 +207,60 @@ def _rows(
             low = rows[-1][0]
 
 
-def _spans(raw: sqlite3.Connection, wanted: frozenset[int], above: int, upto: int) -> Iterator[tuple[int, int]]:
+def _spans(raw: sqlite3.Connection, task: Task, above: int, upto: int) -> Iterator[tuple[int, int]]:
     """Ranges ``above < lsn <= upto`` of rows whose ``queues`` name something wanted."""
+    wanted = task.wanted or frozenset[int]()
+    if task.piece.extent.sealed:
+        held = raw.execute(
+            "SELECT queue_id FROM sparse WHERE queue_id IN (SELECT value FROM json_each(?))", (str(sorted(wanted)),)
+        ).fetchall()
+        if len(held) <= FEW_QUEUES:
+            found = {lsn for (number,) in held for lsn in _rows_of(raw, task, number, above, upto)}
+            for first, stop in neighbours(sorted(found)):
+                yield first - 1, stop - 1
+            return
     while rows := raw.execute(
         "SELECT lsn, queues FROM log WHERE lsn > ? AND lsn <= ? ORDER BY lsn LIMIT ?",
         (above, upto, SUMMARIES_A_STATEMENT),
     ).fetchall():
-        found = [lsn for lsn, queues in rows if any(one[0] in wanted for one in decode_queues(queues))]
-        for first, stop in neighbours(found):
+        named = [lsn for lsn, queues in rows if any(one[0] in wanted for one in decode_queues(queues))]
+        for first, stop in neighbours(named):
             yield first - 1, stop - 1
         above = rows[-1][0]
+
+
+def _rows_of(raw: sqlite3.Connection, task: Task, number: int, above: int, upto: int) -> Iterator[int]:
+    """The rows of a sealed segment with messages of one queue, by way of the segment's sparse index.
+
+    An entry says where some of the queue's messages begin, and the next one where the positions after them do: between
+    the two we look at rows only until those positions are reached, and then leap.
+    """
+    row = raw.execute(
+        "SELECT first_position, stop_position, bytes, positions, lsns FROM sparse WHERE queue_id = ?", (number,)
+    ).fetchone()
+    index = sparse_queue(*row)
+    lsns, positions = index.lsns, index.positions
+    for place in range(max(bisect_right(lsns, above) - 1, 0), len(lsns)):
+        lsn = lsns[place]
+        if lsn > upto:
+            return
+        is_last = place + 1 == len(lsns)
+        stop = index.stop_position if is_last else positions[place + 1]
+        end = task.piece.extent.last_lsn + 1 if is_last else lsns[place + 1]
+        reached = positions[place]
+        count = 1
+        while reached < stop and lsn < end:
+            rows = raw.execute(
+                "SELECT lsn, queues FROM log WHERE lsn >= ? AND lsn < ? ORDER BY lsn LIMIT ?", (lsn, end, count)
+            ).fetchall()
+            for lsn, queues in rows:
+                held = next((one for one in decode_queues(queues) if one[0] == number), None)
+                if held is not None:
+                    reached = held[2]
+                    if above < lsn <= upto:
+                        yield lsn
+            if not rows:
+                break
+            lsn += 1
+            # The first row often has all of it; if not, the others are near.
+            count = min(2 * count, SUMMARIES_A_STATEMENT)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cmqd_segment.records import MessagesSent
 from pyspark_cmqd.schema import COLUMNS
 from support.core_builders import START_MS, Rig
 from support.log_folder import queue_created, rows_of, sends, write_folder
@@ -146,7 +147,8 @@ def test_modes(spark: "SparkSession", tmp_path: Path):
     assert states(mode="dead") == [("dead", "active", b"message 3", 0)]
     assert states(mode="all") == [*deleted, ("q", "dead_lettered", b"message 3", 1), *backlog]
     # The state of an earlier row, when nothing had been received.
-    assert {state for _, state, *_ in states(mode="all", endingLsn="4")} == {"active"}
+    sent = next(lsn for lsn, records in enumerate(rig.log.rows, 1) if isinstance(records[-1], MessagesSent))
+    assert {state for _, state, *_ in states(mode="all", endingLsn=str(sent))} == {"active"}
 
     (dead,) = spark.read.format("cmqd").option("mode", "dead").load(str(folder)).collect()
     assert (dead.origin.queue, dead.origin.reason, dead.origin.receive_count) == ("q", "receives", 1)
