@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from cmqd_segment.checkpoint import QueueSlice, SubscriptionSlice, TopicSlice
+from cmqd_segment.checkpoint import QueueSlice, TopicSlice
 from cmqd_segment.checkpoint_file import CheckpointError, decode_part, read_payloads
-from cmqd_segment.records import AnyRecord, QueueCreated, Subscribed, TopicCreated
+from cmqd_segment.records import AnyRecord, QueueCreated, TopicCreated
 from pyspark_cmqd.folder import Folder
 from pyspark_cmqd.plan import Extent, Source, View
 
@@ -31,9 +31,6 @@ class Catalog:
     """Names by id; ids are never used twice."""
 
     sources: dict[int, Source] = field(default_factory=dict[int, Source])
-    queue_subscriptions: set[int] = field(default_factory=set[int])
-    """Subscriptions whose messages become messages of a queue."""
-
     lsn: int = 0
     """Rows up to this one were looked through, or need not be."""
 
@@ -44,9 +41,6 @@ class Catalog:
                 self.sources[fact.queue_id] = Source(fact.name, fact.account)
             case TopicCreated() | TopicSlice():
                 self.sources[fact.topic_id] = Source(fact.name, fact.account, True)
-            case Subscribed() | SubscriptionSlice():
-                if fact.attributes.protocol == "queue":
-                    self.queue_subscriptions.add(fact.subscription_id)
             case _:
                 pass
 

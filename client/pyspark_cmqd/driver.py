@@ -95,7 +95,6 @@ def plan_range(
             tuple(columns),
             catalog.sources,
             wanted,
-            frozenset(catalog.queue_subscriptions),
             frozenset(options.tags),
             options.starting_ms,
             options.ending_ms,

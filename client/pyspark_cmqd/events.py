@@ -8,7 +8,7 @@ Messages are numbered within their row in the order of the records; what was pub
 then those of each queue that got copies. So a number is the same whatever a reader selects.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -48,11 +48,8 @@ class Stored(NamedTuple):
     """Number of the first within the row."""
 
 
-def stored_in(records: Sequence[AnyRecord], queue_subscriptions: frozenset[int] = frozenset()) -> list[Stored]:
-    """Everything that the records of one row stored, in order.
-
-    ``queue_subscriptions``: those that deliver to queues; what they deliver late stands as an ordinary send.
-    """
+def stored_in(records: Sequence[AnyRecord]) -> list[Stored]:
+    """Everything that the records of one row stored, in order."""
     found: list[Stored] = []
     offset = index = 0
     committed: dict[int, int] = {}
@@ -68,7 +65,7 @@ def stored_in(records: Sequence[AnyRecord], queue_subscriptions: frozenset[int] 
                 committed[record.queue_id] -= count
                 event = Event.COMMITTED
             else:
-                topic_id = _late_from(records, place + 1, count, queue_subscriptions) if queue_subscriptions else 0
+                topic_id = 0 if record.copies_of is None else _late_from(records[place + 1 :])
                 event = Event.COPIED if topic_id else Event.SENT
             run = Run(
                 record.first_position,
@@ -79,6 +76,9 @@ def stored_in(records: Sequence[AnyRecord], queue_subscriptions: frozenset[int] 
                 record.visible_ms,
                 offset,
                 record.origins,
+                [[] if one is None or one.labels is None else one.labels for one in record.copies_of]
+                if topic_id and record.copies_of is not None
+                else None,
             )
             found.append(Stored(record.queue_id, topic_id, event, run, index))
             index += count
@@ -91,8 +91,7 @@ def stored_in(records: Sequence[AnyRecord], queue_subscriptions: frozenset[int] 
             index += count
             copies = record.copies
             for nth in range(len(copies) // 2):
-                run = copy_run(published, record.first_copy_id, nth, copies[2 * nth + 1])
-                run = run._replace(labels=record.labels)
+                run = copy_run(published, record.first_copy_id, nth, copies[2 * nth + 1], record.topic, "")
                 found.append(Stored(copies[2 * nth], topic_id, Event.COPIED, run, index))
                 index += count
             offset += sum(record.sizes)
@@ -101,14 +100,6 @@ def stored_in(records: Sequence[AnyRecord], queue_subscriptions: frozenset[int] 
     return found
 
 
-def _late_from(records: Sequence[AnyRecord], place: int, count: int, queue_subscriptions: frozenset[int]) -> int:
-    """The topic of what was sent right before ``place`` as late copies; 0 if it was sent by a producer."""
-    if place < len(records):
-        record = records[place]
-        if (
-            isinstance(record, MessagesDelivered)
-            and record.subscription_id in queue_subscriptions
-            and count_runs(record.positions) == count
-        ):
-            return record.topic_id
-    return 0
+def _late_from(behind: Iterable[AnyRecord]) -> int:
+    """The topic of late copies, from the records behind them in the row: that they were delivered follows."""
+    return next((record.topic_id for record in behind if isinstance(record, MessagesDelivered)), 0)

@@ -114,7 +114,6 @@ class Task:
     """Names by id; those of others are unknown."""
     wanted: frozenset[int] | None = None
     """Ids of queues and topics; None = all."""
-    queue_subscriptions: frozenset[int] = frozenset()
     tags: frozenset[str] = frozenset()
     starting_ms: int | None = None
     ending_ms: int | None = None

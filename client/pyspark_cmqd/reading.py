@@ -58,7 +58,7 @@ def read_task(task: Task, schema: "pa.Schema") -> Iterator["pa.RecordBatch"]:
             for above, upto in _ranges(raw, task):
                 for lsn, meta, data in _rows(raw, task, above, upto, needs_bodies):
                     try:
-                        stored = stored_in(decode_records(meta), task.queue_subscriptions)
+                        stored = stored_in(decode_records(meta))
                     except msgspec.MsgspecError as error:
                         raise FolderError(f"row {lsn} of {piece.extent.file} cannot be decoded: {error}") from error
                     for one in stored:

@@ -158,7 +158,7 @@ def test_modes(spark: "SparkSession", tmp_path: Path):
 
 def test_topics_tags_and_headers(spark: "SparkSession", tmp_path: Path):
     rig = Rig()
-    rig.create_topic("t")
+    rig.create_topic()
     rig.subscribe("a")
     rig.subscribe("b")
     rig.publish(b"1", b"2", labels=["red", "blue"], headers=[{"k": "v"}, None])
@@ -172,20 +172,20 @@ def test_topics_tags_and_headers(spark: "SparkSession", tmp_path: Path):
 
     rows = read()
     assert [(row.event, row.queue, row.topic, bytes(row.body), row.row_index) for row in rows] == [
-        ("published", None, "t", b"1", 0),
-        ("published", None, "t", b"2", 1),
-        ("copied", "a", "t", b"1", 2),
-        ("copied", "a", "t", b"2", 3),
-        ("copied", "b", "t", b"1", 4),
-        ("copied", "b", "t", b"2", 5),
-        ("published", None, "t", b"3", 0),
-        ("copied", "a", "t", b"3", 1),
-        ("copied", "b", "t", b"3", 2),
+        ("published", None, "news", b"1", 0),
+        ("published", None, "news", b"2", 1),
+        ("copied", "a", "news", b"1", 2),
+        ("copied", "a", "news", b"2", 3),
+        ("copied", "b", "news", b"1", 4),
+        ("copied", "b", "news", b"2", 5),
+        ("published", None, "news", b"3", 0),
+        ("copied", "a", "news", b"3", 1),
+        ("copied", "b", "news", b"3", 2),
     ]
     assert rows[0].headers == {"k": "v"}
     assert rows[1].headers is None
     assert rows[0].tags == ["red", "blue"]
-    assert [bytes(row.body) for row in read(topic="t", tags="green,black")] == [b"3"]
+    assert [bytes(row.body) for row in read(topic="news", tags="green,black")] == [b"3"]
     assert [bytes(row.body) for row in read(queue="b", tags="blue")] == [b"1", b"2"]
 
 

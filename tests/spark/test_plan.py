@@ -2,7 +2,7 @@
 
 import pytest
 
-from cmqd_segment.records import MessagesDelivered, MessagesPublished, MessagesSent, TransactionsEnded
+from cmqd_segment.records import CopyOf, MessagesDelivered, MessagesPublished, MessagesSent, TransactionsEnded
 from pyspark_cmqd.events import Event, stored_in
 from pyspark_cmqd.options import Options, parse_options
 from pyspark_cmqd.plan import Extent, Piece, Source, View, bounds, describe, pieces_of, split, wanted_ids
@@ -130,8 +130,13 @@ def test_what_was_committed_is_told_from_what_was_sent_in_the_same_row():
     assert [one.event for one in stored_in(row)] == ["sent", "committed", "committed", "sent"]
 
 
-def test_late_copies_are_told_by_the_subscription():
-    row = [MessagesSent(1, 5, 50, 5, [1]), MessagesDelivered(9, 7, [0, 1], 5)]
+def test_late_copies_say_so_themselves():
+    copy = CopyOf("events", "to-q", 20, 4, ["red"])
+    delivered = MessagesDelivered(9, 7, [0, 2], 5)
+    sent = [MessagesSent(1, at, 45 + at, 5, [1], copies_of=[copy]) for at in (5, 6)]
+    row = [*sent, delivered]
 
-    assert [(one.event, one.topic_id) for one in stored_in(row, frozenset({7}))] == [("copied", 9)]
-    assert [(one.event, one.topic_id) for one in stored_in(row)] == [("sent", 0)]
+    late = stored_in(row)
+
+    assert [(one.event, one.topic_id, one.run.labels) for one in late] == [("copied", 9, [["red"]])] * 2
+    assert [(one.event, one.topic_id) for one in stored_in([MessagesSent(1, 5, 50, 5, [1])])] == [("sent", 0)]

@@ -26,7 +26,7 @@ def busy_rig(seed: int, steps: int) -> "tuple[Rig, list[list[AnyPart]]]":
         "q", dead_letter_queue="dead", dead_letter_max_receives=2, rewind_ms=60_000, max_delayed=3, transactional=True
     )
     rig.create("plain")
-    rig.create_topic("t")
+    rig.create_topic()
     rig.subscribe("plain")
     halves: list[int] = []
     checkpoints: list[list[AnyPart]] = []
