@@ -1,6 +1,7 @@
 """Delivering to URLs: when a push begins, what its result does, who has room, and what is left after a crash."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -531,6 +532,21 @@ def test_room_in_all_is_shared():
         rig.broker.check_invariants()
 
     assert {state(rig, name) for name in names} == {(0, 0, 5, 0)}
+
+
+def test_a_url_is_forgotten_with_its_subscription():
+    rig = a_rig()
+    rig.subscribe(URL)
+    rig.publish(b"1")
+    rig.settle()
+    rig.end_push(rig.pushes[0])
+    broker: Any = rig.broker
+    assert list(broker._trusted) == [URL]
+
+    rig.done(rig.broker.unsubscribe(ACCOUNT, "news", "web", rig.now_ms))
+
+    assert not broker._trusted
+    assert not broker._endpoints
 
 
 def test_500_dead_endpoints_do_not_delay_a_healthy_one():
