@@ -53,7 +53,7 @@ test: setup setup-spark  ## the whole suite; ARGS="-k name" for a part of it
 	$(BIN)/python -m pytest $(ARGS)
 
 check: lint  ## lint, types and the unit tests: what to run before each commit
-	$(BIN)/python -m pytest -m "not system and not spark" $(ARGS)
+	HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest -m "not system and not spark" $(ARGS)
 
 lint: setup  ## format, ruff, spelling, import contracts and types; changes nothing
 	$(BIN)/ruff format --check

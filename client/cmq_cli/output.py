@@ -176,6 +176,14 @@ def message_document(message: Message | Peeked) -> dict[str, Any]:
     return document
 
 
+def info_document(info: msgspec.Struct) -> dict[str, Any]:
+    """What the server told of a queue, a topic or a subscription, for JSON; durations in seconds. Not what belongs to
+    the answer alone, nor a secret, which is shown where it is made.
+    """
+    hidden = ("details", "request_id", "secret")
+    return {field: value for field, value in msgspec.structs.asdict(info).items() if field not in hidden}
+
+
 def encode_body(body: bytes) -> tuple[str, str]:
     """A body as text, and how: ``utf-8``, or ``base64`` if it is none."""
     try:

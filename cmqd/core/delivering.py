@@ -556,6 +556,8 @@ class Delivering(Sending, TopicState):
         self._retries_known -= subscription.retries_noted
         self._push_line.pop(subscription.subscription_id, None)
         self._doubtful_line.pop(subscription.subscription_id, None)
+        # Another subscription to the same URL has it back with its next success.
+        self._trusted.pop(subscription.attributes.endpoint, None)
         endpoint = self._endpoints.get(subscription.attributes.endpoint)
         if endpoint is not None:
             endpoint.line.pop(subscription.subscription_id, None)

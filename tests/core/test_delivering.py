@@ -1,87 +1,28 @@
-"""Delivering to URLs: when a push begins, what its result does, who has room, and what is left after a crash."""
-
-from collections.abc import Iterable
+"""Deliveries to URLs: what is posted, how it went, and what an owner does."""
 
 import pytest
 
 from cmqd.core.broker import Broker
 from cmqd.core.limits import Limits
-from cmqd.core.outcome import Push, PushResult, SubscriptionInfo
 from cmqd_segment.records import DeliveriesDropped, TopicMessagesExpired
 from support.core_builders import ACCOUNT, KEY, START_MS, Rig
 from support.core_facts import facts
-
-URL = "https://example.com/in"
-DAY_MS = 86_400_000
-
-
-def a_rig(limits: Limits | None = None) -> Rig:
-    """With one topic."""
-    rig = Rig(limits)
-    rig.create_topic()
-    return rig
-
-
-def info(rig: Rig, name: str = "web") -> SubscriptionInfo:
-    return rig.broker.subscription_info(ACCOUNT, "news", name, rig.now_ms)
-
-
-def state(rig: Rig, name: str = "web") -> tuple[int, int, int, int]:
-    """How many wait, are in retry, were delivered, were dropped."""
-    counts = info(rig, name).counts
-    return counts["waiting"], counts["in_retry"], counts["delivered"], counts["dropped"]
-
-
-def retained(rig: Rig) -> int:
-    return rig.broker.topic_info(ACCOUNT, "news").counts["retained"]
-
-
-def change(rig: Rig, name: str = "web", **attributes: object) -> None:
-    rig.done(rig.broker.set_subscription_attributes(ACCOUNT, "news", name, attributes, rig.now_ms))
-
-
-def retry_now(rig: Rig, name: str = "web") -> int:
-    return rig.done(rig.broker.retry_deliveries(ACCOUNT, "news", name, rig.now_ms))
-
-
-def drop(rig: Rig, name: str = "web") -> int:
-    return rig.done(rig.broker.drop_deliveries(ACCOUNT, "news", name, rig.now_ms))
-
-
-def unsubscribe(rig: Rig, name: str = "web") -> None:
-    rig.done(rig.broker.unsubscribe(ACCOUNT, "news", name, rig.now_ms))
-
-
-def bodies(pushes: Iterable[Push]) -> list[bytes]:
-    return [push.message.body for push in pushes]
-
-
-def end_all(rig: Rig, error: str | None = None) -> int:
-    """All that is being posted ends; how many that were."""
-    pushes, rig.pushes = rig.pushes, []
-    results = [PushResult(one.subscription_id, one.message.position, rig.now_ms, error) for one in pushes]
-    rig.done(rig.broker.pushes_ended(results, rig.now_ms))
-    return len(results)
-
-
-def posts(rig: Rig, ms: int) -> list[bytes]:
-    """What is begun in so much time."""
-    there = list(rig.pushes)
-    rig.settle(ms)
-    return bodies(push for push in rig.pushes if push not in there)
-
-
-def check_recovery(rig: Rig) -> None:
-    """After every row what is left works and brings its messages; after all of them it is what there was."""
-    for rows in range(rig.log.last_lsn):
-        again = rig.crash_after_row(rows)
-        again.settle()
-        again.broker.check_invariants()
-    for again in (rig.crash(), rig.crash_after(rig.checkpoint())):
-        assert facts(again.broker) == facts(rig.broker)
-        again.settle()
-        again.broker.check_invariants()
-
+from support.delivering import (
+    DAY_MS,
+    URL,
+    a_rig,
+    bodies,
+    change,
+    check_recovery,
+    drop,
+    end_all,
+    info,
+    posts,
+    retained,
+    retry_now,
+    state,
+    unsubscribe,
+)
 
 # ---------------------------------------------------------------------- pushes
 
@@ -439,143 +380,6 @@ def test_results_that_come_together_are_one_row():
     assert len(rig.log.rows[-1]) == 2
 
 
-# ---------------------------------------------------------------------- room
-
-
-def test_so_many_pushes_go_to_an_endpoint_at_once():
-    rig = a_rig()
-    rig.subscribe(URL)
-    rig.publish(*[b"%d" % number for number in range(40)])
-
-    rig.settle()
-    assert len(rig.pushes) == 16
-    rig.end_push(rig.pushes[0])
-    rig.end_push(rig.pushes[0])
-    rig.settle()
-    assert len(rig.pushes) == 16
-
-    end_all(rig)
-    rig.settle()
-    end_all(rig)
-    rig.settle()
-    assert end_all(rig) == 6
-    assert state(rig) == (0, 0, 40, 0)
-
-
-def test_two_subscriptions_with_one_url_share_its_room_and_take_turns():
-    rig = a_rig()
-    rig.subscribe(URL, name="to-a")
-    rig.subscribe(URL, name="to-b")
-    rig.publish(*[b"%d" % number for number in range(40)])
-    rig.settle()
-    assert {push.subscription for push in rig.pushes} == {"to-a"}
-    assert len(rig.pushes) == 16
-
-    while rig.pushes:
-        assert len(rig.pushes) <= 16
-        rig.end_push(rig.pushes[0])
-        rig.settle()
-        rig.broker.check_invariants()
-
-    assert state(rig, "to-a") == state(rig, "to-b") == (0, 0, 40, 0)
-
-
-@pytest.mark.parametrize("what", ["paused", "unsubscribed", "dropped"])
-def test_room_is_passed_on_by_one_in_line_that_has_no_use_for_it(what: str):
-    rig = a_rig(Limits(max_pushes_per_endpoint=1))
-    for name in ("to-a", "to-b", "to-c"):
-        rig.subscribe(URL, name=name)
-    rig.publish(b"1")
-    rig.settle()
-    assert [push.subscription for push in rig.pushes] == ["to-a"]
-
-    if what == "paused":
-        change(rig, "to-b", paused=True)
-    elif what == "unsubscribed":
-        unsubscribe(rig, "to-b")
-    else:
-        drop(rig, "to-b")
-    rig.end_push(rig.pushes[0])
-    rig.settle()
-
-    assert [push.subscription for push in rig.pushes] == ["to-c"]
-
-
-def test_room_is_passed_on_when_the_next_one_leaves_after_it_was_its_turn():
-    rig = a_rig(Limits(max_pushes_per_endpoint=1))
-    for name in ("to-a", "to-b", "to-c"):
-        rig.subscribe(URL, name=name)
-    rig.publish(b"1")
-    rig.settle()
-
-    rig.end_push(rig.pushes[0])
-    unsubscribe(rig, "to-b")
-    rig.settle()
-
-    assert [push.subscription for push in rig.pushes] == ["to-c"]
-
-
-def test_room_in_all_is_shared():
-    rig = a_rig(Limits(max_pushes=6, max_pushes_per_endpoint=2))
-    names = ("to-a", "to-b", "to-c", "to-d")
-    for name in names:
-        rig.subscribe(f"https://{name}.example/", name=name)
-    rig.publish(*[b"%d" % number for number in range(5)])
-    rig.settle()
-    assert len(rig.pushes) == 3, "half of it for those that have not answered yet"
-
-    while rig.pushes:
-        assert len(rig.pushes) <= 6
-        rig.end_push(rig.pushes[-1])
-        rig.settle()
-        rig.broker.check_invariants()
-
-    assert {state(rig, name) for name in names} == {(0, 0, 5, 0)}
-
-
-def test_500_dead_endpoints_do_not_delay_a_healthy_one():
-    rig = a_rig()
-    for number in range(499):
-        rig.subscribe(f"https://dead{number}.example/", name=f"dead{number}")
-    rig.subscribe(URL)
-    for _ in range(12):
-        rig.publish(*[b"x"] * 8)
-        ticks = 0
-        while sum(push.url == URL for push in rig.pushes) < 1:
-            assert rig.due(), "it waits for the dead ones"
-            rig.tick()
-            ticks += 1
-        assert ticks <= 63, "64 deliveries a tick"
-        rig.advance(0)
-        # It answers at once, over and over; they do not.
-        while healthy := [push for push in rig.pushes if push.url == URL]:
-            for push in healthy:
-                rig.end_push(push)
-            assert rig.advance(0) <= 63
-    assert state(rig) == (0, 0, 96, 0)
-    assert len(rig.pushes) == 499 * 4, "half of the pushes, in equal shares"
-    assert state(rig, "dead7")[0] == 96
-
-
-def test_dead_endpoints_that_fail_over_and_over_do_not_delay_a_healthy_one():
-    rig = a_rig()
-    for number in range(100):
-        rig.subscribe(f"https://dead{number}.example/", name=f"dead{number}")
-    rig.subscribe(URL)
-    for number in range(10):
-        rig.publish(b"%d" % number)
-        ticks = 0
-        while not any(push.url == URL for push in rig.pushes):
-            rig.tick()
-            ticks += 1
-        assert ticks <= 8
-        rig.settle()
-        for push in list(rig.pushes):
-            rig.end_push(push, None if push.url == URL else "down")
-        rig.now_ms += 1000
-    assert state(rig) == (0, 0, 10, 0)
-
-
 # ---------------------------------------------------------------------- what an owner does
 
 
@@ -716,142 +520,3 @@ def test_the_day_goes_on_over_a_restart():
         assert retained(again) == 1
         again.settle(1100)
         assert retained(again) == 0
-
-
-# ---------------------------------------------------------------------- crashes and checkpoints
-
-
-def eventful(rig: Rig) -> None:
-    """Everything that can happen to deliveries."""
-    for name in ("to-a", "to-b"):
-        rig.subscribe(f"https://{name}.example/", name=name, filter_tags=["b"] if name == "to-b" else [])
-    rig.subscribe("https://slow.example/", name="slow", strategy="backoff")
-    rig.subscribe("q")
-    rig.publish(b"1", b"2", b"3", each=[["b"], [], ["b"]], session=7, sequence=1)
-    rig.settle()
-    for push in list(rig.pushes):
-        rig.end_push(push, "down" if push.message.position != 1 else None)
-    rig.delete_queue("q")
-    rig.publish(b"4", b"5", labels=["b"], dedup_ids=["x", None])
-    rig.settle(1000)
-    end_all(rig, "still down")
-    rig.settle(20_000)
-    for push in list(rig.pushes)[::2]:
-        rig.end_push(push)
-    drop(rig, "to-b")
-    change(rig, "to-b", filter_tags=["c"], paused=True)
-    rig.create("q")
-    rig.settle(5000)
-    end_all(rig, "down again")
-    rig.publish(b"6", labels=["c"])
-    unsubscribe(rig, "slow")
-
-
-def test_a_crash_after_every_row_leaves_what_was_known_then():
-    rig = a_rig()
-    eventful(rig)
-
-    check_recovery(rig)
-
-
-def test_what_is_taken_up_after_a_crash_reaches_everybody():
-    rig = a_rig()
-    eventful(rig)
-    for rows in range(rig.log.last_lsn + 1):
-        again = rig.crash_after_row(rows)
-        for _ in range(200):
-            again.settle(1000)
-            end_all(again)
-        for topic in again.broker.topics.values():
-            for subscription in topic.subscriptions.values():
-                waits = subscription.deliveries.pending_count
-                assert not waits or subscription.attributes.paused or subscription.target is None
-
-
-@pytest.mark.parametrize("steps", range(8))
-def test_a_checkpoint_taken_while_things_go_on(steps: int):
-    rig = a_rig()
-    rig.create_topic("topic-u")
-    parts = rig.broker.checkpoint(lambda: rig.log.last_lsn, rig.now_ms)
-    rig.subscribe(URL, name="first")
-    rig.subscribe("early")
-    rig.publish(b"0")
-    taken = [part for _, part in zip(range(steps), parts, strict=False)]
-    eventful(rig)
-    taken += [part for _, part in zip(range(2), parts, strict=False)]
-    rig.settle(30_000)
-    end_all(rig, "down")
-    rig.publish(b"7", b"8")
-    rig.done(rig.broker.delete_topic(ACCOUNT, "topic-u"))
-    rig.create_topic("topic-u")
-    taken += parts
-
-    assert facts(rig.crash_after(taken).broker) == facts(rig.broker)
-
-
-def test_a_checkpoint_holds_more_retries_than_fit_one_part():
-    rig = a_rig(Limits(max_batch=10_000, max_pushes_per_endpoint=10_000, max_pushes=20_000))
-    rig.subscribe(URL)
-    rig.publish(*[b"x"] * 9000)
-    rig.settle()
-    end_all(rig, "down")
-
-    parts = rig.checkpoint()
-
-    assert sum(type(part).__name__ == "RetriesSlice" for part in parts) == 2
-    assert facts(rig.crash_after(parts).broker) == facts(rig.broker)
-
-
-# ---------------------------------------------------------------------- what the log must keep
-
-
-def test_a_segment_is_live_as_long_as_somebody_waits_for_a_body_in_it():
-    rig = a_rig()
-    topic = rig.broker.topic(ACCOUNT, "news")
-    queue = rig.create("q")
-    rig.subscribe("q")
-    rig.subscribe(URL, strategy="backoff")
-    rig.subscribe("https://b.example/", name="to-b", filter_tags=["b"])
-    rig.publish(b"1", b"2", each=[["b"], []])
-    rig.settle()
-    live = rig.broker.live_in
-    assert (live(topic.topic_id, 0, 1), live(topic.topic_id, 1, 2), live(queue.queue_id, 0, 2)) == (2, 1, 2)
-
-    rig.delete(*rig.handles())
-    assert live(queue.queue_id, 0, 2) == 0
-    end_all(rig)
-    rig.settle()
-    assert (live(topic.topic_id, 0, 1), live(topic.topic_id, 1, 2)) == (0, 1)
-    rig.end_push(rig.pushes[0], "down")
-    assert live(topic.topic_id, 1, 2) == 1, "it is in retry"
-    assert rig.crash().broker.live_in(topic.topic_id, 0, 2) == 1
-    drop(rig)
-
-    assert live(topic.topic_id, 0, 2) == 0
-    assert live(topic.topic_id + 100, 0, 2) == 0, "no topic or queue has this id"
-
-
-def test_what_only_queues_hold_is_not_live_for_the_topic():
-    rig = a_rig()
-    topic = rig.broker.topic(ACCOUNT, "news")
-    queue = rig.create("q")
-    rig.subscribe("q")
-    rig.publish(b"1")
-
-    assert rig.broker.live_in(topic.topic_id, 0, 1) == 0
-    assert rig.broker.live_in(queue.queue_id, 0, 1) == 1
-
-
-def test_what_comes_along_in_a_page_never_takes_the_place_of_what_was_asked_for():
-    rig = a_rig(Limits(topic_bodies_bytes=0, page_bytes=1))
-    rig.subscribe(URL)
-    rig.publish(*[b"%d" % number for number in range(20)])
-    rig.settle()
-    assert len(rig.pushes) == 16
-    rig.end_push(rig.pushes[15], "down")
-    rig.end_push(rig.pushes[0])
-
-    rig.settle(1000)
-    rig.settle(1000)
-
-    assert len(rig.pushes) == 16

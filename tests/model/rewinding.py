@@ -108,7 +108,11 @@ class RewindMachine(BrokerMachine):
         asked = {position for position, one in there.items() if one.enqueue_ms >= reply.time_ms}
         window_ms = self.now_ms - queue.attributes["rewind_ms"]
         due = {
-            one for one in asked if there[one].enqueue_ms >= window_ms and not queue.is_expired(there[one], self.now_ms)
+            one
+            for one in asked
+            if there[one].enqueue_ms >= window_ms
+            and not there[one].is_forgotten
+            and not queue.is_expired(there[one], self.now_ms)
         }
         assert due <= back, "not all came back"
         if not self.unreadable(queue) & there.keys():

@@ -199,15 +199,15 @@ def assert_load_was_real(history: History, rounds: int) -> None:
     )
     assert reasons["receives"] > 2 * rounds
     assert reasons["redrive"] > rounds
-    assert sum(rewind.messages for rewind in history.of_kind(Rewind)) > 10 * rounds
+    assert sum(rewind.messages for rewind in history.of_kind(Rewind)) > 4 * rounds
     refused = Counter(name for one in history.of_kind(EndTransactions) for name in one.failed.values())
     assert refused["already_committed"] > rounds
     assert refused["already_rolled_back"] > rounds
     assert sum(check.attempt > 1 for check in history.of_kind(Check)) > rounds
-    assert counts["Publish done"] > 10 * rounds
-    assert len(pushes_of(history, HEALTHY)) > 10 * rounds
+    assert counts["Publish done"] > 5 * rounds
+    assert len(pushes_of(history, HEALTHY)) > 5 * rounds
     assert any(push.status == 0 for push in pushes_of(history, FLAKY))
     assert {push.status for push in pushes_of(history, DOWN)} == {200, 503}
-    assert late_copies(history) > 2 * rounds
+    assert late_copies(history) > rounds
     drained = {told.queue for told in history.of_kind(GetAttributes) if told.done}
     assert drained >= set(QUEUES)

@@ -10,7 +10,7 @@ from cyclopts import App, Parameter
 from cmq_cli.deletions import delete_each
 from cmq_cli.durations import Seconds, show_duration
 from cmq_cli.exitcodes import CommandFailed, ExitCode
-from cmq_cli.output import show_time, show_value
+from cmq_cli.output import info_document, show_time, show_value
 from cmq_cli.session import Session
 from cmqd_client import Client, QueueAttributes, QueueDiffers, QueueInfo, QueueNotFound
 
@@ -90,7 +90,7 @@ async def create(
             info = await client.queue(name).attributes()
             info = msgspec.structs.replace(info, created=True)
     if session.output.json:
-        session.output.document(_document(info))
+        session.output.document(info_document(info))
     else:
         session.output.remark(f"queue {name!r} {'created' if info.created else 'exists and agrees'}")
 
@@ -126,7 +126,7 @@ async def list_queues(
             infos = [info for info in found if info is not None]
     output = session.output
     if output.json:
-        queues: list[Any] = [_document(info) for info in infos] if counts else [{"name": name} for name in page]
+        queues: list[Any] = [info_document(info) for info in infos] if counts else [{"name": name} for name in page]
         output.document({"total": page.total, "queues": queues})
         return
     if counts:
@@ -202,7 +202,7 @@ async def _info_if_there(client: Client, name: str) -> QueueInfo | None:
 
 def _show(session: Session, info: QueueInfo) -> None:
     if session.output.json:
-        session.output.document(_document(info))
+        session.output.document(info_document(info))
         return
     session.output.pairs(
         {
@@ -248,10 +248,3 @@ def _shown(attribute: str, value: Any) -> str:
     if attribute in _DURATIONS:
         return show_duration(value)
     return show_value(value)
-
-
-def _document(info: QueueInfo) -> dict[str, Any]:
-    """A queue for JSON; durations in seconds."""
-    fields = msgspec.structs.asdict(info)
-    del fields["details"], fields["request_id"]
-    return fields

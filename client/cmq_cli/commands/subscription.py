@@ -1,6 +1,6 @@
 """``cmq sub``: what topics deliver to queues and URLs."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from cyclopts import App, Parameter
@@ -8,7 +8,7 @@ from cyclopts import App, Parameter
 from cmq_cli.deletions import delete_each
 from cmq_cli.durations import Seconds
 from cmq_cli.exitcodes import CommandFailed, ExitCode
-from cmq_cli.output import Output, printable, show_time, show_value
+from cmq_cli.output import Output, info_document, printable, show_time, show_value
 from cmq_cli.session import Session
 from cmqd_client import Client, ContentFormat, RetryStrategy, SubscriptionDiffers, SubscriptionInfo
 
@@ -80,7 +80,7 @@ async def create(
             output.difference(name, differs.difference, lambda _, value: show_value(value))
             raise
     if output.json:
-        output.document(_document(info) | {"secret": info.secret})
+        output.document(info_document(info) | {"secret": info.secret})
         return
     if info.secret is not None:
         output.pairs({"secret": info.secret})
@@ -283,7 +283,7 @@ async def _pause(session: Session, topic: str, name: str, paused: bool) -> None:
 
 def _show(output: Output, info: SubscriptionInfo) -> None:
     if output.json:
-        output.document(_document(info))
+        output.document(info_document(info))
         return
     output.pairs(
         {
@@ -313,10 +313,3 @@ def _show(output: Output, info: SubscriptionInfo) -> None:
 def _line(text: str | None) -> str:
     """An error, part of which a stranger's server may have written."""
     return "-" if not text else printable(text).replace("\n", " ")
-
-
-def _document(info: SubscriptionInfo) -> dict[str, Any]:
-    """A subscription for JSON; its secret is shown where it is made."""
-    fields = msgspec.structs.asdict(info)
-    del fields["details"], fields["request_id"], fields["secret"]
-    return fields

@@ -1,7 +1,7 @@
 """``cmq topic``: make, look at, change and delete topics."""
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from cyclopts import App, Parameter
@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 from cmq_cli.deletions import delete_each
 from cmq_cli.durations import show_duration
 from cmq_cli.exitcodes import ExitCode
-from cmq_cli.output import show_time, show_value
+from cmq_cli.output import info_document, show_time, show_value
 from cmq_cli.session import Session
 from cmqd_client import Client, FilterType, TopicDiffers, TopicInfo, TopicNotFound
 
@@ -55,7 +55,7 @@ async def create(
             topic = await client.create_topic(name, filter_type=filter_type, max_message_bytes=max_message_bytes)
             info = msgspec.structs.replace(await topic.attributes(), created=True)
     if session.output.json:
-        session.output.document(_document(info))
+        session.output.document(info_document(info))
     session.output.remark(f"topic {name!r} {'created' if info.created else 'exists and agrees'}")
 
 
@@ -79,7 +79,7 @@ async def list_topics(*, search: str = "", offset: int = 0, limit: int = 1000, s
     infos = [info for info in found if info is not None]
     output = session.output
     if output.json:
-        output.document({"total": page.total, "topics": [_document(info) for info in infos]})
+        output.document({"total": page.total, "topics": [info_document(info) for info in infos]})
         return
     rows = [
         (info.name, info.filter_type, str(info.subscriptions), str(info.retained), show_time(info.oldest_message_time))
@@ -135,7 +135,7 @@ async def _info_if_there(client: Client, name: str) -> TopicInfo | None:
 
 def _show(session: Session, info: TopicInfo) -> None:
     if session.output.json:
-        session.output.document(_document(info))
+        session.output.document(info_document(info))
         return
     session.output.pairs(
         {
@@ -151,10 +151,3 @@ def _show(session: Session, info: TopicInfo) -> None:
             "id": str(info.id),
         }
     )
-
-
-def _document(info: TopicInfo) -> dict[str, Any]:
-    """A topic for JSON; durations in seconds."""
-    fields = msgspec.structs.asdict(info)
-    del fields["details"], fields["request_id"]
-    return fields

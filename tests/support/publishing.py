@@ -1,0 +1,45 @@
+"""A broker with one topic, and what is published to it."""
+
+from cmqd.core.limits import Limits
+from cmqd.core.outcome import Published, PublishRequest
+from cmqd_segment.records import (
+    Labels,
+    MessagesPublished,
+)
+from support.core_builders import ACCOUNT, Rig
+from support.core_facts import facts
+
+URL = "https://example.com/in"
+
+
+def a_rig(filter_type: str = "tag", limits: Limits | None = None) -> Rig:
+    """With one topic."""
+    rig = Rig(limits)
+    rig.create_topic("news", filter_type=filter_type)
+    return rig
+
+
+def request(*bodies: bytes, labels: Labels | None = None, number: int = 0, dedup: str | None = None) -> PublishRequest:
+    """Of session 7, if it has a number."""
+    dedup_ids: list[str | None] | None = None if dedup is None else list(dedup)
+    listed = None if labels is None else [labels]
+    return PublishRequest(list(bodies), None, listed, 7 if number else 0, number, dedup_ids)
+
+
+def together(rig: Rig, *requests: PublishRequest) -> list[Published | Exception]:
+    """Several clients' publishes, decided in one call."""
+    return list(rig.done(rig.broker.publish(ACCOUNT, "news", list(requests), rig.now_ms)))
+
+
+def published(rig: Rig) -> list[MessagesPublished]:
+    return [record for _, record in rig.log.records() if isinstance(record, MessagesPublished)]
+
+
+def check_recovery(rig: Rig) -> None:
+    """After every row what is left works, after all of them it is what there was."""
+    for rows in range(rig.log.last_lsn):
+        again = rig.crash_after_row(rows)
+        again.settle()
+        again.broker.check_invariants()
+    assert facts(rig.crash().broker) == facts(rig.broker)
+    assert facts(rig.crash_after(rig.checkpoint()).broker) == facts(rig.broker)

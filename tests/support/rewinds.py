@@ -1,0 +1,53 @@
+"""A queue with a rewind window."""
+
+from typing import Any
+
+import pytest
+
+from cmqd.core.errors import TimeNotRewindable
+from cmqd.core.limits import Limits
+from support.core_builders import ACCOUNT, Rig
+from support.core_facts import facts
+
+HOUR_MS = 3_600_000
+
+
+def rewindable(
+    *bodies: bytes,
+    gap_ms: int = 1,
+    limits: Limits | None = None,
+    rewind_ms: int = HOUR_MS,
+    retention_ms: int = 96 * HOUR_MS,
+) -> Rig:
+    """A queue of these messages, sent so far apart from START_MS on and all deleted."""
+    rig = Rig(limits)
+    rig.create(rewind_ms=rewind_ms, retention_ms=retention_ms)
+    for body in bodies:
+        rig.send(body)
+        rig.now_ms += gap_ms
+    consume(rig, len(bodies))
+    return rig
+
+
+def consume(rig: Rig, count: int, name: str = "q") -> list[bytes]:
+    """Receive and delete; the bodies in the order in which they came."""
+    got: list[bytes] = []
+    while len(got) < count:
+        messages = rig.receive(name, most=16)
+        assert messages, f"only {got} came"
+        got += [message.body for message in messages]
+        assert rig.delete(*[message.receipt_handle for message in messages], name=name) == []
+    return got
+
+
+def ask(rig: Rig, waiter_id: int, time_ms: int) -> Any:
+    """A rewind whose page-ins are not answered by themselves."""
+    return rig.done(rig.broker.rewind(ACCOUNT, "q", waiter_id, time_ms, False, rig.now_ms))
+
+
+def refused(rig: Rig, time_ms: int, strict: bool = False) -> TimeNotRewindable:
+    before = facts(rig.broker)
+    with pytest.raises(TimeNotRewindable) as raised:
+        rig.rewind(time_ms, strict=strict)
+    assert facts(rig.broker) == before
+    return raised.value
