@@ -1,0 +1,132 @@
+"""A Spark session for the commands of ``cmq``: a Java is found, and what Spark and Java say goes into a file.
+
+    with spark_session("local[2]", "cmq reconcile") as spark: ...
+
+A session that there is already is used as it is and left as it was.
+"""
+
+# pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUntypedBaseClass=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownParameterType=false
+# pyright: reportUnknownArgumentType=false, reportMissingModuleSource=false
+
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark_cmqd.errors import CmqdSourceError
+from pyspark_cmqd.java import JavaError, use_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOG_LINES = 12
+"""Of Spark's own words, when it does not start."""
+_NEEDED = ("pyspark", "pyarrow", "pyroaring")
+_OURS = re.compile(r"^(?:pyspark_cmqd\.[a-z]+|cmqd_client\.errors)\.(\w+): (.+)$", re.MULTILINE)
+
+
+class SparkError(CmqdSourceError):
+    """Spark cannot be used, or failed; the text says why, and what to install if something is missing."""
+
+
+def check_installed() -> None:
+    """Raises SparkError if the Spark set is not there."""
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        raise SparkError(
+            f"this needs the extra cmqd[spark] (pip install 'cmqd[spark]'): {', '.join(missing)} is missing"
+        )
+
+
+@contextmanager
+def spark_session(master: str, name: str, *, settings: Mapping[str, str] | None = None) -> Generator["SparkSession"]:
+    """A session with times in UTC; stopped at the end if it was made here.
+
+    ``settings``: further ones of Spark. Raises SparkError if there is no Spark, no Java, or the session does not start.
+    """
+    check_installed()
+    from pyspark.sql import SparkSession
+
+    existing = SparkSession.getActiveSession()
+    if existing is not None:
+        yield existing
+        return
+    try:
+        use_java()
+    except JavaError as error:
+        raise SparkError(str(error)) from error
+    with tempfile.TemporaryDirectory(prefix="cmq-spark-", ignore_cleanup_errors=True) as place:
+        builder: Any = SparkSession.builder
+        for setting, value in {**_settings(Path(place), master), **(settings or {})}.items():
+            builder = builder.config(setting, value)
+        log = Path(place) / "spark.log"
+        try:
+            with _output_to(log):
+                spark = builder.master(master).appName(name).getOrCreate()
+        except Exception as error:
+            told = log.read_text(errors="replace").splitlines() if log.exists() else []
+            raise SparkError("\n".join([f"Spark did not start: {reason_of(error)}", *told[-LOG_LINES:]])) from error
+        try:
+            yield spark
+        finally:
+            spark.stop()
+
+
+def _settings(place: Path, master: str) -> dict[str, str]:
+    settings = {
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(place / "warehouse"),
+        "spark.sql.python.filterPushdown.enabled": "true",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "WARN",
+    }
+    # Else the workers are those of whatever "python3" is, which may know nothing of this package.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        settings |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.local.dir": str(place / "local"),
+            "spark.sql.shuffle.partitions": "4",
+        }
+    return settings
+
+
+@contextmanager
+def _output_to(file: Path) -> Generator[None]:
+    """Processes that are started meanwhile write to a file instead of to the terminal: Java, and all that it starts."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = os.dup(1), os.dup(2)
+    handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        for number in (1, 2):
+            os.dup2(handle, number)
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, old in enumerate(kept, 1):
+            os.dup2(old, number)
+            os.close(old)
+        os.close(handle)
+
+
+def reason_of(error: BaseException) -> str:
+    """Why something failed in Spark, in a line: what our own code said, if it did, else the head of what Spark says."""
+    text = str(error)
+    ours = _OURS.findall(text)
+    if ours:
+        return ours[-1][1].strip()
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
