@@ -17,6 +17,7 @@ from cmq_cli.commands import (
     message,
     publish,
     queue,
+    reconcile,
     rewind,
     segment,
     server,
@@ -56,6 +57,7 @@ app.command(deadletter.app)
 app.command(deadletter.redrive)
 app.command(transaction.app)
 app.command(segment.app)
+app.command(reconcile.reconcile)
 app.command(account.app)
 app.command(context.app)
 app.command(server.status)

@@ -12,9 +12,11 @@ A session that there is already is used as it is and left as it was.
 
 import os
 import re
+import secrets
 import sys
 import tempfile
-from collections.abc import Generator, Mapping
+import threading
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,10 +26,12 @@ from pyspark_cmqd.errors import CmqdSourceError
 from pyspark_cmqd.java import JavaError, use_java
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 LOG_LINES = 12
 """Of Spark's own words, when it does not start."""
+TELL_SECONDS = 0.2
 _NEEDED = ("pyspark", "pyarrow", "pyroaring")
 _OURS = re.compile(r"^(?:pyspark_cmqd\.[a-z]+|cmqd_client\.errors)\.(\w+): (.+)$", re.MULTILINE)
 
@@ -130,3 +134,47 @@ def reason_of(error: BaseException) -> str:
         return ours[-1][1].strip()
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
+
+
+def collected(frame: "DataFrame", tell: Callable[[int, int], object]) -> "list[Row]":
+    """The rows of a frame; ``tell`` hears now and then how many of its tasks are done, and how many there are.
+
+    Interrupted, its jobs are cancelled. Raises SparkError with what our own code said.
+    """
+    context = frame.sparkSession.sparkContext
+    group = f"cmq-{secrets.token_hex(4)}"
+    rows: list[Row] = []
+    failures: list[BaseException] = []
+
+    def collect() -> None:
+        context.setJobGroup(group, "cmq", interruptOnCancel=True)
+        try:
+            rows.extend(frame.collect())
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=collect, daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(TELL_SECONDS)
+            tell(*_tasks_of(context, group))
+    except BaseException:
+        context.cancelJobGroup(group)
+        raise
+    if failures:
+        raise SparkError(reason_of(failures[0])) from failures[0]
+    return rows
+
+
+def _tasks_of(context: "SparkContext", group: str) -> tuple[int, int]:
+    tracker = context.statusTracker()
+    done = total = 0
+    for job in tracker.getJobIdsForGroup(group):
+        info = tracker.getJobInfo(job)
+        for stage in info.stageIds if info is not None else ():
+            told = tracker.getStageInfo(stage)
+            if told is not None:
+                done += told.numCompletedTasks
+                total += told.numTasks
+    return done, total

@@ -1,0 +1,260 @@
+"""What came into each queue, hour by hour, and what became of it: counted from the log, as of one row of it.
+
+Two readings are compared. Mode ``events`` says what was stored in the queue:
+
+    sent       by a producer, half messages included; one that was committed counts once, in the hour of its commit
+    copied     from a topic               arrived   as a dead letter               returned   by a redrive
+
+Mode ``all`` says where each of them is now: ``consumed``, ``dead`` (it went to the dead-letter queue, whose own line
+has it as ``arrived``), waiting (``active``, ``delayed``, ``in_flight``), ``half``, ``expired``, ``cleared``,
+``redriven``, ``rolled_back``, ``queue_deleted``, or ``gone``: not in the queue any more, and the rows that say why were
+reclaimed. For each queue and hour both sums must be the same.
+
+Only messages are seen whose rows are still in the log. What was consumed goes with its segment, as a rule soon; the
+setting ``keep_history_ms`` keeps it. Hours are hours of production (the enqueue time), in UTC. Queues of one name, in
+several accounts or one after the other, share a line.
+"""
+
+# pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportMissingModuleSource=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark_cmqd.catalog import read_catalog
+from pyspark_cmqd.driver import check_names, open_folder
+from pyspark_cmqd.errors import FolderError
+from pyspark_cmqd.folder import Folder
+from pyspark_cmqd.options import Options, parse_options
+from pyspark_cmqd.plan import View
+from pyspark_cmqd.schema import COLUMNS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+IN = ("sent", "copied", "arrived", "returned")
+"""What came into a queue."""
+STATES: Mapping[str, str] = {
+    "deleted": "consumed",
+    "dead_lettered": "dead",
+    "active": "active",
+    "delayed": "delayed",
+    "in_flight": "in_flight",
+    "half": "half",
+    "expired": "expired",
+    "cleared": "cleared",
+    "redriven": "redriven",
+    "rolled_back": "rolled_back",
+    "queue_deleted": "queue_deleted",
+    "gone": "gone",
+}
+"""Column by state."""
+OUT = tuple(STATES.values())
+"""What became of it."""
+WAITING = ("active", "delayed", "in_flight")
+HOUR_MS = 3_600_000
+ATTEMPTS = 5
+"""How often it is counted while the broker reclaims segments that we read."""
+
+_READ = ("queue", "event", "msg_id", "enqueue_ts", "origin")
+_SCHEMA = ", ".join(f"{name} {COLUMNS[name]}" for name in _READ)
+_CAME = """CASE event WHEN 'moved' THEN if(origin.reason = 'redrive', 'returned', 'arrived')
+WHEN 'copied' THEN 'copied' WHEN 'half' THEN 'half' ELSE 'sent' END"""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One queue, one hour."""
+
+    queue: str | None
+    """None: nothing in the log names it any more."""
+    hour: datetime
+    """Its beginning, UTC."""
+    came: Mapping[str, int]
+    """By the names of ``IN``; only what is not 0, here and below."""
+    became: Mapping[str, int]
+    """By the names of ``OUT``."""
+
+    def count(self, column: str) -> int:
+        """Of a column of ``IN`` or ``OUT``, or ``waiting``."""
+        if column == "waiting":
+            return sum(self.became.get(state, 0) for state in WAITING)
+        return self.came.get(column, 0) or self.became.get(column, 0)
+
+    @property
+    def total(self) -> int:
+        """All that came."""
+        return sum(self.came.values())
+
+    @property
+    def difference(self) -> int:
+        """Messages that came and are nowhere (negative: the other way round); 0, or the log was not understood."""
+        return self.total - sum(self.became.values())
+
+
+@dataclass(frozen=True)
+class Reconciled:
+    """The result."""
+
+    lsn: int
+    """The row as of which everything is counted."""
+    missing: Sequence[tuple[int, int]]
+    """Ranges of rows up to it that are not in the log any more; messages in them are not counted."""
+    lines: Sequence[Line]
+    """Ascending by queue and hour."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether each line's sums are the same."""
+        return not any(line.difference for line in self.lines)
+
+    @property
+    def total(self) -> Line:
+        """All lines together."""
+        came: Counter[str] = Counter()
+        became: Counter[str] = Counter()
+        for line in self.lines:
+            came.update(line.came)
+            became.update(line.became)
+        return Line(None, _moment(0), came, became)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What to count, checked against the folder before any Spark is started."""
+
+    options: Options
+    given: Mapping[str, str]
+    """Options of the source."""
+    folder: Folder
+
+
+def ask(
+    path: str,
+    *,
+    queues: Sequence[str] = (),
+    account: str = "",
+    since: datetime | None = None,
+    until: datetime | None = None,
+    include_active: bool = False,
+) -> Question:
+    """Messages of these queues (empty: all) sent at or after the one time and before the other.
+
+    Raises:
+        OptionError: a name or a time cannot be used.
+        FolderError: there is no data folder, or it cannot be read.
+    """
+    given = {"path": path, "includeActive": str(include_active).lower(), "failOnDataLoss": "false"}
+    if queues:
+        given["queue"] = ",".join(queues)
+    if account:
+        given["account"] = account
+    if since is not None:
+        given["startingTimestamp"] = since.isoformat()
+    if until is not None:
+        given["endingTimestamp"] = until.isoformat()
+    options = parse_options(given)
+    folder = open_folder(options)
+    view = folder.view(include_active=include_active)
+    check_names(options, read_catalog(folder, view))
+    return Question(options, given, folder)
+
+
+def reconcile(
+    spark: "SparkSession", question: Question, tell: Callable[[int, int], object] = lambda done, total: None
+) -> Reconciled:
+    """Count it. Raises CmqdSourceError."""
+    for _ in range(ATTEMPTS):
+        view = question.folder.view(include_active=question.options.include_active)
+        result = Reconciled(view.hi, _missing(question, view), _lines(spark, question, view, tell))
+        after = question.folder.view(include_active=question.options.include_active)
+        if _missing(question, replace(after, hi=view.hi)) == result.missing:
+            return result
+        # A segment went between the two readings, or within one.
+    raise FolderError(f"{question.options.path}: segments are reclaimed faster than they are read")
+
+
+def _missing(question: Question, view: View) -> list[tuple[int, int]]:
+    return view.gaps_between(question.options.starting_ms, question.options.ending_ms)
+
+
+def _lines(spark: "SparkSession", question: Question, view: View, tell: Callable[[int, int], object]) -> Sequence[Line]:
+    from pyspark_cmqd.session import collected
+
+    if not view.extents:
+        return []
+    given = {**question.given, "endingLsn": str(view.hi)}
+
+    def read(mode: str, **changes: str) -> "DataFrame":
+        return spark.read.format("cmqd").schema(_SCHEMA).options(mode=mode, **{**given, **changes}).load()
+
+    hour = f"unix_millis(enqueue_ts) DIV {HOUR_MS} AS hour"
+    events = read("events").where("event <> 'published'")
+    came = events.selectExpr("'came' AS side", "queue", hour, f"{_CAME} AS what")
+    became = read("all").selectExpr("'became' AS side", "queue", hour, "event AS what")
+    counts = came.unionByName(became).groupBy("side", "queue", "hour", "what").count()
+    rows: list[Any] = list(collected(counts, tell))
+    if any(row.side == "came" and row.what == "half" for row in rows):
+        # A commit stores the message anew, under its id; it may lie beyond the time that is asked for.
+        unlimited = {name: value for name, value in given.items() if name != "endingTimestamp"}
+        later = spark.read.format("cmqd").schema(_SCHEMA).options(mode="events", **unlimited).load()
+        committed = later.where("event = 'committed'").select("msg_id")
+        halves = events.where("event = 'half'").join(committed, "msg_id", "left_semi")
+        again = halves.selectExpr("'again' AS side", "queue", hour, "'half' AS what")
+        rows += collected(again.groupBy("side", "queue", "hour", "what").count(), tell)
+    return lines_of((row.side, row.queue, row.hour, row.what, row["count"]) for row in rows)
+
+
+def lines_of(counts: Iterable[tuple[str, str | None, int, str, int]]) -> list[Line]:
+    """Lines of what was counted: side, queue, hour (since 1970), what, how many. The sides are ``came``, ``became``,
+    and ``again`` for half messages that came again when they were committed.
+    """
+    came: dict[tuple[str | None, int], Counter[str]] = {}
+    became: dict[tuple[str | None, int], Counter[str]] = {}
+    for side, queue, hour, what, count in counts:
+        key = (queue, hour)
+        if side == "became":
+            became.setdefault(key, Counter())[STATES[what]] += count
+        else:
+            name = "sent" if what == "half" else what
+            came.setdefault(key, Counter())[name] += -count if side == "again" else count
+    found = [
+        Line(queue, _moment(hour), _not_0(came.get((queue, hour))), _not_0(became.get((queue, hour))))
+        for queue, hour in sorted({*came, *became}, key=lambda key: (key[0] or "", key[1]))
+    ]
+    return [line for line in found if line.came or line.became]
+
+
+def _moment(hour: int) -> datetime:
+    return datetime.fromtimestamp(hour * HOUR_MS // 1000, UTC)
+
+
+def _not_0(counts: "Counter[str] | None") -> dict[str, int]:
+    return {name: count for name, count in (counts or {}).items() if count}
+
+
+def write_parquet(result: Reconciled, file: Path) -> None:
+    """One row for each line, with all columns. Raises OSError."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    lines = result.lines
+    columns: dict[str, Any] = {
+        "queue": pa.array([line.queue for line in lines], pa.string()),
+        "hour": pa.array([line.hour for line in lines], pa.timestamp("us", tz="UTC")),
+    }
+    for name in (*IN, *OUT, "difference"):
+        values = [line.difference if name == "difference" else line.count(name) for line in lines]
+        columns[name] = pa.array(values, pa.int64())
+    columns["lsn"] = pa.array([result.lsn] * len(lines), pa.int64())
+    temporary = file.with_name(f".{file.name}.part")
+    try:
+        pq.write_table(pa.table(columns), temporary, compression="zstd")
+        temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)
