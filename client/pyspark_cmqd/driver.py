@@ -84,9 +84,12 @@ def plan_range(
         pieces = [piece for piece in pieces if holds_any(folder, piece.extent, wanted)]
     states: dict[int, dict[int, QueueStates]] = {}
     if options.mode is not Mode.EVENTS:
-        from pyspark_cmqd.folding import states_at, states_of
+        from pyspark_cmqd.folding import read_states, states_at, states_of
 
-        states = states_of(folder, pieces, states_at(folder, replace(view, hi=upto), wanted, options.mode))
+        if options.states_file:
+            states = read_states(options.states_file)
+        else:
+            states = states_of(folder, pieces, states_at(folder, replace(view, hi=upto), wanted, options.mode))
     return [
         Task(
             piece,
@@ -96,6 +99,7 @@ def plan_range(
             catalog.sources,
             wanted,
             frozenset(options.tags),
+            options.routing_key,
             options.starting_ms,
             options.ending_ms,
             options.mode,

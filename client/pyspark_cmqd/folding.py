@@ -1,6 +1,7 @@
 """The states of a view's messages: which checkpoint to begin at, and the rows that the folds are given."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -91,6 +92,25 @@ def _fold_rows(fold: Fold, folder: Folder, view: View, above: int) -> None:
                         fold.apply(lsn, decode_records(meta))
                     except msgspec.MsgspecError as error:
                         raise FolderError(f"row {lsn} of {extent.file} cannot be decoded: {error}") from error
+
+
+StatesBySegment = dict[int, dict[int, QueueStates]]
+"""By number of segment, then by queue id."""
+
+_states_decoder = msgspec.msgpack.Decoder(StatesBySegment)
+
+
+def write_states(file: Path, states: StatesBySegment) -> None:
+    """Keep the states of one moment, for later reads of the same moment (option ``statesFile``)."""
+    file.write_bytes(msgspec.msgpack.encode(states))
+
+
+def read_states(file: "Path | str") -> StatesBySegment:
+    """Raises FolderError."""
+    try:
+        return _states_decoder.decode(Path(file).read_bytes())
+    except (OSError, msgspec.MsgspecError) as error:
+        raise FolderError(f"the states in {file} cannot be read: {error}") from error
 
 
 def states_of(folder: Folder, pieces: Sequence[Piece], results: Results) -> dict[int, dict[int, QueueStates]]:

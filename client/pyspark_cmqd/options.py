@@ -7,6 +7,7 @@
 | ``queuePattern`` | a regular expression that the whole name of a queue matches | |
 | ``account`` | the account to which queues and topics belong | any |
 | ``tags`` | separated by commas: messages that were published with one of these | any |
+| ``routingKey`` | a binding key: messages that were published with a routing key that it matches | any |
 | ``startingLsn``, ``endingLsn`` | first and last row, both included; ``earliest`` and ``latest`` | all |
 | ``startingTimestamp``, ``endingTimestamp`` | sent at or after the one, before the other | all |
 | ``mode`` | ``events``, ``all``, ``backlog``, ``consumed``, ``dead`` | ``events`` |
@@ -15,6 +16,7 @@
 | ``failOnDataLoss`` | fail if rows that were asked for are gone | ``true`` |
 | ``batchRows`` | messages in an Arrow batch, about | 8192 |
 | ``cacheFolder`` | where files of a URL are kept | in the folder for temporary files |
+| ``statesFile`` | of a mode: what :func:`pyspark_cmqd.folding.write_states` wrote, instead of finding it out | |
 | ``maxMessagesPerTrigger``, ``maxBytesPerTrigger`` | of a stream: most in a batch, of bodies the bytes | none |
 """
 
@@ -70,6 +72,9 @@ class Options:
     max_messages: int = 0
     """Of a stream's batch; 0 = no limit."""
     max_bytes: int = 0
+    routing_key: str = ""
+    """A binding key; empty = any."""
+    states_file: str = ""
     only_queues: frozenset[str] | None = None
     """By filters that were pushed down; None = all. Below likewise."""
     only_lsns: tuple[int, int] = (0, LAST_LSN)
@@ -113,7 +118,11 @@ def parse_options(given: Mapping[str, str]) -> Options:
         values.get("cachefolder", ""),
         _whole(values, "maxMessagesPerTrigger", 0, 1, LAST_LSN),
         _whole(values, "maxBytesPerTrigger", 0, 1, LAST_LSN),
+        _something(values, "routingKey"),
+        _something(values, "statesFile"),
     )
+    if options.tags and options.routing_key:
+        raise OptionError("routingKey", options.routing_key, "'tags' is given too; no message has both")
     _check_range(options, values)
     if options.topics and options.mode is not Mode.EVENTS:
         raise OptionError("topic", values["topic"], f"only in mode events; {options.mode} is of messages in queues")
@@ -127,6 +136,7 @@ _NAMES = (
     "topic",
     "account",
     "tags",
+    "routingKey",
     "startingLsn",
     "endingLsn",
     "startingTimestamp",
@@ -139,6 +149,7 @@ _NAMES = (
     "cacheFolder",
     "maxMessagesPerTrigger",
     "maxBytesPerTrigger",
+    "statesFile",
 )
 
 
@@ -148,6 +159,13 @@ def _check_range(options: Options, values: Mapping[str, str]) -> None:
         raise OptionError("endingLsn", values["endinglsn"], f"at least 'startingLsn', which is {first}")
     if options.starting_ms is not None and options.ending_ms is not None and options.starting_ms > options.ending_ms:
         raise OptionError("endingTimestamp", values["endingtimestamp"], "at or after 'startingTimestamp'")
+
+
+def _something(values: Mapping[str, str], option: str) -> str:
+    text = values.get(option.lower())
+    if text == "":
+        raise OptionError(option, "", "something, or leave it out")
+    return text or ""
 
 
 def _names(values: Mapping[str, str], option: str) -> tuple[str, ...]:

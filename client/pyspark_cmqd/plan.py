@@ -115,6 +115,7 @@ class Task:
     wanted: frozenset[int] | None = None
     """Ids of queues and topics; None = all."""
     tags: frozenset[str] = frozenset()
+    routing_key: str = ""
     starting_ms: int | None = None
     ending_ms: int | None = None
     mode: Mode = Mode.EVENTS

@@ -26,6 +26,7 @@ from pyspark_cmqd.events import Stored, stored_in
 from pyspark_cmqd.folder import Folder
 from pyspark_cmqd.options import Mode
 from pyspark_cmqd.plan import TIME_SLACK_MS, Task
+from pyspark_cmqd.routing import routing_pattern
 
 if TYPE_CHECKING:
     from pyspark_cmqd.states import StateReader
@@ -57,11 +58,7 @@ def read_task(task: Task, schema: "pa.Schema") -> Iterator["pa.RecordBatch"]:
         with folder.opened(piece.extent) as raw:
             for above, upto in _ranges(raw, task):
                 for lsn, meta, data in _rows(raw, task, above, upto, needs_bodies):
-                    try:
-                        stored = stored_in(decode_records(meta))
-                    except msgspec.MsgspecError as error:
-                        raise FolderError(f"row {lsn} of {piece.extent.file} cannot be decoded: {error}") from error
-                    for one in stored:
+                    for one in _decoded(task, lsn, meta):
                         for facts, run, start, stop in selector.selected(lsn, one):
                             while start < stop:
                                 room = max(task.batch_rows - batch.rows, 1)
@@ -80,12 +77,36 @@ def read_task(task: Task, schema: "pa.Schema") -> Iterator["pa.RecordBatch"]:
         yield batch.take()
 
 
+def read_stretches(task: Task) -> Iterator[tuple[Facts, Run, int, int]]:
+    """What :func:`read_task` would read, without bodies: stretches ``start`` to below ``stop`` of runs, in order.
+
+    Raises FolderError, DataLossError.
+    """
+    selector = Selector(task)
+    try:
+        with Folder(task.path, task.cache_folder).opened(task.piece.extent) as raw:
+            for above, upto in _ranges(raw, task):
+                for lsn, meta, _ in _rows(raw, task, above, upto, False):
+                    for one in _decoded(task, lsn, meta):
+                        yield from selector.selected(lsn, one)
+    except sqlite3.Error as error:
+        raise FolderError(f"{task.piece.extent.file} cannot be read: {error}") from error
+
+
+def _decoded(task: Task, lsn: int, meta: bytes) -> list[Stored]:
+    try:
+        return stored_in(decode_records(meta))
+    except msgspec.MsgspecError as error:
+        raise FolderError(f"row {lsn} of {task.piece.extent.file} cannot be decoded: {error}") from error
+
+
 class Selector:
     """Which messages of a run are wanted, and what is said of them."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
         self._segment = f"{task.piece.extent.number:08d}"
+        self._pattern = routing_pattern(task.routing_key) if task.routing_key else None
         self._states: dict[int, StateReader] = {}
         if task.mode is not Mode.EVENTS:
             # Only then: nothing but the modes needs sets of positions.
@@ -113,34 +134,35 @@ class Selector:
             None if topic is None else topic.name,
         )
         if task.mode is Mode.EVENTS:
-            for start, stop in self._tagged(run):
+            for start, stop in self._labelled(run):
                 yield facts, run, start, stop
             return
         states = self._states.get(stored.source_id)
         if states is None:
             return
-        tagged = self._tagged(run)
+        labelled = self._labelled(run)
         for start, stop, state, deleted_ms, receive_count in states.stretches(run):
             said = facts._replace(event=state, deleted_ms=deleted_ms, receive_count=receive_count)
-            for low, high in tagged:
+            for low, high in labelled:
                 if max(low, start) < min(high, stop):
                     yield said, run, max(low, start), min(high, stop)
 
-    def _tagged(self, run: Run) -> Sequence[tuple[int, int]]:
-        wanted = self._task.tags
+    def _labelled(self, run: Run) -> Sequence[tuple[int, int]]:
+        """Those with a tag, or a routing key, that is wanted."""
         count = len(run.sizes)
-        if not wanted:
+        if not self._task.tags and self._pattern is None:
             return ((0, count),)
         labels = run.labels
         if not labels:
             return ()
         if len(labels) == 1:
-            return ((0, count),) if _has_tag(labels[0], wanted) else ()
-        return neighbours([place for place, label in enumerate(labels) if _has_tag(label, wanted)])
+            return ((0, count),) if self._fits(labels[0]) else ()
+        return neighbours([place for place, label in enumerate(labels) if self._fits(label)])
 
-
-def _has_tag(label: Sequence[str], wanted: frozenset[str]) -> bool:
-    return not isinstance(label, str) and not wanted.isdisjoint(label)
+    def _fits(self, label: Sequence[str]) -> bool:
+        if isinstance(label, str):
+            return self._pattern is not None and self._pattern.fullmatch(f".{label}") is not None
+        return not self._task.tags.isdisjoint(label)
 
 
 def neighbours(places: Sequence[int]) -> list[tuple[int, int]]:

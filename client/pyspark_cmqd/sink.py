@@ -37,6 +37,7 @@ import base64
 import hashlib
 import logging
 import secrets
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -48,6 +49,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from cmqd_client import Client, CmqError, Outgoing, ServerUnreachable, connect
 from pyspark_cmqd.errors import CmqdSourceError, OptionError
 from pyspark_cmqd.outgoing import DedupIds, Request, chosen_columns, requests_of
+from pyspark_cmqd.pacing import Pace
 from pyspark_cmqd.sinkoptions import SinkOptions, parse_sink_options
 
 if TYPE_CHECKING:
@@ -202,11 +204,15 @@ async def deliver(
     try:
         async with _connected(options) as client:
             send = _sender(client, options)
+            pace = Pace(options.max_rate) if options.max_rate else None
+            most = options.batch_size if pace is None else min(options.batch_size, pace.most_at_once)
             under_way: set[asyncio.Task[Delivered]] = set()
             first_row = 0
             try:
                 while batch is not None:
-                    for request in requests_of(batch, columns, dedup_id, first_row, options.batch_size):
+                    for request in requests_of(batch, columns, dedup_id, first_row, most):
+                        if pace is not None:
+                            await asyncio.sleep(pace.wait_seconds(len(request.bodies), time.monotonic()))
                         while len(under_way) >= options.in_flight:
                             done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
                             total = sum((one.result() for one in done), total)

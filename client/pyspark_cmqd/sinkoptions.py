@@ -16,6 +16,7 @@
 | ``inFlight`` | requests of a task under way at once | 16 |
 | ``retries`` | how often a request, or connecting, is repeated | 10 |
 | ``requestTimeout`` | seconds that one attempt may take | 10 |
+| ``maxMessagesPerSecond`` | of each task; tasks that run side by side send so many each | no limit |
 
 ``path`` and ``checkpointLocation`` are Spark's own business. Columns that no option names are left out.
 """
@@ -35,6 +36,7 @@ from pyspark_cmqd.errors import OptionError
 MAX_IN_FLIGHT = 256
 MAX_RETRIES = 1_000
 MAX_TIMEOUT_S = 3_600
+MAX_RATE = 10_000_000
 MAX_WRITE_ID_CHARS = 32
 """What is left of the 64 bytes of a dedup id is for partition and row."""
 
@@ -58,6 +60,7 @@ _NAMES = (
     "inFlight",
     "retries",
     "requestTimeout",
+    "maxMessagesPerSecond",
 )
 _OF_SPARK = frozenset({"path", "checkpointlocation"})
 
@@ -79,6 +82,8 @@ class SinkOptions:
     in_flight: int = 16
     retries: int = 10
     request_timeout: float = 10.0
+    max_rate: float = 0.0
+    """Messages a second; 0 = no limit."""
 
     @property
     def target(self) -> str:
@@ -116,7 +121,8 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         _whole(values, "batchSize", MAX_BATCH, 1, MAX_BATCH),
         _whole(values, "inFlight", 16, 1, MAX_IN_FLIGHT),
         _whole(values, "retries", 10, 0, MAX_RETRIES),
-        _seconds(values, "requestTimeout", 10.0),
+        _number(values, "requestTimeout", 10.0, MAX_TIMEOUT_S, "seconds"),
+        _number(values, "maxMessagesPerSecond", 0.0, MAX_RATE, "messages a second"),
     )
 
 
@@ -129,12 +135,12 @@ def _whole(values: Mapping[str, str], option: str, default: int, low: int, high:
     return int(text)
 
 
-def _seconds(values: Mapping[str, str], option: str, default: float) -> float:
+def _number(values: Mapping[str, str], option: str, default: float, most: int, what: str) -> float:
     text = values.get(option.lower())
     if text is None:
         return default
-    if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text, re.ASCII) is None or not 0 < float(text) <= MAX_TIMEOUT_S:
-        raise OptionError(option, text, f"seconds, more than 0, at most {MAX_TIMEOUT_S}")
+    if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text, re.ASCII) is None or not 0 < float(text) <= most:
+        raise OptionError(option, text, f"{what}, more than 0, at most {most}")
     return float(text)
 
 
