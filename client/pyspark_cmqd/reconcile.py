@@ -188,22 +188,24 @@ def _lines(spark: "SparkSession", question: Question, view: View, tell: Callable
 
     if not view.extents:
         return []
-    given = {**question.given, "endingLsn": str(view.hi)}
+    # A row and a time cannot both be where it ends: the time is a filter, which is pushed down.
+    given = {name: value for name, value in question.given.items() if name != "endingTimestamp"}
+    given["endingLsn"] = str(view.hi)
+    until = question.options.ending_ms
+    in_time = "true" if until is None else f"enqueue_ts < timestamp_millis({until})"
 
-    def read(mode: str, **changes: str) -> "DataFrame":
-        return spark.read.format("cmqd").schema(_SCHEMA).options(mode=mode, **{**given, **changes}).load()
+    def read(mode: str) -> "DataFrame":
+        return spark.read.format("cmqd").schema(_SCHEMA).options(mode=mode, **given).load()
 
     hour = f"unix_millis(enqueue_ts) DIV {HOUR_MS} AS hour"
-    events = read("events").where("event <> 'published'")
+    events = read("events").where(in_time).where("event <> 'published'")
     came = events.selectExpr("'came' AS side", "queue", hour, f"{_CAME} AS what")
-    became = read("all").selectExpr("'became' AS side", "queue", hour, "event AS what")
+    became = read("all").where(in_time).selectExpr("'became' AS side", "queue", hour, "event AS what")
     counts = came.unionByName(became).groupBy("side", "queue", "hour", "what").count()
     rows: list[Any] = list(collected(counts, tell))
     if any(row.side == "came" and row.what == "half" for row in rows):
         # A commit stores the message anew, under its id; it may lie beyond the time that is asked for.
-        unlimited = {name: value for name, value in given.items() if name != "endingTimestamp"}
-        later = spark.read.format("cmqd").schema(_SCHEMA).options(mode="events", **unlimited).load()
-        committed = later.where("event = 'committed'").select("msg_id")
+        committed = read("events").where("event = 'committed'").select("msg_id")
         halves = events.where("event = 'half'").join(committed, "msg_id", "left_semi")
         again = halves.selectExpr("'again' AS side", "queue", hour, "'half' AS what")
         rows += collected(again.groupBy("side", "queue", "hour", "what").count(), tell)
