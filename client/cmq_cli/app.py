@@ -18,6 +18,7 @@ from cmq_cli.commands import (
     publish,
     queue,
     reconcile,
+    replay,
     rewind,
     segment,
     server,
@@ -57,6 +58,7 @@ app.command(deadletter.app)
 app.command(deadletter.redrive)
 app.command(transaction.app)
 app.command(segment.app)
+app.command(replay.replay)
 app.command(reconcile.reconcile)
 app.command(account.app)
 app.command(context.app)

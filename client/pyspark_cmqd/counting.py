@@ -1,0 +1,193 @@
+"""What a replay would send: counted at one fixed row of the log, and cut into slices. No Spark session.
+
+Records are read, and no bodies. The count is made by what reads for Spark too, so both agree.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from cmqd_segment.rows import Run
+from pyspark_cmqd.columns import Facts
+from pyspark_cmqd.driver import open_folder, plan_batch
+from pyspark_cmqd.errors import FolderError, OptionError
+from pyspark_cmqd.folder import Folder
+from pyspark_cmqd.folding import StatesBySegment
+from pyspark_cmqd.options import Mode, Options
+from pyspark_cmqd.plan import TIME_SLACK_MS, Task, View, bounds
+from pyspark_cmqd.reading import read_stretches
+from pyspark_cmqd.replaying import Slice, Slicer
+from pyspark_cmqd.schema import COLUMNS
+
+
+@dataclass
+class Tally:
+    """Of one queue (or topic) and event."""
+
+    rows: int = 0
+    """Of the log."""
+    messages: int = 0
+    bytes: int = 0
+    """Of bodies."""
+    first_ms: int = 0
+    last_ms: int = 0
+    last_lsn: int = 0
+
+
+@dataclass
+class Count:
+    """See the module."""
+
+    position: int
+    """The row at which it was counted."""
+    tallies: dict[tuple[str, str], Tally] = field(default_factory=dict[tuple[str, str], Tally])
+    """By queue or topic, and event; of those that are sent."""
+    left_out: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    """Messages of events that are not sent."""
+    rows: int = 0
+    slices: list[Slice] = field(default_factory=list[Slice])
+    largest: int = 0
+    """Bytes of the largest body."""
+    most_headers: int = 0
+    most_header_bytes: int = 0
+    without_key: int = 0
+    """Messages that have no routing key."""
+    unsealed: tuple[int, int] | None = None
+    """Rows that may be wanted, and are not sealed yet."""
+    states: StatesBySegment = field(default_factory=StatesBySegment)
+
+    @property
+    def messages(self) -> int:
+        """All that are sent."""
+        return sum(one.messages for one in self.tallies.values())
+
+    @property
+    def bytes(self) -> int:
+        """Of their bodies."""
+        return sum(one.bytes for one in self.tallies.values())
+
+
+@dataclass(frozen=True)
+class Counting:
+    """What is to be counted, fixed at a row."""
+
+    folder: Folder
+    view: View
+    options: Options
+    """Ending at the row."""
+    tasks: list[Task]
+
+
+def plan_count(options: Options) -> Counting:
+    """Fix the row and find what is to be read. Raises CmqdSourceError."""
+    folder = open_folder(options)
+    view = folder.view(include_active=options.include_active)
+    _, position = bounds(view, options)
+    fixed = replace(options, ending_lsn=position)
+    tasks = plan_batch(fixed, tuple(COLUMNS))
+    accounts = sorted({task.sources[number].account for task in tasks for number in task.wanted or task.sources})
+    if len(accounts) > 1 and not options.account:
+        raise OptionError("account", None, f"there are queues or topics of that name in {', '.join(accounts)}")
+    return Counting(folder, view, fixed, tasks)
+
+
+def count(
+    counting: Counting,
+    events: "Callable[[str], bool]",
+    most: int,
+    *,
+    tell: "Callable[[int, int], None] | None" = None,
+) -> Count:
+    """Count, and cut into slices of ``most`` messages.
+
+    Args:
+        counting: of :func:`plan_count`.
+        events: which events, or states, are sent.
+        most: messages of a slice.
+        tell: called with how many segments, or parts of them, were read, and how many messages were found.
+
+    Raises CmqdSourceError.
+    """
+    options, view = counting.options, counting.view
+    found = Count(options.ending_lsn)
+    slicer = Slicer(most, view.gaps(1, view.hi))
+    row = 0
+    for number, task in enumerate(counting.tasks, 1):
+        for facts, run, start, stop in read_stretches(task):
+            source = facts.queue or facts.topic or "?"
+            if not events(facts.event):
+                name = source, str(facts.event)
+                found.left_out[name] = found.left_out.get(name, 0) + stop - start
+                continue
+            size = _note(found, source, facts, run, start, stop)
+            if facts.lsn != row:
+                row = facts.lsn
+                found.rows += 1
+            slicer.add(row, stop - start, size)
+        if tell is not None:
+            tell(number, found.messages)
+    slices = slicer.slices()
+    checks = row_checks(counting.folder, view, [one.first_lsn for one in slices])
+    found.slices = [msgspec.structs.replace(one, check=checks.get(one.first_lsn, 0)) for one in slices]
+    if options.mode is not Mode.EVENTS:
+        found.states = {task.piece.extent.number: dict(task.states) for task in counting.tasks}
+    found.unsealed = _unsealed(counting)
+    return found
+
+
+def _note(found: Count, source: str, facts: Facts, run: Run, start: int, stop: int) -> int:
+    """Returns the bytes of the bodies."""
+    whole = stop - start == len(run.sizes)
+    sizes = run.sizes if whole else run.sizes[start:stop]
+    size = sum(sizes)
+    tally = found.tallies.setdefault((source, str(facts.event)), Tally(first_ms=run.enqueue_ms))
+    if tally.last_lsn != facts.lsn:
+        tally.rows += 1
+        tally.last_lsn = facts.lsn
+    tally.messages += stop - start
+    tally.bytes += size
+    tally.first_ms = min(tally.first_ms, run.enqueue_ms)
+    tally.last_ms = max(tally.last_ms, run.enqueue_ms)
+    found.largest = max(found.largest, *sizes)
+    if run.headers is not None:
+        for headers in run.headers[start:stop]:
+            if headers:
+                found.most_headers = max(found.most_headers, len(headers))
+                names = sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())
+                found.most_header_bytes = max(found.most_header_bytes, names)
+    labels = run.labels
+    if not labels:
+        found.without_key += stop - start
+    else:
+        shown = labels * (stop - start) if len(labels) == 1 else labels[start:stop]
+        found.without_key += sum(1 for label in shown if not isinstance(label, str))
+    return size
+
+
+def row_checks(folder: Folder, view: View, lsns: Iterable[int]) -> dict[int, int]:
+    """Checksums of rows, of those that are there."""
+    wanted = sorted(lsns)
+    found: dict[int, int] = {}
+    for extent in view.extents:
+        here = [lsn for lsn in wanted if extent.first_lsn <= lsn <= extent.last_lsn]
+        if here:
+            with folder.opened(extent) as raw:
+                for lsn in here:
+                    found.update(raw.execute("SELECT lsn, meta_crc FROM log WHERE lsn = ?", (lsn,)).fetchall())
+    return found
+
+
+def _unsealed(counting: Counting) -> "tuple[int, int] | None":
+    """Rows that are not sealed, if they may hold something that is wanted."""
+    options, view = counting.options, counting.view
+    if options.include_active or counting.folder.is_remote or options.ending_lsn < view.hi:
+        return None
+    try:
+        live = counting.folder.view(include_active=True)
+    except FolderError:
+        return None  # perhaps another machine's, or another user's
+    new = [extent for extent in live.extents if extent.last_lsn > view.hi]
+    if not new or (options.ending_ms is not None and new[0].first_ms - TIME_SLACK_MS >= options.ending_ms):
+        return None
+    return view.hi + 1, live.hi

@@ -1,0 +1,179 @@
+"""Replay, the part with Spark: each slice of a run is one job, read with ``format("cmqd")`` and written with the sink.
+
+A replayed message has the body, the headers and, in a topic, the tags or the routing key that it had; not its delay,
+nor its id and its times. Its dedup id is the run's name and its message id.
+"""
+
+# pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUntypedBaseClass=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownParameterType=false
+# pyright: reportUnknownArgumentType=false, reportMissingModuleSource=false
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark_cmqd.counting import row_checks
+from pyspark_cmqd.driver import open_folder
+from pyspark_cmqd.errors import DataLossError
+from pyspark_cmqd.options import Mode, parse_options
+from pyspark_cmqd.plan import describe
+from pyspark_cmqd.replaying import MARK, Doubt, Journal, JournalError, Slice, states_file, write_journal
+from pyspark_cmqd.schema import COLUMNS
+from pyspark_cmqd.session import SparkError, reason_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+LOOK_SECONDS = 0.1
+"""How often we look whether a slice is done, or a stop is wanted."""
+_NO_HEADERS = "cast(map() AS map<string,string>)"
+
+
+def check_log(journal: Journal) -> None:
+    """Raises JournalError if the log is not the one that the run began with, DataLossError if it lost what is next."""
+    options = parse_options(journal.source)
+    folder = open_folder(options)
+    view = folder.view(include_active=options.include_active)
+    path = options.path
+    if view.hi < journal.position:
+        raise JournalError(f"{path} is another log than that of the run: it ends before row {journal.position}")
+    if journal.is_done:
+        return
+    one = journal.next_slice
+    missing = view.gaps(one.first_lsn, one.last_lsn)
+    if missing and not journal.allow_data_loss:
+        raise DataLossError(f"rows {describe(missing)} of {path}, which are next, were reclaimed or lost meanwhile")
+    found = row_checks(folder, view, [one.first_lsn]).get(one.first_lsn)
+    if found is not None and found != one.check:
+        raise JournalError(f"{path} is another log than that of the run: row {one.first_lsn} is not the same")
+
+
+def replay(
+    spark: "SparkSession",
+    journal: Journal,
+    file: Path,
+    url: str,
+    *,
+    stopped: Callable[[], bool],
+    tell: "Callable[[Slice | None, Doubt | None], object]",
+) -> bool:
+    """Send the slices that are left; whether that is all, or a stop was wanted.
+
+    Args:
+        spark: a session.
+        journal: is brought up to date, in memory and in its file.
+        file: of the journal.
+        url: of the server, with the key.
+        stopped: asked now and then; True ends it after the job was cancelled.
+        tell: hears of each slice that is done, and of doubts; and of nothing (None) while one is under way.
+
+    Raises:
+        SparkError: a slice failed; the run can be gone on with.
+        JournalError: the journal cannot be written.
+    """
+    while not journal.is_done:
+        if stopped():
+            return False
+        one = journal.next_slice
+        journal.begin(time.time())
+        write_journal(journal, file)
+        begun = time.monotonic()
+        job = _Job(spark, journal, one, file, url)
+        while not job.wait(LOOK_SECONDS):
+            tell(None, None)
+            if stopped():
+                job.cancel()
+                return False
+        doubt = journal.end(job.sent(), time.monotonic() - begun, time.time())
+        tell(one, doubt)
+    write_journal(journal, file)
+    return True
+
+
+class _Job:
+    """One slice, sent in a thread of its own."""
+
+    def __init__(self, spark: "SparkSession", journal: Journal, one: Slice, file: Path, url: str) -> None:
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as F
+
+        self._spark = spark
+        self._group = f"{journal.run}-{journal.done}"
+        self._observed = Observation()
+        frame = _frame(spark, journal, one, file).observe(self._observed, F.count(F.lit(1)).alias("messages"))
+        self._writer = frame.write.format("cmqd").mode("append").options(url=url, **_sink_options(journal))
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._spark.sparkContext.setJobGroup(self._group, "cmq replay", interruptOnCancel=True)
+            self._writer.save()
+        except BaseException as error:
+            self._error = error
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it has ended."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def sent(self) -> int:
+        """Of a job that has ended. Raises SparkError."""
+        if self._error is not None:
+            raise SparkError(reason_of(self._error)) from self._error
+        return int(self._observed.get["messages"])
+
+    def cancel(self) -> None:
+        """End it; again and again, as a job that is not yet begun cannot be cancelled."""
+        while True:
+            self._spark.sparkContext.cancelJobGroup(self._group)
+            if self.wait(LOOK_SECONDS):
+                return
+
+
+def _frame(spark: "SparkSession", journal: Journal, one: Slice, file: Path) -> "DataFrame":
+    """The messages of a slice, as columns of the sink."""
+    options = {
+        **journal.source,
+        "startingLsn": str(one.first_lsn),
+        "endingLsn": str(one.last_lsn),
+        "minPartitions": str(journal.parallel),
+        "failOnDataLoss": str(not journal.allow_data_loss),
+    }
+    if options.get("mode", Mode.EVENTS) != Mode.EVENTS:
+        options["statesFile"] = str(states_file(file))
+    label = "" if journal.queue else "routing_key" if journal.routing else "tags"
+    needed = {"event", "msg_id", "body", "headers", label} - {""}
+    if journal.mark:
+        needed |= {"queue", "topic", "enqueue_ts"}
+    if journal.starting_ms is not None or journal.ending_ms is not None:
+        needed |= {"enqueue_ts"}
+    schema = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items() if name in needed)
+    frame = spark.read.format("cmqd").schema(schema).options(**options).load()
+    frame = frame.where(frame.event.isin(journal.events))
+    if journal.starting_ms is not None:
+        frame = frame.where(f"enqueue_ts >= timestamp_millis({journal.starting_ms})")
+    if journal.ending_ms is not None:
+        frame = frame.where(f"enqueue_ts < timestamp_millis({journal.ending_ms})")
+    headers = "headers"
+    if journal.mark:
+        came = (
+            "concat_ws('/', coalesce(queue, topic), msg_id, date_format(enqueue_ts, \"yyyy-MM-dd'T'HH:mm:ss.SSSXXX\"))"
+        )
+        others = f"map_filter(coalesce(headers, {_NO_HEADERS}), (name, value) -> name != '{MARK}')"
+        headers = f"map_concat({others}, map('{MARK}', {came})) AS headers"
+    columns = [label] if label else []
+    frame = frame.selectExpr("body", headers, *columns, f"concat('{journal.run}:', msg_id) AS dedup_id")
+    # Neighbours of the log stay together and in order: one task sends them as they were sent.
+    return frame.coalesce(journal.parallel)
+
+
+def _sink_options(journal: Journal) -> dict[str, str]:
+    options = {"queue": journal.queue} if journal.queue else {"topic": journal.topic}
+    if journal.rate is not None:
+        options["maxMessagesPerSecond"] = f"{journal.rate / journal.parallel:.6f}"
+    return options

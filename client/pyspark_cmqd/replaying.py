@@ -1,0 +1,313 @@
+"""What a replay is, apart from Spark: slices of the log, the journal, and what may have been sent twice. Pure, but for
+the journal's file.
+
+A *run* sends the messages of a range of the log to one queue, or publishes them to one topic. It is cut into *slices*,
+ranges of whole rows, which are sent one after the other. The journal says how many of them are done; it is written
+before the first slice and after each, so that a run which was stopped, or killed, goes on with the slice it was at.
+That slice is sent again from its start. What was stored of it before is not stored again, as a message has the same
+dedup id in each attempt, for as long as the broker remembers that: :data:`REMEMBERED_S`, and a million ids.
+"""
+
+import fcntl
+import os
+import re
+import secrets
+import time
+from bisect import bisect_left
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from pyspark_cmqd.errors import CmqdSourceError
+
+JOURNAL_FORMAT = 1
+SLICE_MESSAGES = 50_000
+"""A second or a few of a replay at full speed, so that not much is sent again after a stop; and not so few that the
+half second which Spark needs for each slice counts."""
+SLICE_SECONDS = 10
+"""Worth of messages in a slice at a given rate: far less than the broker remembers."""
+REMEMBERED_S = 300.0
+"""How long the broker remembers dedup ids."""
+MOST_SLICE_MESSAGES = 1_000_000
+"""So many dedup ids the broker remembers for a queue."""
+MARK = "cmqd-replayed-from"
+"""Header that says where a message comes from: ``queue/message id/time of its send``."""
+
+LEFT_OUT = frozenset({"half", "rolled_back"})
+"""Events and states of messages that were never to be delivered."""
+
+_RUN = re.compile(r"r-[0-9a-f]{12}", re.ASCII)
+
+
+class JournalError(CmqdSourceError):
+    """A run cannot be begun, or gone on with, as its journal says; nothing was sent."""
+
+
+class Slice(msgspec.Struct, frozen=True):
+    """Rows ``first_lsn`` to ``last_lsn``, both included, and what of them is to be sent."""
+
+    first_lsn: int
+    last_lsn: int
+    messages: int
+    bytes: int = 0
+    """Of bodies."""
+    check: int = 0
+    """Checksum of the first row: another log has another one."""
+
+    def __str__(self) -> str:
+        rows = f"row {self.first_lsn}" if self.first_lsn == self.last_lsn else f"rows {self.first_lsn}-{self.last_lsn}"
+        return f"{rows}, {self.messages:,} messages"
+
+
+class Slicer:
+    """Cuts rows into slices, as they are counted."""
+
+    def __init__(self, most: int, gaps: Sequence[tuple[int, int]] = ()) -> None:
+        """``most``: messages in a slice; a row is never cut. ``gaps``: rows that are not there; no slice spans them."""
+        self._most = most
+        self._gap_starts = [first for first, _ in gaps]
+        self._slices: list[Slice] = []
+        self._first = self._last = self._messages = self._bytes = 0
+
+    def add(self, lsn: int, messages: int, size: int) -> None:
+        """Messages of a row; rows ascend, and the same one may come several times."""
+        if self._messages and lsn != self._last:
+            is_full = self._messages + messages > self._most
+            if is_full or bisect_left(self._gap_starts, lsn) != bisect_left(self._gap_starts, self._last):
+                self._cut()
+        if not self._messages:
+            self._first = lsn
+        self._last = lsn
+        self._messages += messages
+        self._bytes += size
+
+    def slices(self) -> list[Slice]:
+        """All of them."""
+        self._cut()
+        return self._slices
+
+    def _cut(self) -> None:
+        if self._messages:
+            self._slices.append(Slice(self._first, self._last, self._messages, self._bytes))
+            self._messages = self._bytes = 0
+
+
+def slice_messages(rate: "int | None", wanted: "int | None" = None) -> int:
+    """Most messages of a slice: those that were asked for, else by the rate."""
+    most = wanted or SLICE_MESSAGES
+    return max(1, min(most, MOST_SLICE_MESSAGES, most if rate is None else rate * SLICE_SECONDS))
+
+
+class Doubt(msgspec.Struct, frozen=True):
+    """A slice of which messages may have been stored twice."""
+
+    first_lsn: int
+    last_lsn: int
+    messages: int
+    """At most so many."""
+    seconds: float
+    """From the begin of its first attempt to the end of its last."""
+
+    def __str__(self) -> str:
+        return f"rows {self.first_lsn} to {self.last_lsn}, up to {self.messages:,} messages"
+
+
+class Journal(msgspec.Struct, kw_only=True):
+    """All that is needed to go on with a run. It holds no key of the server."""
+
+    format: int = JOURNAL_FORMAT
+    run: str
+    source: dict[str, str]
+    """Options of the source, with ``path``; without the range."""
+    starting_ms: int | None = None
+    ending_ms: int | None = None
+    position: int
+    """The row at which it was counted: nothing above it is replayed, and modes are told for it."""
+    events: list[str]
+    """Events (or states) that are sent."""
+    queue: str = ""
+    topic: str = ""
+    routing: bool = False
+    """The topic's filter type."""
+    target_id: int
+    """Of the queue or topic: another one is another target."""
+    server: str
+    """Without the key."""
+    mark: bool = False
+    allow_data_loss: bool = False
+    rate: int | None = None
+    parallel: int = 1
+    master: str
+    slices: list[Slice]
+    done: int = 0
+    """Slices that were sent whole."""
+    sent: int = 0
+    """Messages of those, as Spark counted them."""
+    sent_bytes: int = 0
+    seconds: float = 0.0
+    """Spent on slices that are done."""
+    attempts: int = 0
+    """Of the slice that is next."""
+    begun: float = 0.0
+    """When its first attempt began: seconds since 1970."""
+    doubts: list[Doubt] = []
+
+    @property
+    def messages(self) -> int:
+        """Of all slices."""
+        return sum(one.messages for one in self.slices)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to be sent."""
+        return self.done == len(self.slices)
+
+    @property
+    def next_slice(self) -> Slice:
+        """The first that is not done."""
+        return self.slices[self.done]
+
+    @property
+    def target(self) -> str:
+        """Where it goes, for people."""
+        return f"queue {self.queue!r}" if self.queue else f"topic {self.topic!r}"
+
+    def begin(self, now: float) -> None:
+        """An attempt at the next slice begins."""
+        if not self.attempts:
+            self.begun = now
+        self.attempts += 1
+
+    def end(self, sent: int, seconds: float, now: float) -> "Doubt | None":
+        """The next slice was sent; whether some of it may have been stored twice.
+
+        What is sent again within the time that the broker remembers is not stored again. Of a slice that was sent in
+        one attempt nothing is sent again, unless a cluster did so by itself.
+        """
+        one = self.next_slice
+        repeated = self.attempts > 1 or not self.master.startswith("local")
+        doubt = None
+        if repeated and not 0 <= now - self.begun <= REMEMBERED_S:
+            doubt = Doubt(one.first_lsn, one.last_lsn, one.messages, round(now - self.begun, 3))
+            self.doubts.append(doubt)
+        self.done += 1
+        self.sent += sent
+        self.sent_bytes += one.bytes
+        self.seconds += seconds
+        self.attempts, self.begun = 0, 0.0
+        return doubt
+
+
+def new_run() -> str:
+    """A name for a run. With a message id behind it, it is the dedup id of a message: 35 bytes of 64."""
+    return f"r-{secrets.token_hex(6)}"
+
+
+def journal_folder(environment: Mapping[str, str]) -> Path:
+    """Where journals are kept if nothing else is said."""
+    base = environment.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "cmq" / "replays"
+
+
+def journal_file(run: str, folder: Path) -> Path:
+    """The journal of a run, which is given by its name or by the file itself."""
+    return folder / f"{run}.json" if _RUN.fullmatch(run) else Path(run)
+
+
+def states_file(journal: Path) -> Path:
+    """Where the states of messages are kept, in all modes but ``events``."""
+    return journal.with_name(f"{journal.name}.states")
+
+
+def write_journal(journal: Journal, file: Path) -> None:
+    """Whole or not at all, and on disk. Raises JournalError."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(handle, "wb") as written:
+                written.write(msgspec.json.format(msgspec.json.encode(journal)))
+                written.flush()
+                os.fsync(written.fileno())
+            temporary.replace(file)
+        finally:
+            temporary.unlink(missing_ok=True)
+        folder = os.open(file.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise JournalError(f"the journal {file} cannot be written: {error}") from error
+
+
+def read_journal(file: Path) -> Journal:
+    """Raises JournalError."""
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError:
+        raise JournalError(f"there is no run to go on with: {file} does not exist") from None
+    except OSError as error:
+        raise JournalError(f"the journal {file} cannot be read: {error}") from error
+    try:
+        journal = msgspec.json.decode(content, type=Journal)
+    except msgspec.MsgspecError as error:
+        raise JournalError(f"{file} is no journal of a replay: {error}") from error
+    if journal.format != JOURNAL_FORMAT or not 0 <= journal.done <= len(journal.slices):
+        raise JournalError(f"{file} is of format {journal.format}, which this version does not know")
+    return journal
+
+
+@contextmanager
+def locked(file: Path) -> Generator[None]:
+    """Only one process works on a run. The lock ends with the process. Raises JournalError."""
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(file.with_name(f"{file.name}.lock"), os.O_WRONLY | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise JournalError(f"the journal {file} cannot be written: {error}") from error
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise JournalError("the run is under way in another process") from None
+        yield
+    finally:
+        os.close(handle)
+
+
+class Meter:
+    """How fast it goes, and how long it will take."""
+
+    WINDOW_S = 30.0
+
+    def __init__(self, total: int, done: int = 0) -> None:
+        self.total = total
+        self.done = done
+        self._marks = [(time.monotonic(), done)]
+
+    def advance(self, messages: int, now: "float | None" = None) -> None:
+        """Messages were sent."""
+        now = time.monotonic() if now is None else now
+        self.done += messages
+        self._marks.append((now, self.done))
+        while len(self._marks) > 2 and now - self._marks[1][0] > self.WINDOW_S:
+            del self._marks[0]
+
+    @property
+    def rate(self) -> float:
+        """Messages a second, lately."""
+        (first, before), (last, after) = self._marks[0], self._marks[-1]
+        return (after - before) / (last - first) if last > first else 0.0
+
+    def __str__(self) -> str:
+        rate = self.rate
+        if not rate:
+            return ""
+        minutes, seconds = divmod(round((self.total - self.done) / rate), 60)
+        hours, minutes = divmod(minutes, 60)
+        left = f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+        return f"{rate:,.0f}/s, {left} left"
