@@ -18,7 +18,7 @@ LOCK   := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gene
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-spark demo serve test check lint types fmt bench lock clean
+.PHONY: help setup setup-spark demo demo-spark serve test check lint types fmt bench lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -45,6 +45,9 @@ $(VENV)/.setup-spark-done: requirements/spark.txt | $(VENV)/.setup-done
 
 demo: setup  ## a broker killed half way through real input; INPUT=file.ndjson for your own
 	$(BIN)/python -m cmqd_bench.demo $(if $(INPUT),--input "$(INPUT)")
+
+demo-spark: setup setup-spark  ## real input through a topic, read back with Spark, and a part replayed; INPUT=file.ndjson
+	$(BIN)/python -m cmqd_bench.demo_spark $(if $(INPUT),--input "$(INPUT)")
 
 serve: setup  ## run a broker in the foreground; ARGS="--help" lists its flags
 	$(BIN)/cmqd serve $(ARGS)

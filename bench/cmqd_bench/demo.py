@@ -35,7 +35,8 @@ FEWEST = 100
 """Below this the load would be over before there is anything to kill."""
 
 
-def _bars(console: Console) -> Progress:
+def bars(console: Console) -> Progress:
+    """Live progress; each bar has a field ``rate``."""
     return Progress(
         TextColumn("{task.description:<18}"),
         BarColumn(bar_width=40),
@@ -77,7 +78,7 @@ async def _watch(journey: Journey, progress: Progress) -> None:
 async def _run(journey: Journey, console: Console) -> float:
     """Run with bars; returns the seconds it took."""
     started = time.monotonic()
-    with _bars(console) as progress:
+    with bars(console) as progress:
         watcher = asyncio.create_task(_watch(journey, progress))
         try:
             await journey.run()
@@ -149,10 +150,7 @@ def _share_row(share: Share) -> tuple[str, str, str]:
 def run_demo(source: Source, messages: int, console: Console, scratch: Path | None) -> bool:
     """The whole demo; returns whether the books hold."""
     root = scratch_root(scratch)
-    console.print(f"[bold]cmqd demo[/bold]: {messages:,} messages from {source.description}")
-    if len(source.bodies) < messages:
-        console.print(f"{len(source.bodies):,} different ones, gone round until there are {messages:,}")
-    console.print(f"temporary folder on {file_system(root)[0]}, every answer after an fsync")
+    announce("cmqd demo", source, messages, root, console)
     with broker_folder(root) as broker:
 
         async def run() -> tuple[Journey, float]:
@@ -165,19 +163,34 @@ def run_demo(source: Source, messages: int, console: Console, scratch: Path | No
     return balance.holds and journey.broadcast.audience.holds
 
 
-def _terminate(_number: int, _frame: FrameType | None) -> None:
+def terminate(_number: int, _frame: FrameType | None) -> None:
+    """SIGTERM ends the demo as Ctrl-C does: what was started is ended, too."""
     raise KeyboardInterrupt
+
+
+def demo_parser(name: str, description: str, *, fewest: int, messages: int) -> argparse.ArgumentParser:
+    """The command line of a demo."""
+    parser = argparse.ArgumentParser(prog=f"cmqd_bench.{name}", description=description)
+    parser.add_argument("--input", type=Path, metavar="FILE", help="NDJSON: objects with a body, or any JSON lines")
+    parser.add_argument("--messages", type=whole(fewest, 10_000_000), default=messages, help="how many (%(default)s)")
+    parser.add_argument("--scratch", type=Path, help="where to put the temporary folder; on a disk")
+    return parser
+
+
+def announce(title: str, source: Source, messages: int, root: Path, console: Console) -> None:
+    """Say what will be streamed."""
+    console.print(f"[bold]{title}[/bold]: {messages:,} messages from {source.description}")
+    if len(source.bodies) < messages:
+        console.print(f"{len(source.bodies):,} different ones, gone round until there are {messages:,}")
+    console.print(f"temporary folder on {file_system(root)[0]}, every answer after an fsync")
 
 
 def main() -> int:
     """Returns the exit code; see the module."""
-    parser = argparse.ArgumentParser(prog="cmqd_bench.demo", description="Kill a broker under load; lose nothing.")
-    parser.add_argument("--input", type=Path, metavar="FILE", help="NDJSON: objects with a body, or any JSON lines")
-    parser.add_argument("--messages", type=whole(FEWEST, 10_000_000), default=20_000, help="how many (%(default)s)")
-    parser.add_argument("--scratch", type=Path, help="where to put the temporary folder; on a disk")
+    parser = demo_parser("demo", "Kill a broker under load; lose nothing.", fewest=FEWEST, messages=20_000)
     arguments = parser.parse_args()
     console = Console(highlight=False)
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, terminate)
     try:
         source = json_lines(arguments.input) if arguments.input else repository_source()
         holds = run_demo(source, arguments.messages, console, arguments.scratch)
