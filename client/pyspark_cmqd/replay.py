@@ -81,58 +81,62 @@ def replay(
         journal.begin(time.time())
         write_journal(journal, file)
         begun = time.monotonic()
-        job = _Job(spark, journal, one, file, url)
-        while not job.wait(LOOK_SECONDS):
-            tell(None, None)
-            if stopped():
-                job.cancel()
-                return False
-        doubt = journal.end(job.sent(), time.monotonic() - begun, time.time())
+        with _Watch(spark, journal, stopped, lambda: tell(None, None)) as watch:
+            try:
+                sent = _send(spark, journal, one, file, url)
+            except Exception as error:
+                if watch.has_cancelled:
+                    return False
+                raise SparkError(reason_of(error)) from error
+        doubt = journal.end(sent, time.monotonic() - begun, time.time())
         tell(one, doubt)
     write_journal(journal, file)
     return True
 
 
-class _Job:
-    """One slice, sent in a thread of its own."""
+def _send(spark: "SparkSession", journal: Journal, one: Slice, file: Path, url: str) -> int:
+    """How many messages of the slice were sent.
 
-    def __init__(self, spark: "SparkSession", journal: Journal, one: Slice, file: Path, url: str) -> None:
-        from pyspark.sql import Observation
-        from pyspark.sql import functions as F
+    In the thread of the session: of another one Spark does not know that it writes this format.
+    """
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
 
-        self._spark = spark
+    observed = Observation()
+    frame = _frame(spark, journal, one, file).observe(observed, F.count(F.lit(1)).alias("messages"))
+    frame.write.format("cmqd").mode("append").options(url=url, **_sink_options(journal)).save()
+    return int(observed.get["messages"])
+
+
+class _Watch:
+    """Looks, while a job is under way, whether it is to be cancelled; in a thread of its own."""
+
+    def __init__(
+        self, spark: "SparkSession", journal: Journal, stopped: Callable[[], bool], tell: Callable[[], object]
+    ) -> None:
+        self.has_cancelled = False
+        self._context = spark.sparkContext
         self._group = f"{journal.run}-{journal.done}"
-        self._observed = Observation()
-        frame = _frame(spark, journal, one, file).observe(self._observed, F.count(F.lit(1)).alias("messages"))
-        self._writer = frame.write.format("cmqd").mode("append").options(url=url, **_sink_options(journal))
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._stopped, self._tell = stopped, tell
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> "_Watch":
+        self._context.setJobGroup(self._group, "cmq replay", interruptOnCancel=True)
         self._thread.start()
+        return self
 
-    def _run(self) -> None:
-        try:
-            self._spark.sparkContext.setJobGroup(self._group, "cmq replay", interruptOnCancel=True)
-            self._writer.save()
-        except BaseException as error:
-            self._error = error
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        self._thread.join()
 
-    def wait(self, seconds: float) -> bool:
-        """Whether it has ended."""
-        self._thread.join(seconds)
-        return not self._thread.is_alive()
-
-    def sent(self) -> int:
-        """Of a job that has ended. Raises SparkError."""
-        if self._error is not None:
-            raise SparkError(reason_of(self._error)) from self._error
-        return int(self._observed.get["messages"])
-
-    def cancel(self) -> None:
-        """End it; again and again, as a job that is not yet begun cannot be cancelled."""
-        while True:
-            self._spark.sparkContext.cancelJobGroup(self._group)
-            if self.wait(LOOK_SECONDS):
-                return
+    def _look(self) -> None:
+        while not self._ends.wait(LOOK_SECONDS):
+            self._tell()
+            if self._stopped():
+                # Again and again: a job that is not yet begun cannot be cancelled.
+                self.has_cancelled = True
+                self._context.cancelJobGroup(self._group)
 
 
 def _frame(spark: "SparkSession", journal: Journal, one: Slice, file: Path) -> "DataFrame":

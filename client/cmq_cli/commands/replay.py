@@ -427,8 +427,7 @@ def _run(session: Session, journal: "Journal", file: Path, count: "Count | None"
 
     output = session.output
     url = session.address().url()
-    before = time.monotonic()
-    done_before = journal.done
+    before = journal.done, journal.seconds
     is_complete = journal.is_done
     if not is_complete:
         meter = Meter(journal.messages, sum(one.messages for one in journal.slices[: journal.done]))
@@ -454,12 +453,12 @@ def _run(session: Session, journal: "Journal", file: Path, count: "Count | None"
                     if stop.wanted and not is_complete:
                         progress.update(task, description="stopping")
         except CmqdSourceError as error:
-            _show_end(session, journal, file, count, "failed", time.monotonic() - before, done_before)
+            _show_end(session, journal, file, count, "failed", before)
             raise CommandFailed(f"{error}\ngo on with: cmq replay --resume {_name(journal, file)}") from error
         except KeyboardInterrupt:
             is_complete = False
     state = "done" if is_complete else "stopped"
-    _show_end(session, journal, file, count, state, time.monotonic() - before, done_before)
+    _show_end(session, journal, file, count, state, before)
     if not is_complete:
         output.remark(f"go on with: cmq replay --resume {_name(journal, file)}")
         return ExitCode.INTERRUPTED
@@ -588,12 +587,12 @@ def _show_end(
     file: Path,
     count: "Count | None",
     state: str,
-    seconds: float,
-    done_before: int,
+    before: tuple[int, float],
 ) -> None:
     output = session.output
     under_way = journal.next_slice if journal.attempts and not journal.is_done else None
-    rate = sum(one.messages for one in journal.slices[done_before : journal.done]) / seconds if seconds else 0.0
+    seconds = journal.seconds - before[1]
+    rate = sum(one.messages for one in journal.slices[before[0] : journal.done]) / seconds if seconds else 0.0
     if output.json:
         document = {
             "state": state,
