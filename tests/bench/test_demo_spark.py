@@ -1,0 +1,57 @@
+"""The demo with Spark, against a real server and a real session, in small."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cmqd_bench.demo_spark import Proofs
+from cmqd_bench.pipeline import Pipeline
+from cmqd_bench.source import Source
+
+
+@pytest.mark.spark
+@pytest.mark.system
+def test_spark_and_broker_agree(tmp_path: Path):
+    file = tmp_path / "input.ndjson"
+    lines = [{"routing_key": f"orders.{number % 3}", "body": {"number": number}} for number in range(50)]
+    file.write_text("\n".join(map(json.dumps, lines)))
+    command = [sys.executable, "-m", "cmqd_bench.demo_spark", "--scratch", str(tmp_path / "scratch")]
+    command += ["--messages", "300", "--input", str(file)]
+
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "All of it agrees" in ended.stdout
+    assert "Traceback" not in ended.stdout + ended.stderr
+    rows = [" ".join(line.split()) for line in ended.stdout.splitlines()]
+    assert "│ demo-everything │ deleted │ 150 │ │ 150 │" in rows
+    assert "│ demo-everything │ in_flight │ 15 │ 15 │ 15 │" in rows
+    assert "│ orders.0 │ 102 │ 102 │" in rows
+    assert any(row.startswith("│ replayed │ 100 │") for row in rows)
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def test_the_books_say_what_must_have_become_of_each_copy():
+    pipeline = Pipeline(Source("test", [b"one", b"two", b"three"], ["a.b", "a.c", "a.b"]), 30)
+
+    pipeline.consumed["everything"].update(range(10))
+    pipeline.in_flight["everything"].add(11)
+    pipeline.dead["exact"].add(0)
+
+    assert pipeline.states_of("everything") == {"deleted": 10, "in_flight": 1, "active": 19}
+    assert pipeline.states_of("exact") == {"dead_lettered": 1, "active": 19}
+    assert pipeline.states_of("nobody") == {}
+    assert pipeline.by_key() == {"a.b": 20, "a.c": 10}
+    assert list(pipeline.middle_numbers) == list(range(10, 20))
+
+
+def test_one_thing_that_is_not_so_is_enough():
+    proofs = Proofs()
+    proofs.add("one", 1, "is", True)
+    assert proofs.hold
+
+    proofs.add("two", 2, "is not", False)
+    assert not proofs.hold
