@@ -21,6 +21,7 @@ _MAKERS = frozenset({2, 40, 43})
 _SLICES = frozenset({2, 9, 10})
 """Tags of QueueSlice, TopicSlice, SubscriptionSlice."""
 _METAS_A_STATEMENT = 256
+_LONG_ARRAY = 0xDC
 
 _raw_records = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _record = msgspec.msgpack.Decoder(AnyRecord)
@@ -47,8 +48,7 @@ class Catalog:
     def note_meta(self, meta: bytes) -> None:
         """Take what a row says about names. Other records are not decoded."""
         for raw in _raw_records.decode(meta):
-            # An array of few fields is one byte long before its tag, which is a small number.
-            if memoryview(raw)[1] in _MAKERS:
+            if tag_of(memoryview(raw)) in _MAKERS:
                 self.note(_record.decode(raw))
 
 
@@ -66,7 +66,7 @@ def read_catalog(folder: Folder, view: View, known: "Catalog | None" = None) -> 
     for entry in view.checkpoints:
         try:
             for payload in read_payloads(folder.checkpoint_path(entry)):
-                if payload[1] in _SLICES:
+                if tag_of(payload) in _SLICES:
                     catalog.note(decode_part(payload))
             above = max(above, entry.lsn)
         except (CheckpointError, msgspec.MsgspecError, OSError):
@@ -83,6 +83,13 @@ def _note_rows(catalog: Catalog, folder: Folder, extents: Iterable[Extent], abov
             with folder.opened(extent) as raw:
                 for meta in metas(raw, max(above, extent.first_lsn - 1), min(upto, extent.last_lsn)):
                     catalog.note_meta(meta)
+
+
+def tag_of(packed: "bytes | memoryview") -> int:
+    """The tag of a record, or of a part of a checkpoint, undecoded: a small number behind the head of an array. The head
+    is one byte long, or three if there are more than 15 fields.
+    """
+    return packed[3] if packed[0] == _LONG_ARRAY else packed[1]
 
 
 def metas(raw: sqlite3.Connection, above: int, upto: int) -> Iterator[bytes]:

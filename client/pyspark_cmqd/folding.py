@@ -8,7 +8,7 @@ import msgspec
 from cmqd_segment.checkpoint import AnyPart, CheckpointHeader, HistorySlice, LeasesSlice, QueueSlice
 from cmqd_segment.checkpoint_file import CheckpointError, decode_part, read_payloads, verify_checkpoint
 from cmqd_segment.rows import decode_records
-from pyspark_cmqd.catalog import metas
+from pyspark_cmqd.catalog import metas, tag_of
 from pyspark_cmqd.errors import FolderError
 from pyspark_cmqd.folder import Folder
 from pyspark_cmqd.options import Mode
@@ -67,7 +67,7 @@ def _from_checkpoint(folder: Folder, view: View, wanted: "frozenset[int] | None"
             verify_checkpoint(path)
             header_lsn = 0
             for payload in read_payloads(path):
-                if payload[1] in _SLICES:
+                if tag_of(payload) in _SLICES:
                     part: AnyPart = decode_part(payload)
                     if isinstance(part, CheckpointHeader):
                         header_lsn = part.lsn

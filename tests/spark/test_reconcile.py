@@ -18,6 +18,7 @@ from cmq_cli.app import run
 from cmq_cli.exitcodes import ExitCode
 from cmqd.core.transactions import COMMIT
 from cmqd_client import Client, Queue, TransactionStatus, connect
+from cmqd_segment.manifest import read_manifest
 from pyspark_cmqd import reconcile as module
 from pyspark_cmqd import session
 from pyspark_cmqd.java import JavaError
@@ -197,6 +198,44 @@ def test_a_table_of_some_queues(spark: "SparkSession", data: Path, cmq: Cmq):
     assert lines[-1] == ["all", *map(str, [7, 11, 7, 3, 11, 4, 0, 7])]
     assert {line[0] for line in lines[1:-1]} == {"dead", "failing"}
     assert "each of 25 messages that came is accounted for once" in err
+
+
+async def consume_in_segments(client: Client, folder: Path) -> None:
+    """Messages that are consumed, until the broker has reclaimed some; the last three wait."""
+    queue = await client.create_queue("orders")
+
+    def is_reclaimed() -> bool:
+        return bool(read_manifest(folder).dropped)
+
+    async with asyncio.timeout(SECONDS_TO_MOVE):
+        while not is_reclaimed():
+            await queue.send_batch([b"x"] * 10)
+            await take(queue, 10, delete=True)
+            await client.seal_segments()
+            await asyncio.sleep(0.1)
+    await queue.send_batch([b"waits"] * 3)
+    await client.seal_segments()
+
+
+@pytest.mark.system
+def test_what_was_reclaimed_is_not_counted_and_that_is_said(spark: "SparkSession", tmp_path: Path, cmq: Cmq):
+    async def work(url: str) -> None:
+        async with connect(url) as client:
+            await consume_in_segments(client, tmp_path / "data")
+
+    with RunningBroker(tmp_path, "--durability", "os") as broker:
+        asyncio.run(work(broker.url))
+        # While it runs: what is sealed, and what is not.
+        code, out, err = cmq("--path", str(tmp_path / "data"), "--include-active", "--output", "json")
+
+    assert code == ExitCode.OK, err
+    document = json.loads(out)
+    (line,) = document["lines"]
+    assert document["missing_rows"][0][0] == 1
+    assert "were reclaimed" in err
+    # The row that made the queue is gone, too: its name, and what is live, stand in the checkpoint.
+    assert (line["queue"], line["active"]) == ("orders", 3)
+    assert line["sent"] == 3 + line["consumed"] + line["gone"]
 
 
 # ---------------------------------------------------------------------- with a clock of our own
