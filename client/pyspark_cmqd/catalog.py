@@ -86,8 +86,8 @@ def _note_rows(catalog: Catalog, folder: Folder, extents: Iterable[Extent], abov
 
 
 def tag_of(packed: "bytes | memoryview") -> int:
-    """The tag of a record, or of a part of a checkpoint, undecoded: a small number behind the head of an array. The head
-    is one byte long, or three if there are more than 15 fields.
+    """The tag of a record, or of a part of a checkpoint, undecoded: a small number behind the head of an array. The
+    head is one byte long, or three if there are more than 15 fields.
     """
     return packed[3] if packed[0] == _LONG_ARRAY else packed[1]
 
