@@ -10,7 +10,7 @@ from pyspark_cmqd.catalog import Catalog, read_catalog
 from pyspark_cmqd.errors import DataLossError, OptionError
 from pyspark_cmqd.folder import Folder
 from pyspark_cmqd.options import LATEST, Mode, Options
-from pyspark_cmqd.plan import Extent, Task, View, bounds, describe, pieces_of, split, wanted_ids
+from pyspark_cmqd.plan import Extent, Task, View, alike, bounds, describe, pieces_of, split, wanted_ids
 
 if TYPE_CHECKING:
     from pyspark_cmqd.states import QueueStates
@@ -69,9 +69,13 @@ def plan_range(
 ) -> list[Task]:
     """The tasks that read rows ``above < lsn <= upto`` of a view.
 
-    ``known``: what a stream knows of names; it may wait for a queue yet to be made.
+    ``known``: what a stream knows of names; it may wait for a queue yet to be made. A batch of a stream that is run
+    again has the same tasks again, although segments were sealed meanwhile: the sink names messages by partition.
     """
     pieces = pieces_of(view, options, above, upto)
+    changes = known is not None and options.include_active
+    if changes:
+        pieces = [alike(piece) for piece in pieces]
     if not pieces:
         return []
     catalog = known or read_catalog(folder, view)
@@ -80,8 +84,10 @@ def plan_range(
         check_names(options, catalog)
     if wanted is not None and not wanted:
         return []
-    if wanted is not None and not folder.is_remote:
-        pieces = [piece for piece in pieces if holds_any(folder, piece.extent, wanted)]
+    shares: dict[int, float] = {}
+    if wanted is not None and not folder.is_remote and not changes:
+        shares = {piece.extent.number: share_of(folder, piece.extent, wanted) for piece in pieces}
+        pieces = [piece for piece in pieces if shares[piece.extent.number]]
     states: dict[int, dict[int, QueueStates]] = {}
     if options.mode is not Mode.EVENTS:
         from pyspark_cmqd.folding import read_states, states_at, states_of
@@ -106,17 +112,23 @@ def plan_range(
             options.batch_rows,
             options.fail_on_data_loss,
             states.get(piece.extent.number, {}),
+            int(piece.weight * shares.get(piece.extent.number, 1.0)) + 1,
         )
         for piece in split(pieces, options.min_partitions)
     ]
 
 
-def holds_any(folder: Folder, extent: Extent, wanted: frozenset[int]) -> bool:
-    """Whether a segment has messages of what is wanted; True if only reading it would tell."""
+def share_of(folder: Folder, extent: Extent, wanted: frozenset[int]) -> float:
+    """How much of a segment is of what is wanted: 0 = nothing; 1 = all of it, or only reading it would tell."""
     if not extent.sealed:
-        return True
+        return 1.0
     with folder.opened(extent) as raw:
-        return any(number in wanted for (number,) in raw.execute("SELECT queue_id FROM sparse").fetchall())
+        held = dict(raw.execute("SELECT queue_id, bytes FROM sparse").fetchall())
+    found = held.keys() & wanted
+    if not found:
+        return 0.0
+    # Of bodies both: what else there is, is in proportion.
+    return max(sum(held[number] for number in found), 1) / max(sum(held.values()), 1)
 
 
 def check_names(options: Options, catalog: Catalog) -> None:

@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 TIME_SLACK_MS = 10_000
 """A row's time is that of its newest record, and times do not decrease along the log: a message that was sent before
 some time does not stand much behind the first row of that time. Taken off before rows are left out by their time."""
+ROW_BYTES = 1 << 16
+"""Of a full row."""
+GATHERED_BYTES = 4 << 20
+"""What is smaller is read by one partition together with its neighbours, up to so many bytes. A task of a Python source
+costs Spark some 50 ms, which is what reading so much takes; its own files it gathers by the same number
+(``spark.sql.files.openCostInBytes``)."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +129,8 @@ class Task:
     fail_on_data_loss: bool = True
     states: "Mapping[int, QueueStates]" = field(default_factory=dict[int, "QueueStates"])
     """Of the queues with messages in the piece, in all modes but ``events``."""
+    weight: int = 1
+    """Bytes to be read, about."""
 
 
 def pieces_of(view: View, options: Options, above: int, upto: int) -> list[Piece]:
@@ -139,6 +147,12 @@ def pieces_of(view: View, options: Options, above: int, upto: int) -> list[Piece
             continue
         pieces.append(Piece(extent, low, high))
     return pieces
+
+
+def alike(piece: Piece) -> Piece:
+    """A piece whose weight tells its rows alone: bytes of a segment change until it is sealed."""
+    extent = piece.extent
+    return replace(piece, extent=replace(extent, bytes=(extent.last_lsn - extent.first_lsn + 1) * ROW_BYTES))
 
 
 def split(pieces: Sequence[Piece], least: int) -> list[Piece]:
@@ -162,6 +176,21 @@ def split(pieces: Sequence[Piece], least: int) -> list[Piece]:
         cuts = [piece.above + rows * place // count for place in range(count + 1)]
         parts += [replace(piece, above=low, upto=high) for low, high in pairwise(cuts)]
     return parts
+
+
+def gathered(tasks: Sequence[Task], least: int) -> list[tuple[Task, ...]]:
+    """Tasks as partitions, in order: neighbours that are small share one, as long as there are at least ``least``."""
+    most = min(GATHERED_BYTES, sum(task.weight for task in tasks) // least)
+    partitions: list[list[Task]] = []
+    weight = 0
+    for task in tasks:
+        weight += task.weight
+        if partitions and weight <= most:
+            partitions[-1].append(task)
+        else:
+            partitions.append([task])
+            weight = task.weight
+    return [tuple(each) for each in partitions]
 
 
 def bounds(view: View, options: Options) -> tuple[int, int]:

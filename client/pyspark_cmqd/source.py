@@ -63,10 +63,10 @@ class CmqdDataSource(DataSource):
 
 
 class CmqdPartition(InputPartition):
-    """One piece of one segment."""
+    """One piece of one segment, or several small ones one after the other."""
 
-    def __init__(self, task: "Task") -> None:
-        self.task = task
+    def __init__(self, tasks: "Sequence[Task]") -> None:
+        self.tasks = tasks
 
 
 class CmqdReader(DataSourceReader):
@@ -86,12 +86,17 @@ class CmqdReader(DataSourceReader):
         return _PushFilters(self)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One for each segment, or part of one, that may hold something wanted. Raises CmqdSourceError."""
+        """One for each segment, or part of one, that may hold something wanted; small ones share one.
+
+        Raises CmqdSourceError.
+        """
         from pyspark_cmqd.driver import plan_batch
+        from pyspark_cmqd.plan import gathered
         from pyspark_cmqd.pushdown import narrowed
 
         options = narrowed(self.options, self.filters)
-        return [CmqdPartition(task) for task in plan_batch(options, self.columns.names)]
+        tasks = plan_batch(options, self.columns.names)
+        return [CmqdPartition(each) for each in gathered(tasks, options.min_partitions)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """The messages of a partition. Raises FolderError, DataLossError."""
@@ -105,7 +110,9 @@ def read_partition(partition: InputPartition, columns: StructType) -> "Iterator[
     from pyspark_cmqd.reading import read_task
 
     if isinstance(partition, CmqdPartition):
-        yield from read_task(partition.task, to_arrow_schema(columns, timezone="UTC"))
+        schema = to_arrow_schema(columns, timezone="UTC")
+        for task in partition.tasks:
+            yield from read_task(task, schema)
 
 
 class _PushFilters:

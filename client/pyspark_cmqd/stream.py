@@ -31,16 +31,14 @@ from pyspark_cmqd.driver import (
     open_folder,
     plan_range,
 )
-from pyspark_cmqd.errors import FolderError, OptionError
+from pyspark_cmqd.errors import DataLossError, FolderError, OptionError
 from pyspark_cmqd.folder import Folder
 from pyspark_cmqd.options import Mode, Options
-from pyspark_cmqd.plan import wanted_ids
+from pyspark_cmqd.plan import View, gathered, wanted_ids
 from pyspark_cmqd.source import CmqdPartition, read_partition
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from pyspark_cmqd.plan import View
 
 
 class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -58,6 +56,8 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: int | None = None
         """With Trigger.AvailableNow: the last row that counts."""
         self._catalog: Catalog | None = None
+        self._seen: View | None = None
+        """What :meth:`latestOffset` saw, for the rest of its trigger: the folder is looked at once."""
 
     # ------------------------------------------------------------------ positions
 
@@ -67,7 +67,7 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         """The last row of the next batch: as far as the limit allows, but one row at least, if there is one."""
-        view = self._view()
+        self._seen = view = self._view()
         most = self._end(view)
         if most <= start["lsn"]:
             return start
@@ -97,7 +97,7 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, int]:
         """The last row that there is: what is between it and the query's position is how far the query is behind."""
-        return {"lsn": self._view().hi}
+        return {"lsn": (self._seen or self._view()).hi}
 
     # ------------------------------------------------------------------ a batch
 
@@ -106,17 +106,14 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         above, upto = start["lsn"], end["lsn"]
         if above >= upto:
             return []
-        folder = open_folder(self.options)
-        view = self._view()
-        if view.hi < upto:
-            raise FolderError(
-                f"the query was at row {upto} of {self.options.path}, which ends at row {view.hi} now: it is another "
-                f"log, or an older copy, or 'includeActive' was taken away (its segments are sealed sooner or later)"
-            )
-        check_loss(view, self.options, view.gaps(above + 1, upto))
-        names = self._names(folder, view)
-        tasks = plan_range(folder, view, self.options, self.columns.names, above, upto, known=names)
-        return [CmqdPartition(task) for task in tasks]
+        seen, self._seen = self._seen, None
+        if seen is not None and seen.hi >= upto:
+            try:
+                return self._planned(seen, above, upto)
+            except DataLossError:
+                # Reclaimed since, perhaps only in part of what is asked for: as the log is now.
+                pass
+        return self._planned(self._view(), above, upto)
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """The messages of a partition. Raises FolderError, DataLossError."""
@@ -128,16 +125,28 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Nothing is held open."""
 
-    def _view(self) -> "View":
+    def _planned(self, view: View, above: int, upto: int) -> list[InputPartition]:
+        if view.hi < upto:
+            raise FolderError(
+                f"the query was at row {upto} of {self.options.path}, which ends at row {view.hi} now: it is another "
+                f"log, or an older copy, or 'includeActive' was taken away (its segments are sealed sooner or later)"
+            )
+        check_loss(view, self.options, view.gaps(above + 1, upto))
+        folder = open_folder(self.options)
+        names = self._names(folder, view)
+        tasks = plan_range(folder, view, self.options, self.columns.names, above, upto, known=names)
+        return [CmqdPartition(each) for each in gathered(tasks, self.options.min_partitions)]
+
+    def _view(self) -> View:
         return open_folder(self.options).view(include_active=self.options.include_active)
 
-    def _names(self, folder: Folder, view: "View") -> Catalog:
+    def _names(self, folder: Folder, view: View) -> Catalog:
         self._catalog = read_catalog(folder, view, self._catalog)
         return self._catalog
 
-    def _end(self, view: "View") -> int:
+    def _end(self, view: View) -> int:
         most = view.hi if self._target is None else min(view.hi, self._target)
         return min(most, self.options.ending_lsn)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"options": self.options, "columns": self.columns, "_target": None, "_catalog": None}
+        return {"options": self.options, "columns": self.columns, "_target": None, "_catalog": None, "_seen": None}

@@ -5,7 +5,21 @@ import pytest
 from cmqd_segment.records import CopyOf, MessagesDelivered, MessagesPublished, MessagesSent, TransactionsEnded
 from pyspark_cmqd.events import Event, stored_in
 from pyspark_cmqd.options import Options, parse_options
-from pyspark_cmqd.plan import Extent, Piece, Source, View, bounds, describe, pieces_of, split, wanted_ids
+from pyspark_cmqd.plan import (
+    GATHERED_BYTES,
+    Extent,
+    Piece,
+    Source,
+    Task,
+    View,
+    alike,
+    bounds,
+    describe,
+    gathered,
+    pieces_of,
+    split,
+    wanted_ids,
+)
 
 FIRST, SECOND, THIRD = (
     Extent(1, "segments/1", True, 1, 100, 1000, 2000, 1000),
@@ -69,6 +83,39 @@ def test_a_row_is_the_smallest_part():
     pieces = split([Piece(THIRD, 300, 302)], 50)
 
     assert [(piece.above, piece.upto) for piece in pieces] == [(300, 301), (301, 302)]
+
+
+def weighing(*weights: int) -> list[Task]:
+    return [Task(Piece(FIRST, place, place + 1), "data", "", (), weight=weight) for place, weight in enumerate(weights)]
+
+
+@pytest.mark.parametrize(
+    ("weights", "least", "sizes"),
+    [
+        ([1] * 20, 1, [20]),
+        ([1] * 20, 4, [5, 5, 5, 5]),
+        ([1, GATHERED_BYTES, 1, 1, 9 * GATHERED_BYTES, 1], 1, [1, 1, 2, 1, 1]),
+        ([GATHERED_BYTES // 2] * 5, 1, [2, 2, 1]),
+        ([7], 1, [1]),
+        ([], 1, []),
+        ([1, 1, 1], 50, [1, 1, 1]),
+    ],
+)
+def test_small_parts_share_a_partition(weights: list[int], least: int, sizes: list[int]):
+    tasks = weighing(*weights)
+
+    partitions = gathered(tasks, least)
+
+    assert [len(each) for each in partitions] == sizes
+    assert [task for each in partitions for task in each] == tasks
+
+
+def test_what_is_alike_does_not_change_when_it_is_sealed():
+    live = Piece(Extent(4, "segments/4", False, 301, 310, 0, 0, 10), 305, 308)
+    later = Piece(Extent(4, "segments/4", True, 301, 390, 0, 0, 9_999_999), 305, 308)
+
+    assert live.weight != later.weight
+    assert alike(live).weight == alike(later).weight
 
 
 def test_bounds():

@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql.types import StructType
 
+from cmqd_segment.manifest import Manifest, read_manifest, write_manifest
+from pyspark_cmqd.errors import DataLossError
+from pyspark_cmqd.folder import Folder
+from pyspark_cmqd.options import parse_options
+from pyspark_cmqd.plan import View
+from pyspark_cmqd.schema import DDL
+from pyspark_cmqd.source import CmqdPartition
+from pyspark_cmqd.stream import CmqdStreamReader
 from support.log_folder import queue_created, sends, write_folder
 from support.log_rig import NOW_MS
 
@@ -105,6 +114,83 @@ def test_a_stream_from_a_row_on(spark: "SparkSession", folder: Path, tmp_path: P
     run = Run(spark, folder, tmp_path / "checkpoint", startingLsn="10", endingLsn="11")()
 
     assert run.rows == messages(10, 11)
+
+
+# ---------------------------------------------------------------------- what the driver does in a trigger
+
+
+class Looks:
+    """Counts how often the folder is looked at, and can change it before a look."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        view = Folder.view
+
+        def look(folder: Folder, *, include_active: bool) -> View:
+            self.count += 1
+            return view(folder, include_active=include_active)
+
+        monkeypatch.setattr(Folder, "view", look)
+
+
+def reader_of(folder: Path, **options: str) -> CmqdStreamReader:
+    columns: Any = StructType.fromDDL(DDL)
+    return CmqdStreamReader(parse_options({"path": str(folder), **options}), columns)
+
+
+def test_a_trigger_looks_at_the_folder_once(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    reader = reader_of(folder)
+    start = reader.initialOffset()
+    looks = Looks(monkeypatch)
+
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    assert reader.reportLatestOffset() == end
+    reader.partitions(start, end)
+
+    assert looks.count == 1
+    write_folder(folder, [rows_from(120, 2)])
+    assert reader.reportLatestOffset() == {"lsn": 15}
+    assert reader.latestOffset(end, reader.getDefaultReadLimit()) == {"lsn": 15}
+
+
+def test_a_batch_that_is_planned_again_needs_no_look_before(folder: Path):
+    again = reader_of(folder)
+
+    assert len(again.partitions({"lsn": 0}, {"lsn": 13})) == 1
+
+
+def test_small_segments_share_a_partition(folder: Path):
+    for first in (120, 140, 160):
+        write_folder(folder, [rows_from(first, 2)])
+    one, three = reader_of(folder), reader_of(folder, minPartitions="3")
+    start, end = {"lsn": 0}, {"lsn": 19}
+
+    assert [len(each.tasks) for each in partitions_of(one, start, end)] == [5]
+    parts = partitions_of(three, start, end)
+    assert len(parts) >= 3
+    assert [task.piece.upto for part in parts for task in part.tasks] == [7, 13, 15, 17, 19]
+
+
+def partitions_of(reader: CmqdStreamReader, start: dict[str, int], end: dict[str, int]) -> list[CmqdPartition]:
+    return [part for part in reader.partitions(start, end) if isinstance(part, CmqdPartition)]
+
+
+def test_what_was_reclaimed_between_two_looks_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    reader = reader_of(folder, queue="orders")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    manifest = read_manifest(folder)
+    first, *others = (entry for entry in manifest.segments if entry.rows)
+    (folder / first.file).unlink()
+    gone = [(first.first_lsn, first.last_lsn)]
+    write_manifest(folder, Manifest(clean=True, next_number=9, segments=others, dropped=gone))
+
+    with pytest.raises(DataLossError, match="rows 1 to 7 of"):
+        reader.partitions(start, end)
+
+    lenient = reader_of(folder, failOnDataLoss="false")
+    (part,) = partitions_of(lenient, start, end)
+    assert [(task.piece.above, task.piece.upto) for task in part.tasks] == [(7, 13)]
 
 
 def test_only_events_are_streamed(spark: "SparkSession", folder: Path, tmp_path: Path):
