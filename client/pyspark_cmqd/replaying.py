@@ -284,10 +284,10 @@ class Meter:
 
     WINDOW_S = 30.0
 
-    def __init__(self, total: int, done: int = 0) -> None:
+    def __init__(self, total: int, done: int = 0, now: "float | None" = None) -> None:
         self.total = total
         self.done = done
-        self._marks = [(time.monotonic(), done)]
+        self._marks = [(time.monotonic() if now is None else now, done)]
 
     def advance(self, messages: int, now: "float | None" = None) -> None:
         """Messages were sent."""

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from cyclopts import Group, Parameter
-from rich.progress import Progress
 
 from cmq_cli.durations import parse_moment
 from cmq_cli.exitcodes import CommandFailed, ExitCode
@@ -40,6 +39,8 @@ MAX_MESSAGE_BYTES = 1 << 20
 MAX_HEADER_BYTES = 16 * 1024
 MARK_BYTES = 160
 """Of the mark's header, at most: its name, a queue's name, an id and a time."""
+SETTINGS = {"spark.python.task.killTimeout": "100ms"}
+"""A task that is cancelled sends no more; by default it would for 2 seconds."""
 MAX_RATE = 1_000_000
 MAX_PARALLEL = 64
 
@@ -266,7 +267,7 @@ def _begin(session: Session, order: _Order) -> ExitCode:
         raise CommandFailed(f"{file} exists; go on with that run by --resume {file}, or name another", ExitCode.USAGE)
     if not count.slices:
         if output.json:
-            output.document({"state": "done", **_count_document(count)})
+            output.document({**_count_document(count), "state": "done", "messages_sent": 0, "perhaps_twice": []})
         output.remark("there is nothing to replay")
         return ExitCode.OK
     if not target.id:
@@ -430,28 +431,25 @@ def _run(session: Session, journal: "Journal", file: Path, count: "Count | None"
     before = journal.done, journal.seconds
     is_complete = journal.is_done
     if not is_complete:
-        meter = Meter(journal.messages, sum(one.messages for one in journal.slices[: journal.done]))
+        output.remark(f"starting Spark ({journal.master})")
         try:
-            with output.progress() as progress, _stoppable() as stop:
-                task = progress.add_task("starting Spark", total=meter.total, completed=meter.done, rate="")
-                # Progress must not be written while Java is given its file in place of the terminal.
-                progress.stop()
-                output.remark(f"starting Spark ({journal.master})")
-                with spark_session(journal.master, f"cmq replay {journal.run}") as spark:
-                    stop.take_over()
-                    progress.start()
-                    _describe(progress, task, journal)
-                    meter = Meter(meter.total, meter.done)
+            with (
+                _stoppable() as stop,
+                spark_session(journal.master, f"cmq replay {journal.run}", settings=SETTINGS) as spark,
+            ):
+                stop.take_over()
+                with output.progress() as progress:
+                    meter = Meter(journal.messages, sum(one.messages for one in journal.slices[: journal.done]))
+                    task = progress.add_task("", total=meter.total, completed=meter.done, rate="")
 
                     def tell(one: "Slice | None", _: object) -> None:
                         if one is not None:
                             meter.advance(one.messages)
-                            _describe(progress, task, journal)
-                        progress.update(task, completed=meter.done, rate=str(meter))
+                        number = min(journal.done + 1, len(journal.slices))
+                        what = "stopping" if stop.wanted else f"slice {number} of {len(journal.slices)}"
+                        progress.update(task, description=what, completed=meter.done, rate=str(meter))
 
                     is_complete = replay_slices(spark, journal, file, url, stopped=lambda: stop.wanted, tell=tell)
-                    if stop.wanted and not is_complete:
-                        progress.update(task, description="stopping")
         except CmqdSourceError as error:
             _show_end(session, journal, file, count, "failed", before)
             raise CommandFailed(f"{error}\ngo on with: cmq replay --resume {_name(journal, file)}") from error
@@ -495,11 +493,6 @@ def _stoppable() -> Generator[_Stop]:
         yield stop
     finally:
         stop.give_back()
-
-
-def _describe(progress: Progress, task: Any, journal: "Journal") -> None:
-    number = min(journal.done + 1, len(journal.slices))
-    progress.update(task, description=f"slice {number} of {len(journal.slices)}")
 
 
 def _name(journal: "Journal", file: Path) -> str:

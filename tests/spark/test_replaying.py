@@ -1,0 +1,168 @@
+"""Slices, the journal, and what may have been stored twice. No Spark."""
+
+from pathlib import Path
+
+import pytest
+
+from pyspark_cmqd.replaying import (
+    REMEMBERED_S,
+    Doubt,
+    Journal,
+    JournalError,
+    Meter,
+    Slice,
+    Slicer,
+    journal_file,
+    journal_folder,
+    locked,
+    new_run,
+    read_journal,
+    slice_messages,
+    write_journal,
+)
+
+NOW = 1_795_000_000.0
+
+
+def journal(*slices: Slice, master: str = "local[2]") -> Journal:
+    return Journal(
+        run="r-0123456789ab",
+        source={"path": "/data", "queue": "orders"},
+        position=40,
+        events=["sent"],
+        queue="orders-replay",
+        target_id=7,
+        server="cmq://id:***@host:5680",
+        master=master,
+        slices=list(slices or (Slice(1, 10, 100, 1000, 5), Slice(11, 20, 100, 1000, 6))),
+    )
+
+
+def cut(
+    most: int, rows: list[tuple[int, int]], gaps: list[tuple[int, int]] | None = None
+) -> list[tuple[int, int, int]]:
+    slicer = Slicer(most, gaps or [])
+    for lsn, messages in rows:
+        slicer.add(lsn, messages, messages * 10)
+    return [(one.first_lsn, one.last_lsn, one.messages) for one in slicer.slices()]
+
+
+def test_slices_are_whole_rows():
+    assert cut(10, [(1, 4), (2, 4), (3, 4), (7, 4)]) == [(1, 2, 8), (3, 7, 8)]
+    assert cut(10, [(1, 25), (2, 3)]) == [(1, 1, 25), (2, 2, 3)]
+    assert cut(10, []) == []
+
+
+def test_a_row_that_comes_in_several_parts_is_not_cut():
+    assert cut(10, [(1, 6), (1, 6), (2, 6)]) == [(1, 1, 12), (2, 2, 6)]
+
+
+def test_no_slice_spans_rows_that_are_gone():
+    assert cut(100, [(1, 1), (2, 1), (9, 1), (10, 1)], [(3, 8)]) == [(1, 2, 2), (9, 10, 2)]
+    assert cut(100, [(5, 1), (6, 1)], [(1, 4)]) == [(5, 6, 2)]
+
+
+def test_a_slice_is_ten_seconds_worth_of_the_rate():
+    assert slice_messages(None) == 50_000
+    assert slice_messages(100) == 1_000
+    assert slice_messages(1_000_000) == 50_000
+    assert slice_messages(100, 20) == 20
+    assert slice_messages(None, 70_000_000) == 1_000_000
+
+
+def test_what_is_sent_once_is_stored_once_however_long_it_takes():
+    run = journal()
+    run.begin(NOW)
+
+    assert run.end(100, 900.0, NOW + 900) is None
+    assert (run.done, run.sent, run.sent_bytes, run.attempts) == (1, 100, 1000, 0)
+
+
+def test_what_is_sent_again_soon_is_stored_once():
+    run = journal()
+    run.begin(NOW)
+    run.begin(NOW + 100)
+
+    assert run.end(100, 1.0, NOW + REMEMBERED_S) is None
+
+
+@pytest.mark.parametrize("ended", [NOW + REMEMBERED_S + 1, NOW - 1])
+def test_what_is_sent_again_late_or_after_a_jump_of_the_clock_is_in_doubt(ended: float):
+    run = journal()
+    run.begin(NOW)
+    run.begin(NOW + 1)
+
+    doubt = run.end(100, 1.0, ended)
+
+    assert doubt == Doubt(1, 10, 100, ended - NOW)
+    assert str(doubt) == "rows 1 to 10, up to 100 messages"
+    assert run.doubts == [doubt]
+    run.begin(ended)
+    assert run.end(100, 1.0, ended + 1) is None, "only that one"
+    assert run.is_done
+
+
+def test_a_cluster_may_send_again_by_itself():
+    run = journal(master="spark://somewhere:7077")
+    run.begin(NOW)
+
+    assert run.end(100, 900.0, NOW + 900) is not None
+
+
+def test_a_journal_is_read_as_it_was_written(tmp_path: Path):
+    file = tmp_path / "state" / "run.json"
+    run = journal()
+    write_journal(run, file)
+    run.begin(NOW)
+    run.end(99, 1.5, NOW + 2)
+    write_journal(run, file)
+
+    assert read_journal(file) == run
+    assert [path.name for path in file.parent.iterdir()] == ["run.json"]
+    assert file.stat().st_mode & 0o077 == 0
+
+
+def test_what_is_no_journal_is_refused(tmp_path: Path):
+    file = tmp_path / "run.json"
+    with pytest.raises(JournalError, match="does not exist"):
+        read_journal(file)
+    file.write_text("{}")
+    with pytest.raises(JournalError, match="no journal of a replay"):
+        read_journal(file)
+    run = journal()
+    run.format = 2
+    write_journal(run, file)
+    with pytest.raises(JournalError, match="format 2"):
+        read_journal(file)
+    with pytest.raises(JournalError, match="cannot be written"):
+        write_journal(run, file / "below")
+
+
+def test_one_process_works_on_a_run(tmp_path: Path):
+    file = tmp_path / "run.json"
+    with locked(file), pytest.raises(JournalError, match="under way in another process"), locked(file):
+        pass
+    with locked(file):
+        pass
+
+
+def test_a_run_is_named_or_is_a_file(tmp_path: Path):
+    run = new_run()
+    assert journal_file(run, tmp_path) == tmp_path / f"{run}.json"
+    assert journal_file("some/where.json", tmp_path) == Path("some/where.json")
+    assert journal_folder({"XDG_STATE_HOME": "/state"}) == Path("/state/cmq/replays")
+    assert journal_folder({}).parts[-4:] == (".local", "state", "cmq", "replays")
+    assert len(f"{run}:Msg-{0:016x}") <= 64
+
+
+def test_rate_and_time_that_is_left():
+    begun = 50.0
+    meter = Meter(10_000, 0, begun)
+    assert str(meter) == ""
+
+    meter.advance(1_000, begun + 1)
+    assert str(meter) == "1,000/s, 0:09 left"
+    for second in range(2, 60):
+        meter.advance(10, begun + second)
+    assert 9 < meter.rate < 11, "what was long ago does not count"
+    assert Meter(10**9).rate == 0
