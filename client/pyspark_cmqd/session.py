@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, Row, SparkSession
 
-LOG_LINES = 12
+LOG_LINES = 6
 """Of Spark's own words, when it does not start."""
 TELL_SECONDS = 0.2
 _NEEDED = ("pyspark", "pyarrow", "pyroaring")
@@ -76,7 +76,9 @@ def spark_session(master: str, name: str, *, settings: Mapping[str, str] | None 
                 spark = builder.master(master).appName(name).getOrCreate()
         except Exception as error:
             told = log.read_text(errors="replace").splitlines() if log.exists() else []
-            raise SparkError("\n".join([f"Spark did not start: {reason_of(error)}", *told[-LOG_LINES:]])) from error
+            # Without the frames of Java: they say nothing to anybody but the makers of Spark.
+            words = [line for line in told if not line.startswith(("\tat ", " "))]
+            raise SparkError("\n".join([f"Spark did not start: {reason_of(error)}", *words[-LOG_LINES:]])) from error
         try:
             yield spark
         finally:
