@@ -17,8 +17,12 @@ import pytest
 from cmq_cli.app import run as run_cmq
 from cmq_cli.exitcodes import ExitCode
 from cmqd_client import Client, FilterType, Message, Outgoing, connect
+from cmqd_segment.manifest import Manifest, read_manifest, write_manifest
+from cmqd_segment.records import QueueAttributes, QueueCreated
 from pyspark_cmqd.replaying import MARK, locked
 from support.cmq_runs import Cmq, Ran
+from support.log_folder import queue_created, sends, write_folder
+from support.log_rig import NOW_MS
 from support.running_broker import RunningBroker
 
 if TYPE_CHECKING:
@@ -394,6 +398,62 @@ def test_a_queue_is_made_large_enough_and_a_small_one_is_refused(cmq: Cmq, broke
     assert (refused.code, "takes messages of at most 65536 bytes" in refused.err) == (ExitCode.FAILED, True)
     assert cmq(*large, "large-replay", "--create").code == ExitCode.OK
     assert bodies(taken(broker, "large-replay")) == [b"x" * 100_000]
+
+
+def test_a_queue_is_replayed_into_itself_only_if_that_is_meant(cmq: Cmq, broker: RunningBroker) -> None:
+    async def send(client: Client) -> None:
+        await (await client.create_queue("echo")).send_batch([b"echo-%d" % number for number in range(5)])
+
+    with_client(broker, send)
+    into_itself = ["--path", path(broker), "--queue", "echo", "--into", "echo", "--include-active"]
+
+    assert cmq(*into_itself).code == ExitCode.USAGE
+    assert cmq(*into_itself, "--allow-same-queue").code == ExitCode.OK
+    assert bodies(taken(broker, "echo")) == [b"echo-%d" % number for number in range(5)] * 2
+
+
+def test_rows_that_are_gone_are_told(cmq: Cmq, broker: RunningBroker, target: str, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    later = [[sends(1, first, 10, NOW_MS + first * 1000)] for first in (10, 20)]
+    write_folder(folder, [[([queue_created(1, "orders")], [], NOW_MS), sends(1, 0, 10)], *later])
+    replay = ["--path", str(folder), "--queue", "orders", "--into", target]
+    journal = tmp_path / "run.json"
+    assert cmq(*replay, "--state", str(journal), "--slice", "10").code == ExitCode.OK
+    assert len(taken(broker, target)) == 30
+    undone = json.loads(journal.read_text()) | {"done": 1, "sent": 10}
+
+    first, second, third = read_manifest(folder).segments[:3]
+    gone = [(second.first_lsn, second.last_lsn)]
+    write_manifest(folder, Manifest(clean=True, next_number=9, segments=[first, third], dropped=gone))
+
+    early = ["--from", "2000-01-01"]
+    refused = cmq(*replay, *early)
+    assert refused.code == ExitCode.FAILED
+    assert "are gone" in refused.err
+    assert "--allow-data-loss reads what there is" in refused.err
+    assert waiting(broker, target) == 0
+    ran = cmq(*replay, *early, "--allow-data-loss", "--output", "json")
+    assert (ran.code, ran.json["slices"], ran.json["messages_sent"]) == (ExitCode.OK, 2, 20)
+
+    journal.write_text(json.dumps(undone))
+    assert "were reclaimed or lost meanwhile" in cmq("--resume", str(journal)).err
+    journal.write_text(json.dumps({**undone, "run": "r-000000000001", "allow_data_loss": True}))
+    ran = cmq("--resume", str(journal), "--output", "json")
+    assert (ran.code, ran.json["messages_sent"], ran.json["messages"]) == (ExitCode.PARTIAL, 20, 30)
+    assert "10 messages were reclaimed before they were replayed" in ran.err
+
+
+def test_queues_of_one_name_in_two_accounts_are_told_apart(cmq: Cmq, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    created = [
+        QueueCreated(number, account, "orders", QueueAttributes(), NOW_MS) for number, account in ((1, "a"), (2, "b"))
+    ]
+    write_folder(folder, [[(created, [], NOW_MS), sends(1, 0, 10), sends(2, 0, 5)]])
+    dry = ["--path", str(folder), "--queue", "orders", "--dry-run", "--output", "json"]
+
+    refused = cmq(*dry)
+    assert (refused.code, "--account is missing" in refused.err) == (ExitCode.USAGE, True)
+    assert cmq(*dry, "--account", "b").json["messages"] == 5
 
 
 def test_without_the_spark_set_it_says_what_to_install(

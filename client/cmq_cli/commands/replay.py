@@ -261,6 +261,8 @@ def _begin(session: Session, order: _Order) -> ExitCode:
     options, count = _count(session, order)
     _check_fits(order, count, target)
     _show_count(session, options, count)
+    if target.subscriptions == 0:
+        output.warning(f"nobody subscribes to {order.into_topic!r}: what is published there is discarded")
     run = replaying.new_run()
     file = order.state or replaying.journal_file(run, replaying.journal_folder(os.environ))
     if order.state is not None and file.exists():
@@ -452,7 +454,9 @@ def _run(session: Session, journal: "Journal", file: Path, count: "Count | None"
                     is_complete = replay_slices(spark, journal, file, url, stopped=lambda: stop.wanted, tell=tell)
         except CmqdSourceError as error:
             _show_end(session, journal, file, count, "failed", before)
-            raise CommandFailed(f"{error}\ngo on with: cmq replay --resume {_name(journal, file)}") from error
+            raise CommandFailed(
+                f"{_as_typed(str(error))}\ngo on with: cmq replay --resume {_name(journal, file)}"
+            ) from error
         except KeyboardInterrupt:
             is_complete = False
     state = "done" if is_complete else "stopped"
@@ -662,9 +666,31 @@ def _failing(work: Any) -> ExitCode:
     try:
         return work()
     except OptionError as error:
-        raise CommandFailed(str(error), ExitCode.USAGE) from error
+        raise CommandFailed(_as_typed(str(error)), ExitCode.USAGE) from error
     except (CmqdSourceError, OSError) as error:
-        raise CommandFailed(str(error)) from error
+        raise CommandFailed(_as_typed(str(error))) from error
+
+
+_TYPED = {
+    "startingTimestamp": "--from",
+    "endingTimestamp": "--to",
+    "startingLsn": "--from-lsn",
+    "endingLsn": "--to-lsn",
+    "routingKey": "--routing-key",
+    "includeActive=true": "--include-active",
+    "includeActive": "--include-active",
+    "failOnDataLoss=false": "--allow-data-loss",
+    **{name: f"--{name}" for name in ("path", "queue", "topic", "tags", "mode", "account")},
+}
+
+
+def _as_typed(text: str) -> str:
+    """What the source says of its options, with those of the command."""
+    for name, option in _TYPED.items():
+        text = text.replace(f"option '{name}'", option).replace(f"'{name}' is given", f"{option} is given")
+        if "=" in name or name in ("startingLsn", "startingTimestamp"):
+            text = text.replace(name, option)
+    return text
 
 
 def _split(names: Sequence[str] | None) -> list[str]:
