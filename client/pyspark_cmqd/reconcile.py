@@ -107,6 +107,8 @@ class Reconciled:
     """Ranges of rows up to it that are not in the log any more; messages in them are not counted."""
     lines: Sequence[Line]
     """Ascending by queue and hour."""
+    unsealed: tuple[int, int] | None = None
+    """Rows behind it that were not looked at."""
 
     @property
     def holds(self) -> bool:
@@ -174,13 +176,23 @@ def reconcile(
         result = Reconciled(view.hi, _missing(question, view), _lines(spark, question, view, tell))
         after = question.folder.view(include_active=question.options.include_active)
         if _missing(question, replace(after, hi=view.hi)) == result.missing:
-            return result
+            return replace(result, unsealed=_unsealed(question, view))
         # A segment went between the two readings, or within one.
     raise FolderError(f"{question.options.path}: segments are reclaimed faster than they are read")
 
 
 def _missing(question: Question, view: View) -> list[tuple[int, int]]:
     return view.gaps_between(question.options.starting_ms, question.options.ending_ms)
+
+
+def _unsealed(question: Question, view: View) -> tuple[int, int] | None:
+    if question.folder.is_remote or question.options.include_active:
+        return None
+    try:
+        last = question.folder.view(include_active=True).hi
+    except FolderError:
+        return None  # perhaps another machine's
+    return (view.hi + 1, last) if last > view.hi else None
 
 
 def _lines(spark: "SparkSession", question: Question, view: View, tell: Callable[[int, int], object]) -> Sequence[Line]:

@@ -116,6 +116,12 @@ def _show(output: Output, result: "Reconciled") -> None:
                 f"queue {line.queue or UNNAMED!r}, hour {show_time(line.hour)}: {line.total} messages came, and "
                 f"{line.total - line.difference} are accounted for"
             )
+    if result.unsealed is not None:
+        first, last = result.unsealed
+        output.remark(
+            f"rows {first} to {last} are not sealed yet, and not looked at; "
+            "cmq segment seal makes them visible, and so does --include-active"
+        )
     if result.holds:
         output.remark(
             f"balanced as of row {result.lsn}: each of {result.total.total} messages that came is accounted for once"
