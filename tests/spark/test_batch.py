@@ -195,4 +195,4 @@ def test_errors_say_what_is_wrong(spark: "SparkSession", folder: Path):
     with pytest.raises(Exception, match="columns are lsn"):
         spark.read.format("cmqd").schema("bodies binary").load(str(folder)).collect()
     with pytest.raises(Exception, match="it is not known"):
-        spark.read.format("cmqd").option("queu", "orders").load(str(folder)).collect()
+        spark.read.format("cmqd").option("qname", "orders").load(str(folder)).collect()

@@ -50,7 +50,7 @@ def test_rows():
     ("options", "culprit"),
     [
         ({"path": ""}, "path"),
-        ({"queu": "a"}, "queu"),
+        ({"qname": "a"}, "qname"),
         ({"queue": "a", "topic": "t"}, "topic"),
         ({"queue": "a,"}, "queue"),
         ({"queuePattern": "("}, "queuePattern"),
