@@ -34,10 +34,16 @@ def main() -> int:
 
             print_match(json_output=arguments.json)
         elif arguments.scenario == "spark":
-            from cmqd_bench.spark import print_spark
+            from cmqd_bench.spark.report import print_spark
 
             print_spark(
-                arguments.messages, arguments.body, arguments.rounds, arguments.scratch, json_output=arguments.json
+                arguments.parts,
+                arguments.messages,
+                arguments.body,
+                arguments.rounds,
+                arguments.tail_rounds,
+                arguments.scratch,
+                json_output=arguments.json,
             )
         elif arguments.scenario == "quick":
             from cmqd_bench.micro.runner import print_micro

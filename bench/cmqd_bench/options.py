@@ -180,6 +180,18 @@ def decimal(low: float, high: float):
     return parse
 
 
+SPARK_PARTS = ("batch", "prune", "stream", "sink", "tail")
+
+
+def parts_of(text: str) -> Sequence[str]:
+    """An argument type: parts of the scenario spark, separated by commas."""
+    parts = tuple(part.strip() for part in text.split(","))
+    for part in parts:
+        if part not in SPARK_PARTS:
+            raise argparse.ArgumentTypeError(f"{part!r} is none of {', '.join(SPARK_PARTS)}")
+    return parts
+
+
 def add_option(parser: argparse.ArgumentParser, name: str, default: Options) -> None:
     """Add the flag ``--name``; its default is that of the scenario."""
     flag = "--" + name.replace("_", "-")
@@ -253,12 +265,18 @@ def build_parser() -> argparse.ArgumentParser:
     match_text = "who gets what of a topic: tags and routing keys of 500 subscribers, call by call"
     match_parser = commands.add_parser("match", help=match_text, description=match_text)
     match_parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
-    spark_text = "the Spark source against Parquet of the same rows in one session; needs the Spark set"
+    spark_text = "the Spark connector: batch, pruning, stream, sink, and what it costs a broker; needs the Spark set"
     spark = commands.add_parser("spark", help=spark_text, description=spark_text)
     spark.add_argument("--messages", type=whole(1, 100_000_000), default=5_000_000, help="messages (%(default)s)")
     spark.add_argument("--body", type=whole(1, MAX_BATCH_BYTES), default=256, help="bytes of each body (%(default)s)")
     spark.add_argument(
         "--rounds", type=whole(1, 100), default=3, help="interleaved rounds, the best counts (%(default)s)"
+    )
+    spark.add_argument(
+        "--tail-rounds", type=whole(1, 100), default=5, help="of the part tail, medians count (%(default)s)"
+    )
+    spark.add_argument(
+        "--parts", type=parts_of, default=SPARK_PARTS, help=f"some of {','.join(SPARK_PARTS)} (all)", metavar="PART,.."
     )
     spark.add_argument("--scratch", type=Path, help="folder for data, on a disk (default: the temporary folder)")
     spark.add_argument("--json", action="store_true", help="print one JSON object and nothing else")

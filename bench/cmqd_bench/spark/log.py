@@ -1,0 +1,82 @@
+"""The log that is measured: written by the real storage, as a broker would leave it behind.
+
+Rows of 256 messages of one queue each, fifty queues in turn, the time of the log going over fifty hours, in twenty
+segments or a few more.
+"""
+
+import asyncio
+import random
+import sys
+from pathlib import Path
+
+from cmqd.storage.processlog import StorageProcessLog
+from cmqd.storage.settings import Durability, StorageSettings
+from cmqd_segment.manifest import SegmentEntry, SegmentState, read_manifest
+from cmqd_segment.records import MessagesSent, QueueAttributes, QueueCreated
+
+QUEUES = 50
+HOURS = 50
+BATCH = 256
+SEGMENTS = 22
+"""A little more than the twenty that are asked for."""
+START_MS = 1_700_000_000_000
+HOUR_MS = 3_600_000
+AHEAD_ROWS = 64
+WORDS = [f"word{number:03d} " for number in range(1000)]
+
+
+def sealed(folder: Path) -> list[SegmentEntry]:
+    """The segments that were written."""
+    return [entry for entry in read_manifest(folder).segments if entry.state is SegmentState.SEALED]
+
+
+async def write_log(folder: Path, messages: int, body: int) -> None:
+    """Sealed segments with so many messages."""
+    settings = StorageSettings(
+        folder=str(folder),
+        durability=Durability.OS,
+        segment_bytes=max(messages * (body + 8) // SEGMENTS, 1 << 16),
+        hold_retired=False,
+    )
+    log = StorageProcessLog(settings)
+    durable = asyncio.Event()
+
+    def on_durable(lsn: int) -> None:
+        durable.set()
+        log.flush()
+
+    log.on_durable = on_durable
+    log.on_page = lambda read_id, found, missing: None
+    log.on_fatal = lambda error: sys.exit(str(error))
+    log.on_state = lambda state: None
+    log.on_checkpoint_done = lambda lsn: None
+    log.on_checkpoint_wanted = lambda: None
+    await log.open()
+    async for _ in log.recover():
+        pass
+    created = [
+        QueueCreated(number + 1, "bench", f"queue-{number:02d}", QueueAttributes(), START_MS)
+        for number in range(QUEUES)
+    ]
+    log.append(created, [], START_MS)
+    choose = random.Random(1)
+    text = "".join(choose.choices(WORDS, k=20_000)).encode()
+    positions = [0] * QUEUES
+    rows = -(-messages // BATCH)
+    sizes = [body] * BATCH
+    for row in range(rows):
+        queue = row % QUEUES
+        count = min(BATCH, messages - row * BATCH)
+        bodies = [text[at : at + body] for at in (choose.randrange(len(text) - body) for _ in range(count))]
+        at_ms = START_MS + row * HOURS * HOUR_MS // rows
+        first = row * BATCH + 1
+        log.append([MessagesSent(queue + 1, positions[queue], first, at_ms, sizes[:count])], bodies, at_ms)
+        positions[queue] += count
+        log.flush()
+        while log.last_lsn - log.durable_lsn > AHEAD_ROWS:
+            durable.clear()
+            await durable.wait()
+    while log.durable_lsn < log.last_lsn:
+        durable.clear()
+        await durable.wait()
+    await log.close()

@@ -1,0 +1,93 @@
+"""A Spark session for all parts, and what its processes cost."""
+
+# pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownParameterType=false, reportUnknownArgumentType=false
+# pyright: reportMissingModuleSource=false
+
+import os
+import sys
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cmqd_bench.processes import cpu_seconds, family
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MASTER = "local[2]"
+
+
+@contextmanager
+def session(scratch: Path) -> "Generator[SparkSession]":
+    """``local[2]`` on the loopback; all else is Spark's default. Stopped at the end."""
+    from pyspark.sql import SparkSession
+
+    from pyspark_cmqd.java import use_java
+
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    use_java()
+    builder: Any = SparkSession.builder
+    settings = {
+        "spark.driver.memory": "2g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.local.dir": str(scratch / "local"),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.master(MASTER).appName("cmqd_bench").getOrCreate()
+    try:
+        spark.sparkContext.setLogLevel("ERROR")
+        yield spark
+    finally:
+        spark.stop()
+
+
+def timed(action: Callable[[], object]) -> float:
+    """Seconds that it takes."""
+    begin = time.perf_counter()
+    action()
+    return time.perf_counter() - begin
+
+
+def to_noop(frame: "DataFrame") -> None:
+    """Compute all of a frame and keep nothing."""
+    frame.write.format("noop").mode("overwrite").save()
+
+
+@dataclass(frozen=True, slots=True)
+class SparkCpu:
+    """CPU seconds of Spark's processes so far, below this one."""
+
+    java: float
+    python: float
+    """Workers, on the driver's side too."""
+
+    @classmethod
+    def now(cls) -> "SparkCpu":
+        """Spark's Java is our child, and Python its own."""
+        below = [each.pid for each in family(os.getpid())[1:]]
+        java = [pid for pid in below if _command(pid).endswith("java")]
+        everything = {each.pid for pid in java for each in family(pid)}
+        return cls(cpu_seconds(java), cpu_seconds(everything - set(java)))
+
+    def __sub__(self, other: "SparkCpu") -> "SparkCpu":
+        return SparkCpu(self.java - other.java, self.python - other.python)
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0].decode(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,235 @@
+"""What a reader that follows the log costs the broker: the same load with it and without it, in turns.
+
+The load is an open loop well below what the machine can do, so that every run does the same work, whoever else wants
+the two cores: a batch of sends leaves at its intended time, and its latency counts from then to the answer, which
+comes after the commit. Three runs to a round, each with a fresh broker:
+
+    none    the Spark session is there and idle
+    other   a stream reads as many messages a second of another log: it wants the same CPU, and touches nothing
+            of the broker
+    tail    the stream follows the broker's own log, active segment included
+
+``tail`` against ``none`` is what a broker sees that gets such a neighbour; ``other`` tells how much of that is the
+machine being shared and not the log.
+"""
+
+# pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownParameterType=false, reportUnknownArgumentType=false
+# pyright: reportMissingModuleSource=false
+
+import asyncio
+import gc
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from statistics import median
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any
+
+import uvloop
+
+from cmqd_bench.broker import Broker, broker_folder
+from cmqd_bench.histogram import Histogram
+from cmqd_bench.load import Pacer, Tally, refuse
+from cmqd_bench.measure import Guard
+from cmqd_bench.session import running
+from cmqd_bench.spark.log import write_log
+from cmqd_bench.spark.session import SparkCpu
+from cmqd_bench.wire import SENT, LoadConnection, SendTemplate
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+NONE, OTHER, TAIL = "none", "other", "tail"
+VARIANTS = (NONE, OTHER, TAIL)
+RATE = 16_000
+"""Messages a second: a few hundredths of a core for the load, a fifth of one for the broker."""
+BATCH = 16
+CONNECTIONS = 32
+WARM_UP_SECONDS = 3.0
+SECONDS = 8.0
+TRIGGER_SECONDS = 1.0
+SEGMENT_BYTES = 16 << 20
+"""So that segments are sealed under the reader's eyes."""
+START_SECONDS = 60.0
+CATCH_UP_SECONDS = 30.0
+OTHER_SECONDS = 60
+"""The other log is enough for so long."""
+
+
+class PacedSender:
+    """Batches at intended times, one under way on each connection; a latency counts from the intended time."""
+
+    def __init__(self, connections: Sequence[LoadConnection], template: SendTemplate, tally: Tally) -> None:
+        self._free = deque(connections)
+        self._template = template
+        self._tally = tally
+        self._waiting: deque[int] = deque()
+        self._intended: dict[LoadConnection, int] = {}
+        self.messages = 0
+        """Answered since the start."""
+        self.late = Histogram()
+        """By how many microseconds the load itself was late: it is one of those who want the cores."""
+        for connection in connections:
+            connection.on_reply = partial(self._on_reply, connection)
+
+    @property
+    def is_idle(self) -> bool:
+        """Every request was answered."""
+        return not self._intended
+
+    def send(self, intended_ns: int) -> None:
+        """A batch was meant to leave at that time."""
+        self.late.record((monotonic_ns() - intended_ns) // 1000)
+        if self._free:
+            self._go(self._free.popleft(), intended_ns)
+        else:
+            self._waiting.append(intended_ns)
+
+    def _go(self, connection: LoadConnection, intended_ns: int) -> None:
+        self._intended[connection] = intended_ns
+        connection.write(self._template.at(intended_ns))
+
+    def _on_reply(self, connection: LoadConnection, payload: bytes, opcode: int) -> None:
+        intended_ns = self._intended.pop(connection)
+        if opcode == SENT:
+            self.messages += self._template.batch
+            self._tally.sent += self._template.batch
+            self._tally.latency.record((monotonic_ns() - intended_ns) // 1000)
+        else:
+            # Refused as busy: lost to the run, and counted.
+            refuse(payload, opcode, self._tally)
+        if self._waiting:
+            self._go(connection, self._waiting.popleft())
+        else:
+            self._free.append(connection)
+
+
+def measure_tail(spark: "SparkSession", scratch: Path, body: int, rounds: int) -> dict[str, Any]:
+    """All rounds, and the ratios of their medians."""
+    other = scratch / "other"
+    asyncio.run(write_log(other, RATE * OTHER_SECONDS, body))
+    each: dict[str, list[dict[str, Any]]] = {variant: [] for variant in VARIANTS}
+    gc.freeze()
+    gc.disable()
+    try:
+        for number in range(rounds):
+            # Who comes first, changes: what slowly changes on the machine hits all alike.
+            turn = number % len(VARIANTS)
+            for variant in (*VARIANTS[turn:], *VARIANTS[:turn]):
+                with broker_folder(scratch) as broker:
+                    checkpoint = scratch / f"tail-{number}-{variant}"
+                    each[variant].append(uvloop.run(_run(spark, broker, variant, other, checkpoint, body)))
+                gc.collect()
+    finally:
+        gc.enable()
+    middle = {
+        variant: {
+            "server_cpu_us_per_message": median(one["server_cpu_us_per_message"] for one in runs),
+            **{
+                name: median(one["latency_ms"][percentile] for one in runs)
+                for name, percentile in (("p50_ms", "p50"), ("p99_ms", "p99"))
+            },
+        }
+        for variant, runs in each.items()
+    }
+    return {
+        "rate": RATE,
+        "batch": BATCH,
+        "trigger_seconds": TRIGGER_SECONDS,
+        "medians": middle,
+        "tail_times_none": _times(middle[TAIL], middle[NONE]),
+        "tail_times_other": _times(middle[TAIL], middle[OTHER]),
+        "other_times_none": _times(middle[OTHER], middle[NONE]),
+        "rounds": each,
+    }
+
+
+def _times(above: dict[str, float], below: dict[str, float]) -> dict[str, float]:
+    return {name.removesuffix("_ms"): round(value / below[name], 3) for name, value in above.items()}
+
+
+async def _run(
+    spark: "SparkSession", broker: Broker, variant: str, other: Path, checkpoint: Path, body: int
+) -> dict[str, Any]:
+    broker.flags = ["--segment-bytes", str(SEGMENT_BYTES)]
+    async with running(broker) as session:
+        queue = await session.create_queue("tail")
+        template = SendTemplate(queue, batch=BATCH, size=body)
+        sender = PacedSender(await session.connect(CONNECTIONS), template, session.tally)
+        pacer = Pacer(RATE / BATCH, sender.send)
+        pacer.start()
+        query: StreamingQuery | None = None
+        try:
+            await session.guard.sleep(1.0)
+            if variant != NONE:
+                folder = broker.data if variant == TAIL else other
+                query = _follow(spark, folder, variant, checkpoint)
+                async with asyncio.timeout(START_SECONDS):
+                    while not _read(query)[0]:
+                        await session.guard.sleep(0.2)
+            await session.guard.sleep(WARM_UP_SECONDS)
+            meter = session.meter()
+            sender.late.clear()
+            before = (0, 0) if query is None else _read(query)
+            meter.start()
+            cost = SparkCpu.now()
+            await session.guard.sleep(SECONDS)
+            cost = SparkCpu.now() - cost
+            round_ = meter.finish(
+                lambda tally: tally.sent,
+                {
+                    "intended_rate": RATE,
+                    "load_late_p99_ms": sender.late.percentile(99) / 1000,
+                    "spark_cores": {"java": round(cost.java / SECONDS, 2), "python": round(cost.python / SECONDS, 2)},
+                },
+            )
+            pacer.stop()
+            if query is not None:
+                after = _read(query)
+                reading = {"messages": after[0] - before[0], "triggers": after[1] - before[1]}
+                if variant == TAIL:
+                    await _caught_up(session.guard, query, sender)
+                    reading["messages_at_the_end"] = sender.messages
+                round_ = round_.with_extra({"reader": reading})
+            return round_.as_json()
+        finally:
+            pacer.stop()
+            if query is not None:
+                query.stop()
+
+
+def _follow(spark: "SparkSession", folder: Path, variant: str, checkpoint: Path) -> "StreamingQuery":
+    """A stream with a trigger every second.
+
+    Spark knows its session only in the thread that made it; the load waits meanwhile, which is not measured.
+    """
+    reader = spark.readStream.format("cmqd")
+    if variant == TAIL:
+        reader = reader.option("includeActive", "true")
+    else:
+        reader = reader.option("maxMessagesPerTrigger", str(round(RATE * TRIGGER_SECONDS)))
+    writer = reader.load(str(folder)).writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+    return writer.trigger(processingTime=f"{TRIGGER_SECONDS} seconds").start()
+
+
+def _read(query: "StreamingQuery") -> tuple[int, int]:
+    """Messages so far, in how many batches."""
+    error = query.exception()
+    if error is not None:
+        raise error
+    counts = [progress["numInputRows"] for progress in query.recentProgress]
+    return sum(counts), sum(count > 0 for count in counts)
+
+
+async def _caught_up(guard: Guard, query: "StreamingQuery", sender: PacedSender) -> None:
+    """The reader has every message that was sent, and no more. Raises AssertionError, TimeoutError."""
+    async with asyncio.timeout(CATCH_UP_SECONDS):
+        while not sender.is_idle:
+            await guard.sleep(0.05)
+        while (found := _read(query)[0]) < sender.messages:
+            await guard.sleep(0.2)
+    assert found == sender.messages, f"the reader had {found} messages of {sender.messages}"
