@@ -217,12 +217,13 @@ def test_routing_keys_are_chosen_by_and_kept(cmq: Cmq, broker: RunningBroker, ta
 
 def test_modes_and_ranges(cmq: Cmq, broker: RunningBroker, target: str) -> None:
     async def work(client: Client) -> str:
-        queue = await client.create_queue("work")
+        queue = await client.create_queue("work", visibility_timeout=3600)
         middle = ""
         for first in (0, 20):
             await queue.send_batch([b"work-%d" % number for number in range(first, first + 20)])
             await asyncio.sleep(0.05)
             middle = middle or f"{time.time():.3f}"
+            await asyncio.sleep(0.05)
         received = await queue.receive(10)
         await queue.delete_batch(received[:7])
         return middle
@@ -311,7 +312,7 @@ def test_killed_in_the_middle_of_a_slice_it_goes_on(
     command = [sys.executable, "-m", "cmq_cli", "replay", *orders(broker, target)]
     command += ["--slice", "200", "--rate", "300", "--state", str(journal)]
     # It lives for a few seconds: starting up soon is what counts.
-    environment = {**os.environ, "CMQ_URL": broker.url, "JAVA_TOOL_OPTIONS": JVM_OPTIONS}
+    environment = {**os.environ, "CMQ_URL": broker.url, "JAVA_TOOL_OPTIONS": JVM_OPTIONS, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         stop_at = time.monotonic() + PATIENCE_S
         while waiting(broker, target) < 230 and time.monotonic() < stop_at and process.poll() is None:

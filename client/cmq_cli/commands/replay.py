@@ -264,7 +264,9 @@ def _begin(session: Session, order: _Order) -> ExitCode:
     if target.subscriptions == 0:
         output.warning(f"nobody subscribes to {order.into_topic!r}: what is published there is discarded")
     run = replaying.new_run()
-    file = order.state or replaying.journal_file(run, replaying.journal_folder(os.environ))
+    file = replaying.journal_file(run, replaying.journal_folder(os.environ))
+    if order.state is not None:
+        file = order.state.absolute()
     if order.state is not None and file.exists():
         raise CommandFailed(f"{file} exists; go on with that run by --resume {file}, or name another", ExitCode.USAGE)
     if not count.slices:
