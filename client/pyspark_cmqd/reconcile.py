@@ -151,6 +151,8 @@ def ask(
         OptionError: a name or a time cannot be used.
         FolderError: there is no data folder, or it cannot be read.
     """
+    # Spark may have been started in another folder.
+    path = path if "://" in path else str(Path(path).absolute())
     given = {"path": path, "includeActive": str(include_active).lower(), "failOnDataLoss": "false"}
     if queues:
         given["queue"] = ",".join(queues)

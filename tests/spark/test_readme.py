@@ -1,0 +1,72 @@
+"""The Python of the README's chapter on Spark runs as it stands there."""
+
+# pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportMissingModuleSource=false
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cmqd_client import connect
+from support.running_broker import RunningBroker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.system, pytest.mark.timeout(240)]
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+CHAPTER = README.partition("\n## The log in Spark\n")[2].partition("\n## ")[0]
+KEYS = ("issues.opened.someone", "push.none.someone", "issue_comment.created.someone")
+
+
+async def webhooks(url: str) -> None:
+    """A topic with two subscriptions, of which one has consumed a part, and a dead letter."""
+    async with connect(url) as client:
+        topic = await client.create_topic("hooks", filter_type="routing")
+        for name in ("failed", "again"):
+            await client.create_queue(name)
+        everything = await client.create_queue("all", visibility_timeout=3600)
+        issues = await client.create_queue("issues", dead_letter_queue="failed", dead_letter_max_receives=1)
+        await topic.subscribe("all", queue=everything, binding_keys=["#"])
+        await topic.subscribe("issues", queue=issues, binding_keys=["issues.#", "issue_comment.#"])
+        body = json.dumps({"issue": {"title": "A title"}}).encode()
+        await topic.publish_batch([body] * 30, routing_keys=list(KEYS) * 10)
+        await issues.delete_batch(await issues.receive(5))
+        await issues.release_batch(await issues.receive(1))
+        while not (await client.queue("failed").attributes()).active:  # noqa: ASYNC110 - it tells when it is asked
+            await asyncio.sleep(0.05)
+        await client.seal_segments()
+
+
+async def taken(url: str, name: str) -> list[Any]:
+    async with connect(url) as client:
+        return await client.queue(name).receive(16, wait=0)
+
+
+def test_the_chapter_runs(spark: "SparkSession", tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    blocks = re.findall(r"^```python\n(.*?)^```", CHAPTER, re.MULTILINE | re.DOTALL)
+    with RunningBroker(tmp_path, "--durability", "os", "--keep-history-ms", "3600000") as broker:
+        asyncio.run(webhooks(broker.url))
+        names: dict[str, Any] = {}
+
+        for block in blocks:
+            # Relative paths are those of the process that started Spark.
+            placed = block.replace('"data"', f'"{tmp_path / "data"}"').replace('"out/', f'"{tmp_path}/out/')
+            # So is the environment with the server's URL.
+            placed = placed.replace('option("queue", "again")', f'options(queue="again", url="{broker.url}")')
+            exec(compile(placed, "README.md", "exec"), names)
+
+        again = asyncio.run(taken(broker.url, "again"))
+
+    assert len(blocks) >= 5
+    out = capsys.readouterr().out
+    assert "|published|hooks|  NULL|   30|" in out
+    assert "|issues|dead_lettered|    1|" in out
+    assert "|A title|" in out
+    assert "[30]" in out
+    assert [message.headers for message in again] == [{}]
