@@ -136,7 +136,11 @@ class _Watch:
             if self._stopped():
                 # Again and again: a job that is not yet begun cannot be cancelled.
                 self.has_cancelled = True
-                self._context.cancelJobGroup(self._group)
+                try:
+                    self._context.cancelJobGroup(self._group)
+                except Exception:
+                    # Java is gone, and the job with it: who waits for it is told.
+                    return
 
 
 def _frame(spark: "SparkSession", journal: Journal, one: Slice, file: Path) -> "DataFrame":

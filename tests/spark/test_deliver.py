@@ -8,6 +8,7 @@
 import asyncio
 import pickle
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 
 import pyarrow as pa
@@ -67,6 +68,15 @@ async def test_no_more_requests_are_under_way_than_allowed(server: FakeServer) -
     assert len(server.of(wire.SendMessages)) == 3
 
     assert (await sending).messages == 100
+
+
+async def test_a_rate_is_held(server: FakeServer) -> None:
+    begun = time.monotonic()
+
+    assert (await send(server, batches(60), maxMessagesPerSecond="200", batchSize="256")).messages == 60
+
+    assert time.monotonic() - begun >= 0.19, "20 each tenth of a second"
+    assert [len(request.bodies) for request in server.of(wire.SendMessages)] == [20, 20, 20]
 
 
 async def test_what_may_be_repeated_is_and_is_stored_once(server: FakeServer) -> None:

@@ -61,6 +61,8 @@ def test_rows():
         ({"startingTimestamp": "yesterday"}, "startingTimestamp"),
         ({"startingTimestamp": "1700000000"}, "startingTimestamp"),
         ({"startingTimestamp": "2023-11-15", "endingTimestamp": "2023-11-14"}, "endingTimestamp"),
+        ({"routingKey": ""}, "routingKey"),
+        ({"routingKey": "eu.#", "tags": "a"}, "routingKey"),
         ({"mode": "everything"}, "mode"),
         ({"mode": "all", "topic": "t"}, "topic"),
         ({"includeActive": "yes"}, "includeActive"),

@@ -22,7 +22,7 @@ from cmqd_segment.records import QueueAttributes, QueueCreated
 from pyspark_cmqd.replaying import MARK, locked
 from support.cmq_runs import Cmq, Ran
 from support.log_folder import queue_created, sends, write_folder
-from support.log_rig import NOW_MS
+from support.log_rig import NOW_MS, body
 from support.running_broker import RunningBroker
 
 if TYPE_CHECKING:
@@ -366,6 +366,16 @@ def test_a_run_goes_on_with_the_same_log_and_target_only(
         (("--path", "{path}", "--queue", "ordres", "--into", "inbox"), ExitCode.USAGE, "'ordres'"),
         (("--path", "{path}/none", "--queue", "orders", "--into", "inbox"), ExitCode.FAILED, "no data folder"),
         (("--path", "{path}", "--queue", "orders", "--into", "inbox", "--from", "soon"), ExitCode.USAGE, "no time"),
+        (
+            ("--path", "{path}", "--queue", "orders", "--into", "inbox", "--from", "1h", "--to", "2h"),
+            ExitCode.USAGE,
+            "--from is 1h, and --to is 2h",
+        ),
+        (
+            ("--path", "{path}", "--queue", "orders", "--into", "inbox", "--from", "1h", "--from-lsn", "2"),
+            ExitCode.USAGE,
+            "one of them at most",
+        ),
         (("--path", "{path}", "--queue", "orders", "--into", "inbox", "--rate", "0"), ExitCode.USAGE, "--rate is 0"),
         (
             ("--path", "{path}", "--topic", "news", "--mode", "all", "--into", "inbox"),
@@ -418,9 +428,11 @@ def test_rows_that_are_gone_are_told(cmq: Cmq, broker: RunningBroker, target: st
     later = [[sends(1, first, 10, NOW_MS + first * 1000)] for first in (10, 20)]
     write_folder(folder, [[([queue_created(1, "orders")], [], NOW_MS), sends(1, 0, 10)], *later])
     replay = ["--path", str(folder), "--queue", "orders", "--into", target]
+    assert cmq(*replay).code == ExitCode.OK
+    assert bodies(taken(broker, target)) == [body(1, position) for position in range(30)], "in order, over segments"
     journal = tmp_path / "run.json"
     assert cmq(*replay, "--state", str(journal), "--slice", "10").code == ExitCode.OK
-    assert len(taken(broker, target)) == 30
+    assert len(taken(broker, target)) == 30, "another run sends all of it again"
     undone = json.loads(journal.read_text()) | {"done": 1, "sent": 10}
 
     first, second, third = read_manifest(folder).segments[:3]

@@ -44,6 +44,7 @@ def test_all_options_are_taken() -> None:
             "inFlight": "2",
             "retries": "0",
             "requestTimeout": "2.5",
+            "maxMessagesPerSecond": "0.5",
         }
     )
 
@@ -52,6 +53,7 @@ def test_all_options_are_taken() -> None:
     assert (options.columns["body"], options.columns["headers"]) == ("b", "headers")
     assert options.write_id == "monday"
     assert (options.batch_size, options.in_flight, options.retries, options.request_timeout) == (10, 2, 0, 2.5)
+    assert options.max_rate == 0.5
 
 
 @pytest.mark.parametrize(

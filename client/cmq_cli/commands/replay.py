@@ -168,7 +168,13 @@ def replay(
                 else f"{target!r} would be published to itself again. If that is meant: --allow-same-queue",
                 ExitCode.USAGE,
             )
+    for one, other, names in ((from_, from_lsn, "--from and --from-lsn"), (to, to_lsn, "--to and --to-lsn")):
+        if one is not None and other is not None:
+            raise CommandFailed(f"{names}: one of them at most", ExitCode.USAGE)
     now = time.time()
+    starting_ms, ending_ms = _milliseconds(from_, now), _milliseconds(to, now)
+    if starting_ms is not None and ending_ms is not None and starting_ms > ending_ms:
+        raise CommandFailed(f"--from is {from_}, and --to is {to}, which is before", ExitCode.USAGE)
     source = {
         "path": path if "://" in path else str(Path(path).absolute()),
         "queue": ",".join(_split(queue)),
@@ -180,8 +186,8 @@ def replay(
         "includeActive": "true" if include_active else None,
     }
     edges = {
-        "startingTimestamp": _milliseconds(from_, now),
-        "endingTimestamp": _milliseconds(to, now),
+        "startingTimestamp": starting_ms,
+        "endingTimestamp": ending_ms,
         "startingLsn": from_lsn,
         "endingLsn": to_lsn,
         "failOnDataLoss": "false" if allow_data_loss else None,
