@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,7 +82,9 @@ def spark_session(master: str, name: str, *, settings: Mapping[str, str] | None 
         try:
             yield spark
         finally:
-            spark.stop()
+            # It fails if Java has died; what that ended says why, and is not to be hidden by this.
+            with suppress(Exception):
+                spark.stop()
 
 
 def _settings(place: Path, master: str) -> dict[str, str]:
