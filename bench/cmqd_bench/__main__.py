@@ -43,6 +43,7 @@ def main() -> int:
                 arguments.rounds,
                 arguments.tail_rounds,
                 arguments.scratch,
+                share_cores=arguments.share_cores,
                 json_output=arguments.json,
             )
         elif arguments.scenario == "quick":

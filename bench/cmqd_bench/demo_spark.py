@@ -34,7 +34,7 @@ from cmqd_bench.source import Source, SourceError, json_lines, repository_source
 from cmqd_client import CmqError, connect
 from pyspark_cmqd.errors import CmqdSourceError
 from pyspark_cmqd.reconcile import ask, reconcile
-from pyspark_cmqd.session import collected, spark_session
+from pyspark_cmqd.session import check_installed, collected, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -269,6 +269,7 @@ def main() -> int:
     console = Console(highlight=False)
     signal.signal(signal.SIGTERM, terminate)
     try:
+        check_installed()
         source = json_lines(arguments.input) if arguments.input else repository_source()
         holds = run_demo(source, arguments.messages, console, arguments.scratch)
     except SourceError as error:

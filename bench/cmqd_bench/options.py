@@ -276,6 +276,9 @@ def build_parser() -> argparse.ArgumentParser:
         "--tail-rounds", type=whole(1, 100), default=5, help="of the part tail, medians count (%(default)s)"
     )
     spark.add_argument(
+        "--share-cores", action="store_true", help="of the part tail: broker and Spark on the same cores"
+    )
+    spark.add_argument(
         "--parts", type=parts_of, default=SPARK_PARTS, help=f"some of {','.join(SPARK_PARTS)} (all)", metavar="PART,.."
     )
     spark.add_argument("--scratch", type=Path, help="folder for data, on a disk (default: the temporary folder)")

@@ -24,7 +24,7 @@ SINK_ROUNDS = 2
 
 
 def measure(
-    parts: Collection[str], messages: int, body: int, rounds: int, tail_rounds: int, scratch: Path
+    parts: Collection[str], messages: int, body: int, rounds: int, tail_rounds: int, scratch: Path, *, share: bool
 ) -> dict[str, Any]:
     """All figures of the parts that are wanted."""
     figures: dict[str, Any] = {"messages": messages, "body": body, "master": MASTER}
@@ -36,7 +36,7 @@ def measure(
         if "sink" in parts:
             figures["sink"] = measure_sink(spark, scratch, messages, body, min(rounds, SINK_ROUNDS))
         if "tail" in parts:
-            figures["tail"] = measure_tail(spark, scratch, body, tail_rounds)
+            figures["tail"] = measure_tail(spark, scratch, body, tail_rounds, share=share)
     return figures
 
 
@@ -48,11 +48,12 @@ def print_spark(
     tail_rounds: int,
     scratch: Path | None,
     *,
+    share_cores: bool,
     json_output: bool,
 ) -> None:
     """Measure and print."""
     with tempfile.TemporaryDirectory(prefix="cmqd-spark-", dir=scratch_root(scratch)) as name:
-        figures = measure(parts, messages, body, rounds, tail_rounds, Path(name))
+        figures = measure(parts, messages, body, rounds, tail_rounds, Path(name), share=share_cores)
         described: dict[str, Any] = conditions(Path(name))
     described["versions"] |= {each: version_of(each) for each in ("pyspark", "pyarrow")}
     if json_output:
@@ -110,7 +111,7 @@ def _sink_lines(sink: Mapping[str, Any]) -> list[str]:
 def _tail_lines(tail: Mapping[str, Any]) -> list[str]:
     lines = [
         f"  tail: {tail['rate']:,} messages/s in batches of {tail['batch']}, "
-        f"a trigger every {tail['trigger_seconds']} s; medians of the rounds"
+        f"a trigger every {tail['trigger_seconds']} s, cores {tail['cores']}; medians"
     ]
     for variant in VARIANTS:
         one = tail["medians"][variant]

@@ -77,13 +77,18 @@ class SparkCpu:
     @classmethod
     def now(cls) -> "SparkCpu":
         """Spark's Java is our child, and Python its own."""
-        below = [each.pid for each in family(os.getpid())[1:]]
-        java = [pid for pid in below if _command(pid).endswith("java")]
-        everything = {each.pid for pid in java for each in family(pid)}
-        return cls(cpu_seconds(java), cpu_seconds(everything - set(java)))
+        everything = spark_processes()
+        java = {pid for pid in everything if _command(pid).endswith("java")}
+        return cls(cpu_seconds(java), cpu_seconds(everything - java))
 
     def __sub__(self, other: "SparkCpu") -> "SparkCpu":
         return SparkCpu(self.java - other.java, self.python - other.python)
+
+
+def spark_processes() -> set[int]:
+    """Java, which is below us, and all below it."""
+    below = (each.pid for each in family(os.getpid())[1:])
+    return {each.pid for pid in below if _command(pid).endswith("java") for each in family(pid)}
 
 
 def _command(pid: int) -> str:

@@ -2,7 +2,9 @@
 
 The load is an open loop well below what the machine can do, so that every run does the same work, whoever else wants
 the two cores: a batch of sends leaves at its intended time, and its latency counts from then to the answer, which
-comes after the commit. Three runs to a round, each with a fresh broker:
+comes after the commit. Broker and load have the first core, and Spark the others, unless they are to share them all:
+a trigger keeps two cores busy for a moment, and a broker that has to wait for one of them is slow whatever Spark reads.
+Three runs to a round, each with a fresh broker:
 
     none    the Spark session is there and idle
     other   a stream reads as many messages a second of another log: it wants the same CPU, and touches nothing
@@ -20,8 +22,10 @@ machine being shared and not the log.
 
 import asyncio
 import gc
+import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Generator, Iterable, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -36,7 +40,7 @@ from cmqd_bench.load import Pacer, Tally, refuse
 from cmqd_bench.measure import Guard
 from cmqd_bench.session import running
 from cmqd_bench.spark.log import write_log
-from cmqd_bench.spark.session import SparkCpu
+from cmqd_bench.spark.session import SparkCpu, spark_processes
 from cmqd_bench.wire import SENT, LoadConnection, SendTemplate
 
 if TYPE_CHECKING:
@@ -108,10 +112,42 @@ class PacedSender:
             self._free.append(connection)
 
 
-def measure_tail(spark: "SparkSession", scratch: Path, body: int, rounds: int) -> dict[str, Any]:
-    """All rounds, and the ratios of their medians."""
+@contextmanager
+def cores_apart() -> Generator[bool]:
+    """The first core for us and the servers that we start, the others for Spark; False if there is but one."""
+    cores = os.sched_getaffinity(0)
+    first = {min(cores)}
+    if cores == first:
+        yield False
+        return
+    os.sched_setaffinity(0, first)
+    pin(spark_processes(), cores - first)
+    try:
+        yield True
+    finally:
+        os.sched_setaffinity(0, cores)
+        pin(spark_processes(), cores)
+
+
+def pin(pids: Iterable[int], cores: Collection[int]) -> None:
+    """Let all threads of processes, and what they start from now on, run on these cores alone."""
+    for pid in pids:
+        # A thread that begins meanwhile has the cores of the one that began it: looked at twice, none is left.
+        for _ in range(2):
+            for thread in Path(f"/proc/{pid}/task").glob("*"):
+                with suppress(ProcessLookupError):
+                    os.sched_setaffinity(int(thread.name), cores)
+
+
+def measure_tail(spark: "SparkSession", scratch: Path, body: int, rounds: int, *, share: bool) -> dict[str, Any]:
+    """All rounds, and the ratios of their medians. ``share``: broker and Spark share all cores."""
     other = scratch / "other"
     asyncio.run(write_log(other, RATE * OTHER_SECONDS, body))
+    with nullcontext(False) if share else cores_apart() as apart:
+        return {"cores": "apart" if apart else "shared", **_rounds(spark, scratch, other, body, rounds)}
+
+
+def _rounds(spark: "SparkSession", scratch: Path, other: Path, body: int, rounds: int) -> dict[str, Any]:
     each: dict[str, list[dict[str, Any]]] = {variant: [] for variant in VARIANTS}
     gc.freeze()
     gc.disable()
