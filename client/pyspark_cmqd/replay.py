@@ -87,7 +87,7 @@ def replay(
             except Exception as error:
                 if watch.has_cancelled:
                     return False
-                raise SparkError(reason_of(error)) from error
+                raise SparkError(_why(error)) from error
         doubt = journal.end(sent, time.monotonic() - begun, time.time())
         tell(one, doubt)
     write_journal(journal, file)
@@ -106,6 +106,14 @@ def _send(spark: "SparkSession", journal: Journal, one: Slice, file: Path, url: 
     frame = _frame(spark, journal, one, file).observe(observed, F.count(F.lit(1)).alias("messages"))
     frame.write.format("cmqd").mode("append").options(url=url, **_sink_options(journal)).save()
     return int(observed.get["messages"])
+
+
+def _why(error: Exception) -> str:
+    from py4j.protocol import Py4JNetworkError
+
+    if isinstance(error, OSError | Py4JNetworkError):
+        return f"Spark's Java has ended in the middle; it was killed, or had not enough memory ({type(error).__name__})"
+    return reason_of(error)
 
 
 class _Watch:
