@@ -12,10 +12,10 @@ one by one, and only in batches that have any.
 
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cmqd_segment.rows import Run
 from pyspark_cmqd.errors import OptionError
@@ -143,6 +143,8 @@ class _Texts(_Column):
     def take(self, rows: int) -> "pa.Array":
         known, indices = self._known, self._indices
         self._known, self._indices = {}, array("i")
+        if len(known) == 1:
+            return pa.repeat(pa.scalar(next(iter(known)), pa.string()), rows)
         texts = pa.array(list(known), pa.string())
         return texts.take(pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(indices)]))
 
@@ -154,6 +156,7 @@ class _Ids(_Column):
 
     def __init__(self) -> None:
         self._texts: list[str] = []
+        self._offsets = array("i", (0,))
 
     def append(self, facts: Facts, run: Run, data: bytes, first_index: int, start: int, stop: int) -> None:
         number, end = run.first_message_id + start, run.first_message_id + stop
@@ -167,32 +170,35 @@ class _Ids(_Column):
 
     def take(self, rows: int) -> "pa.Array":
         texts, self._texts = self._texts, []
-        offsets = array("i", range(0, rows * self.WIDTH + 1, self.WIDTH))
-        buffers = [None, pa.py_buffer(offsets), pa.py_buffer("".join(texts).encode("ascii"))]
+        if len(self._offsets) <= rows:
+            # Of the largest batch so far: those of a smaller one are its beginning.
+            self._offsets = array("i", range(0, rows * self.WIDTH + 1, self.WIDTH))
+        buffers = [None, pa.py_buffer(self._offsets), pa.py_buffer("".join(texts).encode("ascii"))]
         return pa.Array.from_buffers(pa.string(), rows, buffers)
 
 
 class _Bodies(_Column):
     def __init__(self) -> None:
         self._pieces: list[bytes | memoryview] = []
-        self._offsets = array("i", (0,))
+        self._sizes = array("i", (0,))
+        """Behind a 0, so that their running sums are the offsets."""
 
     def append(self, facts: Facts, run: Run, data: bytes, first_index: int, start: int, stop: int) -> None:
         sizes = run.sizes
-        begin = run.offset + sum(sizes[:start])
+        begin = run.offset
         if stop - start < len(sizes):
+            begin += sum(sizes[:start])
             sizes = sizes[start:stop]
-        offsets = self._offsets
-        last = offsets.pop()
-        offsets.extend(accumulate(sizes, initial=last))
-        end = begin + offsets[-1] - last
+        end = begin + sum(sizes)
+        self._sizes += array("i", sizes)
         self._pieces.append(data if begin == 0 and end == len(data) else memoryview(data)[begin:end])
 
     def take(self, rows: int) -> "pa.Array":
-        pieces, offsets = self._pieces, self._offsets
-        self._pieces, self._offsets = [], array("i", (0,))
-        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(pieces))]
-        return pa.Array.from_buffers(pa.binary(), rows, buffers)
+        pieces, sizes = self._pieces, self._sizes
+        self._pieces, self._sizes = [], array("i", (0,))
+        counted = pa.Array.from_buffers(pa.int32(), rows + 1, [None, pa.py_buffer(sizes)])
+        offsets = pc.cumulative_sum_checked(counted).buffers()[1]  # pyright: ignore[reportAttributeAccessIssue]
+        return pa.Array.from_buffers(pa.binary(), rows, [None, offsets, pa.py_buffer(b"".join(pieces))])
 
 
 class _Objects(_Column):
