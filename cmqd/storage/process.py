@@ -441,6 +441,8 @@ class StorageService:
         await self.writer.drained()
         await self.checkpoints.drained()
         await self._rolled()
+        # Else the writer might retire what is sealed below, on a tick, and it would be sealed a second time.
+        self.writer.prepared = None
         self.sealer.seal_held()
         catalog = self.catalog
         active = self.writer.active
