@@ -548,7 +548,7 @@ def _show_count(session: Session, options: "Options", count: "Count") -> None:
             )
         output.remark(
             f"{count.messages:,} messages, {show_size(count.bytes)}, in {count.rows:,} rows of the log "
-            f"(up to row {count.position}), {len(count.slices):,} slices"
+            f"(up to row {count.position}), {len(count.slices):,} slice{'' if len(count.slices) == 1 else 's'}"
         )
     for (source, event), messages in sorted(count.left_out.items()):
         output.remark(f"left out: {messages:,} of {source}, {event}")
