@@ -10,6 +10,7 @@ A session that there is already is used as it is and left as it was.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownParameterType=false
 # pyright: reportUnknownArgumentType=false, reportMissingModuleSource=false
 
+import logging
 import os
 import re
 import secrets
@@ -79,12 +80,20 @@ def spark_session(master: str, name: str, *, settings: Mapping[str, str] | None 
             # Without the frames of Java: they say nothing to anybody but the makers of Spark.
             words = [line for line in told if not line.startswith(("\tat ", " "))]
             raise SparkError("\n".join([f"Spark did not start: {reason_of(error)}", *words[-LOG_LINES:]])) from error
+        root = logging.getLogger()
+        root.addFilter(_is_not_py4j)
         try:
             yield spark
         finally:
             # It fails if Java has died; what that ended says why, and is not to be hidden by this.
             with suppress(Exception):
                 spark.stop()
+            root.removeFilter(_is_not_py4j)
+
+
+def _is_not_py4j(record: logging.LogRecord) -> bool:
+    """Of the root logger: an interrupt is told by py4j with a traceback, and raised all the same."""
+    return record.module not in ("java_gateway", "clientserver")
 
 
 def _settings(place: Path, master: str) -> dict[str, str]:
