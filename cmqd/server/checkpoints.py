@@ -1,5 +1,6 @@
 """Writing the index down when the storage asks for it, and letting go of segments in which nothing lives, at once or
-after the time for which history is kept.
+after the time for which history is kept. History is a wish, new messages are a duty: when room is short, the oldest of
+it goes before its time, one segment after the other, until there is room.
 
 Both work in slices between which the sockets are served: a checkpoint of a large broker is megabytes of bitmaps. The
 rooms below know their part only: the core its index, the storage its files; here they meet.
@@ -69,6 +70,8 @@ class Checkpoints:
         so they are not looked through again before that."""
         self.history_bytes = 0
         """Size of the segments that are kept although nothing in them is live, as of the last look."""
+        self._is_short = False
+        """The disk is nearly full."""
         self._looking: Iterator[None] | None = None
         self._reclaim_timer: asyncio.TimerHandle | None = None
         self._stopped = False
@@ -125,6 +128,12 @@ class Checkpoints:
             self._looking = self._look_through_segments()
             self._look_slice()
 
+    def room_is(self, *, short: bool) -> None:
+        """The storage told how its disk is doing, as it does after each segment that went."""
+        self._is_short = short
+        if short and self._keep_history_ms:
+            self.reclaim()
+
     def _write_slice(self) -> None:
         parts = self._parts
         if parts is None:
@@ -173,6 +182,8 @@ class Checkpoints:
         """Drop what is dead and has been kept for long enough; yields after each question to the core."""
         history: set[int] = set()
         history_bytes = 0
+        # One at a time: the storage looks at the disk again after each.
+        gives_way = self._is_short and not self._dropping
         for segment in self._log.closed_segments():
             # Its deletes would be forgotten, were it dropped before every checkpoint that is kept knows them.
             if segment.last_lsn > self._log.droppable_lsn or segment.number in self._dropping:
@@ -187,6 +198,10 @@ class Checkpoints:
                         break
                 if is_live:
                     continue
+            if not is_due and gives_way:
+                gives_way = False
+                is_due = True
+                _log.info("history_gives_way", segment=segment.number, bytes=segment.bytes)
             if is_due:
                 self._dropping.add(segment.number)
                 # The core counts deletes as done that still wait for their commit; they are in rows up to this one.

@@ -277,6 +277,7 @@ class Edge:
                 _log.info("sends_accepted_again", free_bytes=state.free_bytes)
         self._state = state
         self.dispatcher.refuse_sends(state.reason if state.sends_refused else None)
+        self.checkpoints.room_is(short=state.is_short)
 
     def _secrets_of(self, subscription_id: int) -> list[str]:
         return self._accounts.secrets_of(subscription_id, self._clock.now_ms())

@@ -127,6 +127,7 @@ class State(Head, frozen=True, tag=24):
     segments: int
     log_bytes: int
     damaged_rows: int
+    is_short: bool
 
 
 class SegmentClosed(Head, frozen=True, tag=25):

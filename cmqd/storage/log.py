@@ -52,6 +52,8 @@ class StorageState(msgspec.Struct, frozen=True):
     """On disk, WAL included."""
     damaged_rows: int = 0
     """Rows that could not be read back since the start; what they are was said on standard error."""
+    is_short: bool = False
+    """New sends are refused, or will be soon: what is kept for history alone should go."""
 
 
 class ClosedSegment:

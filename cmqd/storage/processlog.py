@@ -312,8 +312,10 @@ class StorageProcessLog:
         match head:
             case ipc.Durable(lsn):
                 self._on_durable(lsn)
-            case ipc.State(sends_refused, reason, free_bytes, segments, log_bytes, damaged_rows):
-                self.on_state(StorageState(sends_refused, reason, free_bytes, segments, log_bytes, damaged_rows))
+            case ipc.State(sends_refused, reason, free_bytes, segments, log_bytes, damaged_rows, is_short):
+                self.on_state(
+                    StorageState(sends_refused, reason, free_bytes, segments, log_bytes, damaged_rows, is_short)
+                )
             case ipc.SegmentClosed(segment):
                 self._segments[segment.number] = _closed_segment(segment)
             case ipc.CheckpointWanted():

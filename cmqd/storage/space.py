@@ -7,6 +7,8 @@ the main file, the deletes of all that was sent, the WAL of small segments, and 
 A commit takes two pages of WAL however small it is, thirty times what is left of a small one once it is sealed, so
 consumers that delete message by message would fill what is kept back for them with WAL. Below the mark segments are
 therefore retired early: their WAL comes back with the seal.
+
+Some way above the mark the loop is told that room is short, so that history gives way before sends are refused.
 """
 
 from collections.abc import Callable
@@ -29,6 +31,9 @@ COMMIT_BYTES = 4 * 1024 * 1024
 """Most that a commit takes (``processlog.BATCH_BYTES``)."""
 RESUME_SLACK = 1.05
 """Sends are taken again only this far above the mark, so that the answer does not flap."""
+SHORT_SLACK = 1.25
+"""Room is short this far above the mark: time enough to let segments go, whose files are larger than what is written
+meanwhile."""
 
 
 class Space:
@@ -115,6 +120,7 @@ class Space:
             len(catalog.sealed) + len(catalog.open),
             catalog.log_bytes,
             self.damaged_rows,
+            self._full or free < mark * SHORT_SLACK,
         )
         if self._last is None or _differs(state, self._last):
             self._last = state
@@ -127,8 +133,9 @@ def _sealed_growth(segment: WritableSegment) -> int:
 
 
 def _differs(state: ipc.State, last: ipc.State) -> bool:
-    return (state.sends_refused, state.segments, state.damaged_rows) != (
+    return (state.sends_refused, state.is_short, state.segments, state.damaged_rows) != (
         last.sends_refused,
+        last.is_short,
         last.segments,
         last.damaged_rows,
     ) or abs(state.free_bytes - last.free_bytes) + abs(state.log_bytes - last.log_bytes) > 4 * 1024 * 1024

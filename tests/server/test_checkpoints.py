@@ -8,7 +8,7 @@ import pytest
 
 from cmqd.core.broker import Broker
 from cmqd.storage.errors import StorageFailed
-from cmqd.storage.log import ClosedSegment
+from cmqd.storage.log import ClosedSegment, StorageState
 from cmqd.storage.memory import MemoryLog
 from cmqd_protocol import messages as wire
 from cmqd_segment.records import StoredMessage
@@ -277,4 +277,32 @@ async def test_without_keeping_history_a_dead_segment_goes_at_once(tmp_path: Pat
     rig.log.disk.segments = [ClosedSegment(1, 1, 1, [(queue_ids["dead"], 0, 1)], last_ms=rig.clock.now_ms())]
 
     assert await look(rig) == []
+    rig.close()
+
+
+async def test_history_gives_way_to_new_messages_the_oldest_first(tmp_path: Path) -> None:
+    rig, queue_ids = await kept_rig(tmp_path)
+    now_ms = rig.clock.now_ms()
+    rig.log.disk.segments = [
+        ClosedSegment(1, 1, 1, [(queue_ids["alive"], 0, 1)], last_ms=now_ms),
+        *(ClosedSegment(number, 2, 2, [(queue_ids["dead"], 0, 1)], last_ms=now_ms) for number in (2, 3, 4)),
+    ]
+
+    def left(free_bytes: int, is_short: bool) -> None:
+        rig.log.report_state(StorageState(False, "", free_bytes, 4, 1, is_short=is_short))
+
+    left(12, True)
+    await rig.turn(20)
+    assert [segment.number for segment in rig.log.closed_segments()] == [1, 3, 4]
+    assert await look(rig) == [1, 4]
+
+    left(1 << 30, False)
+    await rig.turn(20)
+    assert await look(rig) == [1, 4], "there is room again"
+
+    left(12, True)
+    await rig.turn(20)
+    left(13, True)
+    await rig.turn(20)
+    assert await look(rig) == [1], "what is live stays"
     rig.close()

@@ -99,6 +99,23 @@ async def start(folder: Path) -> AsyncIterator[StartBroker]:
             await broker.process.task
 
 
+async def test_room_is_said_to_be_short_before_sends_are_refused(start: StartBroker) -> None:
+    broker = await start()
+    mark = broker.process.service.space.mark_bytes()
+
+    broker.disk.free = mark + mark // 8
+    await broker.rig.until(lambda: bool(broker.rig.states) and broker.rig.states[-1].is_short)
+    assert not broker.refused
+
+    broker.disk.free = mark // 2
+    await broker.rig.until(lambda: broker.refused)
+    assert broker.rig.states[-1].is_short
+
+    broker.disk.free = GIBIBYTE
+    await broker.rig.until(lambda: not broker.rig.states[-1].is_short)
+    assert not broker.refused
+
+
 async def test_a_batch_that_meets_a_full_disk_is_kept_and_becomes_durable_when_there_is_room(
     start: StartBroker, folder: Path
 ) -> None:
