@@ -1,20 +1,22 @@
 """What became of messages: the fold says what the broker itself says, at every row, from every checkpoint."""
 
 import random
+from contextlib import suppress
 
 import pytest
 from pyroaring import BitMap64
 
 from cmqd.core.broker import Broker
-from cmqd.core.errors import DomainError
+from cmqd.core.errors import DomainError, SubscriptionNotFound
 from cmqd_segment.checkpoint import AnyPart, CheckpointHeader, QueueSlice
 from cmqd_segment.records import AnyRecord
 from cmqd_segment.rows import Run
 from pyspark_cmqd.options import Mode
 from pyspark_cmqd.states import Fold, QueueFold, State, StateReader, result_of
-from support.core_builders import KEY, Rig
+from support.core_builders import ACCOUNT, KEY, Rig
 
 SOME_MS = 1500
+URL = "http://127.0.0.1/hook"
 
 
 def busy_rig(seed: int, steps: int) -> "tuple[Rig, list[list[AnyPart]]]":
@@ -25,16 +27,37 @@ def busy_rig(seed: int, steps: int) -> "tuple[Rig, list[list[AnyPart]]]":
     rig.create(
         "q", dead_letter_queue="dead", dead_letter_max_receives=2, rewind_ms=60_000, max_delayed=3, transactional=True
     )
-    rig.create("plain")
+    rig.create("plain", max_backlog=1_000_000)
     rig.create_topic()
     rig.subscribe("plain")
+    rig.subscribe(URL, name="web")
     halves: list[int] = []
     checkpoints: list[list[AnyPart]] = []
     under_way = None
 
+    def end_pushes() -> None:
+        for push in list(rig.pushes):
+            rig.end_push(push, choose.choice([None, "it is not there"]))
+
+    def made_again(name: str) -> None:
+        """A queue, or the topic, is deleted, and another one made under its name."""
+        if name == "news":
+            for subscription in ("plain", "web"):
+                with suppress(SubscriptionNotFound):
+                    rig.done(rig.broker.unsubscribe(ACCOUNT, "news", subscription, rig.now_ms))
+            rig.done(rig.broker.delete_topic(ACCOUNT, "news"))
+            rig.create_topic()
+        else:
+            rig.delete_queue(name)
+            rig.create(name, rewind_ms=choose.choice([0, 60_000]))
+            if name == "q":
+                rig.set("q", dead_letter_queue="dead", dead_letter_max_receives=2)
+        rig.subscribe("plain")
+        rig.subscribe(URL, name="web")
+
     def step() -> None:
         name = choose.choice(["q", "q", "plain", "dead"])
-        match choose.randrange(14):
+        match choose.randrange(18):
             case 0 | 1:
                 rig.send(*[b"x"] * choose.randrange(1, 6), name=choose.choice(["q", "plain"]))
             case 2:
@@ -62,6 +85,15 @@ def busy_rig(seed: int, steps: int) -> "tuple[Rig, list[list[AnyPart]]]":
                 rig.redrive("dead")
             case 13 if choose.random() < 0.05:
                 rig.settle(3_600_000)
+            case 14:
+                # A full queue takes no copies: they wait for it, and come late.
+                rig.force("plain", max_backlog=choose.choice([1, 1_000_000]))
+            case 15:
+                end_pushes()
+            case 16 if choose.random() < 0.3:
+                rig.done(rig.broker.drop_deliveries(ACCOUNT, "news", choose.choice(["web", "plain"]), rig.now_ms))
+            case 17 if choose.random() < 0.3:
+                made_again(choose.choice(["plain", "plain", "news", "q"]))
             case _:
                 rig.settle(choose.choice([10, 400, 1100, 4000]))
 
