@@ -35,7 +35,7 @@ async def write_log(folder: Path, messages: int, body: int) -> None:
     settings = StorageSettings(
         folder=str(folder),
         durability=Durability.OS,
-        segment_bytes=max(messages * (body + 8) // SEGMENTS, 1 << 16),
+        segment_bytes=max(2 * messages * (body + 8) // SEGMENTS, 1 << 16),
         hold_retired=False,
     )
     log = StorageProcessLog(settings)
@@ -76,6 +76,9 @@ async def write_log(folder: Path, messages: int, body: int) -> None:
         while log.last_lsn - log.durable_lsn > AHEAD_ROWS:
             durable.clear()
             await durable.wait()
+        if row % (-(-rows // SEGMENTS)) == 0 and row:
+            # By rows and not by size: a busy machine is late with a new segment, and the old one grows.
+            await log.seal_now()
     while log.durable_lsn < log.last_lsn:
         durable.clear()
         await durable.wait()
