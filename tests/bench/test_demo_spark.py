@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cmqd_bench import demo_spark
 from cmqd_bench.demo_spark import Proofs
 from cmqd_bench.pipeline import Pipeline
 from cmqd_bench.source import Source
@@ -55,3 +56,27 @@ def test_one_thing_that_is_not_so_is_enough():
 
     proofs.add("two", 2, "is not", False)
     assert not proofs.hold
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("agrees", [True, False])
+def test_the_exit_code_says_whether_all_agrees(agrees: bool, monkeypatch: pytest.MonkeyPatch):
+    def run_demo(*_: object) -> bool:
+        return agrees
+
+    monkeypatch.setattr(sys, "argv", ["demo_spark"])
+    monkeypatch.setattr(demo_spark, "run_demo", run_demo)
+    monkeypatch.setattr(demo_spark.signal, "signal", print)
+
+    assert demo_spark.main() == (0 if agrees else 1)
+
+
+def test_input_that_is_not_json_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    file = tmp_path / "input.ndjson"
+    file.write_text("{")
+    monkeypatch.setattr(sys, "argv", ["demo_spark", "--input", str(file)])
+    monkeypatch.setattr(demo_spark, "check_installed", lambda: None)
+    monkeypatch.setattr(demo_spark.signal, "signal", print)
+
+    with pytest.raises(SystemExit, match="2"):
+        demo_spark.main()
