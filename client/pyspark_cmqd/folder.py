@@ -57,7 +57,7 @@ class Folder:
             if not self.is_remote:
                 return read_manifest(self._local)
             with tempfile.TemporaryDirectory() as place:
-                self._files.get_file(f"{self._root}/{MANIFEST_NAME}", f"{place}/{MANIFEST_NAME}")
+                self._get(MANIFEST_NAME, Path(place) / MANIFEST_NAME)
                 return read_manifest(Path(place))
         except FileNotFoundError as error:
             raise FolderError(f"{self.path} is no data folder: it has no manifest") from error
@@ -182,22 +182,43 @@ class Folder:
     def _fetched(self, file: str, sha256: str) -> Path:
         """A file of a URL, from the cache or by way of it. Named by its checksum: what is there is whole."""
         kept = self._cache / f"{sha256}{Path(file).suffix}"
-        if kept.exists():
+        if kept.exists() and kept.stat().st_uid == os.getuid():
             return kept
-        self._cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._make_cache()
         handle, name = tempfile.mkstemp(dir=self._cache)
         os.close(handle)
         temporary = Path(name)
         try:
-            self._files.get_file(f"{self._root}/{file}", name)
+            self._get(file, temporary)
             with temporary.open("rb") as copy:
                 found = hashlib.file_digest(copy, "sha256").hexdigest()
+                # Else the name could outlive a loss of power, and the content not.
+                os.fsync(copy.fileno())
             if found != sha256:
                 raise FolderError(f"{self.path}/{file} does not have the checksum that the manifest lists")
             temporary.replace(kept)
         finally:
             temporary.unlink(missing_ok=True)
         return kept
+
+    def _get(self, file: str, target: Path) -> None:
+        """Raises OSError, whatever the kind of URL has for errors of its own."""
+        try:
+            self._files.get_file(f"{self._root}/{file}", str(target))
+        except OSError:
+            raise
+        except Exception as error:
+            raise OSError(f"{self.path}/{file} was not fetched: {type(error).__name__}: {error}") from error
+
+    def _make_cache(self) -> None:
+        """Raises FolderError if it is somebody else's, who could put anything there: its place can be guessed."""
+        try:
+            self._cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+            owner = self._cache.stat().st_uid
+        except OSError as error:
+            raise FolderError(f"the cache folder {self._cache} cannot be made: {error}") from error
+        if owner != os.getuid():
+            raise FolderError(f"the cache folder {self._cache} belongs to another user; name one by 'cacheFolder'")
 
 
 def _file_system(path: str) -> tuple[Any, str]:
