@@ -54,9 +54,12 @@ def check_installed() -> None:
 def spark_session(master: str, name: str, *, settings: Mapping[str, str] | None = None) -> Generator["SparkSession"]:
     """A session with times in UTC; stopped at the end if it was made here.
 
-    ``settings``: further ones of Spark. Raises SparkError if there is no Spark, no Java, or the session does not start.
+    ``settings``: further ones of Spark. Raises SparkError if there is no Spark, no Java, or the session does not start;
+    and for what Spark says of its own while the session is used.
     """
     check_installed()
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     existing = SparkSession.getActiveSession()
@@ -84,6 +87,8 @@ def spark_session(master: str, name: str, *, settings: Mapping[str, str] | None 
         root.addFilter(_is_not_py4j)
         try:
             yield spark
+        except (Py4JError, PySparkException, ConnectionError) as error:
+            raise SparkError(f"Spark failed: {reason_of(error)}") from error
         finally:
             # It fails if Java has died; what that ended says why, and is not to be hidden by this.
             with suppress(Exception):
@@ -172,8 +177,12 @@ def collected(frame: "DataFrame", tell: Callable[[int, int], object]) -> "list[R
         while thread.is_alive():
             thread.join(TELL_SECONDS)
             tell(*_tasks_of(context, group))
+    except Exception as error:
+        # Java has died.
+        raise SparkError(f"Spark failed: {reason_of(error)}") from error
     except BaseException:
-        context.cancelJobGroup(group)
+        with suppress(Exception):
+            context.cancelJobGroup(group)
         raise
     if failures:
         raise SparkError(reason_of(failures[0])) from failures[0]
