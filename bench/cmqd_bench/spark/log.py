@@ -7,10 +7,12 @@ segments or a few more.
 import asyncio
 import random
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from cmqd.storage.processlog import StorageProcessLog
 from cmqd.storage.settings import Durability, StorageSettings
+from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader, QueueSlice
 from cmqd_segment.manifest import SegmentEntry, SegmentState, read_manifest
 from cmqd_segment.records import MessagesSent, QueueAttributes, QueueCreated
 
@@ -39,7 +41,7 @@ async def write_log(folder: Path, messages: int, body: int) -> None:
         hold_retired=False,
     )
     log = StorageProcessLog(settings)
-    durable = asyncio.Event()
+    durable, kept = asyncio.Event(), asyncio.Event()
 
     def on_durable(lsn: int) -> None:
         durable.set()
@@ -49,14 +51,13 @@ async def write_log(folder: Path, messages: int, body: int) -> None:
     log.on_page = lambda read_id, found, missing: None
     log.on_fatal = lambda error: sys.exit(str(error))
     log.on_state = lambda state: None
-    log.on_checkpoint_done = lambda lsn: None
+    log.on_checkpoint_done = lambda lsn: kept.set()
     log.on_checkpoint_wanted = lambda: None
     await log.open()
     async for _ in log.recover():
         pass
     created = [
-        QueueCreated(number + 1, "bench", f"queue-{number:02d}", QueueAttributes(), START_MS)
-        for number in range(QUEUES)
+        QueueCreated(number + 1, "bench", _name(number), QueueAttributes(), START_MS) for number in range(QUEUES)
     ]
     log.append(created, [], START_MS)
     choose = random.Random(1)
@@ -82,4 +83,40 @@ async def write_log(folder: Path, messages: int, body: int) -> None:
     while log.durable_lsn < log.last_lsn:
         durable.clear()
         await durable.wait()
+    # A broker leaves one behind, where its queues are named: without it a reader looks for them in all rows.
+    for part in checkpoint(log.last_lsn, positions):
+        log.write_checkpoint(part)
+    await kept.wait()
     await log.close()
+
+
+def checkpoint(lsn: int, positions: Sequence[int]) -> Sequence[AnyPart]:
+    """The queues, with no more about their messages than reading events needs."""
+    slices = [
+        QueueSlice(
+            lsn,
+            number + 1,
+            "bench",
+            _name(number),
+            QueueAttributes(),
+            START_MS,
+            START_MS,
+            position,
+            0,
+            0,
+            b"",
+            b"",
+            b"",
+            b"",
+            [],
+            b"",
+            b"",
+            b"",
+        )
+        for number, position in enumerate(positions)
+    ]
+    return CheckpointHeader(lsn, START_MS, 1, 1, 1), *slices, CheckpointEnd(lsn, 1 + len(slices))
+
+
+def _name(number: int) -> str:
+    return f"queue-{number:02d}"
