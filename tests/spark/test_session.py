@@ -1,0 +1,75 @@
+"""What the commands with Spark say when something fails, and what they leave of Spark's own words."""
+
+# pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportMissingModuleSource=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pyspark_cmqd import session
+from pyspark_cmqd.session import SparkError, collected, reason_of, spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+
+TRACE = """[PYTHON_DATA_SOURCE_ERROR] Failed to generate partitions: Traceback (most recent call last):
+  File "driver.py", line 24, in plan_batch
+    raise FolderError(...)
+pyspark_cmqd.errors.FolderError: /data is no data folder: it has no manifest
+ SQLSTATE: 38000"""
+
+
+def test_what_our_own_code_said_is_the_reason():
+    assert reason_of(RuntimeError(TRACE)) == "/data is no data folder: it has no manifest"
+    assert reason_of(RuntimeError("first\nsecond")) == "first"
+    assert reason_of(RuntimeError()) == "RuntimeError"
+
+
+def test_rows_are_collected_while_progress_is_told(spark: "SparkSession"):
+    told: list[tuple[int, int]] = []
+
+    rows = collected(spark.range(5), lambda done, total: told.append((done, total)))
+
+    assert sorted(row.id for row in rows) == list(range(5))
+    assert told
+    assert all(done <= total for done, total in told)
+
+
+def test_a_query_that_fails_says_why(spark: "SparkSession", tmp_path: Path):
+    with pytest.raises(SparkError, match="it has no manifest"):
+        collected(spark.read.format("cmqd").load(str(tmp_path)), print)
+
+
+def test_a_session_that_is_there_is_used_and_left(spark: "SparkSession"):
+    with spark_session("local[1]", "test") as found:
+        assert found is spark
+
+    assert spark.range(1).count() == 1
+
+
+def test_what_is_started_meanwhile_writes_to_a_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    redirected = session._output_to  # pyright: ignore[reportPrivateUsage]
+
+    with redirected(tmp_path / "log"):
+        os.write(1, b"out ")
+        os.write(2, b"err")
+    os.write(1, b"seen")
+
+    assert (tmp_path / "log").read_text() == "out err"
+    assert capfd.readouterr().out == "seen"
+
+
+def test_an_interrupt_that_py4j_logs_is_not_shown():
+    is_shown = session._is_not_py4j  # pyright: ignore[reportPrivateUsage]
+    record = logging.LogRecord("root", logging.ERROR, "py4j/clientserver.py", 1, "interrupted", None, None)
+
+    assert not is_shown(record)
+    record.module = "elsewhere"
+    assert is_shown(record)
