@@ -53,7 +53,7 @@ RATE = 16_000
 """Messages a second: a few hundredths of a core for the load, a fifth of one for the broker."""
 BATCH = 16
 CONNECTIONS = 32
-WARM_UP_SECONDS = 3.0
+WARM_UP_SECONDS = 2.0
 SECONDS = 8.0
 TRIGGER_SECONDS = 1.0
 SEGMENT_BYTES = 16 << 20
