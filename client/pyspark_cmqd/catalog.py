@@ -72,6 +72,9 @@ def read_catalog(folder: Folder, view: View, known: "Catalog | None" = None) -> 
         except (CheckpointError, msgspec.MsgspecError, OSError):
             continue  # replaced meanwhile, or damaged: rows tell the rest
     _note_rows(catalog, folder, view.extents, above, view.hi)
+    # A queue that was made and deleted between two checkpoints stands in none of them.
+    live = [extent for extent in view.extents if not extent.sealed]
+    _note_rows(catalog, folder, live, 0, min(above, view.hi))
     if above and not _ids_in(folder, view.extents) <= catalog.sources.keys():
         _note_rows(catalog, folder, view.extents, 0, above)
     return catalog

@@ -81,7 +81,7 @@ def plan_range(
     catalog = known or read_catalog(folder, view)
     wanted = wanted_ids(catalog.sources, options)
     if known is None:
-        check_names(options, catalog)
+        check_names(options, catalog, folder, view)
     if wanted is not None and not wanted:
         return []
     shares: dict[int, float] = {}
@@ -131,13 +131,19 @@ def share_of(folder: Folder, extent: Extent, wanted: frozenset[int]) -> float:
     return max(sum(held[number] for number in found), 1) / max(sum(held.values()), 1)
 
 
-def check_names(options: Options, catalog: Catalog) -> None:
-    """Raises OptionError for a queue or topic that the log does not know."""
+def check_names(options: Options, catalog: Catalog, folder: Folder, view: View) -> None:
+    """Raises OptionError for a queue or topic that the log does not know: a name that is misspelt must not read as an
+    empty queue. A queue is known from the row that made it, so one made just now is known only to those who read that
+    row; the error says how far was looked.
+    """
+    looked = f"looked through up to row {view.hi}"
+    if not options.include_active and not folder.is_remote:
+        looked += ", where what is not sealed begins; includeActive=true goes on"
     for option, names, is_topic in (("queue", options.queues, False), ("topic", options.topics, True)):
         known = {source.name for source in catalog.sources.values() if source.is_topic is is_topic}
         for name in names:
             if name not in known:
-                raise OptionError(option, name, f"the log of {options.path} knows no {option} of that name")
+                raise OptionError(option, name, f"the log of {options.path} knows no {option} of that name ({looked})")
 
 
 # ---------------------------------------------------------------------- positions of a stream

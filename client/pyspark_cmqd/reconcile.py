@@ -165,7 +165,7 @@ def ask(
     options = parse_options(given)
     folder = open_folder(options)
     view = folder.view(include_active=include_active)
-    check_names(options, read_catalog(folder, view))
+    check_names(options, read_catalog(folder, view), folder, view)
     return Question(options, given, folder)
 
 

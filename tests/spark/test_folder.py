@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from cmqd_segment.manifest import Manifest, SegmentState, read_manifest, write_manifest
 from pyspark_cmqd import folder as folder_module
@@ -75,8 +76,27 @@ def test_segments_without_the_queue_are_left_out(folder: Path):
 
 
 def test_a_queue_that_the_log_does_not_know(folder: Path):
-    with pytest.raises(OptionError, match="knows no queue"):
+    with pytest.raises(
+        OptionError, match=r"knows no queue of that name \(looked through up to row 6, .* includeActive"
+    ):
         planned(folder, queue="bils")
+    with pytest.raises(OptionError, match=r"knows no queue of that name \(looked through up to row 6\)"):
+        planned(folder, queue="bils", includeActive="true")
+
+
+def test_two_accounts_with_a_queue_of_one_name(tmp_path: Path):
+    mine, theirs = queue_created(7, "orders"), structs.replace(queue_created(8, "orders"), account="other")
+    write_folder(tmp_path / "data", [[([mine, theirs], [], NOW_MS), sends(7, 0, 10), sends(8, 0, 5)]])
+
+    def wanted(**options: str) -> list[frozenset[int] | None]:
+        tasks = plan_batch(parse_options({"path": str(tmp_path / "data"), **options}), ["lsn"])
+        return [task.wanted for task in tasks]
+
+    assert wanted(queue="orders") == [frozenset({7, 8})]
+    assert wanted(queue="orders", account="owner") == [frozenset({7})]
+    assert wanted(queue="orders", account="other") == [frozenset({8})]
+    assert wanted(account="other") == [frozenset({8})]
+    assert wanted(queue="orders", account="nobody") == []
 
 
 def test_rows_that_were_reclaimed(folder: Path):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec import structs
 from pyspark.sql.types import StructType
 
 from cmqd_segment.manifest import Manifest, read_manifest, write_manifest
@@ -26,7 +27,8 @@ from support.log_rig import NOW_MS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+# All of them: Spark makes a schema of DDL only where there is a session.
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark"), pytest.mark.timeout(180)]
 
 ROWS = 12
 PATIENCE_SECONDS = 90
@@ -196,3 +198,42 @@ def test_what_was_reclaimed_between_two_looks_is_told(folder: Path, monkeypatch:
 def test_only_events_are_streamed(spark: "SparkSession", folder: Path, tmp_path: Path):
     with pytest.raises(Exception, match="a stream is of events"):
         Run(spark, folder, tmp_path / "checkpoint", mode="backlog")()
+
+
+def drop_segment(folder: Path, first_lsn: int) -> None:
+    manifest = read_manifest(folder)
+    (gone,) = (entry for entry in manifest.segments if entry.first_lsn == first_lsn)
+    (folder / gone.file).unlink()
+    left = [entry for entry in manifest.segments if entry is not gone]
+    dropped = [*manifest.dropped, (gone.first_lsn, gone.last_lsn)]
+    write_manifest(folder, structs.replace(manifest, segments=left, dropped=dropped))
+
+
+def test_rows_that_were_reclaimed_between_two_triggers(spark: "SparkSession", folder: Path, tmp_path: Path):
+    first = Run(spark, folder, tmp_path / "checkpoint", endingLsn="5")()
+    assert first.rows == messages(2, 5)
+    drop_segment(folder, 1)
+
+    with pytest.raises(Exception, match=r"rows 6 to 7 .* gone"):
+        Run(spark, folder, tmp_path / "checkpoint")()
+    # It fails until it is told to go on, and then goes on behind the gap.
+    with pytest.raises(Exception, match=r"rows 6 to 7 .* gone"):
+        Run(spark, folder, tmp_path / "checkpoint")()
+    again = Run(spark, folder, tmp_path / "checkpoint", failOnDataLoss="false")()
+
+    assert again.rows == messages(8, 13)
+
+
+def test_rows_that_are_reclaimed_under_a_running_query(spark: "SparkSession", folder: Path, tmp_path: Path):
+    run = Run(spark, folder, tmp_path / "checkpoint", maxMessagesPerTrigger="30")
+    take = run._take  # pyright: ignore[reportPrivateUsage]
+
+    def drops(frame: "DataFrame", batch: int) -> None:
+        take(frame, batch)
+        if batch == 0:
+            drop_segment(folder, 1)
+
+    run._take = drops  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(Exception, match=r"rows 5 to 7 .* gone"):
+        run()
+    assert run.rows == messages(2, 4)

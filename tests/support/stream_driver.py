@@ -1,0 +1,85 @@
+"""A driver of Spark in a process of its own, to be killed in the middle of a batch.
+
+    python -m support.stream_driver JSON
+
+Two queries read the same log: one writes Parquet files, the other sends to a broker. JSON: ``source`` and ``sink``
+(options), ``parquet`` (a folder), ``checkpoint`` (two folders begin so), ``folder`` (for what Spark writes),
+``stop_file`` (when it is there, what is left is read, and that is the end), ``hold`` (a file: while it is there, a task
+that has had some rows waits, so that a batch has a middle), ``held`` (files that say who waits begin so).
+"""
+
+# pyspark tells pyright little of its types, and is not there without the Spark set.
+# pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false, reportMissingModuleSource=false
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def main(settings: dict[str, Any]) -> None:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.functions import udf
+    from pyspark.sql.types import BinaryType
+
+    from pyspark_cmqd.java import use_java
+
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    use_java()
+    builder: Any = SparkSession.builder.master("local[4]").appName("cmqd killed driver")  # pyright: ignore[reportAttributeAccessIssue]
+    for name, value in {
+        "spark.driver.memory": "512m",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": f"{settings['folder']}/warehouse",
+        "spark.local.dir": f"{settings['folder']}/local",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "50",
+        "spark.sql.adaptive.enabled": "false",
+    }.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    frame = spark.readStream.format("cmqd").options(**settings["source"]).load()
+    queries: list[Any] = []
+    for name in ("files", "queue"):
+        held = udf(holding(settings["hold"], f"{settings['held']}-{name}"), BinaryType(), useArrow=False)
+        writer = frame.select(held("body").alias("body")).writeStream
+        if name == "queue":
+            writer = writer.format("cmqd").options(**settings["sink"])
+        else:
+            writer = writer.format("parquet").option("path", settings["parquet"])
+        queries.append(writer.option("checkpointLocation", f"{settings['checkpoint']}-{name}").start())
+    while not os.path.exists(settings["stop_file"]):
+        for query in queries:
+            query.awaitTermination(0.1)
+            if query.exception() is not None:
+                raise query.exception()
+    for query in queries:
+        query.processAllAvailable()
+        query.stop()
+
+
+def holding(hold: str, held: str) -> Callable[[bytes], bytes]:
+    """What is done with each body: nothing, but before some of them a task waits while the file is there."""
+
+    def passed(body: bytes) -> bytes:
+        if int(body[:8]) % 256 == 250:
+            while os.path.exists(hold):
+                Path(held).touch()
+                time.sleep(0.05)
+        return body
+
+    return passed
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
