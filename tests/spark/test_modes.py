@@ -1,0 +1,92 @@
+"""The modes as read from disk, at rows chosen at random, with more of the log behind: what the broker said there."""
+
+# pyarrow tells pyright little of its types, and is not there without the Spark set.
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportMissingModuleSource=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from cmqd.core.broker import Broker
+from cmqd_segment.records import TransactionsEnded, count_runs
+from pyspark_cmqd.columns import arrow_type
+from pyspark_cmqd.driver import plan_batch
+from pyspark_cmqd.events import Event, stored_in
+from pyspark_cmqd.options import parse_options
+from pyspark_cmqd.reading import read_task
+from pyspark_cmqd.schema import message_id_text
+from support.busy_rig import busy_rig, replayed
+from support.core_builders import Rig
+from support.log_folder import rows_of, write_folder
+
+pytestmark = [pytest.mark.spark, pytest.mark.system]
+"""Segments are written by a storage process. No session is needed."""
+
+COLUMNS = ("queue", "msg_id", "event", "receive_count", "body")
+SCHEMA = pa.schema([pa.field(name, arrow_type(name)) for name in COLUMNS])
+ROWS_READ_AT = 6
+
+Told = tuple[str, str, str, int, bytes]
+LIVE = ("active", "delayed", "in_flight", "half")
+
+
+def read(folder: Path, **options: str) -> "list[Told]":
+    tasks = plan_batch(parse_options({"path": str(folder), **options}), COLUMNS)
+    rows = [row for task in tasks for batch in read_task(task, SCHEMA) for row in batch.to_pylist()]
+    return [tuple(row[name] for name in COLUMNS) for row in rows]
+
+
+def told_by_the_broker(rig: Rig, broker: Broker) -> "Counter[Told]":
+    """Every message that is in a queue."""
+    found: Counter[Told] = Counter()
+    for queue_id, queue in broker.queues.items():
+        index = queue.index
+        held = {one.position: one.receive_count for one in index.in_flight.values()}
+        for position in index.live:
+            count = held[position] if position in held else index.history.get(position)[0]
+            if position in index.active:
+                state = "active"
+            elif position in index.half:
+                state = "half"
+            elif position in held:
+                state = "in_flight"
+            else:
+                assert position in index.delayed or position in index.overflow
+                state = "delayed"
+            stored = rig.log.stored[queue_id, position]
+            found[queue.name, message_id_text(stored.message_id), state, count, stored.body] += 1
+    return found
+
+
+def stored_until(rig: Rig, lsn: int) -> int:
+    """Messages that were put into queues; a half one that was committed counts once."""
+    count = 0
+    for records in rig.log.rows[:lsn]:
+        count += sum(len(one.run.sizes) for one in stored_in(records) if one.event is not Event.PUBLISHED)
+        count -= sum(
+            count_runs(one.positions) for one in records if isinstance(one, TransactionsEnded) and one.committed
+        )
+    return count
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_modes_at_a_row_say_what_the_broker_said_there(seed: int, tmp_path: Path) -> None:
+    rig, _ = busy_rig(seed, 150)
+    rows = rows_of(rig)
+    third = len(rows) // 3
+    folder = tmp_path / "data"
+    write_folder(folder, [rows[:third], rows[third : 2 * third], rows[2 * third :]], durability="os")
+
+    for lsn in [*random.Random(seed).sample(range(2, len(rows)), ROWS_READ_AT), len(rows)]:
+        expected = told_by_the_broker(rig, replayed(rig.log.rows[:lsn]))
+        every = read(folder, mode="all", endingLsn=str(lsn))
+        assert Counter(one for one in every if one[2] in LIVE) == expected
+        assert len(every) == stored_until(rig, lsn)
+        backlog = Counter({told: count for told, count in expected.items() if told[2] != "half"})
+        assert Counter(read(folder, mode="backlog", endingLsn=str(lsn))) == backlog
+        consumed = [one for one in every if one[2] == "deleted"]
+        assert Counter(read(folder, mode="consumed", endingLsn=str(lsn))) == Counter(consumed)
