@@ -151,3 +151,19 @@ def test_a_message_that_was_rewound_and_deleted_again_has_the_last_time():
         (0, 2, "deleted", rig.now_ms, 1),
         (2, 4, "active", None, 0),
     ]
+
+
+def test_what_a_shorter_window_let_go_does_not_come_back():
+    rig = Rig()
+    rig.create("q", rewind_ms=60_000)
+    for _ in range(4):
+        rig.send(*[b"x"] * 2)
+        rig.delete(*rig.handles(most=2))
+        rig.settle(5_000)
+    rig.set("q", rewind_ms=8_000)
+    rig.set("q", rewind_ms=60_000)
+    rig.rewind(rig.now_ms - 50_000)
+
+    fold = folded(rig.log.rows)
+    assert_as_the_broker(fold, rig.broker)
+    assert fold.queues[rig.queue("q").queue_id].sets()[State.ACTIVE] == BitMap64([6, 7])
