@@ -44,6 +44,7 @@ def main() -> int:
                 arguments.tail_rounds,
                 arguments.scratch,
                 share_cores=arguments.share_cores,
+                unix_sockets=arguments.unix_sockets,
                 json_output=arguments.json,
             )
         elif arguments.scenario == "quick":

@@ -279,6 +279,9 @@ def build_parser() -> argparse.ArgumentParser:
         "--share-cores", action="store_true", help="of the part tail: broker and Spark on the same cores"
     )
     spark.add_argument(
+        "--unix-sockets", action="store_true", help="between Java and Python, instead of Spark's default, TCP"
+    )
+    spark.add_argument(
         "--parts", type=parts_of, default=SPARK_PARTS, help=f"some of {','.join(SPARK_PARTS)} (all)", metavar="PART,.."
     )
     spark.add_argument("--scratch", type=Path, help="folder for data, on a disk (default: the temporary folder)")

@@ -24,11 +24,19 @@ SINK_ROUNDS = 2
 
 
 def measure(
-    parts: Collection[str], messages: int, body: int, rounds: int, tail_rounds: int, scratch: Path, *, share: bool
+    parts: Collection[str],
+    messages: int,
+    body: int,
+    rounds: int,
+    tail_rounds: int,
+    scratch: Path,
+    *,
+    share: bool,
+    unix: bool,
 ) -> dict[str, Any]:
     """All figures of the parts that are wanted."""
-    figures: dict[str, Any] = {"messages": messages, "body": body, "master": MASTER}
-    with session(scratch) as spark:
+    figures: dict[str, Any] = {"messages": messages, "body": body, "master": MASTER, "unix_sockets": unix}
+    with session(scratch, unix_sockets=unix) as spark:
         if READING & set(parts):
             reading = Reading(spark, scratch, messages, body)
             figures |= reading.log
@@ -49,11 +57,12 @@ def print_spark(
     scratch: Path | None,
     *,
     share_cores: bool,
+    unix_sockets: bool,
     json_output: bool,
 ) -> None:
     """Measure and print."""
     with tempfile.TemporaryDirectory(prefix="cmqd-spark-", dir=scratch_root(scratch)) as name:
-        figures = measure(parts, messages, body, rounds, tail_rounds, Path(name), share=share_cores)
+        figures = measure(parts, messages, body, rounds, tail_rounds, Path(name), share=share_cores, unix=unix_sockets)
         described: dict[str, Any] = conditions(Path(name))
     described["versions"] |= {each: version_of(each) for each in ("pyspark", "pyarrow")}
     if json_output:

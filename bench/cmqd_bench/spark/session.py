@@ -23,8 +23,12 @@ MASTER = "local[2]"
 
 
 @contextmanager
-def session(scratch: Path) -> "Generator[SparkSession]":
-    """``local[2]`` on the loopback; all else is Spark's default. Stopped at the end."""
+def session(scratch: Path, *, unix_sockets: bool = False) -> "Generator[SparkSession]":
+    """``local[2]`` on the loopback; all else is Spark's default. Stopped at the end.
+
+    ``unix_sockets``: between Java and Python. By TCP a task waits 40 ms before it begins, since neither side sends
+    what it has (Nagle) or says that it got something (delayed ACK).
+    """
     from pyspark.sql import SparkSession
 
     from pyspark_cmqd.java import use_java
@@ -43,6 +47,7 @@ def session(scratch: Path) -> "Generator[SparkSession]":
         "spark.local.dir": str(scratch / "local"),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        "spark.python.unix.domain.socket.enabled": str(unix_sockets).lower(),
     }
     for name, value in settings.items():
         builder = builder.config(name, value)
