@@ -119,14 +119,15 @@ def sealed(data: Path) -> int:
 
 def interrupted(one: Driver, url: str) -> int:
     """Kill a driver in the middle of a batch, send on, and let another go on to the end; how many were sent."""
-    sent = asyncio.run(send(url, 0, 1))
     one.start()
+    sent = asyncio.run(send(url, 0, 1))
     # The first batches go through; then both queries are held in the middle of one.
     one.wait_for(lambda: all(committed(one, name) for name in ("files", "queue")))
     one.hold.touch()
     sent = asyncio.run(send(url, sent, 1))
     one.wait_for(lambda: all(one.held.with_name(f"held-{name}").exists() for name in ("files", "queue")))
     one.kill()
+    assert all(noted(one, name, "offsets") > committed(one, name) for name in ("files", "queue")), "in mid-batch"
     sent = asyncio.run(send(url, sent, 1))
 
     one.hold.unlink()
@@ -138,13 +139,17 @@ def interrupted(one: Driver, url: str) -> int:
 
 def committed(one: Driver, name: str) -> int:
     """Batches of a query that Spark has noted as done."""
-    return len(list(one.checkpoint.with_name(f"checkpoint-{name}").glob("commits/[0-9]*")))
+    return noted(one, name, "commits")
+
+
+def noted(one: Driver, name: str, what: str) -> int:
+    return len(list(one.checkpoint.with_name(f"checkpoint-{name}").glob(f"{what}/[0-9]*")))
 
 
 def test_each_message_is_there_once(spark: "SparkSession", tmp_path: Path) -> None:
     with RunningServer(tmp_path, "--segment-bytes", str(1 << 20)) as server:
         asyncio.run(create(server.url, "copies"))
-        source = {"path": str(server.data), "queue": "orders", "includeActive": "true", "maxMessagesPerTrigger": "400"}
+        source = {"path": str(server.data), "queue": "orders", "includeActive": "true", "maxMessagesPerTrigger": "1000"}
         sink = {"url": server.url, "queue": "copies", "batchSize": "16", "inFlight": "2"}
         with driver(tmp_path / "driver", source=source, sink=sink, parquet=str(tmp_path / "files")) as one:
             sent = interrupted(one, server.url)
