@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -72,6 +72,59 @@ class PushResult(msgspec.Struct, frozen=True, gc=False):
     started_ms: int
     error: str | None
     """None = it was delivered; else why not, in a line."""
+
+
+class SendRequest(Protocol):
+    """One of the sends that are decided together; see ``Broker.send_all``. The wire's request is one."""
+
+    @property
+    def bodies(self) -> list[bytes]:
+        """The batch."""
+        ...
+
+    @property
+    def headers(self) -> list[Headers | None] | None:
+        """One entry for each body, or None."""
+        ...
+
+    @property
+    def delay_ms(self) -> int | list[int] | None:
+        """One for all bodies, or one for each; None = the queue's."""
+        ...
+
+    @property
+    def session(self) -> int:
+        """Of the producer that numbered it; 0 = none."""
+        ...
+
+    @property
+    def sequence(self) -> int:
+        """Its number, 0 = none."""
+        ...
+
+    @property
+    def dedup_ids(self) -> list[str | None] | None:
+        """One entry for each body, or None."""
+        ...
+
+
+class ReceiveRequest(Protocol):
+    """One of the receives that are decided together; see ``Broker.receive_all``. The wire's request is one."""
+
+    @property
+    def max_messages(self) -> int:
+        """How many at most."""
+        ...
+
+    @property
+    def wait_ms(self) -> int | None:
+        """How long it waits if there is none; None = the queue's."""
+        ...
+
+    @property
+    def visibility_timeout_ms(self) -> int | None:
+        """None = the queue's."""
+        ...
 
 
 class PublishRequest(msgspec.Struct, frozen=True, gc=False):

@@ -9,9 +9,9 @@ from the head of the queue.
 from array import array
 from collections.abc import Mapping, Sequence
 
-from cmqd.core.errors import TooManyInFlight
+from cmqd.core.errors import DomainError, TooManyInFlight
 from cmqd.core.limits import ORIGIN_BYTES, check_range, copy_bytes, headers_bytes
-from cmqd.core.outcome import WAITING, Outcome, PageRead, ReceivedMessage, Waiting, Woken
+from cmqd.core.outcome import WAITING, Outcome, PageRead, ReceivedMessage, ReceiveRequest, Waiting, Woken
 from cmqd.core.queue import Queue
 from cmqd.core.state import LEASE_SWEEP_ABOVE, BrokerState
 from cmqd.core.waiters import Waiter
@@ -25,6 +25,9 @@ from cmqd_segment.records import (
     pack_runs,
     unpack_runs,
 )
+
+MAX_TAKEN = 256
+"""Messages that go to several who wait in one step."""
 
 
 class Receiving(BrokerState):
@@ -49,22 +52,10 @@ class Receiving(BrokerState):
             QueueNotFound, InvalidArgument, TooManyInFlight.
         """
         queue = self.queue(account, name)
+        wait_ms, visibility_timeout_ms = self._receive_times(queue, max_messages, wait_ms, visibility_timeout_ms)
         index = queue.index
-        limits = self.limits
-        if not 1 <= max_messages <= limits.max_batch:
-            check_range("max_messages", max_messages, 1, limits.max_batch)
-        if wait_ms is None:
-            wait_ms = index.attributes.polling_wait_ms
-        elif not 0 <= wait_ms <= limits.max_wait_ms:
-            check_range("wait_ms", wait_ms, 0, limits.max_wait_ms)
-        if visibility_timeout_ms is None:
-            visibility_timeout_ms = index.attributes.visibility_timeout_ms
-        else:
-            low, high = limits.min_visibility_timeout_ms, limits.max_visibility_timeout_ms
-            check_range("visibility_timeout_ms", visibility_timeout_ms, low, high)
-        if index.in_flight_count >= limits.max_in_flight:
-            raise TooManyInFlight(name, limits.max_in_flight)
-
+        if index.in_flight_count >= self.limits.max_in_flight:
+            raise TooManyInFlight(name, self.limits.max_in_flight)
         records: list[AnyRecord] = []
         reads: list[PageRead] = []
         if index.active_count and not queue.line.waiting:
@@ -87,6 +78,118 @@ class Receiving(BrokerState):
         if index.active_count:
             self._want_page(queue, reads)
         return Outcome(WAITING, records, reads=reads)
+
+    def receive_all(
+        self,
+        account: str,
+        name: str,
+        requests: Sequence[ReceiveRequest],
+        waiter_ids: Sequence[int],
+        now_ms: int,
+    ) -> Outcome[list[list[ReceivedMessage] | Waiting | DomainError]]:
+        """The receives of several clients from one queue, in this order; each as :meth:`receive` would do it.
+
+        Neighbours with one visibility timeout are served in one step and one record, as far as memory has what they
+        ask for. One that is refused has its refusal in its place of the reply, and hinders none of the others.
+
+        Raises:
+            QueueNotFound.
+        """
+        queue = self.queue(account, name)
+        index = queue.index
+        replies: list[list[ReceivedMessage] | Waiting | DomainError] = []
+        records: list[AnyRecord] = []
+        reads: list[PageRead] = []
+        place = 0
+        while place < len(requests):
+            request = requests[place]
+            if index.active_count and not queue.line.waiting:
+                end = place + 1
+                most = request.max_messages
+                timeout_ms = request.visibility_timeout_ms
+                while end < len(requests) and requests[end].visibility_timeout_ms == timeout_ms:
+                    most += requests[end].max_messages
+                    end += 1
+                if end > place + 1:
+                    served = self._receive_together(queue, requests[place:end], most, replies, records, now_ms)
+                    if served:
+                        place += served
+                        continue
+            try:
+                outcome = self.receive(
+                    account,
+                    name,
+                    waiter_ids[place],
+                    request.max_messages,
+                    request.wait_ms,
+                    request.visibility_timeout_ms,
+                    now_ms,
+                )
+            except DomainError as refusal:
+                replies.append(refusal)
+            else:
+                replies.append(outcome.reply)
+                records += outcome.records
+                reads += outcome.reads
+            place += 1
+        if queue.window.cold and index.active_count:
+            self._read_ahead(queue, reads)
+        return Outcome(replies, records, reads=reads)
+
+    def _receive_together(
+        self,
+        queue: Queue,
+        requests: Sequence[ReceiveRequest],
+        most: int,
+        replies: list[list[ReceivedMessage] | Waiting | DomainError],
+        records: list[AnyRecord],
+        now_ms: int,
+    ) -> int:
+        """Serve receives from memory with messages that are taken in one step; how many of them were answered: from the
+        first on, until one that there is nothing for, or that is refused.
+        """
+        timeout_ms = 0
+        fine = 0
+        for request in requests:
+            try:
+                _, timeout_ms = self._receive_times(
+                    queue, request.max_messages, request.wait_ms, request.visibility_timeout_ms
+                )
+            except DomainError:
+                most = sum(one.max_messages for one in requests[:fine])
+                break
+            fine += 1
+        messages = self._take(queue, most, timeout_ms, records, now_ms) if fine else None
+        if not messages:
+            return 0
+        start = served = 0
+        for request in requests[:fine]:
+            stop = start + request.max_messages
+            replies.append(messages[start:stop])
+            served += 1
+            start = stop
+            if start >= len(messages):
+                break
+        return served
+
+    def _receive_times(
+        self, queue: Queue, max_messages: int, wait_ms: int | None, visibility_timeout_ms: int | None
+    ) -> tuple[int, int]:
+        """How long a receive waits and hides what it gets. Raises InvalidArgument."""
+        limits = self.limits
+        attributes = queue.index.attributes
+        if not 1 <= max_messages <= limits.max_batch:
+            check_range("max_messages", max_messages, 1, limits.max_batch)
+        if wait_ms is None:
+            wait_ms = attributes.polling_wait_ms
+        elif not 0 <= wait_ms <= limits.max_wait_ms:
+            check_range("wait_ms", wait_ms, 0, limits.max_wait_ms)
+        if visibility_timeout_ms is None:
+            visibility_timeout_ms = attributes.visibility_timeout_ms
+        else:
+            low, high = limits.min_visibility_timeout_ms, limits.max_visibility_timeout_ms
+            check_range("visibility_timeout_ms", visibility_timeout_ms, low, high)
+        return wait_ms, visibility_timeout_ms
 
     def cancel_receive(self, waiter_id: int) -> bool:
         """Forget a waiting receive, peek or rewind, or the answer to decisions about half messages, which are carried
@@ -209,15 +312,21 @@ class Receiving(BrokerState):
         line = queue.line
         index = queue.index
         while line.waiting and index.active_count:
-            waiter = line.first()
-            messages = self._take(queue, waiter.max_messages, waiter.visibility_timeout_ms, records, now_ms)
+            waiters, wanted = line.alike(min(index.active_count, MAX_TAKEN))
+            messages = self._take(queue, wanted, waiters[0].visibility_timeout_ms, records, now_ms)
             if not messages:
                 if index.active_count and index.in_flight_count < self.limits.max_in_flight:
                     self._want_page(queue, reads)
                 break
-            line.remove(waiter.waiter_id)
-            del self._waiters[waiter.waiter_id]
-            woken.append(Woken(waiter.waiter_id, messages))
+            start = 0
+            for waiter in waiters:
+                line.remove(waiter.waiter_id)
+                del self._waiters[waiter.waiter_id]
+                stop = start + waiter.max_messages
+                woken.append(Woken(waiter.waiter_id, messages[start:stop]))
+                start = stop
+                if start >= len(messages):
+                    break
         if line.overdue and not (index.active_count and (queue.reading or queue.read_wanted)):
             self._answer_overdue(queue, woken)
         if queue.window.cold and index.active_count:

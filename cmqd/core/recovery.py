@@ -350,8 +350,8 @@ class Recovery(TopicState):
                 return
             raise ValueError(f"row {lsn} has a {type(record).__name__} of unknown queue {record.queue_id}")
         if lsn <= queue.slice_lsn:
-            if isinstance(record, MessagesSent) and record.session and record.sequence:
-                self._note_sent(queue.account, record, lsn)
+            if isinstance(record, MessagesSent):
+                self._note_answers(queue.account, record, lsn)
         elif self._salvage is None:
             self._apply(queue, record, lsn)
         else:
@@ -375,7 +375,7 @@ class Recovery(TopicState):
                 self.records_not_applied += 1
         elif isinstance(record, MessagesPublished):
             if lsn <= topic.slice_lsn:
-                self._note_numbered(topic.account, record, lsn)
+                self._note_numbered(topic.account, record.numbered, record.enqueue_ms, lsn)
             elif self._salvage is None or record.first_position >= topic.next_position:
                 self._apply_to_topic(topic, record, lsn)
             else:

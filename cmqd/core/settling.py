@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from cmqd.core.deadlettering import DeadLettering
-from cmqd.core.errors import InvalidArgument
+from cmqd.core.errors import DomainError, InvalidArgument
 from cmqd.core.index import InFlight
 from cmqd.core.limits import check_range
 from cmqd.core.outcome import HandleFailure, HandlesDone, Outcome, PageRead, Woken
@@ -16,22 +16,51 @@ class Settling(DeadLettering):
     """The settling part of the broker."""
 
     def delete(self, account: str, name: str, handles: list[int], now_ms: int) -> Outcome[HandlesDone]:
-        """Delete received messages; the failures list the handles that are not valid (any more), the rest is done."""
+        """Delete received messages; the failures list the handles that are not valid (any more), the rest is done.
+
+        Raises:
+            QueueNotFound, InvalidArgument.
+        """
+        outcome = self.delete_all(account, name, [handles], now_ms)
+        (reply,) = outcome.reply
+        if isinstance(reply, DomainError):
+            raise reply
+        return Outcome(reply, outcome.records, (), outcome.woken, outcome.reads)
+
+    def delete_all(
+        self, account: str, name: str, requests: Sequence[list[int]], now_ms: int
+    ) -> Outcome[list[HandlesDone | DomainError]]:
+        """The deletes of several clients from one queue, by their handles, in this order; as one record.
+
+        One that is refused has its refusal in its place of the reply, and hinders none of the others.
+
+        Raises:
+            QueueNotFound.
+        """
         queue = self.queue(account, name)
         index = queue.index
-        leases, failures = self._leases(queue, handles, now_ms)
+        replies: list[HandlesDone | DomainError] = []
+        leases: dict[int, InFlight] = {}
+        for handles in requests:
+            try:
+                replies.append(HandlesDone(self._find_leases(queue, handles, leases, now_ms)))
+            except DomainError as refusal:
+                replies.append(refusal)
         if not leases:
-            return Outcome(HandlesDone(failures))
+            return Outcome(replies)
         positions = [held.position for held in leases.values()]
         record = MessagesDeleted(index.queue_id, runs_of(positions), runs_of(list(leases)), now_ms)
         if index.attributes.rewind_ms and (not index.rewindable_count or min(positions) < next(iter(index.rewindable))):
             # It is the first to go when its time is over; what is planned may be later.
             self._set_agenda(queue, now_ms + PRUNE_MS)
         index.apply_deleted(record)
+        records: list[AnyRecord] = [record]
+        woken: list[Woken] = []
+        reads: list[PageRead] = []
         if queue.line.waiting and index.active_count:
             # Who waits was held up by the limit in flight (or waits for a page, which does no harm).
-            return self._served(queue, HandlesDone(failures), record, now_ms)
-        return Outcome(HandlesDone(failures), [record])
+            self._serve(queue, records, woken, reads, now_ms)
+        return Outcome(replies, records, (), woken, reads)
 
     def change_visibility(
         self, account: str, name: str, handles: list[int], visibility_timeout_ms: int, now_ms: int
@@ -92,7 +121,14 @@ class Settling(DeadLettering):
     def _leases(
         self, queue: Queue, handles: list[int], now_ms: int
     ) -> tuple[dict[int, InFlight], Sequence[HandleFailure]]:
-        """What the handles hold by lease, and the handles that hold nothing (any more) or came twice.
+        """What the handles hold by lease, and the handles that hold nothing; see :meth:`_find_leases`."""
+        leases: dict[int, InFlight] = {}
+        return leases, self._find_leases(queue, handles, leases, now_ms)
+
+    def _find_leases(
+        self, queue: Queue, handles: list[int], leases: dict[int, InFlight], now_ms: int
+    ) -> Sequence[HandleFailure]:
+        """Add what the handles hold to ``leases``; returns those that hold nothing (any more) or came twice.
 
         A handle ends with its message's retention, never before it and less than a time step after it: 100 ms, or more
         where a long backlog made steps merge (see :mod:`cmqd.core.steps`). Exact would need each lease's send time.
@@ -104,7 +140,6 @@ class Settling(DeadLettering):
         if queue.expiry_due_ms is not None and queue.expiry_due_ms <= now_ms:
             # The tick that moves the floor has not come by yet.
             floor = max(floor, queue.index.expired_below(now_ms))
-        leases: dict[int, InFlight] = {}
         failures: list[HandleFailure] = []
         for lease, handle in zip(self.handles.leases(handles), handles, strict=True):
             held = in_flight.get(lease)
@@ -116,4 +151,4 @@ class Settling(DeadLettering):
                     " back or received again, or its visibility timeout passed"
                 )
                 failures.append(HandleFailure(handle, text))
-        return leases, failures
+        return failures

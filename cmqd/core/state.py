@@ -5,6 +5,7 @@ live and in recovery alike.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from heapq import heappush
 
 import msgspec
@@ -364,18 +365,20 @@ class BrokerState:
                 self._schedule_expiry(queue)
         if index.attributes.dead_letter_after_ms:
             self._set_agenda(queue, record.enqueue_ms + index.attributes.dead_letter_after_ms)
+        self._note_answers(queue.account, record, lsn)
+
+    def _note_answers(self, account: str, record: MessagesSent, lsn: int) -> None:
+        """Remember the answers of the numbered sends of a record."""
         if record.session and record.sequence:
-            self._note_sent(queue.account, record, lsn)
+            first_id, count = record.first_message_id, len(record.sizes)
+            self._note_numbered(account, (record.session, record.sequence, first_id, count), record.enqueue_ms, lsn)
+        elif record.numbered:
+            self._note_numbered(account, record.numbered, record.enqueue_ms, lsn)
 
-    def _note_sent(self, account: str, record: MessagesSent, lsn: int) -> None:
-        count = len(record.sizes)
-        self._note_session(
-            account, record.session, record.sequence, record.first_message_id, count, record.enqueue_ms, lsn
-        )
-
-    def _note_session(
-        self, account: str, session: int, sequence: int, first_id: int, count: int, now_ms: int, lsn: int
-    ) -> None:
-        self.sessions.note(account, session, sequence, first_id, count, now_ms, lsn)
+    def _note_numbered(self, account: str, numbered: Sequence[int], now_ms: int, lsn: int) -> None:
+        """Remember the answers of the sends, or publishes, that one record tells of."""
+        for at in range(0, len(numbered), 4):
+            session, sequence, first_id, count = numbered[at : at + 4]
+            self.sessions.note(account, session, sequence, first_id, count, now_ms, lsn)
         if self._sessions_due_ms is None:
             self._sessions_due_ms = now_ms + SESSION_SWEEP_MS

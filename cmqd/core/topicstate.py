@@ -232,13 +232,8 @@ class TopicState(BrokerState):
             for message_id, dedup_id in enumerate(record.dedup_ids, record.first_message_id):
                 if dedup_id is not None:
                     known.note(dedup_id, message_id, record.enqueue_ms)
-        self._note_numbered(topic.account, record, lsn)
-
-    def _note_numbered(self, account: str, record: MessagesPublished, lsn: int) -> None:
-        numbered = record.numbered
-        for at in range(0, len(numbered), 4):
-            session, sequence, first_id, count = numbered[at : at + 4]
-            self._note_session(account, session, sequence, first_id, count, record.enqueue_ms, lsn)
+        if record.numbered:
+            self._note_numbered(topic.account, record.numbered, record.enqueue_ms, lsn)
 
     def _apply_copies(self, queue: Queue, first: int, count: int, enqueue_ms: int) -> None:
         index = queue.index

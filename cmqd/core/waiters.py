@@ -28,9 +28,19 @@ class WaitingLine:
         self.overdue = 0
         """How many of them are overdue."""
 
-    def first(self) -> Waiter:
-        """Who is served next; there must be one."""
-        return next(iter(self.waiting.values()))
+    def alike(self, most: int) -> tuple[list[Waiter], int]:
+        """Who is served next, and those behind him with the same visibility timeout, as far as so many messages go; and
+        how many they take. There must be one.
+        """
+        served: list[Waiter] = []
+        wanted = timeout_ms = 0
+        for waiter in self.waiting.values():
+            if served and (wanted >= most or waiter.visibility_timeout_ms != timeout_ms):
+                break
+            served.append(waiter)
+            wanted += waiter.max_messages
+            timeout_ms = waiter.visibility_timeout_ms
+        return served, wanted
 
     def add(self, waiter: Waiter) -> None:
         """At the end of the line."""

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from cmqd.core import errors as domain
 from cmqd.core.outcome import ReceivedMessage
 from cmqd.server.handlers.accounts import AccountHandlers
+from cmqd.server.handlers.collecting import DELETE, KINDS, PUBLISH, RECEIVE, SEND
 from cmqd.server.handlers.messages import MessageHandlers
 from cmqd.server.handlers.outcomes import RATE_RETRY_MS, Answer, Client, Handler, translate
 from cmqd.server.handlers.queues import QueueHandlers
@@ -87,6 +88,12 @@ class Dispatcher(MessageHandlers, QueueHandlers, TopicHandlers, TransactionHandl
             wire.RewindQueue: self._answer_rewound,
             wire.EndTransactions: self._answer_ended,
         }
+        self._deciding = {
+            SEND: self._decide_sends,
+            PUBLISH: self._decide_publishes,
+            DELETE: self._decide_deletes,
+            RECEIVE: self._decide_receives,
+        }
         return handlers, answers
 
     @property
@@ -105,8 +112,8 @@ class Dispatcher(MessageHandlers, QueueHandlers, TopicHandlers, TransactionHandl
             text = f"account {client.account!r} is over {self._rates.per_second} requests a second, its limit"
             client.answer(error(request.request_id, ErrorCode.TOO_MANY_REQUESTS, text, retry_after_ms=RATE_RETRY_MS))
             return
-        if self._publishing and client in self._publishing:
-            self._settle_publishes_of(client, request)
+        if self._collecting and type(request) not in KINDS:
+            self._settle_collected_of(client)
         try:
             self._handlers[type(request)](client, request)
         except domain.DomainError as refusal:
@@ -126,7 +133,7 @@ class Dispatcher(MessageHandlers, QueueHandlers, TopicHandlers, TransactionHandl
         """Nothing can become durable any more: touch neither core nor log from now on."""
         self._halted = True
         self.refuse_all(ErrorCode.OUTCOME_UNKNOWN, reason)
-        self._drop_publishes(reason)
+        self._drop_collected(reason)
 
     def fall_quiet(self) -> None:
         """Begin nothing more by itself, and go on with nothing: what time and the log bring is left to the next start.
@@ -171,6 +178,7 @@ class Dispatcher(MessageHandlers, QueueHandlers, TopicHandlers, TransactionHandl
 
     def cancel(self, client: Client, request_id: int) -> bool:
         """Give up a waiting request; False if it does not wait here."""
+        self._settle_collected_of(client)
         found = self._polls.find(client, request_id)
         if found is None:
             return False
@@ -183,6 +191,7 @@ class Dispatcher(MessageHandlers, QueueHandlers, TopicHandlers, TransactionHandl
 
     def forget(self, client: Client) -> list[wire.Request]:
         """Nothing waits for this client any more; returns the requests that did."""
+        self._settle_collected_of(client)
         dropped = self._polls.drop_all(client)
         for waiter_id, request in dropped:
             self._broker.cancel_receive(waiter_id)
@@ -203,6 +212,7 @@ class Dispatcher(MessageHandlers, QueueHandlers, TopicHandlers, TransactionHandl
 
     def end_waits(self, code: ErrorCode, text: str) -> int:
         """Answer everything that waits with an error; returns how many that were."""
+        self.settle_collected()
         ended = 0
         for waiter_id, client, request in self._polls.everybody():
             if self._stop_waiting(waiter_id):

@@ -90,7 +90,7 @@ class Edge:
         self.polls: LongPolls[Client] = LongPolls()
         self.outbox = Outbox(log.durable_lsn, accounts.has_secret)
         self.wakeup = WakeUp(
-            loop, clock.now_ms, self._end_of_wakeup, before_end=lambda: self.dispatcher.settle_publishes()
+            loop, clock.now_ms, self._end_of_wakeup, before_end=lambda: self.dispatcher.settle_collected()
         )
         self.dispatcher = Dispatcher(
             broker=broker,

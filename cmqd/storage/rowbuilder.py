@@ -87,7 +87,7 @@ _OTHER_COST = 256
 
 
 def _sent_cost(record: MessagesSent) -> int:
-    cost = 48 + 3 * len(record.sizes)
+    cost = 48 + 3 * len(record.sizes) + 9 * len(record.numbered)
     if record.headers is not None:
         cost += _headers_cost(record.headers)
     if isinstance(record.visible_ms, list):

@@ -154,6 +154,7 @@ async def test_a_segment_stays_while_the_delete_that_emptied_it_waits_for_its_co
     rig.log.hold()
 
     client.begin(wire.DeleteMessages(client.next_id(), "q", [message.receipt_handle]))
+    rig.edge.wakeup.end()
     rig.edge.checkpoints.reclaim()
     for _ in range(30):  # rig.turn would wait for the drop
         await asyncio.sleep(0)

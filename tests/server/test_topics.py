@@ -10,7 +10,7 @@ import pytest
 
 from cmqd.core.outcome import Outcome, PublishRequest
 from cmqd.server.accounts import FILE_NAME
-from cmqd.server.handlers import publishes
+from cmqd.server.handlers import collecting
 from cmqd.storage.errors import StorageFailed
 from cmqd.storage.log import StorageState
 from cmqd_protocol import messages as wire
@@ -314,7 +314,7 @@ class TestCollecting:
 
         assert sum(len(requests) for _, requests in calls) == together + 1
         assert len(client.replies) == together + 1
-        assert publishes.MAX_MESSAGES == 256
+        assert collecting.MAX_MESSAGES == 256
 
     async def test_headers_count_as_bodies_do(self, rig: EdgeRig, monkeypatch: pytest.MonkeyPatch) -> None:
         client = await rig.client()

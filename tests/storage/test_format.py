@@ -68,6 +68,7 @@ def one_of_each() -> list[records.AnyRecord]:
         records.QueueCleared(1, 7),
         records.MessagesExpired(1, 7),
         records.MessagesSent(1, 0, 9, NOW_MS, [3, 4], [None, {"a": "b"}], [1, 2], 5, 6),
+        records.MessagesSent(1, 0, 9, NOW_MS, [3, 4, 5], numbered=[5, 6, 9, 1, 7, 8, 11, 1]),
         records.QueueRewound(1, 5, 7, NOW_MS),
         records.DeadLettersFrom(1, -1),
         records.RedriveStarted(1, "target", 100, 7, NOW_MS),

@@ -55,7 +55,7 @@ class Broker:
 
     def __init__(self, folder: Path, disk: Callable[[Path, int], Disk] = FakeDisk, **settings: object) -> None:
         self.process = InProcess(disk)
-        self.log = StorageProcessLog(settings_for(folder, state_interval_ms=20, **settings), self.process.start)
+        self.log = StorageProcessLog(settings_for(folder, state_interval_ms=5, **settings), self.process.start)
         self.rig = LogRig(self.log)
 
     @property
@@ -269,8 +269,13 @@ async def test_segments_do_not_end_early_while_a_seal_is_held_up(start: StartBro
         for position in range(40):
             await rig.store(1, 1 + position, 100, 1000)
 
-        numbers = [entry.number for entry in broker.process.service.catalog.segments()]
-        assert numbers == [1, 2, 3]
+        def numbers() -> list[int]:
+            return [entry.number for entry in broker.process.service.catalog.segments()]
+
+        await rig.until(lambda: len(numbers()) >= 3)
+        for position in range(40):
+            await rig.store(1, 5_000 + position, 100, 1000)
+        assert numbers() == [1, 2, 3]
     finally:
         reader.close()
 

@@ -5,6 +5,7 @@ from cmqd.core.limits import Limits
 from cmqd.core.outcome import WAITING, PageRead, ReceivedMessage
 from cmqd.core.receipts import ReceiptHandles
 from cmqd_bench.micro.runner import Micro, Work
+from cmqd_protocol import messages as wire
 from cmqd_segment.records import StoredMessage, unpack_runs
 
 ACCOUNT = "admin"
@@ -94,6 +95,46 @@ def _delete(batch: int) -> Work:
     def work() -> int:
         for handles in held:
             broker.delete(ACCOUNT, QUEUE, handles, now_ms=START_MS)
+        return MESSAGES
+
+    return work
+
+
+def _send_together(clients: int) -> Work:
+    """What clients that number their sends have sent, one message each, within one wake-up."""
+    broker = broker_with()
+
+    def work() -> int:
+        for sequence in range(1, MESSAGES // clients + 1):
+            sends = [
+                wire.SendMessages(1, QUEUE, [BODY], None, None, client, sequence) for client in range(1, clients + 1)
+            ]
+            broker.send_all(ACCOUNT, QUEUE, sends, now_ms=START_MS)
+        return MESSAGES
+
+    return work
+
+
+def _receive_together(clients: int) -> Work:
+    broker = broker_with(MESSAGES)
+    waiters = range(clients)
+    receives = [wire.ReceiveMessages(1, QUEUE, 1, 0, LONG_MS)] * clients
+
+    def work() -> int:
+        for _ in range(MESSAGES // clients):
+            broker.receive_all(ACCOUNT, QUEUE, receives, waiters, now_ms=START_MS)
+        return MESSAGES
+
+    return work
+
+
+def _delete_together(clients: int) -> Work:
+    broker = broker_with(MESSAGES)
+    held = [[[handle] for handle in receive(broker, clients)] for _ in range(MESSAGES // clients)]
+
+    def work() -> int:
+        for handles in held:
+            broker.delete_all(ACCOUNT, QUEUE, handles, now_ms=START_MS)
         return MESSAGES
 
     return work
@@ -215,12 +256,15 @@ def core_micros() -> list[Micro]:
         Micro("core: send by 1", lambda: _send(1)),
         Micro("core: send by 16", lambda: _send(16)),
         Micro("core: send numbered, by 1", _send_numbered),
+        Micro("core: send numbered, by 1, 16 clients", lambda: _send_together(16)),
         Micro("core: receive by 1", lambda: _receive(1)),
         Micro("core: receive by 16", lambda: _receive(16)),
+        Micro("core: receive by 1, 16 clients", lambda: _receive_together(16)),
         Micro("core: wait and send by 1", lambda: _receive_by_waiting(1)),
         Micro("core: wait and send by 16", lambda: _receive_by_waiting(16)),
         Micro("core: delete by 1", lambda: _delete(1)),
         Micro("core: delete by 16", lambda: _delete(16)),
+        Micro("core: delete by 1, 16 clients", lambda: _delete_together(16)),
         Micro("core: change visibility by 1", lambda: _change_visibility(1)),
         Micro("core: change visibility by 16", lambda: _change_visibility(16)),
         Micro("core: release by 16", _release),

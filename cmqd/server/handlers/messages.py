@@ -2,8 +2,11 @@
 
 from typing import Final
 
-from cmqd.core.outcome import WAITING, HandlesDone, Outcome, Peeked, ReceivedMessage
-from cmqd.server.handlers.outcomes import RATE_RETRY_MS, Client, Outcomes
+from cmqd.core.errors import DomainError
+from cmqd.core.limits import headers_bytes
+from cmqd.core.outcome import WAITING, HandlesDone, Peeked, ReceivedMessage
+from cmqd.server.handlers.collecting import DELETE, RECEIVE, SEND, Collected, Collecting
+from cmqd.server.handlers.outcomes import RATE_RETRY_MS, Client, translate
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
@@ -14,7 +17,7 @@ NOT_TO_GIVE_BACK: Final = ""
 """In the place of a queue's name, for a reply with bodies that were only looked at."""
 
 
-class MessageHandlers(Outcomes):
+class MessageHandlers(Collecting):
     """Messages; see the module."""
 
     def _answer_received(
@@ -35,61 +38,75 @@ class MessageHandlers(Outcomes):
         else:
             self._gate.hold(lsn, client, reply)
 
-    def _answer_handles(self, client: Client, request_id: int, outcome: Outcome[HandlesDone], now_ms: int) -> None:
-        done = outcome.reply
+    def _answer_handles(self, client: Client, request_id: int, done: HandlesDone, lsn: int) -> None:
         failures = _NO_FAILURES
         if done.failures:
             code = int(ErrorCode.RECEIPT_HANDLE_INVALID)
             failures = [wire.HandleFailure(failure.receipt_handle, code, failure.text) for failure in done.failures]
-        reply = wire.HandlesDone(request_id, failures, done.next_visible_ms)
-        self._gate.hold(self._settle(outcome, now_ms), client, reply)
+        self._gate.hold(lsn, client, wire.HandlesDone(request_id, failures, done.next_visible_ms))
 
     def _send_messages(self, client: Client, request: wire.SendMessages) -> None:
         if self._is_disk_behind(client, request.request_id):
             return
-        now_ms = self._now_ms()
-        outcome = self._broker.send(
-            client.account,
-            request.queue,
-            request.bodies,
-            request.headers,
-            request.delay_ms,
-            request.session,
-            request.sequence,
-            now_ms,
-            request.dedup_ids,
-        )
-        message_ids = list(outcome.reply)
-        self._counters.sent += len(message_ids)
+        bodies = request.bodies
+        size = sum(map(len, bodies))
+        if request.headers is not None:
+            size += sum(headers_bytes(entry) for entry in request.headers if entry)
+        self._collect(SEND, client, request.request_id, request.queue, request, len(bodies), size)
+
+    def _decide_sends(self, collected: Collected, now_ms: int) -> None:
+        outcome = self._broker.send_all(collected.account, collected.name, collected.requests, now_ms)
         lsn = self._settle(outcome, now_ms)
-        self._gate.hold(lsn, client, wire.MessagesSent(request.request_id, message_ids))
+        hold = self._gate.hold
+        for (client, request_id), reply in zip(collected.askers, outcome.reply, strict=True):
+            if isinstance(reply, DomainError):
+                self._refuse(client, request_id, reply, lsn)
+            else:
+                self._counters.sent += len(reply)
+                hold(lsn, client, wire.MessagesSent(request_id, list(reply)))
 
     def _receive_messages(self, client: Client, request: wire.ReceiveMessages) -> None:
+        if client.unread_receives >= self._max_unread:
+            # What is collected may wait instead, and so not count.
+            self._settle_collected_of(client)
         if client.unread_receives >= self._max_unread or client.is_slow:
             client.park(request)
             return
-        if self._max_waiting and self._is_waiting_full(client, request.request_id):
-            return
-        now_ms = self._now_ms()
-        waiter_id = self._polls.new_id()
-        outcome = self._broker.receive(
-            client.account,
-            request.queue,
-            waiter_id,
-            request.max_messages,
-            request.wait_ms,
-            request.visibility_timeout_ms,
-            now_ms,
-        )
-        if outcome.reply is WAITING:
-            # Before the outcome is settled: a log in memory may bring the page while it is being asked for it.
-            self._polls.add(waiter_id, client, request)
+        if self._max_waiting:
+            if self._is_waiting_full(client, request.request_id):
+                return
             self._count_waiting(client.account, 1)
-            self._settle(outcome, now_ms)
-        else:
-            self._answer_received(client, request, outcome.reply, self._settle(outcome, now_ms))
+        client.unread_receives += 1
+        self._collect(RECEIVE, client, request.request_id, request.queue, request, request.max_messages)
+
+    def _decide_receives(self, collected: Collected, now_ms: int) -> None:
+        requests: list[wire.ReceiveMessages] = collected.requests
+        waiter_ids = [self._polls.new_id() for _ in requests]
+        outcome = self._broker.receive_all(collected.account, collected.name, requests, waiter_ids, now_ms)
+        replies = outcome.reply
+        if WAITING in replies:
+            # Before the outcome is settled: a log in memory may bring the page while it is being asked for it.
+            for (client, _), request, waiter_id, reply in zip(
+                collected.askers, requests, waiter_ids, replies, strict=True
+            ):
+                if reply is WAITING:
+                    self._polls.add(waiter_id, client, request)
+                    self._count_waiting(client.account, 1)
+        lsn = self._settle(outcome, now_ms)
+        for (client, request_id), request, reply in zip(collected.askers, requests, replies, strict=True):
+            if isinstance(reply, list):
+                self._answer_received(client, request, reply, lsn)
+            elif isinstance(reply, DomainError):
+                self._refuse(client, request_id, reply, lsn)
+
+    def _refuse(self, client: Client, request_id: int, refusal: DomainError, lsn: int) -> None:
+        self._counters.refusals += 1
+        self._gate.hold(lsn, client, translate(request_id, refusal))
 
     def _is_waiting_full(self, client: Client, request_id: int) -> bool:
+        if self._waiting_by_account.get(client.account, 0) >= self._max_waiting:
+            # What is collected counts as if it waited.
+            self.settle_collected()
         if self._waiting_by_account.get(client.account, 0) < self._max_waiting:
             return False
         text = f"account {client.account!r} has {self._max_waiting} receives waiting, its limit"
@@ -97,24 +114,34 @@ class MessageHandlers(Outcomes):
         return True
 
     def _delete_messages(self, client: Client, request: wire.DeleteMessages) -> None:
-        now_ms = self._now_ms()
-        outcome = self._broker.delete(client.account, request.queue, request.receipt_handles, now_ms)
-        self._counters.deleted += len(request.receipt_handles) - len(outcome.reply.failures)
-        self._answer_handles(client, request.request_id, outcome, now_ms)
+        handles = request.receipt_handles
+        self._collect(DELETE, client, request.request_id, request.queue, handles, len(handles))
+
+    def _decide_deletes(self, collected: Collected, now_ms: int) -> None:
+        outcome = self._broker.delete_all(collected.account, collected.name, collected.requests, now_ms)
+        lsn = self._settle(outcome, now_ms)
+        for (client, request_id), handles, reply in zip(
+            collected.askers, collected.requests, outcome.reply, strict=True
+        ):
+            if isinstance(reply, DomainError):
+                self._refuse(client, request_id, reply, lsn)
+            else:
+                self._counters.deleted += len(handles) - len(reply.failures)
+                self._answer_handles(client, request_id, reply, lsn)
 
     def _change_visibility(self, client: Client, request: wire.ChangeVisibility) -> None:
         now_ms = self._now_ms()
         outcome = self._broker.change_visibility(
             client.account, request.queue, request.receipt_handles, request.visibility_timeout_ms, now_ms
         )
-        self._answer_handles(client, request.request_id, outcome, now_ms)
+        self._answer_handles(client, request.request_id, outcome.reply, self._settle(outcome, now_ms))
 
     def _release_messages(self, client: Client, request: wire.ReleaseMessages) -> None:
         now_ms = self._now_ms()
         outcome = self._broker.release(
             client.account, request.queue, request.receipt_handles, request.count_receive, now_ms
         )
-        self._answer_handles(client, request.request_id, outcome, now_ms)
+        self._answer_handles(client, request.request_id, outcome.reply, self._settle(outcome, now_ms))
 
     def _peek_messages(self, client: Client, request: wire.PeekMessages) -> None:
         if client.unread_receives >= self._max_unread or client.is_slow:

@@ -9,7 +9,7 @@ Who is asked what became of a half message is settled here too (``Checkers``); w
 """
 
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from cmqd.core import errors as domain
 from cmqd.core.broker import Broker
@@ -18,7 +18,6 @@ from cmqd.server import accounts as own
 from cmqd.server.accounts import Accounts
 from cmqd.server.checkers import Checkers, Told
 from cmqd.server.commit import Answerable, ReplyGate
-from cmqd.server.handlers.publishes import Publishes
 from cmqd.server.logs import get_logger
 from cmqd.server.longpoll import LongPolls
 from cmqd.server.outbox import Outbox
@@ -29,6 +28,9 @@ from cmqd.storage.log import Log
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
+
+if TYPE_CHECKING:
+    from cmqd.server.handlers.collecting import Collected
 
 _log = get_logger()
 
@@ -87,7 +89,9 @@ class Client(Answerable, Protocol):
     waiting: dict[int, int] | None
     checked_queues: set[str] | None
     unread_receives: int
-    """Replies with bodies that are decided and not yet handed to the socket, and peeks that wait for bodies."""
+    """Replies with bodies that are decided and not yet handed to the socket, receives that are collected, peeks that
+    wait for bodies.
+    """
 
     @property
     def is_slow(self) -> bool:
@@ -169,10 +173,10 @@ class Outcomes:
         self.queue_facts: dict[str, Any] = {}
         """What the core does not know of its queues: where they are."""
         self._refuse_sends: str | None = None
-        self._publishes: dict[tuple[str, str], Publishes] = {}
-        """What is collected, by account and topic; see ``handlers.topics``."""
-        self._publishing: dict[Answerable, Publishes] = {}
-        """By client, where its publishes are collected. It has some of one topic at a time."""
+        self._collected: dict[tuple[int, str, str], Collected] = {}
+        """What is collected, by kind, account and name of the queue or topic; see ``handlers.collecting``."""
+        self._collecting: dict[Client, Collected] = {}
+        """By client, where its requests are collected. It has some of one kind and name at a time."""
         self._handlers, self._answers = self._tables()
 
     def _tables(self) -> tuple[dict[type[wire.Request], Handler], dict[type[wire.Request], Answer]]:

@@ -1,16 +1,6 @@
 """The handlers of topics and subscriptions.
 
-**Publishes are collected.** Those of all clients to one topic that arrive within one wake-up are decided in one call of
-the core (``Broker.publish``), each for itself: one that is refused does not touch the others. Rules:
-
-- Whether there is room (busy, disk nearly full) is asked when a publish arrives, before it is collected.
-- A connection sees its own publishes: before any other request of a client is taken up, what is collected with a
-  publish of his is decided, so that requests of one connection have effect in their order (SPEC.md, section 5.1).
-  Another publish to the same topic joins those that are there, in its place.
-- Between connections there is no order before the answer, and no answer leaves before the log is flushed; so what
-  time, the log and other clients bring meanwhile may come first, as if it had arrived sooner.
-- What is collected is decided at the latest when the wake-up ends, just before its records go to the storage, and
-  sooner when it is as much as one batch may be. So collecting delays no answer.
+Publishes are collected, as sends are: see ``handlers.collecting``.
 
 **Secrets.** A subscription to a URL has a secret for signatures, which is not in the log but in the accounts file. It
 is written as soon as the core has decided, beside the commit, and the reply leaves when both are on disk. So after a
@@ -26,10 +16,9 @@ from cmqd.core import errors as domain
 from cmqd.core.limits import check_range, headers_bytes
 from cmqd.core.outcome import Outcome, Published, PublishRequest, PushResult, SubscriptionInfo, TopicInfo
 from cmqd.server.accounts import PushUnavailable
-from cmqd.server.handlers.outcomes import Client, Outcomes, translate
-from cmqd.server.handlers.publishes import MAX_BYTES, MAX_MESSAGES, Asker, Publishes
+from cmqd.server.handlers.collecting import PUBLISH, Collected, Collecting
+from cmqd.server.handlers.outcomes import Client, translate
 from cmqd.server.logs import get_logger
-from cmqd.storage.errors import StorageFailed
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
@@ -42,7 +31,7 @@ MAX_OVERLAP_MS: Final = 604_800_000
 """How long an old secret may stay valid beside the new one: time to bring the new one to every receiver."""
 
 
-class TopicHandlers(Outcomes):
+class TopicHandlers(Collecting):
     """Topics and subscriptions; see the module."""
 
     # ------------------------------------------------------------------ publishing
@@ -54,76 +43,22 @@ class TopicHandlers(Outcomes):
         size = sum(map(len, bodies))
         if request.headers is not None:
             size += sum(headers_bytes(entry) for entry in request.headers if entry)
-        key = (client.account, request.topic)
-        publishes = self._publishes.get(key)
-        if publishes is not None and not publishes.has_room(len(bodies), size):
-            self._decide(publishes)
-            publishes = None
-        if publishes is None:
-            publishes = self._publishes[key] = Publishes(*key)
-        publishes.add(
-            Asker(client, request.request_id),
-            PublishRequest(
-                bodies, request.headers, _labels(request), request.session, request.sequence, request.dedup_ids
-            ),
-            size,
+        asked = PublishRequest(
+            bodies, request.headers, _labels(request), request.session, request.sequence, request.dedup_ids
         )
-        if publishes.messages >= MAX_MESSAGES or publishes.size >= MAX_BYTES:
-            self._decide(publishes)
-        else:
-            self._publishing[client] = publishes
+        self._collect(PUBLISH, client, request.request_id, request.topic, asked, len(bodies), size)
 
-    def settle_publishes(self) -> None:
-        """Decide all that is collected: the wake-up ends."""
-        while self._publishes:
-            self._decide(next(iter(self._publishes.values())))
-
-    def _settle_publishes_of(self, client: Client, request: wire.Request) -> None:
-        """A client that has a publish collected asks for something else, which must see it."""
-        publishes = self._publishing[client]
-        if type(request) is not wire.PublishMessages or request.topic != publishes.topic:
-            self._decide(publishes)
-
-    def _decide(self, publishes: Publishes) -> None:
-        """Have the core decide these, and answer each."""
-        self._forget_publishes(publishes)
-        now_ms = self._now_ms()
-        results: list[Published | domain.DomainError]
-        try:
-            outcome = self._broker.publish(publishes.account, publishes.topic, publishes.requests, now_ms)
-            lsn = self._settle(outcome, now_ms)
-            results = outcome.reply
-        except domain.DomainError as refusal:
-            lsn = self._log.last_lsn
-            results = [refusal] * len(publishes.askers)
-        except StorageFailed as failure:
-            # The process is about to end; these came in between.
-            _leave_unknown(publishes, str(failure))
-            return
-        except Exception as bug:
-            self._broke(bug, "publish")
-            _leave_unknown(publishes, "internal error")
-            return
+    def _decide_publishes(self, collected: Collected, now_ms: int) -> None:
+        outcome = self._broker.publish(collected.account, collected.name, collected.requests, now_ms)
+        lsn = self._settle(outcome, now_ms)
         hold = self._gate.hold
-        for (client, request_id), result in zip(publishes.askers, results, strict=True):
+        for (client, request_id), result in zip(collected.askers, outcome.reply, strict=True):
             if isinstance(result, Published):
                 self._counters.published += len(result.message_ids)
                 hold(lsn, client, wire.MessagesPublished(request_id, list(result.message_ids), list(result.matched)))
             else:
                 self._counters.refusals += 1
                 hold(lsn, client, translate(request_id, result))
-
-    def _drop_publishes(self, reason: str) -> None:
-        """Nothing more is decided."""
-        for publishes in list(self._publishes.values()):
-            self._forget_publishes(publishes)
-            _leave_unknown(publishes, reason)
-
-    def _forget_publishes(self, publishes: Publishes) -> None:
-        self._publishes.pop((publishes.account, publishes.topic), None)
-        publishing = self._publishing
-        for client, _ in publishes.askers:
-            publishing.pop(client, None)
 
     def pushes_ended(self, results: list[PushResult]) -> None:
         """What came of posts; recorded in a drain too, so that nothing that arrived is posted again."""
@@ -332,11 +267,6 @@ def _labels(request: wire.PublishMessages) -> list[Labels] | None:
     if any(keys):
         raise domain.InvalidArgument("routing_keys", keys, "empty where there are tags: a message has one or the other")
     return tags
-
-
-def _leave_unknown(publishes: Publishes, reason: str) -> None:
-    for client, request_id in publishes.askers:
-        client.answer(error(request_id, ErrorCode.OUTCOME_UNKNOWN, reason))
 
 
 def _subscription_info(request_id: int, info: SubscriptionInfo, secret: str | None = None) -> wire.SubscriptionInfo:

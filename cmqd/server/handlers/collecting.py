@@ -1,0 +1,152 @@
+"""Requests of one wake-up that ask the same of the same queue or topic, collected, so that the core decides those of
+many clients in one call.
+
+A call that decides sixteen sends costs little more than one that decides a single one: the look-ups, the record and the
+row are shared. So it is with publishes, deletes and receives. Each request is decided for itself: one that is refused
+does not touch the others. Rules:
+
+- Whether there is room (busy, disk nearly full, unread replies) is asked when a request arrives, before that.
+- A connection's requests have effect in their order (SPEC.md, section 5.1): before a request of a client is taken up,
+  what is collected with another one of his is decided. One that asks the same of the same queue joins those that are
+  there, in its place.
+- Between connections there is no order before the answer, and no answer leaves before the log is flushed; so what
+  time, the log and other clients bring meanwhile may come first, as if it had arrived sooner. Sends are decided before
+  receives, so that these find something.
+- What is collected is decided at the latest when the wake-up ends, just before its records go to the storage, and
+  sooner when it is as much as one batch may be. So collecting delays no answer.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+from cmqd.core import errors as domain
+from cmqd.server.handlers.outcomes import Client, Outcomes, translate
+from cmqd.storage.errors import StorageFailed
+from cmqd_protocol import messages as wire
+from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.messages import error
+
+MAX_MESSAGES: Final = 256
+MAX_BYTES: Final = 1024 * 1024
+"""Decided together, as much as one batch may bring: a row of the log stays as small as that of a batch. A request that
+is larger by itself (its headers can make it so) is decided alone."""
+
+
+SEND: Final = 0
+PUBLISH: Final = 1
+DELETE: Final = 2
+RECEIVE: Final = 3
+"""Kinds of requests, in the order in which they are decided at the end of a wake-up."""
+KINDS: Final[dict[type[wire.Request], int]] = {
+    wire.SendMessages: SEND,
+    wire.PublishMessages: PUBLISH,
+    wire.DeleteMessages: DELETE,
+    wire.ReceiveMessages: RECEIVE,
+}
+
+
+class Collected:
+    """What is asked of one queue or topic, in order of arrival."""
+
+    __slots__ = ("account", "askers", "kind", "messages", "name", "requests", "size")
+
+    def __init__(self, kind: int, account: str, name: str) -> None:
+        self.kind = kind
+        self.account = account
+        self.name = name
+        """Of the queue or topic."""
+        self.requests: list[Any] = []
+        """As the core takes them."""
+        self.askers: list[tuple[Client, int]] = []
+        """Whom to answer, with the number of the request; one for each."""
+        self.messages = 0
+        self.size = 0
+        """Bytes of bodies and headers."""
+
+    def __repr__(self) -> str:
+        return f"<Collected kind={self.kind} {self.account}/{self.name} requests={len(self.requests)}>"
+
+
+Decide: TypeAlias = Callable[[Collected, int], None]
+"""Has the core decide what is collected, at this time, and answers each."""
+
+
+class Collecting(Outcomes):
+    """The base of the handlers whose requests are collected; see the module."""
+
+    _deciding: dict[int, Decide]
+
+    def _collect(
+        self, kind: int, client: Client, request_id: int, name: str, request: Any, count: int, size: int = 0
+    ) -> None:
+        """Collect one more, of so many messages and bytes."""
+        others = self._collecting.get(client)
+        key = (kind, client.account, name)
+        collected = self._collected.get(key)
+        if others is not None and others is not collected:
+            self._decide(others)
+        if collected is not None and (collected.messages + count > MAX_MESSAGES or collected.size + size > MAX_BYTES):
+            self._decide(collected)
+            collected = None
+        if collected is None:
+            collected = self._collected[key] = Collected(*key)
+        self._collecting[client] = collected
+        collected.requests.append(request)
+        collected.askers.append((client, request_id))
+        collected.messages += count
+        collected.size += size
+        if collected.messages >= MAX_MESSAGES or collected.size >= MAX_BYTES:
+            self._decide(collected)
+
+    def settle_collected(self) -> None:
+        """Decide all that is collected: the wake-up ends."""
+        while self._collected:
+            self._decide(self._collected[min(self._collected)])
+
+    def _settle_collected_of(self, client: Client) -> None:
+        """Decide what is collected with a request of this client."""
+        collected = self._collecting.get(client)
+        if collected is not None:
+            self._decide(collected)
+
+    def _decide(self, collected: Collected) -> None:
+        """Have the core decide these, and answer each."""
+        self._forget_collected(collected)
+        try:
+            self._deciding[collected.kind](collected, self._now_ms())
+        except domain.DomainError as refusal:
+            lsn = self._log.last_lsn
+            for client, request_id in collected.askers:
+                self._counters.refusals += 1
+                self._gate.hold(lsn, client, translate(request_id, refusal))
+        except StorageFailed as failure:
+            # The process is about to end; these came in between.
+            _leave_unknown(collected, str(failure))
+        except Exception as bug:
+            self._broke(bug, f"requests of kind {collected.kind}")
+            _leave_unknown(collected, "internal error")
+
+    def _drop_collected(self, reason: str) -> None:
+        """Nothing more is decided."""
+        for collected in list(self._collected.values()):
+            self._forget_collected(collected)
+            _leave_unknown(collected, reason)
+
+    def _forget_collected(self, collected: Collected) -> None:
+        del self._collected[collected.kind, collected.account, collected.name]
+        collecting = self._collecting
+        if collected.kind == RECEIVE:
+            for client, _ in collected.askers:
+                collecting.pop(client, None)
+                # From here on it counts if it brings messages, or waits.
+                client.unread_receives -= 1
+                if self._max_waiting:
+                    self._count_waiting(client.account, -1)
+        else:
+            for client, _ in collected.askers:
+                collecting.pop(client, None)
+
+
+def _leave_unknown(collected: Collected, reason: str) -> None:
+    for client, request_id in collected.askers:
+        client.answer(error(request_id, ErrorCode.OUTCOME_UNKNOWN, reason))

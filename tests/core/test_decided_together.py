@@ -1,0 +1,323 @@
+"""Sends, receives and deletes of several clients in one call: what each gets is what it would have got alone."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cmqd.core.broker import Broker
+from cmqd.core.errors import BacklogFull, DomainError, InvalidArgument, MessageTooLarge, QueueNotFound, TooManyInFlight
+from cmqd.core.limits import Limits
+from cmqd.core.outcome import WAITING, HandlesDone, Outcome, ReceivedMessage
+from cmqd_segment.records import Headers, MessagesDeleted, MessagesReceived, MessagesSent
+from support.core_builders import ACCOUNT, NaiveLog, Rig
+from support.core_facts import facts
+
+
+class Send(msgspec.Struct, frozen=True):
+    bodies: list[bytes]
+    headers: list[Headers | None] | None = None
+    delay_ms: int | list[int] | None = None
+    session: int = 0
+    sequence: int = 0
+    dedup_ids: list[str | None] | None = None
+
+
+class Receive(msgspec.Struct, frozen=True):
+    max_messages: int = 1
+    wait_ms: int | None = 0
+    visibility_timeout_ms: int | None = None
+
+
+def send_all(rig: Rig, *requests: Send, name: str = "q") -> list[Sequence[int] | DomainError]:
+    return rig.done(rig.broker.send_all(ACCOUNT, name, requests, rig.now_ms))
+
+
+def receive_all(rig: Rig, *requests: Receive, first_waiter: int = 1000) -> list[Any]:
+    waiters = range(first_waiter, first_waiter + len(requests))
+    return rig.done(rig.broker.receive_all(ACCOUNT, "q", requests, waiters, rig.now_ms))
+
+
+def delete_all(rig: Rig, *requests: list[int]) -> list[Any]:
+    return rig.done(rig.broker.delete_all(ACCOUNT, "q", requests, rig.now_ms))
+
+
+def rig_with_queue(**attributes: Any) -> Rig:
+    rig = Rig()
+    rig.create(**attributes)
+    return rig
+
+
+# ---------------------------------------------------------------------- one record
+
+
+def test_neighbours_share_a_record() -> None:
+    rig = rig_with_queue()
+    before = rig.log.last_lsn
+
+    first, second, third = send_all(rig, Send([b"a"], session=7, sequence=1), Send([b"b", b"c"]), Send([b"d"]))
+
+    records = [record for _, record in rig.log.records() if isinstance(record, MessagesSent)]
+    assert rig.log.last_lsn == before + 1
+    assert [record.sizes for record in records] == [[1, 1, 1, 1]]
+    assert records[0].numbered == [7, 1, first[0], 1]  # pyright: ignore[reportIndexIssue]
+    assert [*first, *second, *third] == list(range(first[0], first[0] + 4))  # pyright: ignore
+    assert rig.bodies() == [b"a", b"b", b"c", b"d"]
+
+
+def test_receives_and_deletes_share_one_too() -> None:
+    rig = rig_with_queue()
+    rig.send(*[b"%d" % number for number in range(5)])
+
+    got = receive_all(rig, Receive(2), Receive(1), Receive(16))
+    handles = [[message.receipt_handle for message in messages] for messages in got]
+    done = delete_all(rig, *handles)
+
+    assert [[message.body for message in messages] for messages in got] == [[b"0", b"1"], [b"2"], [b"3", b"4"]]
+    kinds = [type(record) for _, record in rig.log.records()]
+    assert kinds.count(MessagesReceived) == kinds.count(MessagesDeleted) == 1
+    assert [list(reply.failures) for reply in done] == [[], [], []]
+    assert rig.counts()["active"] == rig.counts()["in_flight"] == 0
+
+
+def test_who_waits_is_served_in_one_step_in_order() -> None:
+    rig = rig_with_queue()
+    waiters = [rig.wait(most=most, wait_ms=30_000)[0] for most in (1, 2, 16, 1)]
+
+    send_all(rig, *[Send([b"%d" % number]) for number in range(5)])
+
+    assert [(waiter, [message.body for message in messages]) for waiter, messages in rig.woken] == [
+        (waiters[0], [b"0"]),
+        (waiters[1], [b"1", b"2"]),
+        (waiters[2], [b"3", b"4"]),
+    ]
+    assert sum(isinstance(record, MessagesReceived) for _, record in rig.log.records()) == 1
+    assert rig.counts()["waiting_receives"] == 1
+
+
+def test_who_waits_with_another_timeout_has_his_own() -> None:
+    rig = rig_with_queue()
+    for timeout_ms in (1_000, 1_000, 2_000):
+        rig.wait(most=1, wait_ms=30_000, visibility_timeout_ms=timeout_ms)
+
+    rig.send(b"1", b"2", b"3")
+
+    assert [messages[0].next_visible_ms - rig.now_ms for _, messages in rig.woken] == [1_000, 1_000, 2_000]
+
+
+# ---------------------------------------------------------------------- each for itself
+
+
+def test_one_that_is_refused_hinders_none_of_the_others() -> None:
+    rig = rig_with_queue(max_message_bytes=1024)
+
+    replies = send_all(rig, Send([b"a"]), Send([bytes(1025)]), Send([]), Send([b"b"]))
+
+    assert [type(reply) for reply in replies] == [range, MessageTooLarge, InvalidArgument, range]
+    assert rig.bodies() == [b"a", b"b"]
+
+
+def test_the_backlog_is_full_for_who_comes_too_late() -> None:
+    rig = rig_with_queue()
+    rig.force(max_backlog=3)
+
+    replies = send_all(rig, Send([b"a", b"b"]), Send([b"c", b"d"]), Send([b"e"]), Send([b"f"]))
+
+    assert [type(reply) for reply in replies] == [range, BacklogFull, range, BacklogFull]
+    assert rig.bodies() == [b"a", b"b", b"e"]
+
+
+def test_a_repeat_over_another_connection_in_the_same_call_is_stored_once() -> None:
+    rig = rig_with_queue()
+
+    first, again, other = send_all(
+        rig,
+        Send([b"a"], session=7, sequence=1),
+        Send([b"a"], session=7, sequence=1),
+        Send([b"b"], session=7, sequence=2),
+    )
+
+    assert first == again != other
+    assert rig.bodies() == [b"a", b"b"]
+    assert send_all(rig, Send([b"a"], session=7, sequence=1), Send([b"b"], session=7, sequence=2)) == [first, other]
+    assert rig.counts()["active"] == 0
+
+
+def test_repeats_are_known_after_a_restart() -> None:
+    rig = rig_with_queue()
+    ids = send_all(rig, *[Send([b"%d" % number], session=number + 1, sequence=9) for number in range(3)])
+
+    recovered = rig.crash()
+
+    assert [recovered.send(b"%d" % number, session=number + 1, sequence=9) for number in range(3)] == [
+        told(one) for one in ids
+    ]
+    assert recovered.counts()["active"] == 3
+
+
+def test_a_handle_in_two_deletes_is_of_use_in_the_first() -> None:
+    rig = rig_with_queue()
+    rig.send(b"a", b"b")
+    one, two = rig.handles()
+
+    first, second, third = delete_all(rig, [one], [one, two], [])
+
+    assert list(first.failures) == []
+    assert [failure.receipt_handle for failure in second.failures] == [one]
+    assert isinstance(third, InvalidArgument)
+    assert rig.counts()["in_flight"] == 0
+
+
+def test_receives_that_find_nothing_wait_or_come_back_empty() -> None:
+    rig = rig_with_queue()
+    rig.send(b"a", b"b")
+
+    replies = receive_all(rig, Receive(1), Receive(0), Receive(5), Receive(1), Receive(1, wait_ms=1_000))
+
+    assert [type(reply) for reply in replies[:3]] == [list, InvalidArgument, list]
+    assert [len(replies[0]), len(replies[2])] == [1, 1]
+    assert replies[3:] == [[], WAITING]
+
+
+def test_the_limit_in_flight_is_for_all_together() -> None:
+    rig = Rig(Limits(max_in_flight=3))
+    rig.create()
+    rig.send(*[b"x"] * 5)
+
+    replies = receive_all(rig, Receive(2), Receive(2), Receive(1))
+
+    assert [len(reply) for reply in replies[:2]] == [2, 1]
+    assert isinstance(replies[2], TooManyInFlight)
+
+
+def test_a_queue_that_is_not_there_is_told_once() -> None:
+    rig = Rig()
+    for call in (send_all, receive_all, delete_all):
+        with pytest.raises(QueueNotFound):
+            call(rig, Send([b"a"]))  # pyright: ignore[reportArgumentType]
+
+
+# ---------------------------------------------------------------------- the same as one after the other
+
+sends = st.lists(
+    st.one_of(
+        st.builds(Send, st.lists(st.sampled_from([b"a", b"bb", bytes(1025)]), max_size=3)),
+        st.builds(Send, st.just([b"n"]), session=st.integers(1, 2), sequence=st.integers(1, 4), delay_ms=st.just(0)),
+        st.builds(Send, st.just([b"d"]), delay_ms=st.sampled_from([500, 4_000, 999_999_999])),
+        st.builds(Send, st.just([b"h"]), headers=st.just([{"k": "v"}])),
+        st.builds(Send, st.just([b"i"]), dedup_ids=st.sampled_from([["x"], ["y"], [None]])),
+    ),
+    max_size=6,
+)
+timeouts = st.sampled_from([None, 1_000, 2_000, -5])
+receives = st.lists(
+    st.one_of(
+        st.builds(Receive, st.integers(-1, 4), st.sampled_from([0, -1]), timeouts),
+        # Who waits for more than one gets those of several sends, where it got one of the first.
+        st.builds(Receive, st.just(1), st.sampled_from([None, 5_000]), timeouts),
+    ),
+    max_size=6,
+)
+deletes = st.lists(st.lists(st.integers(0, 20), max_size=4), max_size=5)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("send"), sends),
+        st.tuples(st.just("receive"), receives),
+        st.tuples(st.just("delete"), deletes),
+        st.tuples(st.just("pass"), st.sampled_from([1, 600, 1_500])),
+    ),
+    max_size=12,
+)
+
+
+def small(log: NaiveLog | None = None) -> Rig:
+    limits = Limits(max_in_flight=6, window_bytes=1500, page_messages=2, max_batch_bytes=2_000)
+    rig = Rig(limits, log=log)
+    rig.create(max_message_bytes=1024, polling_wait_ms=1_000)
+    rig.force(max_backlog=9)
+    return rig
+
+
+def told(reply: Any) -> Any:
+    """A reply that can be compared."""
+    if isinstance(reply, DomainError):
+        return type(reply), reply.text
+    return reply if reply is WAITING or isinstance(reply, HandlesDone) else list(reply)
+
+
+def alone(rig: Rig, ask: Callable[[Broker], Outcome[Any]]) -> Any:
+    """The reply to one request by itself, or its refusal."""
+    try:
+        return rig.done(ask(rig.broker))
+    except DomainError as refusal:
+        return refusal
+
+
+def send_alone(rig: Rig, one: Send) -> Any:
+    numbers = (one.session, one.sequence)
+    return alone(
+        rig,
+        lambda broker: broker.send(
+            ACCOUNT, "q", one.bodies, one.headers, one.delay_ms, *numbers, rig.now_ms, one.dedup_ids
+        ),
+    )
+
+
+def receive_alone(rig: Rig, one: Receive, waiter: int) -> Any:
+    return alone(
+        rig,
+        lambda broker: broker.receive(
+            ACCOUNT, "q", waiter, one.max_messages, one.wait_ms, one.visibility_timeout_ms, rig.now_ms
+        ),
+    )
+
+
+def delete_alone(rig: Rig, handles: list[int]) -> Any:
+    return alone(rig, lambda broker: broker.delete(ACCOUNT, "q", handles, rig.now_ms))
+
+
+@given(steps)
+def test_what_is_decided_together_is_what_would_have_been_decided_one_by_one(steps: list[tuple[str, Any]]) -> None:
+    together, one_by_one = small(), small()
+    handles: list[int] = [0]
+    waiter = 0
+
+    for step, asked in steps:
+        replies: list[Any] = []
+        expected: list[Any] = []
+        if step == "pass":
+            for rig in (together, one_by_one):
+                rig.advance(asked)
+        elif step == "send":
+            replies = list(send_all(together, *asked))
+            expected = [send_alone(one_by_one, one) for one in asked]
+        elif step == "delete":
+            chosen: list[list[int]] = [[handles[one % len(handles)] for one in some] for some in asked]
+            replies = delete_all(together, *chosen)
+            expected = [delete_alone(one_by_one, some) for some in chosen]
+        else:
+            waiter += 100
+            replies = receive_all(together, *asked, first_waiter=waiter)
+            expected = [receive_alone(one_by_one, one, number) for number, one in enumerate(asked, waiter)]
+            handles += handles_of(
+                reply for reply in replies if reply is not WAITING and not isinstance(reply, DomainError)
+            )
+        assert list(map(told, replies)) == list(map(told, expected))
+        for rig in (together, one_by_one):
+            rig.answer_reads()
+            rig.broker.check_invariants()
+        assert together.woken == one_by_one.woken
+        handles += handles_of(messages for _, messages in together.woken)
+
+    ours, theirs, recovered = facts(together.broker), facts(one_by_one.broker), facts(together.crash().broker)
+    for one in (ours, theirs, recovered):
+        # How many numbers are taken ahead depends on how many are asked for at once.
+        del one["reserved"]
+    assert ours == theirs == recovered
+
+
+def handles_of(replies: Iterable[list[ReceivedMessage]]) -> list[int]:
+    return [message.receipt_handle for messages in replies for message in messages]

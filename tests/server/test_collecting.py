@@ -1,0 +1,284 @@
+"""Sends, receives and deletes of several clients within one wake-up are decided in one call each."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cmqd.server.handlers import collecting
+from cmqd.storage.errors import StorageFailed
+from cmqd_protocol import messages as wire
+from cmqd_protocol.errors import ErrorCode
+from support.edge_rig import EdgeRig, RigClient, code_of
+
+
+async def with_queue(rig: EdgeRig, clients: int, **attributes: Any) -> list[RigClient]:
+    joined = [await rig.client() for _ in range(clients)]
+    await joined[0].expect(wire.QueueInfo, wire.CreateQueue, "jobs", attributes)
+    return joined
+
+
+def note_calls(rig: EdgeRig, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """(operation, number of requests) of each call of the core."""
+    calls: list[tuple[str, int]] = []
+    for name in ("send_all", "receive_all", "delete_all"):
+
+        def noted(account: str, queue: str, requests: Any, *rest: Any, _name: str = name, **named: Any) -> Any:
+            calls.append((_name, len(requests)))
+            return getattr(type(rig.broker), _name)(rig.broker, account, queue, requests, *rest, **named)
+
+        monkeypatch.setattr(rig.broker, name, noted)
+    return calls
+
+
+def send(client: RigClient, *bodies: bytes, queue: str = "jobs") -> int:
+    return client.begin(wire.SendMessages(client.next_id(), queue, list(bodies)))
+
+
+def receive(client: RigClient, most: int = 1, wait_ms: int = 0) -> int:
+    return client.begin(wire.ReceiveMessages(client.next_id(), "jobs", most, wait_ms))
+
+
+async def settle(clients: list[RigClient]) -> None:
+    for client in clients:
+        await client.settle()
+
+
+async def test_one_call_and_one_row_for_each_kind(rig: EdgeRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    clients = await with_queue(rig, 6)
+    calls = note_calls(rig, monkeypatch)
+    lsn = rig.log.last_lsn
+
+    asked = [receive(client) for client in clients[3:]]
+    for number, client in enumerate(clients[:3]):
+        send(client, b"%d" % number)
+    assert calls == [], "nothing is decided before the wake-up ends"
+    await settle(clients)
+
+    assert calls == [("send_all", 3), ("receive_all", 3)], "sends come first, whoever asked first"
+    assert rig.log.last_lsn == lsn + 1
+    got = [client.replies[request_id] for client, request_id in zip(clients[3:], asked, strict=True)]
+    bodies = [message.body for one in got if isinstance(one, wire.MessagesReceived) for message in one.messages]
+    assert bodies == [b"0", b"1", b"2"]
+
+    for client, one in zip(clients[3:], got, strict=True):
+        assert isinstance(one, wire.MessagesReceived)
+        client.begin(wire.DeleteMessages(client.next_id(), "jobs", [one.messages[0].receipt_handle]))
+    await settle(clients)
+    assert calls[2:] == [("delete_all", 3)]
+    assert rig.edge.counters.snapshot()["deleted"] == 3
+    assert (await clients[0].counts("jobs"))["in_flight"] == 0
+
+
+async def test_each_is_refused_for_itself(rig: EdgeRig) -> None:
+    clients = await with_queue(rig, 3, max_message_bytes=1024)
+
+    ids = [send(client, body) for client, body in zip(clients, (b"a", bytes(1025), b"b"), strict=True)]
+    await settle(clients)
+
+    replies = [client.replies[request_id] for client, request_id in zip(clients, ids, strict=True)]
+    assert isinstance(replies[0], wire.MessagesSent)
+    assert code_of(replies[1]) == "message_too_large"
+    assert isinstance(replies[2], wire.MessagesSent)
+    assert rig.edge.counters.sent == 2
+
+
+@pytest.mark.parametrize("make", ["send", "receive", "delete"])
+async def test_a_missing_queue_is_told_to_each(rig: EdgeRig, make: str) -> None:
+    clients = [await rig.client() for _ in range(2)]
+    requests: dict[str, Callable[[int], wire.AnyRequest]] = {
+        "send": lambda number: wire.SendMessages(number, "nowhere", [b"x"]),
+        "receive": lambda number: wire.ReceiveMessages(number, "nowhere", 1, 0),
+        "delete": lambda number: wire.DeleteMessages(number, "nowhere", [1]),
+    }
+
+    ids = [client.begin(requests[make](client.next_id())) for client in clients]
+    await settle(clients)
+
+    told = [code_of(client.replies[request_id]) for client, request_id in zip(clients, ids, strict=True)]
+    assert told == ["queue_not_found"] * 2
+    assert [client.connection.unread_receives for client in clients] == [0, 0]
+
+
+async def test_requests_of_one_client_have_effect_in_their_order(rig: EdgeRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    (client,) = await with_queue(rig, 1)
+    calls = note_calls(rig, monkeypatch)
+
+    requests = [
+        wire.ReceiveMessages(client.next_id(), "jobs", 16, 0),
+        wire.SendMessages(client.next_id(), "jobs", [b"one"]),
+        wire.SendMessages(client.next_id(), "jobs", [b"two"]),
+        wire.ReceiveMessages(client.next_id(), "jobs", 1, 0),
+        wire.ReceiveMessages(client.next_id(), "jobs", 16, 0),
+        wire.ClearQueue(client.next_id(), "jobs"),
+        wire.SendMessages(client.next_id(), "jobs", [b"three"]),
+    ]
+    for request in requests:
+        client.machine.send(request)
+    await client.settle()
+
+    assert calls == [("receive_all", 1), ("send_all", 2), ("receive_all", 2), ("send_all", 1)]
+    got = [client.replies[requests[place].request_id] for place in (0, 3, 4)]
+    bodies = [[message.body for message in one.messages] for one in got if isinstance(one, wire.MessagesReceived)]
+    assert bodies == [[], [b"one"], [b"two"]]
+    assert [message.body for message in await client.receive("jobs")] == [b"three"]
+
+
+async def test_two_queues_of_one_client_keep_their_order(rig: EdgeRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    (client,) = await with_queue(rig, 1)
+    await client.expect(wire.QueueInfo, wire.CreateQueue, "other", {})
+    calls = note_calls(rig, monkeypatch)
+
+    for queue in ("jobs", "jobs", "other", "jobs"):
+        client.machine.send(wire.SendMessages(client.next_id(), queue, [b"x"]))
+    await client.settle()
+
+    assert calls == [("send_all", 2), ("send_all", 1), ("send_all", 1)]
+
+
+@pytest.mark.parametrize(("count", "size", "together"), [(1, 10, 256), (100, 10, 2), (1, 400_000, 2), (256, 10, 1)])
+async def test_no_more_is_collected_than_a_batch_may_be(
+    rig: EdgeRig, monkeypatch: pytest.MonkeyPatch, count: int, size: int, together: int
+) -> None:
+    (client,) = await with_queue(rig, 1, max_message_bytes=1_048_576)
+    calls = note_calls(rig, monkeypatch)
+
+    for _ in range(together + 1):
+        client.machine.send(wire.SendMessages(client.next_id(), "jobs", [bytes(size)] * count))
+    client.deliver()
+    assert [requests for _, requests in calls] == [together] * (1 + (together == 1))
+    await client.settle()
+
+    assert sum(requests for _, requests in calls) == together + 1
+    assert len(client.replies) == together + 1
+    assert collecting.MAX_MESSAGES == 256
+
+
+class TestReceives:
+    async def test_a_client_that_goes_away_leaves_nothing_in_flight(self, rig: EdgeRig) -> None:
+        one, two = await with_queue(rig, 2)
+        await one.send("jobs", b"x")
+
+        receive(two)
+        two.transport.lose()
+        await one.settle()
+
+        assert (await one.counts("jobs")) == (await one.counts("jobs")) | {"active": 1, "in_flight": 0}
+        (message,) = await one.receive("jobs")
+        assert message.receive_count == 1
+
+    async def test_a_client_that_goes_away_waits_no_longer(self, rig: EdgeRig) -> None:
+        one, two = await with_queue(rig, 2)
+
+        receive(two, wait_ms=30_000)
+        two.transport.lose()
+        await one.settle()
+
+        assert len(rig.edge.polls) == 0
+        assert (await one.counts("jobs"))["waiting_receives"] == 0
+
+    async def test_one_is_cancelled_in_the_wake_up_in_which_it_came(self, rig: EdgeRig) -> None:
+        one, two = await with_queue(rig, 2)
+
+        waiting = receive(two, wait_ms=30_000)
+        two.cancel(waiting)
+        await settle([one, two])
+        assert code_of(two.replies[waiting]) == "cancelled"
+
+        await one.send("jobs", b"x")
+        taking = receive(two)
+        two.cancel(taking)
+        await settle([one, two])
+        assert code_of(two.replies[taking]) == "cancelled"
+        (message,) = await one.receive("jobs")
+        assert (message.body, message.receive_count) == (b"x", 1), "as if it had not been received"
+
+    async def test_no_more_are_answered_ahead_of_the_reader_than_the_limit(self, tmp_path: Path) -> None:
+        rig = await EdgeRig.make(tmp_path, max_unread_receives=2)
+        (client,) = await with_queue(rig, 1)
+        await client.send("jobs", *[b"%d" % number for number in range(6)])
+        rig.log.hold()
+
+        ids = [receive(client) for _ in range(6)]
+        await rig.turn()
+
+        assert client.connection.unread_receives == 2
+        assert (rig.broker.queue("admin", "jobs").counts()["in_flight"]) == 2
+        rig.log.let_go()
+        await client.settle()
+        bodies: list[bytes] = []
+        for request_id in ids:
+            reply = client.replies[request_id]
+            assert isinstance(reply, wire.MessagesReceived)
+            bodies += [message.body for message in reply.messages]
+        assert bodies == [b"%d" % number for number in range(6)]
+        assert client.connection.unread_receives == 0
+        rig.close()
+
+    async def test_those_that_wait_are_no_unread_ones(self, tmp_path: Path) -> None:
+        rig = await EdgeRig.make(tmp_path, max_unread_receives=2)
+        one, two = await with_queue(rig, 2)
+
+        for _ in range(7):
+            receive(two, wait_ms=30_000)
+        await settle([one, two])
+
+        assert len(rig.edge.polls) == 7
+        assert two.connection.unread_receives == 0
+        await one.send("jobs", *[b"%d" % number for number in range(7)])
+        await settle([one, two])
+        assert len(two.replies) == 7
+        rig.close()
+
+    async def test_no_more_wait_than_the_account_may(self, tmp_path: Path) -> None:
+        rig = await EdgeRig.make(tmp_path, max_waiting_receives_per_account=3)
+        clients = await with_queue(rig, 5)
+        await clients[0].send("jobs", b"x")
+
+        ids = [receive(client, wait_ms=30_000) for client in clients]
+        await settle(clients)
+
+        assert isinstance(clients[0].replies[ids[0]], wire.MessagesReceived)
+        assert len(rig.edge.polls) == 3
+        assert code_of(clients[4].replies[ids[4]]) == "too_many_requests"
+        clients[1].transport.lose()
+        receive(clients[4], wait_ms=30_000)
+        await settle(clients[2:])
+        assert len(rig.edge.polls) == 3
+        rig.close()
+
+
+async def test_what_is_collected_when_the_server_drains_is_answered(rig: EdgeRig) -> None:
+    one, two = await with_queue(rig, 2)
+
+    sent = send(one, b"x", b"y")
+    waiting = receive(two, most=1, wait_ms=30_000)
+    taking = receive(two, most=16, wait_ms=30_000)
+    empty = receive(two, wait_ms=30_000)
+    draining = asyncio.ensure_future(rig.edge.drain(1))
+    await settle([one, two])
+    await draining
+    for client in (one, two):
+        client.read()
+
+    assert isinstance(one.replies[sent], wire.MessagesSent)
+    for request_id, count in ((waiting, 1), (taking, 1)):
+        reply = two.replies[request_id]
+        assert isinstance(reply, wire.MessagesReceived)
+        assert len(reply.messages) == count
+    assert code_of(two.replies[empty]) == "shutting_down"
+
+
+async def test_what_is_collected_when_the_storage_fails_has_an_unknown_outcome(rig: EdgeRig) -> None:
+    one, two = await with_queue(rig, 2)
+
+    sent, asked = send(one, b"x"), receive(two, wait_ms=30_000)
+    rig.log.fail(StorageFailed("the disk is gone"))
+    await settle([one, two])
+
+    for client, request_id in ((one, sent), (two, asked)):
+        reply = client.replies[request_id]
+        assert isinstance(reply, wire.Error)
+        assert reply.code == ErrorCode.OUTCOME_UNKNOWN
