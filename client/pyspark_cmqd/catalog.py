@@ -13,6 +13,8 @@ import msgspec
 from cmqd_segment.checkpoint import QueueSlice, TopicSlice
 from cmqd_segment.checkpoint_file import CheckpointError, decode_part, read_payloads
 from cmqd_segment.records import AnyRecord, QueueCreated, TopicCreated
+from cmqd_segment.rows import meta_checksum
+from pyspark_cmqd.errors import FolderError
 from pyspark_cmqd.folder import Folder
 from pyspark_cmqd.plan import Extent, Source, View
 
@@ -84,7 +86,7 @@ def _note_rows(catalog: Catalog, folder: Folder, extents: Iterable[Extent], abov
     for extent in extents:
         if extent.last_lsn > above and extent.first_lsn <= upto:
             with folder.opened(extent) as raw:
-                for meta in metas(raw, max(above, extent.first_lsn - 1), min(upto, extent.last_lsn)):
+                for _, meta in metas(raw, extent, max(above, extent.first_lsn - 1), min(upto, extent.last_lsn)):
                     catalog.note_meta(meta)
 
 
@@ -95,13 +97,17 @@ def tag_of(packed: "bytes | memoryview") -> int:
     return packed[3] if packed[0] == _LONG_ARRAY else packed[1]
 
 
-def metas(raw: sqlite3.Connection, above: int, upto: int) -> Iterator[bytes]:
-    """The records of rows ``above < lsn <= upto``, undecoded."""
+def metas(raw: sqlite3.Connection, extent: Extent, above: int, upto: int) -> Iterator[tuple[int, bytes]]:
+    """LSN and records, undecoded, of rows ``above < lsn <= upto``. Raises FolderError for a wrong checksum."""
     while rows := raw.execute(
-        "SELECT lsn, meta FROM log WHERE lsn > ? AND lsn <= ? ORDER BY lsn LIMIT ?", (above, upto, _METAS_A_STATEMENT)
+        "SELECT lsn, time_ms, messages, queues, meta_crc, meta FROM log"
+        " WHERE lsn > ? AND lsn <= ? ORDER BY lsn LIMIT ?",
+        (above, upto, _METAS_A_STATEMENT),
     ).fetchall():
-        for _, meta in rows:
-            yield meta
+        for lsn, time_ms, messages, queues, meta_crc, meta in rows:
+            if meta_checksum(lsn, time_ms, messages, queues, meta) != meta_crc:
+                raise FolderError(f"row {lsn} of {extent.file} has a wrong checksum")
+            yield lsn, meta
         above = rows[-1][0]
 
 

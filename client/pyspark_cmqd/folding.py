@@ -10,6 +10,7 @@ from cmqd_segment.checkpoint_file import CheckpointError, decode_part, read_payl
 from cmqd_segment.rows import decode_records
 from pyspark_cmqd.catalog import metas, tag_of
 from pyspark_cmqd.errors import FolderError
+from pyspark_cmqd.files import write_whole
 from pyspark_cmqd.folder import Folder
 from pyspark_cmqd.options import Mode
 from pyspark_cmqd.plan import Piece, View, describe
@@ -86,8 +87,7 @@ def _fold_rows(fold: Fold, folder: Folder, view: View, above: int) -> None:
         if extent.last_lsn > above and extent.first_lsn <= view.hi:
             first = max(above, extent.first_lsn - 1)
             with folder.opened(extent) as raw:
-                # Within a segment rows are numbered without gaps.
-                for lsn, meta in enumerate(metas(raw, first, min(extent.last_lsn, view.hi)), first + 1):
+                for lsn, meta in metas(raw, extent, first, min(extent.last_lsn, view.hi)):
                     try:
                         fold.apply(lsn, decode_records(meta))
                     except msgspec.MsgspecError as error:
@@ -101,8 +101,8 @@ _states_decoder = msgspec.msgpack.Decoder(StatesBySegment)
 
 
 def write_states(file: Path, states: StatesBySegment) -> None:
-    """Keep the states of one moment, for later reads of the same moment (option ``statesFile``)."""
-    file.write_bytes(msgspec.msgpack.encode(states))
+    """Keep the states of one moment, for later reads of the same moment (option ``statesFile``). Raises OSError."""
+    write_whole(file, msgspec.msgpack.encode(states))
 
 
 def read_states(file: "Path | str") -> StatesBySegment:
