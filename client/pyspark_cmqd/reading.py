@@ -1,7 +1,9 @@
 """What an executor does: the rows of one piece as Arrow batches of the columns asked for.
 
 Rows without anything that is wanted are passed over by their ``queues`` and ``time_ms``, before records and bodies are
-read; bodies are read only if the column is asked for. Each statement is short and leaves nothing open.
+read; bodies are read only if the column is asked for. What is read is checked by the row's checksums. A segment is open
+for as long as its piece is read, but each statement is short and is done before a batch is handed out: between two no
+transaction is open, which is what the broker would have to wait for.
 """
 
 # pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
@@ -18,7 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 
-from cmqd_segment.rows import Run, data_checksum, decode_queues, decode_records, meta_checksum
+from cmqd_segment.rows import QueueSummary, Run, data_checksum, decode_queues, decode_records, meta_checksum
 from cmqd_segment.sparse import sparse_queue
 from pyspark_cmqd.columns import Batch, Facts
 from pyspark_cmqd.errors import DataLossError, FolderError
@@ -219,10 +221,11 @@ def _rows(
             (low, high, ROWS_A_STATEMENT),
         ).fetchall():
             for lsn, time_ms, messages, queues, meta_crc, data_crc, meta, bytes_ in rows:
-                if not messages:
-                    continue
+                # First: the checksum is also of the number of messages.
                 if meta_checksum(lsn, time_ms, messages, queues, meta) != meta_crc:
                     raise FolderError(f"row {lsn} of {file} has a wrong checksum")
+                if not messages:
+                    continue
                 if bodies and data_checksum(bytes_) != data_crc:
                     raise FolderError(f"row {lsn} of {file} has bodies with a wrong checksum")
                 yield lsn, meta, bytes_
@@ -245,10 +248,18 @@ def _spans(raw: sqlite3.Connection, task: Task, above: int, upto: int) -> Iterat
         "SELECT lsn, queues FROM log WHERE lsn > ? AND lsn <= ? ORDER BY lsn LIMIT ?",
         (above, upto, SUMMARIES_A_STATEMENT),
     ).fetchall():
-        named = [lsn for lsn, queues in rows if any(one[0] in wanted for one in decode_queues(queues))]
+        named = [lsn for lsn, queues in rows if any(one[0] in wanted for one in _summary(task, lsn, queues))]
         for first, stop in neighbours(named):
             yield first - 1, stop - 1
         above = rows[-1][0]
+
+
+def _summary(task: Task, lsn: int, queues: bytes) -> list[QueueSummary]:
+    """What the row holds, by its ``queues``. There is no checksum of that alone: it is checked if the row is read."""
+    try:
+        return decode_queues(queues)
+    except msgspec.MsgspecError as error:
+        raise FolderError(f"row {lsn} of {task.piece.extent.file} cannot be decoded: {error}") from error
 
 
 def _rows_of(raw: sqlite3.Connection, task: Task, number: int, above: int, upto: int) -> Iterator[int]:
@@ -276,7 +287,7 @@ def _rows_of(raw: sqlite3.Connection, task: Task, number: int, above: int, upto:
                 "SELECT lsn, queues FROM log WHERE lsn >= ? AND lsn < ? ORDER BY lsn LIMIT ?", (lsn, end, count)
             ).fetchall()
             for lsn, queues in rows:
-                held = next((one for one in decode_queues(queues) if one[0] == number), None)
+                held = next((one for one in _summary(task, lsn, queues) if one[0] == number), None)
                 if held is not None:
                     reached = held[2]
                     if above < lsn <= upto:
