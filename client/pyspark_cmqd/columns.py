@@ -12,7 +12,7 @@ one by one, and only in batches that have any.
 
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,6 +20,9 @@ import pyarrow.compute as pc
 from cmqd_segment.rows import Run
 from pyspark_cmqd.errors import OptionError
 from pyspark_cmqd.schema import COLUMNS, message_id_text
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 _TYPES: dict[str, pa.DataType] = {
@@ -309,8 +312,15 @@ _MAKERS: dict[str, Callable[[], _Column]] = {
 }
 
 
-def check_columns(names: Sequence[str]) -> None:
-    """Raises OptionError unless all of them are columns of the source."""
-    for name in names:
-        if name not in COLUMNS:
-            raise OptionError("schema", name, f"columns are {', '.join(COLUMNS)}")
+def check_columns(columns: "StructType") -> None:
+    """Raises OptionError unless all of them are columns of the source, of the types that they have there.
+
+    Arrow would cast much of it, but filters are understood by the types of the source.
+    """
+    for column in columns:
+        kind = COLUMNS.get(column.name)
+        if kind is None:
+            raise OptionError("schema", column.name, f"columns are {', '.join(COLUMNS)}")
+        if column.dataType.simpleString() != kind:
+            given = f"{column.name} {column.dataType.simpleString()}"
+            raise OptionError("schema", given, f"{column.name} is of type {kind}; cast it in the query")

@@ -1,6 +1,7 @@
 """Filters of a query, as narrower options: what they let through and more, never less. Spark applies them again.
 
-Understood are ``queue``, ``lsn`` and ``enqueue_ts`` compared with constants; all else is left to Spark.
+Understood are ``queue``, ``lsn`` and ``enqueue_ts`` compared with constants; all else is left to Spark. So are times
+without a zone: what Spark compares them with is its own affair.
 """
 
 # pyspark tells pyright little of its types, and is not there without the Spark set.
@@ -63,9 +64,8 @@ def _by_lsn(options: Options, one: Filter) -> Options:
 
 def _by_time(options: Options, one: Filter) -> Options:
     value: Any = getattr(one, "value", None)
-    if not isinstance(value, datetime):
+    if not isinstance(value, datetime) or value.tzinfo is None:
         return options
-    # A naive one is of the local zone, as is usual in Python.
     at_ms = int((value.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000)
     starting_ms, ending_ms = options.starting_ms, options.ending_ms
     if isinstance(one, EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual):

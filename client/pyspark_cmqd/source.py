@@ -75,7 +75,7 @@ class CmqdReader(DataSourceReader):
     def __init__(self, options: Options, schema: StructType) -> None:
         from pyspark_cmqd.columns import check_columns
 
-        check_columns(schema.names)
+        check_columns(schema)
         self.options = options
         self.columns = schema
         self.filters: list[Filter] = []

@@ -48,7 +48,7 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Raises OptionError."""
         from pyspark_cmqd.columns import check_columns
 
-        check_columns(schema.names)
+        check_columns(schema)
         if options.mode is not Mode.EVENTS:
             raise OptionError("mode", str(options.mode), "a stream is of events; the other modes are of one moment")
         self.options = options

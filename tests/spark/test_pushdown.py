@@ -1,0 +1,82 @@
+"""What a query's filters take off before anything is read: never a row that Spark would have kept."""
+
+# pyspark tells pyright little of its types, and is not there without the Spark set.
+# pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false, reportMissingModuleSource=false
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+)
+
+from pyspark_cmqd.columns import check_columns
+from pyspark_cmqd.errors import OptionError
+from pyspark_cmqd.options import parse_options
+from pyspark_cmqd.pushdown import narrowed
+from pyspark_cmqd.schema import COLUMNS
+from pyspark_cmqd.source import CmqdDataSource
+
+pytestmark = pytest.mark.spark
+"""No session is needed."""
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+NOON_MS = 1_795_262_400_000
+OPTIONS = parse_options({"path": "data"})
+KINDS: "list[Any]" = [EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual]
+
+
+def times(one: Filter) -> tuple[int | None, int | None]:
+    options = narrowed(OPTIONS, [one])
+    return options.starting_ms, options.ending_ms
+
+
+def test_a_time_with_a_zone_is_taken():
+    for noon in (NOON, NOON.astimezone(timezone(timedelta(hours=5)))):
+        assert times(GreaterThanOrEqual(("enqueue_ts",), noon)) == (NOON_MS - 1, None)
+        assert times(LessThan(("enqueue_ts",), noon)) == (None, NOON_MS + 2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_time_without_a_zone_is_left_to_spark(kind: Any):
+    assert times(kind(("enqueue_ts",), NOON.replace(tzinfo=None))) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [
+        ("enqueue_ts", TimestampNTZType()),
+        ("lsn", IntegerType()),
+        ("body", StringType()),
+        ("tags", ArrayType(IntegerType())),
+        ("origin", StructType([StructField("queue", StringType())])),
+    ],
+)
+def test_a_column_has_its_own_type_and_no_other(column: str, kind: DataType):
+    columns = StructType([StructField("queue", StringType()), StructField(column, kind)])
+
+    with pytest.raises(OptionError, match=f"schema.*{column} .*{COLUMNS[column]}"):
+        check_columns(columns)
+
+
+def test_columns_may_be_fewer_and_in_another_order():
+    check_columns(StructType([StructField("queue", StringType(), nullable=False), StructField("lsn", LongType())]))
+
+
+def test_readers_of_both_kinds_check_them():
+    source = CmqdDataSource({"path": "data"})
+    columns = StructType([StructField("enqueue_ts", TimestampNTZType())])
+
+    for reader in (source.reader, source.streamReader):
+        with pytest.raises(OptionError, match="enqueue_ts"):
+            reader(columns)
