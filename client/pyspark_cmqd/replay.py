@@ -9,6 +9,8 @@ nor its id and its times. Its dedup id is the run's name and its message id.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownParameterType=false
 # pyright: reportUnknownArgumentType=false, reportMissingModuleSource=false
 
+import os
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -89,8 +91,9 @@ def replay(
                     return False
                 raise SparkError(_why(error)) from error
         doubt = journal.end(sent, time.monotonic() - begun, time.time())
+        # At once: whatever ends the run from here on, this slice is not sent again.
+        write_journal(journal, file)
         tell(one, doubt)
-    write_journal(journal, file)
     return True
 
 
@@ -102,9 +105,14 @@ def _send(spark: "SparkSession", journal: Journal, one: Slice, file: Path, url: 
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
+    frame = _frame(spark, journal, one, file)
+    at_once = tasks_at_once(str(spark.sparkContext.master), journal.parallel)
+    if journal.rate is not None and at_once > 1:
+        # A slice of few rows has fewer tasks.
+        at_once = min(at_once, max(frame.rdd.getNumPartitions(), 1))
     observed = Observation()
-    frame = _frame(spark, journal, one, file).observe(observed, F.count(F.lit(1)).alias("messages"))
-    frame.write.format("cmqd").mode("append").options(url=url, **_sink_options(journal)).save()
+    frame = frame.observe(observed, F.count(F.lit(1)).alias("messages"))
+    frame.write.format("cmqd").mode("append").options(url=url, **sink_options(journal, at_once)).save()
     return int(observed.get["messages"])
 
 
@@ -188,8 +196,23 @@ def _frame(spark: "SparkSession", journal: Journal, one: Slice, file: Path) -> "
     return frame.coalesce(journal.parallel)
 
 
-def _sink_options(journal: Journal) -> dict[str, str]:
+def tasks_at_once(master: str, parallel: int) -> int:
+    """How many of so many tasks are under way at the same time: as many as there are cores. Those of a cluster are not
+    known, and all of them at once must not go over the rate.
+    """
+    local = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\d+)?\])?", master)
+    if local is None:
+        return parallel
+    cores = {None: 1, "*": len(os.sched_getaffinity(0))}.get(local[1]) or int(local[1])
+    return min(parallel, cores)
+
+
+def sink_options(journal: Journal, at_once: int) -> dict[str, str]:
+    """Options of the sink, apart from the server's; ``at_once`` tasks share the rate."""
     options = {"queue": journal.queue} if journal.queue else {"topic": journal.topic}
+    if journal.parallel == 1:
+        # One request after the other's answer: else one that is refused, or lost, and sent again comes behind others.
+        options["inFlight"] = "1"
     if journal.rate is not None:
-        options["maxMessagesPerSecond"] = f"{journal.rate / journal.parallel:.6f}"
+        options["maxMessagesPerSecond"] = f"{journal.rate / at_once:.6f}"
     return options

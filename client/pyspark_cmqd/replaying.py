@@ -21,6 +21,7 @@ from pathlib import Path
 import msgspec
 
 from pyspark_cmqd.errors import CmqdSourceError
+from pyspark_cmqd.files import write_whole
 
 JOURNAL_FORMAT = 1
 SLICE_MESSAGES = 50_000
@@ -38,6 +39,8 @@ MARK = "cmqd-replayed-from"
 LEFT_OUT = frozenset({"half", "rolled_back"})
 """Events and states of messages that were never to be delivered."""
 
+_NEVER_AGAIN = re.compile(r"local(\[(\d+|\*)\])?", re.ASCII)
+"""Masters whose Spark does not run a task again that has failed. ``local[2,4]`` and ``local-cluster[...]`` do."""
 _RUN = re.compile(r"r-[0-9a-f]{12}", re.ASCII)
 
 
@@ -187,7 +190,7 @@ class Journal(msgspec.Struct, kw_only=True):
         one attempt nothing is sent again, unless a cluster did so by itself.
         """
         one = self.next_slice
-        repeated = self.attempts > 1 or not self.master.startswith("local")
+        repeated = self.attempts > 1 or _NEVER_AGAIN.fullmatch(self.master) is None
         doubt = None
         if repeated and not 0 <= now - self.begun <= REMEMBERED_S:
             doubt = Doubt(one.first_lsn, one.last_lsn, one.messages, round(now - self.begun, 3))
@@ -221,25 +224,19 @@ def states_file(journal: Path) -> Path:
     return journal.with_name(f"{journal.name}.states")
 
 
+def clear_up(journal: Journal, file: Path) -> None:
+    """Of a run that is done only its journal is kept. Whoever calls it has the lock: its file is no use to others, who
+    find the run done.
+    """
+    if journal.is_done:
+        states_file(file).unlink(missing_ok=True)
+        _lock_file(file).unlink(missing_ok=True)
+
+
 def write_journal(journal: Journal, file: Path) -> None:
     """Whole or not at all, and on disk. Raises JournalError."""
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        try:
-            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(handle, "wb") as written:
-                written.write(msgspec.json.format(msgspec.json.encode(journal)))
-                written.flush()
-                os.fsync(written.fileno())
-            temporary.replace(file)
-        finally:
-            temporary.unlink(missing_ok=True)
-        folder = os.open(file.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        write_whole(file, msgspec.json.format(msgspec.json.encode(journal)))
     except OSError as error:
         raise JournalError(f"the journal {file} cannot be written: {error}") from error
 
@@ -266,7 +263,7 @@ def locked(file: Path) -> Generator[None]:
     """Only one process works on a run. The lock ends with the process. Raises JournalError."""
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = os.open(file.with_name(f"{file.name}.lock"), os.O_WRONLY | os.O_CREAT, 0o600)
+        handle = os.open(_lock_file(file), os.O_WRONLY | os.O_CREAT, 0o600)
     except OSError as error:
         raise JournalError(f"the journal {file} cannot be written: {error}") from error
     try:
@@ -277,6 +274,10 @@ def locked(file: Path) -> Generator[None]:
         yield
     finally:
         os.close(handle)
+
+
+def _lock_file(journal: Path) -> Path:
+    return journal.with_name(f"{journal.name}.lock")
 
 
 class Meter:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from pyspark_cmqd.folding import read_states, write_states
 from pyspark_cmqd.replaying import (
     REMEMBERED_S,
     Doubt,
@@ -12,12 +13,14 @@ from pyspark_cmqd.replaying import (
     Meter,
     Slice,
     Slicer,
+    clear_up,
     journal_file,
     journal_folder,
     locked,
     new_run,
     read_journal,
     slice_messages,
+    states_file,
     write_journal,
 )
 
@@ -102,11 +105,23 @@ def test_what_is_sent_again_late_or_after_a_jump_of_the_clock_is_in_doubt(ended:
     assert run.is_done
 
 
-def test_a_cluster_may_send_again_by_itself():
-    run = journal(master="spark://somewhere:7077")
+@pytest.mark.parametrize(
+    ("master", "again"),
+    [
+        ("local", False),
+        ("local[2]", False),
+        ("local[*]", False),
+        ("local[2,4]", True),
+        ("local[*,4]", True),
+        ("local-cluster[2,1,1024]", True),
+        ("spark://somewhere:7077", True),
+    ],
+)
+def test_where_spark_runs_a_task_again_a_slow_slice_is_in_doubt(master: str, again: bool):
+    run = journal(master=master)
     run.begin(NOW)
 
-    assert run.end(100, 900.0, NOW + 900) is not None
+    assert (run.end(100, 900.0, NOW + 900) is not None) is again
 
 
 def test_a_journal_is_read_as_it_was_written(tmp_path: Path):
@@ -144,6 +159,36 @@ def test_one_process_works_on_a_run(tmp_path: Path):
         pass
     with locked(file):
         pass
+
+
+def test_of_a_run_that_is_done_only_the_journal_is_kept(tmp_path: Path):
+    file = tmp_path / "run.json"
+    run = journal(Slice(1, 10, 100))
+    write_states(states_file(file), {})
+    assert states_file(file).stat().st_mode & 0o077 == 0
+    with locked(file):
+        write_journal(run, file)
+        clear_up(run, file)
+        assert states_file(file).exists(), "it is not done"
+        run.end(100, 1.0, NOW)
+        clear_up(run, file)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_states_are_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    file = tmp_path / "run.json.states"
+    write_states(file, {1: {}})
+
+    def full(_: int) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="no space left"):
+        write_states(file, {2: {}})
+
+    assert read_states(file) == {1: {}}
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_a_run_is_named_or_is_a_file(tmp_path: Path):

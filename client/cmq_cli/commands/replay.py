@@ -302,11 +302,14 @@ def _begin(session: Session, order: _Order) -> ExitCode:
         slices=count.slices,
     )
     with replaying.locked(file):
-        replaying.write_journal(journal, file)
         if count.states:
+            # First: a journal that is there can be gone on with.
             write_states(replaying.states_file(file), count.states)
+        replaying.write_journal(journal, file)
         output.remark(f"run {run}, journal {file}")
-        return _run(session, journal, file, count)
+        code = _run(session, journal, file, count)
+        replaying.clear_up(journal, file)
+        return code
 
 
 def _count(session: Session, order: _Order) -> "tuple[Options, Count]":
@@ -411,7 +414,9 @@ def _resume(session: Session, resume: str, rate: int | None, parallel: int | Non
                 session.output.remark(f"{first}; what is there of it is not stored again")
             else:
                 session.output.warning(f"{first}; the server remembers no more what is there of it")
-        return _run(session, journal, file, None)
+        code = _run(session, journal, file, None)
+        replaying.clear_up(journal, file)
+        return code
 
 
 async def _check_same_target(session: Session, journal: "Journal") -> None:
