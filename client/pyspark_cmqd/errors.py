@@ -6,9 +6,26 @@ CmqdSourceError
 └── DataLossError       rows that were asked for are not there any more; ask for later ones, or for what is left
 """
 
+import re
+
+HIDDEN = "…"
+"""Instead of a value that may hold a key."""
+_USER_INFO = re.compile(r""":(//(?!ID:KEY@)|/(?!/))[^\s'"]*@""")
+
+
+def masked(text: str) -> str:
+    """The text with stars instead of the names and keys in its URLs (``s3://ID:KEY@bucket``).
+
+    Up to the last ``@``: a key that was pasted as it is may hold any character, and a path without a part does no harm.
+    """
+    return _USER_INFO.sub(r":\1***@", text)
+
 
 class CmqdSourceError(Exception):
-    """Root of all errors of this package."""
+    """Root of all errors of this package. None of them holds the key of a URL, neither in its text nor when pickled."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(masked(one) if isinstance(one, str) else one for one in args))
 
 
 class OptionError(CmqdSourceError, ValueError):
@@ -17,8 +34,8 @@ class OptionError(CmqdSourceError, ValueError):
     def __init__(self, option: str, value: object, allowed: str) -> None:
         super().__init__(option, value, allowed)
         self.option = option
-        self.value = value
-        self.allowed = allowed
+        self.value = masked(value) if isinstance(value, str) else value
+        self.allowed = masked(allowed)
 
     def __str__(self) -> str:
         given = "is missing" if self.value is None else f"cannot be {self.value!r}"

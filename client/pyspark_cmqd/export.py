@@ -2,13 +2,15 @@
 
 A segment becomes one file, ``00000017.parquet``, with the columns of mode ``events``. A sealed segment never changes,
 so what was exported before is known by its checksum and left as it is: an export can be repeated, and brings what is
-new.
+new. A folder is of one selection of queues: with files of another one in it, some segments would have all messages and
+others not.
 """
 
 # pyarrow tells pyright little of its types, and is not there without the Spark set.
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportMissingModuleSource=false
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,8 @@ import pyarrow.parquet as pq
 
 from pyspark_cmqd.columns import arrow_type
 from pyspark_cmqd.driver import plan_batch
+from pyspark_cmqd.errors import CmqdSourceError
+from pyspark_cmqd.files import beside
 from pyspark_cmqd.options import parse_options
 from pyspark_cmqd.plan import Task
 from pyspark_cmqd.reading import read_task
@@ -27,6 +31,8 @@ GROUP_ROWS = 1 << 17
 """Messages of a row group: small enough to be held, large enough to be scanned fast."""
 SCHEMA = pa.schema([pa.field(name, arrow_type(name)) for name in COLUMNS])
 _IDENTITY = b"cmqd.segment"
+_SELECTION = b"cmqd.queues"
+_OURS = re.compile(r"\d{8,}\.parquet", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -49,14 +55,21 @@ def plan_export(path: str, *, queues: Sequence[str] = (), include_active: bool =
     return plan_batch(parse_options(given), tuple(COLUMNS))
 
 
-def export(tasks: Sequence[Task], folder: Path) -> Iterator[Exported]:
-    """Write a file for each task, unless it is there; whole or not at all.
+class ExportError(CmqdSourceError):
+    """The folder cannot be used; nothing was written."""
+
+
+def export(tasks: Sequence[Task], folder: Path, *, queues: Sequence[str] = ()) -> Iterator[Exported]:
+    """Write a file for each task, unless it is there; whole or not at all. ``queues``: those of :func:`plan_export`.
 
     Raises:
+        ExportError: the folder has the messages of other queues.
         CmqdSourceError: a segment is damaged, or was reclaimed meanwhile.
         OSError: a file cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    selection = "\n".join(sorted(set(queues))).encode()
+    _check_selection(folder, selection)
     for task in tasks:
         extent = task.piece.extent
         file = folder / f"{extent.number:08d}.parquet"
@@ -65,13 +78,30 @@ def export(tasks: Sequence[Task], folder: Path) -> Iterator[Exported]:
         if found is not None and found.metadata is not None and found.metadata.get(_IDENTITY) == identity:
             yield Exported(extent.number, file, found.num_rows, file.stat().st_size, False)
             continue
-        temporary = file.with_name(f".{file.name}.part")
+        temporary = beside(file)
         try:
-            messages = _write(task, temporary, identity)
+            messages = _write(task, temporary, {_IDENTITY: identity, _SELECTION: selection})
             temporary.replace(file)
         finally:
             temporary.unlink(missing_ok=True)
         yield Exported(extent.number, file, messages, file.stat().st_size, True)
+
+
+def _check_selection(folder: Path, selection: bytes) -> None:
+    for file in sorted(folder.iterdir()):
+        found = _metadata(file) if _OURS.fullmatch(file.name) else None
+        if found is None or found.metadata is None or _IDENTITY not in found.metadata:
+            continue
+        there = found.metadata.get(_SELECTION, b"")
+        if there != selection:
+            raise ExportError(
+                f"{folder} is an export of {_described(there)}, and this is one of {_described(selection)}: "
+                f"name another folder"
+            )
+
+
+def _described(selection: bytes) -> str:
+    return ", ".join(repr(name) for name in selection.decode().split("\n")) if selection else "all queues"
 
 
 def _identity(task: Task) -> bytes:
@@ -88,12 +118,12 @@ def _metadata(file: Path) -> "pq.FileMetaData | None":
         return None
 
 
-def _write(task: Task, file: Path, identity: bytes) -> int:
+def _write(task: Task, file: Path, told: dict[bytes, bytes]) -> int:
     """Returns how many messages there are."""
     messages = 0
     waiting: list[pa.RecordBatch] = []
     rows = 0
-    with pq.ParquetWriter(file, SCHEMA.with_metadata({_IDENTITY: identity}), compression="zstd") as writer:
+    with pq.ParquetWriter(file, SCHEMA.with_metadata(told), compression="zstd") as writer:
         for batch in read_task(task, SCHEMA):
             waiting.append(batch)
             rows += batch.num_rows

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from pyspark_cmqd.errors import OptionError
+from pyspark_cmqd.errors import HIDDEN, OptionError
 
 EARLIEST = "earliest"
 LATEST = "latest"
@@ -87,7 +87,8 @@ def parse_options(given: Mapping[str, str]) -> Options:
     known = {name.lower() for name in _NAMES}
     for name in values:
         if name not in known:
-            raise OptionError(name, values[name], f"it is not known; known are {', '.join(_NAMES)}")
+            # Perhaps an option of the sink, whose URL holds a key.
+            raise OptionError(name, HIDDEN, f"it is not known; known are {', '.join(_NAMES)}")
     path = values.get("path", "")
     if not path:
         raise OptionError("path", None, "the data folder of a broker, or a URL of a copy")
@@ -107,17 +108,17 @@ def parse_options(given: Mapping[str, str]) -> Options:
         values.get("account", ""),
         _names(values, "tags"),
         _starting_lsn(values),
-        LAST_LSN if values.get("endinglsn", LATEST) == LATEST else _whole(values, "endingLsn", 0, 0, LAST_LSN, LATEST),
+        LAST_LSN if values.get("endinglsn", LATEST) == LATEST else whole(values, "endingLsn", 0, 0, LAST_LSN, LATEST),
         _time(values, "startingTimestamp"),
         _time(values, "endingTimestamp"),
         _mode(values),
         _flag(values, "includeActive", False),
-        _whole(values, "minPartitions", 1, 1, MAX_PARTITIONS),
+        whole(values, "minPartitions", 1, 1, MAX_PARTITIONS),
         _flag(values, "failOnDataLoss", True),
-        _whole(values, "batchRows", DEFAULT_BATCH_ROWS, 1, MAX_BATCH_ROWS),
+        whole(values, "batchRows", DEFAULT_BATCH_ROWS, 1, MAX_BATCH_ROWS),
         values.get("cachefolder", ""),
-        _whole(values, "maxMessagesPerTrigger", 0, 1, LAST_LSN),
-        _whole(values, "maxBytesPerTrigger", 0, 1, LAST_LSN),
+        whole(values, "maxMessagesPerTrigger", 0, 1, LAST_LSN),
+        whole(values, "maxBytesPerTrigger", 0, 1, LAST_LSN),
         _something(values, "routingKey"),
         _something(values, "statesFile"),
     )
@@ -206,7 +207,8 @@ def _flag(values: Mapping[str, str], option: str, default: bool) -> bool:
     return text.lower() == "true"
 
 
-def _whole(values: Mapping[str, str], option: str, default: int, low: int, high: int, *words: str) -> int:
+def whole(values: Mapping[str, str], option: str, default: int, low: int, high: int, *words: str) -> int:
+    """The value of an option, by its name in small letters. ``words``: what else it may be. Raises OptionError."""
     text = values.get(option.lower())
     if text is None:
         return default
@@ -220,7 +222,7 @@ def _starting_lsn(values: Mapping[str, str]) -> int | str | None:
     text = values.get("startinglsn")
     if text is None or text in (EARLIEST, LATEST):
         return text
-    return _whole(values, "startingLsn", 0, 0, LAST_LSN, EARLIEST, LATEST)
+    return whole(values, "startingLsn", 0, 0, LAST_LSN, EARLIEST, LATEST)
 
 
 def _time(values: Mapping[str, str], option: str) -> int | None:

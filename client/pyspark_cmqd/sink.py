@@ -47,7 +47,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from cmqd_client import Client, CmqError, Outgoing, ServerUnreachable, connect
-from pyspark_cmqd.errors import CmqdSourceError, OptionError
+from pyspark_cmqd.errors import CmqdSourceError, OptionError, masked
 from pyspark_cmqd.outgoing import DedupIds, Request, chosen_columns, requests_of
 from pyspark_cmqd.pacing import Pace
 from pyspark_cmqd.sinkoptions import SinkOptions, parse_sink_options
@@ -71,7 +71,7 @@ class SendError(CmqdSourceError):
         self.target = target
         self.sent = sent
         """Messages of this task that the broker has answered."""
-        self.reason = reason
+        self.reason = masked(reason)
 
     def __str__(self) -> str:
         return f"{self.target} did not take the messages ({self.sent} of this task were sent before): {self.reason}"

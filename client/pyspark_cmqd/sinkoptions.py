@@ -31,7 +31,8 @@ from typing import Any
 
 from cmqd_client import Address, parse_address
 from cmqd_protocol.limits import MAX_BATCH
-from pyspark_cmqd.errors import OptionError
+from pyspark_cmqd.errors import HIDDEN, OptionError
+from pyspark_cmqd.options import whole
 
 MAX_IN_FLIGHT = 256
 MAX_RETRIES = 1_000
@@ -95,9 +96,9 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Raises OptionError."""
     values = {name.lower(): value.strip() for name, value in given.items() if name.lower() not in _OF_SPARK}
     known = {name.lower() for name in _NAMES}
-    for name, value in values.items():
+    for name in values:
         if name not in known:
-            raise OptionError(name, value, f"it is not known; known are {', '.join(_NAMES)}")
+            raise OptionError(name, HIDDEN, f"it is not known; known are {', '.join(_NAMES)}")
     for name in _NAMES:
         if values.get(name.lower()) == "":
             raise OptionError(name, "", "something, or leave it out")
@@ -118,21 +119,12 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         {role: values.get(name.lower(), role) for name, role in _COLUMNS.items()},
         frozenset(role for name, role in _COLUMNS.items() if name.lower() in values) | {"body"},
         write_id,
-        _whole(values, "batchSize", MAX_BATCH, 1, MAX_BATCH),
-        _whole(values, "inFlight", 16, 1, MAX_IN_FLIGHT),
-        _whole(values, "retries", 10, 0, MAX_RETRIES),
+        whole(values, "batchSize", MAX_BATCH, 1, MAX_BATCH),
+        whole(values, "inFlight", 16, 1, MAX_IN_FLIGHT),
+        whole(values, "retries", 10, 0, MAX_RETRIES),
         _number(values, "requestTimeout", 10.0, MAX_TIMEOUT_S, "seconds"),
         _number(values, "maxMessagesPerSecond", 0.0, MAX_RATE, "messages a second"),
     )
-
-
-def _whole(values: Mapping[str, str], option: str, default: int, low: int, high: int) -> int:
-    text = values.get(option.lower())
-    if text is None:
-        return default
-    if not (text.isascii() and text.isdigit() and low <= int(text) <= high):
-        raise OptionError(option, text, f"a whole number from {low} to {high}")
-    return int(text)
 
 
 def _number(values: Mapping[str, str], option: str, default: float, most: int, what: str) -> float:
@@ -161,7 +153,7 @@ def _parsed(option: str, url: str) -> Address:
     try:
         return parse_address(url)
     except ValueError as problem:
-        raise OptionError(option, "…", str(problem)) from None
+        raise OptionError(option, HIDDEN, str(problem)) from None
 
 
 def _of_context(values: Mapping[str, str]) -> Address:

@@ -1,8 +1,10 @@
 """Every option is checked before anything is read, and a refusal names it."""
 
+import pickle
+
 import pytest
 
-from pyspark_cmqd.errors import OptionError
+from pyspark_cmqd.errors import DataLossError, FolderError, OptionError, masked
 from pyspark_cmqd.options import LAST_LSN, Mode, Options, parse_options
 
 
@@ -44,6 +46,25 @@ def test_rows():
     assert parsed(startingLsn="earliest").starting_lsn == "earliest"
     assert parsed(endingLsn="latest").ending_lsn == LAST_LSN
     assert parsed(mode="Backlog").mode is Mode.BACKLOG
+
+
+def test_no_error_tells_a_key():
+    url = "cmq://ID1:a-key@host:5680"
+    for options in ({"url": url}, {"queue": "q", "minPartitions": url}, {"startingTimestamp": url}):
+        with pytest.raises(OptionError) as refused:
+            parsed(**options)
+        assert "a-key" not in f"{refused.value} {refused.value!r} {refused.value.args} {refused.value.value}"
+
+    for error in (
+        FolderError("the manifest of s3://ID1:a-key@bucket/data cannot be read"),
+        DataLossError("rows 1 to 2 of http://ID1:a-/key@host/data were reclaimed"),
+        OptionError("queue", "x", "the log of ftp://ID1:a-key@host/data knows no queue of that name"),
+    ):
+        assert "key" not in f"{error} {error!r}"
+        assert "://***@" in str(error)
+        assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+    assert masked("say cmq://ID:KEY@host:port, or a@b") == "say cmq://ID:KEY@host:port, or a@b"
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,8 @@ def test_all_options_are_taken() -> None:
         ({"url": URL, "queue": "q", "requestTimeout": "nan"}, "requestTimeout"),
         ({"url": URL, "queue": "q", "writeId": "x" * 33}, "writeId"),
         ({"url": URL, "queue": "q", "que": "x"}, "que"),
+        ({"server": URL, "queue": "q"}, "server"),
+        ({"url": URL, "queue": "q", "inFlight": URL}, "inFlight"),
     ],
 )
 def test_what_cannot_be_used_is_named(given: dict[str, str], option: str) -> None:

@@ -99,6 +99,7 @@ def _show(output: Output, result: "Reconciled") -> None:
             {
                 "lsn": result.lsn,
                 "missing_rows": result.missing,
+                "unsealed_rows": result.unsealed,
                 "balanced": result.holds,
                 "lines": [_document(line) for line in result.lines],
             }

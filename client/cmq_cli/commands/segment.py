@@ -12,6 +12,7 @@ from cmq_cli.output import show_size, show_time
 from cmq_cli.session import Session
 from cmqd_segment.manifest import Manifest, ManifestError, SegmentEntry, read_manifest
 from cmqd_segment.scan import readable_segments, verify_files
+from pyspark_cmqd.errors import masked
 
 if TYPE_CHECKING:
     from pyspark_cmqd.export import Exported
@@ -128,7 +129,7 @@ def export(
         with session.output.progress() as progress:
             tasks = plan_export(path, queues=queue or (), include_active=all_)
             task = progress.add_task("export", total=len(tasks), rate="")
-            for exported in export_segments(tasks, to):
+            for exported in export_segments(tasks, to, queues=queue or ()):
                 done.append(exported)
                 progress.update(task, advance=1, description=exported.file.name)
     except OptionError as error:
@@ -160,9 +161,9 @@ def _manifest(path: Path) -> Manifest:
     try:
         return read_manifest(path)
     except FileNotFoundError:
-        raise CommandFailed(f"{path} is no data folder: it has no manifest", ExitCode.NOT_FOUND) from None
+        raise CommandFailed(f"{masked(str(path))} is no data folder: it has no manifest", ExitCode.NOT_FOUND) from None
     except (ManifestError, OSError) as error:
-        raise CommandFailed(f"{path}: {error}") from error
+        raise CommandFailed(masked(f"{path}: {error}")) from error
 
 
 def _row(entry: SegmentEntry) -> tuple[str, ...]:
