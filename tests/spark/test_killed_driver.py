@@ -72,9 +72,14 @@ class Driver:
         assert self._process is not None
         stop_at = time.monotonic() + PATIENCE_SECONDS
         while not what():
-            assert self._process.poll() is None, self.log.read_text()[-3000:]
-            assert time.monotonic() < stop_at, self.log.read_text()[-3000:]
+            assert self._process.poll() is None, self.told()
+            assert time.monotonic() < stop_at, self.told()
             time.sleep(0.05)
+
+    def told(self) -> str:
+        """The end of what it and its Java said, without Java's frames: what went wrong stands before many of those."""
+        lines = [line for line in self.log.read_text(errors="replace").splitlines() if not line.startswith("\tat ")]
+        return "\n".join(lines[-120:])
 
     def kill(self) -> None:
         """Python, Java and workers, all at once."""
@@ -88,7 +93,7 @@ class Driver:
         """Let it read all that there is, and end."""
         assert self._process is not None
         self.stop_file.touch()
-        assert self._process.wait(PATIENCE_SECONDS) == 0, self.log.read_text()[-3000:]
+        assert self._process.wait(PATIENCE_SECONDS) == 0, self.told()
         self._process = None
 
 

@@ -95,6 +95,9 @@ def test_the_rate_is_shared_by_the_tasks_that_run_at_once(master: str, parallel:
 
 
 def test_all_cores_are_counted(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2})
+    def three(_: int) -> set[int]:
+        return {0, 1, 2}
+
+    monkeypatch.setattr("os.sched_getaffinity", three)
 
     assert tasks_at_once("local[*]", 8) == 3
