@@ -69,6 +69,30 @@ def test_what_was_exported_is_left_as_it_is(folder: Path, tmp_path: Path, capfd:
     assert pq.read_table(out).num_rows == 170
 
 
+def test_a_folder_is_of_one_selection(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    assert export(folder, out) == ExitCode.OK
+
+    assert export(folder, out, "--queue", "bills") == ExitCode.FAILED
+    assert "is an export of all queues, and this is one of 'bills': name another folder" in capfd.readouterr().err
+    assert pq.read_table(out).num_rows == 170
+
+    assert export(folder, tmp_path / "bills", "--queue", "bills") == ExitCode.OK
+    assert export(folder, tmp_path / "bills") == ExitCode.FAILED
+    assert export(folder, tmp_path / "bills", "--queue", "bills") == ExitCode.OK
+    assert pq.read_table(tmp_path / "bills").num_rows == 20
+
+
+def test_two_exports_at_once_do_not_write_into_one_file(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / ".00000001.parquet.part").write_bytes(b"of another one")
+
+    assert export(folder, out) == ExitCode.OK
+
+    assert (out / ".00000001.parquet.part").read_bytes() == b"of another one"
+
+
 def test_one_queue_may_be_exported(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert export(folder, tmp_path / "out", "--queue", "bills", "--all") == ExitCode.OK
     assert [one["messages"] for one in json.loads(capfd.readouterr().out)] == [20]
