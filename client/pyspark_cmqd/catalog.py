@@ -1,7 +1,8 @@
 """Which queue or topic an id is: from the checkpoints, and from the records that made it.
 
 What was deleted before the oldest checkpoint is known only as long as the row that made it is in the log. Rows are
-looked through from the start only if there are messages of an id that nothing else names.
+looked through, backwards, only if there are messages of an id that nothing else names. Of the segments only those are
+opened that are to be read, and those in which a name is looked for: each may have to be fetched.
 """
 
 import sqlite3
@@ -13,16 +14,18 @@ import msgspec
 from cmqd_segment.checkpoint import QueueSlice, TopicSlice
 from cmqd_segment.checkpoint_file import CheckpointError, decode_part, read_payloads
 from cmqd_segment.records import AnyRecord, QueueCreated, TopicCreated
-from cmqd_segment.rows import meta_checksum
+from cmqd_segment.rows import decode_queues, meta_checksum
 from pyspark_cmqd.errors import FolderError
 from pyspark_cmqd.folder import Folder
-from pyspark_cmqd.plan import Extent, Source, View
+from pyspark_cmqd.options import LAST_LSN
+from pyspark_cmqd.plan import Extent, Piece, Source, View
 
 _MAKERS = frozenset({2, 40, 43})
 """Tags of QueueCreated, TopicCreated, Subscribed."""
 _SLICES = frozenset({2, 9, 10})
 """Tags of QueueSlice, TopicSlice, SubscriptionSlice."""
 _METAS_A_STATEMENT = 256
+_QUEUES_A_STATEMENT = 500
 _LONG_ARRAY = 0xDC
 
 _raw_records = msgspec.msgpack.Decoder(list[msgspec.Raw])
@@ -35,7 +38,13 @@ class Catalog:
 
     sources: dict[int, Source] = field(default_factory=dict[int, Source])
     lsn: int = 0
-    """Rows up to this one were looked through, or need not be."""
+    """What was made up to this row, and not deleted by then, is known."""
+    followed_from: int | None = None
+    """All rows behind this one were looked through, up to ``lsn``: nothing has messages there that is not known."""
+    nameless: set[int] = field(default_factory=set[int])
+    """Ids that were looked for in vain: the rows that made them are gone."""
+    looked: set[int] = field(default_factory=set[int])
+    """Numbers of sealed segments whose ids were looked for."""
 
     def note(self, fact: object) -> None:
         """Take a record, or a part of a checkpoint, that names something."""
@@ -54,32 +63,66 @@ class Catalog:
                 self.note(_record.decode(raw))
 
 
-def read_catalog(folder: Folder, view: View, known: "Catalog | None" = None) -> Catalog:
-    """What is known at ``view.hi`` or was before; ``known``, of an earlier view, is brought up to date and returned.
+def read_catalog(folder: Folder, view: View) -> Catalog:
+    """All that the log can tell at ``view.hi``. Raises FolderError, DataLossError."""
+    catalog = checkpointed(folder, view)
+    complete(catalog, folder, view)
+    return catalog
 
-    Raises FolderError, DataLossError.
+
+def checkpointed(folder: Folder, view: View) -> Catalog:
+    """What the checkpoints name; no segment is opened."""
+    catalog = Catalog()
+    catalog.lsn = _note_checkpoints(catalog, folder, view)
+    return catalog
+
+
+def complete(catalog: Catalog, folder: Folder, view: View) -> None:
+    """Look through all that may name something. Raises FolderError, DataLossError."""
+    follow(catalog, folder, view)
+    name_ids(catalog, folder, view, [Piece(one, one.first_lsn - 1, one.last_lsn) for one in view.extents])
+
+
+def follow(catalog: Catalog, folder: Folder, view: View) -> None:
+    """Bring up to date what is known of an earlier view. Raises FolderError, DataLossError."""
+    if view.gaps(catalog.lsn + 1, view.hi):
+        # The rows that made something may be among them; the checkpoints are newer than what was reclaimed.
+        _note_checkpoints(catalog, folder, view)
+    if catalog.followed_from is None:
+        catalog.followed_from = catalog.lsn
+    _note_rows(catalog, folder, view.extents, catalog.lsn, view.hi)
+    catalog.lsn = max(catalog.lsn, view.hi)
+
+
+def name_ids(catalog: Catalog, folder: Folder, view: View, pieces: Iterable[Piece]) -> None:
+    """Look for the names of all that has messages in these pieces: something was made before its first message, most
+    likely not long before. Raises FolderError, DataLossError.
     """
-    if known is not None:
-        _note_rows(known, folder, view.extents, known.lsn, view.hi)
-        known.lsn = max(known.lsn, view.hi)
-        return known
-    catalog = Catalog(lsn=view.hi)
-    above = 0
+    followed = LAST_LSN if catalog.followed_from is None else catalog.followed_from
+    pieces = [one for one in pieces if one.above < followed and one.extent.number not in catalog.looked]
+    ids = {number for piece in pieces for number in _ids_in(folder, piece)}
+    last = max((piece.upto for piece in pieces), default=0)
+    for extent in reversed(view.extents):
+        if ids <= catalog.sources.keys() | catalog.nameless:
+            break
+        if extent.first_lsn <= last:
+            _note_rows(catalog, folder, (extent,), 0, view.hi)
+    catalog.nameless |= ids - catalog.sources.keys()
+    catalog.looked |= {piece.extent.number for piece in pieces if piece.extent.sealed}
+
+
+def _note_checkpoints(catalog: Catalog, folder: Folder, view: View) -> int:
+    """Returns the row up to which they go, of the view."""
+    lsn = 0
     for entry in view.checkpoints:
         try:
             for payload in read_payloads(folder.checkpoint_path(entry)):
                 if tag_of(payload) in _SLICES:
                     catalog.note(decode_part(payload))
-            above = max(above, entry.lsn)
         except (CheckpointError, msgspec.MsgspecError, OSError):
             continue  # replaced meanwhile, or damaged: rows tell the rest
-    _note_rows(catalog, folder, view.extents, above, view.hi)
-    # A queue that was made and deleted between two checkpoints stands in none of them.
-    live = [extent for extent in view.extents if not extent.sealed]
-    _note_rows(catalog, folder, live, 0, min(above, view.hi))
-    if above and not _ids_in(folder, view.extents) <= catalog.sources.keys():
-        _note_rows(catalog, folder, view.extents, 0, above)
-    return catalog
+        lsn = max(lsn, min(entry.lsn, view.hi))
+    return lsn
 
 
 def _note_rows(catalog: Catalog, folder: Folder, extents: Iterable[Extent], above: int, upto: int) -> None:
@@ -111,11 +154,17 @@ def metas(raw: sqlite3.Connection, extent: Extent, above: int, upto: int) -> Ite
         above = rows[-1][0]
 
 
-def _ids_in(folder: Folder, extents: Iterable[Extent]) -> set[int]:
-    """Queues and topics with messages in sealed segments; what is not sealed is above every checkpoint, or nearly."""
-    ids: set[int] = set()
-    for extent in extents:
-        if extent.sealed:
-            with folder.opened(extent) as raw:
-                ids.update(number for (number,) in raw.execute("SELECT queue_id FROM sparse").fetchall())
-    return ids
+def _ids_in(folder: Folder, piece: Piece) -> set[int]:
+    """Queues and topics with messages in a piece, or in others of a sealed segment."""
+    with folder.opened(piece.extent) as raw:
+        if piece.extent.sealed:
+            return {number for (number,) in raw.execute("SELECT queue_id FROM sparse").fetchall()}
+        ids: set[int] = set()
+        above = piece.above
+        while rows := raw.execute(
+            "SELECT lsn, queues FROM log WHERE lsn > ? AND lsn <= ? ORDER BY lsn LIMIT ?",
+            (above, piece.upto, _QUEUES_A_STATEMENT),
+        ).fetchall():
+            ids.update(one[0] for _, queues in rows for one in decode_queues(queues))
+            above = rows[-1][0]
+        return ids

@@ -6,11 +6,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cmqd_segment.rows import decode_queues
-from pyspark_cmqd.catalog import Catalog, read_catalog
+from pyspark_cmqd.catalog import Catalog, checkpointed, complete, name_ids
 from pyspark_cmqd.errors import DataLossError, OptionError
 from pyspark_cmqd.folder import Folder
 from pyspark_cmqd.options import LATEST, Mode, Options
-from pyspark_cmqd.plan import Extent, Task, View, alike, bounds, describe, pieces_of, split, wanted_ids
+from pyspark_cmqd.plan import (
+    Extent,
+    Task,
+    View,
+    alike,
+    bounds,
+    describe,
+    is_choosing,
+    pieces_of,
+    split,
+    wanted_ids,
+)
 
 if TYPE_CHECKING:
     from pyspark_cmqd.states import QueueStates
@@ -20,16 +31,18 @@ ATTEMPTS = 5
 """How often a plan is made while the broker reclaims segments."""
 
 
-def plan_batch(options: Options, columns: Sequence[str]) -> list[Task]:
-    """The tasks of a batch. Raises CmqdSourceError."""
+def plan_batch(options: Options, columns: Sequence[str], *, asked: Options | None = None) -> list[Task]:
+    """The tasks of a batch. Raises CmqdSourceError.
+
+    ``asked``: the options without filters that were pushed down. Rows that a filter alone asks for may be missing: it
+    finds what there is, as it does where Spark applies it.
+    """
+    asked = asked or options
     folder = open_folder(options)
     for attempt in range(ATTEMPTS):
         view = folder.view(include_active=options.include_active)
         above, upto = bounds(view, options)
-        if isinstance(options.starting_lsn, int):
-            check_loss(view, options, view.gaps(above + 1, upto))
-        elif options.starting_ms is not None:
-            check_loss(view, options, view.gaps_between(options.starting_ms, options.ending_ms))
+        check_loss(view, options, missing_rows(view, asked))
         try:
             return plan_range(folder, view, options, columns, above, upto)
         except DataLossError:
@@ -45,6 +58,16 @@ def open_folder(options: Options) -> Folder:
     if folder.is_remote and options.include_active:
         raise OptionError("includeActive", "true", "only for a folder of the same machine, not for a URL")
     return folder
+
+
+def missing_rows(view: View, options: Options) -> list[tuple[int, int]]:
+    """Rows that are gone, of those that are asked for by the row or the time at which to begin."""
+    if isinstance(options.starting_lsn, int):
+        above, upto = bounds(view, options)
+        return view.gaps(above + 1, upto)
+    if options.starting_ms is not None:
+        return view.gaps_between(options.starting_ms, options.ending_ms)
+    return []
 
 
 def check_loss(view: View, options: Options, missing: Sequence[tuple[int, int]]) -> None:
@@ -78,10 +101,15 @@ def plan_range(
         pieces = [alike(piece) for piece in pieces]
     if not pieces:
         return []
-    catalog = known or read_catalog(folder, view)
+    catalog = known if known is not None else Catalog()
+    if needs_names(options, columns):
+        if known is None:
+            catalog = checkpointed(folder, view)
+        name_ids(catalog, folder, view, pieces)
+        if known is None and unknown_name(options, catalog):
+            complete(catalog, folder, view)
+            check_names(options, catalog, folder, view)
     wanted = wanted_ids(catalog.sources, options)
-    if known is None:
-        check_names(options, catalog, folder, view)
     if wanted is not None and not wanted:
         return []
     shares: dict[int, float] = {}
@@ -131,19 +159,34 @@ def share_of(folder: Folder, extent: Extent, wanted: frozenset[int]) -> float:
     return max(sum(held[number] for number in found), 1) / max(sum(held.values()), 1)
 
 
+def needs_names(options: Options, columns: Sequence[str]) -> bool:
+    """Whether queues and topics are to be told by their names, and not by their ids alone."""
+    return is_choosing(options) or "queue" in columns or "topic" in columns
+
+
+def unknown_name(options: Options, catalog: Catalog) -> "tuple[str, str] | None":
+    """The first ``queue`` or ``topic`` of the options that the catalog does not know, behind which of the two it is."""
+    for option, names, is_topic in (("queue", options.queues, False), ("topic", options.topics, True)):
+        known = {source.name for source in catalog.sources.values() if source.is_topic is is_topic}
+        for name in names:
+            if name not in known:
+                return option, name
+    return None
+
+
 def check_names(options: Options, catalog: Catalog, folder: Folder, view: View) -> None:
     """Raises OptionError for a queue or topic that the log does not know: a name that is misspelt must not read as an
     empty queue. A queue is known from the row that made it, so one made just now is known only to those who read that
     row; the error says how far was looked.
     """
+    unknown = unknown_name(options, catalog)
+    if unknown is None:
+        return
     looked = f"looked through up to row {view.hi}"
     if not options.include_active and not folder.is_remote:
         looked += ", where what is not sealed begins; includeActive=true goes on"
-    for option, names, is_topic in (("queue", options.queues, False), ("topic", options.topics, True)):
-        known = {source.name for source in catalog.sources.values() if source.is_topic is is_topic}
-        for name in names:
-            if name not in known:
-                raise OptionError(option, name, f"the log of {options.path} knows no {option} of that name ({looked})")
+    option, name = unknown
+    raise OptionError(option, name, f"the log of {options.path} knows no {option} of that name ({looked})")
 
 
 # ---------------------------------------------------------------------- positions of a stream

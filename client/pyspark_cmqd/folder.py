@@ -3,12 +3,14 @@
 Local and shared folders are read in place, with the two rules of ``SEGMENTS.md``: what is not sealed is opened as plain
 ``mode=ro``, and no statement stays open between two batches of rows, so that the broker is never held up. From a URL
 (anything that fsspec knows) sealed segments and checkpoints are fetched into a cache, and checked by the SHA-256 of the
-manifest before they count.
+manifest before they count. The cache grows by each file that is read, and nothing is removed from it: it may be emptied
+whenever no query runs.
 """
 
 import contextlib
 import hashlib
 import os
+import re
 import sqlite3
 import tempfile
 import time
@@ -24,6 +26,7 @@ from cmqd_segment.manifest import (
     ManifestError,
     SegmentEntry,
     SegmentState,
+    merge_ranges,
     read_manifest,
 )
 from cmqd_segment.schema import SegmentFormatError, open_read_only
@@ -35,7 +38,7 @@ LOOKS = 50
 LOOK_SECONDS = 0.02
 SEALING_SECONDS = 60.0
 """How long a segment may be neither open to us as a live one nor listed as sealed yet: its checksum is being made."""
-_COPY_BYTES = 1 << 20
+_SHA256 = re.compile("[0-9a-f]{64}")
 
 
 class Folder:
@@ -69,7 +72,8 @@ class Folder:
     def view(self, *, include_active: bool) -> View:
         """The log at this moment, up to the last row from which on all that is left is readable.
 
-        Without ``include_active`` it ends before the first segment that is not sealed. Raises FolderError.
+        Without ``include_active`` it ends before the first row that is not sealed, whatever became of rows behind it.
+        It never ends before a row where it ended once: what is reclaimed counts. Raises FolderError.
         """
         reason = ""
         for look in range(LOOKS):
@@ -82,14 +86,19 @@ class Folder:
                 # Sealed, dropped or begun at this moment.
                 reason = str(error)
                 continue
-            gone = [*manifest.dropped, *((one.first_lsn, one.last_lsn) for one in manifest.losses)]
-            hi = extents[-1].last_lsn if extents else max((last for _, last in gone), default=0)
-            view = View(hi, tuple(extents), tuple(manifest.checkpoints), tuple(manifest.losses))
-            dropping = any(entry.state is SegmentState.DROPPING for entry in manifest.segments)
-            missing = [] if dropping else [gap for gap in view.gaps(1, hi) if not _covered(gap, gone)]
-            if not missing and (not include_active or _states(self.manifest()) == _states(manifest)):
-                return view
-            reason = f"rows {describe(missing)} are in no file" if missing else "its segments change all the time"
+            covered = merge_ranges([*_gone(manifest), *((one.first_lsn, one.last_lsn) for one in extents)])
+            hi = covered[0][1] if covered and covered[0][0] == 1 else 0
+            # All must join on, but for what stands behind rows that are not sealed.
+            last = extents[-1].last_lsn if extents else 0
+            if include_active or not _has_unsealed(manifest):
+                last = covered[-1][1] if covered else 0
+            if hi < last:
+                following = next(first for first, _ in covered if first > hi + 1)
+                reason = f"rows {describe([(hi + 1, following - 1)])} are in no file"
+            elif include_active and _states(self.manifest()) != _states(manifest):
+                reason = "its segments change all the time"
+            else:
+                return View(hi, tuple(extents), tuple(manifest.checkpoints))
         raise FolderError(f"{self.path} cannot be read: {reason}")
 
     def _extents(self, manifest: Manifest, include_active: bool) -> list[Extent]:
@@ -181,10 +190,12 @@ class Folder:
 
     def _fetched(self, file: str, sha256: str) -> Path:
         """A file of a URL, from the cache or by way of it. Named by its checksum: what is there is whole."""
+        if not _SHA256.fullmatch(sha256):
+            raise FolderError(f"the manifest of {self.path} lists {file} with a checksum that is none: {sha256!r}")
+        self._make_cache()
         kept = self._cache / f"{sha256}{Path(file).suffix}"
         if kept.exists() and kept.stat().st_uid == os.getuid():
             return kept
-        self._make_cache()
         handle, name = tempfile.mkstemp(dir=self._cache)
         os.close(handle)
         temporary = Path(name)
@@ -233,10 +244,18 @@ def _file_system(path: str) -> tuple[Any, str]:
     return files, str(root).rstrip("/")
 
 
-def _covered(gap: tuple[int, int], ranges: list[tuple[int, int]]) -> bool:
-    """Whether ranges that do not overlap hold all of a gap."""
-    held = sum(max(0, min(gap[1], last) - max(gap[0], first) + 1) for first, last in ranges)
-    return held >= gap[1] - gap[0] + 1
+def _gone(manifest: Manifest) -> list[tuple[int, int]]:
+    """Rows that were reclaimed, are being reclaimed, or were lost."""
+    gone = [*manifest.dropped, *((one.first_lsn, one.last_lsn) for one in manifest.losses)]
+    gone += [(one.first_lsn, one.last_lsn) for one in manifest.segments if one.state is SegmentState.DROPPING]
+    return [(first, last) for first, last in gone if 0 < first <= last]
+
+
+def _has_unsealed(manifest: Manifest) -> bool:
+    """Whether there may be rows that are not sealed."""
+    return any(
+        one.state in (SegmentState.PREPARED, SegmentState.ACTIVE, SegmentState.RETIRED) for one in manifest.segments
+    )
 
 
 def _states(manifest: Manifest) -> list[tuple[int, SegmentState]]:

@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from cmqd_segment.manifest import CheckpointEntry, LossEntry
+from cmqd_segment.manifest import CheckpointEntry
 from pyspark_cmqd.options import LAST_LSN, Mode, Options
 
 if TYPE_CHECKING:
@@ -49,10 +49,10 @@ class View:
     """See the module."""
 
     hi: int
+    """Rows up to it are in the extents or gone."""
     extents: tuple[Extent, ...]
     """Ascending by LSN."""
     checkpoints: tuple[CheckpointEntry, ...] = ()
-    losses: tuple[LossEntry, ...] = ()
 
     def gaps(self, first: int, last: int) -> list[tuple[int, int]]:
         """Ranges of rows within ``first`` to ``last`` (both included, at most ``hi``) that are not there any more."""
@@ -71,14 +71,18 @@ class View:
         return missing
 
     def gaps_between(self, starting_ms: "int | None", ending_ms: "int | None") -> list[tuple[int, int]]:
-        """Missing rows that may have been written at or after the one time and before the other."""
+        """Missing rows that may hold something sent at or after the one time and before the other.
+
+        Missing rows are no younger than a row, or a checkpoint, behind them.
+        """
         found: list[tuple[int, int]] = []
         for first, last in self.gaps(1, self.hi):
             before = max((one.last_ms for one in self.extents if one.last_lsn < first), default=0)
-            after = min((one.first_ms for one in self.extents if one.first_lsn > last), default=None)
-            if starting_ms is not None and after is not None and after <= starting_ms:
+            behind = [one.first_ms for one in self.extents if one.first_lsn > last]
+            behind += [one.time_ms for one in self.checkpoints if one.lsn >= last]
+            if starting_ms is not None and behind and min(behind) < starting_ms:
                 continue
-            if ending_ms is not None and before >= ending_ms:
+            if ending_ms is not None and before - TIME_SLACK_MS >= ending_ms:
                 continue
             found.append((first, last))
         return found
@@ -200,11 +204,17 @@ def bounds(view: View, options: Options) -> tuple[int, int]:
     return above, min(options.ending_lsn, view.hi, LAST_LSN)
 
 
+def is_choosing(options: Options) -> bool:
+    """Whether the options name queues or topics, or an account."""
+    named = options.queues or options.queue_pattern or options.topics or options.account
+    return bool(named) or options.only_queues is not None
+
+
 def wanted_ids(sources: Mapping[int, Source], options: Options) -> frozenset[int] | None:
     """Ids of the queues and topics that the options name; None = all."""
-    only = options.only_queues
-    if not (options.queues or options.queue_pattern or options.topics or options.account) and only is None:
+    if not is_choosing(options):
         return None
+    only = options.only_queues
     pattern = re.compile(options.queue_pattern)
 
     def fits(source: Source) -> bool:

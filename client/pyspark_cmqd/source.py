@@ -95,7 +95,7 @@ class CmqdReader(DataSourceReader):
         from pyspark_cmqd.pushdown import narrowed
 
         options = narrowed(self.options, self.filters)
-        tasks = plan_batch(options, self.columns.names)
+        tasks = plan_batch(options, self.columns.names, asked=self.options)
         return [CmqdPartition(each) for each in gathered(tasks, options.min_partitions)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":

@@ -23,11 +23,13 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pyspark_cmqd.catalog import Catalog, read_catalog
+from pyspark_cmqd.catalog import Catalog, checkpointed, follow
 from pyspark_cmqd.driver import (
     check_loss,
     first_offset,
     limited_offset,
+    missing_rows,
+    needs_names,
     open_folder,
     plan_range,
 )
@@ -62,12 +64,22 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ------------------------------------------------------------------ positions
 
     def initialOffset(self) -> dict[str, int]:
-        """Where a query begins that has no checkpoint."""
-        return {"lsn": first_offset(self._view(), self.options)}
+        """Where a query begins that has no checkpoint. Raises DataLossError if rows of the time asked for are gone."""
+        view = self._view()
+        if self.options.starting_ms is not None:
+            # From the row on at which it begins each batch checks its own.
+            check_loss(view, self.options, missing_rows(view, self.options))
+        return {"lsn": first_offset(view, self.options)}
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        """The last row of the next batch: as far as the limit allows, but one row at least, if there is one."""
+        """The last row of the next batch: as far as the limit allows, but one row at least, if there is one.
+
+        Raises FolderError if the query was farther than the log is: it would wait, and then leave rows out.
+        """
         self._seen = view = self._view()
+        starting = self.options.starting_lsn
+        if start["lsn"] > view.hi and not (isinstance(starting, int) and start["lsn"] == starting - 1):
+            raise self._another_log(start["lsn"], view)
         most = self._end(view)
         if most <= start["lsn"]:
             return start
@@ -127,21 +139,29 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _planned(self, view: View, above: int, upto: int) -> list[InputPartition]:
         if view.hi < upto:
-            raise FolderError(
-                f"the query was at row {upto} of {self.options.path}, which ends at row {view.hi} now: it is another "
-                f"log, or an older copy, or 'includeActive' was taken away (its segments are sealed sooner or later)"
-            )
+            raise self._another_log(upto, view)
         check_loss(view, self.options, view.gaps(above + 1, upto))
         folder = open_folder(self.options)
         names = self._names(folder, view)
         tasks = plan_range(folder, view, self.options, self.columns.names, above, upto, known=names)
         return [CmqdPartition(each) for each in gathered(tasks, self.options.min_partitions)]
 
+    def _another_log(self, lsn: int, view: View) -> FolderError:
+        return FolderError(
+            f"the query was at row {lsn} of {self.options.path}, which ends at row {view.hi} now: it is another log, "
+            f"or an older copy, or 'includeActive' was taken away (its segments are sealed sooner or later)"
+        )
+
     def _view(self) -> View:
         return open_folder(self.options).view(include_active=self.options.include_active)
 
     def _names(self, folder: Folder, view: View) -> Catalog:
-        self._catalog = read_catalog(folder, view, self._catalog)
+        """What is known of names, up to date."""
+        if not needs_names(self.options, self.columns.names):
+            return Catalog()
+        if self._catalog is None:
+            self._catalog = checkpointed(folder, view)
+        follow(self._catalog, folder, view)
         return self._catalog
 
     def _end(self, view: View) -> int:

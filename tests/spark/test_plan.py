@@ -2,11 +2,13 @@
 
 import pytest
 
+from cmqd_segment.manifest import CheckpointEntry
 from cmqd_segment.records import CopyOf, MessagesDelivered, MessagesPublished, MessagesSent, TransactionsEnded
 from pyspark_cmqd.events import Event, stored_in
 from pyspark_cmqd.options import Options, parse_options
 from pyspark_cmqd.plan import (
     GATHERED_BYTES,
+    TIME_SLACK_MS,
     Extent,
     Piece,
     Source,
@@ -50,6 +52,29 @@ def test_gaps(first: int, last: int, missing: list[tuple[int, int]]):
 
 def test_gaps_of_an_empty_view():
     assert View(10, ()).gaps(1, 10) == [(1, 10)]
+
+
+@pytest.mark.parametrize(
+    ("starting_ms", "ending_ms", "missing"),
+    [
+        (None, None, True),
+        (2999, None, True),
+        (3000, None, True),
+        (3001, None, False),
+        (None, 2000 - TIME_SLACK_MS, False),
+        (None, 2001 - TIME_SLACK_MS, True),
+    ],
+)
+def test_gaps_that_may_hold_something_of_a_time(starting_ms: int | None, ending_ms: int | None, missing: bool):
+    assert VIEW.gaps_between(starting_ms, ending_ms) == ([(101, 200)] if missing else [])
+
+
+def test_a_gap_at_the_end_is_no_younger_than_a_checkpoint_behind_it():
+    view = View(200, (FIRST,), (CheckpointEntry(1, 150, 150, 5000, 0, ""), CheckpointEntry(2, 200, 200, 7000, 0, "")))
+
+    assert view.gaps_between(7000, None) == [(101, 200)]
+    assert view.gaps_between(7001, None) == []
+    assert View(200, (FIRST,)).gaps_between(7001, None) == [(101, 200)]
 
 
 def test_pieces_are_cut_to_the_rows_asked_for():
