@@ -1,20 +1,21 @@
 """The states of a view's messages: which checkpoint to begin at, and the rows that the folds are given."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from cmqd_segment.checkpoint import AnyPart, CheckpointHeader, HistorySlice, LeasesSlice, QueueSlice
 from cmqd_segment.checkpoint_file import CheckpointError, decode_part, read_payloads, verify_checkpoint
+from cmqd_segment.records import AnyRecord
 from cmqd_segment.rows import decode_records
 from pyspark_cmqd.catalog import metas, tag_of
 from pyspark_cmqd.errors import FolderError
 from pyspark_cmqd.files import write_whole
 from pyspark_cmqd.folder import Folder
-from pyspark_cmqd.options import Mode
+from pyspark_cmqd.options import LAST_LSN, Mode
 from pyspark_cmqd.plan import Piece, View, describe
-from pyspark_cmqd.states import Fold, QueueFold, QueueStates, Result, result_of
+from pyspark_cmqd.states import Fold, Folds, QueueStates, Result, result_of
 
 _SLICES = frozenset({1, 2, 3, 4})
 """Tags of CheckpointHeader, QueueSlice, LeasesSlice, HistorySlice."""
@@ -31,10 +32,10 @@ def states_at(folder: Folder, view: View, wanted: "frozenset[int] | None", mode:
     missing = view.gaps(1, view.hi)
     needs_causes = mode in (Mode.ALL, Mode.CONSUMED)
     if not missing and needs_causes:
-        exact = Fold(wanted)
-        _fold_rows(exact, folder, view, 0)
-        return {number: result_of(queue) for number, queue in exact.queues.items()}
-    fold = _from_checkpoint(folder, view, wanted)
+        return _exactly(Fold(wanted), 0, folder, view)
+    # Above an older checkpoint more is known exactly, as long as no row above it is missing.
+    at_least = max((last for _, last in missing), default=0) if needs_causes else LAST_LSN
+    fold = _from_checkpoint(folder, view, wanted, at_least)
     if fold is None:
         # Rows that were lost to damage, and not reclaimed, leave no way to the exact state but the checkpoint.
         if missing:
@@ -43,25 +44,29 @@ def states_at(folder: Folder, view: View, wanted: "frozenset[int] | None", mode:
                 f"checkpoint that is left is as old; includeActive=true reads up to a later row"
             )
         fold = Fold(wanted), 0
-    exact, above = fold
-    _fold_rows(exact, folder, view, above)
     if not needs_causes:
-        return {number: result_of(queue) for number, queue in exact.queues.items()}
-    causes = Fold(wanted, lenient=True)
-    _fold_rows(causes, folder, view, 0)
-    return {number: result_of(queue, causes.queues.get(number)) for number, queue in exact.queues.items()} | {
-        # Queues that were deleted before the checkpoint: nothing is left of them but what the rows say.
-        number: result_of(QueueFold(queue.attributes), queue)
-        for number, queue in causes.queues.items()
-        if number not in exact.queues
-    }
+        return _exactly(*fold, folder, view)
+    folds = Folds(*fold)
+    for lsn, records in _rows(folder, view, 0):
+        folds.apply(lsn, records)
+    return folds.results()
 
 
-def _from_checkpoint(folder: Folder, view: View, wanted: "frozenset[int] | None") -> "tuple[Fold, int] | None":
-    """A fold with the newest checkpoint that says nothing of rows above ``view.hi``, and the row it goes on from."""
-    for entry in reversed(view.checkpoints):
-        if entry.lsn > view.hi:
-            continue
+def _exactly(fold: Fold, above: int, folder: Folder, view: View) -> Results:
+    for lsn, records in _rows(folder, view, above):
+        fold.apply(lsn, records)
+    return {number: result_of(queue) for number, queue in fold.queues.items()}
+
+
+def _from_checkpoint(
+    folder: Folder, view: View, wanted: "frozenset[int] | None", at_least: int
+) -> "tuple[Fold, int] | None":
+    """A fold with a checkpoint that says nothing of rows above ``view.hi``, and the row it goes on from: the oldest at
+    or above row ``at_least``, else the newest.
+    """
+    usable = [entry for entry in view.checkpoints if entry.lsn <= view.hi]
+    best = [entry for entry in usable if entry.lsn >= at_least]
+    for entry in [*best, *(entry for entry in reversed(usable) if entry.lsn < at_least)]:
         fold = Fold(wanted)
         try:
             path = folder.checkpoint_path(entry)
@@ -82,16 +87,17 @@ def _from_checkpoint(folder: Folder, view: View, wanted: "frozenset[int] | None"
     return None
 
 
-def _fold_rows(fold: Fold, folder: Folder, view: View, above: int) -> None:
+def _rows(folder: Folder, view: View, above: int) -> Iterator[tuple[int, list[AnyRecord]]]:
+    """LSN and records of the rows above one, up to ``view.hi``, that are there."""
     for extent in view.extents:
         if extent.last_lsn > above and extent.first_lsn <= view.hi:
-            first = max(above, extent.first_lsn - 1)
             with folder.opened(extent) as raw:
-                for lsn, meta in metas(raw, extent, first, min(extent.last_lsn, view.hi)):
+                for lsn, meta in metas(raw, extent, max(above, extent.first_lsn - 1), min(extent.last_lsn, view.hi)):
                     try:
-                        fold.apply(lsn, decode_records(meta))
+                        records = decode_records(meta)
                     except msgspec.MsgspecError as error:
                         raise FolderError(f"row {lsn} of {extent.file} cannot be decoded: {error}") from error
+                    yield lsn, records
 
 
 StatesBySegment = dict[int, dict[int, QueueStates]]

@@ -12,11 +12,14 @@ State of a message (the column ``event`` of all modes but ``events``):
 A half message that was committed stands at another place under the same id, and is not shown where it was.
 
 Two folds say it. An exact one begins at a checkpoint at or below the fixed row, or at the log's first row if nothing of
-it is missing. If rows are missing, a second one goes over all that is left, to find out why messages went; what the
-first says of those that are there is never overruled. Modes are about messages in queues: those of a topic itself are
-read by mode ``events``.
+it is missing. If rows are missing, a second one goes over those that are left up to the checkpoint, to find out why
+messages went before it: it says nothing wrong, but of some messages nothing, and they are ``gone``. What it cannot see
+is a rewind in a missing row: a message that was deleted before counts as deleted, until a row tells otherwise.
+
+Modes are about messages in queues: those of a topic itself are read by mode ``events``.
 """
 
+import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -86,6 +89,8 @@ HISTORY_CHUNK = 1024
 HISTORY_TIME_BITS = 42
 MAX_STEPS = 16_384
 FIRST_GRAIN_MS = 100
+UNKNOWN_MS = 1 << 62
+"""A rewind window of which nothing is known: anything deleted may come back."""
 
 
 class SentTimes:
@@ -136,6 +141,8 @@ class QueueFold:
         self.attributes = attributes
         self.lsn = 0
         """Of the checkpoint's slice: records up to it are in it."""
+        self.until = sys.maxsize
+        """The last row that counts."""
         self.next_position = 0
         self.floor = 0
         self.live = BitMap64()
@@ -145,6 +152,8 @@ class QueueFold:
         self.rewindable = BitMap64()
         self.gone: dict[State, BitMap64] = {}
         """Why messages went, as far as the records say."""
+        self.deleted_before = BitMap64()
+        """As of the slice, and not brought back since."""
         self.deleted: list[tuple[int, int, int]] = []
         """(start, stop, time in ms) in the order of the log; a later one counts."""
         self.leases: dict[int, tuple[int, int]] = {}
@@ -172,6 +181,7 @@ class QueueFold:
             fold.half = BitMap64.deserialize(part.half)
         if part.rewindable:
             fold.rewindable = BitMap64.deserialize(part.rewindable)
+            fold.deleted_before = BitMap64(fold.rewindable)
             fold._note_gone(State.DELETED, fold.rewindable)
         fold.sent.load(part.step_positions, part.step_starts, part.step_ends)
         fold._last_ms = part.last_enqueue_ms
@@ -298,6 +308,7 @@ class QueueFold:
         back.remove_range(0, record.from_position)
         back.remove_range(record.stop_position, max(self.next_position, record.stop_position) + 1)
         self.rewindable -= back
+        self.deleted_before -= back
         self.gone[State.DELETED] = self.gone.get(State.DELETED, BitMap64()) - back
         for position in back if self.last_counts else ():
             self.last_counts.pop(position, None)
@@ -357,13 +368,69 @@ class QueueFold:
         return counts
 
 
+class QueueCauses(QueueFold):
+    """Why messages of one queue went, by rows of which some are missing. ``live`` are those of which it is certain."""
+
+    def __init__(self, attributes: QueueAttributes | None, until: int) -> None:
+        """``attributes``: if nothing of the queue is missing yet."""
+        super().__init__(attributes or QueueAttributes(rewind_ms=UNKNOWN_MS))
+        self.until = until
+        self._is_whole = attributes is not None
+
+    def skip(self) -> None:
+        """Rows are missing here."""
+        self._is_whole = False
+        # Any may have gone, and the window may be another one.
+        self.live = BitMap64()
+        self.attributes = QueueAttributes(rewind_ms=UNKNOWN_MS)
+
+    def apply(self, record: AnyRecord) -> None:
+        """A record of this queue."""
+        super().apply(record)
+        if isinstance(record, MessagesReceived) and not self._is_whole:
+            for start, stop in ranges(record.positions):
+                # It is there, whatever was thought of it.
+                self._forget(start, stop)
+                self.live.add_range(start, stop)
+                self.next_position = max(self.next_position, stop)
+
+    def _deleted(self, record: MessagesDeleted) -> None:
+        for start, stop in ranges(record.positions):
+            self._forget(start, stop)
+        super()._deleted(record)
+
+    def _leave(self, state: State, positions: Sequence[int]) -> None:
+        for start, stop in ranges(list(positions)):
+            self._forget(start, stop)
+        super()._leave(state, positions)
+
+    def _forget(self, start: int, stop: int) -> None:
+        """The last thing that befell a message is what counts."""
+        self.rewindable.remove_range(start, stop)
+        for gone in self.gone.values():
+            gone.remove_range(start, stop)
+
+    def _rewound(self, record: QueueRewound) -> None:
+        if self._is_whole:
+            super()._rewound(record)
+            return
+        # They are back, or were let go before: either may be.
+        back = BitMap64(self.rewindable)
+        back.remove_range(0, record.from_position)
+        back.remove_range(record.stop_position, max(self.next_position, record.stop_position) + 1)
+        self.rewindable.difference_update(back)
+        self.gone.setdefault(State.DELETED, BitMap64()).difference_update(back)
+
+    def _prune(self, now_ms: int) -> None:
+        if self._is_whole:
+            super()._prune(now_ms)
+
+
 class Fold:
     """All queues that are wanted."""
 
-    def __init__(self, wanted: "frozenset[int] | None" = None, *, lenient: bool = False) -> None:
-        """``lenient``: rows are missing, so a queue may be met that nothing told of."""
+    def __init__(self, wanted: "frozenset[int] | None" = None) -> None:
         self._wanted = wanted
-        self._lenient = lenient
         self.queues: dict[int, QueueFold] = {}
 
     def _is_wanted(self, queue_id: int) -> bool:
@@ -389,17 +456,14 @@ class Fold:
             queue_id = getattr(record, "queue_id", 0)
             if not queue_id or not self._is_wanted(queue_id):
                 continue
-            queue = queues.get(queue_id)
-            if queue is None:
-                queue = self._new(record, queue_id)
-            if queue is not None and lsn > queue.lsn:
+            queue = queues.get(queue_id) or self._new(record, queue_id)
+            if queue is not None and queue.lsn < lsn <= queue.until:
                 queue.apply(record)
 
     def _new(self, record: AnyRecord, queue_id: int) -> "QueueFold | None":
+        """A queue that was not known; None if nothing is to be said of it."""
         if isinstance(record, QueueCreated):
             self.queues[queue_id] = QueueFold(record.attributes)
-        elif self._lenient:
-            self.queues[queue_id] = QueueFold(QueueAttributes())
         return self.queues.get(queue_id)
 
     def _apply_copies(self, lsn: int, record: MessagesPublished) -> None:
@@ -409,8 +473,58 @@ class Fold:
             if not self._is_wanted(queue_id):
                 continue
             queue = self.queues.get(queue_id) or self._new(record, queue_id)
-            if queue is not None and lsn > queue.lsn:
+            if queue is not None and queue.lsn < lsn <= queue.until:
                 queue.apply_copies(copies[2 * place + 1], len(record.sizes), record.enqueue_ms)
+
+
+class Causes(Fold):
+    """What befell messages before the slices that an exact fold began with; rows may be missing."""
+
+    def __init__(self, exact: Fold) -> None:
+        """Rows are given to ``exact`` first."""
+        super().__init__(exact._wanted)
+        self._exact = exact
+        self._last = 0
+
+    def apply(self, lsn: int, records: Iterable[AnyRecord]) -> None:
+        """The records of a row, in order."""
+        if lsn > self._last + 1:
+            for queue in self.queues.values():
+                assert isinstance(queue, QueueCauses)
+                queue.skip()
+        self._last = lsn
+        super().apply(lsn, records)
+
+    def _new(self, record: AnyRecord, queue_id: int) -> QueueFold:
+        exact = self._exact.queues.get(queue_id)
+        # One that was deleted before the checkpoint has no slice, and all rows are its own.
+        until = sys.maxsize if exact is None else exact.lsn
+        queue = QueueCauses(record.attributes if isinstance(record, QueueCreated) else None, until)
+        self.queues[queue_id] = queue
+        return queue
+
+
+class Folds:
+    """Both folds: see the module."""
+
+    def __init__(self, exact: Fold, above: int) -> None:
+        """``exact``: with the slices of a checkpoint that goes on above that row."""
+        self._exact = exact
+        self._above = above
+        self._causes = Causes(exact)
+
+    def apply(self, lsn: int, records: Sequence[AnyRecord]) -> None:
+        """The records of a row that is left; rows ascend."""
+        if lsn > self._above:
+            self._exact.apply(lsn, records)
+        self._causes.apply(lsn, records)
+
+    def results(self) -> "dict[int, Result]":
+        """By queue id."""
+        exact, causes = self._exact.queues, self._causes.queues
+        # Queues that were deleted before the checkpoint: nothing is left of them but what the rows say.
+        gone = {number: QueueFold(queue.attributes) for number, queue in causes.items() if number not in exact}
+        return {number: result_of(queue, causes.get(number)) for number, queue in (exact | gone).items()}
 
 
 @dataclass
@@ -418,7 +532,7 @@ class QueueStates:
     """What is said of a queue's messages: the result, cut to some positions and pickled to an executor."""
 
     sets: dict[State, bytes] = field(default_factory=dict[State, bytes])
-    """Serialized; of gone ones the first that holds a position counts."""
+    """Serialized, apart from each other."""
     deleted: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
     """(start, stop, time in ms), ascending and apart."""
     counts: dict[int, int] = field(default_factory=dict[int, int])
@@ -455,18 +569,18 @@ class Result:
 
 
 def result_of(exact: QueueFold, causes: "QueueFold | None" = None) -> Result:
-    """What is known of a queue. ``causes``: of the fold over all that is left, if rows are missing."""
+    """What is known of a queue. ``causes``: of the fold of what was before the exact one."""
     sets = exact.sets()
     deleted = exact.deleted
     counts = exact.receive_counts()
-    if causes is not None and causes is not exact:
-        for state, positions in causes.sets().items():
-            if state not in LIVE:
-                known = sets.get(state)
-                sets[state] = (positions if known is None else known | positions) - exact.live
-        deleted = causes.deleted
-        counts = {**causes.last_counts, **counts}
-    # The last thing that befell a message is what counts; expiring and clearing take live ones only.
+    if causes is not None:
+        known = exact.live.union(*exact.gone.values())
+        for state, positions in causes.gone.items():
+            sets[state] = sets.get(state, BitMap64()) | (positions - known)
+        deleted = causes.deleted + exact.deleted
+        since = known - exact.deleted_before
+        before = {**causes.receive_counts(), **causes.last_counts}
+        counts = {position: count for position, count in before.items() if position not in since} | counts
     return Result(sets, _last_deletes(deleted, sets.get(State.DELETED)), counts)
 
 

@@ -1,29 +1,45 @@
 """What became of messages: the fold says what the broker itself says, at every row, from every checkpoint."""
 
+from collections.abc import Container
+
 import pytest
 from pyroaring import BitMap64
 
 from cmqd.core.broker import Broker
 from cmqd_segment.checkpoint import AnyPart, CheckpointHeader, QueueSlice
-from cmqd_segment.records import AnyRecord
+from cmqd_segment.records import AnyRecord, QueueCreated, QueueRewound
 from cmqd_segment.rows import Run
 from pyspark_cmqd.options import Mode
-from pyspark_cmqd.states import Fold, QueueFold, State, StateReader, result_of
+from pyspark_cmqd.states import LIVE, Fold, Folds, QueueFold, Result, State, StateReader, result_of
 from support.busy_rig import SOME_MS, busy_rig, replayed
 from support.core_builders import KEY, Rig
 
 
-def folded(rows: "list[list[AnyRecord]]", *, parts: "list[AnyPart] | None" = None, lenient: bool = False) -> Fold:
-    fold = Fold(lenient=lenient)
-    above = 0
-    for part in parts or ():
-        if isinstance(part, CheckpointHeader):
-            above = part.lsn
-        fold.load(part)
+def folded(rows: "list[list[AnyRecord]]", *, parts: "list[AnyPart] | None" = None) -> Fold:
+    fold, above = loaded(parts or [])
     for lsn, records in enumerate(rows, 1):
         if lsn > above:
             fold.apply(lsn, records)
     return fold
+
+
+def loaded(parts: "list[AnyPart]") -> tuple[Fold, int]:
+    """A fold with what a checkpoint says, and the row that it goes on from."""
+    fold, above = Fold(), 0
+    for part in parts:
+        if isinstance(part, CheckpointHeader):
+            above = part.lsn
+        fold.load(part)
+    return fold, above
+
+
+def told(rows: "list[list[AnyRecord]]", missing: "Container[int]", parts: "list[AnyPart]") -> dict[int, Result]:
+    """What is said of the queues when some rows up to a checkpoint are missing."""
+    folds = Folds(*loaded(parts))
+    for lsn, records in enumerate(rows, 1):
+        if lsn not in missing:
+            folds.apply(lsn, records)
+    return folds.results()
 
 
 def assert_as_the_broker(fold: Fold, broker: Broker) -> None:
@@ -80,25 +96,108 @@ def test_each_message_has_one_state(seed: int):
         assert together == every
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_missing_rows_cost_reasons_and_not_states(seed: int):
+@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("first", ["beginning", "middle"])
+def test_missing_rows_cost_reasons_and_not_states(seed: int, first: str):
     rig, checkpoints = busy_rig(seed, 300)
     rows, parts = rig.log.rows, checkpoints[-1]
     header = parts[0]
     assert isinstance(header, CheckpointHeader)
-    missing = range(header.lsn // 4, header.lsn // 2)
-    left = [[] if lsn in missing else records for lsn, records in enumerate(rows, 1)]
+    missing = range(1 if first == "beginning" else header.lsn // 4, header.lsn // 2)
+    # What such a row brought back to a queue is taken as still deleted, if no other row says more of it.
+    brought_back: dict[int, BitMap64] = {}
+    for record in (record for lsn in missing for record in rows[lsn - 1]):
+        if isinstance(record, QueueRewound):
+            of_queue = brought_back.setdefault(record.queue_id, BitMap64())
+            of_queue.add_range(record.from_position, record.stop_position)
 
     whole = folded(rows)
-    exact, causes = folded(left, parts=parts), folded(left, lenient=True)
-
-    for queue_id, queue in exact.queues.items():
-        result = result_of(queue, causes.queues.get(queue_id))
-        said = {state: BitMap64(positions) for state, positions in whole.queues[queue_id].sets().items()}
-        for state in (State.ACTIVE, State.DELAYED, State.IN_FLIGHT, State.HALF):
+    for queue_id, result in told(rows, missing, parts).items():
+        if queue_id not in whole.queues:
+            continue
+        said = whole.queues[queue_id].sets()
+        for state in LIVE:
             assert result.sets.get(state, BitMap64()) == said[state]
-        for state in (State.DEAD_LETTERED, State.REDRIVEN, State.ROLLED_BACK):
-            assert result.sets.get(state, BitMap64()) <= said.get(state, BitMap64())
+        for state in set(State) - {*LIVE, State.GONE}:
+            right = said.get(state, BitMap64())
+            if state is State.DELETED:
+                right = right | brought_back.get(queue_id, BitMap64())
+            assert result.sets.get(state, BitMap64()) <= right, state
+        apart = BitMap64()
+        for positions in result.sets.values():
+            assert not positions & apart
+            apart |= positions
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_without_missing_rows_a_checkpoint_changes_nothing(seed: int):
+    rig, checkpoints = busy_rig(seed, 300)
+    whole = {number: result_of(queue) for number, queue in folded(rig.log.rows).queues.items()}
+
+    for parts in checkpoints:
+        results = told(rig.log.rows, (), parts)
+        assert results.keys() == whole.keys()
+        for number, result in results.items():
+            assert {state: some for state, some in result.sets.items() if some} == {
+                state: some for state, some in whole[number].sets.items() if some
+            }
+            assert result.counts == whole[number].counts
+
+
+def states_without_its_creation(rig: Rig) -> dict[State, BitMap64]:
+    created = next(
+        lsn
+        for lsn, records in enumerate(rig.log.rows, 1)
+        if any(isinstance(one, QueueCreated) and one.name == "q" for one in records)
+    )
+    return told(rig.log.rows, {created}, rig.checkpoint())[rig.queue("q").queue_id].sets
+
+
+def test_a_dead_letter_that_was_rewound_before_is_a_dead_letter_although_nothing_tells_of_the_window():
+    rig = Rig()
+    rig.create("dead")
+    rig.create("q", rewind_ms=60_000, dead_letter_queue="dead", dead_letter_max_receives=1)
+    rig.send(*[b"x"] * 4)
+    rig.delete(*rig.handles(most=4))
+    rig.rewind(rig.now_ms - 30_000)
+    rig.receive(most=2, visibility_timeout_ms=1000)
+    rig.settle(1100)
+    rig.delete(*rig.handles(most=1))
+
+    sets = states_without_its_creation(rig)
+
+    assert sets[State.DEAD_LETTERED] == BitMap64([0, 1])
+    assert sets[State.DELETED] == BitMap64([2])
+    assert sets[State.ACTIVE] == BitMap64([3])
+
+
+def test_what_expired_after_it_was_rewound_is_not_told_as_deleted():
+    rig = Rig()
+    rig.create("q", rewind_ms=60_000, retention_ms=60_000)
+    rig.send(*[b"x"] * 4)
+    rig.delete(*rig.handles(most=4))
+    rig.rewind(rig.now_ms - 30_000)
+    rig.receive(most=1, visibility_timeout_ms=1000)
+    rig.settle(120_000)
+
+    sets = states_without_its_creation(rig)
+
+    assert not sets.get(State.DELETED)
+    # That it was received says that it was back; of the others a rewind alone does not.
+    assert sets[State.EXPIRED] == BitMap64([0])
+
+
+def test_what_may_have_been_deleted_in_a_missing_row_is_not_told_as_expired():
+    rig = Rig()
+    rig.create("q", retention_ms=60_000)
+    rig.send(*[b"x"] * 4)
+    rig.delete(*rig.handles(most=2))
+    deleted = rig.log.last_lsn
+    rig.settle(120_000)
+
+    (result,) = told(rig.log.rows, {deleted}, rig.checkpoint()).values()
+
+    assert not any(result.sets.values())
 
 
 def test_a_slice_newer_than_the_row_is_told_by_its_lsn():
