@@ -42,6 +42,8 @@ def main() -> int:
                 arguments.body,
                 arguments.rounds,
                 arguments.tail_rounds,
+                arguments.tail_rate,
+                arguments.tail_seconds,
                 arguments.scratch,
                 share_cores=arguments.share_cores,
                 unix_sockets=arguments.unix_sockets,

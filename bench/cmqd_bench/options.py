@@ -276,6 +276,12 @@ def build_parser() -> argparse.ArgumentParser:
         "--tail-rounds", type=whole(1, 100), default=5, help="of the part tail, medians count (%(default)s)"
     )
     spark.add_argument(
+        "--tail-rate", type=whole(1, 1_000_000), default=16_000, help="of the part tail, messages/s (%(default)s)"
+    )
+    spark.add_argument(
+        "--tail-seconds", type=whole(1, 3600), default=8, help="of the part tail, of each run (%(default)s)"
+    )
+    spark.add_argument(
         "--share-cores", action="store_true", help="of the part tail: broker and Spark on the same cores"
     )
     spark.add_argument(

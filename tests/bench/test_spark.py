@@ -15,7 +15,7 @@ from cmqd_bench.options import SPARK_PARTS, build_parser
 from cmqd_bench.spark.log import SEGMENTS, sealed, write_log
 from cmqd_bench.spark.reading import ratios
 from cmqd_bench.spark.report import lines_of
-from cmqd_bench.spark.tail import PacedSender, pin
+from cmqd_bench.spark.tail import VARIANTS, PacedSender, pin
 from cmqd_bench.wire import SENT, LoadConnection, SendTemplate
 
 
@@ -72,6 +72,29 @@ async def test_a_request_that_has_to_wait_counts_from_its_intended_time():
 
     assert sender.is_idle
     assert (sender.messages, tally.sent, tally.latency.count, sender.late.count) == (6, 6, 2, 2)
+
+
+@pytest.mark.spark
+@pytest.mark.system
+@pytest.mark.timeout(240)
+def test_a_broker_under_load_with_a_following_reader_loses_nothing(tmp_path: Path):
+    command = [sys.executable, "-m", "cmqd_bench", "spark", "--parts", "tail", "--json", "--share-cores"]
+    command += ["--tail-rounds", "1", "--tail-rate", "3200", "--tail-seconds", "3", "--scratch", str(tmp_path)]
+
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+
+    # That the reader had each message once is checked there: by number, and by a sum over all of them.
+    assert ended.returncode == 0, ended.stderr
+    figures = json.loads(ended.stdout)
+    for variant in VARIANTS:
+        (run,) = figures["tail"]["rounds"][variant]
+        assert (run["messages"] > 0, run["refused"]) == (True, 0)
+    reader = figures["tail"]["rounds"]["tail"][0]["reader"]
+    assert reader["messages"] > 0
+    assert reader["messages_at_the_end"] == reader["messages_sent"] >= 3 * 3200, "each send was answered"
+    told = "\n".join(lines_of(figures))
+    assert "tail: 3,200 messages/s" in told
+    assert "tail_times_none" in told
 
 
 def test_threads_of_a_process_are_pinned():

@@ -17,7 +17,7 @@ from cmqd_bench.machine import conditions, scratch_root, version_of
 from cmqd_bench.spark.reading import Reading
 from cmqd_bench.spark.session import MASTER, session
 from cmqd_bench.spark.sink import measure_sink
-from cmqd_bench.spark.tail import VARIANTS, measure_tail
+from cmqd_bench.spark.tail import VARIANTS, Load, measure_tail
 
 READING = frozenset({"batch", "prune", "stream"})
 SINK_ROUNDS = 2
@@ -29,6 +29,7 @@ def measure(
     body: int,
     rounds: int,
     tail_rounds: int,
+    tail: Load,
     scratch: Path,
     *,
     share: bool,
@@ -44,7 +45,7 @@ def measure(
         if "sink" in parts:
             figures["sink"] = measure_sink(spark, scratch, messages, body, min(rounds, SINK_ROUNDS))
         if "tail" in parts:
-            figures["tail"] = measure_tail(spark, scratch, body, tail_rounds, share=share)
+            figures["tail"] = measure_tail(spark, scratch, tail, tail_rounds, share=share)
     return figures
 
 
@@ -54,6 +55,8 @@ def print_spark(
     body: int,
     rounds: int,
     tail_rounds: int,
+    tail_rate: int,
+    tail_seconds: int,
     scratch: Path | None,
     *,
     share_cores: bool,
@@ -62,7 +65,10 @@ def print_spark(
 ) -> None:
     """Measure and print."""
     with tempfile.TemporaryDirectory(prefix="cmqd-spark-", dir=scratch_root(scratch)) as name:
-        figures = measure(parts, messages, body, rounds, tail_rounds, Path(name), share=share_cores, unix=unix_sockets)
+        tail = Load(tail_rate, tail_seconds, body)
+        figures = measure(
+            parts, messages, body, rounds, tail_rounds, tail, Path(name), share=share_cores, unix=unix_sockets
+        )
         described: dict[str, Any] = conditions(Path(name))
     described["versions"] |= {each: version_of(each) for each in ("pyspark", "pyarrow")}
     if json_output:

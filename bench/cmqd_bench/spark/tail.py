@@ -26,6 +26,7 @@ import os
 from collections import deque
 from collections.abc import Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -44,24 +45,34 @@ from cmqd_bench.spark.session import SparkCpu, spark_processes
 from cmqd_bench.wire import SENT, LoadConnection, SendTemplate
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Column, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 NONE, OTHER, TAIL = "none", "other", "tail"
 VARIANTS = (NONE, OTHER, TAIL)
-RATE = 16_000
-"""Messages a second: a few hundredths of a core for the load, a fifth of one for the broker."""
 BATCH = 16
 CONNECTIONS = 32
 WARM_UP_SECONDS = 2.0
-SECONDS = 8.0
 TRIGGER_SECONDS = 1.0
 SEGMENT_BYTES = 16 << 20
 """So that segments are sealed under the reader's eyes."""
 START_SECONDS = 60.0
 CATCH_UP_SECONDS = 30.0
-OTHER_SECONDS = 60
-"""The other log is enough for so long."""
+OTHER_SECONDS = 52
+"""The other log is enough for so long, and for the measured time."""
+TOLD = "xxhash64(lsn, row_index, msg_id, body)"
+"""One number for a message; the sum over all of them does not depend on the order."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What the broker has to do in each run."""
+
+    rate: int = 16_000
+    """Messages a second: a few hundredths of a core for the load, a fifth of one for the broker."""
+    seconds: float = 8.0
+    """Measured."""
+    body: int = 256
 
 
 class PacedSender:
@@ -73,8 +84,10 @@ class PacedSender:
         self._tally = tally
         self._waiting: deque[int] = deque()
         self._intended: dict[LoadConnection, int] = {}
+        self.asked = 0
+        """Messages that were meant to be sent since the start."""
         self.messages = 0
-        """Answered since the start."""
+        """Those that the broker has stored, by its answers."""
         self.late = Histogram()
         """By how many microseconds the load itself was late: it is one of those who want the cores."""
         for connection in connections:
@@ -87,6 +100,7 @@ class PacedSender:
 
     def send(self, intended_ns: int) -> None:
         """A batch was meant to leave at that time."""
+        self.asked += self._template.batch
         self.late.record((monotonic_ns() - intended_ns) // 1000)
         if self._free:
             self._go(self._free.popleft(), intended_ns)
@@ -139,15 +153,15 @@ def pin(pids: Iterable[int], cores: Collection[int]) -> None:
                     os.sched_setaffinity(int(thread.name), cores)
 
 
-def measure_tail(spark: "SparkSession", scratch: Path, body: int, rounds: int, *, share: bool) -> dict[str, Any]:
+def measure_tail(spark: "SparkSession", scratch: Path, load: Load, rounds: int, *, share: bool) -> dict[str, Any]:
     """All rounds, and the ratios of their medians. ``share``: broker and Spark share all cores."""
     other = scratch / "other"
-    asyncio.run(write_log(other, RATE * OTHER_SECONDS, body))
+    asyncio.run(write_log(other, round(load.rate * (OTHER_SECONDS + load.seconds)), load.body))
     with nullcontext(False) if share else cores_apart() as apart:
-        return {"cores": "apart" if apart else "shared", **_rounds(spark, scratch, other, body, rounds)}
+        return {"cores": "apart" if apart else "shared", **_rounds(spark, scratch, other, load, rounds)}
 
 
-def _rounds(spark: "SparkSession", scratch: Path, other: Path, body: int, rounds: int) -> dict[str, Any]:
+def _rounds(spark: "SparkSession", scratch: Path, other: Path, load: Load, rounds: int) -> dict[str, Any]:
     each: dict[str, list[dict[str, Any]]] = {variant: [] for variant in VARIANTS}
     gc.freeze()
     gc.disable()
@@ -158,7 +172,7 @@ def _rounds(spark: "SparkSession", scratch: Path, other: Path, body: int, rounds
             for variant in (*VARIANTS[turn:], *VARIANTS[:turn]):
                 with broker_folder(scratch) as broker:
                     checkpoint = scratch / f"tail-{number}-{variant}"
-                    each[variant].append(uvloop.run(_run(spark, broker, variant, other, checkpoint, body)))
+                    each[variant].append(uvloop.run(_run(spark, broker, variant, other, checkpoint, load)))
                 gc.collect()
     finally:
         gc.enable()
@@ -173,7 +187,7 @@ def _rounds(spark: "SparkSession", scratch: Path, other: Path, body: int, rounds
         for variant, runs in each.items()
     }
     return {
-        "rate": RATE,
+        "rate": load.rate,
         "batch": BATCH,
         "trigger_seconds": TRIGGER_SECONDS,
         "medians": middle,
@@ -189,21 +203,21 @@ def _times(above: dict[str, float], below: dict[str, float]) -> dict[str, float]
 
 
 async def _run(
-    spark: "SparkSession", broker: Broker, variant: str, other: Path, checkpoint: Path, body: int
+    spark: "SparkSession", broker: Broker, variant: str, other: Path, checkpoint: Path, load: Load
 ) -> dict[str, Any]:
     broker.flags = ["--segment-bytes", str(SEGMENT_BYTES)]
     async with running(broker) as session:
         queue = await session.create_queue("tail")
-        template = SendTemplate(queue, batch=BATCH, size=body)
+        template = SendTemplate(queue, batch=BATCH, size=load.body)
         sender = PacedSender(await session.connect(CONNECTIONS), template, session.tally)
-        pacer = Pacer(RATE / BATCH, sender.send)
+        pacer = Pacer(load.rate / BATCH, sender.send)
         pacer.start()
         query: StreamingQuery | None = None
         try:
             await session.guard.sleep(1.0)
             if variant != NONE:
                 folder = broker.data if variant == TAIL else other
-                query = _follow(spark, folder, variant, checkpoint)
+                query = _follow(spark, folder, variant, checkpoint, load)
                 async with asyncio.timeout(START_SECONDS):
                     while not _read(query)[0]:
                         await session.guard.sleep(0.2)
@@ -213,14 +227,17 @@ async def _run(
             before = (0, 0) if query is None else _read(query)
             meter.start()
             cost = SparkCpu.now()
-            await session.guard.sleep(SECONDS)
+            await session.guard.sleep(load.seconds)
             cost = SparkCpu.now() - cost
             round_ = meter.finish(
                 lambda tally: tally.sent,
                 {
-                    "intended_rate": RATE,
+                    "intended_rate": load.rate,
                     "load_late_p99_ms": sender.late.percentile(99) / 1000,
-                    "spark_cores": {"java": round(cost.java / SECONDS, 2), "python": round(cost.python / SECONDS, 2)},
+                    "spark_cores": {
+                        "java": round(cost.java / load.seconds, 2),
+                        "python": round(cost.python / load.seconds, 2),
+                    },
                 },
             )
             pacer.stop()
@@ -229,7 +246,9 @@ async def _run(
                 reading = {"messages": after[0] - before[0], "triggers": after[1] - before[1]}
                 if variant == TAIL:
                     await _caught_up(session.guard, query, sender)
-                    reading["messages_at_the_end"] = sender.messages
+                    reading |= {"messages_sent": sender.asked, "messages_at_the_end": sender.messages}
+                    query.stop()
+                    _check_once(spark, broker.data, query)
                 round_ = round_.with_extra({"reader": reading})
             return round_.as_json()
         finally:
@@ -238,7 +257,7 @@ async def _run(
                 query.stop()
 
 
-def _follow(spark: "SparkSession", folder: Path, variant: str, checkpoint: Path) -> "StreamingQuery":
+def _follow(spark: "SparkSession", folder: Path, variant: str, checkpoint: Path, load: Load) -> "StreamingQuery":
     """A stream with a trigger every second.
 
     Spark knows its session only in the thread that made it; the load waits meanwhile, which is not measured.
@@ -247,9 +266,32 @@ def _follow(spark: "SparkSession", folder: Path, variant: str, checkpoint: Path)
     if variant == TAIL:
         reader = reader.option("includeActive", "true")
     else:
-        reader = reader.option("maxMessagesPerTrigger", str(round(RATE * TRIGGER_SECONDS)))
-    writer = reader.load(str(folder)).writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+        reader = reader.option("maxMessagesPerTrigger", str(round(load.rate * TRIGGER_SECONDS)))
+    frame = reader.load(str(folder)).observe("told", *_told())
+    writer = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
     return writer.trigger(processingTime=f"{TRIGGER_SECONDS} seconds").start()
+
+
+def _told() -> "list[Column]":
+    """How many messages, and a sum that tells which."""
+    from pyspark.sql import functions as F
+
+    return [
+        F.expr("count(1)").alias("messages"),
+        F.expr(f"CAST(sum(CAST({TOLD} AS DECIMAL(20, 0))) AS STRING)").alias("sum"),
+    ]
+
+
+def _check_once(spark: "SparkSession", folder: Path, query: "StreamingQuery") -> None:
+    """What the stream had is what is in the log, each message once. Raises AssertionError."""
+    from pyspark.sql import functions as F
+
+    frame = spark.read.format("cmqd").option("includeActive", "true").load(str(folder))
+    (whole,) = frame.agg(*_told(), F.expr("count(DISTINCT lsn, row_index)").alias("different")).collect()
+    batches = [progress.observedMetrics["told"] for progress in query.recentProgress if progress["numInputRows"]]
+    found = sum(int(one["messages"]) for one in batches), sum(int(one["sum"]) for one in batches)
+    assert whole["messages"] == whole["different"], f"the log has {whole['messages'] - whole['different']} twice"
+    assert found == (int(whole["messages"]), int(whole["sum"])), f"the reader had {found[0]} messages, but others"
 
 
 def _read(query: "StreamingQuery") -> tuple[int, int]:
