@@ -4,14 +4,18 @@
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportMissingModuleSource=false
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
+import asyncio
 import random
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from cmqd.core.broker import Broker
+from cmqd_segment.checkpoint import AnyPart
+from cmqd_segment.manifest import read_manifest, write_manifest
 from cmqd_segment.records import TransactionsEnded, count_runs
 from pyspark_cmqd.columns import arrow_type
 from pyspark_cmqd.driver import plan_batch
@@ -22,6 +26,7 @@ from pyspark_cmqd.schema import message_id_text
 from support.busy_rig import busy_rig, replayed
 from support.core_builders import Rig
 from support.log_folder import rows_of, write_folder
+from support.log_rig import LogRig, ProcessPlace
 
 pytestmark = [pytest.mark.spark, pytest.mark.system]
 """Segments are written by a storage process. No session is needed."""
@@ -90,3 +95,53 @@ def test_modes_at_a_row_say_what_the_broker_said_there(seed: int, tmp_path: Path
         assert Counter(read(folder, mode="backlog", endingLsn=str(lsn))) == backlog
         consumed = [one for one in every if one[2] == "deleted"]
         assert Counter(read(folder, mode="consumed", endingLsn=str(lsn))) == Counter(consumed)
+
+
+async def write_with_checkpoints(folder: Path, rig: Rig, checkpoints: "Mapping[int, list[AnyPart]]") -> None:
+    """The rows of a broker, a segment up to each of the LSNs, with a checkpoint there if it has parts."""
+    rows, above = rows_of(rig), 0
+    for upto, parts in checkpoints.items():
+        log_rig = LogRig(ProcessPlace(folder, durability="os").log())
+        await log_rig.open()
+        for records, bodies, time_ms in rows[above:upto]:
+            log_rig.log.append(records, bodies, time_ms)
+            await log_rig.commit()
+        for part in parts:
+            log_rig.log.write_checkpoint(part)
+        if parts:
+            await log_rig.until(lambda log_rig=log_rig: log_rig.checkpoints_done)
+        await log_rig.log.close()
+        above = upto
+
+
+def test_with_a_segment_gone_all_is_told_that_the_oldest_checkpoint_can_tell(tmp_path: Path) -> None:
+    rig = Rig()
+    rig.create("q", retention_ms=60_000, rewind_ms=30_000)
+    rig.send(*[b"x"] * 6)
+    sent = rig.log.last_lsn
+    rig.delete(*rig.handles(most=2))
+    deleted = rig.log.last_lsn
+    older = rig.checkpoint()
+    rig.receive(most=1, visibility_timeout_ms=1000)
+    rig.delete(*rig.handles(most=1))
+    rig.settle(120_000)
+    expired = rig.log.last_lsn
+    newer = rig.checkpoint()
+    rig.send(b"x")
+    folder = tmp_path / "data"
+    ends = {sent: [], deleted: older, expired: newer, rig.log.last_lsn: []}
+    asyncio.run(write_with_checkpoints(folder, rig, ends))
+    whole = Counter(state for _, _, state, *_ in read(folder, mode="all"))
+    assert whole == {"deleted": 3, "expired": 3, "active": 1}
+
+    manifest = read_manifest(folder)
+    (gone,) = (entry for entry in manifest.segments if entry.first_lsn == sent + 1)
+    manifest.segments.remove(gone)
+    manifest.dropped.append((gone.first_lsn, gone.last_lsn))
+    write_manifest(folder, manifest)
+    (folder / gone.file).unlink()
+
+    assert len(manifest.checkpoints) == 2
+    states = Counter(state for _, _, state, *_ in read(folder, mode="all"))
+    # Two can be rewound as of the checkpoint, so it knows that they were deleted.
+    assert states == whole
