@@ -1,11 +1,22 @@
-"""Tags of records and of parts of a checkpoint are told without decoding them."""
+"""Names by id: from checkpoints, from rows, over rows that are gone; and what is told without decoding it."""
+
+import sqlite3
+from pathlib import Path
 
 import msgspec
 import pytest
 from msgspec.structs import fields
 
 from cmqd_segment import checkpoint, records
-from pyspark_cmqd.catalog import tag_of
+from pyspark_cmqd import catalog as catalog_module
+from pyspark_cmqd.catalog import Catalog, checkpointed, follow, name_ids, read_catalog, tag_of
+from pyspark_cmqd.driver import plan_batch
+from pyspark_cmqd.errors import OptionError
+from pyspark_cmqd.folder import Folder
+from pyspark_cmqd.options import parse_options
+from pyspark_cmqd.plan import Extent, Piece, View
+from support.log_folder import add_checkpoint, drop_segment, queue_created, sends, write_folder
+from support.log_rig import NOW_MS
 
 KINDS = [
     kind
@@ -25,3 +36,121 @@ def test_the_tag_is_found_however_many_fields_there_are(kind: type[msgspec.Struc
 
     assert tag_of(packed) == kind.__struct_config__.tag
     assert tag_of(memoryview(packed)) == kind.__struct_config__.tag
+
+
+# ---------------------------------------------------------------------- in a folder
+
+
+def names(catalog: Catalog) -> dict[int, str]:
+    return {number: source.name for number, source in catalog.sources.items()}
+
+
+def looked_at(folder: Path) -> tuple[Folder, View]:
+    data = Folder(str(folder))
+    return data, data.view(include_active=False)
+
+
+def pieces(view: View) -> list[Piece]:
+    return [Piece(one, one.first_lsn - 1, one.last_lsn) for one in view.extents]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Row 1 makes orders, row 3 bills, row 5 debts; each has a row of messages behind, each two rows a segment."""
+    folder = tmp_path / "data"
+    made = {7: "orders", 8: "bills", 9: "debts"}
+    write_folder(
+        folder,
+        [[([queue_created(number, name)], [], NOW_MS), sends(number, 0, 5)] for number, name in made.items()],
+    )
+    return folder
+
+
+@pytest.mark.system
+def test_what_was_made_in_rows_that_are_gone_is_learnt_from_the_next_checkpoint(folder: Path):
+    known = checkpointed(*looked_at(folder))
+    follow(known, *looked_at(folder))
+    write_folder(folder, [[([queue_created(10, "later")], [], NOW_MS)], [sends(10, 0, 5)]])
+    add_checkpoint(folder, 7, {7: "orders", 10: "later"})
+    drop_segment(folder, 7)
+
+    follow(known, *looked_at(folder))
+
+    assert names(known) == {7: "orders", 8: "bills", 9: "debts", 10: "later"}
+
+
+@pytest.mark.system
+def test_rows_that_are_left_beside_a_gap_are_looked_through_too(folder: Path):
+    known = checkpointed(*looked_at(folder))
+    follow(known, *looked_at(folder))
+    write_folder(
+        folder,
+        [[sends(7, 5, 5)], [([queue_created(10, "short")], [], NOW_MS), sends(10, 0, 5)]],
+    )
+    # It was deleted before the checkpoint.
+    add_checkpoint(folder, 9, {7: "orders"})
+    drop_segment(folder, 7)
+
+    follow(known, *looked_at(folder))
+
+    assert names(known)[10] == "short"
+
+
+@pytest.mark.system
+def test_segments_are_opened_only_as_far_as_there_are_ids_without_a_name(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    add_checkpoint(folder, 6, {7: "orders"})
+    data, view = looked_at(folder)
+    opened: list[int] = []
+    open_ = Folder._open  # pyright: ignore[reportPrivateUsage]
+
+    def noted(folder: Folder, extent: Extent) -> sqlite3.Connection:
+        opened.append(extent.number)
+        return open_(folder, extent)
+
+    monkeypatch.setattr(Folder, "_open", noted)
+    first, second, third = (extent.number for extent in view.extents)
+
+    catalog = checkpointed(data, view)
+    assert (names(catalog), opened) == ({7: "orders"}, [])
+
+    name_ids(catalog, data, view, pieces(view)[:1])
+    assert (names(catalog), opened) == ({7: "orders"}, [first])
+
+    # Once for what is in it, once for what made it; nothing behind, nothing before.
+    name_ids(catalog, data, view, pieces(view)[1:2])
+    assert (names(catalog), opened[1:]) == ({7: "orders", 8: "bills"}, [second, second])
+
+    name_ids(catalog, data, view, pieces(view)[:2])
+    assert opened[3:] == []
+    assert names(read_catalog(data, view)) == {7: "orders", 8: "bills", 9: "debts"}
+    assert third in opened
+
+
+@pytest.mark.system
+def test_what_nothing_names_is_looked_for_once(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    write_folder(folder, [[sends(8, 5, 5)], [sends(8, 10, 5)]])
+    add_checkpoint(folder, 8, {7: "orders", 9: "debts"})
+    drop_segment(folder, 3)
+    data, view = looked_at(folder)
+    catalog = checkpointed(data, view)
+
+    name_ids(catalog, data, view, pieces(view)[-2:-1])
+    assert catalog.nameless == {8}
+
+    monkeypatch.setattr(catalog_module, "metas", None)
+    name_ids(catalog, data, view, pieces(view))
+    assert names(catalog) == {7: "orders", 9: "debts"}
+
+
+@pytest.mark.system
+def test_a_queue_that_was_deleted_is_known_by_its_name_where_it_has_no_messages(folder: Path):
+    add_checkpoint(folder, 6, {7: "orders", 9: "debts"})
+
+    def planned(**options: str) -> list[int]:
+        tasks = plan_batch(parse_options({"path": str(folder), **options}), ["lsn"])
+        return [task.piece.upto for task in tasks]
+
+    assert planned(queue="bills") == [4]
+    assert planned(queue="bills", startingLsn="5") == []
+    with pytest.raises(OptionError, match="knows no queue of that name"):
+        planned(queue="bils", startingLsn="5")

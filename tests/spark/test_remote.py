@@ -22,7 +22,7 @@ from pyspark_cmqd.errors import DataLossError, FolderError
 from pyspark_cmqd.folder import Folder
 from pyspark_cmqd.options import parse_options
 from pyspark_cmqd.reading import read_task
-from support.log_folder import queue_created, sends, write_folder
+from support.log_folder import add_checkpoint, queue_created, sends, write_folder
 from support.log_rig import NOW_MS, body
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.system, pytest.mark.timeout(120)]
 
 SCHEMA = pa.schema([pa.field("lsn", arrow_type("lsn")), pa.field("body", arrow_type("body"))])
+HOUR_MS = 3_600_000
 BODIES = [body(7, position, 1_000) for position in range(300)]
 
 
@@ -218,6 +219,27 @@ def test_what_is_not_sealed_ends_the_log_of_a_url(store: Store, folder: Path, ca
     write_manifest(folder, Manifest(next_number=9, segments=segments))
 
     assert bodies(plan(store.url, cache, queue="orders")) == BODIES[:200]
+
+
+def test_a_plan_fetches_no_segment_that_is_not_read(store: Store, folder: Path, cache: Path) -> None:
+    later = [NOW_MS + hour * HOUR_MS for hour in range(1, 4)]
+    write_folder(folder, [[sends(7, 300 + 100 * hour, 100, at, size=1_000)] for hour, at in enumerate(later)])
+    add_checkpoint(folder, read_manifest(folder).segments[-1].last_lsn, {7: "orders"})
+    hour = {"startingTimestamp": str(later[1]), "endingTimestamp": str(later[2] - 60_000)}
+
+    def fetched(columns: list[str], **options: str) -> int:
+        store.asked.clear()
+        given = {"path": store.url, "cacheFolder": str(cache / str(len(list(cache.iterdir())))), **options}
+        assert plan_batch(parse_options(given), columns)
+        return store.segments_asked()
+
+    cache.mkdir()
+    assert fetched(["lsn", "body"], **hour) == 0
+    assert fetched(["lsn", "body"]) == 0
+    assert fetched(["queue"], **hour) == 1
+    assert fetched(["lsn"], queue="orders", **hour) == 1
+    assert fetched(["lsn"], account="owner", **hour) == 1
+    assert fetched(["lsn"], queue="orders") == 6
 
 
 def test_a_store_that_is_not_there(cache: Path, store: Store, folder: Path) -> None:

@@ -10,18 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from msgspec import structs
 from pyspark.sql.types import StructType
 
-from cmqd_segment.manifest import Manifest, read_manifest, write_manifest
-from pyspark_cmqd.errors import DataLossError
+from pyspark_cmqd.errors import DataLossError, FolderError
 from pyspark_cmqd.folder import Folder
 from pyspark_cmqd.options import parse_options
 from pyspark_cmqd.plan import View
 from pyspark_cmqd.schema import DDL
 from pyspark_cmqd.source import CmqdPartition
 from pyspark_cmqd.stream import CmqdStreamReader
-from support.log_folder import queue_created, sends, write_folder
+from support.log_folder import add_checkpoint, drop_segment, queue_created, sends, write_folder
 from support.log_rig import NOW_MS
 
 if TYPE_CHECKING:
@@ -181,11 +179,7 @@ def test_what_was_reclaimed_between_two_looks_is_told(folder: Path, monkeypatch:
     reader = reader_of(folder, queue="orders")
     start = reader.initialOffset()
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
-    manifest = read_manifest(folder)
-    first, *others = (entry for entry in manifest.segments if entry.rows)
-    (folder / first.file).unlink()
-    gone = [(first.first_lsn, first.last_lsn)]
-    write_manifest(folder, Manifest(clean=True, next_number=9, segments=others, dropped=gone))
+    drop_segment(folder, 1)
 
     with pytest.raises(DataLossError, match="rows 1 to 7 of"):
         reader.partitions(start, end)
@@ -195,18 +189,59 @@ def test_what_was_reclaimed_between_two_looks_is_told(folder: Path, monkeypatch:
     assert [(task.piece.above, task.piece.upto) for task in part.tasks] == [(7, 13)]
 
 
+def test_a_time_that_was_reclaimed_is_told_before_the_first_batch(folder: Path):
+    drop_segment(folder, 1)
+    asked = {"startingTimestamp": str(NOW_MS)}
+
+    with pytest.raises(DataLossError, match="rows 1 to 7 of"):
+        reader_of(folder, **asked).initialOffset()
+
+    assert reader_of(folder, failOnDataLoss="false", **asked).initialOffset() == {"lsn": 7}
+    assert reader_of(folder, startingTimestamp=str(NOW_MS + 1)).initialOffset() == {"lsn": 13}
+    assert reader_of(folder).initialOffset() == {"lsn": 7}
+
+
+def test_the_newest_rows_were_reclaimed_and_that_is_told(folder: Path):
+    drop_segment(folder, 8)
+    reader = reader_of(folder)
+    end = reader.latestOffset({"lsn": 7}, reader.getDefaultReadLimit())
+
+    assert end == {"lsn": 13}
+    with pytest.raises(DataLossError, match="rows 8 to 13 of"):
+        reader.partitions({"lsn": 7}, end)
+    assert reader_of(folder, failOnDataLoss="false").partitions({"lsn": 7}, end) == []
+
+
+def test_a_query_that_was_farther_than_the_log_is(folder: Path):
+    reader = reader_of(folder)
+
+    with pytest.raises(FolderError, match=r"was at row 14 of .* ends at row 13 now: it is another log"):
+        reader.latestOffset({"lsn": 14}, reader.getDefaultReadLimit())
+    assert reader.latestOffset({"lsn": 13}, reader.getDefaultReadLimit()) == {"lsn": 13}
+
+
+def test_a_query_may_wait_for_its_first_row(folder: Path):
+    reader = reader_of(folder, startingLsn="100")
+
+    assert reader.initialOffset() == {"lsn": 99}
+    assert reader.latestOffset({"lsn": 99}, reader.getDefaultReadLimit()) == {"lsn": 99}
+
+
+def test_a_queue_that_was_made_in_rows_that_are_gone(folder: Path):
+    reader = reader_of(folder, queue="later", failOnDataLoss="false")
+    assert reader.partitions({"lsn": 0}, {"lsn": 13}) == []
+    write_folder(folder, [[([queue_created(8, "later")], [], NOW_MS)], [sends(8, 0, 10)]])
+    add_checkpoint(folder, 14, {7: "orders", 8: "later"})
+    drop_segment(folder, 14)
+
+    (part,) = partitions_of(reader, {"lsn": 13}, {"lsn": 15})
+
+    assert [(task.piece.above, task.wanted) for task in part.tasks] == [(14, frozenset({8}))]
+
+
 def test_only_events_are_streamed(spark: "SparkSession", folder: Path, tmp_path: Path):
     with pytest.raises(Exception, match="a stream is of events"):
         Run(spark, folder, tmp_path / "checkpoint", mode="backlog")()
-
-
-def drop_segment(folder: Path, first_lsn: int) -> None:
-    manifest = read_manifest(folder)
-    (gone,) = (entry for entry in manifest.segments if entry.first_lsn == first_lsn)
-    (folder / gone.file).unlink()
-    left = [entry for entry in manifest.segments if entry is not gone]
-    dropped = [*manifest.dropped, (gone.first_lsn, gone.last_lsn)]
-    write_manifest(folder, structs.replace(manifest, segments=left, dropped=dropped))
 
 
 def test_rows_that_were_reclaimed_between_two_triggers(spark: "SparkSession", folder: Path, tmp_path: Path):

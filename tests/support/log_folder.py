@@ -1,10 +1,16 @@
 """Data folders with rows of a test's own making, written by the real storage."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import TypeAlias
 
+from msgspec import structs
+
+from cmqd_segment.checkpoint import CheckpointEnd, CheckpointHeader, QueueSlice
+from cmqd_segment.checkpoint_file import MAGIC, encode_part, frame
+from cmqd_segment.manifest import CheckpointEntry, merge_ranges, read_manifest, write_manifest
 from cmqd_segment.records import AnyRecord, MessagesPublished, MessagesSent, QueueAttributes, QueueCreated
 from support.core_builders import Rig
 from support.log_rig import NOW_MS, LogRig, ProcessPlace, body
@@ -51,6 +57,51 @@ async def _write(
         if before_close is not None:
             before_close(rig)
         await rig.log.close()
+
+
+def add_checkpoint(folder: Path, lsn: int, queues: Mapping[int, str]) -> None:
+    """A checkpoint of queues without messages, as good as any for their names."""
+    slices = [
+        QueueSlice(
+            lsn,
+            number,
+            "owner",
+            name,
+            QueueAttributes(),
+            NOW_MS,
+            NOW_MS,
+            0,
+            0,
+            0,
+            b"",
+            b"",
+            b"",
+            b"",
+            [],
+            b"",
+            b"",
+            b"",
+        )
+        for number, name in queues.items()
+    ]
+    parts = [CheckpointHeader(lsn, NOW_MS, 1, 1, 1), *slices, CheckpointEnd(lsn, 1 + len(slices))]
+    content = MAGIC + b"".join(frame(encode_part(part)) for part in parts)
+    manifest = read_manifest(folder)
+    number = 1 + max((one.number for one in manifest.checkpoints), default=0)
+    entry = CheckpointEntry(number, lsn, lsn, NOW_MS, len(content), sha256(content).hexdigest())
+    (folder / entry.file).parent.mkdir(exist_ok=True)
+    (folder / entry.file).write_bytes(content)
+    write_manifest(folder, structs.replace(manifest, checkpoints=[*manifest.checkpoints, entry]))
+
+
+def drop_segment(folder: Path, first_lsn: int) -> None:
+    """Reclaim the segment that begins with a row."""
+    manifest = read_manifest(folder)
+    (gone,) = (entry for entry in manifest.segments if entry.first_lsn == first_lsn)
+    (folder / gone.file).unlink()
+    left = [entry for entry in manifest.segments if entry is not gone]
+    dropped = merge_ranges([*manifest.dropped, (gone.first_lsn, gone.last_lsn)])
+    write_manifest(folder, structs.replace(manifest, segments=left, dropped=dropped))
 
 
 def rows_of(rig: Rig) -> list[Row]:
