@@ -132,7 +132,7 @@ def count(
     found.slices = [msgspec.structs.replace(one, check=checks.get(one.first_lsn, 0)) for one in slices]
     if options.mode is not Mode.EVENTS:
         found.states = {task.piece.extent.number: dict(task.states) for task in counting.tasks}
-    found.unsealed = _unsealed(counting)
+    found.unsealed = unsealed_rows(counting.folder, view, options)
     return found
 
 
@@ -178,13 +178,12 @@ def row_checks(folder: Folder, view: View, lsns: Iterable[int]) -> dict[int, int
     return found
 
 
-def _unsealed(counting: Counting) -> "tuple[int, int] | None":
-    """Rows that are not sealed, if they may hold something that is wanted."""
-    options, view = counting.options, counting.view
-    if options.include_active or counting.folder.is_remote or options.ending_lsn < view.hi:
+def unsealed_rows(folder: Folder, view: View, options: Options) -> "tuple[int, int] | None":
+    """Rows behind those of a view that are not sealed, if they may hold something that is wanted."""
+    if options.include_active or folder.is_remote or options.ending_lsn < view.hi:
         return None
     try:
-        live = counting.folder.view(include_active=True)
+        live = folder.view(include_active=True)
     except FolderError:
         return None  # perhaps another machine's, or another user's
     new = [extent for extent in live.extents if extent.last_lsn > view.hi]

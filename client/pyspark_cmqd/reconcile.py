@@ -27,8 +27,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark_cmqd.catalog import read_catalog
+from pyspark_cmqd.counting import unsealed_rows
 from pyspark_cmqd.driver import check_names, open_folder
 from pyspark_cmqd.errors import FolderError
+from pyspark_cmqd.files import beside
 from pyspark_cmqd.folder import Folder
 from pyspark_cmqd.options import Options, parse_options
 from pyspark_cmqd.plan import View
@@ -178,23 +180,13 @@ def reconcile(
         result = Reconciled(view.hi, _missing(question, view), _lines(spark, question, view, tell))
         after = question.folder.view(include_active=question.options.include_active)
         if _missing(question, replace(after, hi=view.hi)) == result.missing:
-            return replace(result, unsealed=_unsealed(question, view))
+            return replace(result, unsealed=unsealed_rows(question.folder, view, question.options))
         # A segment went between the two readings, or within one.
     raise FolderError(f"{question.options.path}: segments are reclaimed faster than they are read")
 
 
 def _missing(question: Question, view: View) -> list[tuple[int, int]]:
     return view.gaps_between(question.options.starting_ms, question.options.ending_ms)
-
-
-def _unsealed(question: Question, view: View) -> tuple[int, int] | None:
-    if question.folder.is_remote or question.options.include_active:
-        return None
-    try:
-        last = question.folder.view(include_active=True).hi
-    except FolderError:
-        return None  # perhaps another machine's
-    return (view.hi + 1, last) if last > view.hi else None
 
 
 def _lines(spark: "SparkSession", question: Question, view: View, tell: Callable[[int, int], object]) -> Sequence[Line]:
@@ -268,7 +260,7 @@ def write_parquet(result: Reconciled, file: Path) -> None:
         values = [line.difference if name == "difference" else line.count(name) for line in lines]
         columns[name] = pa.array(values, pa.int64())
     columns["lsn"] = pa.array([result.lsn] * len(lines), pa.int64())
-    temporary = file.with_name(f".{file.name}.part")
+    temporary = beside(file)
     try:
         pq.write_table(pa.table(columns), temporary, compression="zstd")
         temporary.replace(file)

@@ -351,6 +351,19 @@ def test_what_does_not_add_up_ends_with_1(
     assert "balanced" not in err
 
 
+def test_rows_that_were_not_looked_at_are_told(
+    hours: Path, cmq: Cmq, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+):
+    def count(*_: object) -> Reconciled:
+        return Reconciled(9, [], [], (10, 12))
+
+    monkeypatch.setattr(module, "reconcile", count)
+
+    code, out, _ = cmq("--path", str(hours), "--output", "json")
+
+    assert (code, json.loads(out)["unsealed_rows"]) == (ExitCode.OK, [10, 12])
+
+
 def test_mistakes_are_told_before_spark_is_started(tmp_path: Path, cmq: Cmq, monkeypatch: pytest.MonkeyPatch):
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("started")
