@@ -1,5 +1,6 @@
 """The states of a view's messages: which checkpoint to begin at, and the rows that the folds are given."""
 
+import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import msgspec
 from cmqd_segment.checkpoint import AnyPart, CheckpointHeader, HistorySlice, LeasesSlice, QueueSlice
 from cmqd_segment.checkpoint_file import CheckpointError, decode_part, read_payloads, verify_checkpoint
 from cmqd_segment.records import AnyRecord
-from cmqd_segment.rows import decode_records
+from cmqd_segment.rows import decode_queues, decode_records
 from pyspark_cmqd.catalog import metas, tag_of
 from pyspark_cmqd.errors import FolderError
 from pyspark_cmqd.files import write_whole
@@ -19,6 +20,8 @@ from pyspark_cmqd.states import Fold, Folds, QueueStates, Result, result_of
 
 _SLICES = frozenset({1, 2, 3, 4})
 """Tags of CheckpointHeader, QueueSlice, LeasesSlice, HistorySlice."""
+
+_SUMMARIES_A_STATEMENT = 500
 
 Results = Mapping[int, Result]
 """By queue id."""
@@ -119,20 +122,36 @@ def read_states(file: "Path | str") -> StatesBySegment:
         raise FolderError(f"the states in {file} cannot be read: {error}") from error
 
 
-def states_of(folder: Folder, pieces: Sequence[Piece], results: Results) -> dict[int, dict[int, QueueStates]]:
-    """By number of segment: what its readers need to know, by queue. For a live segment that is all."""
-    found: dict[int, dict[int, QueueStates]] = {}
+def states_of(folder: Folder, pieces: Sequence[Piece], results: Results) -> StatesBySegment:
+    """What the readers of each segment need to know."""
+    found: StatesBySegment = {}
     for piece in pieces:
-        extent = piece.extent
-        if extent.number in found:
-            continue
-        here = found[extent.number] = {}
-        if extent.sealed:
-            with folder.opened(extent) as raw:
-                held = raw.execute("SELECT queue_id, first_position, stop_position FROM sparse").fetchall()
-            for number, first, stop in held:
-                if number in results:
-                    here[number] = results[number].cut(first, stop)
-        else:
-            here.update((number, result.whole()) for number, result in results.items())
+        if piece.extent.number not in found:
+            with folder.opened(piece.extent) as raw:
+                held = _held(raw, piece)
+            found[piece.extent.number] = {
+                number: results[number].cut(first, stop) for number, first, stop in held if number in results
+            }
     return found
+
+
+def _held(raw: sqlite3.Connection, piece: Piece) -> list[tuple[int, int, int]]:
+    """Queues and topics in a segment, with positions from the first to below the last of each."""
+    if piece.extent.sealed:
+        return raw.execute("SELECT queue_id, first_position, stop_position FROM sparse").fetchall()
+    bounds: dict[int, tuple[int, int]] = {}
+    above = piece.above
+    while rows := raw.execute(
+        "SELECT lsn, queues FROM log WHERE lsn > ? AND lsn <= ? ORDER BY lsn LIMIT ?",
+        (above, piece.upto, _SUMMARIES_A_STATEMENT),
+    ).fetchall():
+        for lsn, queues in rows:
+            try:
+                summary = decode_queues(queues)
+            except msgspec.MsgspecError as error:
+                raise FolderError(f"row {lsn} of {piece.extent.file} cannot be decoded: {error}") from error
+            for number, first, stop, _ in summary:
+                # Positions ascend.
+                bounds[number] = (bounds[number][0] if number in bounds else first, stop)
+        above = rows[-1][0]
+    return [(number, first, stop) for number, (first, stop) in bounds.items()]

@@ -21,11 +21,12 @@ Modes are about messages in queues: those of a topic itself are read by mode ``e
 
 import sys
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
+from operator import itemgetter
 
 from pyroaring import BitMap64
 
@@ -544,15 +545,12 @@ class Result:
 
     sets: dict[State, BitMap64]
     deleted: list[tuple[int, int, int]]
+    """(start, stop, time in ms), ascending and apart."""
     counts: dict[int, int]
 
-    def whole(self) -> QueueStates:
-        """All of it."""
-        return QueueStates(
-            {state: positions.serialize() for state, positions in self.sets.items() if positions},
-            self.deleted,
-            self.counts,
-        )
+    def __post_init__(self) -> None:
+        # There may be a cut for each of thousands of segments.
+        self._counted = array("Q", sorted(self.counts))
 
     def cut(self, start: int, stop: int) -> QueueStates:
         """The part about positions ``start`` to below ``stop``."""
@@ -563,9 +561,15 @@ class Result:
             some = positions & here
             if some:
                 states.sets[state] = some.serialize()
-        states.deleted = [one for one in self.deleted if one[1] > start and one[0] < stop]
-        states.counts = {position: count for position, count in self.counts.items() if start <= position < stop}
+        low, high = bisect_right(self.deleted, start, key=_stop_of), bisect_left(self.deleted, stop, key=_start_of)
+        states.deleted = self.deleted[low:high]
+        low, high = bisect_left(self._counted, start), bisect_left(self._counted, stop)
+        states.counts = {position: self.counts[position] for position in self._counted[low:high]}
         return states
+
+
+_start_of = itemgetter(0)
+_stop_of = itemgetter(1)
 
 
 def result_of(exact: QueueFold, causes: "QueueFold | None" = None) -> Result:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyroaring import BitMap64
 
 from cmqd.core.broker import Broker
 from cmqd_segment.checkpoint import AnyPart
@@ -21,12 +22,14 @@ from pyspark_cmqd.columns import arrow_type
 from pyspark_cmqd.driver import plan_batch
 from pyspark_cmqd.events import Event, stored_in
 from pyspark_cmqd.options import parse_options
+from pyspark_cmqd.plan import Task
 from pyspark_cmqd.reading import read_task
 from pyspark_cmqd.schema import message_id_text
+from pyspark_cmqd.states import State
 from support.busy_rig import busy_rig, replayed
 from support.core_builders import Rig
-from support.log_folder import rows_of, write_folder
-from support.log_rig import LogRig, ProcessPlace
+from support.log_folder import queue_created, rows_of, sends, write_folder
+from support.log_rig import NOW_MS, LogRig, ProcessPlace
 
 pytestmark = [pytest.mark.spark, pytest.mark.system]
 """Segments are written by a storage process. No session is needed."""
@@ -145,3 +148,23 @@ def test_with_a_segment_gone_all_is_told_that_the_oldest_checkpoint_can_tell(tmp
     states = Counter(state for _, _, state, *_ in read(folder, mode="all"))
     # Two can be rewound as of the checkpoint, so it knows that they were deleted.
     assert states == whole
+
+
+def test_states_are_cut_for_each_segment_sealed_or_not(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    planned: list[Task] = []
+
+    def plan(log_rig: LogRig) -> None:
+        options = {"path": str(folder), "mode": "all", "includeActive": "true"}
+        planned[:] = plan_batch(parse_options(options), COLUMNS)
+
+    # Those of the last segment are looked at before it is sealed.
+    groups = [[([queue_created(7, "q")], [], NOW_MS), sends(7, 0, 10), sends(7, 10, 5)], [sends(7, 15, 20)]]
+    write_folder(folder, groups, before_close=plan)
+
+    sealed, live = planned
+    assert (sealed.piece.extent.sealed, live.piece.extent.sealed) == (True, False)
+    for task, first, stop in ((sealed, 0, 15), (live, 15, 35)):
+        (states,) = task.states.values()
+        assert list(BitMap64.deserialize(states.sets[State.ACTIVE])) == [*range(first, stop)]
+        assert sum(batch.num_rows for batch in read_task(task, SCHEMA)) == stop - first

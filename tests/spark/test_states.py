@@ -1,6 +1,8 @@
 """What became of messages: the fold says what the broker itself says, at every row, from every checkpoint."""
 
-from collections.abc import Container
+import random
+from collections.abc import Container, Iterable, Iterator
+from typing import Any
 
 import pytest
 from pyroaring import BitMap64
@@ -266,3 +268,51 @@ def test_what_a_shorter_window_let_go_does_not_come_back():
     fold = folded(rig.log.rows)
     assert_as_the_broker(fold, rig.broker)
     assert fold.queues[rig.queue("q").queue_id].sets()[State.ACTIVE] == BitMap64([6, 7])
+
+
+# ---------------------------------------------------------------------- cut for a segment
+
+
+class Watched(list[tuple[int, int, int]]):
+    """Counts what is looked at."""
+
+    def __init__(self, items: "Iterable[tuple[int, int, int]]") -> None:
+        super().__init__(items)
+        self.looks = 0
+
+    def __getitem__(self, place: Any) -> Any:
+        self.looks += 1
+        found: Any = super().__getitem__(place)
+        return found
+
+    def __iter__(self) -> "Iterator[tuple[int, int, int]]":
+        self.looks += len(self)
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_cut_is_what_is_said_of_its_positions(seed: int):
+    choose = random.Random(seed)
+    ends = sorted(choose.sample(range(1000), 100))
+    deleted = [(first, stop, choose.randrange(10**6)) for first, stop in zip(ends[::2], ends[1::2], strict=True)]
+    counts = {position: choose.randrange(2, 9) for position in choose.sample(range(1000), 100)}
+    result = Result({State.ACTIVE: BitMap64(choose.sample(range(1000), 400))}, deleted, counts)
+
+    for _ in range(50):
+        start, stop = sorted(choose.sample(range(1001), 2))
+        states = result.cut(start, stop)
+        active = BitMap64.deserialize(states.sets[State.ACTIVE]) if states.sets else BitMap64()
+        assert active == BitMap64(one for one in result.sets[State.ACTIVE] if start <= one < stop)
+        assert states.deleted == [one for one in deleted if one[1] > start and one[0] < stop]
+        assert states.counts == {position: count for position, count in counts.items() if start <= position < stop}
+
+
+def test_a_cut_looks_at_little_more_than_it_takes():
+    deleted = Watched((2 * place, 2 * place + 1, place) for place in range(100_000))
+    result = Result({}, deleted, {})
+    deleted.looks = 0
+
+    states = result.cut(100_000, 100_020)
+
+    assert len(states.deleted) == 10
+    assert deleted.looks < 100
