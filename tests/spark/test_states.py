@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Container, Iterable, Iterator
-from typing import Any
 
 import pytest
 from pyroaring import BitMap64
@@ -280,10 +279,9 @@ class Watched(list[tuple[int, int, int]]):
         super().__init__(items)
         self.looks = 0
 
-    def __getitem__(self, place: Any) -> Any:
+    def __getitem__(self, place: int) -> tuple[int, int, int]:  # pyright: ignore[reportIncompatibleMethodOverride]
         self.looks += 1
-        found: Any = super().__getitem__(place)
-        return found
+        return super().__getitem__(place)
 
     def __iter__(self) -> "Iterator[tuple[int, int, int]]":
         self.looks += len(self)
