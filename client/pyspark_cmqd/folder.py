@@ -30,7 +30,7 @@ from cmqd_segment.manifest import (
     read_manifest,
 )
 from cmqd_segment.schema import SegmentFormatError, open_read_only
-from pyspark_cmqd.errors import DataLossError, FolderError
+from pyspark_cmqd.errors import DataLossError, FolderError, masked
 from pyspark_cmqd.plan import Extent, View, describe
 
 LOOKS = 50
@@ -76,15 +76,21 @@ class Folder:
         It never ends before a row where it ended once: what is reclaimed counts. Raises FolderError.
         """
         reason = ""
-        for look in range(LOOKS):
-            if look:
+        looks = 0
+        stop_at = time.monotonic() + SEALING_SECONDS
+        while looks < LOOKS and time.monotonic() < stop_at:
+            if reason:
                 time.sleep(LOOK_SECONDS)
             manifest = self.manifest()
+            looks += 1
             try:
                 extents = self._extents(manifest, include_active)
             except (sqlite3.Error, SegmentFormatError, FileNotFoundError) as error:
                 # Sealed, dropped or begun at this moment.
                 reason = str(error)
+                if isinstance(error, sqlite3.Error) and _is_sealing(manifest):
+                    # On a busy disk that takes as long as it takes.
+                    looks = 0
                 continue
             covered = merge_ranges([*_gone(manifest), *((one.first_lsn, one.last_lsn) for one in extents)])
             hi = covered[0][1] if covered and covered[0][0] == 1 else 0
@@ -131,6 +137,8 @@ class Folder:
 
     def _live_extent(self, entry: SegmentEntry) -> Extent | None:
         path = self._local / entry.file
+        if not path.exists():
+            raise FileNotFoundError(path)
         with contextlib.closing(open_read_only(path, sealed=False)) as raw:
             ((first, last),) = raw.execute("SELECT min(lsn), max(lsn) FROM log").fetchall()
             if first is None:
@@ -213,13 +221,14 @@ class Folder:
         return kept
 
     def _get(self, file: str, target: Path) -> None:
-        """Raises OSError, whatever the kind of URL has for errors of its own."""
+        """Raises OSError, whatever the kind of URL has for errors of its own; without a key that the URL may hold."""
         try:
             self._files.get_file(f"{self._root}/{file}", str(target))
-        except OSError:
-            raise
         except Exception as error:
-            raise OSError(f"{self.path}/{file} was not fetched: {type(error).__name__}: {error}") from error
+            kind = FileNotFoundError if isinstance(error, FileNotFoundError) else OSError
+            text = masked(f"{self.path}/{file} was not fetched: {type(error).__name__}: {error}")
+            # Without the cause: Spark shows whole tracebacks.
+            raise kind(text) from None
 
     def _make_cache(self) -> None:
         """Raises FolderError if it is somebody else's, who could put anything there: its place can be guessed."""
@@ -240,7 +249,7 @@ def _file_system(path: str) -> tuple[Any, str]:
     try:
         files, root = fsspec.core.url_to_fs(path)
     except (ImportError, ValueError) as error:
-        raise FolderError(f"{path} cannot be opened: {error}") from error
+        raise FolderError(f"{path} cannot be opened: {error}") from None
     return files, str(root).rstrip("/")
 
 
@@ -256,6 +265,10 @@ def _has_unsealed(manifest: Manifest) -> bool:
     return any(
         one.state in (SegmentState.PREPARED, SegmentState.ACTIVE, SegmentState.RETIRED) for one in manifest.segments
     )
+
+
+def _is_sealing(manifest: Manifest) -> bool:
+    return any(one.state is SegmentState.RETIRED for one in manifest.segments)
 
 
 def _states(manifest: Manifest) -> list[tuple[int, SegmentState]]:

@@ -1,0 +1,102 @@
+"""A folder whose broker is slow, and one behind a URL that holds a key. No Spark."""
+
+import sqlite3
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cmqd_segment.manifest import Manifest, SegmentEntry, SegmentState, write_manifest
+from pyspark_cmqd import folder as module
+from pyspark_cmqd.errors import FolderError
+from pyspark_cmqd.folder import SEALING_SECONDS, Folder
+from pyspark_cmqd.plan import Extent
+
+pytestmark = pytest.mark.spark
+
+
+class Clock:
+    """Time goes by as it is slept through."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+def live(
+    tmp_path: Path, state: SegmentState, clock: Clock, readable_at: float, monkeypatch: pytest.MonkeyPatch
+) -> Folder:
+    """A folder of one segment, which cannot be opened before some time."""
+    write_manifest(tmp_path, Manifest(clean=False, next_number=2, segments=[SegmentEntry(1, state)]))
+
+    def extent(_: Folder, entry: SegmentEntry) -> Extent:
+        if clock.now < readable_at:
+            raise sqlite3.OperationalError("unable to open database file")
+        return Extent(entry.number, entry.file, False, 1, 9)
+
+    monkeypatch.setattr(Folder, "_live_extent", extent)
+    return Folder(str(tmp_path))
+
+
+def test_a_segment_that_is_sealed_slowly_is_waited_for(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch):
+    folder = live(tmp_path, SegmentState.RETIRED, clock, clock.now + 30, monkeypatch)
+
+    assert folder.view(include_active=True).hi == 9
+
+
+def test_it_is_not_waited_for_without_end(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch):
+    begun = clock.now
+    folder = live(tmp_path, SegmentState.RETIRED, clock, begun + 1e6, monkeypatch)
+
+    with pytest.raises(FolderError, match="unable to open database file"):
+        folder.view(include_active=True)
+
+    assert clock.now == pytest.approx(begun + SEALING_SECONDS, abs=1)
+
+
+def test_one_that_nobody_seals_is_given_up_soon(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch):
+    begun = clock.now
+    folder = live(tmp_path, SegmentState.ACTIVE, clock, begun + 30, monkeypatch)
+
+    with pytest.raises(FolderError, match="unable to open database file"):
+        folder.view(include_active=True)
+
+    assert clock.now < begun + 2
+
+
+class FailingFiles:
+    """A store that says the URL with everything in it, as some do."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def get_file(self, *_: object) -> None:
+        raise self._error
+
+
+@pytest.mark.parametrize("kind", [OSError, FileNotFoundError, RuntimeError])
+def test_an_error_of_a_store_does_not_tell_the_key_of_its_url(kind: type[Exception]):
+    url = "memory://ID1:a-key@bucket/data"
+    folder = Folder("memory://bucket/data")
+    folder.path = url
+    folder._files = FailingFiles(kind(f"GET {url}/manifest: 403"))  # pyright: ignore[reportPrivateUsage]
+
+    with pytest.raises(FolderError) as failed:
+        folder.manifest()
+
+    told: Any = "".join(traceback.format_exception(failed.value))
+    assert "***@bucket/data" in told
+    assert "a-key" not in told
