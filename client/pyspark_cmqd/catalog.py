@@ -129,7 +129,7 @@ def _note_rows(catalog: Catalog, folder: Folder, extents: Iterable[Extent], abov
     for extent in extents:
         if extent.last_lsn > above and extent.first_lsn <= upto:
             with folder.opened(extent) as raw:
-                for _, meta in metas(raw, extent, max(above, extent.first_lsn - 1), min(upto, extent.last_lsn)):
+                for _, meta in metas(folder, raw, extent, max(above, extent.first_lsn - 1), min(upto, extent.last_lsn)):
                     catalog.note_meta(meta)
 
 
@@ -140,18 +140,29 @@ def tag_of(packed: "bytes | memoryview") -> int:
     return packed[3] if packed[0] == _LONG_ARRAY else packed[1]
 
 
-def metas(raw: sqlite3.Connection, extent: Extent, above: int, upto: int) -> Iterator[tuple[int, bytes]]:
-    """LSN and records, undecoded, of rows ``above < lsn <= upto``. Raises FolderError for a wrong checksum."""
+def metas(
+    folder: Folder, raw: sqlite3.Connection, extent: Extent, above: int, upto: int
+) -> Iterator[tuple[int, bytes]]:
+    """LSN and records, undecoded, of rows ``above < lsn <= upto``; those that are given up as lost are left out.
+
+    Raises FolderError for a wrong checksum.
+    """
     while rows := raw.execute(
         "SELECT lsn, time_ms, messages, queues, meta_crc, meta FROM log"
         " WHERE lsn > ? AND lsn <= ? ORDER BY lsn LIMIT ?",
         (above, upto, _METAS_A_STATEMENT),
     ).fetchall():
         for lsn, time_ms, messages, queues, meta_crc, meta in rows:
-            if meta_checksum(lsn, time_ms, messages, queues, meta) != meta_crc:
+            if meta_checksum(lsn, time_ms, messages, queues, meta) == meta_crc:
+                yield lsn, meta
+            elif not is_given_up(folder, lsn):
                 raise FolderError(f"row {lsn} of {extent.file} has a wrong checksum")
-            yield lsn, meta
         above = rows[-1][0]
+
+
+def is_given_up(folder: Folder, lsn: int) -> bool:
+    """Whether the operator of the broker accepted the loss of a row, which may stand in its file still."""
+    return any(one.first_lsn <= lsn <= one.last_lsn for one in folder.manifest().losses)
 
 
 def _ids_in(folder: Folder, piece: Piece) -> set[int]:

@@ -95,7 +95,9 @@ def _rows(folder: Folder, view: View, above: int) -> Iterator[tuple[int, list[An
     for extent in view.extents:
         if extent.last_lsn > above and extent.first_lsn <= view.hi:
             with folder.opened(extent) as raw:
-                for lsn, meta in metas(raw, extent, max(above, extent.first_lsn - 1), min(extent.last_lsn, view.hi)):
+                for lsn, meta in metas(
+                    folder, raw, extent, max(above, extent.first_lsn - 1), min(extent.last_lsn, view.hi)
+                ):
                     try:
                         records = decode_records(meta)
                     except msgspec.MsgspecError as error:

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from cmqd_segment.rows import QueueSummary, Run, data_checksum, decode_queues, decode_records, meta_checksum
 from cmqd_segment.sparse import sparse_queue
+from pyspark_cmqd.catalog import is_given_up
 from pyspark_cmqd.columns import Batch, Facts
 from pyspark_cmqd.errors import DataLossError, FolderError
 from pyspark_cmqd.events import Stored, stored_in
@@ -59,7 +60,7 @@ def read_task(task: Task, schema: "pa.Schema") -> Iterator["pa.RecordBatch"]:
     try:
         with folder.opened(piece.extent) as raw:
             for above, upto in _ranges(raw, task):
-                for lsn, meta, data in _rows(raw, task, above, upto, needs_bodies):
+                for lsn, meta, data in _rows(folder, raw, task, above, upto, needs_bodies):
                     for one in _decoded(task, lsn, meta):
                         for facts, run, start, stop in selector.selected(lsn, one):
                             while start < stop:
@@ -84,11 +85,12 @@ def read_stretches(task: Task) -> Iterator[tuple[Facts, Run, int, int]]:
 
     Raises FolderError, DataLossError.
     """
+    folder = Folder(task.path, task.cache_folder)
     selector = Selector(task)
     try:
-        with Folder(task.path, task.cache_folder).opened(task.piece.extent) as raw:
+        with folder.opened(task.piece.extent) as raw:
             for above, upto in _ranges(raw, task):
-                for lsn, meta, _ in _rows(raw, task, above, upto, False):
+                for lsn, meta, _ in _rows(folder, raw, task, above, upto, False):
                     for one in _decoded(task, lsn, meta):
                         yield from selector.selected(lsn, one)
     except sqlite3.Error as error:
@@ -205,7 +207,7 @@ def _first_at(raw: sqlite3.Connection, task: Task, time_ms: int) -> int:
 
 
 def _rows(
-    raw: sqlite3.Connection, task: Task, above: int, upto: int, bodies: bool
+    folder: Folder, raw: sqlite3.Connection, task: Task, above: int, upto: int, bodies: bool
 ) -> Iterator[tuple[int, bytes, bytes]]:
     """LSN, records and bodies of the rows with something wanted, their checksums checked."""
     if task.wanted is None:
@@ -223,13 +225,25 @@ def _rows(
             for lsn, time_ms, messages, queues, meta_crc, data_crc, meta, bytes_ in rows:
                 # First: the checksum is also of the number of messages.
                 if meta_checksum(lsn, time_ms, messages, queues, meta) != meta_crc:
-                    raise FolderError(f"row {lsn} of {file} has a wrong checksum")
+                    _damaged(folder, task, lsn)
+                    continue
                 if not messages:
                     continue
                 if bodies and data_checksum(bytes_) != data_crc:
                     raise FolderError(f"row {lsn} of {file} has bodies with a wrong checksum")
                 yield lsn, meta, bytes_
             low = rows[-1][0]
+
+
+def _damaged(folder: Folder, task: Task, lsn: int) -> None:
+    """Raises FolderError or DataLossError, unless the row may be left out."""
+    text = f"row {lsn} of {task.piece.extent.file} has a wrong checksum"
+    if not is_given_up(folder, lsn):
+        raise FolderError(text)
+    text += "; that it is lost was accepted when the broker started"
+    if task.fail_on_data_loss:
+        raise DataLossError(f"{text}, and failOnDataLoss=false leaves it out")
+    _log.warning("%s", text)
 
 
 def _spans(raw: sqlite3.Connection, task: Task, above: int, upto: int) -> Iterator[tuple[int, int]]:

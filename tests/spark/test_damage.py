@@ -11,12 +11,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from cmqd_segment.manifest import LossEntry, read_manifest, write_manifest
 from cmqd_segment.rows import NO_QUEUES
 from pyspark_cmqd import reading
 from pyspark_cmqd.catalog import read_catalog
 from pyspark_cmqd.columns import arrow_type
 from pyspark_cmqd.driver import plan_batch
-from pyspark_cmqd.errors import FolderError
+from pyspark_cmqd.errors import DataLossError, FolderError
 from pyspark_cmqd.folder import Folder
 from pyspark_cmqd.options import parse_options
 from pyspark_cmqd.reading import read_stretches, read_task
@@ -100,3 +101,19 @@ def test_a_summary_that_is_none_is_told_as_damage(folder: Path, few: int, monkey
 
     with pytest.raises(FolderError, match=f"row {DAMAGED} of .* cannot be decoded"):
         list(read_task(task, SCHEMA))
+
+
+def accept(folder: Path) -> None:
+    manifest = read_manifest(folder)
+    manifest.losses.append(LossEntry(DAMAGED, DAMAGED, "wrong checksum"))
+    write_manifest(folder, manifest)
+
+
+def test_a_row_that_was_given_up_as_lost_is_lost_data_and_not_damage(folder: Path):
+    change(folder, "messages", 0)
+    accept(folder)
+
+    with pytest.raises(DataLossError, match=f"row {DAMAGED} of"):
+        read(folder)
+    assert read(folder, failOnDataLoss="false") == [3] * 5
+    assert read(folder, mode="all", failOnDataLoss="false") == [3] * 5
