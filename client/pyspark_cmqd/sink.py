@@ -2,8 +2,11 @@
 
     orders.write.format("cmqd").mode("append").option("url", url).option("queue", "orders").save()
 
-Each task connects for itself and sends the rows of its partition in order, in batches, several of them under way at
-once. When a write is over, all of its rows are stored, on disk: *at least once*. Nothing is taken back when it fails.
+Each task connects for itself and sends the rows of its partition in batches, several of them under way at once
+(``inFlight``). They leave in order; in the queue they stand in the order in which the broker took them, so what was
+refused for a moment, or whose answer was lost, comes behind others. With ``inFlight=1`` each batch waits for the answer
+to the one before, and a partition's order is kept. When a write is over, all of its rows are stored, on disk: *at least
+once*. Nothing is taken back when it fails.
 
 **What can be sent twice, and when.** A task that fails is run again by Spark, and sends all of its rows again; so does
 the batch of a stream after a crash. The broker drops those that it has seen, by the dedup id of each row. That is the
@@ -18,8 +21,10 @@ So a row is stored twice if
 - it is sent again later than **5 minutes** after the first time, or after 1,000,000 others were sent to that queue (or
   published to that topic) under dedup ids: the broker remembers no more;
 - rows have no ids of their own, and the second run puts **other rows, or the same in another order**, into a partition
-  (after a shuffle without an order, or from a source that changes). Then some are stored twice and others dropped as
-  repeats of those: such data needs ``dedupIdColumn``, or an order;
+  (after a shuffle without an order, or from a source that changes: a stream of ``format("cmqd")`` with
+  ``failOnDataLoss=false`` does if rows are reclaimed between the runs). Then some are stored twice and others
+  **dropped** as repeats of those: such data needs ``dedupIdColumn``, or an order. What comes from a log has
+  ``concat(lsn, ':', row_index)``, which names a message of that log for ever;
 - a whole batch write is started again without the same ``writeId``: it is another write, with other names;
 - it was published and matched no subscription: the topic keeps no such message and remembers no such id.
 

@@ -89,6 +89,16 @@ async def test_what_may_be_repeated_is_and_is_stored_once(server: FakeServer) ->
     assert sorted(map(int, server.queues["orders"].bodies)) == list(range(40))
 
 
+async def test_one_request_at_a_time_keeps_the_order_whatever_is_repeated(server: FakeServer) -> None:
+    server.refuse(wire.SendMessages, ErrorCode.BUSY, retry_after_ms=1)
+    server.lose_answer(wire.SendMessages)
+    server.drop_request(wire.SendMessages)
+
+    await send(server, batches(80), inFlight="1")
+
+    assert server.queues["orders"].bodies == [b"%d" % row for row in range(80)]
+
+
 async def test_a_refusal_ends_it_with_what_was_sent_before(server: FakeServer) -> None:
     server.answer(wire.SendMessages, *[lambda peer, request: wire.MessagesSent(request.request_id, [1] * 10)] * 2)
     server.refuse(wire.SendMessages, ErrorCode.QUEUE_NOT_FOUND, "queue 'orders' does not exist")

@@ -130,7 +130,7 @@ def replay(
     rate
         Messages a second at most, evenly; as fast as it goes by default.
     parallel
-        So many tasks send at once, and order is lost; 1 by default.
+        So many tasks send at once, as far as the master has cores, and order is lost; 1 by default.
     slice_
         Most messages of a slice: what is sent again after a stop. 50000 by default, or 10 seconds' worth of the rate.
     master
