@@ -26,12 +26,12 @@ from cmq_cli.commands import (
     topic,
     transaction,
 )
-from cmq_cli.contexts import ContextError
 from cmq_cli.durations import Seconds
 from cmq_cli.exitcodes import HELP, CommandFailed, ExitCode, exit_code
 from cmq_cli.output import Output, OutputForm
 from cmq_cli.session import Session
 from cmqd_client import CmqError
+from cmqd_client.contexts import ContextError
 
 _SHARED = Group("Options of all commands", sort_key=99)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from cmq_cli.contexts import Contexts, default_path, is_exposed, load_contexts
 from cmq_cli.output import Output
 from cmqd_client import Address, Client, connect, parse_address
+from cmqd_client.contexts import Contexts, default_path, is_exposed, load_contexts
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):

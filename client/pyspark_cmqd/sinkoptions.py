@@ -23,13 +23,12 @@
 
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from cmqd_client import Address, parse_address
+from cmqd_client.contexts import ContextError, default_path, load_contexts
 from cmqd_protocol.limits import MAX_BATCH
 from pyspark_cmqd.errors import HIDDEN, OptionError
 from pyspark_cmqd.options import whole
@@ -158,24 +157,17 @@ def _parsed(option: str, url: str) -> Address:
 
 def _of_context(values: Mapping[str, str]) -> Address:
     named = values.get("contextfile") or os.environ.get("CMQ_CONTEXT_FILE")
-    path = Path(named) if named else _default_context_file()
+    path = Path(named) if named else default_path()
+    chosen = values.get("context")
     try:
-        content: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:
-        if named is None and isinstance(problem, FileNotFoundError):
-            raise OptionError("url", None, "the server (cmq://ID:KEY@host:port), or 'context', or CMQ_URL") from None
-        raise OptionError("contextFile", str(path), f"a context file of cmq ({type(problem).__name__})") from problem
-    context = values.get("context") or content.get("current")
-    if not context:
+        contexts = load_contexts(path, must_exist=bool(named))
+    except ContextError as problem:
+        raise OptionError("contextFile", str(path), str(problem)) from None
+    if chosen is None and contexts.current is None:
+        if not named and not contexts.urls:
+            raise OptionError("url", None, "the server (cmq://ID:KEY@host:port), or 'context', or CMQ_URL")
         raise OptionError("context", None, f"a context; {path} has no current one")
     try:
-        url = content["contexts"][context]["url"]
-        assert isinstance(url, str)
-    except (KeyError, TypeError, AssertionError):
-        raise OptionError("context", context, f"a context that {path} has") from None
-    return _parsed("context", url)
-
-
-def _default_context_file() -> Path:
-    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    return Path(base) / "cmq" / "contexts.toml"
+        return contexts.address(chosen)
+    except ContextError as problem:
+        raise OptionError("context", chosen or contexts.current, str(problem)) from None

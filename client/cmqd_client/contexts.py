@@ -5,7 +5,8 @@
     [contexts.kitchen]
     url = "cmq://ID:KEY@host:5680"
 
-The server writes a file of the same form, with its first key, into its data folder (``admin.context.toml``).
+``cmq`` and the Spark sink read it; the client itself does not. The server writes a file of the same form, with its first
+key, into its data folder (``admin.context.toml``).
 """
 
 import os
@@ -16,7 +17,7 @@ from typing import Any, cast
 
 import msgspec
 
-from cmqd_client import Address, parse_address
+from cmqd_client.address import Address, parse_address
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 
