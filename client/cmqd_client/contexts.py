@@ -5,8 +5,8 @@
     [contexts.kitchen]
     url = "cmq://ID:KEY@host:5680"
 
-``cmq`` and the Spark sink read it; the client itself does not. The server writes a file of the same form, with its first
-key, into its data folder (``admin.context.toml``).
+``cmq`` and the Spark sink read it; the client itself does not. The server writes a file of the same form, with its
+first key, into its data folder (``admin.context.toml``).
 """
 
 import os
