@@ -100,21 +100,21 @@ class Receiving(BrokerState):
         replies: list[list[ReceivedMessage] | Waiting | DomainError] = []
         records: list[AnyRecord] = []
         reads: list[PageRead] = []
-        place = 0
+        place = alone_until = 0
         while place < len(requests):
             request = requests[place]
-            if index.active_count and not queue.line.waiting:
+            if place >= alone_until and index.active_count and not queue.line.waiting:
                 end = place + 1
-                most = request.max_messages
                 timeout_ms = request.visibility_timeout_ms
                 while end < len(requests) and requests[end].visibility_timeout_ms == timeout_ms:
-                    most += requests[end].max_messages
                     end += 1
                 if end > place + 1:
-                    served = self._receive_together(queue, requests[place:end], most, replies, records, now_ms)
+                    served = self._receive_together(queue, requests[place:end], replies, records, now_ms)
+                    place += served
                     if served:
-                        place += served
                         continue
+                    # Not looked at again for each of them.
+                    alone_until = end
             try:
                 outcome = self.receive(
                     account,
@@ -140,7 +140,6 @@ class Receiving(BrokerState):
         self,
         queue: Queue,
         requests: Sequence[ReceiveRequest],
-        most: int,
         replies: list[list[ReceivedMessage] | Waiting | DomainError],
         records: list[AnyRecord],
         now_ms: int,
@@ -149,28 +148,48 @@ class Receiving(BrokerState):
         first on, until one that there is nothing for, or that is refused.
         """
         timeout_ms = 0
-        fine = 0
+        wanted: list[int] = []
         for request in requests:
             try:
                 _, timeout_ms = self._receive_times(
                     queue, request.max_messages, request.wait_ms, request.visibility_timeout_ms
                 )
             except DomainError:
-                most = sum(one.max_messages for one in requests[:fine])
                 break
-            fine += 1
-        messages = self._take(queue, most, timeout_ms, records, now_ms) if fine else None
+            wanted.append(request.max_messages)
+        del wanted[self._served_together(queue, wanted) :]
+        if len(wanted) < 2:
+            return 0
+        messages = self._take(queue, sum(wanted), timeout_ms, records, now_ms)
         if not messages:
             return 0
         start = served = 0
-        for request in requests[:fine]:
-            stop = start + request.max_messages
-            replies.append(messages[start:stop])
+        for most in wanted:
+            replies.append(messages[start : start + most])
             served += 1
-            start = stop
+            start += most
             if start >= len(messages):
                 break
         return served
+
+    def _served_together(self, queue: Queue, wanted: list[int]) -> int:
+        """How many receives of so many messages each, from the first on, one step can serve without giving any of them
+        less than it would get alone: what memory has, and one reply may hold, is enough for all of them together.
+        """
+        index, window = queue.index, queue.window
+        if len(window.messages) >= index.active_count and window.size <= self.limits.max_batch_bytes:
+            return len(wanted)
+        count = min(sum(wanted), index.active_count)
+        if count <= 0:
+            return 0
+        fits = self._takeable(window.messages, index.active_from(index.first_active(), count))
+        if fits == count:
+            return len(wanted)
+        for served, most in enumerate(wanted):
+            fits -= most
+            if fits < 0:
+                return served
+        return len(wanted)
 
     def _receive_times(
         self, queue: Queue, max_messages: int, wait_ms: int | None, visibility_timeout_ms: int | None
@@ -312,8 +331,12 @@ class Receiving(BrokerState):
         line = queue.line
         index = queue.index
         while line.waiting and index.active_count:
-            waiters, wanted = line.alike(min(index.active_count, MAX_TAKEN))
-            messages = self._take(queue, wanted, waiters[0].visibility_timeout_ms, records, now_ms)
+            waiters = line.alike(min(index.active_count, MAX_TAKEN))
+            wanted = [waiter.max_messages for waiter in waiters]
+            if len(waiters) > 1:
+                del waiters[max(1, self._served_together(queue, wanted)) :]
+                del wanted[len(waiters) :]
+            messages = self._take(queue, sum(wanted), waiters[0].visibility_timeout_ms, records, now_ms)
             if not messages:
                 if index.active_count and index.in_flight_count < self.limits.max_in_flight:
                     self._want_page(queue, reads)

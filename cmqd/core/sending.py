@@ -357,7 +357,7 @@ def _is_plain(request: SendRequest, queue_delay_ms: int) -> bool:
     """Whether it brings nothing but bodies, active at once, and perhaps its producer's number."""
     if request.headers is not None or request.dedup_ids is not None:
         return False
-    return not (queue_delay_ms if request.delay_ms is None else request.delay_ms)
+    return (queue_delay_ms if request.delay_ms is None else request.delay_ms) == 0
 
 
 def at_places(items: list[T], places: list[int]) -> list[T]:

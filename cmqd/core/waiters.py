@@ -28,9 +28,9 @@ class WaitingLine:
         self.overdue = 0
         """How many of them are overdue."""
 
-    def alike(self, most: int) -> tuple[list[Waiter], int]:
-        """Who is served next, and those behind him with the same visibility timeout, as far as so many messages go; and
-        how many they take. There must be one.
+    def alike(self, most: int) -> list[Waiter]:
+        """Who is served next, and those behind him with the same visibility timeout, as far as so many messages go;
+        there must be one.
         """
         served: list[Waiter] = []
         wanted = timeout_ms = 0
@@ -40,7 +40,7 @@ class WaitingLine:
             served.append(waiter)
             wanted += waiter.max_messages
             timeout_ms = waiter.visibility_timeout_ms
-        return served, wanted
+        return served
 
     def add(self, waiter: Waiter) -> None:
         """At the end of the line."""

@@ -69,6 +69,10 @@ class Requests(Protocol):
         """It is gone: let nothing wait for it, and ask it nothing more."""
         ...
 
+    def settle_collected_of(self, client: "Connection") -> None:
+        """Decide what of its requests is collected."""
+        ...
+
     def slowness_changed(self, client: "Connection") -> None:
         """One that answers checks has begun to leave unread what it was sent, or has read it."""
         ...
@@ -139,9 +143,10 @@ class Shared:
 class Connection(asyncio.Protocol):
     """A client's connection; see the module.
 
-    Invariants: ``unread_receives`` is the number of replies with messages that are at the gate or in ``_replies``, and
-    of peeks that wait for bodies; it is in ``Shared.slow`` if and only if ``_paused_ms`` is set; it is read from unless
-    it is slow or stalled; ``_narrow`` and ``_unsent`` are set only while ``_paused_ms`` is.
+    Invariants: ``unread_receives`` is the number of replies with messages that are at the gate or in ``_replies``, of
+    receives that are collected, and of peeks that wait for bodies; it is in ``Shared.slow`` if and only if
+    ``_paused_ms`` is set; it is read from unless it is slow or stalled; ``_narrow`` and ``_unsent`` are set only while
+    ``_paused_ms`` is.
     """
 
     __slots__ = (
@@ -439,8 +444,15 @@ class Connection(asyncio.Protocol):
 
     def _take_up_parked(self) -> None:
         parked = self._parked
-        while parked and self.unread_receives < self._shared.max_unread_receives:
-            self._shared.requests.dispatch(self, parked.popleft())
+        requests = self._shared.requests
+        most = self._shared.max_unread_receives
+        while parked:
+            if self.unread_receives >= most:
+                # Those that were just taken up may wait instead, and then nothing would bring us back here.
+                requests.settle_collected_of(self)
+                if self.unread_receives >= most:
+                    break
+            requests.dispatch(self, parked.popleft())
         if not parked:
             self._parked = None
         self._shared.wakeup.schedule()

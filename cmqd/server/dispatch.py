@@ -89,10 +89,10 @@ class Dispatcher(MessageHandlers, QueueHandlers, TopicHandlers, TransactionHandl
             wire.EndTransactions: self._answer_ended,
         }
         self._deciding = {
-            SEND: self._decide_sends,
-            PUBLISH: self._decide_publishes,
-            DELETE: self._decide_deletes,
-            RECEIVE: self._decide_receives,
+            SEND: (self._decide_sends, self._answer_sends),
+            PUBLISH: (self._decide_publishes, self._answer_publishes),
+            DELETE: (self._decide_deletes, self._answer_deletes),
+            RECEIVE: (self._decide_receives, self._answer_receives),
         }
         return handlers, answers
 
@@ -104,6 +104,8 @@ class Dispatcher(MessageHandlers, QueueHandlers, TopicHandlers, TransactionHandl
     def dispatch(self, client: Client, request: wire.Request) -> None:
         """Have a request answered, now or later."""
         self._counters.requests += 1
+        if self._collecting and type(request) not in KINDS:
+            self.settle_collected_of(client)
         if self._refuse_all is not None:
             code, text = self._refuse_all
             client.answer(error(request.request_id, code, text))
@@ -112,8 +114,6 @@ class Dispatcher(MessageHandlers, QueueHandlers, TopicHandlers, TransactionHandl
             text = f"account {client.account!r} is over {self._rates.per_second} requests a second, its limit"
             client.answer(error(request.request_id, ErrorCode.TOO_MANY_REQUESTS, text, retry_after_ms=RATE_RETRY_MS))
             return
-        if self._collecting and type(request) not in KINDS:
-            self._settle_collected_of(client)
         try:
             self._handlers[type(request)](client, request)
         except domain.DomainError as refusal:
@@ -178,7 +178,7 @@ class Dispatcher(MessageHandlers, QueueHandlers, TopicHandlers, TransactionHandl
 
     def cancel(self, client: Client, request_id: int) -> bool:
         """Give up a waiting request; False if it does not wait here."""
-        self._settle_collected_of(client)
+        self.settle_collected_of(client)
         found = self._polls.find(client, request_id)
         if found is None:
             return False
@@ -191,7 +191,7 @@ class Dispatcher(MessageHandlers, QueueHandlers, TopicHandlers, TransactionHandl
 
     def forget(self, client: Client) -> list[wire.Request]:
         """Nothing waits for this client any more; returns the requests that did."""
-        self._settle_collected_of(client)
+        self.settle_collected_of(client)
         dropped = self._polls.drop_all(client)
         for waiter_id, request in dropped:
             self._broker.cancel_receive(waiter_id)

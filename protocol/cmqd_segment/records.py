@@ -270,7 +270,7 @@ class MessagesSent(Record, frozen=True, tag=16):
     visible_ms: int | list[int] | None = None
     """When delayed messages become active (one for all, or one each; at most ``enqueue_ms`` = not delayed)."""
     session: int = 0
-    """The producer session that numbered this send, 0 = none, or several (``numbered``)."""
+    """The producer session that numbered this send; 0 = none, or several sends (``numbered``)."""
     sequence: int = 0
     half: bool = False
     """They wait for their transactions to be decided; ``visible_ms`` is then when the first check is due."""
@@ -280,8 +280,8 @@ class MessagesSent(Record, frozen=True, tag=16):
     copies_of: list[CopyOf | None] | None = None
     """Of copies of published messages that could not be made when those were published, and of moved ones."""
     numbered: list[int] = []
-    """Where sends of several producers are one record: session, sequence, first message id and number of messages of
-    each that was numbered, one after the other.
+    """Where several sends are one record: session, sequence, first message id and number of messages of each that was
+    numbered, one after the other.
     """
 
 

@@ -193,6 +193,24 @@ def test_the_limit_in_flight_is_for_all_together() -> None:
     assert isinstance(replies[2], TooManyInFlight)
 
 
+def test_a_list_of_delays_is_checked_though_it_is_empty() -> None:
+    rig = rig_with_queue(delay_ms=60_000)
+
+    replies = send_all(rig, Send([b"a"], delay_ms=[]), Send([b"b"], delay_ms=[]), Send([b"c"], delay_ms=0))
+
+    assert [type(reply) for reply in replies] == [InvalidArgument, InvalidArgument, range]
+
+
+def test_large_messages_are_shared_out_as_they_would_be_alone() -> None:
+    rig = rig_with_queue(max_message_bytes=1_048_576)
+    for number in range(12):
+        rig.send(bytes([number]) * 300_000)
+
+    replies = receive_all(rig, *[Receive(2)] * 6)
+
+    assert [len(reply) for reply in replies] == [2] * 6
+
+
 def test_a_queue_that_is_not_there_is_told_once() -> None:
     rig = Rig()
     for call in (send_all, receive_all, delete_all):

@@ -138,7 +138,9 @@ async def test_two_queues_of_one_client_keep_their_order(rig: EdgeRig, monkeypat
     assert calls == [("send_all", 2), ("send_all", 1), ("send_all", 1)]
 
 
-@pytest.mark.parametrize(("count", "size", "together"), [(1, 10, 256), (100, 10, 2), (1, 400_000, 2), (256, 10, 1)])
+@pytest.mark.parametrize(
+    ("count", "size", "together"), [(1, 10, 256), (100, 10, 2), (1, 30_000, 2), (1, 400_000, 1), (256, 10, 1)]
+)
 async def test_no_more_is_collected_than_a_batch_may_be(
     rig: EdgeRig, monkeypatch: pytest.MonkeyPatch, count: int, size: int, together: int
 ) -> None:
@@ -232,6 +234,26 @@ class TestReceives:
         assert len(two.replies) == 7
         rig.close()
 
+    async def test_those_that_were_parked_are_all_taken_up_again(self, tmp_path: Path) -> None:
+        rig = await EdgeRig.make(tmp_path, max_unread_receives=2)
+        one, two = await with_queue(rig, 2)
+        await one.expect(wire.QueueInfo, wire.CreateQueue, "other", {})
+        await one.send("jobs", b"1", b"2")
+        rig.log.hold()
+
+        for _ in range(5):
+            receive(two, wait_ms=30_000)
+        last = two.begin(wire.ReceiveMessages(two.next_id(), "other", 1, 30_000))
+        await rig.turn()
+        rig.log.let_go()
+        await settle([one, two])
+
+        assert len(rig.edge.polls) == 4
+        await one.send("other", b"x")
+        await settle([one, two])
+        assert isinstance(two.replies[last], wire.MessagesReceived)
+        rig.close()
+
     async def test_no_more_wait_than_the_account_may(self, tmp_path: Path) -> None:
         rig = await EdgeRig.make(tmp_path, max_waiting_receives_per_account=3)
         clients = await with_queue(rig, 5)
@@ -282,3 +304,60 @@ async def test_what_is_collected_when_the_storage_fails_has_an_unknown_outcome(r
         reply = client.replies[request_id]
         assert isinstance(reply, wire.Error)
         assert reply.code == ErrorCode.OUTCOME_UNKNOWN
+
+
+async def test_what_is_collected_counts_as_pending(tmp_path: Path) -> None:
+    rig = await EdgeRig.make(tmp_path, busy_pending_bytes=64 * 1024)
+    clients = [await rig.client() for _ in range(10)]
+    for number, client in enumerate(clients):
+        await client.expect(wire.QueueInfo, wire.CreateQueue, f"q{number}", {})
+
+    ids = [send(client, bytes(20_000), queue=f"q{number}") for number, client in enumerate(clients)]
+    await settle(clients)
+
+    replies = [client.replies[request_id] for client, request_id in zip(clients, ids, strict=True)]
+    assert [isinstance(reply, wire.MessagesSent) for reply in replies] == [True] * 4 + [False] * 6
+    assert {code_of(reply) for reply in replies[4:]} == {"busy"}
+    rig.close()
+
+
+class TestABug:
+    async def test_while_it_decides_ends_all_and_touches_the_log_no_more(
+        self, rig: EdgeRig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        one, two = await with_queue(rig, 2)
+
+        def broken(*_arguments: Any) -> Any:
+            raise RuntimeError("a bug")
+
+        monkeypatch.setattr(rig.broker, "receive_all", broken)
+        lsn = rig.log.last_lsn
+        ids = [(two, send(two, b"y")), (one, receive(one)), (one, send(one, b"x")), (two, send(two, b"z"))]
+        await settle([one, two])
+
+        assert rig.log.last_lsn == lsn
+        for client, request_id in ids:
+            reply = client.replies[request_id]
+            assert isinstance(reply, wire.Error)
+            assert reply.code == ErrorCode.OUTCOME_UNKNOWN
+        await rig.edge.end("a bug", 0.1)
+
+    async def test_when_some_wait_already_each_is_answered_once(
+        self, rig: EdgeRig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        one, two = await with_queue(rig, 2)
+        await one.send("jobs", b"x")
+
+        def broken(*_arguments: Any) -> Any:
+            raise RuntimeError("a bug")
+
+        monkeypatch.setattr(rig.log, "append", broken)
+        ids = [(one, receive(one, wait_ms=30_000)), (two, receive(two, wait_ms=30_000))]
+        await settle([one, two])
+
+        for client, request_id in ids:
+            reply = client.replies[request_id]
+            assert isinstance(reply, wire.Error)
+            assert reply.code == ErrorCode.OUTCOME_UNKNOWN
+        assert not one.transport.lost
+        assert not two.transport.lost

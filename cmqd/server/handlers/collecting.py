@@ -13,23 +13,29 @@ does not touch the others. Rules:
   time, the log and other clients bring meanwhile may come first, as if it had arrived sooner. Sends are decided before
   receives, so that these find something.
 - What is collected is decided at the latest when the wake-up ends, just before its records go to the storage, and
-  sooner when it is as much as one batch may be. So collecting delays no answer.
+  sooner when it is as much as one batch may be. So collecting delays no commit; what needs none (a receive that finds
+  nothing and does not wait, a refusal) is answered with the others.
+- A bug in the core, or a failure of the storage, ends everything (``halt``): from then on nothing is collected.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 from cmqd.core import errors as domain
 from cmqd.server.handlers.outcomes import Client, Outcomes, translate
 from cmqd.storage.errors import StorageFailed
+from cmqd.storage.rowbuilder import ROW_BYTES
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
 
 MAX_MESSAGES: Final = 256
+"""Decided together; a request without any counts as one message."""
 MAX_BYTES: Final = 1024 * 1024
-"""Decided together, as much as one batch may bring: a row of the log stays as small as that of a batch. A request that
-is larger by itself (its headers can make it so) is decided alone."""
+"""Of publishes, as much as one batch may bring: a row of the log stays as small as that of a batch. A request that is
+larger by itself (its headers can make it so) is decided alone."""
+MAX_SENT_BYTES: Final = ROW_BYTES
+"""Of sends: what makes a full row anyway. A larger one would be read whole for each of its messages."""
 
 
 SEND: Final = 0
@@ -43,6 +49,8 @@ KINDS: Final[dict[type[wire.Request], int]] = {
     wire.DeleteMessages: DELETE,
     wire.ReceiveMessages: RECEIVE,
 }
+NAMES: Final = ("send", "publish", "delete", "receive")
+HALTED: Final = "internal error"
 
 
 class Collected:
@@ -67,27 +75,40 @@ class Collected:
         return f"<Collected kind={self.kind} {self.account}/{self.name} requests={len(self.requests)}>"
 
 
-Decide: TypeAlias = Callable[[Collected, int], None]
-"""Has the core decide what is collected, at this time, and answers each."""
+Decide: TypeAlias = Callable[[Collected, int], tuple[Sequence[Any], int]]
+"""Has the core decide what is collected, at this time; what to answer each, and the LSN that it depends on."""
+AnswerAll: TypeAlias = Callable[[Collected, Sequence[Any], int], None]
+"""Answers each."""
 
 
 class Collecting(Outcomes):
     """The base of the handlers whose requests are collected; see the module."""
 
-    _deciding: dict[int, Decide]
+    _deciding: dict[int, tuple[Decide, AnswerAll]]
 
     def _collect(
         self, kind: int, client: Client, request_id: int, name: str, request: Any, count: int, size: int = 0
     ) -> None:
         """Collect one more, of so many messages and bytes."""
-        others = self._collecting.get(client)
         key = (kind, client.account, name)
         collected = self._collected.get(key)
+        others = self._collecting.get(client)
+        most = MAX_SENT_BYTES if kind == SEND else MAX_BYTES
+        if count < 1:
+            count = 1
         if others is not None and others is not collected:
             self._decide(others)
-        if collected is not None and (collected.messages + count > MAX_MESSAGES or collected.size + size > MAX_BYTES):
+            collected = self._collected.get(key)
+        if collected is not None and (collected.messages + count > MAX_MESSAGES or collected.size + size > most):
             self._decide(collected)
             collected = None
+        if self._halted:
+            client.answer(error(request_id, ErrorCode.OUTCOME_UNKNOWN, HALTED))
+            return
+        if kind == RECEIVE:
+            client.unread_receives += 1
+            if self._max_waiting:
+                self._count_waiting(client.account, 1)
         if collected is None:
             collected = self._collected[key] = Collected(*key)
         self._collecting[client] = collected
@@ -95,15 +116,18 @@ class Collecting(Outcomes):
         collected.askers.append((client, request_id))
         collected.messages += count
         collected.size += size
-        if collected.messages >= MAX_MESSAGES or collected.size >= MAX_BYTES:
+        self._collected_bytes += size
+        if collected.messages >= MAX_MESSAGES or collected.size >= most:
             self._decide(collected)
 
     def settle_collected(self) -> None:
         """Decide all that is collected: the wake-up ends."""
-        while self._collected:
-            self._decide(self._collected[min(self._collected)])
+        for key in sorted(self._collected):
+            collected = self._collected.get(key)
+            if collected is not None:
+                self._decide(collected)
 
-    def _settle_collected_of(self, client: Client) -> None:
+    def settle_collected_of(self, client: Client) -> None:
         """Decide what is collected with a request of this client."""
         collected = self._collecting.get(client)
         if collected is not None:
@@ -112,28 +136,33 @@ class Collecting(Outcomes):
     def _decide(self, collected: Collected) -> None:
         """Have the core decide these, and answer each."""
         self._forget_collected(collected)
+        decide, answer_all = self._deciding[collected.kind]
         try:
-            self._deciding[collected.kind](collected, self._now_ms())
+            replies, lsn = decide(collected, self._now_ms())
         except domain.DomainError as refusal:
-            lsn = self._log.last_lsn
             for client, request_id in collected.askers:
-                self._counters.refusals += 1
-                self._gate.hold(lsn, client, translate(request_id, refusal))
+                self._refuse(client, request_id, refusal, self._log.last_lsn)
         except StorageFailed as failure:
             # The process is about to end; these came in between.
-            _leave_unknown(collected, str(failure))
+            self._leave_unknown(collected, str(failure))
         except Exception as bug:
-            self._broke(bug, f"requests of kind {collected.kind}")
-            _leave_unknown(collected, "internal error")
+            self._leave_unknown(collected, HALTED)
+            self._broke(bug, NAMES[collected.kind])
+        else:
+            try:
+                answer_all(collected, replies, lsn)
+            except Exception as bug:
+                self._broke(bug, f"answer to {NAMES[collected.kind]}")
 
     def _drop_collected(self, reason: str) -> None:
         """Nothing more is decided."""
         for collected in list(self._collected.values()):
             self._forget_collected(collected)
-            _leave_unknown(collected, reason)
+            self._leave_unknown(collected, reason)
 
     def _forget_collected(self, collected: Collected) -> None:
-        del self._collected[collected.kind, collected.account, collected.name]
+        self._collected.pop((collected.kind, collected.account, collected.name), None)
+        self._collected_bytes -= collected.size
         collecting = self._collecting
         if collected.kind == RECEIVE:
             for client, _ in collected.askers:
@@ -146,7 +175,12 @@ class Collecting(Outcomes):
             for client, _ in collected.askers:
                 collecting.pop(client, None)
 
+    def _refuse(self, client: Client, request_id: int, refusal: domain.DomainError, lsn: int) -> None:
+        self._counters.refusals += 1
+        self._gate.hold(lsn, client, translate(request_id, refusal))
 
-def _leave_unknown(collected: Collected, reason: str) -> None:
-    for client, request_id in collected.askers:
-        client.answer(error(request_id, ErrorCode.OUTCOME_UNKNOWN, reason))
+    def _leave_unknown(self, collected: Collected, reason: str) -> None:
+        for client, request_id in collected.askers:
+            # Who waits by now is answered with all that wait.
+            if self._polls.find(client, request_id) is None:
+                client.answer(error(request_id, ErrorCode.OUTCOME_UNKNOWN, reason))

@@ -1,12 +1,13 @@
 """The handlers of messages: send, receive, settle, browse."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from cmqd.core.errors import DomainError
 from cmqd.core.limits import headers_bytes
-from cmqd.core.outcome import WAITING, HandlesDone, Peeked, ReceivedMessage
+from cmqd.core.outcome import WAITING, HandlesDone, Peeked, ReceivedMessage, Waiting
 from cmqd.server.handlers.collecting import DELETE, RECEIVE, SEND, Collected, Collecting
-from cmqd.server.handlers.outcomes import RATE_RETRY_MS, Client, translate
+from cmqd.server.handlers.outcomes import RATE_RETRY_MS, Client
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
@@ -54,11 +55,13 @@ class MessageHandlers(Collecting):
             size += sum(headers_bytes(entry) for entry in request.headers if entry)
         self._collect(SEND, client, request.request_id, request.queue, request, len(bodies), size)
 
-    def _decide_sends(self, collected: Collected, now_ms: int) -> None:
+    def _decide_sends(self, collected: Collected, now_ms: int) -> tuple[Sequence[Sequence[int] | DomainError], int]:
         outcome = self._broker.send_all(collected.account, collected.name, collected.requests, now_ms)
-        lsn = self._settle(outcome, now_ms)
+        return outcome.reply, self._settle(outcome, now_ms)
+
+    def _answer_sends(self, collected: Collected, replies: Sequence[Sequence[int] | DomainError], lsn: int) -> None:
         hold = self._gate.hold
-        for (client, request_id), reply in zip(collected.askers, outcome.reply, strict=True):
+        for (client, request_id), reply in zip(collected.askers, replies, strict=True):
             if isinstance(reply, DomainError):
                 self._refuse(client, request_id, reply, lsn)
             else:
@@ -68,18 +71,17 @@ class MessageHandlers(Collecting):
     def _receive_messages(self, client: Client, request: wire.ReceiveMessages) -> None:
         if client.unread_receives >= self._max_unread:
             # What is collected may wait instead, and so not count.
-            self._settle_collected_of(client)
+            self.settle_collected_of(client)
         if client.unread_receives >= self._max_unread or client.is_slow:
             client.park(request)
             return
-        if self._max_waiting:
-            if self._is_waiting_full(client, request.request_id):
-                return
-            self._count_waiting(client.account, 1)
-        client.unread_receives += 1
+        if self._max_waiting and self._is_waiting_full(client, request.request_id):
+            return
         self._collect(RECEIVE, client, request.request_id, request.queue, request, request.max_messages)
 
-    def _decide_receives(self, collected: Collected, now_ms: int) -> None:
+    def _decide_receives(
+        self, collected: Collected, now_ms: int
+    ) -> tuple[Sequence[list[ReceivedMessage] | Waiting | DomainError], int]:
         requests: list[wire.ReceiveMessages] = collected.requests
         waiter_ids = [self._polls.new_id() for _ in requests]
         outcome = self._broker.receive_all(collected.account, collected.name, requests, waiter_ids, now_ms)
@@ -92,21 +94,22 @@ class MessageHandlers(Collecting):
                 if reply is WAITING:
                     self._polls.add(waiter_id, client, request)
                     self._count_waiting(client.account, 1)
-        lsn = self._settle(outcome, now_ms)
-        for (client, request_id), request, reply in zip(collected.askers, requests, replies, strict=True):
+        return replies, self._settle(outcome, now_ms)
+
+    def _answer_receives(
+        self, collected: Collected, replies: Sequence[list[ReceivedMessage] | Waiting | DomainError], lsn: int
+    ) -> None:
+        for (client, request_id), request, reply in zip(collected.askers, collected.requests, replies, strict=True):
             if isinstance(reply, list):
                 self._answer_received(client, request, reply, lsn)
             elif isinstance(reply, DomainError):
                 self._refuse(client, request_id, reply, lsn)
 
-    def _refuse(self, client: Client, request_id: int, refusal: DomainError, lsn: int) -> None:
-        self._counters.refusals += 1
-        self._gate.hold(lsn, client, translate(request_id, refusal))
-
     def _is_waiting_full(self, client: Client, request_id: int) -> bool:
         if self._waiting_by_account.get(client.account, 0) >= self._max_waiting:
             # What is collected counts as if it waited.
-            self.settle_collected()
+            for key in [key for key in self._collected if key[:2] == (RECEIVE, client.account)]:
+                self._decide(self._collected[key])
         if self._waiting_by_account.get(client.account, 0) < self._max_waiting:
             return False
         text = f"account {client.account!r} has {self._max_waiting} receives waiting, its limit"
@@ -117,12 +120,12 @@ class MessageHandlers(Collecting):
         handles = request.receipt_handles
         self._collect(DELETE, client, request.request_id, request.queue, handles, len(handles))
 
-    def _decide_deletes(self, collected: Collected, now_ms: int) -> None:
+    def _decide_deletes(self, collected: Collected, now_ms: int) -> tuple[Sequence[HandlesDone | DomainError], int]:
         outcome = self._broker.delete_all(collected.account, collected.name, collected.requests, now_ms)
-        lsn = self._settle(outcome, now_ms)
-        for (client, request_id), handles, reply in zip(
-            collected.askers, collected.requests, outcome.reply, strict=True
-        ):
+        return outcome.reply, self._settle(outcome, now_ms)
+
+    def _answer_deletes(self, collected: Collected, replies: Sequence[HandlesDone | DomainError], lsn: int) -> None:
+        for (client, request_id), handles, reply in zip(collected.askers, collected.requests, replies, strict=True):
             if isinstance(reply, DomainError):
                 self._refuse(client, request_id, reply, lsn)
             else:

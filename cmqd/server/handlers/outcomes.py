@@ -177,6 +177,7 @@ class Outcomes:
         """What is collected, by kind, account and name of the queue or topic; see ``handlers.collecting``."""
         self._collecting: dict[Client, Collected] = {}
         """By client, where its requests are collected. It has some of one kind and name at a time."""
+        self._collected_bytes = 0
         self._handlers, self._answers = self._tables()
 
     def _tables(self) -> tuple[dict[type[wire.Request], Handler], dict[type[wire.Request], Answer]]:
@@ -291,9 +292,10 @@ class Outcomes:
     def _is_disk_behind(self, client: Client, request_id: int) -> bool:
         """Refuse what brings bodies if the storage cannot follow or has no room for them."""
         log = self._log
-        if log.pending_bytes >= self._busy_bytes or log.pending_records >= self._busy_records:
+        pending_bytes = log.pending_bytes + self._collected_bytes
+        if pending_bytes >= self._busy_bytes or log.pending_records >= self._busy_records:
             self._counters.busy += 1
-            text = f"{log.pending_bytes} bytes wait for the disk; try again"
+            text = f"{pending_bytes} bytes wait for the disk; try again"
             client.answer(error(request_id, ErrorCode.BUSY, text, retry_after_ms=BUSY_RETRY_MS))
             return True
         if self._refuse_sends is not None:

@@ -9,7 +9,7 @@ which nobody had the answer: the start makes a new one, which nobody knows, and 
 Until there is one, nothing is posted (``Outbox``).
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, cast
 
 from cmqd.core import errors as domain
@@ -48,17 +48,22 @@ class TopicHandlers(Collecting):
         )
         self._collect(PUBLISH, client, request.request_id, request.topic, asked, len(bodies), size)
 
-    def _decide_publishes(self, collected: Collected, now_ms: int) -> None:
+    def _decide_publishes(
+        self, collected: Collected, now_ms: int
+    ) -> tuple[Sequence[Published | domain.DomainError], int]:
         outcome = self._broker.publish(collected.account, collected.name, collected.requests, now_ms)
-        lsn = self._settle(outcome, now_ms)
-        hold = self._gate.hold
-        for (client, request_id), result in zip(collected.askers, outcome.reply, strict=True):
-            if isinstance(result, Published):
-                self._counters.published += len(result.message_ids)
-                hold(lsn, client, wire.MessagesPublished(request_id, list(result.message_ids), list(result.matched)))
+        return outcome.reply, self._settle(outcome, now_ms)
+
+    def _answer_publishes(
+        self, collected: Collected, replies: Sequence[Published | domain.DomainError], lsn: int
+    ) -> None:
+        for (client, request_id), reply in zip(collected.askers, replies, strict=True):
+            if isinstance(reply, Published):
+                self._counters.published += len(reply.message_ids)
+                answer = wire.MessagesPublished(request_id, list(reply.message_ids), list(reply.matched))
+                self._gate.hold(lsn, client, answer)
             else:
-                self._counters.refusals += 1
-                hold(lsn, client, translate(request_id, result))
+                self._refuse(client, request_id, reply, lsn)
 
     def pushes_ended(self, results: list[PushResult]) -> None:
         """What came of posts; recorded in a drain too, so that nothing that arrived is posted again."""
