@@ -58,14 +58,14 @@ test: setup setup-spark  ## the whole suite; ARGS="-k name" for a part of it
 check: lint  ## lint, types and the unit tests: what to run before each commit
 	HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest -m "not system and not spark" $(ARGS)
 
-lint: setup  ## format, ruff, spelling, import contracts and types; changes nothing
+lint: setup setup-spark  ## format, ruff, spelling, import contracts and types; changes nothing
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/codespell
 	$(BIN)/lint-imports
 	$(BIN)/pyright
 
-types: setup  ## pyright, strict, over everything
+types: setup setup-spark  ## pyright, strict, over everything
 	$(BIN)/pyright
 
 fmt: setup  ## format, and mend what ruff can mend safely
