@@ -328,10 +328,8 @@ class TransactionsMachine(BrokerMachine):
         for position, next_ms in zip(unpack_runs(record.positions), record.next_check_ms, strict=True):
             half = queue.messages[position]
             assert half.state is State.HALF, "somebody is asked about what is decided"
+            # 0: it was asked about as often as was allowed, and more is allowed now, so at once.
             due_ms = half.next_check_ms
-            if not due_ms:
-                # It was asked about as often as was allowed, and more is allowed now.
-                due_ms = half.last_check_ms + min(LONGEST_INTERVAL_MS, half.first_check_ms * 2**half.checks)
             assert half.ask_again or due_ms <= self.now_ms, "asked too early"
             assert not queue.is_expired(half, self.now_ms)
             half.checks += 1
