@@ -200,8 +200,8 @@ class Connection(asyncio.Protocol):
         self.checked_queues: set[str] | None = None
         """Queues whose checks it answers; kept by ``Checkers``."""
         self.unread_receives = 0
-        """Replies with messages that are at the gate or in ``_replies``, receives that are collected, and peeks that wait;
-        kept by both sides.
+        """Replies with messages that are at the gate or in ``_replies``, receives that are collected, and peeks that
+        wait; kept by both sides.
         """
 
     def __repr__(self) -> str:
