@@ -1,8 +1,7 @@
-"""The load: producers, consumers and a pacer as callbacks on connections, without a task or a future per request.
+"""The load: producers and consumers as callbacks on connections, without a task or a future per request.
 
 Closed loop (`Producer`, `Consumer`, `Filler`): the next request leaves when the last was answered. Open loop
-(`Pacer`): requests leave at intended times whatever the server does, and every latency counts from the intended
-time, so a server that stalls cannot hide the requests that it kept from being sent (coordinated omission).
+(`OpenSender`): requests leave at the intended times of a ``pacer.Pacer``.
 
 Times are nanoseconds of the monotonic clock; latencies are recorded in microseconds.
 """
@@ -367,35 +366,6 @@ class Filler:
         self._send(connection, under_way, request_id)
         if not self._unanswered:
             self.done.set()
-
-
-class Pacer:
-    """Calls ``act(intended_ns)`` ``rate`` times a second, each at its intended time or as soon after as the loop wakes.
-
-    The event loop's timers have a resolution of a millisecond; what is late by that counts in the latency.
-    """
-
-    def __init__(self, rate: float, act: Callable[[int], None]) -> None:
-        self._interval = round(1_000_000_000 / rate)
-        self._act = act
-        self._next = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._loop = asyncio.get_running_loop()
-
-    def start(self) -> None:
-        self._next = monotonic_ns()
-        self._tick()
-
-    def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _tick(self) -> None:
-        now = monotonic_ns()
-        while self._next <= now:
-            self._act(self._next)
-            self._next += self._interval
-        self._timer = self._loop.call_later(0.001, self._tick)
 
 
 class Template(Protocol):

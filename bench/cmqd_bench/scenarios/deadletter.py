@@ -5,9 +5,10 @@ import time
 
 from cmqd_bench.broker import Broker
 from cmqd_bench.histogram import Histogram
-from cmqd_bench.load import Consumer, Gate, OpenSender, Pacer
+from cmqd_bench.load import Consumer, Gate, OpenSender
 from cmqd_bench.measure import Round
 from cmqd_bench.options import Options
+from cmqd_bench.pacer import Pacer
 from cmqd_bench.scenarios.backlog import CYCLED_BEFORE, SLOWEST_FILL, cycle_before
 from cmqd_bench.session import request, running
 from cmqd_bench.shortened import SHORTEST_MS
@@ -66,21 +67,19 @@ async def run(options: Options, broker: Broker) -> Round:
         await request(asking, SetQueueAttributes(1, "overdue", policy))
         set_ms = (time.monotonic() - started) * 1000
         consumer.receive()
-        pacer = Pacer(FRESH_PER_SECOND, lambda intended: sender.send(template, intended))
-        pacer.start()
         peak = rss_filled
         deadline = time.monotonic() + 60 + options.messages / SLOWEST_MOVES
         moved = 0
-        while moved < options.messages:
-            await session.guard.sleep(POLL_SECONDS)
-            info = reply_decoder.decode(await request(asking, GetQueueAttributes(1, "dead")))
-            assert isinstance(info, QueueInfo)
-            moved = info.counts["active"]
-            peak = max(peak, broker.rss_mib())
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{moved} of {options.messages} messages were moved in time")
-        seconds = time.monotonic() - started
-        pacer.stop()
+        with Pacer(FRESH_PER_SECOND, lambda intended: sender.send(template, intended)):
+            while moved < options.messages:
+                await session.guard.sleep(POLL_SECONDS)
+                info = reply_decoder.decode(await request(asking, GetQueueAttributes(1, "dead")))
+                assert isinstance(info, QueueInfo)
+                moved = info.counts["active"]
+                peak = max(peak, broker.rss_mib())
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"{moved} of {options.messages} messages were moved in time")
+            seconds = time.monotonic() - started
         result = meter.finish(lambda _tally: options.messages)
         await asyncio.sleep(0)
         latency = fresh.milliseconds()

@@ -1,13 +1,15 @@
 """idle: very many connections that all wait in a long poll, and random ones of them woken at a fixed rate."""
 
 import random
+from time import monotonic_ns
 
 from cmqd_bench.broker import Broker
 from cmqd_bench.floor import sync_floor_ms
-from cmqd_bench.load import Consumer, OpenSender, Pacer
+from cmqd_bench.load import Consumer, OpenSender
 from cmqd_bench.machine import ConditionsError, raise_file_limit
 from cmqd_bench.measure import Round
 from cmqd_bench.options import Options
+from cmqd_bench.pacer import Pacer
 from cmqd_bench.session import Session, running
 from cmqd_bench.wire import SendTemplate
 
@@ -54,16 +56,16 @@ async def run(options: Options, broker: Broker) -> Round:
         choice = random.Random(1).randrange
         waiters = options.connections
 
-        def wake(intended_ns: int) -> None:
-            # The queue of a random connection: whichever of its waiters is due wakes up.
-            sender.send(templates[choice(waiters) % len(templates)], intended_ns)
+        def wake(_intended_ns: int) -> None:
+            # The queue of a random connection: whichever of its waiters is due wakes up. What counts is how long the
+            # broker takes to wake it, so the time runs from the send; how late that was is told beside it.
+            sender.send(templates[choice(waiters) % len(templates)], monotonic_ns())
 
-        pacer = Pacer(options.rate, wake)
-        pacer.start()
-        try:
+        with Pacer(options.rate, wake) as pacer:
             await session.guard.sleep(options.warm_up)
             meter = session.meter()
             meter.start()
+            pacer.late.clear()
             await session.guard.sleep(options.seconds)
             growth = max(rss_waiting, broker.rss_mib()) - rss_before
             extra = {
@@ -73,7 +75,6 @@ async def run(options: Options, broker: Broker) -> Round:
                 "queues": len(queues),
                 "wakeups_per_second": options.rate,
                 "disk_floor_ms": floor_ms,
+                "harness_late_ms": pacer.late.milliseconds(),
             }
             return meter.finish(lambda tally: tally.received, extra)
-        finally:
-            pacer.stop()

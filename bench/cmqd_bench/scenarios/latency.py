@@ -4,9 +4,10 @@ from functools import partial
 
 from cmqd_bench.broker import Broker
 from cmqd_bench.floor import sync_floor_ms
-from cmqd_bench.load import Consumer, OpenSender, Pacer
+from cmqd_bench.load import Consumer, OpenSender
 from cmqd_bench.measure import Round
 from cmqd_bench.options import Options
+from cmqd_bench.pacer import Pacer
 from cmqd_bench.session import running
 from cmqd_bench.wire import SendTemplate
 
@@ -21,15 +22,15 @@ async def run(options: Options, broker: Broker) -> Round:
         # As many consumers as producers: somebody always waits.
         for each in await session.connect(options.connections):
             Consumer(each, queue, 1, session.tally, overlap=True).receive()
-        pacer = Pacer(options.rate, partial(sender.send, template))
-        pacer.start()
-        try:
+        with Pacer(options.rate, partial(sender.send, template)) as pacer:
             await session.guard.sleep(options.warm_up)
             meter = session.meter()
             meter.start()
+            pacer.late.clear()
             await session.guard.sleep(options.seconds)
-            return meter.finish(
-                lambda tally: tally.received, {"intended_rate": options.rate, "disk_floor_ms": floor_ms}
-            )
-        finally:
-            pacer.stop()
+            extra = {
+                "intended_rate": options.rate,
+                "disk_floor_ms": floor_ms,
+                "harness_late_ms": pacer.late.milliseconds(),
+            }
+            return meter.finish(lambda tally: tally.received, extra)

@@ -15,9 +15,10 @@ The latency is from the time at which a message was meant to be published to its
 from dataclasses import replace
 
 from cmqd_bench.broker import Broker
-from cmqd_bench.load import OpenSender, Pacer
+from cmqd_bench.load import OpenSender
 from cmqd_bench.measure import Round
 from cmqd_bench.options import Options
+from cmqd_bench.pacer import Pacer
 from cmqd_bench.receiver import MIN_STAMPED, Receivers, receiving, stamped
 from cmqd_bench.session import Session, request, running
 from cmqd_bench.wire import frame
@@ -66,12 +67,10 @@ async def run(options: Options, broker: Broker) -> Round:
         await _subscribe(session, receivers)
         publish = StampedPublish(options.body)
         sender = OpenSender(await session.connect(options.connections), session.tally)
-        pacer = Pacer(options.rate / options.endpoints, lambda intended: sender.send(publish, intended))
-        pacer.start()
-        fast, fast_each = await _phase(session, receivers, options)
-        await receivers.hang(1)
-        hanging, hanging_each = await _phase(session, receivers, options)
-        pacer.stop()
+        with Pacer(options.rate / options.endpoints, lambda intended: sender.send(publish, intended)):
+            fast, fast_each = await _phase(session, receivers, options)
+            await receivers.hang(1)
+            hanging, hanging_each = await _phase(session, receivers, options)
     pushes = fast.messages
     rate = fast_each[0] / fast.seconds
     healthy = hanging_each[0] / hanging.seconds

@@ -36,9 +36,9 @@ from typing import TYPE_CHECKING, Any
 import uvloop
 
 from cmqd_bench.broker import Broker, broker_folder
-from cmqd_bench.histogram import Histogram
-from cmqd_bench.load import Pacer, Tally, refuse
+from cmqd_bench.load import Tally, refuse
 from cmqd_bench.measure import Guard
+from cmqd_bench.pacer import Pacer
 from cmqd_bench.session import running
 from cmqd_bench.spark.log import write_log
 from cmqd_bench.spark.session import SparkCpu, spark_processes
@@ -88,8 +88,6 @@ class PacedSender:
         """Messages that were meant to be sent since the start."""
         self.messages = 0
         """Those that the broker has stored, by its answers."""
-        self.late = Histogram()
-        """By how many microseconds the load itself was late: it is one of those who want the cores."""
         for connection in connections:
             connection.on_reply = partial(self._on_reply, connection)
 
@@ -101,7 +99,6 @@ class PacedSender:
     def send(self, intended_ns: int) -> None:
         """A batch was meant to leave at that time."""
         self.asked += self._template.batch
-        self.late.record((monotonic_ns() - intended_ns) // 1000)
         if self._free:
             self._go(self._free.popleft(), intended_ns)
         else:
@@ -210,37 +207,35 @@ async def _run(
         queue = await session.create_queue("tail")
         template = SendTemplate(queue, batch=BATCH, size=load.body)
         sender = PacedSender(await session.connect(CONNECTIONS), template, session.tally)
-        pacer = Pacer(load.rate / BATCH, sender.send)
-        pacer.start()
         query: StreamingQuery | None = None
         try:
-            await session.guard.sleep(1.0)
-            if variant != NONE:
-                folder = broker.data if variant == TAIL else other
-                query = _follow(spark, folder, variant, checkpoint, load)
-                async with asyncio.timeout(START_SECONDS):
-                    while not _read(query)[0]:
-                        await session.guard.sleep(0.2)
-            await session.guard.sleep(WARM_UP_SECONDS)
-            meter = session.meter()
-            sender.late.clear()
-            before = (0, 0) if query is None else _read(query)
-            meter.start()
-            cost = SparkCpu.now()
-            await session.guard.sleep(load.seconds)
-            cost = SparkCpu.now() - cost
-            round_ = meter.finish(
-                lambda tally: tally.sent,
-                {
-                    "intended_rate": load.rate,
-                    "load_late_p99_ms": sender.late.percentile(99) / 1000,
-                    "spark_cores": {
-                        "java": round(cost.java / load.seconds, 2),
-                        "python": round(cost.python / load.seconds, 2),
+            with Pacer(load.rate / BATCH, sender.send) as pacer:
+                await session.guard.sleep(1.0)
+                if variant != NONE:
+                    folder = broker.data if variant == TAIL else other
+                    query = _follow(spark, folder, variant, checkpoint, load)
+                    async with asyncio.timeout(START_SECONDS):
+                        while not _read(query)[0]:
+                            await session.guard.sleep(0.2)
+                await session.guard.sleep(WARM_UP_SECONDS)
+                meter = session.meter()
+                pacer.late.clear()
+                before = (0, 0) if query is None else _read(query)
+                meter.start()
+                cost = SparkCpu.now()
+                await session.guard.sleep(load.seconds)
+                cost = SparkCpu.now() - cost
+                round_ = meter.finish(
+                    lambda tally: tally.sent,
+                    {
+                        "intended_rate": load.rate,
+                        "load_late_p99_ms": pacer.late.percentile(99) / 1000,
+                        "spark_cores": {
+                            "java": round(cost.java / load.seconds, 2),
+                            "python": round(cost.python / load.seconds, 2),
+                        },
                     },
-                },
-            )
-            pacer.stop()
+                )
             if query is not None:
                 after = _read(query)
                 reading = {"messages": after[0] - before[0], "triggers": after[1] - before[1]}
@@ -252,7 +247,6 @@ async def _run(
                 round_ = round_.with_extra({"reader": reading})
             return round_.as_json()
         finally:
-            pacer.stop()
             if query is not None:
                 query.stop()
 

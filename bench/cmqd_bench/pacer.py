@@ -1,0 +1,52 @@
+"""The open loop's clock: calls something at intended times, whatever the server does.
+
+Every latency of an open loop counts from the intended time, so a server that stalls cannot hide the requests that it
+kept from being sent (coordinated omission); nor may the harness add a lateness of its own, so it does not use the
+timers of the event loop: their resolution is a millisecond, most of what is measured.
+"""
+
+import asyncio
+import signal
+from collections.abc import Callable
+from time import monotonic_ns
+from typing import Self
+
+from cmqd_bench.histogram import Histogram
+
+MIN_PERIOD_SECONDS = 0.00025
+"""At high rates what is due within this goes together: an interrupt each would take a core."""
+
+
+class Pacer:
+    """Calls ``act(intended_ns)`` ``rate`` times a second, each at its intended time or as soon after as the loop wakes,
+    from ``with`` to its end.
+
+    It uses the process's interval timer (SIGALRM): one pacer at a time, in the main thread (else ValueError).
+    """
+
+    def __init__(self, rate: float, act: Callable[[int], None]) -> None:
+        self.late = Histogram()
+        """How late the calls were, in microseconds: the harness's own doing, or the machine's. Free to be cleared."""
+        self._interval = round(1_000_000_000 / rate)
+        self._act = act
+        self._next = 0
+        self._loop = asyncio.get_running_loop()
+
+    def __enter__(self) -> Self:
+        self._loop.add_signal_handler(signal.SIGALRM, self._tick)
+        period = max(self._interval / 1_000_000_000, MIN_PERIOD_SECONDS)
+        self._next = monotonic_ns()
+        signal.setitimer(signal.ITIMER_REAL, period, period)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # In this order: an alarm that nobody handles ends the process.
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        self._loop.remove_signal_handler(signal.SIGALRM)
+
+    def _tick(self) -> None:
+        now = monotonic_ns()
+        while self._next <= now:
+            self.late.record((now - self._next) // 1000)
+            self._act(self._next)
+            self._next += self._interval

@@ -1,0 +1,74 @@
+"""The clock of the open loop."""
+
+import asyncio
+import signal
+import time
+from itertools import pairwise
+
+import pytest
+import uvloop
+
+from cmqd_bench.pacer import Pacer
+
+INTERVAL_NS = 2_000_000
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest):
+    with asyncio.Runner(loop_factory=request.param) as runner:
+        yield runner.run
+
+
+def test_intended_times_are_evenly_spaced_and_never_ahead_of_the_clock(run):
+    calls: list[tuple[int, int]] = []
+
+    async def main() -> None:
+        enough = asyncio.Event()
+
+        def act(intended_ns: int) -> None:
+            calls.append((intended_ns, time.monotonic_ns()))
+            if len(calls) == 20:
+                enough.set()
+
+        with Pacer(500.0, act):
+            await enough.wait()
+
+    run(main())
+    steps = {after - before for (before, _), (after, _) in pairwise(calls)}
+    assert steps == {INTERVAL_NS}
+    assert all(intended <= called for intended, called in calls)
+
+
+def test_what_a_busy_loop_missed_is_made_up_for_and_counted_as_late(run):
+    calls: list[int] = []
+
+    async def main() -> int:
+        caught_up = asyncio.Event()
+
+        def act(intended_ns: int) -> None:
+            calls.append(intended_ns)
+            if len(calls) >= 25:
+                caught_up.set()
+
+        with Pacer(500.0, act) as pacer:
+            time.sleep(0.05)
+            await caught_up.wait()
+        assert pacer.late.count == len(calls)
+        return pacer.late.maximum
+
+    assert run(main()) >= 45_000
+    assert {after - before for before, after in pairwise(calls)} == {INTERVAL_NS}
+
+
+def test_nothing_is_called_and_no_alarm_is_set_after_the_end(run):
+    calls: list[int] = []
+
+    async def main() -> None:
+        with pytest.raises(TimeoutError), Pacer(2_000.0, calls.append):
+            await asyncio.wait_for(asyncio.Event().wait(), 0.01)
+        made = len(calls)
+        await asyncio.sleep(0.01)
+        assert len(calls) == made
+
+    run(main())
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
