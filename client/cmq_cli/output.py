@@ -223,3 +223,11 @@ def show_size(size: int) -> str:
         if size >= factor:
             return f"{size / factor:.1f} {unit}"
     return f"{size} B"
+
+
+def show_unsealed(first: int, last: int) -> str:
+    """Which rows a command that reads the log has not seen, and how they can be seen."""
+    return (
+        f"rows {first} to {last} are not sealed yet, and not looked at; "
+        f"cmq segment seal makes them visible, and so does --include-active"
+    )

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from cmq_cli.durations import parse_moment
 from cmq_cli.exitcodes import CommandFailed, ExitCode
-from cmq_cli.output import Output, show_time
+from cmq_cli.output import Output, show_time, show_unsealed
 from cmq_cli.session import Session
 
 if TYPE_CHECKING:
@@ -118,11 +118,7 @@ def _show(output: Output, result: "Reconciled") -> None:
                 f"{line.total - line.difference} are accounted for"
             )
     if result.unsealed is not None:
-        first, last = result.unsealed
-        output.remark(
-            f"rows {first} to {last} are not sealed yet, and not looked at; "
-            "cmq segment seal makes them visible, and so does --include-active"
-        )
+        output.remark(show_unsealed(*result.unsealed))
     if result.holds:
         output.remark(
             f"balanced as of row {result.lsn}: each of {result.total.total} messages that came is accounted for once"

@@ -1,0 +1,1 @@
+"""What is behind ``cmq replay``, a room per theme; its options are in :mod:`cmq_cli.commands.replay`."""
