@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import TypeAlias
 
 import uvloop
 from rich.console import Console
@@ -29,7 +30,8 @@ from cmqd_bench.options import whole
 from cmqd_bench.source import Source, SourceError, json_lines, repository_source
 from cmqd_client import CmqError
 
-HELD, BROKEN, USAGE_ERROR, INTERRUPTED = 0, 1, 2, 130
+HELD, BROKEN, INTERRUPTED = 0, 1, 130
+MESSAGES = 20_000
 REFRESH_SECONDS = 0.1
 FEWEST = 100
 """Below this the load would be over before there is anything to kill."""
@@ -163,20 +165,6 @@ def run_demo(source: Source, messages: int, console: Console, scratch: Path | No
     return balance.holds and journey.broadcast.audience.holds
 
 
-def terminate(_number: int, _frame: FrameType | None) -> None:
-    """SIGTERM ends the demo as Ctrl-C does: what was started is ended, too."""
-    raise KeyboardInterrupt
-
-
-def demo_parser(name: str, description: str, *, fewest: int, messages: int) -> argparse.ArgumentParser:
-    """The command line of a demo."""
-    parser = argparse.ArgumentParser(prog=f"cmqd_bench.{name}", description=description)
-    parser.add_argument("--input", type=Path, metavar="FILE", help="NDJSON: objects with a body, or any JSON lines")
-    parser.add_argument("--messages", type=whole(fewest, 10_000_000), default=messages, help="how many (%(default)s)")
-    parser.add_argument("--scratch", type=Path, help="where to put the temporary folder; on a disk")
-    return parser
-
-
 def announce(title: str, source: Source, messages: int, root: Path, console: Console) -> None:
     """Say what will be streamed."""
     console.print(f"[bold]{title}[/bold]: {messages:,} messages from {source.description}")
@@ -185,18 +173,33 @@ def announce(title: str, source: Source, messages: int, root: Path, console: Con
     console.print(f"temporary folder on {file_system(root)[0]}, every answer after an fsync")
 
 
-def main() -> int:
-    """Returns the exit code; see the module."""
-    parser = demo_parser("demo", "Kill a broker under load; lose nothing.", fewest=FEWEST, messages=20_000)
+Demo: TypeAlias = Callable[[Source, int, Console, Path | None], bool]
+"""Streams so many messages of a source, with a temporary folder somewhere; returns whether what it promises is so."""
+
+
+def demo_main(name: str, description: str, demo: Demo, *, fewest: int, failures: tuple[type[Exception], ...]) -> int:
+    """A demo as a program: its command line, its end by a signal, and its exit code.
+
+    Args:
+        name: of the module.
+        description: what it does, in a line.
+        demo: runs it.
+        fewest: messages that it needs.
+        failures: its own errors that are told in a line, beside those of broker and client.
+    """
+    parser = argparse.ArgumentParser(prog=f"cmqd_bench.{name}", description=description)
+    parser.add_argument("--input", type=Path, metavar="FILE", help="NDJSON: objects with a body, or any JSON lines")
+    parser.add_argument("--messages", type=whole(fewest, 10_000_000), default=MESSAGES, help="how many (%(default)s)")
+    parser.add_argument("--scratch", type=Path, help="where to put the temporary folder; on a disk")
     arguments = parser.parse_args()
     console = Console(highlight=False)
-    signal.signal(signal.SIGTERM, terminate)
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         source = json_lines(arguments.input) if arguments.input else repository_source()
-        holds = run_demo(source, arguments.messages, console, arguments.scratch)
+        holds = demo(source, arguments.messages, console, arguments.scratch)
     except SourceError as error:
         parser.error(str(error))
-    except (BrokerFailed, ConditionsError, DemoFailed, CmqError, TimeoutError) as error:
+    except (BrokerFailed, ConditionsError, CmqError, TimeoutError, *failures) as error:
         console.print(f"the demo failed: {str(error) or type(error).__name__}", style="bold red", markup=False)
         return BROKEN
     except ExceptionGroup as group:
@@ -206,6 +209,17 @@ def main() -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     return HELD if holds else BROKEN
+
+
+def _terminate(_number: int, _frame: FrameType | None) -> None:
+    """SIGTERM ends the demo as Ctrl-C does: what was started is ended, too."""
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    """Returns the exit code; see the module."""
+    what = "Kill a broker under load; lose nothing."
+    return demo_main("demo", what, run_demo, fewest=FEWEST, failures=(DemoFailed,))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ each message must arrive once. Exit code 0 if all of it is so, 1 if anything is 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 import asyncio
-import signal
 import sys
 import time
 from collections import Counter
@@ -26,12 +25,12 @@ from rich.table import Table
 
 from cmq_cli.app import run as run_cmq
 from cmq_cli.exitcodes import ExitCode
-from cmqd_bench.broker import Broker, BrokerFailed, broker_folder
-from cmqd_bench.demo import BROKEN, HELD, INTERRUPTED, announce, bars, demo_parser, terminate
-from cmqd_bench.machine import ConditionsError, scratch_root
+from cmqd_bench.broker import Broker, broker_folder
+from cmqd_bench.demo import announce, bars, demo_main
+from cmqd_bench.machine import scratch_root
 from cmqd_bench.pipeline import DEAD, EVERYTHING, EXACT, NUMBER, REPLAYED, TOPIC, Pipeline
-from cmqd_bench.source import Source, SourceError, json_lines, repository_source
-from cmqd_client import CmqError, connect
+from cmqd_bench.source import Source
+from cmqd_client import connect
 from pyspark_cmqd.errors import CmqdSourceError
 from pyspark_cmqd.reconcile import ask, reconcile
 from pyspark_cmqd.session import check_installed, collected, spark_session
@@ -252,6 +251,7 @@ async def _watch(progress: Progress, what: str, total: int, figure: Callable[[],
 
 def run_demo(source: Source, messages: int, console: Console, scratch: Path | None) -> bool:
     """The whole demo; returns whether everything agrees."""
+    check_installed()
     root = scratch_root(scratch)
     announce("cmqd demo with Spark", source, messages, root, console)
     with broker_folder(root) as broker:
@@ -264,26 +264,8 @@ def run_demo(source: Source, messages: int, console: Console, scratch: Path | No
 
 def main() -> int:
     """Returns the exit code; see the module."""
-    parser = demo_parser("demo_spark", "Read a broker's log with Spark.", fewest=FEWEST, messages=20_000)
-    arguments = parser.parse_args()
-    console = Console(highlight=False)
-    signal.signal(signal.SIGTERM, terminate)
-    try:
-        check_installed()
-        source = json_lines(arguments.input) if arguments.input else repository_source()
-        holds = run_demo(source, arguments.messages, console, arguments.scratch)
-    except SourceError as error:
-        parser.error(str(error))
-    except (BrokerFailed, ConditionsError, CmqError, CmqdSourceError, TimeoutError) as error:
-        console.print(f"the demo failed: {str(error) or type(error).__name__}", style="bold red", markup=False)
-        return BROKEN
-    except ExceptionGroup as group:
-        for error in group.exceptions:
-            console.print(f"the demo failed: {error!r}", style="bold red", markup=False)
-        return BROKEN
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    return HELD if holds else BROKEN
+    what = "Read a broker's log with Spark."
+    return demo_main("demo_spark", what, run_demo, fewest=FEWEST, failures=(CmqdSourceError,))
 
 
 if __name__ == "__main__":

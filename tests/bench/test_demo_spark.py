@@ -1,6 +1,7 @@
 """The demo with Spark, against a real server and a real session, in small."""
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -58,7 +59,6 @@ def test_one_thing_that_is_not_so_is_enough():
     assert not proofs.hold
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("agrees", [True, False])
 def test_the_exit_code_says_whether_all_agrees(agrees: bool, monkeypatch: pytest.MonkeyPatch):
     def run_demo(*_: object) -> bool:
@@ -66,7 +66,7 @@ def test_the_exit_code_says_whether_all_agrees(agrees: bool, monkeypatch: pytest
 
     monkeypatch.setattr(sys, "argv", ["demo_spark"])
     monkeypatch.setattr(demo_spark, "run_demo", run_demo)
-    monkeypatch.setattr(demo_spark.signal, "signal", print)
+    monkeypatch.setattr(signal, "signal", print)
 
     assert demo_spark.main() == (0 if agrees else 1)
 
@@ -75,8 +75,7 @@ def test_input_that_is_not_json_is_refused(tmp_path: Path, monkeypatch: pytest.M
     file = tmp_path / "input.ndjson"
     file.write_text("{")
     monkeypatch.setattr(sys, "argv", ["demo_spark", "--input", str(file)])
-    monkeypatch.setattr(demo_spark, "check_installed", lambda: None)
-    monkeypatch.setattr(demo_spark.signal, "signal", print)
+    monkeypatch.setattr(signal, "signal", print)
 
     with pytest.raises(SystemExit, match="2"):
         demo_spark.main()
