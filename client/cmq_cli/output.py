@@ -121,6 +121,11 @@ class Output:
         if not self.json:
             self._err.print(Text(text))
 
+    def remark_rest(self, offset: int, shown: int, total: int) -> None:
+        """Tell that a list goes on after the page that was shown, and how to see on."""
+        if offset + shown < total:
+            self.remark(f"{shown} of {total}; see on with --offset {offset + shown}")
+
     def warning(self, text: str) -> None:
         """Tell about something that is not as it should be, in either form."""
         self._err.print(Text("warning: ", style="yellow") + Text(text))

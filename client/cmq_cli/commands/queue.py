@@ -137,8 +137,7 @@ async def list_queues(
         output.table(("name", "active#", "in flight#", "delayed#", "oldest message"), rows)
     else:
         output.table(("name",), [(name,) for name in page])
-    if offset + len(page) < page.total:
-        output.remark(f"{len(page)} of {page.total}; see on with --offset {offset + len(page)}")
+    output.remark_rest(offset, len(page), page.total)
 
 
 @app.command

@@ -125,8 +125,7 @@ async def list_subscriptions(
         for one in page
     ]
     output.table(("name", "protocol", "endpoint", "waiting#", "in retry#", "paused", "last error"), rows)
-    if offset + len(page) < page.total:
-        output.remark(f"{len(page)} of {page.total}; see on with --offset {offset + len(page)}")
+    output.remark_rest(offset, len(page), page.total)
 
 
 @app.command

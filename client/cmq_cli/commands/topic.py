@@ -86,8 +86,7 @@ async def list_topics(*, search: str = "", offset: int = 0, limit: int = 1000, s
         for info in infos
     ]
     output.table(("name", "filter", "subscriptions#", "retained#", "oldest message"), rows)
-    if offset + len(page) < page.total:
-        output.remark(f"{len(page)} of {page.total}; see on with --offset {offset + len(page)}")
+    output.remark_rest(offset, len(page), page.total)
 
 
 @app.command
