@@ -101,29 +101,40 @@ def _is_not_py4j(record: logging.LogRecord) -> bool:
     return record.module not in ("java_gateway", "clientserver")
 
 
-def _settings(place: Path, master: str) -> dict[str, str]:
+def private_settings(place: Path, master: str) -> dict[str, str]:
+    """Of a session that nobody else sees: its files in a folder, no web page, and a local one on the loopback alone.
+
+    Times are in UTC. All that makes it faster, slower or smaller is as Spark has it.
+    """
     settings = {
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(place / "warehouse"),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if master.startswith("local"):
+        settings |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.local.dir": str(place / "local"),
+        }
+    return settings
+
+
+def _settings(place: Path, master: str) -> dict[str, str]:
+    settings = private_settings(place, master) | {
         "spark.sql.python.filterPushdown.enabled": "true",
         # By TCP a task waits 40 ms before it begins: Java does not send what it has (Nagle) until Python says that it
         # got what came before (delayed ACK). Since Spark 4.1; an older one has no such setting, and goes by TCP.
         "spark.python.unix.domain.socket.enabled": "true",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "WARN",
     }
     # Else the workers are those of whatever "python3" is, which may know nothing of this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        settings |= {
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.local.dir": str(place / "local"),
-            "spark.sql.shuffle.partitions": "4",
-        }
+        settings["spark.sql.shuffle.partitions"] = "4"
     return settings
 
 

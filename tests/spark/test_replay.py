@@ -24,6 +24,7 @@ from support.cmq_runs import Cmq, Ran
 from support.log_folder import queue_created, sends, write_folder
 from support.log_rig import NOW_MS, body
 from support.running_broker import RunningBroker
+from support.small_spark import JVM_OPTIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +34,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.system, pytest.mark.timeout(240)]
 ORDERS = 600
 NEWS = 90
 PATIENCE_S = 60.0
-JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @pytest.fixture(scope="module")

@@ -20,34 +20,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from support.small_spark import small_spark
+
 
 def main(settings: dict[str, Any]) -> None:
-    from pyspark.sql import SparkSession
     from pyspark.sql.functions import udf
     from pyspark.sql.types import BinaryType
 
-    from pyspark_cmqd.java import use_java
-
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    use_java()
-    builder: Any = SparkSession.builder.master("local[4]").appName("cmqd killed driver")  # pyright: ignore[reportAttributeAccessIssue]
-    for name, value in {
+    own = {
         "spark.driver.memory": "512m",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.warehouse.dir": f"{settings['folder']}/warehouse",
-        "spark.local.dir": f"{settings['folder']}/local",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "50",
         "spark.sql.adaptive.enabled": "false",
-    }.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+    }
+    spark = small_spark("local[4]", "cmqd killed driver", Path(settings["folder"]), own)
     frame = spark.readStream.format("cmqd").options(**settings["source"]).load()
     queries: list[Any] = []
     for name in ("files", "queue"):

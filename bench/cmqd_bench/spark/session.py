@@ -32,21 +32,14 @@ def session(scratch: Path, *, unix_sockets: bool = False) -> "Generator[SparkSes
     from pyspark.sql import SparkSession
 
     from pyspark_cmqd.java import use_java
+    from pyspark_cmqd.session import private_settings
 
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
     use_java()
     builder: Any = SparkSession.builder
-    settings = {
+    settings = private_settings(scratch, MASTER) | {
         "spark.driver.memory": "2g",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.sql.catalogImplementation": "in-memory",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-        "spark.local.dir": str(scratch / "local"),
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
         "spark.python.unix.domain.socket.enabled": str(unix_sockets).lower(),
     }
     for name, value in settings.items():

@@ -1,0 +1,40 @@
+"""A Spark session for tests: small, quick to start, and on the loopback alone."""
+
+# pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportMissingModuleSource=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownParameterType=false
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""A short life: starting up soon matters more than running fast."""
+
+
+def small_spark(master: str, name: str, folder: Path, settings: Mapping[str, str]) -> "SparkSession":
+    """Start one; all that it writes by itself is below ``folder``."""
+    from pyspark.sql import SparkSession
+
+    from pyspark_cmqd.java import use_java
+    from pyspark_cmqd.session import private_settings
+
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    # Else the workers are those of whatever "python3" is, which knows nothing of the package.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    use_java()
+    builder: Any = SparkSession.builder
+    small = {
+        "spark.driver.extraJavaOptions": f"{JVM_OPTIONS} -Dderby.system.home={folder}",
+        "spark.sql.shuffle.partitions": "2",
+    }
+    for setting, value in {**private_settings(folder, master), **small, **settings}.items():
+        builder = builder.config(setting, value)
+    session = builder.master(master).appName(name).getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
