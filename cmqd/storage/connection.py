@@ -4,6 +4,7 @@ aiosqlite makes each statement a hop between threads; a commit or a page is one 
 """
 
 import asyncio
+import contextlib
 import sqlite3
 from collections.abc import Callable
 from functools import partial
@@ -33,6 +34,10 @@ class ThreadConnection(aiosqlite.Connection):
         queue = cast("SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]]]", self._tx)  # pyright: ignore[reportUnknownMemberType]
         queue.put_nowait((future, function))
 
+    def join(self) -> None:
+        """Wait until the thread, which was told to, has ended."""
+        self._thread.join()
+
     @property
     def raw(self) -> sqlite3.Connection:
         """For use inside functions that are given to ``run`` or ``submit``."""
@@ -40,7 +45,26 @@ class ThreadConnection(aiosqlite.Connection):
 
 
 async def connect(connector: Callable[[], sqlite3.Connection]) -> ThreadConnection:
-    """Start a thread and let it open the connection. Raises what ``connector`` raises."""
+    """Start a thread and let it open the connection. Raises what ``connector`` raises.
+
+    Cancelled, it still waits for the thread and ends it: else that would answer to a loop that may be closed by then.
+    """
     connection = ThreadConnection(connector, iter_chunk_size=64)
-    await connection
+    opening = asyncio.ensure_future(_open(connection))
+    try:
+        await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        with contextlib.suppress(sqlite3.Error):
+            await opening
+            await connection.close()
+        raise
     return connection
+
+
+async def _open(connection: ThreadConnection) -> None:
+    try:
+        await connection
+    except BaseException:
+        # aiosqlite has told the thread to end, and does not wait for it.
+        connection.join()
+        raise

@@ -25,7 +25,7 @@ from cmqd.storage.datadir import DataFolder, Disk, boot_id
 from cmqd.storage.errors import StorageError, StorageFailed
 from cmqd.storage.pager import Pager
 from cmqd.storage.recovery import Recovered, checkpoint_chunks, inspect, put_right, row_chunks
-from cmqd.storage.sealer import Sealer
+from cmqd.storage.sealer import Sealer, truncate_wal
 from cmqd.storage.segment import LogRow, WritableSegment, create_segment, open_connection
 from cmqd.storage.settings import StorageSettings
 from cmqd.storage.space import Space
@@ -106,6 +106,8 @@ class StorageService:
         """
         if not hasattr(self, "catalog"):
             return
+        # They were cancelled; each closes what it has opened and not yet handed over.
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.pager.close()
         for entry in self.catalog.open.values():
             await entry.segment.connection.close()
@@ -241,6 +243,9 @@ class StorageService:
             leftover.path.chmod(0o640)  # a crash may have come between making it read-only and saying so
             connection = await open_connection(leftover.path, durability, create=False)
             segment = WritableSegment(leftover.number, leftover.path, connection)
+            if leftover.number in recovered.broken_wals:
+                # What was accepted, or was never promised, must not be news to the next start, which would refuse it.
+                await connection.run(truncate_wal, segment)
             await segment.load()
             catalog.open[leftover.number] = OpenSegment(segment, SegmentState.RETIRED)
         active = await self._prepare()

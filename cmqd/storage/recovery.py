@@ -69,6 +69,8 @@ class Recovered:
         """Segments without rows, to be removed."""
         self.aside: list[Path] = []
         """Damaged files to put aside; with a WAL, a copy of it."""
+        self.broken_wals: set[int] = set()
+        """Segments whose WAL holds commits that SQLite does not accept."""
         self.skip_rows: set[int] = set()
         """LSNs of damaged rows whose loss was accepted."""
         self.last_lsn = 0
@@ -234,9 +236,12 @@ def _check_leftover(recovered: Recovered, entry: SegmentEntry, path: Path, power
 def _judge_wal(recovered: Recovered, entry: SegmentEntry, path: Path, found: walcheck.Walk, power_lost: bool) -> None:
     accepted = walcheck.accepted_frames(path.with_name(path.name + "-shm"))
     if accepted is None:
+        recovered.broken_wals.add(entry.number)
         recovered.found_damage(f"what SQLite accepted of the WAL of {entry.file} could not be found out", _wal(path))
         return
     verdict = walcheck.judge(found, accepted)
+    if verdict.commits_beyond:
+        recovered.broken_wals.add(entry.number)
     if verdict.damaged and not power_lost:
         recovered.found_damage(
             f"the WAL of segment {entry.file} is damaged after frame {accepted} of {found.frames}:"

@@ -45,6 +45,8 @@ class Space:
         self._reserve_bytes = reserve_bytes
         self._on_state = on_state
         self._last: ipc.State | None = None
+        self._told_full = False
+        """So in the last state: the reason is another one then, whatever else is the same."""
         self._blocked = False
         """A commit waits for room."""
         self._full = False
@@ -122,8 +124,9 @@ class Space:
             self.damaged_rows,
             self._full or free < mark * SHORT_SLACK,
         )
-        if self._last is None or _differs(state, self._last):
+        if self._last is None or self._full != self._told_full or _differs(state, self._last):
             self._last = state
+            self._told_full = self._full
             self._on_state(state)
 
 

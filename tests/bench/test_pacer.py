@@ -3,7 +3,9 @@
 import asyncio
 import signal
 import time
+from collections.abc import Callable, Coroutine, Iterator
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import uvloop
@@ -13,13 +15,16 @@ from cmqd_bench.pacer import Pacer
 INTERVAL_NS = 2_000_000
 
 
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
+
+
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest):
+def run(request: pytest.FixtureRequest) -> Iterator[Run]:
     with asyncio.Runner(loop_factory=request.param) as runner:
         yield runner.run
 
 
-def test_intended_times_are_evenly_spaced_and_never_ahead_of_the_clock(run):
+def test_intended_times_are_evenly_spaced_and_never_ahead_of_the_clock(run: Run):
     calls: list[tuple[int, int]] = []
 
     async def main() -> None:
@@ -39,7 +44,7 @@ def test_intended_times_are_evenly_spaced_and_never_ahead_of_the_clock(run):
     assert all(intended <= called for intended, called in calls)
 
 
-def test_what_a_busy_loop_missed_is_made_up_for_and_counted_as_late(run):
+def test_what_a_busy_loop_missed_is_made_up_for_and_counted_as_late(run: Run):
     calls: list[int] = []
 
     async def main() -> int:
@@ -60,7 +65,7 @@ def test_what_a_busy_loop_missed_is_made_up_for_and_counted_as_late(run):
     assert {after - before for before, after in pairwise(calls)} == {INTERVAL_NS}
 
 
-def test_nothing_is_called_and_no_alarm_is_set_after_the_end(run):
+def test_nothing_is_called_and_no_alarm_is_set_after_the_end(run: Run):
     calls: list[int] = []
 
     async def main() -> None:

@@ -94,6 +94,25 @@ async def test_a_loss_that_is_accepted_keeps_what_stands_before_it_and_a_copy_of
     assert len(again.rows) == kept + 1
 
 
+async def test_an_accepted_loss_is_no_news_even_if_the_broker_dies_at_once(
+    open_process: OpenProcess, folder: Path
+) -> None:
+    """Before the damaged segment is sealed, which gives its WAL up."""
+    await crashed_after(await open_process(), 40)
+    wal = active_wal(folder)
+    flip(wal, wal.stat().st_size // 10)
+    first = LogRig(ProcessPlace(folder, accept_loss=True).log())
+    await first.log.open()
+    await crash(first)
+
+    again = await open_process()
+
+    assert again.report is not None
+    assert "damaged" not in kinds(again)
+    assert not again.report.numbers_jump
+    assert 1 <= len(again.rows) <= 4
+
+
 async def test_a_torn_last_commit_is_dropped_and_the_start_goes_on(open_process: OpenProcess, folder: Path) -> None:
     """It was not durable when the broker died, or the disk took back what it had promised for one commit only."""
     await crashed_after(await open_process(), 10)
@@ -437,6 +456,23 @@ async def test_without_fsync_a_loss_with_the_power_is_told_and_the_start_goes_on
     assert "lost" in kinds(rig)
     assert rig.report.numbers_jump
     assert 0 < len(rig.rows) < 20
+
+
+async def test_what_the_power_took_is_no_damage_at_the_next_start_either(
+    open_process: OpenProcess, folder: Path
+) -> None:
+    await crashed_after(await open_process(durability="os"), 20)
+    manifest = folder / "manifest"
+    manifest.write_text(manifest.read_text().replace(read_manifest(folder).boot_id, "another boot"))
+    wal = active_wal(folder)
+    flip(wal, wal.stat().st_size // 2)
+    first = LogRig(ProcessPlace(folder, durability="os").log())
+    await first.log.open()
+    await crash(first)
+
+    again = await open_process(durability="os")
+
+    assert 0 < len(again.rows) < 20
 
 
 async def test_the_manifest_knows_the_state_of_each_file(open_process: OpenProcess, folder: Path) -> None:
