@@ -16,7 +16,7 @@ from cmqd.core.errors import (
 from cmqd.core.limits import check_each, check_range, checked_attributes
 from cmqd.core.moving import Moving
 from cmqd.core.names import check_queue_name, folded
-from cmqd.core.outcome import Outcome, PageRead, QueueInfo, Woken
+from cmqd.core.outcome import Effects, Outcome, QueueInfo, Woken
 from cmqd.core.queue import Queue
 from cmqd_segment.records import (
     AnyRecord,
@@ -116,10 +116,8 @@ class Administration(Moving):
         record = QueueAttributesSet(queue.queue_id, chosen, now_ms)
         self._apply_attributes(record)
         self._schedule_expiry(queue)
-        records: list[AnyRecord] = [record]
-        woken: list[Woken] = []
-        reads: list[PageRead] = []
-        self._rebind(queue, target, records)
+        effects = Effects([record])
+        self._rebind(queue, target, effects.records)
         for source in queue.sources.values():
             # It may take by now what it did not take before.
             source.unmovable.clear()
@@ -128,10 +126,10 @@ class Administration(Moving):
             # By what rules messages die may have changed: those that were to be moved are looked at again.
             self._stop_moving(queue, BitMap64(queue.index.moving))
             queue.unmovable.clear()
-            self._find_dead(queue, reads, now_ms)
-            self._serve(queue, records, woken, reads, now_ms)
+            self._find_dead(queue, effects, now_ms)
+            self._serve(queue, effects, now_ms)
         self._set_agenda(queue, now_ms)
-        return Outcome(self._info(queue), records, woken=woken, reads=reads)
+        return effects.outcome(self._info(queue))
 
     def _dead_letter_queue(
         self, account: str, name: str, queue: Queue | None, attributes: QueueAttributes
@@ -188,9 +186,9 @@ class Administration(Moving):
         queue = self.queue(account, name)
         record = QueueCleared(queue.queue_id, queue.index.next_position)
         self._apply_floor(record)
-        woken: list[Woken] = []
-        self._answer_overdue(queue, woken)
-        return Outcome(None, [record], woken=woken)
+        effects = Effects([record])
+        self._answer_overdue(queue, effects)
+        return effects.outcome(None)
 
     def delete_queue(self, account: str, name: str, now_ms: int) -> Outcome[None]:
         """Remove a queue with its messages; receives waiting at it end with QueueDeleted."""

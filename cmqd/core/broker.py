@@ -9,7 +9,7 @@ The operations are in modules of their own, one for each theme; this class is th
 from collections.abc import Sequence
 
 from cmqd.core.administration import Administration
-from cmqd.core.outcome import Outcome, PageRead, Woken
+from cmqd.core.outcome import Effects, Outcome
 from cmqd.core.peeking import Peeking
 from cmqd.core.recovery import Recovery
 from cmqd.core.sending import Sending
@@ -17,7 +17,7 @@ from cmqd.core.settling import Settling
 from cmqd.core.ticking import Ticking
 from cmqd.core.topics import Topics
 from cmqd.core.window import cost
-from cmqd_segment.records import AnyRecord, Runs, StoredMessage
+from cmqd_segment.records import Runs, StoredMessage
 
 
 class Broker(Administration, Topics, Ticking, Settling, Sending, Peeking, Recovery):
@@ -32,9 +32,7 @@ class Broker(Administration, Topics, Ticking, Settling, Sending, Peeking, Recove
 
         The reply is how many messages were newly found to be damaged; they are no longer receivable.
         """
-        records: list[AnyRecord] = []
-        woken: list[Woken] = []
-        reads: list[PageRead] = []
+        effects = Effects()
         damaged = 0
         if read_id in self._reads:
             queue_id, read = self._reads.pop(read_id)
@@ -42,46 +40,47 @@ class Broker(Administration, Topics, Ticking, Settling, Sending, Peeking, Recove
             if queue is not None:
                 damaged = self._page_arrived(queue, read, messages, missing)
                 # What came goes out before others need room for their bodies and drop it; it starts no read, for ...
-                self._serve(queue, records, woken, reads, now_ms)
+                self._serve(queue, effects, now_ms)
             # ... those who stand in line for a page-in come before this queue's next one.
             while self._read_line and len(self._reads) < self.limits.max_reads:
                 waiting = self.queues.get(self._read_line.popleft())
                 if waiting is not None:
                     waiting.read_wanted = False
-                    self._serve(waiting, records, woken, reads, now_ms)
+                    self._serve(waiting, effects, now_ms)
             if queue is not None:
                 queue.reading = False
-                self._serve(queue, records, woken, reads, now_ms)
+                self._serve(queue, effects, now_ms)
         elif read_id in self._prefetches:
             read = self._prefetches.pop(read_id)
             queue = self.queues.get(read.queue_id)
             if queue is not None:
                 self._prefetch_arrived(queue, read, messages, missing)
-                self._prefetch(queue, reads)
-                self._serve(queue, records, woken, reads, now_ms)
+                self._prefetch(queue, effects)
+                self._serve(queue, effects, now_ms)
         elif read_id in self._move_reads:
             queue = self.queues.get(self._move_reads.pop(read_id).queue_id)
-            if queue is not None:
-                return self._moves_arrived(queue, messages, missing, now_ms)
-            self._read_next_in_line(reads)
+            if queue is None:
+                self._read_next_in_line(effects)
+            else:
+                damaged = self._moves_arrived(queue, messages, missing, effects, now_ms)
         elif read_id in self._rewind_reads:
-            return self._rewind_arrived(read_id, messages, now_ms)
+            self._rewind_arrived(read_id, messages, effects, now_ms)
         elif read_id in self._overflow_reads:
             queue = self.queues.get(self._overflow_reads.pop(read_id))
             if queue is not None:
-                damaged = self._overflow_arrived(queue, messages, missing, records)
-                self._tick_overflow(queue, reads)
+                damaged = self._overflow_arrived(queue, messages, missing, effects)
+                self._tick_overflow(queue, effects)
         elif read_id in self._commit_reads:
-            return self._commits_arrived(self._commit_reads.pop(read_id), messages, missing, now_ms)
+            damaged = self._commits_arrived(self._commit_reads.pop(read_id), messages, missing, effects, now_ms)
         elif read_id in self._check_reads:
             queue = self.queues.get(self._check_reads.pop(read_id))
             if queue is not None:
-                return self._checks_arrived(queue, messages, missing, now_ms)
+                damaged = self._checks_arrived(queue, messages, missing, effects, now_ms)
         elif read_id in self._delivery_reads:
-            return self._deliveries_arrived(read_id, messages, missing, now_ms)
+            damaged = self._deliveries_arrived(read_id, messages, missing, effects, now_ms)
         elif read_id in self._peeks:
-            self._peek_arrived(read_id, messages, missing, woken, now_ms)
-        return Outcome(damaged, records, woken=woken, reads=reads)
+            self._peek_arrived(read_id, messages, missing, effects, now_ms)
+        return effects.outcome(damaged)
 
     def check_invariants(self) -> None:
         """Assert what the classes promise; for tests."""

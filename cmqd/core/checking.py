@@ -12,11 +12,11 @@ from itertools import islice
 from pyroaring import BitMap64
 
 from cmqd.core.errors import NotTransactional
-from cmqd.core.outcome import Check, Outcome, PageRead
+from cmqd.core.outcome import Check, Effects, Outcome
 from cmqd.core.queue import Queue
 from cmqd.core.receiving import Receiving
 from cmqd.core.state import CHECK_SWEEP_ABOVE, PendingChecks
-from cmqd_segment.records import AnyRecord, Runs, StoredMessage, TransactionsChecked, pack_runs, unpack_runs
+from cmqd_segment.records import Runs, StoredMessage, TransactionsChecked, pack_runs, unpack_runs
 
 
 class Checking(Receiving):
@@ -56,7 +56,7 @@ class Checking(Receiving):
                     self._checks[queue.queue_id].once_more.add(position)
         return Outcome(None)
 
-    def _tick_checks(self, records: list[AnyRecord], reads: list[PageRead], checks: list[Check], now_ms: int) -> None:
+    def _tick_checks(self, effects: Effects, now_ms: int) -> None:
         """See what has come due, and ask about a slice of one queue's."""
         due = self._check_buckets.take_due(now_ms, self.limits.tick_items)
         if due is not None:
@@ -69,7 +69,7 @@ class Checking(Receiving):
             del self._checks_wanted[queue_id]
             queue, wanted = self.queues.get(queue_id), self._checks.get(queue_id)
             if queue is not None and wanted is not None and queue.has_checkers:
-                self._check_some(queue, wanted, records, reads, checks, now_ms)
+                self._check_some(queue, wanted, effects, now_ms)
 
     def _current(self, queue: Queue, positions: "array[int]", now_ms: int) -> BitMap64:
         """Those that are still half and that have no entry for a later time."""
@@ -79,15 +79,7 @@ class Checking(Receiving):
             half -= BitMap64([one for one in half if one in checked and checked[one].next_check_ms > now_ms])
         return half
 
-    def _check_some(
-        self,
-        queue: Queue,
-        wanted: PendingChecks,
-        records: list[AnyRecord],
-        reads: list[PageRead],
-        checks: list[Check],
-        now_ms: int,
-    ) -> None:
+    def _check_some(self, queue: Queue, wanted: PendingChecks, effects: Effects, now_ms: int) -> None:
         """Ask about those whose bodies are in memory, up to a slice; then page in those that come next."""
         index, half = queue.index, queue.window.half
         wanted.due &= index.half
@@ -106,13 +98,13 @@ class Checking(Receiving):
                 if size > self.limits.max_batch_bytes and in_memory:
                     break
                 in_memory.append(message)
-        self._ask(queue, wanted, in_memory, records, checks, now_ms)
+        self._ask(queue, wanted, in_memory, effects, now_ms)
         elsewhere = [position for position in elsewhere if self._may_ask(queue, wanted, position)]
         if elsewhere:
             wanted.reading = True
             read = self._page_read(queue, elsewhere, self.limits.page_bytes)
             self._check_reads[read.read_id] = queue.queue_id
-            reads.append(read)
+            effects.reads.append(read)
         elif wanted.due:
             self._checks_wanted[queue.queue_id] = None
 
@@ -133,8 +125,7 @@ class Checking(Receiving):
         queue: Queue,
         wanted: PendingChecks,
         messages: Sequence[StoredMessage],
-        records: list[AnyRecord],
-        checks: list[Check],
+        effects: Effects,
         now_ms: int,
     ) -> None:
         """Send a check for each of these half messages that is due and may have one, and count it."""
@@ -157,27 +148,27 @@ class Checking(Receiving):
             interval_ms = min(self.limits.max_check_interval_ms, first_ms << attempt)
             asked.append(position)
             next_check_ms.append(now_ms + interval_ms if attempt < attributes.max_checks else 0)
-            checks.append(Check(queue.account, queue.name, message, age_ms, attempt))
+            effects.checks.append(Check(queue.account, queue.name, message, age_ms, attempt))
         if asked:
             record = TransactionsChecked(queue.queue_id, pack_runs(asked), now_ms, next_check_ms)
             index.apply_checked(record)
-            records.append(record)
+            effects.records.append(record)
 
     def _checks_arrived(
-        self, queue: Queue, messages: Sequence[StoredMessage], missing: Runs, now_ms: int
-    ) -> Outcome[int]:
-        """Bodies of half messages that are due; if nobody answers checks any more, they stay so."""
+        self, queue: Queue, messages: Sequence[StoredMessage], missing: Runs, effects: Effects, now_ms: int
+    ) -> int:
+        """Bodies of half messages that are due; if nobody answers checks any more, they stay so. Returns how many were
+        newly found to be damaged.
+        """
         wanted = self._checks[queue.queue_id]
         wanted.reading = False
-        records: list[AnyRecord] = []
-        checks: list[Check] = []
         damaged = self._set_unreadable(queue, missing) if missing else 0
         if queue.has_checkers:
-            self._ask(queue, wanted, messages, records, checks, now_ms)
+            self._ask(queue, wanted, messages, effects, now_ms)
             if wanted.due:
                 # At the next tick: others come in between.
                 self._checks_wanted[queue.queue_id] = None
-        return Outcome(damaged, records, checks=checks)
+        return damaged
 
     def _sweep_checks(self) -> None:
         """Most half messages are decided long before their check is due; remove entries of such."""

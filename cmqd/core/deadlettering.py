@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pyroaring import BitMap64
 
 from cmqd.core.index import QueueIndex
-from cmqd.core.outcome import PageRead
+from cmqd.core.outcome import Effects
 from cmqd.core.queue import Queue
 from cmqd.core.receiving import Receiving
 
@@ -34,7 +34,7 @@ class DeadLettering(Receiving):
         sources = self.queue(account, name).sources.values()
         return sorted(((queue.queue_id, queue.name) for queue in sources), key=lambda found: found[1])
 
-    def _came_back(self, queue: Queue, back: Iterable[tuple[int, int]], reads: list[PageRead], now_ms: int) -> None:
+    def _came_back(self, queue: Queue, back: Iterable[tuple[int, int]], effects: Effects, now_ms: int) -> None:
         """Leases have ended: (position, receive count) of their messages, which are active now."""
         most = queue.index.attributes.dead_letter_max_receives
         if most:
@@ -45,11 +45,11 @@ class DeadLettering(Receiving):
             # Found when it is looked at again, and not sought each time a lease ends.
             self._set_agenda(queue, now_ms + RETRY_MS)
             return
-        next_ms = self._find_dead(queue, reads, now_ms)
+        next_ms = self._find_dead(queue, effects, now_ms)
         if next_ms is not None:
             self._set_agenda(queue, next_ms)
 
-    def _find_dead(self, queue: Queue, reads: list[PageRead], now_ms: int) -> int | None:
+    def _find_dead(self, queue: Queue, effects: Effects, now_ms: int) -> int | None:
         """Reserve what is to be moved by now, and begin; when to look again."""
         target, index = queue.dead_letters, queue.index
         if target is None or not index.live_count:
@@ -71,7 +71,7 @@ class DeadLettering(Receiving):
                 return now_ms + RETRY_MS
             index.start_moving(dead)
             self._budget.forget(queue.queue_id, queue.window, dead)
-        self._read_moving(queue, reads)
+        self._read_moving(queue, effects)
         return next_ms
 
     def _too_old(self, queue: Queue, after_ms: int, now_ms: int) -> tuple[BitMap64, int | None]:
@@ -99,7 +99,7 @@ class DeadLettering(Receiving):
             queue.index.stop_moving(positions)
             self._go_back_to(queue, positions[0])
 
-    def _read_moving(self, queue: Queue, reads: list[PageRead]) -> None:
+    def _read_moving(self, queue: Queue, effects: Effects) -> None:
         """Ask for the next page of what is reserved, one at a time for each queue."""
         index = queue.index
         if queue.move_reading or not index.moving_count:
@@ -110,16 +110,16 @@ class DeadLettering(Receiving):
         queue.move_reading = True
         read = self._page_read(queue, index.moving_from(self.limits.page_messages), MOVE_BYTES)
         self._move_reads[read.read_id] = read
-        reads.append(read)
+        effects.reads.append(read)
 
-    def _read_next_in_line(self, reads: list[PageRead]) -> None:
+    def _read_next_in_line(self, effects: Effects) -> None:
         """A page of a move has come: whoever stands in line is next."""
         while self._move_line and len(self._move_reads) < MAX_MOVE_READS:
             queue_id = next(iter(self._move_line))
             del self._move_line[queue_id]
             queue = self.queues.get(queue_id)
             if queue is not None:
-                self._read_moving(queue, reads)
+                self._read_moving(queue, effects)
 
 
 def _takes_none(target: Queue) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 
 from cmqd.core.deliveries import BACKOFF, DAMAGED
-from cmqd.core.outcome import Outcome, PageRead, Push, PushResult, Woken
+from cmqd.core.outcome import Effects, Outcome, PageRead, Push, PushResult
 from cmqd.core.queue import Queue
 from cmqd.core.sending import Sending
 from cmqd.core.topic import Subscription
@@ -112,15 +112,7 @@ class Delivering(Sending, TopicState):
             subscription.agenda_due_ms = due_ms
             heappush(self._delivery_agenda, (due_ms, subscription.subscription_id))
 
-    def _tick_deliveries(
-        self,
-        records: list[AnyRecord],
-        bodies: list[bytes],
-        woken: list[Woken],
-        reads: list[PageRead],
-        pushes: list[Push],
-        now_ms: int,
-    ) -> None:
+    def _tick_deliveries(self, effects: Effects, now_ms: int) -> None:
         """Deliver what is due of a few subscriptions."""
         agenda = self._delivery_agenda
         while agenda and agenda[0][0] <= now_ms:
@@ -141,10 +133,10 @@ class Delivering(Sending, TopicState):
                 # It is looked after when bodies come; its turn goes to another.
                 self._wake_next(subscription.attributes.endpoint)
             else:
-                left -= self._deliver(subscription, left, records, bodies, woken, reads, pushes, now_ms)
-        self._tick_topic_expiries(records, now_ms)
+                left -= self._deliver(subscription, left, effects, now_ms)
+        self._tick_topic_expiries(effects, now_ms)
 
-    def _tick_topic_expiries(self, records: list[AnyRecord], now_ms: int) -> None:
+    def _tick_topic_expiries(self, effects: Effects, now_ms: int) -> None:
         """Let go of what has outlived its life in one topic."""
         heap = self._topic_expiries
         if not heap or heap[0][0] > now_ms:
@@ -157,7 +149,7 @@ class Delivering(Sending, TopicState):
         if topic.live_in(0, floor):
             record = TopicMessagesExpired(topic_id, floor)
             self._apply_topic_record(topic, record)
-            records.append(record)
+            effects.records.append(record)
             for subscription in topic.subscriptions.values():
                 self._look_after(subscription, now_ms)
         elif floor == topic.next_position:
@@ -172,17 +164,7 @@ class Delivering(Sending, TopicState):
 
     # ------------------------------------------------------------------ how
 
-    def _deliver(
-        self,
-        subscription: Subscription,
-        most: int,
-        records: list[AnyRecord],
-        bodies: list[bytes],
-        woken: list[Woken],
-        reads: list[PageRead],
-        pushes: list[Push],
-        now_ms: int,
-    ) -> int:
+    def _deliver(self, subscription: Subscription, most: int, effects: Effects, now_ms: int) -> int:
         """Start what is due, as far as there is room; returns how many that were."""
         if subscription.is_push:
             if not self.pushing:
@@ -203,27 +185,19 @@ class Delivering(Sending, TopicState):
             self._take_room(subscription, [position for position, _ in started])
             if count < room:
                 self._wake_next(subscription.attributes.endpoint)
-        self._carry_out(subscription, started, records, bodies, woken, reads, pushes, now_ms)
+        self._carry_out(subscription, started, effects, now_ms)
         if not subscription.is_push and deliveries.strategy == BACKOFF:
             # In order, one after the other, but a queue answers at once.
             while started and count < most and not subscription.reading:
                 started = deliveries.start(now_ms, 1)
                 count += len(started)
-                self._carry_out(subscription, started, records, bodies, woken, reads, pushes, now_ms)
+                self._carry_out(subscription, started, effects, now_ms)
         if not subscription.reading:
             self._look_after(subscription, now_ms)
         return count
 
     def _carry_out(
-        self,
-        subscription: Subscription,
-        started: Sequence[tuple[int, int]],
-        records: list[AnyRecord],
-        bodies: list[bytes],
-        woken: list[Woken],
-        reads: list[PageRead],
-        pushes: list[Push],
-        now_ms: int,
+        self, subscription: Subscription, started: Sequence[tuple[int, int]], effects: Effects, now_ms: int
     ) -> None:
         """Attempt what is in memory, and have the bodies of the rest read."""
         topic_id, deliveries = subscription.topic.topic_id, subscription.deliveries
@@ -252,9 +226,9 @@ class Delivering(Sending, TopicState):
             read = self._topic_page_read(topic_id, elsewhere + ahead)
             self._delivery_reads[read.read_id] = (subscription.subscription_id, elsewhere)
             subscription.reading = True
-            reads.append(read)
+            effects.reads.append(read)
         if in_memory:
-            self._attempt(subscription, in_memory, records, bodies, woken, reads, pushes, now_ms)
+            self._attempt(subscription, in_memory, effects, now_ms)
 
     def _bound_retries(self, subscription: Subscription) -> None:
         """No new message is tried whose failure there would be no memory for."""
@@ -268,14 +242,9 @@ class Delivering(Sending, TopicState):
         return read
 
     def _deliveries_arrived(
-        self, read_id: int, messages: Sequence[StoredMessage], missing: Runs, now_ms: int
-    ) -> Outcome[int]:
-        """Bodies for deliveries."""
-        records: list[AnyRecord] = []
-        bodies: list[bytes] = []
-        woken: list[Woken] = []
-        reads: list[PageRead] = []
-        pushes: list[Push] = []
+        self, read_id: int, messages: Sequence[StoredMessage], missing: Runs, effects: Effects, now_ms: int
+    ) -> int:
+        """Bodies for deliveries; how many messages were found to be damaged."""
         damaged = 0
         subscription_id, positions = self._delivery_reads.pop(read_id)
         subscription = self.subscriptions.get(subscription_id)
@@ -301,30 +270,22 @@ class Delivering(Sending, TopicState):
                     self._make_room(subscription_id, position)
             if lost:
                 damaged = len(lost)
-                self._note_dropped(subscription, lost, DAMAGED, records, now_ms)
+                self._note_dropped(subscription, lost, DAMAGED, effects.records, now_ms)
             if wanted:
-                self._attempt(subscription, wanted, records, bodies, woken, reads, pushes, now_ms)
+                self._attempt(subscription, wanted, effects, now_ms)
             self._look_after(subscription, now_ms)
         line = self._delivery_read_line
         if line:
             self._deliveries_wanted.update(line)
             line.clear()
-        return Outcome(damaged, records, bodies, woken, reads, pushes=pushes)
+        return damaged
 
     def _attempt(
-        self,
-        subscription: Subscription,
-        messages: Sequence[StoredMessage],
-        records: list[AnyRecord],
-        bodies: list[bytes],
-        woken: list[Woken],
-        reads: list[PageRead],
-        pushes: list[Push],
-        now_ms: int,
+        self, subscription: Subscription, messages: Sequence[StoredMessage], effects: Effects, now_ms: int
     ) -> None:
         """Carry out attempts that were started and whose bodies are there."""
         if not subscription.is_push:
-            self._deliver_to_queue(subscription, messages, records, bodies, woken, reads, now_ms)
+            self._deliver_to_queue(subscription, messages, effects, now_ms)
             return
         topic, attributes = subscription.topic, subscription.attributes
         if not self.pushing:
@@ -333,7 +294,7 @@ class Delivering(Sending, TopicState):
                 self._make_room(subscription.subscription_id, message.position)
             return
         under_way = subscription.deliveries.under_way
-        pushes += [
+        effects.pushes += [
             Push(
                 topic.account,
                 topic.name,
@@ -348,14 +309,7 @@ class Delivering(Sending, TopicState):
         ]
 
     def _deliver_to_queue(
-        self,
-        subscription: Subscription,
-        messages: Sequence[StoredMessage],
-        records: list[AnyRecord],
-        bodies: list[bytes],
-        woken: list[Woken],
-        reads: list[PageRead],
-        now_ms: int,
+        self, subscription: Subscription, messages: Sequence[StoredMessage], effects: Effects, now_ms: int
     ) -> None:
         """Copies into a queue that could not be made when the messages were published."""
         queue = subscription.target
@@ -372,19 +326,18 @@ class Delivering(Sending, TopicState):
                 fitting.append(message)
         if queue is not None and fitting:
             for some in _cut(fitting, self.limits.max_batch_bytes):
-                self._store_copies(subscription, queue, some, records, bodies, now_ms)
-            self._note_delivered(subscription, [message.position for message in fitting], records, now_ms)
-            self._serve(queue, records, woken, reads, now_ms)
+                self._store_copies(subscription, queue, some, effects, now_ms)
+            self._note_delivered(subscription, [message.position for message in fitting], effects.records, now_ms)
+            self._serve(queue, effects, now_ms)
         for why, attempts in refused.items():
-            self._note_failures(subscription, attempts, why, records, now_ms)
+            self._note_failures(subscription, attempts, why, effects.records, now_ms)
 
     def _store_copies(
         self,
         subscription: Subscription,
         queue: Queue,
         messages: Sequence[StoredMessage],
-        records: list[AnyRecord],
-        bodies: list[bytes],
+        effects: Effects,
         now_ms: int,
     ) -> None:
         index, topic = queue.index, subscription.topic
@@ -392,7 +345,7 @@ class Delivering(Sending, TopicState):
         record = MessagesSent(
             queue.queue_id,
             index.next_position,
-            self._next_message_ids(len(messages), records),
+            self._next_message_ids(len(messages), effects.records),
             max(now_ms, index.last_enqueue_ms),
             [len(message.body) for message in messages],
             headers if any(headers) else None,
@@ -403,9 +356,9 @@ class Delivering(Sending, TopicState):
         )
         was_empty = not index.active_count
         self._apply_sent(queue, record)
-        records.append(record)
+        effects.records.append(record)
         stored = [message.body for message in messages]
-        bodies += stored
+        effects.bodies += stored
         self._keep_bodies(queue, record, stored, was_empty)
 
     # ------------------------------------------------------------------ how it went

@@ -13,11 +13,10 @@ from cmqd.core.activations import GRAIN_MS
 from cmqd.core.deadlettering import RETRY_MS, DeadLettering
 from cmqd.core.errors import InvalidArgument, RedriveRunning
 from cmqd.core.limits import check_range
-from cmqd.core.outcome import Outcome, PageRead, RedriveStatus, Woken
+from cmqd.core.outcome import Effects, Outcome, RedriveStatus
 from cmqd.core.queue import Queue, Redriving
 from cmqd.core.sending import Sending
 from cmqd_segment.records import (
-    AnyRecord,
     MessagesMoved,
     MessagesSent,
     Origin,
@@ -73,13 +72,11 @@ class Moving(DeadLettering, Sending):
             QueueNotFound, InvalidArgument: there never was one.
         """
         queue = self.queue(account, name)
-        records: list[AnyRecord] = []
-        woken: list[Woken] = []
-        reads: list[PageRead] = []
+        effects = Effects()
         if queue.redriving is not None:
-            self._end_redrive(queue, "cancelled", records, now_ms)
-            self._serve(queue, records, woken, reads, now_ms)
-        return Outcome(self._redrive_status(queue), records, woken=woken, reads=reads)
+            self._end_redrive(queue, "cancelled", effects, now_ms)
+            self._serve(queue, effects, now_ms)
+        return effects.outcome(self._redrive_status(queue))
 
     def redrive_status(self, account: str, name: str) -> RedriveStatus:
         """How far the redrive of a queue is, or how the last one ended.
@@ -109,15 +106,15 @@ class Moving(DeadLettering, Sending):
             dict(redrive.missing_origins if under_way is None else under_way.missing_origins),
         )
 
-    def _end_redrive(self, queue: Queue, reason: str, records: list[AnyRecord], now_ms: int) -> None:
+    def _end_redrive(self, queue: Queue, reason: str, effects: Effects, now_ms: int) -> None:
         missing = {} if queue.redriving is None else queue.redriving.missing_origins
         record = RedriveEnded(queue.queue_id, reason, now_ms, missing)
         queue.index.apply_redrive_ended(record)
-        records.append(record)
+        effects.records.append(record)
         queue.redriving = None
         self._stop_moving(queue, BitMap64(queue.index.moving))
 
-    def _redrive(self, queue: Queue, records: list[AnyRecord], reads: list[PageRead], now_ms: int) -> int | None:
+    def _redrive(self, queue: Queue, effects: Effects, now_ms: int) -> int | None:
         """Reserve the next page of a redrive, or end it; when to look again."""
         under_way, redrive, index = queue.redriving, queue.index.redrive, queue.index
         assert under_way is not None
@@ -133,7 +130,7 @@ class Moving(DeadLettering, Sending):
             return under_way.next_ms
         if index.moving_count:
             # A page held a part of what was reserved.
-            self._read_moving(queue, reads)
+            self._read_moving(queue, effects)
             return None
         most = self.limits.page_messages
         if redrive.max_per_second:
@@ -141,25 +138,21 @@ class Moving(DeadLettering, Sending):
         found = index.active_from(max(under_way.cursor, index.floor), most)
         positions = BitMap64([position for position in found if position < redrive.stop_position])
         if not positions:
-            self._end_redrive(queue, "done", records, now_ms)
+            self._end_redrive(queue, "done", effects, now_ms)
             return None
         index.start_moving(positions)
         self._budget.forget(queue.queue_id, queue.window, positions)
-        self._read_moving(queue, reads)
+        self._read_moving(queue, effects)
         return None
 
     def _moves_arrived(
-        self, queue: Queue, messages: Sequence[StoredMessage], missing: Runs, now_ms: int
-    ) -> Outcome[int]:
-        """Move what came, and go on."""
+        self, queue: Queue, messages: Sequence[StoredMessage], missing: Runs, effects: Effects, now_ms: int
+    ) -> int:
+        """Move what came, and go on; how many messages were newly found to be damaged."""
         queue.move_reading = False
         index = queue.index
         # What need not be moved any more may be gone from the log, and is nobody's loss.
         damaged = index.set_damaged(pack_runs(one for one in unpack_runs(missing) if one in index.moving))
-        records: list[AnyRecord] = []
-        bodies: list[bytes] = []
-        woken: list[Woken] = []
-        reads: list[PageRead] = []
         expired_ms = now_ms - index.attributes.retention_ms
         moving = [message for message in messages if message.position in index.moving]
         expired = BitMap64([message.position for message in moving if message.enqueue_ms <= expired_ms])
@@ -181,22 +174,22 @@ class Moving(DeadLettering, Sending):
                 target_id: [self._origin(queue, message) for message in some] for target_id, some in by_target.items()
             }
             index.apply_moved(record)
-            records.append(record)
+            effects.records.append(record)
             for target_id, some in by_target.items():
-                self._store_moved(self.queues[target_id], some, origins[target_id], records, bodies, now_ms)
+                self._store_moved(self.queues[target_id], some, origins[target_id], effects, now_ms)
             for target_id in by_target:
-                self._serve(self.queues[target_id], records, woken, reads, now_ms)
+                self._serve(self.queues[target_id], effects, now_ms)
             if redriven:
                 self._pace(queue, sum(map(len, by_target.values())), now_ms)
-        self._serve(queue, records, woken, reads, now_ms)
+        self._serve(queue, effects, now_ms)
         if queue.redriving is None:
-            next_ms = self._find_dead(queue, reads, now_ms)
+            next_ms = self._find_dead(queue, effects, now_ms)
         else:
-            next_ms = self._redrive(queue, records, reads, now_ms)
+            next_ms = self._redrive(queue, effects, now_ms)
         if next_ms is not None:
             self._set_agenda(queue, next_ms)
-        self._read_next_in_line(reads)
-        return Outcome(damaged, records, bodies, woken, reads)
+        self._read_next_in_line(effects)
+        return damaged
 
     def _old_enough(self, queue: Queue, messages: list[StoredMessage], now_ms: int) -> list[StoredMessage]:
         """Without those whose delay ended before the queue had dead letters by age, and not long enough ago: that is
@@ -282,8 +275,7 @@ class Moving(DeadLettering, Sending):
         target: Queue,
         messages: Sequence[StoredMessage],
         origins: list[Origin],
-        records: list[AnyRecord],
-        bodies: list[bytes],
+        effects: Effects,
         now_ms: int,
     ) -> None:
         """The moved messages as new ones at the end of their queue; its backlog limit does not hold for them."""
@@ -291,7 +283,7 @@ class Moving(DeadLettering, Sending):
         numbers = self.numbers
         count = len(messages)
         if numbers.next_message_id + count > numbers.message_id_until:
-            self._reserve(records, message_ids=count)
+            self._reserve(effects.records, message_ids=count)
         first_id = numbers.next_message_id
         numbers.next_message_id = first_id + count
         headers = [message.headers for message in messages]
@@ -308,9 +300,9 @@ class Moving(DeadLettering, Sending):
         )
         was_empty = not index.active_count
         self._apply_sent(target, record)
-        records.append(record)
+        effects.records.append(record)
         stored = [message.body for message in messages]
-        bodies.extend(stored)
+        effects.bodies += stored
         self._keep_bodies(target, record, stored, was_empty)
 
     def _pace(self, queue: Queue, count: int, now_ms: int) -> None:

@@ -7,7 +7,7 @@ from pyroaring import BitMap64
 from cmqd.core.errors import InvalidArgument
 from cmqd.core.index import QueueIndex
 from cmqd.core.limits import ORIGIN_BYTES, check_range, copy_bytes, headers_bytes
-from cmqd.core.outcome import WAITING, Outcome, Peeked, PeekedMessage, Waiting, Woken
+from cmqd.core.outcome import WAITING, Effects, Outcome, Peeked, PeekedMessage, Waiting, Woken
 from cmqd.core.queue import Queue
 from cmqd.core.state import BrokerState, PendingPeek
 from cmqd_segment.records import Runs, StoredMessage, last_of
@@ -61,7 +61,7 @@ class Peeking(BrokerState):
         return Outcome(WAITING, reads=[read])
 
     def _peek_arrived(
-        self, read_id: int, messages: Sequence[StoredMessage], missing: Runs, woken: list[Woken], now_ms: int
+        self, read_id: int, messages: Sequence[StoredMessage], missing: Runs, effects: Effects, now_ms: int
     ) -> None:
         peek = self._peeks.pop(read_id)
         queue = self.queues[peek.queue_id]
@@ -74,9 +74,9 @@ class Peeking(BrokerState):
             unread = next(position for position in wanted if position > settled)
             peek.positions = [position for position in peek.positions if position < unread]
             if not peek.positions:
-                woken.append(Woken(peek.waiter_id, Peeked([], unread)))
+                effects.woken.append(Woken(peek.waiter_id, Peeked([], unread)))
                 return
-        woken.append(Woken(peek.waiter_id, self._peeked(queue, peek, now_ms)))
+        effects.woken.append(Woken(peek.waiter_id, self._peeked(queue, peek, now_ms)))
 
     def _peeked(self, queue: Queue, peek: PendingPeek, now_ms: int) -> Peeked:
         index = queue.index

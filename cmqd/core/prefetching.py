@@ -7,7 +7,7 @@ two are asked for at once, in order of position: a row is read once for all that
 
 from collections.abc import Sequence
 
-from cmqd.core.outcome import PageRead
+from cmqd.core.outcome import Effects, PageRead
 from cmqd.core.queue import Queue
 from cmqd.core.receiving import Receiving
 from cmqd_segment.records import Runs, StoredMessage, last_of, unpack_runs
@@ -30,7 +30,7 @@ class Prefetching(Receiving):
             return None
         return max(first_ms - PREFETCH_MS, self._prefetched_until_ms - PREFETCH_MS // 2)
 
-    def _tick_prefetch(self, reads: list[PageRead], now_ms: int) -> None:
+    def _tick_prefetch(self, effects: Effects, now_ms: int) -> None:
         due_ms = self._prefetch_due_ms()
         if due_ms is None or due_ms > now_ms:
             return
@@ -41,9 +41,9 @@ class Prefetching(Receiving):
             queue = self.queues.get(queue_id)
             if queue is not None:
                 queue.soon_wanted += sorted(set(positions))
-                self._prefetch(queue, reads)
+                self._prefetch(queue, effects)
 
-    def _prefetch(self, queue: Queue, reads: list[PageRead]) -> None:
+    def _prefetch(self, queue: Queue, effects: Effects) -> None:
         """Ask for the next page of what is wanted, one at a time for each queue."""
         while queue.soon_wanted and not queue.soon_reading:
             page = queue.soon_wanted[: self.limits.page_messages]
@@ -60,7 +60,7 @@ class Prefetching(Receiving):
             queue.soon_reading = True
             read = self._page_read(queue, page, self.limits.page_bytes)
             self._prefetches[read.read_id] = read
-            reads.append(read)
+            effects.reads.append(read)
 
     def _prefetch_arrived(self, queue: Queue, read: PageRead, messages: Sequence[StoredMessage], missing: Runs) -> None:
         """Keep what came; what is missing is found out, and told, when it is wanted."""

@@ -11,7 +11,7 @@ from cmqd.core.dedup import DedupIds
 from cmqd.core.delivering import Delivering, refusal
 from cmqd.core.errors import DomainError, InvalidArgument
 from cmqd.core.limits import checked_sizes
-from cmqd.core.outcome import Outcome, PageRead, Published, PublishRequest, Woken
+from cmqd.core.outcome import Effects, Outcome, Published, PublishRequest
 from cmqd.core.queue import Queue
 from cmqd.core.sending import answered, at_places
 from cmqd.core.topic import Audience, Subscription, Topic
@@ -89,17 +89,14 @@ class Publishing(Delivering):
                 replies.append(self._plan_publish(topic, request, plan, now_ms))
             except DomainError as refusal:
                 replies.append(refusal)
-        records = plan.records
-        bodies: list[bytes] = []
-        woken: list[Woken] = []
-        reads: list[PageRead] = []
+        effects = Effects(plan.records)
         for group in plan.groups:
-            self._publish_group(topic, group, records, bodies, woken, reads, now_ms)
+            self._publish_group(topic, group, effects, now_ms)
         if topic.exhausted and any(isinstance(reply, Published) for reply in replies):
             for subscription in list(topic.exhausted.values()):
                 subscription.deliveries.published()
                 self._look_after(subscription, now_ms)
-        return Outcome(replies, records, bodies, woken, reads)
+        return effects.outcome(replies)
 
     # ------------------------------------------------------------------ what is to be stored
 
@@ -242,16 +239,7 @@ class Publishing(Delivering):
 
     # ------------------------------------------------------------------ storing it
 
-    def _publish_group(
-        self,
-        topic: Topic,
-        group: _Group,
-        records: list[AnyRecord],
-        bodies: list[bytes],
-        woken: list[Woken],
-        reads: list[PageRead],
-        now_ms: int,
-    ) -> None:
+    def _publish_group(self, topic: Topic, group: _Group, effects: Effects, now_ms: int) -> None:
         # What was refused to a group before may hold up what comes after it.
         group.audience = audience = topic.audience(group.labels[0]) or group.audience
         count, biggest = len(group.sizes), max(group.sizes)
@@ -267,7 +255,7 @@ class Publishing(Delivering):
             queues, names, refusing = audience.queues, audience.names, NOBODY
         else:
             queues, names, copies, refusing = self._split(audience, count, biggest)
-        self._store_group(topic, group, queues, names, copies, refusing, records, bodies, woken, reads, now_ms)
+        self._store_group(topic, group, queues, names, copies, refusing, effects, now_ms)
 
     def _split(
         self, audience: Audience, count: int, biggest: int
@@ -300,10 +288,7 @@ class Publishing(Delivering):
         names: list[str],
         copies: list[int],
         refusing: Sequence[Subscription],
-        records: list[AnyRecord],
-        bodies: list[bytes],
-        woken: list[Woken],
-        reads: list[PageRead],
+        effects: Effects,
         now_ms: int,
     ) -> None:
         audience = group.audience
@@ -324,7 +309,7 @@ class Publishing(Delivering):
             enqueue_ms,
             group.sizes,
             copies,
-            self._next_message_ids(count * len(queues), records) if queues else 0,
+            self._next_message_ids(count * len(queues), effects.records) if queues else 0,
             [one.subscription_id for one in audience.waiting] + [one.subscription_id for one in refusing],
             group.headers if any(group.headers) else None,
             labels,
@@ -335,8 +320,8 @@ class Publishing(Delivering):
         )
         was_empty = [not queue.index.active_count for queue in queues]
         self._apply_published(topic, record)
-        records.append(record)
-        bodies += group.bodies
+        effects.records.append(record)
+        effects.bodies += group.bodies
         are_many = count * len(queues) > KEPT_COPIES
         for number, queue in enumerate(queues):
             if was_empty[number] or not queue.window.cold:
@@ -345,23 +330,16 @@ class Publishing(Delivering):
                 else:
                     self._keep_copies(queue, record, number, group.bodies, was_empty[number])
             if queue.line.waiting and queue.index.active_count:
-                self._serve(queue, records, woken, reads, now_ms)
+                self._serve(queue, effects, now_ms)
         if record.waiting:
             messages = self._keep_for_deliveries(topic, record, group.bodies)
             for subscription in refusing:
-                self._deliver_published(subscription, messages, records, bodies, woken, reads, now_ms)
+                self._deliver_published(subscription, messages, effects, now_ms)
             for subscription in audience.waiting:
                 self._look_after(subscription, now_ms)
 
     def _deliver_published(
-        self,
-        subscription: Subscription,
-        messages: Sequence[StoredMessage],
-        records: list[AnyRecord],
-        bodies: list[bytes],
-        woken: list[Woken],
-        reads: list[PageRead],
-        now_ms: int,
+        self, subscription: Subscription, messages: Sequence[StoredMessage], effects: Effects, now_ms: int
     ) -> None:
         """To a queue that does not take all of them: what it takes is in it when the publish is answered, what it
         refuses has failed for the first time. Where order counts, the first refusal ends it.
@@ -382,7 +360,7 @@ class Publishing(Delivering):
             deliveries.begin(message.position)
             if (queue is None or why) and deliveries.strategy == "backoff":
                 break
-        self._deliver_to_queue(subscription, tried, records, bodies, woken, reads, now_ms)
+        self._deliver_to_queue(subscription, tried, effects, now_ms)
         self._look_after(subscription, now_ms)
 
     def _keep_copies(

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from cmqd.core.errors import DomainError, TooManyInFlight
 from cmqd.core.limits import ORIGIN_BYTES, check_range, copy_bytes, headers_bytes
-from cmqd.core.outcome import WAITING, Outcome, PageRead, ReceivedMessage, ReceiveRequest, Waiting, Woken
+from cmqd.core.outcome import WAITING, Effects, Outcome, PageRead, ReceivedMessage, ReceiveRequest, Waiting, Woken
 from cmqd.core.queue import Queue
 from cmqd.core.state import LEASE_SWEEP_ABOVE, BrokerState
 from cmqd.core.waiters import Waiter
@@ -324,9 +324,7 @@ class Receiving(BrokerState):
         self._apply_floor(record)
         records.append(record)
 
-    def _serve(
-        self, queue: Queue, records: list[AnyRecord], woken: list[Woken], reads: list[PageRead], now_ms: int
-    ) -> None:
+    def _serve(self, queue: Queue, effects: Effects, now_ms: int) -> None:
         """Give active messages to waiting receives, in order of their arrival."""
         line = queue.line
         index = queue.index
@@ -336,24 +334,24 @@ class Receiving(BrokerState):
             if len(waiters) > 1:
                 del waiters[max(1, self._served_together(queue, wanted)) :]
                 del wanted[len(waiters) :]
-            messages = self._take(queue, sum(wanted), waiters[0].visibility_timeout_ms, records, now_ms)
+            messages = self._take(queue, sum(wanted), waiters[0].visibility_timeout_ms, effects.records, now_ms)
             if not messages:
                 if index.active_count and index.in_flight_count < self.limits.max_in_flight:
-                    self._want_page(queue, reads)
+                    self._want_page(queue, effects.reads)
                 break
             start = 0
             for waiter in waiters:
                 line.remove(waiter.waiter_id)
                 del self._waiters[waiter.waiter_id]
                 stop = start + waiter.max_messages
-                woken.append(Woken(waiter.waiter_id, messages[start:stop]))
+                effects.woken.append(Woken(waiter.waiter_id, messages[start:stop]))
                 start = stop
                 if start >= len(messages):
                     break
         if line.overdue and not (index.active_count and (queue.reading or queue.read_wanted)):
-            self._answer_overdue(queue, woken)
+            self._answer_overdue(queue, effects)
         if queue.window.cold and index.active_count:
-            self._read_ahead(queue, reads)
+            self._read_ahead(queue, effects.reads)
 
     def _sweep_leases(self, now_ms: int) -> None:
         """Long visibility timeouts, moved ones and quick deletes leave stale entries behind; remove some."""
@@ -379,10 +377,10 @@ class Receiving(BrokerState):
                         break
         return kept
 
-    def _answer_overdue(self, queue: Queue, woken: list[Woken]) -> None:
+    def _answer_overdue(self, queue: Queue, effects: Effects) -> None:
         for waiter in queue.line.take_overdue():
             del self._waiters[waiter.waiter_id]
-            woken.append(Woken(waiter.waiter_id, []))
+            effects.woken.append(Woken(waiter.waiter_id, []))
 
     def _want_page(self, queue: Queue, reads: list[PageRead]) -> None:
         """The head's body is not in memory: read it, and what follows it."""

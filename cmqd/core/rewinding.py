@@ -11,11 +11,11 @@ from pyroaring import BitMap64
 
 from cmqd.core.errors import DomainError, TimeNotRewindable
 from cmqd.core.limits import check_range
-from cmqd.core.outcome import WAITING, Outcome, PageRead, Rewound, Waiting, Woken
+from cmqd.core.outcome import WAITING, Effects, Outcome, Rewound, Waiting, Woken
 from cmqd.core.queue import Queue
 from cmqd.core.receiving import Receiving
 from cmqd.core.state import PendingRewind
-from cmqd_segment.records import AnyRecord, QueueRewound, StoredMessage
+from cmqd_segment.records import QueueRewound, StoredMessage
 
 PRUNE_MS = 1000
 """How often messages that can be rewound no more are let go: their disk space comes back in whole segments anyway."""
@@ -99,13 +99,11 @@ class Rewinding(Receiving):
         self._go_back_to(queue, first)
         if index.attributes.dead_letter_after_ms:
             self._set_agenda(queue, now_ms + index.attributes.dead_letter_after_ms)
-        records: list[AnyRecord] = [record]
-        woken: list[Woken] = []
-        reads: list[PageRead] = []
-        self._serve(queue, records, woken, reads, now_ms)
-        return Outcome(Rewound(len(back), rewind.time_ms, rewind.clamped), records, woken=woken, reads=reads)
+        effects = Effects([record])
+        self._serve(queue, effects, now_ms)
+        return effects.outcome(Rewound(len(back), rewind.time_ms, rewind.clamped))
 
-    def _rewind_arrived(self, read_id: int, messages: Sequence[StoredMessage], now_ms: int) -> Outcome[int]:
+    def _rewind_arrived(self, read_id: int, messages: Sequence[StoredMessage], effects: Effects, now_ms: int) -> None:
         """The time of a message on the way to the boundary."""
         rewind = self._rewind_reads.pop(read_id)
         queue = self.queues[rewind.queue_id]
@@ -128,12 +126,12 @@ class Rewinding(Receiving):
         else:
             rewind.high = rewind.middle
         if error is not None:
-            return Outcome(0, woken=[Woken(rewind.waiter_id, error)])
+            effects.woken.append(Woken(rewind.waiter_id, error))
+            return
         outcome = self._look_for(queue, rewind, now_ms)
-        if outcome.reply is WAITING:
-            return Outcome(0, reads=outcome.reads)
-        woken = [Woken(rewind.waiter_id, outcome.reply), *outcome.woken]
-        return Outcome(0, outcome.records, woken=woken, reads=outcome.reads)
+        if outcome.reply is not WAITING:
+            effects.woken.append(Woken(rewind.waiter_id, outcome.reply))
+        effects.add(outcome)
 
     def _prune_rewindable(self, queue: Queue, now_ms: int) -> int | None:
         """Let go of what lies before the window; when there will be more."""

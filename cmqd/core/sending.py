@@ -6,7 +6,7 @@ from typing import TypeVar
 from cmqd.core.dedup import DedupIds
 from cmqd.core.errors import BacklogFull, DomainError, InvalidArgument, SequenceTooOld
 from cmqd.core.limits import check_range, checked_sizes
-from cmqd.core.outcome import Outcome, PageRead, SendRequest, Woken
+from cmqd.core.outcome import Effects, Outcome, SendRequest
 from cmqd.core.queue import Queue
 from cmqd.core.receiving import Receiving
 from cmqd.core.window import OVERHEAD_BYTES, cost
@@ -67,8 +67,6 @@ class Sending(Receiving):
             enqueue_ms = max(now_ms, index.last_enqueue_ms)
             visible_ms = self._visible_ms(attributes.delay_ms if delay_ms is None else delay_ms, count, enqueue_ms)
         records: list[AnyRecord] = []
-        woken: list[Woken] = []
-        reads: list[PageRead] = []
         first_id = self._next_message_ids(count, records)
         record = MessagesSent(
             index.queue_id,
@@ -82,9 +80,14 @@ class Sending(Receiving):
             sequence,
             dedup_ids=dedup_ids,
         )
-        self._store_sent(queue, record, bodies, records, woken, reads, now_ms)
+        records.append(record)
+        self._store_sent(queue, record, bodies)
         ids = range(first_id, first_id + count) if answer is None else answered(answer, first_id)
-        return Outcome(ids, records, bodies, woken, reads)
+        if not (queue.line.waiting and index.active_count):
+            return Outcome(ids, records, bodies)
+        effects = Effects(records, bodies)
+        self._serve(queue, effects, now_ms)
+        return effects.outcome(ids)
 
     def send_all(
         self, account: str, name: str, requests: Sequence[SendRequest], now_ms: int
@@ -101,10 +104,7 @@ class Sending(Receiving):
         queue = self.queue(account, name)
         delay_ms = queue.index.attributes.delay_ms
         replies: list[Sequence[int] | DomainError] = []
-        records: list[AnyRecord] = []
-        bodies: list[bytes] = []
-        woken: list[Woken] = []
-        reads: list[PageRead] = []
+        effects = Effects()
         place = 0
         while place < len(requests):
             request = requests[place]
@@ -112,7 +112,7 @@ class Sending(Receiving):
             while end < len(requests) and _is_plain(requests[end], delay_ms):
                 end += 1
             if end > place + 1:
-                self._send_plain(queue, requests[place:end], replies, records, bodies, woken, reads, now_ms)
+                self._send_plain(queue, requests[place:end], replies, effects, now_ms)
                 place = end
                 continue
             place += 1
@@ -132,21 +132,18 @@ class Sending(Receiving):
                 replies.append(refusal)
                 continue
             replies.append(outcome.reply)
-            records += outcome.records
-            bodies += outcome.bodies
-            woken += outcome.woken
-            reads += outcome.reads
-        return Outcome(replies, records, bodies, woken, reads)
+            if len(requests) == 1:
+                # Nothing to add up, as is usual while few clients send.
+                return Outcome(replies, outcome.records, outcome.bodies, outcome.woken, outcome.reads)
+            effects.add(outcome)
+        return effects.outcome(replies)
 
     def _send_plain(
         self,
         queue: Queue,
         requests: Sequence[SendRequest],
         replies: list[Sequence[int] | DomainError],
-        records: list[AnyRecord],
-        bodies: list[bytes],
-        woken: list[Woken],
-        reads: list[PageRead],
+        effects: Effects,
         now_ms: int,
     ) -> None:
         """Sends that share a record."""
@@ -185,32 +182,22 @@ class Sending(Receiving):
             taken += request.bodies
             replies.append(ids)
         if sizes:
-            self._next_message_ids(len(sizes), records)
+            self._next_message_ids(len(sizes), effects.records)
             enqueue_ms = max(now_ms, index.last_enqueue_ms)
             record = MessagesSent(index.queue_id, index.next_position, next_id, enqueue_ms, sizes, numbered=numbered)
-            bodies += taken
-            self._store_sent(queue, record, taken, records, woken, reads, now_ms)
+            effects.records.append(record)
+            effects.bodies += taken
+            self._store_sent(queue, record, taken)
+            if queue.line.waiting and index.active_count:
+                self._serve(queue, effects, now_ms)
 
-    def _store_sent(
-        self,
-        queue: Queue,
-        record: MessagesSent,
-        bodies: list[bytes],
-        records: list[AnyRecord],
-        woken: list[Woken],
-        reads: list[PageRead],
-        now_ms: int,
-    ) -> None:
-        """Messages stand in their queue; who waits for them gets them."""
-        index = queue.index
-        was_empty = not index.active_count
+    def _store_sent(self, queue: Queue, record: MessagesSent, bodies: list[bytes]) -> None:
+        """Messages stand in their queue; the caller serves those who wait for them."""
+        was_empty = not queue.index.active_count
         self._apply_sent(queue, record)
         if record.visible_ms is not None:
             self._want_overflow(queue)
-        records.append(record)
         self._keep_bodies(queue, record, bodies, was_empty)
-        if queue.line.waiting and index.active_count:
-            self._serve(queue, records, woken, reads, now_ms)
 
     def _unrepeated(
         self, known: DedupIds, dedup_ids: list[str | None], count: int, now_ms: int

@@ -6,10 +6,10 @@ from cmqd.core.deadlettering import DeadLettering
 from cmqd.core.errors import DomainError, InvalidArgument
 from cmqd.core.index import InFlight
 from cmqd.core.limits import check_range
-from cmqd.core.outcome import HandleFailure, HandlesDone, Outcome, PageRead, Woken
+from cmqd.core.outcome import Effects, HandleFailure, HandlesDone, Outcome
 from cmqd.core.queue import Queue
 from cmqd.core.rewinding import PRUNE_MS
-from cmqd_segment.records import AnyRecord, MessagesDeleted, MessagesReleased, VisibilityChanged, runs_of
+from cmqd_segment.records import MessagesDeleted, MessagesReleased, VisibilityChanged, runs_of
 
 
 class Settling(DeadLettering):
@@ -54,13 +54,12 @@ class Settling(DeadLettering):
             # It is the first to go when its time is over; what is planned may be later.
             self._set_agenda(queue, now_ms + PRUNE_MS)
         index.apply_deleted(record)
-        records: list[AnyRecord] = [record]
-        woken: list[Woken] = []
-        reads: list[PageRead] = []
-        if queue.line.waiting and index.active_count:
-            # Who waits was held up by the limit in flight (or waits for a page, which does no harm).
-            self._serve(queue, records, woken, reads, now_ms)
-        return Outcome(replies, records, (), woken, reads)
+        if not (queue.line.waiting and index.active_count):
+            return Outcome(replies, [record])
+        # Who waits was held up by the limit in flight (or waits for a page, which does no harm).
+        effects = Effects([record])
+        self._serve(queue, effects, now_ms)
+        return effects.outcome(replies)
 
     def change_visibility(
         self, account: str, name: str, handles: list[int], visibility_timeout_ms: int, now_ms: int
@@ -101,22 +100,13 @@ class Settling(DeadLettering):
             return Outcome(HandlesDone(failures))
         record = MessagesReleased(queue.queue_id, runs_of(list(leases)), counted)
         queue.index.apply_returned(record)
-        reads: list[PageRead] = []
+        effects = Effects([record])
         if queue.dead_letters is not None:
             # Not counted, it is as it was before, and that may have been overdue already.
             back = [(held.position, held.receive_count - (not counted)) for held in leases.values()]
-            self._came_back(queue, back, reads, now_ms)
-        return self._served(queue, HandlesDone(failures, now_ms), record, now_ms, reads)
-
-    def _served(
-        self, queue: Queue, reply: HandlesDone, record: AnyRecord, now_ms: int, reads: list[PageRead] | None = None
-    ) -> Outcome[HandlesDone]:
-        """The outcome of ``record``, which made messages active or made room for more in flight."""
-        records: list[AnyRecord] = [record]
-        woken: list[Woken] = []
-        reads = [] if reads is None else reads
-        self._serve(queue, records, woken, reads, now_ms)
-        return Outcome(reply, records, woken=woken, reads=reads)
+            self._came_back(queue, back, effects, now_ms)
+        self._serve(queue, effects, now_ms)
+        return effects.outcome(HandlesDone(failures, now_ms))
 
     def _leases(
         self, queue: Queue, handles: list[int], now_ms: int

@@ -6,14 +6,13 @@ from heapq import heappop, heappush
 from cmqd.core.delivering import Delivering
 from cmqd.core.index import InFlight
 from cmqd.core.moving import Moving
-from cmqd.core.outcome import Check, Outcome, PageRead, Push, Woken
+from cmqd.core.outcome import Effects, Outcome, Woken
 from cmqd.core.prefetching import Prefetching
 from cmqd.core.queue import Queue
 from cmqd.core.rewinding import Rewinding
 from cmqd.core.state import SESSION_SWEEP_MS
 from cmqd.core.transactions import Transactions
 from cmqd_segment.records import (
-    AnyRecord,
     DelaysScheduled,
     LeasesEnded,
     MessagesActivated,
@@ -50,29 +49,24 @@ class Ticking(Prefetching, Moving, Rewinding, Transactions, Delivering):
         """Do what is due: end waits and leases, activate delayed messages, expire old ones. A bounded slice of it:
         call again while :meth:`next_deadline_ms` is not in the future.
         """
-        records: list[AnyRecord] = []
-        woken: list[Woken] = []
-        reads: list[PageRead] = []
-        checks: list[Check] = []
-        bodies: list[bytes] = []
-        pushes: list[Push] = []
-        self._tick_waits(woken, now_ms)
-        self._tick_leases(records, woken, reads, now_ms)
-        self._tick_prefetch(reads, now_ms)
-        self._tick_delays(records, woken, reads, now_ms)
+        effects = Effects()
+        self._tick_waits(effects, now_ms)
+        self._tick_leases(effects, now_ms)
+        self._tick_prefetch(effects, now_ms)
+        self._tick_delays(effects, now_ms)
         if self._overflow_wanted:
             queue = self.queues.get(self._overflow_wanted.popitem()[0])
             if queue is not None:
-                self._tick_overflow(queue, reads)
-        self._tick_expiries(records, woken, reads, now_ms)
-        self._tick_agenda(records, woken, reads, now_ms)
-        self._tick_checks(records, reads, checks, now_ms)
-        self._tick_deliveries(records, bodies, woken, reads, pushes, now_ms)
+                self._tick_overflow(queue, effects)
+        self._tick_expiries(effects, now_ms)
+        self._tick_agenda(effects, now_ms)
+        self._tick_checks(effects, now_ms)
+        self._tick_deliveries(effects, now_ms)
         self._tick_dedup_ids(now_ms)
         due_ms = self._sessions_due_ms
         if due_ms is not None and due_ms <= now_ms and not self.sessions.expire(now_ms, self.limits.tick_items):
             self._sessions_due_ms = now_ms + SESSION_SWEEP_MS if len(self.sessions) else None
-        return Outcome(None, records, bodies, woken, reads, checks, pushes)
+        return effects.outcome(None)
 
     def _tick_dedup_ids(self, now_ms: int) -> None:
         """Forget the old ones of one queue."""
@@ -87,7 +81,7 @@ class Ticking(Prefetching, Moving, Rewinding, Transactions, Delivering):
             if len(dedup_ids):
                 heappush(self._dedup_sweeps, (now_ms + (0 if has_more else SESSION_SWEEP_MS), queue_id))
 
-    def _tick_waits(self, woken: list[Woken], now_ms: int) -> None:
+    def _tick_waits(self, effects: Effects, now_ms: int) -> None:
         due = self._wait_buckets.take_due(now_ms, self.limits.tick_items)
         if due is None:
             return
@@ -102,9 +96,9 @@ class Ticking(Prefetching, Moving, Rewinding, Transactions, Delivering):
             else:
                 queue.line.remove(waiter_id)
                 del self._waiters[waiter_id]
-                woken.append(Woken(waiter_id, []))
+                effects.woken.append(Woken(waiter_id, []))
 
-    def _tick_leases(self, records: list[AnyRecord], woken: list[Woken], reads: list[PageRead], now_ms: int) -> None:
+    def _tick_leases(self, effects: Effects, now_ms: int) -> None:
         most = self.limits.tick_items
         buckets = self._lease_buckets
         due = buckets.take_due(now_ms, 2 * most)
@@ -138,12 +132,13 @@ class Ticking(Prefetching, Moving, Rewinding, Transactions, Delivering):
         if ended:
             record = LeasesEnded(queue_id, runs_of(list(ended)))
             index.apply_returned(record)
-            records.append(record)
+            effects.records.append(record)
             if queue.dead_letters is not None:
-                self._came_back(queue, [(held.position, held.receive_count) for held in ended.values()], reads, now_ms)
-            self._serve(queue, records, woken, reads, now_ms)
+                back = [(held.position, held.receive_count) for held in ended.values()]
+                self._came_back(queue, back, effects, now_ms)
+            self._serve(queue, effects, now_ms)
 
-    def _tick_delays(self, records: list[AnyRecord], woken: list[Woken], reads: list[PageRead], now_ms: int) -> None:
+    def _tick_delays(self, effects: Effects, now_ms: int) -> None:
         due = self._delay_buckets.take_due(now_ms, self.limits.tick_items)
         if due is None:
             return
@@ -156,13 +151,13 @@ class Ticking(Prefetching, Moving, Rewinding, Transactions, Delivering):
             record = MessagesActivated(queue_id, runs, now_ms)
             queue.index.apply_activated(record)
             self._budget.activate(queue.window, positions)
-            records.append(record)
+            effects.records.append(record)
             if queue.index.attributes.dead_letter_after_ms:
                 self._set_agenda(queue, now_ms + queue.index.attributes.dead_letter_after_ms)
-            self._serve(queue, records, woken, reads, now_ms)
-        self._tick_overflow(queue, reads)
+            self._serve(queue, effects, now_ms)
+        self._tick_overflow(queue, effects)
 
-    def _tick_overflow(self, queue: Queue, reads: list[PageRead]) -> None:
+    def _tick_overflow(self, queue: Queue, effects: Effects) -> None:
         """Places among the delayed are free: look up the due times of those that wait for one."""
         index = queue.index
         free = index.attributes.max_delayed - index.delayed_count
@@ -172,10 +167,10 @@ class Ticking(Prefetching, Moving, Rewinding, Transactions, Delivering):
         queue.overflow_reading = True
         read = self._page_read(queue, positions, self.limits.page_bytes)
         self._overflow_reads[read.read_id] = queue.queue_id
-        reads.append(read)
+        effects.reads.append(read)
 
     def _overflow_arrived(
-        self, queue: Queue, messages: Sequence[StoredMessage], missing: Runs, records: list[AnyRecord]
+        self, queue: Queue, messages: Sequence[StoredMessage], missing: Runs, effects: Effects
     ) -> int:
         queue.overflow_reading = False
         index = queue.index
@@ -186,10 +181,10 @@ class Ticking(Prefetching, Moving, Rewinding, Transactions, Delivering):
             positions = pack_runs(message.position for message in wanted)
             record = DelaysScheduled(index.queue_id, positions, [message.visible_ms for message in wanted])
             index.apply_scheduled(record)
-            records.append(record)
+            effects.records.append(record)
         return index.set_damaged(missing) if missing else 0
 
-    def _tick_expiries(self, records: list[AnyRecord], woken: list[Woken], reads: list[PageRead], now_ms: int) -> None:
+    def _tick_expiries(self, effects: Effects, now_ms: int) -> None:
         if not self._expiries or self._expiries[0][0] > now_ms:
             return
         due_ms, queue_id = heappop(self._expiries)
@@ -202,8 +197,8 @@ class Ticking(Prefetching, Moving, Rewinding, Transactions, Delivering):
         if floor > index.floor and index.live.range_cardinality(index.floor, floor):
             record = MessagesExpired(queue_id, floor)
             self._apply_floor(record)
-            records.append(record)
-            self._serve(queue, records, woken, reads, now_ms)
+            effects.records.append(record)
+            self._serve(queue, effects, now_ms)
         elif floor >= index.next_position:
             # Nothing that was sent is left; what was decided need not be remembered any longer.
             index.forget_below(floor)
@@ -213,7 +208,7 @@ class Ticking(Prefetching, Moving, Rewinding, Transactions, Delivering):
             index.steps.drop_below(floor)
         self._schedule_expiry(queue)
 
-    def _tick_agenda(self, records: list[AnyRecord], woken: list[Woken], reads: list[PageRead], now_ms: int) -> None:
+    def _tick_agenda(self, effects: Effects, now_ms: int) -> None:
         """One queue's dead letters or redrive, and what can no longer be rewound."""
         if not self._agenda or self._agenda[0][0] > now_ms:
             return
@@ -224,11 +219,11 @@ class Ticking(Prefetching, Moving, Rewinding, Transactions, Delivering):
         queue.agenda_due_ms = None
         times = [self._prune_rewindable(queue, now_ms)]
         if queue.redriving is not None:
-            times.append(self._redrive(queue, records, reads, now_ms))
+            times.append(self._redrive(queue, effects, now_ms))
         elif queue.dead_letters is not None:
-            times.append(self._find_dead(queue, reads, now_ms))
+            times.append(self._find_dead(queue, effects, now_ms))
         # A receive may have waited for the body of a message that is now to be moved, with others behind it in memory.
-        self._serve(queue, records, woken, reads, now_ms)
+        self._serve(queue, effects, now_ms)
         next_ms = min((time for time in times if time is not None), default=None)
         if next_ms is not None:
             self._set_agenda(queue, max(next_ms, now_ms + 1))

@@ -33,10 +33,10 @@ from cmqd.core.halves import Checked
 from cmqd.core.limits import ATTRIBUTE_RANGES, check_range, checked_sizes, headers_bytes
 from cmqd.core.outcome import (
     WAITING,
+    Effects,
     HalfMessage,
     HalfMessages,
     Outcome,
-    PageRead,
     TransactionsDone,
     Waiting,
     Woken,
@@ -211,21 +211,18 @@ class Transactions(Checking, Sending):
             waiting.append((request, place, message_id, decision))
             request.left += 1
 
-        records: list[AnyRecord] = []
-        bodies: list[bytes] = []
-        woken: list[Woken] = []
-        reads: list[PageRead] = []
-        self._end(queue, endings, records, bodies, now_ms)
+        effects = Effects()
+        self._end(queue, endings, effects, now_ms)
         if endings.committed:
-            self._serve(queue, records, woken, reads, now_ms)
+            self._serve(queue, effects, now_ms)
         if not request.left:
-            return Outcome(_done(request), records, bodies, woken, reads)
+            return effects.outcome(_done(request))
         assert commits is not None
         self._deciding[waiter_id] = request
         if queue.queue_id not in self._commits:
             self._commits[queue.queue_id] = commits
-            self._read_commits(queue, commits, reads)
-        return Outcome(WAITING, records, bodies, woken, reads)
+            self._read_commits(queue, commits, effects)
+        return effects.outcome(WAITING)
 
     def _decide(
         self,
@@ -273,7 +270,7 @@ class Transactions(Checking, Sending):
         refusal = AlreadyCommitted if is_before == COMMIT else AlreadyRolledBack
         return refusal(queue.name, message_id)
 
-    def _end(self, queue: Queue, endings: Endings, records: list[AnyRecord], bodies: list[bytes], now_ms: int) -> None:
+    def _end(self, queue: Queue, endings: Endings, effects: Effects, now_ms: int) -> None:
         """Make facts of what was decided; the caller serves those who wait for what was committed."""
         index = queue.index
         queue_id = queue.queue_id
@@ -281,13 +278,13 @@ class Transactions(Checking, Sending):
             # Before the others: a half message may be decided after all in the same request.
             undecided = TransactionsUndecided(queue_id, pack_runs(sorted(endings.unknown)), now_ms)
             index.apply_undecided(undecided)
-            records.append(undecided)
+            effects.records.append(undecided)
         committed = [message.position for message in endings.committed]
         for positions, is_commit in ((endings.rolled_back, False), (committed, True)):
             if positions:
                 ended = TransactionsEnded(queue_id, pack_runs(sorted(positions)), is_commit, now_ms)
                 index.apply_ended(ended)
-                records.append(ended)
+                effects.records.append(ended)
                 self._budget.drop_half(queue_id, queue.window, positions)
         at = 0
         while at < len(endings.committed):
@@ -295,17 +292,10 @@ class Transactions(Checking, Sending):
             first_id = endings.committed[at].message_id
             while stop < len(endings.committed) and endings.committed[stop].message_id == first_id + stop - at:
                 stop += 1
-            self._send_committed(queue, endings.committed[at:stop], records, bodies, now_ms)
+            self._send_committed(queue, endings.committed[at:stop], effects, now_ms)
             at = stop
 
-    def _send_committed(
-        self,
-        queue: Queue,
-        messages: list[StoredMessage],
-        records: list[AnyRecord],
-        bodies: list[bytes],
-        now_ms: int,
-    ) -> None:
+    def _send_committed(self, queue: Queue, messages: list[StoredMessage], effects: Effects, now_ms: int) -> None:
         """Messages with ids in a row stand at the end of the queue, whatever its backlog."""
         index = queue.index
         headers = [message.headers for message in messages]
@@ -319,12 +309,12 @@ class Transactions(Checking, Sending):
         )
         was_empty = not index.active_count
         self._apply_sent(queue, record)
-        records.append(record)
+        effects.records.append(record)
         sent = [message.body for message in messages]
-        bodies.extend(sent)
+        effects.bodies += sent
         self._keep_bodies(queue, record, sent, was_empty)
 
-    def _read_commits(self, queue: Queue, commits: PendingCommits, reads: list[PageRead]) -> None:
+    def _read_commits(self, queue: Queue, commits: PendingCommits, effects: Effects) -> None:
         """Ask for the bodies of the next commits: the oldest ones, as many as fit one row."""
         positions: list[int] = []
         for position in commits.decisions:
@@ -333,17 +323,15 @@ class Transactions(Checking, Sending):
                 break
         read = self._page_read(queue, sorted(positions), self.limits.max_batch_bytes)
         self._commit_reads[read.read_id] = queue.queue_id
-        reads.append(read)
+        effects.reads.append(read)
 
     def _commits_arrived(
-        self, queue_id: int, messages: Sequence[StoredMessage], missing: Runs, now_ms: int
-    ) -> Outcome[int]:
-        """Commit what came, settle what else was said of it meanwhile, and ask for the rest."""
+        self, queue_id: int, messages: Sequence[StoredMessage], missing: Runs, effects: Effects, now_ms: int
+    ) -> int:
+        """Commit what came, settle what else was said of it meanwhile, and ask for the rest; how many half messages
+        were newly found to be damaged.
+        """
         commits = self._commits[queue_id]
-        records: list[AnyRecord] = []
-        bodies: list[bytes] = []
-        woken: list[Woken] = []
-        reads: list[PageRead] = []
         queue = self.queues.get(queue_id)
         if queue is None:
             del self._commits[queue_id]
@@ -351,25 +339,25 @@ class Transactions(Checking, Sending):
             for waiting in commits.decisions.values():
                 for request, *_ in waiting:
                     if self._deciding.pop(request.waiter_id, None) is not None:
-                        woken.append(Woken(request.waiter_id, error))
-            return Outcome(0, woken=woken)
+                        effects.woken.append(Woken(request.waiter_id, error))
+            return 0
         endings = Endings(queue.index.expired_below(now_ms))
         for message in messages:
-            self._settle_waiting(queue, commits, message.position, message, endings, woken, now_ms)
+            self._settle_waiting(queue, commits, message.position, message, endings, effects, now_ms)
         damaged = self._set_unreadable(queue, missing) if missing else 0
         for position in unpack_runs(missing):
-            self._settle_waiting(queue, commits, position, None, endings, woken, now_ms)
+            self._settle_waiting(queue, commits, position, None, endings, effects, now_ms)
         # What was cleared or has expired since it was asked for may not come at all.
         half = queue.index.half
         for position in [position for position in commits.decisions if position not in half]:
-            self._settle_waiting(queue, commits, position, None, endings, woken, now_ms)
-        self._end(queue, endings, records, bodies, now_ms)
+            self._settle_waiting(queue, commits, position, None, endings, effects, now_ms)
+        self._end(queue, endings, effects, now_ms)
         if commits.decisions:
-            self._read_commits(queue, commits, reads)
+            self._read_commits(queue, commits, effects)
         else:
             del self._commits[queue_id]
-        self._serve(queue, records, woken, reads, now_ms)
-        return Outcome(damaged, records, bodies, woken, reads)
+        self._serve(queue, effects, now_ms)
+        return damaged
 
     def _settle_waiting(
         self,
@@ -378,7 +366,7 @@ class Transactions(Checking, Sending):
         position: int,
         message: StoredMessage | None,
         endings: Endings,
-        woken: list[Woken],
+        effects: Effects,
         now_ms: int,
     ) -> None:
         """Settle, in order, what was said of one half message; ``message`` None: its body cannot be read."""
@@ -397,7 +385,7 @@ class Transactions(Checking, Sending):
                 request.failures.append((place, message_id, settled))
             request.left -= 1
             if not request.left and self._deciding.pop(request.waiter_id, None) is not None:
-                woken.append(Woken(request.waiter_id, _done(request)))
+                effects.woken.append(Woken(request.waiter_id, _done(request)))
         del commits.decisions[position]
 
     # ------------------------------------------------------------------ for operators
