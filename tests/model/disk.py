@@ -76,9 +76,11 @@ class DiskRules(MessageRules):
             in_memory.update(self.broker.queues[read.queue_id].window.messages)
             active.update(self.broker.queues[read.queue_id].index.active)
         before: set[int] = set()
+        halves: set[int] = set()
         if queue is not None:
             index = self.broker.queues[read.queue_id].index
             before = set(index.damaged) | set(index.halves.unreadable)
+            halves = set(index.half)
         is_wanted = read.read_id in self.broker._reads or read.read_id in self.broker._overflow_reads
         outcome = self.broker.pages_read(read.read_id, messages, missing, self.now_ms)
         found_damaged = 0
@@ -92,6 +94,8 @@ class DiskRules(MessageRules):
             found_damaged = queue.damage(sorted(found), active | found, self.now_ms)
             found_damaged += sum(queue.messages[position].state is State.HALF for position in found)
             assert found_damaged == len(found)
+            # Found to be damaged, and then rolled back by a decision that had waited for this page.
+            found_damaged += len((halves & set(unpack_runs(missing))) - before - set(index.half))
         assert self.done(outcome) == found_damaged
         assert self.went_out == self.delivered
 

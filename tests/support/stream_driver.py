@@ -17,10 +17,13 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from support.small_spark import small_spark
+
+MOST_FAILURES = 3
 
 
 def main(settings: dict[str, Any]) -> None:
@@ -33,24 +36,59 @@ def main(settings: dict[str, Any]) -> None:
         "spark.sql.adaptive.enabled": "false",
     }
     spark = small_spark("local[4]", "cmqd killed driver", Path(settings["folder"]), own)
-    frame = spark.readStream.format("cmqd").options(**settings["source"]).load()
-    queries: list[Any] = []
-    for name in ("files", "queue"):
+
+    def begin(name: str) -> Any:
+        frame = spark.readStream.format("cmqd").options(**settings["source"]).load()
         held = udf(holding(settings["hold"], f"{settings['held']}-{name}"), BinaryType(), useArrow=False)
         writer = frame.select(held("body").alias("body")).writeStream
         if name == "queue":
             writer = writer.format("cmqd").options(**settings["sink"])
         else:
             writer = writer.format("parquet").option("path", settings["parquet"])
-        queries.append(writer.option("checkpointLocation", f"{settings['checkpoint']}-{name}").start())
+        return writer.option("checkpointLocation", f"{settings['checkpoint']}-{name}").start()
+
+    queries = [Supervised(partial(begin, name)) for name in ("files", "queue")]
     while not os.path.exists(settings["stop_file"]):
         for query in queries:
-            query.awaitTermination(0.1)
-            if query.exception() is not None:
-                raise query.exception()
+            query.run(0.1)
     for query in queries:
-        query.processAllAvailable()
-        query.stop()
+        query.finish()
+
+
+class Supervised:
+    """A query that is begun again, as whoever runs one would have it, after the one failure that is Spark's own.
+
+    With two queries in a driver Spark now and then says "Task serialization failed: ... Illegal size 5 of collection,
+    expected 6": a list of its own changed while it wrote it down. The batch is then run again, as after a crash.
+    """
+
+    def __init__(self, begin: Callable[[], Any]) -> None:
+        self._begin = begin
+        self._query = begin()
+        self._failures = 0
+
+    def run(self, seconds: float) -> None:
+        """Watch it for a time."""
+        self._watch(lambda: self._query.awaitTermination(seconds))
+
+    def finish(self) -> None:
+        """Read all that there is, and end."""
+        while not self._watch(lambda: self._query.processAllAvailable()):
+            pass
+        self._query.stop()
+
+    def _watch(self, wait: Callable[[], Any]) -> bool:
+        """Whether it did not fail meanwhile. Raises what it failed with, if that is nothing to go on after."""
+        try:
+            wait()
+        except Exception as error:
+            self._failures += 1
+            if "Task serialization failed" not in str(error) or self._failures > MOST_FAILURES:
+                raise
+            print(f"begun again after: {error}", file=sys.stderr)
+            self._query = self._begin()
+            return False
+        return True
 
 
 def holding(hold: str, held: str) -> Callable[[bytes], bytes]:
