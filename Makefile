@@ -52,8 +52,10 @@ demo-spark: setup setup-spark  ## real input through a topic, read back with Spa
 serve: setup  ## run a broker in the foreground; ARGS="--help" lists its flags
 	$(BIN)/cmqd serve $(ARGS)
 
+# Two files at a time: real processes, a Spark among them, wait for one another more than they compute. More at once
+# would want more cores and memory than the tests' time limits count on.
 test: setup setup-spark  ## the whole suite; ARGS="-k name" for a part of it
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 check: lint  ## lint, types and the unit tests: what to run before each commit
 	HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest -m "not system and not spark" $(ARGS)
