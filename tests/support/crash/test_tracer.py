@@ -203,7 +203,7 @@ def test_terminating_the_tracer_kills_what_it_traces_and_leaves_a_whole_trace(tm
         [
             sys.executable,
             "-c",
-            "open('f', 'w').close(); print('up', flush=True); import time; time.sleep(60)",
+            f"open({str(tmp_path / 'f')!r}, 'w').close(); print('up', flush=True); import time; time.sleep(60)",
         ],
         folder=tmp_path,
         trace_file=tmp_path.parent / "trace",
