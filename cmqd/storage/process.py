@@ -243,9 +243,6 @@ class StorageService:
             leftover.path.chmod(0o640)  # a crash may have come between making it read-only and saying so
             connection = await open_connection(leftover.path, durability, create=False)
             segment = WritableSegment(leftover.number, leftover.path, connection)
-            if leftover.number in recovered.broken_wals:
-                # What was accepted, or was never promised, must not be news to the next start, which would refuse it.
-                await connection.run(truncate_wal, segment)
             await segment.load()
             catalog.open[leftover.number] = OpenSegment(segment, SegmentState.RETIRED)
         active = await self._prepare()
@@ -260,6 +257,12 @@ class StorageService:
         )
         self.writer.durable_lsn = recovered.last_lsn
         self.writer.prepared = await self._prepare()
+        for number in recovered.broken_wals & catalog.open.keys():
+            # A loss that was accepted, or was never promised, must not be news to the next start, which would refuse
+            # it. Not before the manifest tells of the loss: without both, that start would not know of it at all.
+            segment = catalog.open[number].segment
+            if await segment.connection.run(truncate_wal, segment):
+                segment.wal_bytes = 0
         # Gone from the manifest that was just written, so what is left of them is nobody's.
         for number in (*recovered.empty, *(entry.number for entry in recovered.dropping)):
             _unlink_segment(catalog.segment_path(number))

@@ -8,9 +8,11 @@ import pytest
 
 from cmqd.storage.errors import DamagedError, FolderFormatError
 from cmqd.storage.processlog import StorageProcessLog
+from cmqd.storage.sealer import truncate_wal
+from cmqd.storage.segment import WritableSegment
 from cmqd_segment.manifest import SegmentState, read_manifest
 from cmqd_segment.records import MessagesPublished, pack_runs
-from support.log_rig import NOW_MS, LogRig, OpenProcess, ProcessPlace
+from support.log_rig import NOW_MS, InProcess, LogRig, OpenProcess, ProcessPlace, settings_for
 
 pytestmark = pytest.mark.system
 
@@ -111,6 +113,32 @@ async def test_an_accepted_loss_is_no_news_even_if_the_broker_dies_at_once(
     assert "damaged" not in kinds(again)
     assert not again.report.numbers_jump
     assert 1 <= len(again.rows) <= 4
+    # By this the loop process knows that its numbers may not have leapt yet.
+    assert again.report.last_lsn > 40
+
+
+async def test_what_is_lost_is_in_the_manifest_before_the_damage_can_no_longer_be_seen(
+    open_process: OpenProcess, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a start after a crash in between would know of no loss, and use its numbers again."""
+    await crashed_after(await open_process(), 40)
+    wal = active_wal(folder)
+    flip(wal, wal.stat().st_size // 10)
+    told: list[int] = []
+
+    def noted(segment: WritableSegment) -> bool:
+        told.append(len(read_manifest(folder).losses))
+        return truncate_wal(segment)
+
+    monkeypatch.setattr("cmqd.storage.process.truncate_wal", noted)
+    process = InProcess()
+    log = StorageProcessLog(settings_for(folder, accept_loss=True), process.start)
+    await log.open()
+
+    assert told == [1]
+    await log.kill()
+    assert process.task is not None
+    await process.task
 
 
 async def test_a_torn_last_commit_is_dropped_and_the_start_goes_on(open_process: OpenProcess, folder: Path) -> None:
