@@ -30,23 +30,28 @@ class Pacer:
         self._interval = round(1_000_000_000 / rate)
         self._act = act
         self._next = 0
+        self._running = False
         self._loop = asyncio.get_running_loop()
 
     def __enter__(self) -> Self:
         self._loop.add_signal_handler(signal.SIGALRM, self._tick)
         period = max(self._interval / 1_000_000_000, MIN_PERIOD_SECONDS)
         self._next = monotonic_ns()
+        self._running = True
         signal.setitimer(signal.ITIMER_REAL, period, period)
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._running = False
         # In this order: an alarm that nobody handles ends the process.
         signal.setitimer(signal.ITIMER_REAL, 0)
         self._loop.remove_signal_handler(signal.SIGALRM)
 
     def _tick(self) -> None:
         now = monotonic_ns()
-        while self._next <= now:
-            self.late.record((now - self._next) // 1000)
-            self._act(self._next)
+        # The loop may have had an alarm in hand when the end came.
+        while self._running and self._next <= now:
+            intended_ns = self._next
             self._next += self._interval
+            self.late.record((now - intended_ns) // 1000)
+            self._act(intended_ns)

@@ -54,7 +54,7 @@ async def connect(connector: Callable[[], sqlite3.Connection]) -> ThreadConnecti
     try:
         await asyncio.shield(opening)
     except asyncio.CancelledError:
-        with contextlib.suppress(sqlite3.Error):
+        with contextlib.suppress(Exception):
             await opening
             await connection.close()
         raise

@@ -106,7 +106,9 @@ class StorageService:
         """
         if not hasattr(self, "catalog"):
             return
-        # They were cancelled; each closes what it has opened and not yet handed over.
+        # Those that began since the end are cancelled, too; what one has opened and not yet handed over it closes.
+        for task in self._tasks:
+            task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.pager.close()
         for entry in self.catalog.open.values():
@@ -260,9 +262,7 @@ class StorageService:
         for number in recovered.broken_wals & catalog.open.keys():
             # A loss that was accepted, or was never promised, must not be news to the next start, which would refuse
             # it. Not before the manifest tells of the loss: without both, that start would not know of it at all.
-            segment = catalog.open[number].segment
-            if await segment.connection.run(truncate_wal, segment):
-                segment.wal_bytes = 0
+            await _empty_wal(catalog.open[number].segment)
         # Gone from the manifest that was just written, so what is left of them is nobody's.
         for number in (*recovered.empty, *(entry.number for entry in recovered.dropping)):
             _unlink_segment(catalog.segment_path(number))
@@ -473,6 +473,22 @@ class StorageService:
         if catalog.clean:
             self.folder.unlock()
         self.control.send(ipc.Closed())
+
+
+async def _empty_wal(segment: WritableSegment) -> None:
+    """Copy the WAL into the main file, if there is room and no reader in the way; else it is left to the sealer."""
+
+    def empty() -> bool:
+        # Whatever the durability: what the WAL held is on disk before it goes.
+        segment.connection.raw.execute("PRAGMA synchronous=FULL")
+        return truncate_wal(segment)
+
+    try:
+        if await segment.connection.run(empty):
+            segment.wal_bytes = 0
+    except sqlite3.Error as error:
+        if not is_disk_full(error):
+            raise
 
 
 def _unlink_segment(path: Path) -> None:

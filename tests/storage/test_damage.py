@@ -117,28 +117,58 @@ async def test_an_accepted_loss_is_no_news_even_if_the_broker_dies_at_once(
     assert again.report.last_lsn > 40
 
 
+async def opened_here(folder: Path, **settings: object) -> None:
+    """Open the folder in this process, and stop as a crash would."""
+    process = InProcess()
+    log = StorageProcessLog(settings_for(folder, **settings), process.start)
+    try:
+        await log.open()
+    finally:
+        await log.kill()
+        assert process.task is not None
+        await process.task
+
+
 async def test_what_is_lost_is_in_the_manifest_before_the_damage_can_no_longer_be_seen(
     open_process: OpenProcess, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a start after a crash in between would know of no loss, and use its numbers again."""
-    await crashed_after(await open_process(), 40)
+    """Else a start after a crash in between would know of no loss, and use its numbers again. And what the WAL held is
+    synced before it goes, although commits are not.
+    """
+    await crashed_after(await open_process(durability="os"), 40)
     wal = active_wal(folder)
     flip(wal, wal.stat().st_size // 10)
-    told: list[int] = []
+    told: list[tuple[int, int]] = []
 
     def noted(segment: WritableSegment) -> bool:
-        told.append(len(read_manifest(folder).losses))
+        (synchronous,) = segment.connection.raw.execute("PRAGMA synchronous").fetchone()
+        told.append((len(read_manifest(folder).losses), synchronous))
         return truncate_wal(segment)
 
     monkeypatch.setattr("cmqd.storage.process.truncate_wal", noted)
-    process = InProcess()
-    log = StorageProcessLog(settings_for(folder, accept_loss=True), process.start)
-    await log.open()
+    await opened_here(folder, accept_loss=True, durability="os")
 
-    assert told == [1]
-    await log.kill()
-    assert process.task is not None
-    await process.task
+    assert told == [(1, 2)], "one loss, and synchronous=FULL"
+
+
+async def test_a_full_disk_does_not_keep_a_broker_from_starting_after_a_loss(
+    open_process: OpenProcess, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await crashed_after(await open_process(), 40)
+    wal = active_wal(folder)
+    flip(wal, wal.stat().st_size // 10)
+    tried: list[int] = []
+
+    def full(segment: WritableSegment) -> bool:
+        tried.append(segment.number)
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise error
+
+    monkeypatch.setattr("cmqd.storage.process.truncate_wal", full)
+    await opened_here(folder, accept_loss=True)
+
+    assert tried == [1]
 
 
 async def test_a_torn_last_commit_is_dropped_and_the_start_goes_on(open_process: OpenProcess, folder: Path) -> None:
