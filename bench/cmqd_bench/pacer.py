@@ -14,7 +14,7 @@ from typing import Self
 from cmqd_bench.histogram import Histogram
 
 MIN_PERIOD_SECONDS = 0.00025
-"""At high rates what is due within this goes together: an interrupt each would take a core."""
+"""At high rates what is due within this goes together: an interrupt for each request would cost more than it tells."""
 
 
 class Pacer:

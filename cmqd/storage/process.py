@@ -106,7 +106,7 @@ class StorageService:
         """
         if not hasattr(self, "catalog"):
             return
-        # Those that began since the end are cancelled, too; what one has opened and not yet handed over it closes.
+        # Those that began since the end, too. Segments that one is opening are closed by it.
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -14,6 +14,7 @@ that has had some rows waits, so that a batch has a middle), ``held`` (files tha
 
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from typing import Any
 from support.small_spark import small_spark
 
 MOST_FAILURES = 3
+ILL_SIZED = re.compile(r"Task serialization failed: .*Illegal size \d+ of collection")
 
 
 def main(settings: dict[str, Any]) -> None:
@@ -59,7 +61,8 @@ class Supervised:
     """A query that is begun again, as whoever runs one would have it, after the one failure that is Spark's own.
 
     With two queries in a driver Spark now and then says "Task serialization failed: ... Illegal size 5 of collection,
-    expected 6": a list of its own changed while it wrote it down. The batch is then run again, as after a crash.
+    expected 6": some collection in the driver's Java has changed meanwhile. The batch is then run again, as after a
+    crash.
     """
 
     def __init__(self, begin: Callable[[], Any]) -> None:
@@ -83,7 +86,7 @@ class Supervised:
             wait()
         except Exception as error:
             self._failures += 1
-            if "Task serialization failed" not in str(error) or self._failures > MOST_FAILURES:
+            if not ILL_SIZED.search(str(error)) or self._failures > MOST_FAILURES:
                 raise
             print(f"begun again after: {error}", file=sys.stderr)
             self._query = self._begin()
