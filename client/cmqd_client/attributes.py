@@ -97,7 +97,7 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     dead_letter_sources: list[str]
     """Queues whose dead letters come here, by name."""
     oldest_message_time: datetime | None
-    """When the oldest message not deleted was sent; None = there is none."""
+    """When the oldest message was sent that is active or in flight; None = there is none."""
     create_time: datetime | None
     modify_time: datetime | None
     """When an attribute was last changed."""

@@ -377,7 +377,7 @@ class Queue:
 
         Args:
             time: a ``datetime`` with a zone, or seconds since 1970. From as long ago as the window to the send time of
-                the oldest message that is not deleted (now, if there is none).
+                the oldest message that is active or in flight (now, if there is none).
             strict: refuse a time before the window instead of taking the nearest one.
 
         Returns:

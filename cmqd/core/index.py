@@ -273,6 +273,24 @@ class QueueIndex:
                 oldest = min(oldest, next(iter(positions)))
         return oldest
 
+    def oldest_unconsumed(self) -> int | None:
+        """The lowest position of a message that consumers can receive or hold; None = there is none.
+
+        Half, delayed and damaged messages are passed over: no consumer can do anything about them.
+        """
+        if not self.live_count:
+            return None
+        first = next(iter(self.live))
+        sets = (self._half, self.delayed, self.overflow, self.damaged)
+        hidden = [positions for positions in sets if positions]
+        if not any(first in positions for positions in hidden):
+            return first
+        # One union, then one difference: each difference copies the live set, which is the largest of all.
+        together = hidden[0].copy()
+        for positions in hidden[1:]:
+            together |= positions
+        return next(iter(self.live - together), None)
+
     def first_active(self) -> int:
         """The lowest active position; there must be one."""
         if self.head not in self.active:

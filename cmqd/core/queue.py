@@ -138,9 +138,11 @@ class Queue:
         }
 
     def facts(self) -> dict[str, Any]:
-        """What its owner can only read; times in ms. The oldest message's is exact to a grain (100 ms and up)."""
+        """Facts that the owner can only read; times in ms. The time of the oldest unconsumed message is exact to a
+        grain (100 ms and up).
+        """
         index = self.index
-        oldest = next(iter(index.live)) if index.live_count else None
+        oldest = index.oldest_unconsumed()
         facts: dict[str, Any] = {
             "created_ms": self.created_ms,
             "modified_ms": self.modified_ms,

@@ -30,7 +30,8 @@ class Rewinding(Receiving):
         """Make all rewindable messages sent at or after ``time_ms`` active again, in order of sending, never received.
 
         A time before the window is taken as the nearest one (``clamped``), or refused if ``strict``. The latest time
-        that is allowed is that of the oldest message that is not consumed (but always the start of the window).
+        that is allowed is that of the oldest unconsumed message (but always the start of the window). Half, delayed and
+        damaged messages do not count: no consumer can receive them, so nothing that consumers do would lift the bound.
 
         Raises:
             QueueNotFound, InvalidArgument.
@@ -43,7 +44,7 @@ class Rewinding(Receiving):
         if not window_ms:
             raise TimeNotRewindable(name, time_ms, "it has no rewind window", None)
         earliest_ms = now_ms - window_ms
-        oldest = next(iter(index.live)) if index.live_count else None
+        oldest = index.oldest_unconsumed()
         if oldest is None:
             latest_ms = now_ms
         else:

@@ -36,15 +36,15 @@ def test_a_time_in_the_future_is_refused_and_now_is_not():
     assert rig.rewind(rig.now_ms).messages == 0
 
 
-@pytest.mark.parametrize("state", ["active", "in memory", "in flight", "delayed"])
+@pytest.mark.parametrize("state", ["active", "in memory", "in flight", "delay ended"])
 def test_a_time_later_than_the_oldest_unconsumed_message_is_refused_to_the_millisecond(state: str):
     rig = rewindable(b"1", b"2", b"3", b"4", gap_ms=2)
-    rig.send(b"oldest", delay_ms=20_000 if state == "delayed" else None)
+    rig.send(b"oldest", delay_ms=4000 if state == "delay ended" else None)
     oldest_ms = rig.now_ms
     for _ in range(3):
         rig.now_ms += 3
         rig.send(b"of the same step")
-    rig.now_ms += 5000
+    rig.settle(5000)
     if state == "in flight":
         rig.receive()
     if state != "in memory":
@@ -55,6 +55,73 @@ def test_a_time_later_than_the_oldest_unconsumed_message_is_refused_to_the_milli
     assert error.details["nearest_ms"] == oldest_ms
     assert rig.rewind(oldest_ms).messages == 0
     assert rig.rewind(oldest_ms - 2).messages == 1
+
+
+HIDDEN = ("half", "delayed", "delayed beyond max_delayed", "damaged")
+
+
+def behind_a_message_that_is(state: str) -> Rig:
+    """One message that no consumer can receive, and a second later two that were consumed."""
+    rig = Rig()
+    is_half = state == "half"
+    rig.create(rewind_ms=HOUR_MS, transactional=is_half)
+    if state == "delayed beyond max_delayed":
+        rig.set(max_delayed=1)
+        rig.send(b"takes the place", delay_ms=1_800_000)
+    if is_half:
+        rig.send_half(b"hidden")
+    else:
+        rig.send(b"hidden", delay_ms=1_800_000 if state.startswith("delayed") else None)
+    if state == "damaged":
+        rig.log.damaged.add((rig.queue().queue_id, 0))
+        rig = rig.crash()
+        assert rig.receive() == []
+    rig.now_ms += 1000
+    for body in (b"1", b"2"):
+        if is_half:
+            (half,) = rig.send_half(body)
+            rig.end(1, half)
+        else:
+            rig.send(body)
+        rig.now_ms += 1000
+    consume(rig, 2)
+    return rig
+
+
+@pytest.mark.parametrize("crashed", [False, True])
+@pytest.mark.parametrize("state", HIDDEN)
+def test_a_message_that_no_consumer_can_receive_bounds_no_rewind(state: str, crashed: bool):
+    rig = behind_a_message_that_is(state)
+    if crashed and state != "damaged":
+        rig = rig.crash()
+    before = rig.counts()
+
+    assert rig.rewind(START_MS + 2000) == Rewound(1, START_MS + 2000, False)
+
+    assert rig.counts() == {**before, "active": 1, "rewindable": 1}
+    assert rig.rewind(START_MS + 2000).messages == 0, "what came back bounds the next one, and no more than that"
+    assert refused(rig, START_MS + 2001).details["nearest_ms"] == START_MS + 2000
+    assert rig.bodies() == [b"2"]
+
+
+@pytest.mark.parametrize("state", HIDDEN)
+def test_a_message_that_no_consumer_can_receive_is_not_the_oldest_one_told(state: str):
+    rig = behind_a_message_that_is(state)
+
+    assert rig.queue().facts()["oldest_message_ms"] is None
+    sent_ms = rig.now_ms
+    rig.send(b"3") if state != "half" else rig.end(1, *rig.send_half(b"3"))
+    assert rig.queue().facts()["oldest_message_ms"] == sent_ms
+
+
+def test_a_delayed_message_bounds_a_rewind_from_the_end_of_its_delay_on():
+    rig = behind_a_message_that_is("delayed")
+    assert rig.rewind(START_MS + 2000).messages == 1
+    consume(rig, 1)
+
+    rig.settle(1_800_000)
+
+    assert refused(rig, START_MS + 2000).details["nearest_ms"] == START_MS
 
 
 def test_an_oldest_message_that_cannot_be_read_is_taken_as_late_as_it_may_be():

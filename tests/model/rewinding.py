@@ -21,7 +21,10 @@ class NaiveRewind:
     queue: NaiveQueue
     time_ms: int
     latest_ms: int
-    """The time of the oldest message that was not consumed when it was asked, or the start of the window."""
+    """The time of the oldest message that consumers could receive or held at the request, or the start of the window.
+    """
+    refused_above_ms: int
+    """The same, if delays that had ended by then count: a tick may have been made for them, or not."""
 
 
 class RewindMachine(BrokerMachine):
@@ -63,16 +66,19 @@ class RewindMachine(BrokerMachine):
             "long ago": [0],
         }[of] or [self.now_ms]
         time_ms = max(0, times[pick % len(times)] + shift)
-        oldest = [one.enqueue_ms for one in queue.messages.values()]
-        latest_ms = min([*oldest, self.now_ms])
+        receivable = [one.enqueue_ms for one in queue.messages.values() if one.state in (State.ACTIVE, State.IN_FLIGHT)]
+        latest_ms = min([*receivable, self.now_ms])
+        # A tick that was made may have ended these delays; none need have.
+        due = [one.enqueue_ms for one in queue.of(State.DELAYED) if one.is_due(self.now_ms)]
+        refused_above_ms = min([*due, latest_ms])
         earliest_ms = self.now_ms - window_ms
         self.waiter_id += 1
-        rewind = NaiveRewind(queue, time_ms, max(latest_ms, earliest_ms))
+        rewind = NaiveRewind(queue, time_ms, max(latest_ms, earliest_ms), max(refused_above_ms, earliest_ms))
         try:
             outcome = self.broker.rewind(queue.account, queue.name, self.waiter_id, time_ms, strict, self.now_ms)
         except TimeNotRewindable:
-            too_late = time_ms > latest_ms
-            too_early = time_ms < earliest_ms and (strict or earliest_ms > latest_ms)
+            too_late = time_ms > refused_above_ms
+            too_early = time_ms < earliest_ms and (strict or earliest_ms > refused_above_ms)
             assert not window_ms or too_late or too_early
             return
         assert window_ms
@@ -126,7 +132,7 @@ class RewindMachine(BrokerMachine):
         if rewind is None:
             return super().judge_woken(waiter_id, reply)
         if isinstance(reply, TimeNotRewindable):
-            assert not rewind.queue.attributes["rewind_ms"] or rewind.time_ms > rewind.latest_ms
+            assert not rewind.queue.attributes["rewind_ms"] or rewind.time_ms > rewind.refused_above_ms
         else:
             assert reply.time_ms >= rewind.time_ms
             assert reply.clamped == (reply.time_ms > rewind.time_ms)
