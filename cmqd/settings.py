@@ -22,6 +22,7 @@ from cmqd_protocol.limits import (
     AUTHENTICATION_TIMEOUT_MS,
     DEFAULT_HEARTBEAT_MS,
     DEFAULT_MAX_FRAME_BYTES,
+    DEFAULT_MAX_WAITING_REQUESTS,
     MAX_HEARTBEAT_MS,
     MAX_MAX_FRAME_BYTES,
     MIN_HEARTBEAT_MS,
@@ -159,7 +160,11 @@ class Settings:
     )  # fmt: skip
     # Waiting receives count too, so this is far above the pipelining that any client profits from (16 to 64).
     max_requests_per_connection: int = _setting(
-        4_096, "limits", "unanswered requests on one connection; one more gets too_many_requests", low=1, high=1_000_000
+        DEFAULT_MAX_WAITING_REQUESTS,
+        "limits",
+        "unanswered requests on one connection; one more gets too_many_requests",
+        low=1,
+        high=1_000_000,
     )
     max_queues_per_account: int = _setting(10_000, "limits", "queues of one account", low=1, high=1_000_000)
     max_topics_per_account: int = _setting(10_000, "limits", "topics of one account", low=1, high=1_000_000)

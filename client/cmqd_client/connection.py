@@ -31,6 +31,7 @@ from cmqd_client.errors import (
     ConnectionLost,
     InvalidArgument,
     MessageTooLarge,
+    NotSupported,
     ProtocolViolation,
     RequestTimeout,
     ServerUnreachable,
@@ -39,6 +40,7 @@ from cmqd_client.errors import (
 from cmqd_protocol.connection import ClientConnection
 from cmqd_protocol.errors import ErrorCode, LocalProtocolError
 from cmqd_protocol.events import ConnectionEnded, Opened
+from cmqd_protocol.features import FeatureNotNamed, ServerFacts
 from cmqd_protocol.limits import DEFAULT_HEARTBEAT_MS, MAX_REQUEST_ID, NONCE_BYTES
 from cmqd_protocol.messages import (
     AnyReply,
@@ -125,6 +127,7 @@ class Connection(asyncio.Protocol):
         "_writes",
         "account",
         "connection_id",
+        "facts",
         "next_request_id",
         "region",
         "server",
@@ -166,6 +169,8 @@ class Connection(asyncio.Protocol):
         """Whether requests can be made: from the handshake until the connection ends or the server shuts down."""
         self.connection_id: int = 0
         """The server's number of this connection, as its log has it."""
+        self.facts: ServerFacts = ServerFacts()
+        """Limits and features that the server named when the connection was opened."""
         self.account: str = ""
         self.region: str = ""
         self.server: str = ""
@@ -282,11 +287,15 @@ class Connection(asyncio.Protocol):
         Raises:
             ClientClosed, ServerUnreachable: the connection is closed, or was lost; nothing was sent.
             MessageTooLarge, BatchTooLarge, InvalidArgument: it does not fit a frame; nothing was sent.
+            NotSupported: it uses a field that this server would ignore; nothing was sent.
         """
         if not self.usable:
             raise self._not_usable()
         try:
             self._wire.send(cast("AnyRequest", message))
+        except FeatureNotNamed as problem:
+            details = {"field": problem.field, "feature": problem.feature}
+            raise NotSupported(str(problem), connection_id=self.connection_id, details=details) from problem
         except LocalProtocolError as problem:
             raise _too_large(message, problem) from problem
         loop = self._loop
@@ -431,7 +440,7 @@ class Connection(asyncio.Protocol):
         """The handshake is over, or the connection."""
         if isinstance(event, Opened):
             self.account, self.region, self.server = event.account, event.region, event.product
-            self.connection_id = event.connection_id
+            self.connection_id, self.facts = event.connection_id, event.facts
             self.usable = True
             self._wake_at(self._next_heartbeat())
             if not self._opened.done():

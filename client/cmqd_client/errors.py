@@ -5,6 +5,7 @@
     ├── ServerUnreachable              no connection could be made in time; nothing was sent
     ├── ConnectionLost                 the connection ended while the request was out: it may have happened
     ├── RequestTimeout                 no answer in time: it may have happened
+    ├── NotSupported                   the server is older than the call needs; nothing was sent
     ├── ProtocolViolation              the peer does not speak this protocol (or not properly); the connection is closed
     ├── PartialFailure                 ``raise_for_failures()`` of a batch in which some failed
     └── ServerError                    the server answered with an error: one class per code
@@ -110,6 +111,15 @@ class ProtocolViolation(CmqError):
     """What arrived is not this protocol: probably another service listens on that port, or the proof was wrong."""
 
     name = "protocol_violation"
+
+
+class NotSupported(CmqError):
+    """The server is too old for this call and would carry out a part of it only. Nothing was sent.
+
+    ``details`` has ``feature``, the word that the server would name, and ``field``.
+    """
+
+    name = "not_supported"
 
 
 class PartialFailure(CmqError):

@@ -23,6 +23,7 @@ from cmqd.server.wheel import STEP_MS, Wheel
 from cmqd.settings import Settings
 from cmqd_protocol.connection import ServerConnection
 from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.features import Feature
 from cmqd_protocol.handshake import AccessKey
 from cmqd_protocol.limits import NONCE_BYTES
 
@@ -209,6 +210,7 @@ class Listener:
             heartbeat_ms=settings.heartbeat_ms,
             authentication_timeout_ms=settings.authentication_timeout_ms,
             max_outstanding=settings.max_requests_per_connection,
+            features=Feature,
         )
 
     def _find_key(self, secret_id: str) -> AccessKey | None:

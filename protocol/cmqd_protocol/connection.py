@@ -16,12 +16,19 @@ back. Nothing that a peer sends makes a method raise: a peer that breaks the pro
 The states and what leads from one to the next: ``states``. What the bytes mean: ``protocol/SPEC.md``.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias, TypeVar
 
 from cmqd_protocol.endpoint import Endpoint
 from cmqd_protocol.errors import ErrorCode, LocalProtocolError
 from cmqd_protocol.events import Authenticated, ConnectionEnded, Opened, RequestRefused
+from cmqd_protocol.features import (
+    FEATURES_FACT,
+    FIELD_FEATURES,
+    MAX_WAITING_REQUESTS_FACT,
+    ServerFacts,
+    check_features,
+)
 from cmqd_protocol.frames import encode_preamble, header
 from cmqd_protocol.handshake import (
     NO_KEY,
@@ -38,7 +45,7 @@ from cmqd_protocol.limits import (
     AUTHENTICATION_TIMEOUT_MS,
     DEFAULT_HEARTBEAT_MS,
     DEFAULT_MAX_FRAME_BYTES,
-    MAX_OUTSTANDING,
+    DEFAULT_MAX_WAITING_REQUESTS,
     MAX_REQUEST_ID,
     NONCE_BYTES,
     OLDEST_VERSION,
@@ -86,7 +93,15 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
     whose number is taken or that are too many are answered here and show up as ``RequestRefused``.
     """
 
-    __slots__ = ("_client_preamble", "_connection_id", "_find_key", "_hello", "_max_outstanding", "_server_preamble")
+    __slots__ = (
+        "_client_preamble",
+        "_connection_id",
+        "_facts",
+        "_find_key",
+        "_hello",
+        "_max_outstanding",
+        "_server_preamble",
+    )
     role = Role.SERVER
 
     def __init__(
@@ -101,7 +116,8 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
         max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
         heartbeat_ms: int = DEFAULT_HEARTBEAT_MS,
         authentication_timeout_ms: int = AUTHENTICATION_TIMEOUT_MS,
-        max_outstanding: int = MAX_OUTSTANDING,
+        max_outstanding: int = DEFAULT_MAX_WAITING_REQUESTS,
+        features: Iterable[str] = (),
     ) -> None:
         """A connection that was just accepted.
 
@@ -110,6 +126,8 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
             find_key: the access key of a secret id; None if there is none or it is disabled. It should take the same
                 time either way.
             connection_id: what the client may quote in a report; unique among the server's connections.
+            max_outstanding: requests that may wait for their replies; one more is refused. The welcome tells it.
+            features: words of ``features.Feature`` that the shell acts on. The welcome names them.
         """
         if len(nonce) != NONCE_BYTES:
             raise LocalProtocolError(f"a nonce has {NONCE_BYTES} bytes, not {len(nonce)}")
@@ -122,6 +140,7 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
         self._find_key = find_key
         self._connection_id = connection_id
         self._max_outstanding = max_outstanding
+        self._facts = {MAX_WAITING_REQUESTS_FACT: max_outstanding, FEATURES_FACT: list(features)}
         self._hello = ServerHello(product, region, nonce, max_frame_bytes, heartbeat_ms)
         self._client_preamble = b""
         self._server_preamble = b""
@@ -340,7 +359,7 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
         unproven = Welcome(b"", key.account, max_frame_bytes, heartbeat_ms, self._connection_id)
         proof = server_proof(key.secret_key, said, unproven)
         self._open(max_frame_bytes, heartbeat_ms)
-        self._queue(Welcome(proof, key.account, max_frame_bytes, heartbeat_ms, self._connection_id))
+        self._queue(Welcome(proof, key.account, max_frame_bytes, heartbeat_ms, self._connection_id, self._facts))
         self._events.append(Authenticated(key.account, hello.secret_id, hello.product))
 
     def _end(
@@ -371,7 +390,16 @@ class ClientConnection(Endpoint[Opened | AnyReply | AnyPush]):
     ends first: then its outcome is unknown.
     """
 
-    __slots__ = ("_client_preamble", "_hello", "_last_id", "_said", "_secret_key", "_server", "_server_preamble")
+    __slots__ = (
+        "_client_preamble",
+        "_facts",
+        "_hello",
+        "_last_id",
+        "_said",
+        "_secret_key",
+        "_server",
+        "_server_preamble",
+    )
     role = Role.CLIENT
 
     def __init__(
@@ -401,6 +429,7 @@ class ClientConnection(Endpoint[Opened | AnyReply | AnyPush]):
         self._secret_key = secret_key
         self._hello = ClientHello(secret_id, nonce, b"", max_frame_bytes, heartbeat_ms, region, product)
         self._server: ServerHello | None = None
+        self._facts = ServerFacts()
         self._said = b""
         self._last_id = 0
         self._client_preamble = encode_preamble(VERSION, OLDEST_VERSION)
@@ -433,6 +462,7 @@ class ClientConnection(Endpoint[Opened | AnyReply | AnyPush]):
         Raises:
             LocalProtocolError: the connection is not open, the number is out of range or in use, or the request is
                 larger than a frame may be. Nothing was queued.
+            FeatureNotNamed: the request uses a field that this server would ignore. Nothing was queued.
         """
         if self._state is not _OPEN:
             raise LocalProtocolError(f"nothing can be sent in state {self._state.name}")
@@ -443,6 +473,9 @@ class ClientConnection(Endpoint[Opened | AnyReply | AnyPush]):
             return
         if not 0 < request_id <= MAX_REQUEST_ID or request_id in self._outstanding:
             raise LocalProtocolError(f"request number {request_id} is out of range or in use")
+        fields = FIELD_FEATURES.get(type(message))
+        if fields is not None:
+            check_features(message, fields, self._facts.features)
         payload = _encode(message)
         size = len(payload)
         if size > self._max_frame_bytes:
@@ -557,6 +590,7 @@ class ClientConnection(Endpoint[Opened | AnyReply | AnyPush]):
             self._end(ErrorCode.MALFORMED_FRAME, f"{text}; the hellos give {max_frame_bytes} and {heartbeat_ms}")
             return
         self._open(max_frame_bytes, heartbeat_ms)
+        self._facts = ServerFacts.from_wire(welcome.facts)
         self._events.append(
             Opened(
                 welcome.account,
@@ -565,5 +599,6 @@ class ClientConnection(Endpoint[Opened | AnyReply | AnyPush]):
                 server.product,
                 max_frame_bytes,
                 heartbeat_ms,
+                self._facts,
             )
         )

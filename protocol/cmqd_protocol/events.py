@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from cmqd_protocol.errors import RemoteProtocolError
+from cmqd_protocol.features import ServerFacts
 from cmqd_protocol.messages import Error
 
 
@@ -24,6 +25,7 @@ class Opened(Struct, frozen=True, gc=False):
     product: str
     max_frame_bytes: int
     heartbeat_ms: int
+    facts: ServerFacts
 
 
 class RequestRefused(Struct, frozen=True, gc=False):

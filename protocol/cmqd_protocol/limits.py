@@ -68,9 +68,9 @@ MAX_HEADERS: Final = 32
 MAX_ATTRIBUTES: Final = 64
 """Names in one attribute map; several times what any version knows, so that unknown ones are named by the server."""
 
-MAX_OUTSTANDING: Final = 65_536
+DEFAULT_MAX_WAITING_REQUESTS: Final = 4_096
 """Requests of one connection that wait for their replies; beyond it ``TOO_MANY_REQUESTS``. A waiting receive costs
-the server about a kilobyte, so one connection cannot make it hold more than some 64 MiB."""
+the server about a kilobyte, so one connection makes it hold some 4 MiB. The welcome tells the limit in force."""
 
 JOIN_BYTES: Final = 128 * 1024
 """Pieces of output are joined into one buffer up to this size; above it a join costs three times the bytes' own

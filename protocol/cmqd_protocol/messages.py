@@ -118,6 +118,8 @@ class Welcome(WireMessage, frozen=True, tag=3):
     max_frame_bytes: U32
     heartbeat_ms: U32
     connection_id: Unsigned
+    facts: dict[str, Any] = {}
+    """What else the server says of itself, by name; see ``features``. Not covered by the proof."""
 
 
 class Cancel(WireMessage, frozen=True, tag=4):

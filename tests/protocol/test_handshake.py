@@ -10,6 +10,7 @@ from cmqd_protocol import connection, handshake
 from cmqd_protocol.connection import ServerConnection
 from cmqd_protocol.errors import ErrorCode, LocalProtocolError
 from cmqd_protocol.events import Authenticated, ConnectionEnded, Opened
+from cmqd_protocol.features import Feature, FeatureNotNamed, ServerFacts
 from cmqd_protocol.frames import encode_preamble, frame
 from cmqd_protocol.handshake import AccessKey, choose_version, tune_heartbeat_ms, tune_max_frame_bytes
 from cmqd_protocol.limits import (
@@ -19,7 +20,7 @@ from cmqd_protocol.limits import (
     MIN_HEARTBEAT_MS,
     MIN_MAX_FRAME_BYTES,
 )
-from cmqd_protocol.messages import ClientHello, Error, ServerHello, Welcome, encoder, error
+from cmqd_protocol.messages import ClientHello, Error, RewindQueue, ServerHello, Welcome, encoder, error
 from cmqd_protocol.states import State
 from support.connection_pair import (
     CLIENT_NONCE,
@@ -120,7 +121,8 @@ class TestVectors:
         assert (pair.server.max_frame_bytes, pair.server.heartbeat_ms) == tune
         assert (pair.client.max_frame_bytes, pair.client.heartbeat_ms) == tune
         assert pair.server_events == [Authenticated(vector["account"], SECRET_ID, vector["client"]["product"])]
-        assert pair.client_events == [Opened(vector["account"], 7, vector["server"]["region"], "cmqd", *tune)]
+        facts = ServerFacts(4_096, frozenset({"example"}))
+        assert pair.client_events == [Opened(vector["account"], 7, vector["server"]["region"], "cmqd", *tune, facts)]
 
     def test_refusals_end_both_sides(self) -> None:
         for vector in HANDSHAKES:
@@ -356,6 +358,100 @@ class TestProof:
     def test_a_nonce_of_another_size_is_refused(self, make: Callable[..., Any]) -> None:
         with pytest.raises(LocalProtocolError, match="32 bytes"):
             make(nonce=b"short")
+
+
+class TestFacts:
+    """Field 6 of the welcome, and the features that it names."""
+
+    def opened_by(self, facts: bytes) -> ConnectionPair:
+        """A pair whose client was welcomed by a server that appends ``facts`` (msgpack, or nothing) to the welcome."""
+        pair = ConnectionPair()
+        for _ in range(2):
+            pair.carry_to_server()
+            said = b"".join(pair.server.data_to_send(0))
+            if pair.server.is_open:
+                fields = unpack(said[4:])[:6]
+                head, body = (b"\x97" if facts else b"\x96"), msgspec.msgpack.encode(fields)[1:]
+                said = frame(head + body + facts)
+            pair.to_client(said)
+        return pair
+
+    def facts_of(self, pair: ConnectionPair) -> ServerFacts:
+        [opened] = pair.client_events
+        assert isinstance(opened, Opened)
+        return opened.facts
+
+    def test_the_client_learns_the_limit_and_the_features(self) -> None:
+        pair = ConnectionPair(server={"max_outstanding": 17, "features": ("swim", "fly")})
+
+        pair.exchange()
+
+        assert self.facts_of(pair) == ServerFacts(17, frozenset({"swim", "fly"}))
+
+    def test_a_server_without_facts_is_understood(self) -> None:
+        assert self.facts_of(self.opened_by(b"")) == ServerFacts(None, frozenset())
+
+    @pytest.mark.parametrize(
+        ("facts", "understood"),
+        [
+            ({}, ServerFacts()),
+            ({"epoch": 4, "shard": {"of": [1, 2]}, "max_waiting_requests": 5}, ServerFacts(5)),
+            ({"max_waiting_requests": "many", "features": "fly"}, ServerFacts()),
+            ({"max_waiting_requests": True, "features": {"fly": 1}}, ServerFacts()),
+            ({"max_waiting_requests": 0, "features": ["fly", 3, None]}, ServerFacts(None, frozenset({"fly"}))),
+        ],
+    )
+    def test_other_names_and_values_are_ignored(self, facts: dict[str, Any], understood: ServerFacts) -> None:
+        assert self.facts_of(self.opened_by(msgspec.msgpack.encode(facts))) == understood
+
+    def test_a_client_older_than_the_field_is_welcomed(self) -> None:
+        """Its decoder knows six elements of the welcome; its proof does not cover the seventh."""
+
+        class OldWelcome(msgspec.Struct, array_like=True, tag=3):
+            proof: bytes
+            account: str
+            max_frame_bytes: int
+            heartbeat_ms: int
+            connection_id: int
+
+        [plain] = [vector for vector in HANDSHAKES if vector["name"] == "plain"]
+        payload = bytes.fromhex(plain["steps"][3]["bytes"])[4:]
+
+        welcome = msgspec.msgpack.decode(payload, type=OldWelcome)
+
+        assert welcome == OldWelcome(bytes.fromhex(plain["server_proof"]), "admin", 4_194_304, 30_000, 7)
+
+    def test_the_longest_welcome_fits_the_handshake(self) -> None:
+        pair = pair_of(
+            {
+                **GOOD[0],
+                "account": "a" * 128,
+                "server": {**GOOD[0]["server"], "max_outstanding": 2**63, "features": Feature},
+            }
+        )
+
+        pair.exchange()
+
+        assert pair.client.is_open
+        assert len(pair.sent_by_server) < HANDSHAKE_FRAME_BYTES / 2
+
+    @pytest.mark.parametrize("features", [[], ["fly"], ["other", "swim"]])
+    def test_a_field_is_sent_only_to_a_server_that_named_its_feature(
+        self, monkeypatch: pytest.MonkeyPatch, features: list[str]
+    ) -> None:
+        monkeypatch.setattr(connection, "FIELD_FEATURES", {RewindQueue: {"strict": "swim"}})
+        pair = ConnectionPair.opened(server={"features": features})
+
+        pair.client.send(RewindQueue(1, "q", 5))
+        if "swim" in features:
+            pair.client.send(RewindQueue(2, "q", 5, True))
+        else:
+            with pytest.raises(FeatureNotNamed, match="'strict' of RewindQueue: it did not name feature 'swim'"):
+                pair.client.send(RewindQueue(2, "q", 5, True))
+        pair.exchange()
+
+        received, _ = pair.take_events()
+        assert len(received) == pair.client.outstanding == 1 + ("swim" in features)
 
 
 class TestStrangers:

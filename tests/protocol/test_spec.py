@@ -23,6 +23,7 @@ from cmqd.server.handlers.topics import DEFAULT_OVERLAP_MS, MAX_OVERLAP_MS
 from cmqd.settings import Settings
 from cmqd_protocol import limits, messages
 from cmqd_protocol.errors import RETRYABLE, ErrorCode
+from cmqd_protocol.features import FEATURES_FACT, FIELD_FEATURES, MAX_WAITING_REQUESTS_FACT, Feature
 from cmqd_protocol.messages import REQUEST_TYPES
 from cmqd_protocol.opcodes import THEMES, Opcode
 from cmqd_segment.records import QueueAttributes, SubscriptionAttributes, TopicAttributes
@@ -132,7 +133,6 @@ def test_the_attributes_have_the_ranges_and_defaults_of_the_server() -> None:
         limits.MIN_MAX_FRAME_BYTES,
         limits.MAX_MAX_FRAME_BYTES,
         limits.MAX_REQUEST_ID,
-        limits.MAX_OUTSTANDING,
         limits.MIN_HEARTBEAT_MS,
         limits.MAX_HEARTBEAT_MS,
         Limits().max_batch_bytes,
@@ -219,9 +219,34 @@ def test_the_limits_and_defaults_of_topics_are_written_as_they_are() -> None:
     assert set(TopicAttributes.__struct_fields__) | set(SubscriptionAttributes.__struct_fields__) <= rows
 
 
+def test_the_waiting_requests_that_a_server_takes_by_default_are_written_as_they_are() -> None:
+    default = limits.DEFAULT_MAX_WAITING_REQUESTS
+
+    assert Settings(data=Path()).max_requests_per_connection == default
+    assert f"by default\n  {default:,}): `too_many_requests`" in SPEC
+    assert f"| requests waiting, per connection | `max_waiting_requests` of the welcome ({default:,}) |" in SPEC
+
+
+def test_every_fact_and_feature_is_in_a_table() -> None:
+    chapter = SPEC.partition("### 4.4")[2].partition("### 4.5")[0]
+    facts, features = (part.partition("\n\n")[0] for part in re.split(r"\|(?: --- \|)+\n", chapter)[1:3])
+
+    assert set(re.findall(r"^\| `(\w+)` \|", facts, re.MULTILINE)) == {MAX_WAITING_REQUESTS_FACT, FEATURES_FACT}
+    assert set(re.findall(r"^\| `(\w+)` \|", features, re.MULTILINE)) == set(Feature)
+
+
+@pytest.mark.parametrize(("kind", "fields"), FIELD_FEATURES.items())
+def test_a_field_of_a_feature_has_a_default_and_its_word_is_known(kind: Any, fields: dict[str, str]) -> None:
+    names = kind.__struct_fields__
+    optional = names[len(names) - len(kind.__struct_defaults__) :]
+
+    assert set(fields) <= set(optional)
+    assert set(fields.values()) <= set(Feature)
+
+
 def test_the_worked_example_is_the_golden_vector() -> None:
     [plain] = [vector for vector in load("handshake") if vector["name"] == "plain"]
-    example = SPEC.partition("### 4.4")[2].partition("```")[2].partition("```")[0]
+    example = SPEC.partition("### 4.5")[2].partition("```")[2].partition("```")[0]
 
     said, transcript = example.split("transcript:")
     nonces = (("000102..1f", plain["server_nonce"]), ("202122..3f", plain["client_nonce"]))

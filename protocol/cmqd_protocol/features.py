@@ -1,0 +1,73 @@
+"""Features: words by which a server says which later additions to the protocol it acts on.
+
+A peer ignores a field that it does not know. For most additions that is harmless; for a field that changes the effect
+of a request it is not, because an older server would carry out the request without it. Such a field gets a word here.
+A server names its words in the welcome (``facts``), and ``ClientConnection.send`` refuses a request that uses the field
+unless the server named the word, so that the older server never sees the request.
+
+A new feature is a member of ``Feature``, an entry of ``FIELD_FEATURES`` and a row of the table in SPEC.md, section 4.4.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Final, cast
+
+from msgspec import Struct
+
+from cmqd_protocol.errors import LocalProtocolError
+
+MAX_WAITING_REQUESTS_FACT: Final = "max_waiting_requests"
+FEATURES_FACT: Final = "features"
+
+
+class Feature(StrEnum):
+    """The features of this version; the value is the word on the wire."""
+
+
+FIELD_FEATURES: Final[Mapping[type[Struct], Mapping[str, str]]] = {}
+"""By request, the fields that a server must have named. A field that holds its default asks for nothing."""
+
+
+class ServerFacts(Struct, frozen=True):
+    """Facts of a server, from the welcome."""
+
+    max_waiting_requests: int | None = None
+    """Requests of one connection that may wait for their replies; None if the server did not say."""
+    features: frozenset[str] = frozenset()
+    """Words of the server, those that this version does not know included."""
+
+    @classmethod
+    def from_wire(cls, facts: Mapping[str, Any]) -> "ServerFacts":
+        """Read the map of a welcome. A value of another type than SPEC.md gives is ignored, as an unknown name is."""
+        limit = facts.get(MAX_WAITING_REQUESTS_FACT)
+        words = facts.get(FEATURES_FACT)
+        return cls(
+            limit if type(limit) is int and limit > 0 else None,
+            frozenset(word for word in cast("list[Any]", words) if isinstance(word, str))
+            if isinstance(words, list)
+            else frozenset(),
+        )
+
+
+class FeatureNotNamed(LocalProtocolError):
+    """A request uses a field that this server would ignore. Nothing was queued."""
+
+    def __init__(self, request: Struct, field: str, feature: str) -> None:
+        super().__init__(
+            f"this server does not act on {field!r} of {type(request).__name__}: it did not name feature {feature!r}"
+        )
+        self.field = field
+        self.feature = feature
+
+
+def check_features(request: Struct, fields: Mapping[str, str], named: frozenset[str]) -> None:
+    """Check that the server named the feature of each of ``fields`` that ``request`` uses.
+
+    Raises:
+        FeatureNotNamed: it did not.
+    """
+    names, defaults = request.__struct_fields__, request.__struct_defaults__
+    first_default = len(names) - len(defaults)
+    for field, feature in fields.items():
+        if feature not in named and getattr(request, field) != defaults[names.index(field) - first_default]:
+            raise FeatureNotNamed(request, field, feature)
