@@ -146,6 +146,9 @@ class Daemon:
         except (OSError, ssl.SSLError) as failure:
             _log.error("cannot_listen", address=settings.listen, reason=str(failure))
             return ExitCode.CANNOT_LISTEN
+        if self._failure is not None:
+            # Nothing may say that the server is ready: a client would wait for answers that never come.
+            return await self._end_in_disaster(edge, self._failure)
         try:
             self._announce(accounts, host, port)
         except OSError as failure:
@@ -166,6 +169,9 @@ class Daemon:
         wanted: list[bool] = []
         log.on_state = lambda state: early.update(state=state)
         log.on_checkpoint_wanted = lambda: wanted.append(True)
+        # Until the edge takes the failure: a storage that fails behind the last chunk of its recovery stream would
+        # otherwise fail unheard, and the server would listen without ever answering.
+        log.on_fatal = self._on_failed
         report = self._report = await self._unless_stopped(log.open())
         accounts, are_new = open_accounts(settings.data, wall_ms())
         if are_new:
@@ -202,6 +208,8 @@ class Daemon:
         if first_records:
             log.append(first_records, (), clock.now_ms())
         await edge.match_secrets()
+        if self._failure is not None:
+            raise self._failure
         if wanted or first_records:
             # After a loss, the next start shall find a whole log again: all that it has to replay.
             edge.checkpoints.want()
@@ -375,16 +383,19 @@ class Daemon:
             _log.debug("log_not_closed", exc_info=True)
 
     async def _unless_stopped(self, work: Awaitable[_T]) -> _T:
-        """Wait for work, unless SIGTERM comes first."""
+        """Wait for work, unless SIGTERM or a failure comes first."""
         doing = asyncio.ensure_future(work)
         stopping = asyncio.ensure_future(self._stop.wait())
         await asyncio.wait({doing, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
-        if doing.done():
-            return doing.result()
-        doing.cancel()
-        await asyncio.wait({doing})
-        raise _StoppedEarlyError
+        if not doing.done():
+            doing.cancel()
+            await asyncio.wait({doing})
+            raise self._failure or _StoppedEarlyError
+        result = doing.result()
+        if self._failure is not None:
+            raise self._failure
+        return result
 
 
 def _tune_collector() -> None:

@@ -1,5 +1,8 @@
 """Start-up: what the folder holds, whether it is whole, and from where the loop process takes it up again.
 
+Segments that are not sealed are checked page by page (about 50 ms for 100 MiB), because the sealer and the pager would
+otherwise meet a broken page while the broker serves.
+
 Everything here only reads, through read-only connections: a start that is refused has changed nothing, and what is
 damaged stays as it is found. Only with ``accept_loss`` are damaged files put aside and gaps written off.
 
@@ -218,6 +221,11 @@ def _check_leftover(recovered: Recovered, entry: SegmentEntry, path: Path, power
         # A WAL file stands beside these from their preparation until they are retired and sealed.
         recovered.found_damage(f"the WAL of segment {entry.file} is missing")
     with contextlib.closing(open_read_only(path, sealed=found is None)) as raw:
+        # The sealer and the pager would meet a broken page later, while the broker serves.
+        (problem,) = raw.execute("PRAGMA quick_check(1)").fetchone()
+        if problem != "ok":
+            recovered.found_damage(f"segment {entry.file} is damaged: {problem}", path, wal)
+            return
         first, last, last_ms = raw.execute("SELECT min(lsn), max(lsn), max(time_ms) FROM log").fetchone()
         (rows,) = raw.execute("SELECT count(*) FROM log").fetchone()
         if last is not None:

@@ -1,0 +1,69 @@
+"""The life of the process over a log that fails at a chosen moment: it ends, and says why."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from cmqd.server.daemon import Daemon, ExitCode
+from cmqd.server.edge import Edge
+from cmqd.settings import Settings
+from cmqd.storage.errors import StorageFailed
+from cmqd.storage.log import Log, RecoveredBatch
+from cmqd.storage.memory import MemoryLog
+
+FAILURE = "database disk image is malformed"
+
+
+class FailingLog(MemoryLog):
+    """A log in memory that fails behind the last chunk of its recovery stream, as the storage process can."""
+
+    async def recover(self) -> AsyncIterator[RecoveredBatch]:
+        async for batch in super().recover():
+            yield batch
+        self.fail(StorageFailed(FAILURE))
+
+
+class DaemonOverLog(Daemon):
+    """A server over a given log."""
+
+    def __init__(self, folder: Path, log: Log) -> None:
+        super().__init__(
+            Settings(data=folder / "data", listen="127.0.0.1:0", ready_file=folder / "ready.json"),
+        )
+        self._given_log = log
+
+    def _make_log(self) -> Log:
+        return self._given_log
+
+
+async def ended(folder: Path, log: Log) -> ExitCode:
+    return await asyncio.wait_for(DaemonOverLog(folder, log).run(), 10)
+
+
+async def test_a_log_that_fails_after_its_recovery_ends_the_process(tmp_path: Path) -> None:
+    code = await ended(tmp_path, FailingLog())
+
+    assert code is ExitCode.STORAGE_FAILED
+    assert not (tmp_path / "ready.json").exists()
+
+
+@pytest.mark.parametrize("step", ["match_secrets", "start"])
+async def test_a_log_that_fails_while_the_server_is_set_up_ends_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    log = MemoryLog()
+    unharmed: Callable[[Edge], Awaitable[object]] = getattr(Edge, step)
+
+    async def fail_meanwhile(edge: Edge) -> object:
+        log.fail(StorageFailed(FAILURE))
+        await asyncio.sleep(0)
+        return await unharmed(edge)
+
+    monkeypatch.setattr(Edge, step, fail_meanwhile)
+
+    code = await ended(tmp_path, log)
+
+    assert code is ExitCode.STORAGE_FAILED
+    assert not (tmp_path / "ready.json").exists(), "nothing may say that the server is ready"
