@@ -1,9 +1,9 @@
-"""Features: words by which a server says which later additions to the protocol it acts on.
+"""Features: words by which a server names the later additions to the protocol that it acts on.
 
-A peer ignores a field that it does not know. For most additions that is harmless; for a field that changes the effect
-of a request it is not, because an older server would carry out the request without it. Such a field gets a word here.
-A server names its words in the welcome (``facts``), and ``ClientConnection.send`` refuses a request that uses the field
-unless the server named the word, so that the older server never sees the request.
+A peer ignores unknown fields. For most additions that is harmless. It is not for a field that changes the effect of a
+request, because an older server would carry out the request without the field. The field gets a word here. A server
+names its words in the welcome (``facts``), and ``ClientConnection.send`` refuses a request that uses the field unless
+the server named the word. The older server never sees the request.
 
 A new feature is a member of ``Feature``, an entry of ``FIELD_FEATURES`` and a row of the table in SPEC.md, section 4.4.
 """
@@ -29,16 +29,16 @@ FIELD_FEATURES: Final[Mapping[type[Struct], Mapping[str, str]]] = {}
 
 
 class ServerFacts(Struct, frozen=True):
-    """Facts of a server, from the welcome."""
+    """Facts of a server, read from the welcome."""
 
     max_waiting_requests: int | None = None
     """Requests of one connection that may wait for their replies; None if the server did not say."""
     features: frozenset[str] = frozenset()
-    """Words of the server, those that this version does not know included."""
+    """Words of the server, including words that this version does not know."""
 
     @classmethod
     def from_wire(cls, facts: Mapping[str, Any]) -> "ServerFacts":
-        """Read the map of a welcome. A value of another type than SPEC.md gives is ignored, as an unknown name is."""
+        """Read the map of a welcome. A value of another type than SPEC.md gives is ignored like an unknown name."""
         limit = facts.get(MAX_WAITING_REQUESTS_FACT)
         words = facts.get(FEATURES_FACT)
         return cls(
@@ -64,7 +64,7 @@ def check_features(request: Struct, fields: Mapping[str, str], named: frozenset[
     """Check that the server named the feature of each of ``fields`` that ``request`` uses.
 
     Raises:
-        FeatureNotNamed: it did not.
+        FeatureNotNamed: the server did not name a feature.
     """
     names, defaults = request.__struct_fields__, request.__struct_defaults__
     first_default = len(names) - len(defaults)

@@ -10,13 +10,17 @@ from cmqd_client import (
     Client,
     ClientClosed,
     ConnectionLost,
+    NotSupported,
     QueueNotFound,
     RequestTimeout,
     ServerUnreachable,
     connect,
 )
 from cmqd_client.connection import Connection
+from cmqd_protocol import connection as machine
 from cmqd_protocol import messages as wire
+from cmqd_protocol.features import ServerFacts
+from cmqd_protocol.limits import DEFAULT_MAX_WAITING_REQUESTS
 from support.cmq_runs import ThreadedServer
 from support.eventually import eventually
 from support.fake_server import FakeServer
@@ -44,6 +48,24 @@ async def test_it_knows_whom_it_talks_to(connection: Connection) -> None:
     assert (connection.account, connection.region, connection.server) == ("admin", "local", "fake/1")
     assert connection.connection_id == 1
     assert repr(connection) == "<Connection 1 usable, 0 pending>"
+
+
+async def test_it_knows_what_the_server_said_of_itself(connection: Connection) -> None:
+    assert connection.facts == ServerFacts(DEFAULT_MAX_WAITING_REQUESTS, frozenset())
+
+
+async def test_a_field_that_the_server_would_ignore_is_not_sent(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "FIELD_FEATURES", {wire.ReceiveMessages: {"wait_ms": "patience"}})
+    request = wire.ReceiveMessages(connection.next_request_id(), "orders", 1, 0)
+
+    with pytest.raises(NotSupported, match="did not name feature 'patience'") as refused:
+        await connection.receive(request, 1)
+
+    assert refused.value.details == {"field": "wait_ms", "feature": "patience"}
+    assert not refused.value.retryable
+    assert connection.statistics().outstanding == 0
 
 
 async def test_requests_of_one_wake_up_go_out_in_one_write(connection: Connection, server: FakeServer) -> None:
