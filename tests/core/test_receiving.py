@@ -189,6 +189,19 @@ def test_changing_visibility_moves_the_end_of_the_lease():
     assert rig.bodies() == [b"1"]
 
 
+def test_a_hand_back_is_visible_again_from_the_time_of_the_hand_back():
+    rig = Rig()
+    rig.create()
+    rig.send(b"1", b"2")
+    first, second = rig.handles(visibility_timeout_ms=30_000)
+    rig.now_ms += 700
+
+    assert rig.hide(first, timeout_ms=0) == START_MS + 700
+    assert rig.done(rig.broker.release(ACCOUNT, "q", [second], False, rig.now_ms)).next_visible_ms == START_MS + 700
+    assert rig.done(rig.broker.change_visibility(ACCOUNT, "q", [first], 0, rig.now_ms)).next_visible_ms == 0
+    assert rig.bodies() == [b"1", b"2"]
+
+
 def test_a_lease_moved_twice_to_the_same_time_ends_once():
     rig = Rig()
     rig.create()

@@ -5,6 +5,7 @@ import pytest
 from cmqd.core.errors import SequenceTooOld
 from cmqd.core.limits import Limits
 from cmqd.core.sessions import Sessions
+from cmqd_protocol.messages import SendMessages
 from support.core_builders import ACCOUNT, Rig
 
 
@@ -130,15 +131,23 @@ def test_a_repeat_is_answered_whatever_the_limits_are_by_now():
     assert rig.send(bytes(2000), session=7, sequence=1) == ids
 
 
-def test_unnumbered_sends_are_never_repeats():
+@pytest.mark.parametrize(("session", "sequence"), [(7, 0), (0, 7)])
+def test_a_session_without_a_sequence_protects_nothing_nor_the_other_way_round(session: int, sequence: int):
     rig = Rig()
-    rig.create()
+    rig.create(transactional=True)
+    rig.create_topic()
+    rig.subscribe("to")
+    bodies = [b"x"]
 
-    rig.send(b"1", session=7)
-    rig.send(b"1", sequence=7)
+    for _ in range(2):
+        rig.send(b"x", session=session, sequence=sequence)
+        rig.done(rig.broker.send_half(ACCOUNT, "q", bodies, None, None, session, sequence, rig.now_ms))
+        rig.publish(b"x", session=session, sequence=sequence)
+        requests = [SendMessages(1, "q", bodies, None, None, session, sequence) for _ in range(2)]
+        rig.done(rig.broker.send_all(ACCOUNT, "q", requests, rig.now_ms))
 
-    assert rig.counts()["active"] == 2
-    assert len(rig.broker.sessions) == 0
+    assert (rig.counts()["active"], rig.counts()["half"], rig.counts("to")["active"]) == (6, 2, 2)
+    assert len(rig.broker.sessions) == len(rig.crash().broker.sessions) == 0
 
 
 def test_the_ticker_forgets_sessions_and_then_has_nothing_to_do():

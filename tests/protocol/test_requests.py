@@ -174,6 +174,20 @@ class TestNumbers:
         assert isinstance(reply, Error)
         assert reply.code == ErrorCode.DUPLICATE_REQUEST_ID
 
+    def test_a_cancelled_number_is_free_when_its_reply_has_come_and_not_before(self) -> None:
+        pair = ConnectionPair.opened()
+        request = encoded(ReceiveMessages(5, "q"))
+
+        pair.to_server(request + encoded(Cancel(5)) + request)
+
+        [refusal] = said_by(pair.server)
+        assert isinstance(refusal, Error)
+        assert (refusal.request_id, refusal.code) == (5, ErrorCode.DUPLICATE_REQUEST_ID)
+        pair.server.send(error(5, ErrorCode.CANCELLED, "cancelled"))
+        pair.to_server(encoded(Cancel(5)) + request)
+        assert pair.server_events[-1] == ReceiveMessages(5, "q")
+        assert pair.server.outstanding == 1
+
     def test_a_server_cannot_reply_to_what_was_not_asked(self) -> None:
         pair = ConnectionPair.opened()
         pair.client.send(GetServerStatus(1))

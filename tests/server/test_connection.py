@@ -282,6 +282,26 @@ async def test_a_cancelled_wait_is_answered_cancelled_and_takes_nothing(rig: Edg
     assert (await client.counts("jobs"))["active"] == 1
 
 
+async def test_the_number_of_a_cancelled_request_can_be_used_again(rig: EdgeRig) -> None:
+    client = await rig.client()
+    await a_queue(client)
+    request = wire.ReceiveMessages(500, "jobs", 1, 20_000)
+    for body in (b"first", b"second"):
+        client.begin(request)
+        await client.settle()
+        client.cancel(500)
+        await client.settle()
+        assert code_of(client.replies.pop(500)) == "cancelled"
+
+        client.begin(request)
+        await client.settle()
+        await client.send("jobs", body)
+
+        received = client.replies.pop(500)
+        assert isinstance(received, wire.MessagesReceived)
+        assert [message.body for message in received.messages] == [body]
+
+
 async def test_messages_that_crossed_a_cancellation_come_back_uncounted(rig: EdgeRig) -> None:
     client = await rig.client()
     await a_queue(client)
