@@ -1,8 +1,9 @@
 """Accounts and their key pairs, the key of the receipt-handle permutation, and the secrets of subscriptions: all that
 is secret.
 
-They live outside the log, in a file of their own that only the server's user can read, because segments of the log are
-handed to analysts and object stores. The account ``admin`` manages all accounts; any other manages its own keys.
+They live outside the log, in a file of their own that only the server's user can read (``accounts_file``), because
+segments of the log are handed to analysts and object stores. The account ``admin`` manages all accounts; any other
+manages its own keys.
 
 Rules:
 
@@ -18,9 +19,7 @@ Rules:
 
 import asyncio
 import base64
-import re
 import secrets
-import string
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,16 +27,21 @@ from typing import Any
 import msgspec
 
 from cmqd.core.errors import DomainError, InvalidArgument
-from cmqd.storage.accounts_file import read_private, write_private
+from cmqd.server.accounts_file import (
+    ACCOUNT_NAME,
+    ADMIN,
+    AccountsFile,
+    Document,
+    Key,
+    SubscriptionSecret,
+    new_document,
+    new_key,
+)
+from cmqd.storage.private_files import read_private, write_private
 
-ADMIN = "admin"
-FILE_NAME = "accounts.json"
 CONTEXT_FILE_NAME = "admin.context.toml"
-FORMAT_VERSION = 1
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
-_ID_ALPHABET = string.ascii_letters + string.digits
-_MAX_KEYS = 100
+MAX_KEYS = 100
 """Keys of one account: rotation needs two; a bound keeps the file, which is written whole, small."""
 _MAX_ACCOUNTS = 10_000
 
@@ -85,61 +89,24 @@ class PushUnavailable(DomainError):
         super().__init__("this server cannot post to URLs: install it with the extra cmqd[http]", extra="http")
 
 
-class AccountsFileError(Exception):
-    """The accounts file cannot be used as it is; the server does not start rather than forget its keys."""
-
-
-class Key(msgspec.Struct, frozen=True, kw_only=True):
-    """One key pair."""
-
-    secret_id: str
-    secret_key: str
-    account: str
-    created_ms: int
-    enabled: bool = True
-
-    def __repr__(self) -> str:
-        """Without the secret, which must not reach a log by accident."""
-        return f"<Key {self.secret_id} of {self.account}{'' if self.enabled else ', disabled'}>"
-
-
-class SubscriptionSecret(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What signs the posts of a subscription; ``whsec_`` and base64, as subscribers get it."""
-
-    secret: str
-    previous: str | None = None
-    """The one before, valid until ``previous_until_ms``."""
-    previous_until_ms: int = 0
-
-    def __repr__(self) -> str:
-        """Without the secrets."""
-        return f"<SubscriptionSecret{'' if self.previous is None else f', another until {self.previous_until_ms}'}>"
-
-
-class _Document(msgspec.Struct, frozen=True, kw_only=True):
-    """The file's content."""
-
-    version: int
-    handle_key: tuple[int, int, int, int]
-    accounts: dict[str, int]
-    """Creation time in ms by name."""
-    keys: list[Key]
-    subscription_secrets: dict[int, SubscriptionSecret] = {}
-    """By id of the subscription."""
-
-
 class Accounts:
     """Who may connect; see the module.
 
     Invariants: every key belongs to an account that exists; every account has an enabled key.
     """
 
-    def __init__(self, document: _Document, write: Callable[[bytes], Awaitable[None]]) -> None:
+    def __init__(self, document: Document, write: Callable[[Document], Awaitable[None]]) -> None:
+        """``write`` puts a changed document on disk before it returns."""
         self._write = write
         self._lock = asyncio.Lock()
         self._install(document)
         self.on_revoked: Callable[[str], None] = lambda secret_id: None
         """Told the id of a key that no longer authenticates."""
+
+    @property
+    def document(self) -> Document:
+        """All of it, as it is on disk."""
+        return self._document
 
     @property
     def handle_key(self) -> tuple[int, int, int, int]:
@@ -173,6 +140,15 @@ class Accounts:
         account = self._own_or_managed(caller, account)
         return [key for key in self._document.keys if key.account == account]
 
+    async def save_new(self) -> None:
+        """Write accounts that ``open_accounts`` made.
+
+        Raises:
+            OSError: they could not be written.
+        """
+        async with self._lock:
+            await self._write(self._document)
+
     async def settled(self) -> None:
         """Wait for the changes that were asked for before, so that what is listed next has them."""
         async with self._lock:
@@ -185,7 +161,7 @@ class Accounts:
             PermissionDenied, InvalidArgument, AccountExists: nothing was changed.
         """
         self.must_be_admin(caller, "create accounts")
-        if _NAME.fullmatch(account) is None:
+        if ACCOUNT_NAME.fullmatch(account) is None:
             raise InvalidArgument("account", account, "1 to 64 ASCII letters, digits, '-' or '_'")
         async with self._lock:
             document = self._document
@@ -193,7 +169,7 @@ class Accounts:
                 raise AccountExists(account)
             if len(document.accounts) >= _MAX_ACCOUNTS:
                 raise InvalidArgument("account", account, f"one of at most {_MAX_ACCOUNTS} accounts")
-            key = _new_key(account, now_ms)
+            key = new_key(account, now_ms)
             await self._change(document, accounts={**document.accounts, account: now_ms}, keys=[*document.keys, key])
             return key
 
@@ -206,9 +182,9 @@ class Accounts:
         async with self._lock:
             account = self._own_or_managed(caller, account)
             document = self._document
-            if sum(key.account == account for key in document.keys) >= _MAX_KEYS:
-                raise InvalidArgument("account", account, f"an account of at most {_MAX_KEYS} keys; delete some first")
-            key = _new_key(account, now_ms)
+            if sum(key.account == account for key in document.keys) >= MAX_KEYS:
+                raise InvalidArgument("account", account, f"an account of at most {MAX_KEYS} keys; delete some first")
+            key = new_key(account, now_ms)
             await self._change(document, keys=[*document.keys, key])
             return key
 
@@ -321,7 +297,7 @@ class Accounts:
 
     def check_invariants(self) -> None:
         """Raise AssertionError if an invariant is broken."""
-        assert {key.account for key in self._document.keys if key.enabled} == set(self._document.accounts)
+        assert not self._document.faults()
         assert len(self._keys) == len(self._document.keys)
 
     def must_be_admin(self, caller: str, what: str) -> None:
@@ -352,42 +328,37 @@ class Accounts:
         if not any(key.enabled for key in others):
             raise LastKey(leaving.account, leaving.secret_id)
 
-    async def _change(self, document: _Document, **changes: Any) -> None:
+    async def _change(self, document: Document, **changes: Any) -> None:
         changed = msgspec.structs.replace(document, **changes)
-        await self._write(_encode(changed))
+        await self._write(changed)
         self._install(changed)
 
-    def _install(self, document: _Document) -> None:
+    def _install(self, document: Document) -> None:
         self._document = document
         self._keys: Mapping[str, Key] = {key.secret_id: key for key in document.keys}
 
 
 def open_accounts(folder: Path, now_ms: int) -> tuple[Accounts, bool]:
-    """The accounts of a data folder; at the first start, the account ``admin`` with its first key.
+    """Read the accounts of a data folder; without a file, make the account ``admin`` with its first key.
 
-    Returns whether they are new.
+    Returns whether they are new. New accounts are in memory only, until ``save_new``: the folder may hold messages of
+    accounts whose file is gone, and that is known only when the log has been read.
 
     Raises:
-        AccountsFileError: the file is damaged or of a newer version.
-        OSError: it cannot be read or written.
+        AccountsFileError: the file is damaged, was edited by hand, or is of a newer version.
+        OSError: it cannot be read.
     """
-    path = folder / FILE_NAME
-    content = read_private(path)
-    if content is None:
-        document = _Document(
-            version=FORMAT_VERSION,
-            handle_key=(secrets.randbits(64), secrets.randbits(64), secrets.randbits(64), secrets.randbits(64)),
-            accounts={ADMIN: now_ms},
-            keys=[_new_key(ADMIN, now_ms)],
-        )
-        write_private(path, _encode(document))
-    else:
-        document = _decode(path, content)
+    file = AccountsFile(folder)
+    document = file.read()
+    file.remove_leftovers()
 
-    async def write(changed: bytes) -> None:
-        await asyncio.to_thread(write_private, path, changed)
+    async def write(changed: Document) -> None:
+        await asyncio.to_thread(file.write, changed)
 
-    return Accounts(document, write), content is None
+    if document is None:
+        return Accounts(new_document(now_ms), write), True
+    file.renew(document)
+    return Accounts(document, write), False
 
 
 def write_context(folder: Path, key: Key, host: str, port: int, *, tls: bool) -> Path:
@@ -402,31 +373,5 @@ def write_context(folder: Path, key: Key, host: str, port: int, *, tls: bool) ->
     return path
 
 
-def _new_key(account: str, now_ms: int) -> Key:
-    return Key(
-        secret_id="AKID" + "".join(secrets.choice(_ID_ALPHABET) for _ in range(32)),
-        secret_key=secrets.token_urlsafe(32),
-        account=account,
-        created_ms=now_ms,
-    )
-
-
 def _new_secret() -> str:
     return "whsec_" + base64.b64encode(secrets.token_bytes(32)).decode()
-
-
-def _encode(document: _Document) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
-
-
-def _decode(path: Path, content: bytes) -> _Document:
-    class Version(msgspec.Struct):
-        version: int
-
-    try:
-        found = msgspec.json.decode(content, type=Version).version
-        if found > FORMAT_VERSION:
-            raise AccountsFileError(f"{path} has version {found}; this server knows up to {FORMAT_VERSION}: upgrade it")
-        return msgspec.json.decode(content, type=_Document)
-    except msgspec.MsgspecError as error:
-        raise AccountsFileError(f"{path} is damaged ({error}); restore it from a copy") from error

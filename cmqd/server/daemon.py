@@ -18,7 +18,7 @@ import signal
 import ssl
 import sys
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sized
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -27,7 +27,8 @@ import uvloop
 import cmqd
 from cmqd.core.broker import Broker
 from cmqd.core.limits import Limits
-from cmqd.server.accounts import ADMIN, Accounts, AccountsFileError, open_accounts, write_context
+from cmqd.server.accounts import Accounts, open_accounts, write_context
+from cmqd.server.accounts_file import ADMIN, AccountsFile, AccountsFileError
 from cmqd.server.clock import BrokerClock, wall_ms
 from cmqd.server.edge import Edge, failure_text
 from cmqd.server.listener import connection_limit, raise_descriptor_limit
@@ -174,10 +175,6 @@ class Daemon:
         log.on_fatal = self._on_failed
         report = self._report = await self._unless_stopped(log.open())
         accounts, are_new = open_accounts(settings.data, wall_ms())
-        if are_new:
-            _log.info("admin_created", account=ADMIN)
-            if not report.created:
-                _log.warning("accounts_missing", text="the log is not new; old keys and receipt handles are void")
         limits = Limits(
             max_queues_per_account=settings.max_queues_per_account,
             max_topics_per_account=settings.max_topics_per_account,
@@ -187,6 +184,8 @@ class Daemon:
         )
         broker = Broker(accounts.handle_key, limits, seed=secrets.randbits(64))
         await self._unless_stopped(self._recover(broker, report))
+        if are_new:
+            await self._keep_new_accounts(accounts, broker, report)
         clock = BrokerClock(
             not_before_ms=report.last_time_ms,
             on_jump=lambda jump_ms: _log.warning("clock_jumped", by_ms=jump_ms, followed=False),
@@ -231,6 +230,26 @@ class Daemon:
                 reserve_bytes=settings.min_free_bytes,
             )
         )
+
+    async def _keep_new_accounts(self, accounts: Accounts, broker: Broker, report: RecoveryReport) -> None:
+        """Write the accounts of a new folder. A log with anything in it had accounts before, and a new admin over old
+        messages would be a way in; nor would a loss that was accepted make the log a new one.
+
+        Raises:
+            AccountsFileError: the log is not empty, or parts of it were lost.
+            OSError: the accounts could not be written.
+        """
+        file = AccountsFile(self._settings.data)
+        if broker.queues or broker.topics or broker.records_not_applied or report.numbers_jump:
+            held = f"{_count(broker.queues, 'queue')} and {_count(broker.topics, 'topic')}"
+            copy = f"; its copy is {file.copy}" if file.copy.exists() else ""
+            raise AccountsFileError(
+                f"{file.path} is missing, but the log is not new ({held}): put the file back{copy}. If it is lost,"
+                f" 'cmqd accounts new-key {ADMIN} --data {self._settings.data}' begins a new one"
+            )
+        aside = file.put_copy_aside()
+        await accounts.save_new()
+        _log.info("admin_created", account=ADMIN, old_copy=None if aside is None else str(aside))
 
     async def _recover(self, broker: Broker, report: RecoveryReport) -> None:
         started = time.monotonic()
@@ -396,6 +415,10 @@ class Daemon:
         if self._failure is not None:
             raise self._failure
         return result
+
+
+def _count(things: Sized, noun: str) -> str:
+    return f"{len(things)} {noun}{'' if len(things) == 1 else 's'}"
 
 
 def _tune_collector() -> None:

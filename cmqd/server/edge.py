@@ -20,7 +20,8 @@ from typing import Any
 
 import cmqd
 from cmqd.core.broker import Broker
-from cmqd.server.accounts import ADMIN, Accounts
+from cmqd.server.accounts import Accounts
+from cmqd.server.accounts_file import ADMIN
 from cmqd.server.checkpoints import Checkpoints
 from cmqd.server.clock import BrokerClock
 from cmqd.server.commit import ReplyGate

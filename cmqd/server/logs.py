@@ -25,7 +25,13 @@ def configure_logs(log_format: LogFormat, level: LogLevel) -> None:
     if log_format is LogFormat.JSON:
         processors += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
     else:
-        processors.append(structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=24))
+        # The default formatter prints the local variables of every frame when the package rich is installed: keys,
+        # bodies and secrets would be in the log.
+        processors.append(
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty(), pad_event_to=24, exception_formatter=structlog.dev.plain_traceback
+            )
+        )
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),

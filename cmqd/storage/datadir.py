@@ -119,7 +119,7 @@ class DataFolder:
 def _holder(descriptor: int) -> str:
     try:
         holder = msgspec.json.decode(os.pread(descriptor, 4096, 0), type=LockHolder)
-    except (msgspec.MsgspecError, OSError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, OSError):
         return "another process"
     return f"process {holder.pid} (storage of broker process {holder.broker_pid})"
 

@@ -5,25 +5,40 @@ import json
 import stat
 import tomllib
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from cmqd.core.errors import InvalidArgument
 from cmqd.server import accounts as rooms
+from cmqd.server import accounts_file
 from cmqd.server.accounts import (
     CONTEXT_FILE_NAME,
-    FILE_NAME,
     AccountExists,
     AccountNotFound,
-    AccountsFileError,
+    Accounts,
     KeyNotFound,
     LastKey,
     PermissionDenied,
-    open_accounts,
     write_context,
 )
+from cmqd.server.accounts_file import COPY_NAME, FILE_NAME, AccountsFile, AccountsFileError, SubscriptionSecret
 from cmqd_protocol import messages as wire
 from support.edge_rig import EdgeRig, code_of
+
+
+def open_accounts(folder: Path, now_ms: int) -> tuple[Accounts, bool]:
+    """The accounts of a folder, as a start of the server over an empty log has them."""
+    accounts, are_new = rooms.open_accounts(folder, now_ms)
+    if are_new:
+        AccountsFile(folder).write(accounts.document)
+    return accounts, are_new
+
+
+def content_of(folder: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((folder / FILE_NAME).read_text())["content"]
+    return content
 
 
 def mode_of(path: Path) -> int:
@@ -54,7 +69,7 @@ def test_files_with_secrets_are_readable_by_their_owner_alone(tmp_path: Path) ->
     (tmp_path / FILE_NAME).chmod(0o644)
     open_accounts(tmp_path, 6)
     assert mode_of(tmp_path / FILE_NAME) == 0o600
-    assert {path.name for path in tmp_path.iterdir()} == {FILE_NAME, CONTEXT_FILE_NAME}
+    assert {path.name for path in tmp_path.iterdir()} == {FILE_NAME, COPY_NAME, CONTEXT_FILE_NAME}
 
 
 @pytest.mark.parametrize(
@@ -81,12 +96,85 @@ def test_the_context_names_the_real_port_and_an_address_that_can_be_reached(
 
 def test_a_file_of_a_newer_version_or_a_damaged_one_is_refused(tmp_path: Path) -> None:
     open_accounts(tmp_path, 5)
-    document = json.loads((tmp_path / FILE_NAME).read_text())
-    (tmp_path / FILE_NAME).write_text(json.dumps(document | {"version": 2}))
-    with pytest.raises(AccountsFileError, match="upgrade"):
+    path = tmp_path / FILE_NAME
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b'"version": 2', b'"version": 3'))
+    with pytest.raises(AccountsFileError, match="newer"):
         open_accounts(tmp_path, 6)
-    (tmp_path / FILE_NAME).write_text("{")
-    with pytest.raises(AccountsFileError, match="damaged"):
+    path.write_text("{")
+    with pytest.raises(AccountsFileError, match=r"damaged.*accounts\.json\.1 is the last good copy"):
+        open_accounts(tmp_path, 6)
+    (tmp_path / COPY_NAME).write_text("{")
+    with pytest.raises(AccountsFileError, match="no good copy"):
+        open_accounts(tmp_path, 6)
+
+
+def test_no_byte_of_the_content_can_change_unseen(tmp_path: Path) -> None:
+    open_accounts(tmp_path, 5)
+    path = tmp_path / FILE_NAME
+    whole = path.read_bytes()
+    for position in range(len(whole)):
+        for flipped in (whole[position] ^ 1, whole[position] ^ 0x80):
+            path.write_bytes(whole[:position] + bytes([flipped]) + whole[position + 1 :])
+            try:
+                AccountsFile(tmp_path).read()
+            except AccountsFileError:
+                continue
+            # White space between the three members may turn into other white space; nothing else is left.
+            assert whole[position : position + 1].isspace()
+
+
+def test_a_copy_is_written_after_each_change_and_renewed_at_the_start(tmp_path: Path) -> None:
+    open_accounts(tmp_path, 5)
+    copy = tmp_path / COPY_NAME
+    assert (mode_of(copy), copy.read_bytes()) == (0o600, (tmp_path / FILE_NAME).read_bytes())
+    copy.write_text("{")
+
+    open_accounts(tmp_path, 6)
+
+    assert copy.read_bytes() == (tmp_path / FILE_NAME).read_bytes()
+
+
+async def test_a_copy_that_cannot_be_written_does_not_undo_the_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accounts, _ = open_accounts(tmp_path, 5)
+    write_private = accounts_file.write_private
+
+    def full(path: Path, content: bytes) -> None:
+        if path.name == COPY_NAME:
+            raise OSError(28, "No space left on device")
+        write_private(path, content)
+
+    monkeypatch.setattr(accounts_file, "write_private", full)
+    await accounts.create_account("admin", "other", 7)
+
+    again, _ = open_accounts(tmp_path, 8)
+    assert again.list_accounts("admin") == ["admin", "other"]
+
+
+def test_new_accounts_are_not_on_disk_before_they_are_saved(tmp_path: Path) -> None:
+    _, are_new = rooms.open_accounts(tmp_path, 5)
+
+    assert are_new
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_temporary_files_of_a_crash_are_removed_at_the_start(tmp_path: Path) -> None:
+    open_accounts(tmp_path, 5)
+    (tmp_path / f".{FILE_NAME}.x1y2z3").write_text("a secret")
+
+    open_accounts(tmp_path, 6)
+
+    assert {path.name for path in tmp_path.iterdir()} == {FILE_NAME, COPY_NAME}
+
+
+def test_an_admin_without_an_enabled_key_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    accounts, _ = open_accounts(tmp_path, 5)
+    document = msgspec.structs.replace(accounts.document, keys=[])
+    AccountsFile(tmp_path).write(document)
+
+    with pytest.raises(AccountsFileError, match="new-key admin"):
         open_accounts(tmp_path, 6)
 
 
@@ -111,7 +199,7 @@ async def test_a_change_that_cannot_be_written_did_not_happen(tmp_path: Path, mo
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(rooms, "write_private", full)
+    monkeypatch.setattr(accounts_file, "write_private", full)
     with pytest.raises(OSError, match="No space"):
         await accounts.create_account("admin", "other", 7)
 
@@ -246,24 +334,27 @@ async def test_a_secret_that_is_lost_can_be_made_anew(tmp_path: Path) -> None:
     assert accounts.secrets_of(7, 0) == [made]
 
 
-async def test_a_file_without_secrets_of_subscriptions_is_as_good(tmp_path: Path) -> None:
-    open_accounts(tmp_path, 5)
-    document = json.loads((tmp_path / FILE_NAME).read_text())
+async def test_a_file_of_version_1_without_secrets_of_subscriptions_is_as_good(tmp_path: Path) -> None:
+    accounts, _ = open_accounts(tmp_path, 5)
+    document = {"version": 1} | content_of(tmp_path)
     del document["subscription_secrets"]
     (tmp_path / FILE_NAME).write_text(json.dumps(document))
+    (tmp_path / COPY_NAME).unlink()
 
-    accounts, _ = open_accounts(tmp_path, 6)
+    again, _ = open_accounts(tmp_path, 6)
 
-    assert not accounts.has_secret(7)
+    assert again.document == accounts.document
+    assert AccountsFile.decode((tmp_path / FILE_NAME).read_bytes()).version == 2
+    assert AccountsFile.decode((tmp_path / COPY_NAME).read_bytes()).is_sealed
 
 
 async def test_no_secret_is_shown_in_a_log(tmp_path: Path) -> None:
     accounts, _ = open_accounts(tmp_path, 5)
     first = await accounts.make_secret(7)
     await accounts.rotate_secret(7, 100)
-    document = json.loads((tmp_path / FILE_NAME).read_text())["subscription_secrets"]["7"]
+    document = content_of(tmp_path)["subscription_secrets"]["7"]
 
-    shown = repr(rooms.SubscriptionSecret(**document))
+    shown = repr(SubscriptionSecret(**document))
 
     assert first not in shown
     assert document["secret"] not in shown

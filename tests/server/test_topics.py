@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cmqd.core.outcome import Outcome, PublishRequest
-from cmqd.server.accounts import FILE_NAME
+from cmqd.server.accounts_file import FILE_NAME
 from cmqd.server.handlers import collecting
 from cmqd.storage.errors import StorageFailed
 from cmqd.storage.log import StorageState
@@ -529,7 +529,7 @@ class TestPushes:
 
 
 def secrets_in(folder: Path) -> dict[str, dict[str, Any]]:
-    return json.loads((folder / FILE_NAME).read_text())["subscription_secrets"]
+    return json.loads((folder / FILE_NAME).read_text())["content"]["subscription_secrets"]
 
 
 class TestSecrets:

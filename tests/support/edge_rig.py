@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from cmqd.core.broker import Broker
-from cmqd.server.accounts import Accounts, Key, open_accounts
+from cmqd.server.accounts import Accounts, open_accounts
+from cmqd.server.accounts_file import Key
 from cmqd.server.clock import BrokerClock
 from cmqd.server.connection import Connection
 from cmqd.server.edge import Edge

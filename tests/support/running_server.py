@@ -32,15 +32,23 @@ class RunningServer:
     """``cmqd serve``; started on entering, ended (SIGTERM, then SIGKILL) on leaving."""
 
     def __init__(
-        self, folder: Path, *flags: str, environment: Mapping[str, str] | None = None, wrapper: Sequence[str] = ()
+        self,
+        folder: Path,
+        *flags: str,
+        environment: Mapping[str, str] | None = None,
+        wrapper: Sequence[str] = (),
+        program: Sequence[str] = (sys.executable, "-m", "cmqd"),
     ) -> None:
-        """``wrapper``: a command that runs the server, such as ``prlimit --nofile=64``."""
+        """``wrapper``: a command that runs the server, such as ``prlimit --nofile=64``; ``program``: ``cmqd`` itself,
+        or a script that breaks something in it first.
+        """
         self.data = folder / "data"
         self.log_file = folder / "server.log"
         self.ready_file = folder / "ready.json"
         self.flags = flags
         self._environment = {**os.environ, **(environment or {})}
         self._wrapper = wrapper
+        self._program = program
         self._process: subprocess.Popen[bytes] | None = None
         self.ready: dict[str, Any] = {}
 
@@ -104,7 +112,7 @@ class RunningServer:
     def launch(self, *more_flags: str) -> None:
         """Start it without waiting."""
         self.ready_file.unlink(missing_ok=True)
-        command = [*self._wrapper, sys.executable, "-m", "cmqd", "serve", "--data", str(self.data)]
+        command = [*self._wrapper, *self._program, "serve", "--data", str(self.data)]
         command += ["--listen", "127.0.0.1:0", "--ready-file", str(self.ready_file), *self.flags, *more_flags]
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cmqd.server.accounts_file import AccountsFile
 from cmqd_client import ContentFormat, RetryStrategy, SubscriptionInfo, TopicInfo, connect
 from support.running_server import RunningServer
 from support.webhook_receiver import Received, WebhookReceiver
@@ -122,12 +123,14 @@ async def test_a_subscription_whose_secret_is_lost_gets_a_new_one_and_the_log_sa
                 await topic.subscribe("queue", queue="jobs")
             server.stop()
             file = server.data / "accounts.json"
-            document = json.loads(file.read_text())
-            secrets = document["subscription_secrets"]
-            (lost_id,) = (key for key, entry in secrets.items() if entry["secret"] == lost)
+            accounts = AccountsFile(server.data)
+            document = accounts.read()
+            assert document is not None
+            (lost_number,) = (key for key, entry in document.subscription_secrets.items() if entry.secret == lost)
+            lost_id = str(lost_number)
             # As after a crash between the log and this file; and, the other way round, one of no subscription.
-            secrets["999999"] = secrets.pop(lost_id)
-            file.write_text(json.dumps(document))
+            document.subscription_secrets[999_999] = document.subscription_secrets.pop(lost_number)
+            accounts.write(document)
 
             server.start()
 
@@ -137,7 +140,7 @@ async def test_a_subscription_whose_secret_is_lost_gets_a_new_one_and_the_log_sa
             assert made["subscription_ids"] == [int(lost_id)]
             (forgotten,) = (line for line in lines if line["event"] == "subscription_secrets_forgotten")
             assert forgotten["count"] == 1
-            secrets = json.loads(file.read_text())["subscription_secrets"]
+            secrets = json.loads(file.read_text())["content"]["subscription_secrets"]
             assert len(secrets) == 2
             assert stat.S_IMODE(file.stat().st_mode) == 0o600
             replaced = secrets[lost_id]["secret"]

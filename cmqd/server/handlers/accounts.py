@@ -4,7 +4,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from cmqd.core import errors as domain
-from cmqd.server.accounts import Key
+from cmqd.server.accounts_file import Key
 from cmqd.server.handlers.outcomes import Client, Outcomes, translate
 from cmqd.server.logs import get_logger
 from cmqd.storage.errors import StorageFailed

@@ -1,0 +1,208 @@
+"""The accounts file of a real server: damage, loss, hand edits and power failures."""
+
+import hashlib
+import json
+import random
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cmqd_client import connect
+from support.crash.disk import Unsynced, disk_after
+from support.crash.trace import AnyEvent, read_trace
+from support.crash.tracing import start_traced
+from support.raw_client import RawClient
+from support.running_server import RunningServer, ServerFailedError
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
+
+
+def as_version_1(folder: Path) -> dict[str, Any]:
+    """Rewrite the accounts file as a server of version 1 wrote it; returns its content."""
+    content: dict[str, Any] = {"version": 1, **json.loads((folder / "accounts.json").read_text())["content"]}
+    (folder / "accounts.json").write_text(json.dumps(content, indent=2))
+    (folder / "accounts.json.1").unlink()
+    return content
+
+
+def test_a_byte_that_is_not_utf_8_is_refused_and_no_log_line_shows_a_secret(tmp_path: Path) -> None:
+    with RunningServer(tmp_path) as server:
+        server.stop()
+        path = server.data / "accounts.json"
+        document = json.loads(path.read_text())
+        handle_key = document.get("content", document)["handle_key"]
+        damaged = bytearray(path.read_bytes())
+        damaged[damaged.index(b'"admin"') + 2] = 0xFF
+        path.write_bytes(damaged)
+
+        with pytest.raises(ServerFailedError, match=r"(?s)code 4.*accounts\.json\.1"):
+            server.start()
+
+    assert "handle_key" not in server.log
+    assert not any(str(word) in server.log for word in handle_key)
+    assert "Traceback" not in server.log
+    assert "locals" not in server.log
+
+
+@pytest.mark.parametrize("log_format", ["console", "json"])
+def test_a_traceback_in_the_log_shows_no_local_variables(tmp_path: Path, log_format: str) -> None:
+    """The fault is made in a real process: the log is opened by a function that fails with a secret in its hands."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys\n"
+        "from cmqd.__main__ import main\n"
+        "from cmqd.server import daemon\n"
+        "def broken(*_):\n"
+        "    handle_key = 'S3CR3T' + '-IN-A-LOCAL'\n"
+        "    raise RuntimeError('broken on purpose')\n"
+        "daemon.open_accounts = broken\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    server = RunningServer(tmp_path, "--log-format", log_format, program=(sys.executable, str(program)))
+
+    with pytest.raises(ServerFailedError, match="code 1"):
+        server.start()
+
+    assert "broken on purpose" in server.log, "the traceback itself must be there"
+    assert "S3CR3T-IN-A-LOCAL" not in server.log
+    assert "locals" not in server.log
+
+
+def test_a_wrong_checksum_refuses_to_start_with_accept_loss_too_and_the_copy_restores_everything(
+    tmp_path: Path,
+) -> None:
+    with RunningServer(tmp_path) as server:
+        url = server.url
+        server.stop()
+        path = server.data / "accounts.json"
+        copy = server.data / "accounts.json.1"
+        assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+        path.write_text(path.read_text().replace('"enabled": true', '"enabled": false'))
+
+        for flags in ((), ("--accept-loss",)):
+            with pytest.raises(ServerFailedError, match=r"(?s)code 4.*checksum.*accounts\.json\.1"):
+                server.start(*flags)
+        path.write_bytes(copy.read_bytes())
+        server.start()
+
+        assert server.url.split("@")[0] == url.split("@")[0]
+
+
+async def test_a_log_with_a_queue_and_no_accounts_refuses_to_start_and_makes_no_admin(tmp_path: Path) -> None:
+    with RunningServer(tmp_path) as server:
+        async with connect(server.url) as client:
+            await client.create_queue("jobs")
+        server.stop()
+        for path in server.data.glob("accounts.json*"):
+            path.rename(tmp_path / path.name)
+
+        for flags in ((), ("--accept-loss",)):
+            with pytest.raises(ServerFailedError, match=r"(?s)code 4.*accounts\.json is missing.*1 queue"):
+                server.start(*flags)
+            assert not (server.data / "accounts.json").exists()
+
+        (tmp_path / "accounts.json").rename(server.data / "accounts.json")
+        server.start()
+        async with connect(server.url) as client:
+            assert (await client.queues()).names == ["jobs"]
+        assert (server.data / "accounts.json.1").exists(), "a missing copy is made again at the start"
+
+
+def test_an_empty_log_without_accounts_is_a_new_folder(tmp_path: Path) -> None:
+    with RunningServer(tmp_path) as server:
+        first = server.url
+        server.stop()
+        for path in server.data.glob("accounts.json*"):
+            path.unlink()
+        server.start()
+
+        assert server.url.split("@")[0] != first.split("@")[0]
+        with RawClient(server.url):
+            pass
+
+
+def test_a_file_of_version_1_is_taken_once_and_rewritten_with_a_checksum(tmp_path: Path) -> None:
+    with RunningServer(tmp_path) as server:
+        key = server.url.split("@")[0]
+        server.stop()
+        old = as_version_1(server.data)
+        server.start()
+        assert server.url.split("@")[0] == key
+        server.stop()
+        path = server.data / "accounts.json"
+        text = path.read_text()
+        document = json.loads(text)
+        assert document["version"] == 2
+        assert {"version": 1, **document["content"]} == old
+        content = text[text.index('"content": ') + len('"content": ') : text.rindex("}")].strip()
+        assert document["sha256"] == hashlib.sha256(content.encode()).hexdigest()
+        # Put back beside a copy that has a checksum: such a file is an old one, or one without its checksum.
+        path.write_text(json.dumps(old))
+        with pytest.raises(ServerFailedError, match=r"(?s)code 4.*version 1.*accounts\.json\.1"):
+            server.start()
+
+
+_WRITER = """
+import asyncio, sys, time
+from pathlib import Path
+from cmqd.server.accounts import open_accounts
+
+async def work():
+    accounts, _ = open_accounts(Path("."), 5)
+    await accounts.save_new()
+    print("admin", time.monotonic_ns(), flush=True)
+    for number in range(4):
+        await accounts.create_account("admin", f"account-{number}", 6)
+        print(f"account-{number}", time.monotonic_ns(), flush=True)
+
+asyncio.run(work())
+"""
+
+
+def test_a_power_failure_at_any_moment_leaves_a_whole_file_and_a_whole_copy(tmp_path: Path) -> None:
+    """Cut after every event of the trace: what was answered is there, in a file and a copy that are both sound."""
+    acknowledged, events = _run_traced(tmp_path)
+    from cmqd.server.accounts_file import AccountsFile
+
+    chance = random.Random(1)
+    first_at = acknowledged[0][1]
+    checked = 0
+    for cut, event in enumerate(events):
+        if event.at_ns < first_at:
+            continue
+        expected = {name for name, at_ns in acknowledged if at_ns <= event.at_ns}
+        for unsynced in Unsynced:
+            rebuilt = tmp_path / f"rebuilt-{cut}-{unsynced.name}"
+            disk_after(events[:cut], unsynced, chance).write_to(rebuilt)
+            document = AccountsFile(rebuilt).read()
+            assert document is not None
+            # Before the first change, the first key is synced: the copy follows the file by at most one change.
+            assert expected <= set(document.accounts) <= {name for name, _ in acknowledged}
+            assert len(document.accounts) - len(expected) <= 1
+            for path in rebuilt.glob("accounts.json.1"):
+                copy = AccountsFile.decode(path.read_bytes()).document
+                assert set(copy.accounts) <= set(document.accounts)
+                assert len(document.accounts) - len(copy.accounts) <= 1
+            checked += 1
+    assert checked > 50
+
+
+def _run_traced(tmp_path: Path) -> tuple[list[tuple[str, int]], list[AnyEvent]]:
+    program = tmp_path / "program.py"
+    program.write_text(_WRITER)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    output = tmp_path / "output"
+    with output.open("wb") as stream:
+        traced = start_traced(
+            ["/usr/bin/env", "-C", str(folder), sys.executable, str(program)],
+            folder=folder,
+            trace_file=tmp_path / "trace",
+            stdout=stream.fileno(),
+        )
+        assert traced.wait(timeout=60) == 0
+    pairs = [line.split() for line in output.read_text().splitlines()]
+    return [(name, int(at_ns)) for name, at_ns in pairs], read_trace(tmp_path / "trace")
