@@ -3,8 +3,9 @@
 import asyncio
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ from cyclopts import App, CycloptsError, Group, Parameter
 
 from cmq_cli.commands import (
     account,
+    completion,
     context,
     deadletter,
     message,
@@ -43,26 +45,23 @@ app = App(
     version=version("cmqd"),
     version_flags=["--version"],
 )
-app.command(queue.app)
-app.command(message.send)
-app.command(message.receive)
-app.command(message.tail)
-app.command(message.peek)
-app.command(message.delete)
-app.command(message.release)
-app.command(rewind.rewind)
-app.command(topic.app)
-app.command(subscription.app)
-app.command(publish.publish)
-app.command(deadletter.app)
-app.command(deadletter.redrive)
-app.command(transaction.app)
-app.command(segment.app)
-app.command(replay.replay)
-app.command(reconcile.reconcile)
-app.command(account.app)
-app.command(context.app)
-app.command(server.status)
+_COMMANDS: dict[str, Sequence[Callable[..., Any] | App]] = {
+    "Messages": (message.send, message.receive, message.delete, message.release, message.visibility),
+    "Inspection": (message.peek, message.tail, server.status),
+    "Queues": (queue.app, rewind.rewind, deadletter.app, deadletter.redrive, transaction.app),
+    "Topics": (topic.app, subscription.app, publish.publish),
+    "Log": (segment.app, replay.replay, reconcile.reconcile),
+    "Access": (account.app, context.app),
+    "Shell": (completion.completion_of(app),),
+}
+for _number, (_heading, _commands) in enumerate(_COMMANDS.items()):
+    _group = Group(_heading, sort_key=_number)
+    for _command in _commands:
+        if isinstance(_command, App):
+            _command.group = _group
+            app.command(_command)
+        else:
+            app.command(_command, group=_group)
 app.meta.group_parameters = _SHARED
 
 
@@ -73,6 +72,7 @@ def launch(
     context: str | None = None,
     context_file: Path | None = None,
     output: OutputForm = OutputForm.TABLE,
+    verbose: Annotated[bool, Parameter(name=["--verbose", "-v"], negative=())] = False,
     timeout: Seconds = 3.0,
 ) -> ExitCode:
     """Read the shared options, run the command.
@@ -86,12 +86,16 @@ def launch(
     context_file
         File with contexts, instead of the user's own; such as admin.context.toml in a server's data folder.
     output
-        Tables for people, or JSON and nothing else on standard output.
+        Tables for people, or JSON: results on standard output, errors and warnings on standard error.
+    verbose
+        Show the numbers of request and connection with an error, as they stand in the server's log.
     timeout
         How long a request may take, beyond the wait of a receive; repeated twice before it fails.
     """
     command, bound, hidden = app.parse_args(tokens, exit_on_error=False, print_error=False)
-    session = Session(output=Output(output), url=url, context=context, context_file=context_file, timeout=timeout)
+    session = Session(
+        output=Output(output, verbose=verbose), url=url, context=context, context_file=context_file, timeout=timeout
+    )
     if "session" in hidden:
         bound.arguments["session"] = session
     return _run(command, bound.args, bound.kwargs, session)
@@ -99,16 +103,18 @@ def launch(
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run ``cmq``; the exit code."""
-    plain = Output(OutputForm.TABLE)
+    words = sys.argv[1:] if arguments is None else list(arguments)
     try:
         ended: Any = app.meta(
-            sys.argv[1:] if arguments is None else list(arguments),
+            words,
             exit_on_error=False,
             print_error=False,
             result_action="return_value",
         )
     except CycloptsError as wrong:
-        plain.error(f"{wrong}\ntry: cmq --help")
+        # The options could not be read, so the form of the output is looked up in the words themselves.
+        form = OutputForm.JSON if _asks_for_json(words) else OutputForm.TABLE
+        Output(form).error(f"{wrong}\ntry: cmq --help", ExitCode.USAGE.error_name)
         return ExitCode.USAGE
     except BrokenPipeError:
         # Whoever read the output has seen enough. What is left in the buffer must not be tried again at exit.
@@ -126,16 +132,22 @@ def _run(command: Any, args: Any, kwargs: Any, session: Session) -> ExitCode:
         if asyncio.iscoroutine(result):
             result = asyncio.run(result)
     except CmqError as error:
-        session.output.error(str(error))
+        session.output.client_error(error)
         return exit_code(error)
     except CommandFailed as failed:
-        session.output.error(str(failed))
-        return failed.code
+        return _failed(session, failed, failed.code)
     except ContextError as problem:
-        session.output.error(str(problem))
-        return ExitCode.NOT_FOUND if problem.missing else ExitCode.USAGE
+        return _failed(session, problem, ExitCode.NOT_FOUND if problem.missing else ExitCode.USAGE)
     except ValueError as problem:
-        # What the client refuses without asking: a URL, a duration.
-        session.output.error(str(problem))
-        return ExitCode.USAGE
+        # An argument that the client refuses without asking the server: a URL, a duration.
+        return _failed(session, problem, ExitCode.USAGE)
     return result if isinstance(result, ExitCode) else ExitCode.OK
+
+
+def _failed(session: Session, error: Exception, code: ExitCode) -> ExitCode:
+    session.output.error(str(error), code.error_name)
+    return code
+
+
+def _asks_for_json(words: Sequence[str]) -> bool:
+    return "--output=json" in words or ("--output", "json") in pairwise(words)

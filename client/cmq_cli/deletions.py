@@ -1,4 +1,4 @@
-"""Deleting several things by name: what can be deleted is, and the rest is told."""
+"""Deleting several things by name: each is tried, and each failure is reported."""
 
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -13,7 +13,7 @@ async def delete_each(
     names: Sequence[str],
     delete: Callable[[Client, str], Awaitable[None]],
     *,
-    ask: str | None,
+    ask: Callable[[Client], Awaitable[str]] | None,
 ) -> ExitCode:
     """Delete each by its name; how it ended.
 
@@ -22,25 +22,25 @@ async def delete_each(
         noun: what they are: ``queue``.
         names: their names.
         delete: deletes one.
-        ask: ask a person before, saying this of the consequences; None = do not.
+        ask: returns the question to be answered with yes before anything is deleted; None = ask nothing.
 
     Raises:
-        CommandFailed: no name is given.
+        CommandFailed: no name is given, or there is a question and no terminal.
     """
     if not names:
         raise CommandFailed(f"name at least one {noun}", ExitCode.USAGE)
-    if ask is not None and not session.output.confirm(f"Delete {', '.join(names)} {ask}".strip() + "?"):
-        return ExitCode.FAILED
     deleted: list[str] = []
     failed: dict[str, CmqError] = {}
     async with session.client() as client:
+        if ask is not None and not session.output.confirm(await ask(client)):
+            return ExitCode.FAILED
         for name in names:
             try:
                 await delete(client, name)
                 deleted.append(name)
             except CmqError as error:
                 failed[name] = error
-                session.output.error(f"{name}: {error}")
+                session.output.client_error(error, name)
     if session.output.json:
         session.output.document({"deleted": deleted, "failed": {name: error.name for name, error in failed.items()}})
     for name in deleted:

@@ -1,4 +1,6 @@
-"""Durations as they are typed: ``1.5`` (seconds), ``250ms``, ``30s``, ``5m``, ``12h``, ``4d``; and times."""
+"""Durations and times. Durations are parsed as they are typed (``1.5`` seconds, ``250ms``, ``30s``, ``5m``, ``12h``,
+``4d``), and shown either in the same form or in words.
+"""
 
 import re
 from collections.abc import Sequence
@@ -24,8 +26,26 @@ def parse_duration(text: str) -> float:
     return round(float(found[1]) * _UNITS[found[2]], 6)
 
 
+_WORDS = (("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000))
+
+
 def show_duration(seconds: float) -> str:
-    """A duration in the largest unit that divides it: ``345600`` becomes ``4d``."""
+    """Return a duration in words, without loss: ``345600`` becomes ``4 days``, ``5400`` ``1 hour 30 minutes``."""
+    milliseconds = round(seconds * 1000)
+    if 0 < milliseconds < 1000:
+        return f"{milliseconds} ms"
+    parts: list[str] = []
+    for unit, factor in _WORDS:
+        count, milliseconds = divmod(milliseconds, factor)
+        if count:
+            parts.append(f"{count:,} {unit}{'' if count == 1 else 's'}")
+    if milliseconds or not parts:
+        parts.append("1 second" if milliseconds == 1000 else f"{milliseconds / 1000:g} seconds")
+    return " ".join(parts)
+
+
+def typed_duration(seconds: float) -> str:
+    """Return a duration as an option takes it, in the largest unit that divides it: ``345600`` becomes ``4d``."""
     milliseconds = round(seconds * 1000)
     for unit, factor in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
         if milliseconds and milliseconds % factor == 0:

@@ -32,6 +32,11 @@ class ExitCode(IntEnum):
     PARTIAL = 6
     INTERRUPTED = 130
 
+    @property
+    def error_name(self) -> str:
+        """The name of an error that has no code of the server's, for JSON."""
+        return self.name.lower()
+
 
 HELP = """\
 Exit codes: 0 done · 1 failed · 2 wrong usage · 3 no such queue, topic, subscription, account, key or \

@@ -1,8 +1,11 @@
 """A stream of lines, read as they come; sent to a queue as messages, several at a time, in order."""
 
 import asyncio
+import os
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import BinaryIO, TypeVar
 
 from rich.progress import Progress, TaskID
@@ -13,6 +16,8 @@ from cmqd_client import CmqError, Queue
 
 T = TypeVar("T")
 
+INTERRUPTED = ExitCode.INTERRUPTED.error_name
+
 _READ = 256 * 1024
 _MAX_BATCH = 256
 _MAX_BATCH_BYTES = 1024 * 1024
@@ -20,18 +25,54 @@ _MAX_BATCH_BYTES = 1024 * 1024
 
 
 async def read_lines(stream: BinaryIO) -> AsyncIterator[list[bytes]]:
-    """The lines of a stream, as many as there are at a time, without their line breaks.
+    """Yield the lines of a stream, as many as there are at a time, without their line breaks.
 
-    The reading is done by a thread, as pipes and terminals cannot be waited for otherwise in every system.
+    A thread of its own reads, because asyncio can wait for pipes and terminals but not for files. It is a daemon: a
+    program that was interrupted must not wait for a terminal to send one more line. For the same reason it reads the
+    descriptor: a thread inside the buffered stream would hold the lock that Python takes when it exits.
     """
-    read = getattr(stream, "read1", stream.read)
+    read = _reader(stream)
+    loop = asyncio.get_running_loop()
     rest = b""
-    while data := await asyncio.to_thread(read, _READ):
+    while data := await _in_daemon_thread(loop, read):
         *lines, rest = (rest + data).split(b"\n")
         if lines:
             yield [line.removesuffix(b"\r") for line in lines]
     if rest:
         yield [rest.removesuffix(b"\r")]
+
+
+def _reader(stream: BinaryIO) -> Callable[[], bytes]:
+    try:
+        descriptor = stream.fileno()
+    except OSError:
+        # A stream in memory; its read does not block.
+        return lambda: stream.read(_READ)
+    return lambda: os.read(descriptor, _READ)
+
+
+async def _in_daemon_thread(loop: asyncio.AbstractEventLoop, read: Callable[[], bytes]) -> bytes:
+    done: asyncio.Future[bytes] = loop.create_future()
+
+    def settle(data: bytes, error: BaseException | None) -> None:
+        if done.cancelled():
+            return
+        if error is None:
+            done.set_result(data)
+        else:
+            done.set_exception(error)
+
+    def run() -> None:
+        data, error = b"", None
+        try:
+            data = read()
+        except OSError as failed:
+            error = failed
+        with suppress(RuntimeError):  # The loop is closed: the program was interrupted meanwhile.
+            loop.call_soon_threadsafe(settle, data, error)
+
+    threading.Thread(target=run, daemon=True, name="lines").start()
+    return await done
 
 
 async def send_lines(
@@ -41,40 +82,59 @@ async def send_lines(
     delay: float | None,
     headers: Mapping[str, str] | None,
 ) -> ExitCode:
-    """Send every line that is not empty; what was sent, in the end, and how it ended.
+    """Send every line that is not empty, report how many are stored, and return how it ended.
 
-    One batch after the other: so the order is that of the lines, and after a failure it is known where to go on.
+    The next batch leaves when the one before is stored. So the order is that of the lines, and after a failure or an
+    interruption the report says at which line to go on.
+
+    Raises:
+        asyncio.CancelledError: interrupted; the report is printed before.
     """
     started = time.monotonic()
     extra = weight_of(headers)
-    sent = empty = 0
+    sent = empty = under_way = 0
     failure: CmqError | None = None
+    interrupted: asyncio.CancelledError | None = None
     with output.progress() as progress:
         task = progress.add_task("sending", total=None, rate="")
         try:
             async for lines in chunks:
                 empty += sum(not line for line in lines)
                 for batch in batches((line for line in lines if line), lambda line: len(line) + extra):
+                    under_way = len(batch)
                     await queue.send_batch(batch, delay=delay, headers=headers)
+                    under_way = 0
                     sent += len(batch)
                     advance(progress, task, sent, started)
         except CmqError as error:
             failure = error
+        except asyncio.CancelledError as cancelled:
+            interrupted = cancelled
     if output.json:
         output.document(
             {
                 "sent": sent,
+                "unanswered": under_way if interrupted is not None else 0,
                 "empty_lines_skipped": empty,
                 "seconds": round(time.monotonic() - started, 3),
-                "error": None if failure is None else failure.name,
+                "error": INTERRUPTED if interrupted is not None else None if failure is None else failure.name,
             }
         )
-    skipped = f", {empty} empty lines left out" if empty else ""
-    output.remark(f"{sent} sent{skipped}")
+    skipped = f", {empty:,} empty lines left out" if empty else ""
+    output.remark(f"{sent:,} sent{skipped}")
+    if interrupted is not None:
+        output.error(stored_so_far(sent, under_way), INTERRUPTED)
+        raise interrupted
     if failure is None:
         return ExitCode.OK
-    output.error(f"after {sent} lines: {failure}")
+    output.client_error(failure, f"after {sent:,} lines")
     return ExitCode.PARTIAL if sent else exit_code(failure)
+
+
+def stored_so_far(stored: int, unanswered: int) -> str:
+    """Say where an interrupted stream stands; the last batch may have been stored although no answer came."""
+    text = f"interrupted: {stored:,} messages are stored"
+    return f"{text}, and the {unanswered:,} after them may be" if unanswered else text
 
 
 def batches(items: Iterable[T], weight: Callable[[T], int]) -> list[list[T]]:

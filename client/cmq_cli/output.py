@@ -1,7 +1,7 @@
-"""What commands print: tables for people, JSON for programs.
+"""The output of commands: tables for people, JSON for programs.
 
-With JSON nothing but one document (or, for streams, one document a line) goes to standard output. Remarks, progress
-and errors go to standard error always.
+With ``--output json`` standard output holds one document (a stream: one document a line) and nothing else. Errors and
+warnings go to standard error, as JSON documents too; remarks and progress are left out.
 """
 
 import base64
@@ -13,14 +13,18 @@ from enum import Enum
 from typing import Any, cast
 
 import msgspec
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from cmqd_client import Message, Peeked
+from cmq_cli.exitcodes import CommandFailed, ExitCode
+from cmqd_client import CmqError, Message, Peeked
 
 _REASONS = {"receives": "moved after too many receives", "age": "moved for its age", "redrive": "redriven"}
+_NARROWEST_TEXT = 12
+"""Columns of text are folded down to this width in a narrow terminal."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -32,10 +36,14 @@ class OutputForm(Enum):
 
 
 class Output:
-    """Where results, remarks and progress go."""
+    """Writes results, remarks, errors and progress.
 
-    def __init__(self, form: OutputForm) -> None:
+    ``verbose`` adds the numbers of request and connection to errors, to be looked up in the server's log.
+    """
+
+    def __init__(self, form: OutputForm, *, verbose: bool = False) -> None:
         self.json = form is OutputForm.JSON
+        self.verbose = verbose
         # Not folded to 80 columns when it goes into a file or a pipe.
         self._out = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 10_000, highlight=False)
         self._err = Console(file=sys.stderr, highlight=False, soft_wrap=True)
@@ -49,22 +57,47 @@ class Output:
         sys.stdout.buffer.flush()
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """A table for people; columns whose name ends with ``#`` are numbers."""
+        """Print a table for people; columns whose name ends with ``#`` hold numbers.
+
+        No cell is ever cut. In a narrow terminal text is folded; if the numbers alone are too wide, the terminal
+        wraps the lines.
+        """
+        rows = list(rows)
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for column in columns:
+        narrowest = 0
+        for number, column in enumerate(columns):
+            is_number = column.endswith("#")
+            cells = [column.removesuffix("#"), *(row[number] for row in rows)]
+            # A column of numbers keeps the width of its widest cell: a number that is cut is another number.
+            width = max(map(cell_len, cells)) if is_number else min(max(map(cell_len, cells)), _NARROWEST_TEXT)
+            narrowest += width + 2
             table.add_column(
-                column.removesuffix("#"), justify="right" if column.endswith("#") else "left", no_wrap=True
+                cells[0],
+                justify="right" if is_number else "left",
+                no_wrap=is_number,
+                overflow="fold",
+                min_width=width,
             )
         for row in rows:
             # Text, not markup: names and values must not be able to colour or break the table.
             table.add_row(*(Text(cell) for cell in row))
-        self._out.print(table)
+        self._out.print(table, width=max(self._out.width, narrowest), crop=False, soft_wrap=False)
 
     def pairs(self, pairs: Mapping[str, str]) -> None:
         """Names and values, one pair a line."""
         width = max(map(len, pairs), default=0)
         for name, value in pairs.items():
             self._out.print(Text(f"{name:<{width}}  ", style="bold") + Text(value, style="not bold"))
+
+    def sections(self, sections: Mapping[str, Mapping[str, str]]) -> None:
+        """Print names and values under headings; the values of all sections stand in one column."""
+        width = max((len(name) for pairs in sections.values() for name in pairs), default=0)
+        for number, (heading, pairs) in enumerate(sections.items()):
+            if number:
+                self._out.print()
+            self._out.print(Text(heading, style="bold"))
+            for name, value in pairs.items():
+                self._out.print(Text(f"  {name:<{width}}  {value}"))
 
     def difference(self, name: str, difference: Mapping[str, tuple[Any, Any]], show: Callable[[str, Any], str]) -> None:
         """What something that exists has otherwise than was wanted; ``show`` shows an attribute's value."""
@@ -124,15 +157,46 @@ class Output:
     def remark_rest(self, offset: int, shown: int, total: int) -> None:
         """Tell that a list goes on after the page that was shown, and how to see on."""
         if offset + shown < total:
-            self.remark(f"{shown} of {total}; see on with --offset {offset + shown}")
+            self.remark(f"{shown:,} of {total:,}; see on with --offset {offset + shown}")
 
     def warning(self, text: str) -> None:
-        """Tell about something that is not as it should be, in either form."""
-        self._err.print(Text("warning: ", style="yellow") + Text(text))
+        """Print a warning to standard error, in either form."""
+        if self.json:
+            self._error_document({"warning": text})
+        else:
+            self._err.print(Text("warning: ", style="yellow") + Text(text))
 
-    def error(self, text: str) -> None:
-        """Tell why it failed."""
-        self._err.print(Text("cmq: ", style="bold red") + Text(text))
+    def error(self, text: str, name: str = "failed") -> None:
+        """Print the reason why the command, or a part of it, failed.
+
+        Args:
+            text: the reason, a sentence.
+            name: the stable name for programs, used with JSON: that of an error code, or of an exit code.
+        """
+        if self.json:
+            self._error_document({"error": name, "text": text})
+        else:
+            self._err.print(Text("cmq: ", style="bold red") + Text(text))
+
+    def client_error(self, error: CmqError, subject: str = "") -> None:
+        """Print an error of the client or the server; ``subject`` names the one of several things that it is about."""
+        text = error.text if not subject else f"{subject}: {error.text}"
+        numbers = {"request_id": error.request_id, "connection_id": error.connection_id} if self.verbose else {}
+        numbers = {field: number for field, number in numbers.items() if number is not None}
+        if self.json:
+            document: dict[str, Any] = {"error": error.name, "text": text, "retryable": error.retryable}
+            if error.retry_after is not None:
+                document["retry_after"] = error.retry_after
+            if error.details:
+                document["details"] = error.details
+            self._error_document(document | numbers)
+            return
+        shown = ", ".join(f"{field.removesuffix('_id')} {number}" for field, number in numbers.items())
+        self.error(f"{text} ({shown})" if shown else text)
+
+    def _error_document(self, document: Mapping[str, Any]) -> None:
+        sys.stderr.write(msgspec.json.encode(document, enc_hook=str).decode() + "\n")
+        sys.stderr.flush()
 
     def progress(self) -> Progress:
         """Progress of a stream: shown on a terminal, silent elsewhere."""
@@ -148,10 +212,20 @@ class Output:
             disable=not sys.stderr.isatty(),
         )
 
+    @property
+    def can_ask(self) -> bool:
+        """Whether a person at a terminal can answer a question."""
+        return sys.stdin.isatty() and sys.stderr.isatty()
+
     def confirm(self, question: str) -> bool:
-        """Ask a person; a script (no terminal) means what it says."""
-        if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            return True
+        """Ask a question that is answered with yes or no.
+
+        Raises:
+            CommandFailed: there is no terminal. A script says ``--yes``, so that a command which lost its terminal by
+                accident destroys nothing.
+        """
+        if not self.can_ask:
+            raise CommandFailed(f"{question} Without a terminal, say --yes.", ExitCode.USAGE)
         self._err.print(Text(f"{question} [y/N] "), end="")
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 
@@ -217,17 +291,22 @@ def show_value(value: Any) -> str:
     return "-" if value is None or value == "" else str(value)
 
 
+def show_count(count: int) -> str:
+    """Return a number with separators of thousands: ``1,461,173``."""
+    return f"{count:,}"
+
+
 def show_time(moment: datetime | None) -> str:
     """A time for a person, in local time; ``-`` for none."""
     return "-" if moment is None else moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def show_size(size: int) -> str:
-    """A number of bytes for a person."""
-    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+    """Return a number of bytes in the largest unit that fits: ``64 KiB``, ``1.5 GiB``, ``512 bytes``."""
+    for unit, factor in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if size >= factor:
-            return f"{size / factor:.1f} {unit}"
-    return f"{size} B"
+            return f"{size / factor:,.1f}".removesuffix(".0") + f" {unit}"
+    return f"{size} bytes"
 
 
 def show_unsealed(first: int, last: int) -> str:

@@ -1,5 +1,6 @@
 """A stream of lines, published: one message a line, several at a time, in order."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import msgspec
 
 from cmq_cli.exitcodes import ExitCode, exit_code
-from cmq_cli.lines import advance, batches, weight_of
+from cmq_cli.lines import INTERRUPTED, advance, batches, stored_so_far, weight_of
 from cmq_cli.output import Output
 from cmqd_client import BatchTooLarge, CmqError, InvalidArgument, MessageTooLarge, Published, Topic
 
@@ -122,14 +123,18 @@ async def publish_lines(
     output: Output,
     headers: Mapping[str, str] | None,
 ) -> ExitCode:
-    """Publish every line that is not empty; what was published, in the end, and how it ended.
+    """Publish every line that is not empty, report how many are published, and return how it ended.
 
-    One batch after the other, up to the first line that cannot be published: everything before it is.
+    The next batch leaves when the one before is stored, up to the first line that cannot be published.
+
+    Raises:
+        asyncio.CancelledError: interrupted; the report is printed before.
     """
     started = time.monotonic()
     extra = weight_of(headers)
     totals = _Totals()
-    number = empty = 0
+    number = empty = under_way = 0
+    interrupted: asyncio.CancelledError | None = None
     bad_line: int | None = None
     problem: str | None = None
     failure: CmqError | None = None
@@ -149,21 +154,32 @@ async def publish_lines(
                         bad_line, problem = number, f"line {number}: {wrong}"
                         break
                 for batch in batches(lines, lambda line: _weight(line) + extra):
-                    await _publish(topic, batch, headers, totals)
+                    goal = totals.published + len(batch)
+                    under_way = len(batch)
+                    try:
+                        await _publish(topic, batch, headers, totals)
+                    finally:
+                        # A batch that is published line by line may have been stored in part.
+                        under_way = goal - totals.published
                     advance(progress, task, totals.published, started)
                 if problem is not None:
                     break
         except _RefusedError as refused:
             failure, bad_line = refused.error, refused.line.number
-            problem = f"line {bad_line}: {failure}"
+            problem = f"line {bad_line}: {failure.text}"
         except CmqError as error:
             failure = error
-            problem = f"after {totals.published} messages: {error}"
+            problem = f"after {totals.published:,} messages: {error.text}"
+        except asyncio.CancelledError as cancelled:
+            interrupted = cancelled
+    name = None if problem is None else "line_unusable" if failure is None else failure.name
+    if interrupted is not None:
+        name, problem = INTERRUPTED, stored_so_far(totals.published, under_way)
     if output.json:
-        name = None if problem is None else "line_unusable" if failure is None else failure.name
         output.document(
             msgspec.structs.asdict(totals)
             | {
+                "unanswered": under_way if interrupted is not None else 0,
                 "empty_lines_skipped": empty,
                 "seconds": round(time.monotonic() - started, 3),
                 "error": name,
@@ -173,7 +189,9 @@ async def publish_lines(
     output.remark(_summary(totals, empty))
     if problem is None:
         return ExitCode.OK
-    output.error(problem)
+    output.error(problem, name or "failed")
+    if interrupted is not None:
+        raise interrupted
     if totals.published:
         return ExitCode.PARTIAL
     return ExitCode.FAILED if failure is None else exit_code(failure)
@@ -212,13 +230,13 @@ def _weight(line: Line) -> int:
 
 def _summary(totals: _Totals, empty: int) -> str:
     parts = [
-        f"{totals.published} published",
-        f"{totals.matched} {'copy' if totals.matched == 1 else 'copies'} for subscriptions",
+        f"{totals.published:,} published",
+        f"{totals.matched:,} {'copy' if totals.matched == 1 else 'copies'} for subscriptions",
     ]
     if totals.discarded:
-        parts.append(f"{totals.discarded} discarded, as they matched nobody")
+        parts.append(f"{totals.discarded:,} discarded, as they matched nobody")
     if totals.repeated:
-        parts.append(f"{totals.repeated} repeated, so it is not known whom they matched")
+        parts.append(f"{totals.repeated:,} repeated, so it is not known whom they matched")
     if empty:
-        parts.append(f"{empty} empty lines left out")
+        parts.append(f"{empty:,} empty lines left out")
     return "; ".join(parts)

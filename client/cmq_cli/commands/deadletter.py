@@ -8,7 +8,7 @@ from rich.progress import Progress, TaskID
 
 from cmq_cli.durations import Seconds, show_duration
 from cmq_cli.exitcodes import CommandFailed, ExitCode
-from cmq_cli.output import Output, show_time
+from cmq_cli.output import Output, show_count, show_time
 from cmq_cli.session import Session
 from cmqd_client import Queue, Redrive
 
@@ -173,14 +173,14 @@ def _show(output: Output, found: Redrive) -> None:
         "queue": found.queue,
         "target": found.target or "where each came from",
         "state": state,
-        "moved": str(found.moved),
-        "remaining": str(found.remaining),
-        "rate": "as fast as it goes" if found.max_per_second is None else f"{found.max_per_second}/s",
+        "moved": show_count(found.moved),
+        "remaining": show_count(found.remaining),
+        "rate": "as fast as it goes" if found.max_per_second is None else f"{found.max_per_second:,}/s",
         "started": show_time(found.start_time),
         "ended": show_time(found.end_time),
     }
     for name, count in found.missing_origins.items():
-        pairs[f"stay, from {name}"] = str(count)
+        pairs[f"stay, from {name}"] = show_count(count)
     output.pairs(pairs)
 
 

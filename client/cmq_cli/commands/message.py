@@ -1,4 +1,4 @@
-"""``cmq send``, ``receive``, ``tail``, ``peek``, ``delete``, ``release``: messages."""
+"""``cmq send``, ``receive``, ``tail``, ``peek``, ``delete``, ``release``, ``visibility``: messages."""
 
 import asyncio
 import sys
@@ -263,7 +263,24 @@ async def release(
     return _report(session.output, "released", result)
 
 
-# ---------------------------------------------------------------------- what they share
+async def visibility(queue: str, timeout: Seconds, /, *handles: int, session: _Session) -> ExitCode:
+    """Change how long received messages stay hidden, by their receipt handles.
+
+    Parameters
+    ----------
+    queue
+        Name of the queue.
+    timeout
+        From now on: 0 to 12h, and never beyond the retention. 0 makes them active at once, with the receive counted.
+    handles
+        Receipt handles, as receive prints them.
+    """
+    async with session.client() as client:
+        result = await client.queue(queue).change_visibility_batch(_some(handles), timeout)
+    return _report(session.output, "changed", result)
+
+
+# ---------------------------------------------------------------------- shared helpers
 
 
 def _some(handles: tuple[int, ...]) -> tuple[int, ...]:
@@ -278,9 +295,9 @@ def _report(output: Output, verb: str, result: BatchResult) -> ExitCode:
         failed = {str(one.receipt_handle): one.error.name for one in result.failures}
         output.document({verb: [str(handle) for handle in result.done], "failed": failed})
     for one in result.failures:
-        output.error(f"{one.receipt_handle}: {one.error.text}")
+        output.client_error(one.error, str(one.receipt_handle))
     if result.done:
-        output.remark(f"{len(result.done)} {verb}")
+        output.remark(f"{len(result.done):,} {verb}")
     if result.ok:
         return ExitCode.OK
     return ExitCode.PARTIAL if result.done else ExitCode.FAILED

@@ -8,9 +8,9 @@ import msgspec
 from cyclopts import App, Parameter
 
 from cmq_cli.deletions import delete_each
-from cmq_cli.durations import Seconds, show_duration
+from cmq_cli.durations import Seconds, show_duration, typed_duration
 from cmq_cli.exitcodes import CommandFailed, ExitCode
-from cmq_cli.output import info_document, show_time, show_value
+from cmq_cli.output import info_document, show_count, show_size, show_time, show_value
 from cmq_cli.session import Session
 from cmqd_client import Client, QueueAttributes, QueueDiffers, QueueInfo, QueueNotFound
 
@@ -22,7 +22,7 @@ _Flag = Annotated[bool, Parameter(negative=())]
 _DURATIONS = frozenset(
     {"polling_wait", "visibility_timeout", "retention", "delay", "rewind", "dead_letter_after", "first_check"}
 )
-"""Attributes that are shown as durations."""
+"""Attributes whose values are durations."""
 
 
 @Parameter(name="*")
@@ -131,7 +131,13 @@ async def list_queues(
         return
     if counts:
         rows = [
-            (info.name, str(info.active), str(info.in_flight), str(info.delayed), show_time(info.oldest_message_time))
+            (
+                info.name,
+                show_count(info.active),
+                show_count(info.in_flight),
+                show_count(info.delayed),
+                show_time(info.oldest_message_time),
+            )
             for info in infos
         ]
         output.table(("name", "active#", "in flight#", "delayed#", "oldest message"), rows)
@@ -166,9 +172,15 @@ async def delete(*names: str, yes: _Flag = False, session: _Session) -> ExitCode
     names
         The queues.
     yes
-        Do not ask. (Without a terminal nothing is asked anyway.)
+        Do not ask. Needed without a terminal.
     """
-    return await delete_each(session, "queue", names, Client.delete_queue, ask=None if yes else "with all messages")
+
+    async def question(client: Client) -> str:
+        found = await asyncio.gather(*(_info_if_there(client, name) for name in names))
+        held = sum(_held(info) for info in found if info is not None)
+        return f"Delete {', '.join(names)} with {held:,} messages?"
+
+    return await delete_each(session, "queue", names, Client.delete_queue, ask=None if yes else question)
 
 
 @app.command
@@ -180,12 +192,15 @@ async def clear(name: str, /, *, yes: _Flag = False, session: _Session) -> ExitC
     name
         The queue.
     yes
-        Do not ask. (Without a terminal nothing is asked anyway.)
+        Do not ask. Needed without a terminal.
     """
-    if not yes and not session.output.confirm(f"Drop all messages of {name}?"):
-        return ExitCode.FAILED
     async with session.client() as client:
-        await client.queue(name).clear()
+        queue = client.queue(name)
+        if not yes:
+            question = f"Drop all {_held(await queue.attributes()):,} messages of {name}?"
+            if not session.output.confirm(question):
+                return ExitCode.FAILED
+        await queue.clear()
     if session.output.json:
         session.output.document({"cleared": name})
     session.output.remark(f"queue {name!r} cleared")
@@ -199,6 +214,11 @@ async def _info_if_there(client: Client, name: str) -> QueueInfo | None:
         return None
 
 
+def _held(info: QueueInfo) -> int:
+    """Count the messages that go with their queue, or when it is cleared: every state, rewindable too."""
+    return info.active + info.in_flight + info.delayed + info.half + info.rewindable
+
+
 def _show(session: Session, info: QueueInfo) -> None:
     if session.output.json:
         session.output.document(info_document(info))
@@ -206,25 +226,25 @@ def _show(session: Session, info: QueueInfo) -> None:
     session.output.pairs(
         {
             "name": info.name,
-            "active": str(info.active),
-            "in flight": str(info.in_flight),
-            "delayed": str(info.delayed),
-            "half": str(info.half),
-            "rewindable": str(info.rewindable),
+            "active": show_count(info.active),
+            "in flight": show_count(info.in_flight),
+            "delayed": show_count(info.delayed),
+            "half": show_count(info.half),
+            "rewindable": show_count(info.rewindable),
             "oldest message": show_time(info.oldest_message_time),
             "polling wait": show_duration(info.polling_wait),
             "visibility timeout": show_duration(info.visibility_timeout),
-            "max message bytes": str(info.max_message_bytes),
+            "max message size": show_size(info.max_message_bytes),
             "retention": show_duration(info.retention),
             "delay": show_duration(info.delay),
-            "max backlog": str(info.max_backlog),
-            "max delayed": str(info.max_delayed),
+            "max backlog": show_count(info.max_backlog),
+            "max delayed": show_count(info.max_delayed),
             "rewind": show_duration(info.rewind) if info.rewind else "off",
             "dead letters to": _dead_letters(info),
             "dead letters from": ", ".join(info.dead_letter_sources) or "-",
             "transactional": "yes" if info.transactional else "no",
             "first check": show_duration(info.first_check),
-            "max checks": str(info.max_checks),
+            "max checks": show_count(info.max_checks),
             "created": show_time(info.create_time),
             "modified": show_time(info.modify_time),
             "id": str(info.id),
@@ -238,12 +258,12 @@ def _dead_letters(info: QueueInfo) -> str:
     if not info.dead_letter_queue:
         return "-"
     if info.dead_letter_max_receives:
-        return f"{info.dead_letter_queue}, after {info.dead_letter_max_receives} receives"
+        return f"{info.dead_letter_queue}, after {info.dead_letter_max_receives:,} receives"
     return f"{info.dead_letter_queue}, after {show_duration(info.dead_letter_after)}"
 
 
 def _shown(attribute: str, value: Any) -> str:
     """An attribute's value as it would be typed."""
     if attribute in _DURATIONS:
-        return show_duration(value)
+        return typed_duration(value)
     return show_value(value)

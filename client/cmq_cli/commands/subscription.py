@@ -1,5 +1,6 @@
 """``cmq sub``: what topics deliver to queues and URLs."""
 
+from contextlib import suppress
 from typing import Annotated
 
 import msgspec
@@ -8,9 +9,16 @@ from cyclopts import App, Parameter
 from cmq_cli.deletions import delete_each
 from cmq_cli.durations import Seconds
 from cmq_cli.exitcodes import CommandFailed, ExitCode
-from cmq_cli.output import Output, info_document, printable, show_time, show_value
+from cmq_cli.output import Output, info_document, printable, show_count, show_time, show_value
 from cmq_cli.session import Session
-from cmqd_client import Client, ContentFormat, RetryStrategy, SubscriptionDiffers, SubscriptionInfo
+from cmqd_client import (
+    Client,
+    ContentFormat,
+    RetryStrategy,
+    SubscriptionDiffers,
+    SubscriptionInfo,
+    SubscriptionNotFound,
+)
 
 app = App(name="sub", help="Subscriptions: what a topic delivers to a queue, or posts to a URL.")
 
@@ -117,8 +125,8 @@ async def list_subscriptions(
             one.name,
             one.protocol,
             one.endpoint,
-            str(one.waiting),
-            str(one.in_retry),
+            show_count(one.waiting),
+            show_count(one.in_retry),
             "yes" if one.paused else "no",
             _line(one.last_error),
         )
@@ -200,7 +208,7 @@ async def retry(topic: str, name: str, /, *, session: _Session) -> None:
         count = await client.topic(topic).subscription(name).retry_now()
     if session.output.json:
         session.output.document({"retried": count})
-    session.output.remark(f"{count} messages are tried again")
+    session.output.remark(f"{count:,} messages are tried again")
 
 
 @app.command
@@ -214,15 +222,18 @@ async def drop(topic: str, name: str, /, *, yes: _Flag = False, session: _Sessio
     name
         Name of the subscription.
     yes
-        Do not ask. (Without a terminal nothing is asked anyway.)
+        Do not ask. Needed without a terminal.
     """
-    if not yes and not session.output.confirm(f"Drop all that waits for {name} of {topic}?"):
-        return ExitCode.FAILED
     async with session.client() as client:
-        count = await client.topic(topic).subscription(name).drop_waiting()
+        subscription = client.topic(topic).subscription(name)
+        if not yes:
+            held = await subscription.info()
+            if not session.output.confirm(f"Drop {held.waiting + held.in_retry:,} messages of {topic} for {name}?"):
+                return ExitCode.FAILED
+        count = await subscription.drop_waiting()
     if session.output.json:
         session.output.document({"dropped": count})
-    session.output.remark(f"{count} messages dropped")
+    session.output.remark(f"{count:,} messages dropped")
     return ExitCode.OK
 
 
@@ -260,15 +271,21 @@ async def delete(topic: str, /, *names: str, yes: _Flag = False, session: _Sessi
     names
         The subscriptions.
     yes
-        Do not ask. (Without a terminal nothing is asked anyway.)
+        Do not ask. Needed without a terminal.
     """
 
     async def unsubscribe(client: Client, name: str) -> None:
         await client.topic(topic).subscription(name).unsubscribe()
 
-    return await delete_each(
-        session, "subscription", names, unsubscribe, ask=None if yes else f"of {topic} with all that waits for them"
-    )
+    async def question(client: Client) -> str:
+        held = 0
+        for name in names:
+            with suppress(SubscriptionNotFound):
+                info = await client.topic(topic).subscription(name).info()
+                held += info.waiting + info.in_retry
+        return f"Delete {', '.join(names)} of {topic} with {held:,} undelivered messages?"
+
+    return await delete_each(session, "subscription", names, unsubscribe, ask=None if yes else question)
 
 
 async def _pause(session: Session, topic: str, name: str, paused: bool) -> None:
@@ -295,10 +312,10 @@ def _show(output: Output, info: SubscriptionInfo) -> None:
             "strategy": info.strategy,
             "content format": info.content_format,
             "paused": show_value(info.paused),
-            "waiting": str(info.waiting),
-            "in retry": str(info.in_retry),
-            "delivered": "-" if info.delivered is None else str(info.delivered),
-            "dropped": str(info.dropped),
+            "waiting": show_count(info.waiting),
+            "in retry": show_count(info.in_retry),
+            "delivered": "-" if info.delivered is None else show_count(info.delivered),
+            "dropped": show_count(info.dropped),
             "blocked": show_value(info.blocked),
             "last error": _line(info.last_error),
             "last error at": show_time(info.last_error_time),

@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 from cmq_cli.deletions import delete_each
 from cmq_cli.durations import show_duration
 from cmq_cli.exitcodes import ExitCode
-from cmq_cli.output import info_document, show_time, show_value
+from cmq_cli.output import info_document, show_count, show_size, show_time, show_value
 from cmq_cli.session import Session
 from cmqd_client import Client, FilterType, TopicDiffers, TopicInfo, TopicNotFound
 
@@ -82,7 +82,13 @@ async def list_topics(*, search: str = "", offset: int = 0, limit: int = 1000, s
         output.document({"total": page.total, "topics": [info_document(info) for info in infos]})
         return
     rows = [
-        (info.name, info.filter_type, str(info.subscriptions), str(info.retained), show_time(info.oldest_message_time))
+        (
+            info.name,
+            info.filter_type,
+            show_count(info.subscriptions),
+            show_count(info.retained),
+            show_time(info.oldest_message_time),
+        )
         for info in infos
     ]
     output.table(("name", "filter", "subscriptions#", "retained#", "oldest message"), rows)
@@ -120,9 +126,13 @@ async def delete(*names: str, yes: _Flag = False, session: _Session) -> ExitCode
     names
         The topics.
     yes
-        Do not ask. (Without a terminal nothing is asked anyway.)
+        Do not ask. Needed without a terminal.
     """
-    return await delete_each(session, "topic", names, Client.delete_topic, ask=None if yes else "")
+
+    async def question(_: Client) -> str:
+        return f"Delete {', '.join(names)}?"
+
+    return await delete_each(session, "topic", names, Client.delete_topic, ask=None if yes else question)
 
 
 async def _info_if_there(client: Client, name: str) -> TopicInfo | None:
@@ -140,10 +150,10 @@ def _show(session: Session, info: TopicInfo) -> None:
         {
             "name": info.name,
             "filter": info.filter_type,
-            "subscriptions": str(info.subscriptions),
-            "retained": str(info.retained),
+            "subscriptions": show_count(info.subscriptions),
+            "retained": show_count(info.retained),
             "oldest message": show_time(info.oldest_message_time),
-            "max message bytes": str(info.max_message_bytes),
+            "max message size": show_size(info.max_message_bytes),
             "lifecycle": show_duration(info.lifecycle),
             "created": show_time(info.create_time),
             "modified": show_time(info.modify_time),

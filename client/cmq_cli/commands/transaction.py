@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 
 from cmq_cli.durations import show_duration
 from cmq_cli.exitcodes import CommandFailed, ExitCode
-from cmq_cli.output import show_time
+from cmq_cli.output import show_count, show_time
 from cmq_cli.session import Session
 from cmqd_client import MessageId, Queue, TransactionStatus, Undecided
 
@@ -58,7 +58,7 @@ async def list_half_messages(
         (
             one.id,
             show_duration(max(round((now - one.enqueue_time).total_seconds()), 0)),
-            str(one.checks),
+            show_count(one.checks),
             show_time(one.last_check_time),
             one.last_answer or "-",
             show_time(one.next_check_time),
@@ -92,7 +92,7 @@ def _deciding(status: TransactionStatus) -> Callable[..., Awaitable[ExitCode]]:
         every
             All that are undecided now, instead of ids.
         yes
-            Do not ask about --all. (Without a terminal nothing is asked anyway.)
+            Do not ask about --all. Needed with it without a terminal.
         """
         return await _decide(session, queue, ids, every, yes, status)
 
@@ -120,7 +120,7 @@ async def _decide(
         if every:
             found, _ = await _some(queue, None, 0)
             chosen = [one.id for one in found]
-            question = f"{len(chosen)} half messages of {name} are to be {verb}. Go on?"
+            question = f"{len(chosen):,} half messages of {name} are to be {verb}. Go on?"
             if chosen and not yes and not output.confirm(question):
                 return ExitCode.FAILED
         result = await queue.end_transactions(chosen, status)
@@ -129,8 +129,8 @@ async def _decide(
             {verb.replace(" ", "_"): result.done, "failed": {one.id: one.error.name for one in result.failures}}
         )
     for one in result.failures:
-        output.error(f"{one.id}: {one.error.text}")
-    output.remark(f"{len(result.done)} {verb}")
+        output.client_error(one.error, one.id)
+    output.remark(f"{len(result.done):,} {verb}")
     if result.ok:
         return ExitCode.OK
     return ExitCode.PARTIAL if result.done else ExitCode.FAILED
