@@ -226,8 +226,12 @@ class Output:
         """
         if not self.can_ask:
             raise CommandFailed(f"{question} Without a terminal, say --yes.", ExitCode.USAGE)
-        self._err.print(Text(f"{question} [y/N] "), end="")
-        return sys.stdin.readline().strip().lower() in ("y", "yes")
+        return self.read_answer(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+
+    def read_answer(self, question: str) -> str:
+        """Print a question and read the line that is typed; empty at the end of the input."""
+        self._err.print(Text(question), end="")
+        return sys.stdin.readline()
 
 
 def message_document(message: Message | Peeked) -> dict[str, Any]:

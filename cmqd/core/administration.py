@@ -178,7 +178,7 @@ class Administration(Moving):
 
     def _serve_as_dead_letter_queue(self, queue: Queue, floor: int, records: list[AnyRecord]) -> None:
         record = DeadLettersFrom(queue.queue_id, floor)
-        queue.index.dead_letter_floor = floor
+        queue.index.apply_dead_letters_from(record)
         records.append(record)
 
     def clear_queue(self, account: str, name: str, now_ms: int) -> Outcome[None]:

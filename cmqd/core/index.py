@@ -35,6 +35,7 @@ from cmqd.core.limits import Limits
 from cmqd.core.steps import TimeSteps
 from cmqd_segment.checkpoint import Redrive
 from cmqd_segment.records import (
+    DeadLettersFrom,
     DelaysScheduled,
     LeasesEnded,
     MessagesActivated,
@@ -57,6 +58,10 @@ from cmqd_segment.records import (
     ranges,
     unpack_runs,
 )
+
+NEVER_SERVED = -1
+SERVED_BEFORE = -2
+"""Values of ``dead_letter_floor`` below 0: the queue was never a dead-letter queue; it was, and is no longer."""
 
 
 class InFlight(msgspec.Struct, frozen=True, gc=False):
@@ -154,7 +159,7 @@ class QueueIndex:
         """By lease. May still hold leases of positions below the floor, until their deadline."""
         self.history = ReceiveHistory()
         self.steps = TimeSteps()
-        self.dead_letter_floor = -1
+        self.dead_letter_floor = NEVER_SERVED
         """The queue takes dead letters once nothing below it is live; -1 = it is no dead-letter queue."""
         self.redrive: Redrive | None = None
         """Under way, or the last one."""
@@ -250,6 +255,18 @@ class QueueIndex:
             - self.moving_count
             - len(self.damaged)
         )
+
+    @property
+    def held_dead_letters(self) -> bool:
+        """Whether the queue serves as a dead-letter queue, or served as one before."""
+        return self.dead_letter_floor != NEVER_SERVED
+
+    def apply_dead_letters_from(self, record: DeadLettersFrom) -> None:
+        """The queue serves as a dead-letter queue from a floor on, or (floor below 0) no longer."""
+        if record.floor >= 0:
+            self.dead_letter_floor = record.floor
+        elif self.held_dead_letters:
+            self.dead_letter_floor = SERVED_BEFORE
 
     @property
     def takes_dead_letters(self) -> bool:

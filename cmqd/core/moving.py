@@ -46,7 +46,8 @@ class Moving(DeadLettering, Sending):
 
         Raises:
             QueueNotFound: of ``name``.
-            InvalidArgument: the target does not exist or is the queue itself, or the queue has a dead-letter queue.
+            InvalidArgument: the target does not exist or is the queue itself, or the queue has a dead-letter queue,
+                or it never served as one.
             RedriveRunning: one is under way.
         """
         queue = self.queue(account, name)
@@ -55,6 +56,9 @@ class Moving(DeadLettering, Sending):
             raise RedriveRunning(name)
         if queue.dead_letters is not None:
             raise InvalidArgument("queue", name, "a queue without a dead-letter queue of its own")
+        if not index.held_dead_letters:
+            # Typed by mistake, it would move every message of a working queue.
+            raise InvalidArgument("queue", name, "a queue that serves, or served, as a dead-letter queue")
         if max_per_second is not None:
             check_range("max_per_second", max_per_second, 1, 1_000_000)
         if target is not None and (target == name or target not in self._names[account]):

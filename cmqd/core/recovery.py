@@ -479,7 +479,7 @@ class Recovery(TopicState):
             case MessagesMoved():
                 index.apply_moved(record)
             case DeadLettersFrom():
-                index.dead_letter_floor = record.floor
+                index.apply_dead_letters_from(record)
             case RedriveStarted():
                 index.apply_redrive_started(record)
             case RedriveEnded():
@@ -568,7 +568,7 @@ class Recovery(TopicState):
                 records.append(record)
             if queue.sources and index.dead_letter_floor < 0:
                 serves = DeadLettersFrom(queue.queue_id, index.next_position)
-                index.dead_letter_floor = serves.floor
+                index.apply_dead_letters_from(serves)
                 records.append(serves)
 
 

@@ -79,7 +79,8 @@ class QueueSlice(CheckpointPart, frozen=True, tag=2):
     half: bytes = b""
     """Half messages that wait for their decision; what is known of them is in a ``HalvesSlice``."""
     dead_letter_floor: int = -1
-    """It takes dead letters of others once nothing below this is live; -1 = it is no dead-letter queue."""
+    """It takes dead letters of others once nothing below this is live; -1 = it never served as a dead-letter
+    queue, -2 = it did, and does no longer (a checkpoint of format 1 has -1 for both)."""
     activations: list[tuple[int, bytes]] = []
     """(time in ms, positions): messages that became active later than they were sent, for dead letters by age."""
     redrive: Redrive | None = None

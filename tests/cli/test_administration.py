@@ -1,16 +1,20 @@
 """``cmq queue``, ``account``, ``context``, ``status``; where the server is found, how runs end."""
 
+import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 import cmq_cli.app
-from cmq_cli.durations import parse_duration, show_duration
+from cmq_cli.durations import parse_duration, show_duration, typed_duration
 from cmq_cli.exitcodes import ExitCode
+from cmq_cli.output import Output, OutputForm
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from support.cmq_runs import Cmq, ThreadedServer
@@ -45,8 +49,25 @@ def test_other_text_is_no_duration(text: str) -> None:
     ("seconds", "text"), [(345_600, "4d"), (43_200, "12h"), (90, "90s"), (0.2, "200ms"), (0, "0s"), (60, "1m")]
 )
 def test_durations_are_shown_as_they_would_be_typed(seconds: float, text: str) -> None:
-    assert show_duration(seconds) == text
+    assert typed_duration(seconds) == text
     assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (345_600, "4 days"),
+        (86_400, "1 day"),
+        (5_400, "1 hour 30 minutes"),
+        (61, "1 minute 1 second"),
+        (1.5, "1.5 seconds"),
+        (0.2, "200 ms"),
+        (0, "0 seconds"),
+        (90_000_000, "1,041 days 16 hours"),
+    ],
+)
+def test_durations_are_shown_in_words(seconds: float, text: str) -> None:
+    assert show_duration(seconds) == text
 
 
 # ---------------------------------------------------------------------- queues
@@ -59,13 +80,13 @@ def test_a_queue_is_made_shown_changed_and_deleted(cmq_at: Cmq, server: Threaded
     assert request.attributes == {"visibility_timeout_ms": 120_000, "retention_ms": 86_400_000, "max_delayed": 7}
 
     shown = cmq_at("queue", "info", "jobs")
-    assert "visibility timeout  2m\n" in shown.out
-    assert "retention           1d\n" in shown.out
+    assert "visibility timeout  2 minutes\n" in shown.out
+    assert "retention           1 day\n" in shown.out
 
     changed = cmq_at("queue", "set", "jobs", "--delay", "250ms", "--output", "json")
     assert (changed.json["delay"], changed.json["visibility_timeout"], changed.json["active"]) == (0.25, 120, 0)
 
-    assert cmq_at("queue", "delete", "jobs").err == "queue 'jobs' deleted\n"
+    assert cmq_at("queue", "delete", "jobs", "--yes").err == "queue 'jobs' deleted\n"
     assert cmq_at("queue", "info", "jobs").code == ExitCode.NOT_FOUND
 
 
@@ -96,10 +117,66 @@ def test_queues_are_listed_with_their_counts(cmq_at: Cmq, server: ThreadedServer
 
 
 def test_of_several_deletes_some_may_fail(cmq_at: Cmq) -> None:
-    ran = cmq_at("queue", "delete", "orders", "nowhere", "--output", "json")
+    ran = cmq_at("queue", "delete", "orders", "nowhere", "--yes", "--output", "json")
     assert ran.code == ExitCode.PARTIAL
     assert ran.json == {"deleted": ["orders"], "failed": {"nowhere": "queue_not_found"}}
-    assert cmq_at("queue", "delete", "nowhere").code == ExitCode.NOT_FOUND
+    assert cmq_at("queue", "delete", "nowhere", "--yes").code == ExitCode.NOT_FOUND
+
+
+@pytest.mark.parametrize("command", ["delete", "clear"])
+def test_without_a_terminal_nothing_is_destroyed_unasked(cmq_at: Cmq, server: ThreadedServer, command: str) -> None:
+    server.do(server.fake.put, "orders", b"a", b"b")
+
+    ran = cmq_at("queue", command, "orders")
+
+    assert ran.code == ExitCode.USAGE
+    assert "2 messages" in ran.err
+    assert "--yes" in ran.err
+    assert len(server.fake.queues["orders"].active) == 2
+
+
+@pytest.mark.parametrize(
+    ("command", "question"),
+    [("delete", "Delete orders with 2 messages? [y/N]"), ("clear", "Drop all 2 messages of orders? [y/N]")],
+)
+@pytest.mark.parametrize(("answer", "is_done"), [("y\n", True), ("n\n", False), ("", False)])
+def test_a_person_is_asked_with_the_count(
+    no_server: Path,
+    server: ThreadedServer,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    question: str,
+    answer: str,
+    is_done: bool,
+) -> None:
+    server.do(server.fake.put, "orders", b"a", b"b")
+    monkeypatch.setenv("CMQ_URL", server.fake.url)
+    asked: list[str] = []
+    monkeypatch.setattr(Output, "can_ask", True)
+    monkeypatch.setattr(Output, "read_answer", lambda _, text: asked.append(text) or answer)
+
+    code = cmq_cli.app.run(["queue", command, "orders"])
+
+    assert asked == [f"{question} "]
+    assert code == (ExitCode.OK if is_done else ExitCode.FAILED)
+    assert (not server.fake.queues.get("orders") or not server.fake.queues["orders"].active) == is_done
+
+
+def test_a_table_never_cuts_a_number(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    output = Output(OutputForm.TABLE)
+    monkeypatch.setattr(output, "_out", Console(file=sys.stdout, width=40, highlight=False))
+
+    output.table(
+        ("name", "active#", "in flight#", "oldest message"),
+        [("a-queue-with-a-name-of-forty-characters-1", "1,461,173", "100,000,000", "2026-01-31 12:00:00")],
+    )
+
+    shown = capsys.readouterr().out
+    assert "1,461,173" in shown
+    assert "100,000,000" in shown
+    assert "…" not in shown
+    names = [line[:12].strip() for line in shown.splitlines()]
+    assert "".join(names).removeprefix("name") == "a-queue-with-a-name-of-forty-characters-1"
 
 
 def test_a_queue_is_cleared(cmq_at: Cmq, server: ThreadedServer) -> None:
@@ -146,8 +223,38 @@ def test_what_is_not_permitted_has_its_exit_code(cmq_at: Cmq, server: ThreadedSe
     assert cmq_at("account", "create", "x").code == ExitCode.REFUSED
 
 
-def test_status_is_shown(cmq_at: Cmq) -> None:
-    assert "durability  none\n" in cmq_at("status").out
+def test_the_status_is_shown_in_sections_and_words(server: ThreadedServer, cmq_at: Cmq) -> None:
+    server.fake.status |= {
+        "uptime_ms": 93_784_000,
+        "time_ms": 1_769_860_800_000,
+        "connections": 1_200,
+        "log_bytes": 1_610_612_736,
+        "sends_refused": True,
+        "sends_refused_reason": "the disk is nearly full",
+        "counters": {"sent": 1_461_173},
+        "a_newer_field": "kept",
+    }
+
+    ran = cmq_at("status")
+
+    shown = [line.strip() for line in ran.out.splitlines()]
+    assert [line for line in shown if line in ("Server", "Clients", "Storage", "Totals since the start")] == [
+        "Server",
+        "Clients",
+        "Storage",
+        "Totals since the start",
+    ]
+    facts = {line.split("  ")[0]: line.split("  ")[-1].strip() for line in shown if "  " in line}
+    assert facts["uptime"] == "1 day 2 hours 3 minutes 4 seconds"
+    assert facts["time"] == "2026-01-31 12:00:00"
+    assert facts["connections"] == "1,200"
+    assert facts["log"] == "1.5 GiB"
+    assert facts["sent"] == "1,461,173"
+    assert facts["a newer field"] == "kept"
+    assert "sends are refused: the disk is nearly full" in ran.err
+
+
+def test_the_status_is_the_servers_own_document_as_json(cmq_at: Cmq) -> None:
     assert cmq_at("status", "--output", "json").json == {"version": "fake", "durability": "none", "queues": 1}
 
 
@@ -248,6 +355,51 @@ def test_a_wrong_key_is_refused_and_never_shown(cmq: Cmq, server: ThreadedServer
     wrong = cmq("status", "--url", "cmq://a:very-secret@h/path")
     assert wrong.code == ExitCode.USAGE
     assert "very-secret" not in wrong.err
+
+
+def test_errors_are_json_where_the_output_is(cmq_at: Cmq, server: ThreadedServer) -> None:
+    ran = cmq_at("queue", "info", "nowhere", "--output", "json")
+    assert (ran.code, ran.out) == (ExitCode.NOT_FOUND, "")
+    error = json.loads(ran.err)
+    assert (error["error"], error["retryable"]) == ("queue_not_found", False)
+    assert "request" not in error["text"]
+    assert "request_id" not in error
+
+    wrong = cmq_at("queue", "infos", "--output=json")
+    assert (wrong.code, json.loads(wrong.err)["error"]) == (ExitCode.USAGE, "usage")
+    nothing = cmq_at("queue", "set", "orders", "--output", "json")
+    assert (nothing.code, json.loads(nothing.err)["error"]) == (ExitCode.USAGE, "usage")
+
+
+def test_numbers_of_request_and_connection_are_shown_with_verbose(cmq_at: Cmq) -> None:
+    assert "(request " not in cmq_at("queue", "info", "nowhere").err
+    assert "(request " in cmq_at("queue", "info", "nowhere", "--verbose").err
+    error = json.loads(cmq_at("queue", "info", "nowhere", "-v", "--output", "json").err)
+    assert (error["request_id"] > 0, error["connection_id"] > 0) == (True, True)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_commands_and_options(cmq: Cmq, shell: str) -> None:
+    script = cmq("completion", shell).out
+    assert "visibility" in script
+    assert "dead-letter-after" in script
+
+
+def test_bash_takes_the_completion_script(cmq: Cmq, tmp_path: Path) -> None:
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("no bash here")
+    (tmp_path / "cmq.bash").write_text(cmq("completion", "bash").out)
+    words = "source cmq.bash; COMP_WORDS=(cmq queue create --vis); COMP_CWORD=3; _cmq; echo ${COMPREPLY[@]}"
+    ran = subprocess.run([bash, "-c", words], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["--visibility-timeout"]
+
+
+def test_help_lists_the_commands_in_groups(cmq: Cmq) -> None:
+    text = cmq("--help").out
+    headings = ["Messages", "Inspection", "Queues", "Topics", "Log", "Access", "Shell", "Options of all commands"]
+    places = [text.index(f"─ {heading} ") for heading in headings]
+    assert places == sorted(places)
 
 
 def test_help_explains_exit_codes_and_shared_options(cmq: Cmq) -> None:

@@ -213,7 +213,7 @@ def test_a_refusal_of_the_server_is_a_sentence(cmq_at: Cmq, server: ThreadedServ
     server.do(server.fake.refuse, wire.SendMessages, ErrorCode.DISK_NEARLY_FULL, "no space", retry_after_ms=60_000)
     ran = cmq_at("send", "orders", "x", "--output", "json")
     assert (ran.code, ran.out) == (ExitCode.FAILED, "")
-    assert ran.err.startswith("cmq: no space (request ")
+    assert ran.json_error["text"] == "no space"
 
 
 def test_no_answer_in_time_is_unreachable(cmq_at: Cmq, server: ThreadedServer) -> None:

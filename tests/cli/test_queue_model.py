@@ -55,13 +55,13 @@ def test_attributes_of_the_model_are_set_and_shown(cmq_at: Cmq, server: Threaded
         "max_checks": 3,
     }
     shown = cmq_at("queue", "info", "jobs").out
-    assert "rewind              1d\n" in shown
-    assert "dead letters to     dead, after 10m\n" in shown
+    assert "rewind              1 day\n" in shown
+    assert "dead letters to     dead, after 10 minutes\n" in shown
     assert "transactional       yes\n" in shown
     assert "dead letters from   jobs\n" in cmq_at("queue", "info", "dead").out
     document = cmq_at("queue", "info", "dead", "--output", "json").json
     assert (document["dead_letter_sources"], document["half"], document["rewindable"]) == (["jobs"], 0, 0)
-    assert cmq_at("queue", "delete", "dead").code == ExitCode.FAILED
+    assert cmq_at("queue", "delete", "dead", "--yes").code == ExitCode.FAILED
 
 
 def test_ensure_shows_what_differs(cmq_at: Cmq) -> None:
@@ -267,14 +267,14 @@ def test_half_messages_are_listed_and_decided(cmq_at: Cmq, server: ThreadedServe
     assert partly.code == ExitCode.PARTIAL
     assert partly.json == {"rolled_back": [ids[1]], "failed": {ids[0]: "already_committed"}}
     assert cmq_at("tx", "rollback", "tx", ids[0]).code == ExitCode.FAILED
-    assert cmq_at("tx", "commit", "tx", "--all").err == "2 committed\n"
+    assert cmq_at("tx", "commit", "tx", "--all", "--yes").err == "2 committed\n"
     assert cmq_at("tx", "list", "tx").err == "no undecided half message in 'tx'\n"
     assert len(server.fake.queues["tx"].active) == 3
 
 
 def test_many_half_messages_are_decided_at_once(cmq_at: Cmq, server: ThreadedServer) -> None:
     _halves(server, 1500)
-    assert cmq_at("tx", "rollback", "tx", "--all", "--output", "json").code == 0
+    assert cmq_at("tx", "rollback", "tx", "--all", "--yes", "--output", "json").code == 0
     assert not server.fake.queues["tx"].half
 
 

@@ -32,13 +32,13 @@ def test_a_topic_is_created_shown_changed_and_deleted(cmq_at: Cmq) -> None:
     assert (made.code, made.out, made.err) == (0, "", "topic 'shop' created\n")
 
     shown = cmq_at("topic", "info", "shop").out
-    assert "filter             routing\n" in shown
-    assert "max message bytes  4096\n" in shown
-    assert "lifecycle          1d\n" in shown
+    assert "filter            routing\n" in shown
+    assert "max message size  4 KiB\n" in shown
+    assert "lifecycle         1 day\n" in shown
     changed = cmq_at("topic", "set", "shop", "--max-message-bytes", "2048", "--output", "json").json
     assert (changed["name"], changed["max_message_bytes"], changed["lifecycle"]) == ("shop", 2048, 86_400)
 
-    assert cmq_at("topic", "delete", "shop").err == "topic 'shop' deleted\n"
+    assert cmq_at("topic", "delete", "shop", "--yes").err == "topic 'shop' deleted\n"
     gone = cmq_at("topic", "info", "shop")
     assert (gone.code, "does not exist" in gone.err) == (ExitCode.NOT_FOUND, True)
 
@@ -90,7 +90,7 @@ def test_a_subscription_to_a_queue_is_made_and_ended(cmq_at: Cmq, server: Thread
     differs = cmq_at("sub", "create", "shop", "fruit", "--queue", "orders", "--filter-tag", "pear", "--ensure")
     assert differs.code == ExitCode.FAILED
     assert differs.out.splitlines()[1].split() == ["filter", "tags", "apple,", "nut", "pear"]
-    assert cmq_at("sub", "delete", "shop", "fruit").err == "subscription 'fruit' deleted\n"
+    assert cmq_at("sub", "delete", "shop", "fruit", "--yes").err == "subscription 'fruit' deleted\n"
     assert cmq_at("sub", "info", "shop", "fruit").code == ExitCode.NOT_FOUND
 
 
@@ -170,7 +170,7 @@ def test_a_subscription_is_changed(cmq_at: Cmq, shop: ThreadedServer, hook: Fake
 def test_what_waits_is_tried_again_or_dropped(cmq_at: Cmq, hook: FakeSubscription) -> None:
     assert cmq_at("sub", "retry", "shop", "hook").err == "2 messages are tried again\n"
     assert cmq_at("sub", "retry", "shop", "hook", "--output", "json").json == {"retried": 0}
-    assert cmq_at("sub", "drop", "shop", "hook", "--output", "json").json == {"dropped": 3}
+    assert cmq_at("sub", "drop", "shop", "hook", "--yes", "--output", "json").json == {"dropped": 3}
     assert cmq_at("sub", "drop", "shop", "hook", "--yes").err == "0 messages dropped\n"
 
 
@@ -236,6 +236,7 @@ def test_lines_are_published_in_order_a_message_each(cmq_at: Cmq, shop: Threaded
         "matched": 2000,
         "discarded": 0,
         "repeated": 0,
+        "unanswered": 0,
         "empty_lines_skipped": 1,
         "error": None,
         "line": None,
@@ -318,7 +319,7 @@ def test_a_line_that_the_server_refuses_is_named_and_those_before_it_are_publish
 
     assert ran.code == ExitCode.PARTIAL
     assert (ran.json["published"], ran.json["error"], ran.json["line"]) == (2, "message_too_large", 4)
-    assert ran.err.startswith("cmq: line 4: body 0 has 70000 bytes")
+    assert ran.json_error["text"].startswith("line 4: body 0 has 70000 bytes")
     assert _bodies(shop) == [b"a", b"b"]
 
 

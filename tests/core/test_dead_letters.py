@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from cmqd.core.errors import DeadLetterQueueInUse, InvalidArgument, QueueDiffers
+from cmqd.core.index import SERVED_BEFORE
 from cmqd.core.limits import Limits
 from support.core_builders import ACCOUNT, START_MS, Rig, counts
 from support.dead_letters import (
@@ -119,7 +120,7 @@ def test_unbinding_is_an_attribute_change_on_the_source():
     for again in (rig, rig.crash()):
         attributes = again.queue().attributes()
         assert (attributes["dead_letter_queue"], attributes["dead_letter_max_receives"]) == ("", 0)
-        assert again.queue("dlq").index.dead_letter_floor == -1
+        assert again.queue("dlq").index.dead_letter_floor == SERVED_BEFORE
         again.delete_queue("dlq")
         again.send(b"1")
         fail(again, 3)

@@ -314,6 +314,8 @@ def test_a_redriven_queue_cannot_be_given_a_dead_letter_queue():
     rig = Rig()
     rig.create("dlq")
     rig.create()
+    rig.create("source", dead_letter_queue="q", dead_letter_max_receives=1)
+    rig.set("source", dead_letter_queue="")
     rig.send(b"1")
     rig.redrive("q", target="dlq")
 

@@ -47,6 +47,34 @@ def drained(rig: Rig, name: str = "q") -> list[bytes]:
 # ---------------------------------------------------------------------- where to
 
 
+@pytest.mark.parametrize("target", [None, "other"])
+def test_a_queue_that_never_served_as_a_dead_letter_queue_is_not_redriven(target: str | None):
+    rig = Rig()
+    rig.create("orders")
+    rig.create("other")
+    rig.send(b"1", name="orders")
+
+    for again in (rig, rig.crash(), rig.crash_after(rig.checkpoint())):
+        before = facts(again.broker)
+        with pytest.raises(InvalidArgument, match="serves, or served, as a dead-letter queue"):
+            again.redrive("orders", target=target)
+        assert facts(again.broker) == before
+        assert again.counts("orders")["active"] == 1
+
+
+def test_dead_letters_go_back_also_when_the_queue_serves_no_longer():
+    rig = with_dead(2, sources=("a", "b"))
+    rig.set("a", dead_letter_queue="")
+    rig.delete_queue("b")
+
+    for again in (rig.crash(), rig.crash_after(rig.checkpoint()), rig):
+        again.redrive("dlq")
+        again.settle()
+        assert again.counts("a")["active"] == 2
+        assert again.counts("dlq")["active"] == 2
+        assert status(again).missing_origins == {"b": 2}
+
+
 def test_dead_letters_go_back_to_their_origin():
     rig = with_dead(2, sources=("a", "b"))
     waiter, _ = rig.wait("b", wait_ms=20_000)
@@ -399,6 +427,7 @@ def _answering(rig: Rig):
 def test_a_redrive_of_nothing_is_done_at_once():
     rig = Rig()
     rig.create("dlq")
+    rig.create("q", dead_letter_queue="dlq", dead_letter_max_receives=1)
     rig.redrive(target=None)
     rig.settle()
 

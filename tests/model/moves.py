@@ -128,8 +128,10 @@ class MovesMachine(BrokerMachine):
             assert self.is_redriven(queue)
             return
         except InvalidArgument:
-            assert queue.attributes["dead_letter_queue"] or (to is not None and named in (None, queue))
+            never_served = queue.dead_letter_floor == -1
+            assert never_served or queue.attributes["dead_letter_queue"] or (to is not None and named in (None, queue))
             return
+        assert queue.dead_letter_floor != -1
         assert not self.is_redriven(queue)
         wanted = {message.position for message in queue.active()}
         self.redrives[queue.queue_id] = NaiveRedrive(

@@ -60,6 +60,11 @@ class Ran(msgspec.Struct):
         return json.loads(self.out)
 
     @property
+    def json_error(self) -> Any:
+        """The one document on standard error."""
+        return json.loads(self.err)
+
+    @property
     def lines(self) -> list[Any]:
         """The documents of a stream."""
         return [json.loads(line) for line in self.out.splitlines()]

@@ -53,7 +53,7 @@ class AccountRequests(Listener):
 
     def _GetServerStatus(self, peer: Peer, request: wire.GetServerStatus) -> wire.AnyReply:
         return wire.ServerStatus(
-            request.request_id, {"version": "fake", "durability": "none", "queues": len(self.queues)}
+            request.request_id, {"version": "fake", "durability": "none", "queues": len(self.queues)} | self.status
         )
 
     def _SealSegments(self, peer: Peer, request: wire.SealSegments) -> wire.AnyReply:

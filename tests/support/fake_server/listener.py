@@ -39,6 +39,8 @@ class Listener:
             SECRET_ID: (wire.KeyInfo(SECRET_ID, "admin", True, now_ms()), SECRET_KEY)
         }
         self.accounts = ["admin"]
+        self.status: dict[str, Any] = {}
+        """Further fields of the status; set by a test."""
         self.queues: dict[str, FakeQueue] = {}
         self.topics: dict[str, FakeTopic] = {}
         self.peers: list[Peer] = []
