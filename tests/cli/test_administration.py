@@ -153,7 +153,12 @@ def test_a_person_is_asked_with_the_count(
     monkeypatch.setenv("CMQ_URL", server.fake.url)
     asked: list[str] = []
     monkeypatch.setattr(Output, "can_ask", True)
-    monkeypatch.setattr(Output, "read_answer", lambda _, text: asked.append(text) or answer)
+
+    def read_answer(_: Output, text: str) -> str:
+        asked.append(text)
+        return answer
+
+    monkeypatch.setattr(Output, "read_answer", read_answer)
 
     code = cmq_cli.app.run(["queue", command, "orders"])
 
