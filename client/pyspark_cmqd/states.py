@@ -162,7 +162,7 @@ class QueueFold:
         self.counts: dict[int, int] = {}
         """Receive counts of messages that came back."""
         self.last_counts: dict[int, int] = {}
-        """Receive counts with which messages were deleted, where it was not 1."""
+        """Receive counts with which messages in flight left the queue; 1 is left out for deleted ones."""
         self.sent = SentTimes()
         self._last_ms = 0
 
@@ -191,7 +191,10 @@ class QueueFold:
     def load(self, part: "LeasesSlice | HistorySlice") -> None:
         """Take what the parts after the slice say."""
         if isinstance(part, LeasesSlice):
-            self.leases.update((lease, (position, count)) for lease, position, _, count, _ in part.leases)
+            # The broker keeps leases of cleared and expired messages until their deadline.
+            self.leases.update(
+                (lease, (position, count)) for lease, position, _, count, _ in part.leases if position >= self.floor
+            )
             return
         for first, content in part.entries:
             numbers = array("Q")
@@ -243,7 +246,7 @@ class QueueFold:
             case QueueDeleted():
                 self._note_gone(State.QUEUE_DELETED, self.live)
                 self.live = BitMap64()
-                self.leases.clear()
+                self._end_leases(self.next_position)
             case _:
                 pass
 
@@ -298,7 +301,7 @@ class QueueFold:
         counted = not isinstance(record, MessagesReleased) or record.counted
         for lease in unpack_runs(record.leases):
             position, count = self.leases.pop(lease, (-1, 0))
-            if position >= self.floor:
+            if position >= 0:
                 if counted:
                     self.counts[position] = count
                 self.active.add(position)
@@ -335,9 +338,21 @@ class QueueFold:
         below = BitMap64(self.live)
         below.remove_range(floor, max(self.next_position, floor) + 1)
         self._note_gone(state, below)
+        if below - self.active - self.delayed - self.half:
+            # Only then: expiry raises the floor often, and looking through all leases each time would cost too much.
+            self._end_leases(floor)
         for positions in (self.live, self.active, self.delayed, self.half, self.rewindable):
             positions.remove_range(0, floor)
         self.floor = floor
+
+    def _end_leases(self, floor: int) -> None:
+        """Messages below ``floor`` that are in flight leave the queue: their receives count, and no record of their
+        leases changes anything any more.
+        """
+        ended = [(lease, position, count) for lease, (position, count) in self.leases.items() if position < floor]
+        for lease, position, count in ended:
+            del self.leases[lease]
+            self.last_counts[position] = count
 
     def _note_gone(self, state: State, positions: BitMap64) -> None:
         known = self.gone.get(state)
@@ -365,7 +380,7 @@ class QueueFold:
         for the first time, else 0).
         """
         counts = {**self.counts, **self.last_counts}
-        counts.update((position, count) for position, count in self.leases.values() if position >= self.floor)
+        counts.update(self.leases.values())
         return counts
 
 

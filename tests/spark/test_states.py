@@ -70,6 +70,32 @@ def test_the_fold_says_what_the_broker_says_at_every_row(seed: int):
         assert_as_the_broker(fold, broker)
 
 
+def last_receive_counts(rows: "list[list[AnyRecord]]") -> dict[tuple[int, int], int]:
+    """By queue id and position: the receive count that the broker had for each message while it was in its queue."""
+    broker = Broker(KEY)
+    counts: dict[tuple[int, int], int] = {}
+    for lsn, records in enumerate(rows, 1):
+        for record in records:
+            broker.replay(record, lsn)
+            for queue_id, queue in broker.queues.items():
+                held = {lease.position: lease.receive_count for lease in queue.index.in_flight.values()}
+                for position in queue.index.live:
+                    counts[queue_id, position] = held.get(position) or queue.index.history.get(position)[0]
+    return counts
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_message_that_left_its_queue_keeps_its_receive_count(seed: int):
+    rig, _ = busy_rig(seed, 150)
+    expected = last_receive_counts(rig.log.rows)
+
+    for queue_id, queue in folded(rig.log.rows).queues.items():
+        sets, counts = queue.sets(), queue.receive_counts()
+        for state in (State.DELETED, State.DEAD_LETTERED, State.CLEARED, State.EXPIRED, State.QUEUE_DELETED):
+            for position in sets.get(state, BitMap64()):
+                assert counts.get(position, int(state is State.DELETED)) == expected[queue_id, position], state
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_a_fold_from_a_checkpoint_comes_to_the_same(seed: int):
     rig, checkpoints = busy_rig(seed, 300)
@@ -236,6 +262,28 @@ def test_stretches_of_a_run():
     ]
     assert stretches(rig, "q", Mode.CONSUMED, 10) == [(0, 3, "deleted", deleted_ms, 1)]
     assert [one[:2] for one in stretches(rig, "q", Mode.BACKLOG, 10)] == [(3, 5), (5, 6), (6, 10)]
+
+
+@pytest.mark.parametrize(("way", "state"), [("clear", "cleared"), ("expire", "expired"), ("delete", "queue_deleted")])
+def test_messages_in_flight_are_counted_when_their_queue_lets_them_go(way: str, state: str):
+    rig = Rig()
+    rig.create("q", retention_ms=60_000)
+    rig.send(*[b"x"] * 4)
+    rig.receive(most=2, visibility_timeout_ms=SOME_MS)
+    rig.settle(SOME_MS + 100)
+    rig.receive(most=3, visibility_timeout_ms=3_600_000)
+    queue_id = rig.queue("q").queue_id
+    if way == "clear":
+        rig.clear("q")
+    elif way == "expire":
+        rig.settle(61_000)
+    else:
+        rig.delete_queue("q")
+
+    result = result_of(folded(rig.log.rows).queues[queue_id])
+    told = StateReader(result.cut(0, 4), Mode.ALL).stretches(Run(0, 0, 0, [1] * 4, None, None, 0))
+
+    assert list(told) == [(0, 2, state, None, 2), (2, 3, state, None, 1), (3, 4, state, None, 0)]
 
 
 def test_a_message_that_was_rewound_and_deleted_again_has_the_last_time():
