@@ -63,6 +63,7 @@ class Facts(NamedTuple):
     topic: str | None
     deleted_ms: int | None = None
     receive_count: int | None = None
+    account: str | None = None
 
 
 class Batch:
@@ -309,6 +310,7 @@ _MAKERS: dict[str, Callable[[], _Column]] = {
     "deleted_ts": lambda: _Objects(_TIMESTAMP, _deleted),
     "receive_count": lambda: _Objects(pa.int32(), _receive_counts),
     "origin": lambda: _Objects(_ORIGIN, _origins),
+    "account": lambda: _Texts(lambda facts: facts.account),
 }
 
 

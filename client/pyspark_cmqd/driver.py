@@ -161,13 +161,20 @@ def share_of(folder: Folder, extent: Extent, wanted: frozenset[int]) -> float:
 
 def needs_names(options: Options, columns: Sequence[str]) -> bool:
     """Whether queues and topics are to be told by their names, and not by their ids alone."""
-    return is_choosing(options) or "queue" in columns or "topic" in columns
+    return is_choosing(options) or not {"account", "queue", "topic"}.isdisjoint(columns)
 
 
 def unknown_name(options: Options, catalog: Catalog) -> "tuple[str, str] | None":
-    """The first ``queue`` or ``topic`` of the options that the catalog does not know, behind which of the two it is."""
+    """The first ``account``, ``queue`` or ``topic`` of the options that the catalog does not know: option and name.
+
+    A queue of the same name that belongs to another account than ``account`` is not the queue that is asked for.
+    """
+    account = options.account
+    sources = [source for source in catalog.sources.values() if not account or source.account == account]
+    if account and not sources:
+        return "account", account
     for option, names, is_topic in (("queue", options.queues, False), ("topic", options.topics, True)):
-        known = {source.name for source in catalog.sources.values() if source.is_topic is is_topic}
+        known = {source.name for source in sources if source.is_topic is is_topic}
         for name in names:
             if name not in known:
                 return option, name
@@ -175,9 +182,9 @@ def unknown_name(options: Options, catalog: Catalog) -> "tuple[str, str] | None"
 
 
 def check_names(options: Options, catalog: Catalog, folder: Folder, view: View) -> None:
-    """Raises OptionError for a queue or topic that the log does not know: a name that is misspelt must not read as an
-    empty queue. A queue is known from the row that made it, so one made just now is known only to those who read that
-    row; the error says how far was looked.
+    """Raises OptionError for an account, queue or topic that the log does not know: a misspelt name must not read as
+    an empty queue. A queue is known from the row that made it, so a reader that ends before that row does not know it;
+    the error says how far was looked.
     """
     unknown = unknown_name(options, catalog)
     if unknown is None:
@@ -186,7 +193,8 @@ def check_names(options: Options, catalog: Catalog, folder: Folder, view: View) 
     if not options.include_active and not folder.is_remote:
         looked += ", where what is not sealed begins; includeActive=true goes on"
     option, name = unknown
-    raise OptionError(option, name, f"the log of {options.path} knows no {option} of that name ({looked})")
+    where = f" in account {options.account!r}" if options.account and option != "account" else ""
+    raise OptionError(option, name, f"the log of {options.path} knows no {option} of that name{where} ({looked})")
 
 
 # ---------------------------------------------------------------------- positions of a stream

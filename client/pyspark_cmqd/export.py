@@ -32,6 +32,8 @@ GROUP_ROWS = 1 << 17
 SCHEMA = pa.schema([pa.field(name, arrow_type(name)) for name in COLUMNS])
 _IDENTITY = b"cmqd.segment"
 _SELECTION = b"cmqd.queues"
+_ACCOUNT_MARK = "@"
+"""Stands before the account in the selection; no name of a queue begins with it."""
 _OURS = re.compile(r"\d{8,}\.parquet", re.ASCII)
 
 
@@ -47,11 +49,15 @@ class Exported:
     """Written now; else it was there."""
 
 
-def plan_export(path: str, *, queues: Sequence[str] = (), include_active: bool = False) -> list[Task]:
+def plan_export(
+    path: str, *, queues: Sequence[str] = (), account: str = "", include_active: bool = False
+) -> list[Task]:
     """What there is to export: a task for each segment. Raises CmqdSourceError."""
     given = {"path": path, "includeActive": str(include_active)}
     if queues:
         given["queue"] = ",".join(queues)
+    if account:
+        given["account"] = account
     return plan_batch(parse_options(given), tuple(COLUMNS))
 
 
@@ -59,8 +65,9 @@ class ExportError(CmqdSourceError):
     """The folder cannot be used; nothing was written."""
 
 
-def export(tasks: Sequence[Task], folder: Path, *, queues: Sequence[str] = ()) -> Iterator[Exported]:
-    """Write a file for each task, unless it is there; whole or not at all. ``queues``: those of :func:`plan_export`.
+def export(tasks: Sequence[Task], folder: Path, *, queues: Sequence[str] = (), account: str = "") -> Iterator[Exported]:
+    """Write a file for each task, unless it is there; whole or not at all. ``queues`` and ``account``: as for
+    :func:`plan_export`.
 
     Raises:
         ExportError: the folder has the messages of other queues.
@@ -68,7 +75,7 @@ def export(tasks: Sequence[Task], folder: Path, *, queues: Sequence[str] = ()) -
         OSError: a file cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    selection = "\n".join(sorted(set(queues))).encode()
+    selection = "\n".join([*([_ACCOUNT_MARK + account] if account else []), *sorted(set(queues))]).encode()
     _check_selection(folder, selection)
     for task in tasks:
         extent = task.piece.extent
@@ -101,14 +108,19 @@ def _check_selection(folder: Path, selection: bytes) -> None:
 
 
 def _described(selection: bytes) -> str:
-    return ", ".join(repr(name) for name in selection.decode().split("\n")) if selection else "all queues"
+    lines = selection.decode().split("\n") if selection else []
+    queues = ", ".join(repr(line) for line in lines if not line.startswith(_ACCOUNT_MARK)) or "all queues"
+    return queues + "".join(f" of account {line[1:]!r}" for line in lines if line.startswith(_ACCOUNT_MARK))
 
 
 def _identity(task: Task) -> bytes:
-    """What the file is made of: another segment, more rows of a live one or other queues make another."""
+    """What the file is made of: another segment, more rows of a live one, other queues or more columns make another.
+
+    Columns are only ever added, so their number tells the versions of the source apart.
+    """
     extent = task.piece.extent
     wanted = "all" if task.wanted is None else ",".join(map(str, sorted(task.wanted)))
-    return f"{extent.sha256 or 'live'} {task.piece.above + 1}-{task.piece.upto} {wanted}".encode()
+    return f"{extent.sha256 or 'live'} {task.piece.above + 1}-{task.piece.upto} {wanted} {len(COLUMNS)}".encode()
 
 
 def _metadata(file: Path) -> "pq.FileMetaData | None":

@@ -77,6 +77,7 @@ class Options:
     states_file: str = ""
     only_queues: frozenset[str] | None = None
     """By filters that were pushed down; None = all. Below likewise."""
+    only_accounts: frozenset[str] | None = None
     only_lsns: tuple[int, int] = (0, LAST_LSN)
     """First and last row, both included. They hide messages, and do not move the row at which states are told."""
 

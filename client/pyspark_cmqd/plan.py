@@ -207,18 +207,20 @@ def bounds(view: View, options: Options) -> tuple[int, int]:
 def is_choosing(options: Options) -> bool:
     """Whether the options name queues or topics, or an account."""
     named = options.queues or options.queue_pattern or options.topics or options.account
-    return bool(named) or options.only_queues is not None
+    return bool(named) or options.only_queues is not None or options.only_accounts is not None
 
 
 def wanted_ids(sources: Mapping[int, Source], options: Options) -> frozenset[int] | None:
     """Ids of the queues and topics that the options name; None = all."""
     if not is_choosing(options):
         return None
-    only = options.only_queues
+    only, only_accounts = options.only_queues, options.only_accounts
     pattern = re.compile(options.queue_pattern)
 
     def fits(source: Source) -> bool:
         if options.account and source.account != options.account:
+            return False
+        if only_accounts is not None and source.account not in only_accounts:
             return False
         if only is not None and (source.is_topic or source.name not in only):
             return False

@@ -1,7 +1,7 @@
 """Filters of a query, as narrower options: what they let through and more, never less. Spark applies them again.
 
-Understood are ``queue``, ``lsn`` and ``enqueue_ts`` compared with constants; all else is left to Spark. So are times
-without a zone: what Spark compares them with is its own affair.
+Understood are ``account``, ``queue``, ``lsn`` and ``enqueue_ts`` compared with constants; all else is left to Spark. So
+are times without a zone: what Spark compares them with is its own affair.
 """
 
 # pyspark tells pyright little of its types, and is not there without the Spark set.
@@ -32,7 +32,9 @@ def narrowed(options: Options, filters: Iterable[Filter]) -> Options:
     for one in filters:
         column = getattr(one, "attribute", ())
         if column == ("queue",):
-            options = _by_queue(options, one)
+            options = replace(options, only_queues=_common(options.only_queues, _names_in(one)))
+        elif column == ("account",):
+            options = replace(options, only_accounts=_common(options.only_accounts, _names_in(one)))
         elif column == ("lsn",):
             options = _by_lsn(options, one)
         elif column == ("enqueue_ts",):
@@ -40,14 +42,20 @@ def narrowed(options: Options, filters: Iterable[Filter]) -> Options:
     return options
 
 
-def _by_queue(options: Options, one: Filter) -> Options:
+def _names_in(one: Filter) -> frozenset[str] | None:
+    """The names that a filter lets through; None = any."""
     if isinstance(one, EqualTo | EqualNullSafe) and isinstance(one.value, str):
-        names = frozenset({one.value})
-    elif isinstance(one, In):
-        names = frozenset(value for value in one.value if isinstance(value, str))
-    else:
-        return options
-    return replace(options, only_queues=names if options.only_queues is None else names & options.only_queues)
+        return frozenset({one.value})
+    if isinstance(one, In):
+        return frozenset(value for value in one.value if isinstance(value, str))
+    return None
+
+
+def _common(names: frozenset[str] | None, others: frozenset[str] | None) -> frozenset[str] | None:
+    """The names that are in both sets; None = any name."""
+    if names is None or others is None:
+        return others if names is None else names
+    return names & others
 
 
 def _by_lsn(options: Options, one: Filter) -> Options:

@@ -136,6 +136,7 @@ class Selector:
             stored.event,
             None if source is None or is_topic else source.name,
             None if topic is None else topic.name,
+            account=None if source is None else source.account,
         )
         if task.mode is Mode.EVENTS:
             for start, stop in self._labelled(run):

@@ -11,8 +11,8 @@ has it as ``arrived``), waiting (``active``, ``delayed``, ``in_flight``), ``half
 reclaimed. For each queue and hour both sums must be the same.
 
 Only messages are seen whose rows are still in the log. What was consumed goes with its segment, as a rule soon; the
-setting ``keep_history_ms`` keeps it. Hours are hours of production (the enqueue time), in UTC. Queues of one name, in
-several accounts or one after the other, share a line.
+setting ``keep_history_ms`` keeps it. Hours are hours of production (the enqueue time), in UTC. Each account has lines
+of its own; queues of one name that existed one after the other in an account share a line.
 """
 
 # pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
@@ -63,7 +63,7 @@ HOUR_MS = 3_600_000
 ATTEMPTS = 5
 """How often it is counted while the broker reclaims segments that we read."""
 
-_READ = ("queue", "event", "msg_id", "enqueue_ts", "origin")
+_READ = ("account", "queue", "event", "msg_id", "enqueue_ts", "origin")
 _SCHEMA = ", ".join(f"{name} {COLUMNS[name]}" for name in _READ)
 _CAME = """CASE event WHEN 'moved' THEN if(origin.reason = 'redrive', 'returned', 'arrived')
 WHEN 'copied' THEN 'copied' WHEN 'half' THEN 'half' ELSE 'sent' END"""
@@ -71,7 +71,7 @@ WHEN 'copied' THEN 'copied' WHEN 'half' THEN 'half' ELSE 'sent' END"""
 
 @dataclass(frozen=True)
 class Line:
-    """One queue, one hour."""
+    """One queue of one account, one hour."""
 
     queue: str | None
     """None: nothing in the log names it any more."""
@@ -81,6 +81,8 @@ class Line:
     """By the names of ``IN``; only what is not 0, here and below."""
     became: Mapping[str, int]
     """By the names of ``OUT``."""
+    account: str | None = None
+    """None as for the queue."""
 
     def count(self, column: str) -> int:
         """Of a column of ``IN`` or ``OUT``, or ``waiting``."""
@@ -108,7 +110,7 @@ class Reconciled:
     missing: Sequence[tuple[int, int]]
     """Ranges of rows up to it that are not in the log any more; messages in them are not counted."""
     lines: Sequence[Line]
-    """Ascending by queue and hour."""
+    """Ascending by account, queue and hour."""
     unsealed: tuple[int, int] | None = None
     """Rows behind it that were not looked at."""
 
@@ -205,35 +207,36 @@ def _lines(spark: "SparkSession", question: Question, view: View, tell: Callable
 
     hour = f"unix_millis(enqueue_ts) DIV {HOUR_MS} AS hour"
     events = read("events").where(in_time).where("event <> 'published'")
-    came = events.selectExpr("'came' AS side", "queue", hour, f"{_CAME} AS what")
-    became = read("all").where(in_time).selectExpr("'became' AS side", "queue", hour, "event AS what")
-    counts = came.unionByName(became).groupBy("side", "queue", "hour", "what").count()
+    came = events.selectExpr("'came' AS side", "account", "queue", hour, f"{_CAME} AS what")
+    became = read("all").where(in_time).selectExpr("'became' AS side", "account", "queue", hour, "event AS what")
+    line = ("side", "account", "queue", "hour", "what")
+    counts = came.unionByName(became).groupBy(*line).count()
     rows: list[Any] = list(collected(counts, tell))
     if any(row.side == "came" and row.what == "half" for row in rows):
         # A commit stores the message anew, under its id; it may lie beyond the time that is asked for.
         committed = read("events").where("event = 'committed'").select("msg_id")
         halves = events.where("event = 'half'").join(committed, "msg_id", "left_semi")
-        again = halves.selectExpr("'again' AS side", "queue", hour, "'half' AS what")
-        rows += collected(again.groupBy("side", "queue", "hour", "what").count(), tell)
-    return lines_of((row.side, row.queue, row.hour, row.what, row["count"]) for row in rows)
+        again = halves.selectExpr("'again' AS side", "account", "queue", hour, "'half' AS what")
+        rows += collected(again.groupBy(*line).count(), tell)
+    return lines_of((row.side, row.account, row.queue, row.hour, row.what, row["count"]) for row in rows)
 
 
-def lines_of(counts: Iterable[tuple[str, str | None, int, str, int]]) -> list[Line]:
-    """Lines of what was counted: side, queue, hour (since 1970), what, how many. The sides are ``came``, ``became``,
-    and ``again`` for half messages that came again when they were committed.
+def lines_of(counts: Iterable[tuple[str, str | None, str | None, int, str, int]]) -> list[Line]:
+    """Lines of what was counted: side, account, queue, hour (since 1970), what, how many. The sides are ``came``,
+    ``became``, and ``again`` for half messages that came again when they were committed.
     """
-    came: dict[tuple[str | None, int], Counter[str]] = {}
-    became: dict[tuple[str | None, int], Counter[str]] = {}
-    for side, queue, hour, what, count in counts:
-        key = (queue, hour)
+    came: dict[tuple[str | None, str | None, int], Counter[str]] = {}
+    became: dict[tuple[str | None, str | None, int], Counter[str]] = {}
+    for side, account, queue, hour, what, count in counts:
+        key = (account, queue, hour)
         if side == "became":
             became.setdefault(key, Counter())[STATES[what]] += count
         else:
             name = "sent" if what == "half" else what
             came.setdefault(key, Counter())[name] += -count if side == "again" else count
     found = [
-        Line(queue, _moment(hour), _not_0(came.get((queue, hour))), _not_0(became.get((queue, hour))))
-        for queue, hour in sorted({*came, *became}, key=lambda key: (key[0] or "", key[1]))
+        Line(key[1], _moment(key[2]), _not_0(came.get(key)), _not_0(became.get(key)), key[0])
+        for key in sorted({*came, *became}, key=lambda key: (key[0] or "", key[1] or "", key[2]))
     ]
     return [line for line in found if line.came or line.became]
 
@@ -260,6 +263,7 @@ def write_parquet(result: Reconciled, file: Path) -> None:
         values = [line.difference if name == "difference" else line.count(name) for line in lines]
         columns[name] = pa.array(values, pa.int64())
     columns["lsn"] = pa.array([result.lsn] * len(lines), pa.int64())
+    columns["account"] = pa.array([line.account for line in lines], pa.string())
     temporary = beside(file)
     try:
         pq.write_table(pa.table(columns), temporary, compression="zstd")

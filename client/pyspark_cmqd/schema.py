@@ -17,8 +17,10 @@ COLUMNS: dict[str, str] = {
     "deleted_ts": "timestamp",
     "receive_count": "int",
     "origin": "struct<queue:string,msg_id:string,enqueue_ts:timestamp,receive_count:int,reason:string>",
+    "account": "string",
 }
-"""Name and type, in order. All may be null, so that any narrower or reordered ``.schema(...)`` can be given.
+"""Name and type, in order; new columns are added at the end. All may be null, so that any narrower or reordered
+``.schema(...)`` can be given.
 
 ``lsn`` and ``row_index`` together are the identity of a message as it was stored: the row of the log, and the place
 among all messages that the row brought, whatever was selected. A position in the log is an ``lsn``: rows are read

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec import structs
 
 from cmqd_segment.records import MessagesSent
 from pyspark_cmqd.schema import COLUMNS
@@ -62,6 +63,26 @@ def test_all_columns_of_all_messages(spark: "SparkSession", folder: Path):
     assert first.headers is None
     assert first.origin is None
     assert first.enqueue_ts.astimezone(UTC) == datetime.fromtimestamp(NOW_MS / 1000, UTC)
+
+
+@pytest.mark.parametrize("switched_on", [True, False])
+def test_queues_of_one_name_are_told_apart_by_their_account(spark: "SparkSession", tmp_path: Path, switched_on: bool):
+    theirs = structs.replace(queue_created(BILLS, "orders"), account="other")
+    created = [queue_created(ORDERS, "orders"), theirs]
+    write_folder(tmp_path / "data", [[(created, [], NOW_MS), sends(ORDERS, 0, 10), sends(BILLS, 0, 5)]])
+    setting = "spark.sql.python.filterPushdown.enabled"
+    spark.conf.set(setting, str(switched_on).lower())
+    try:
+        for mode in ("events", "all", "backlog"):
+            frame = spark.read.format("cmqd").option("mode", mode).load(str(tmp_path / "data"))
+            counts = {
+                (row.account, row.queue): row["count"] for row in frame.groupBy("account", "queue").count().collect()
+            }
+            assert counts == {("owner", "orders"): 10, ("other", "orders"): 5}
+            assert frame.where("account = 'other' AND queue = 'orders'").count() == 5
+            assert frame.where("account IN ('owner', 'nobody')").count() == 10
+    finally:
+        spark.conf.unset(setting)
 
 
 def test_a_narrower_schema(spark: "SparkSession", folder: Path):

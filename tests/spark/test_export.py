@@ -8,11 +8,15 @@ import json
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec import structs
 
 from cmq_cli.app import run
 from cmq_cli.exitcodes import ExitCode
+from pyspark_cmqd import export as module
+from pyspark_cmqd.columns import arrow_type
 from pyspark_cmqd.schema import COLUMNS
 from support.log_folder import queue_created, sends, write_folder
 from support.log_rig import NOW_MS, body
@@ -52,6 +56,37 @@ def test_a_segment_becomes_a_file_with_all_columns(
     both = pq.read_table(tmp_path / "out")
     assert both.num_rows == 170
     assert sorted(map(str, (tmp_path / "out").iterdir())) == [one["file"] for one in told]
+
+
+def test_the_queues_of_one_account(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    theirs = structs.replace(queue_created(BILLS, "orders"), account="other")
+    created = [queue_created(ORDERS, "orders"), theirs]
+    write_folder(tmp_path / "data", [[(created, [], NOW_MS), sends(ORDERS, 0, 10), sends(BILLS, 0, 5)]])
+    out = tmp_path / "out"
+
+    assert export(tmp_path / "data", out, "--queue", "orders", "--account", "other") == ExitCode.OK
+    table = pq.read_table(out)
+    assert set(zip(table["account"].to_pylist(), table["queue"].to_pylist(), strict=True)) == {("other", "orders")}
+    assert table.num_rows == 5
+    capfd.readouterr()
+    assert export(tmp_path / "data", out, "--queue", "orders") == ExitCode.FAILED
+    assert "is an export of 'orders' of account 'other', and this is one of 'orders'" in capfd.readouterr().err
+
+
+def test_a_file_with_fewer_columns_is_written_anew(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = {name: kind for name, kind in COLUMNS.items() if name != "account"}
+    with monkeypatch.context() as older:
+        older.setattr(module, "COLUMNS", columns)
+        older.setattr(module, "SCHEMA", pa.schema([pa.field(name, arrow_type(name)) for name in columns]))
+        assert export(folder, tmp_path / "out") == ExitCode.OK
+    capfd.readouterr()
+
+    assert export(folder, tmp_path / "out") == ExitCode.OK
+
+    assert [one["new"] for one in json.loads(capfd.readouterr().out)] == [True, True]
+    assert pq.read_table(tmp_path / "out").column_names == list(COLUMNS)
 
 
 def test_what_was_exported_is_left_as_it_is(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -92,7 +92,8 @@ def test_a_queue_that_the_log_does_not_know(folder: Path):
 
 def test_two_accounts_with_a_queue_of_one_name(tmp_path: Path):
     mine, theirs = queue_created(7, "orders"), structs.replace(queue_created(8, "orders"), account="other")
-    write_folder(tmp_path / "data", [[([mine, theirs], [], NOW_MS), sends(7, 0, 10), sends(8, 0, 5)]])
+    bills = queue_created(9, "bills")
+    write_folder(tmp_path / "data", [[([mine, theirs, bills], [], NOW_MS), sends(7, 0, 10), sends(8, 0, 5)]])
 
     def wanted(**options: str) -> list[frozenset[int] | None]:
         tasks = plan_batch(parse_options({"path": str(tmp_path / "data"), **options}), ["lsn"])
@@ -102,7 +103,12 @@ def test_two_accounts_with_a_queue_of_one_name(tmp_path: Path):
     assert wanted(queue="orders", account="owner") == [frozenset({7})]
     assert wanted(queue="orders", account="other") == [frozenset({8})]
     assert wanted(account="other") == [frozenset({8})]
-    assert wanted(queue="orders", account="nobody") == []
+    with pytest.raises(OptionError, match=r"option 'account' cannot be 'nobody': the log of .* knows no account of"):
+        wanted(queue="orders", account="nobody")
+    with pytest.raises(OptionError, match=r"knows no account of that name"):
+        wanted(account="nobody")
+    with pytest.raises(OptionError, match=r"knows no queue of that name in account 'other'"):
+        wanted(queue="bills", account="other")
 
 
 def test_rows_that_were_reclaimed(folder: Path):

@@ -14,7 +14,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
 import pytest
+from msgspec import structs
 
 from cmq_cli.app import run
 from cmq_cli.exitcodes import ExitCode
@@ -307,6 +309,27 @@ def test_a_half_message_counts_in_the_hour_of_its_commit(spark: "SparkSession", 
     assert json.loads(out)["lines"] == [before]
 
 
+def test_queues_of_one_name_in_two_accounts_have_lines_of_their_own(spark: "SparkSession", tmp_path: Path, cmq: Cmq):
+    theirs = structs.replace(queue_created(8, "orders"), account="other")
+    created = [queue_created(7, "orders"), theirs]
+    write_folder(tmp_path / "data", [[(created, [], NOW_MS), sends(7, 0, 10), sends(8, 0, 5)]])
+
+    code, out, err = cmq("--path", str(tmp_path / "data"), "--output", "json", "--parquet", str(tmp_path / "p"))
+    assert code == ExitCode.OK, err
+    lines = [(line["account"], line["queue"], line["sent"], line["active"]) for line in json.loads(out)["lines"]]
+    assert lines == [("other", "orders", 5, 5), ("owner", "orders", 10, 10)]
+    assert pq.read_table(tmp_path / "p")["account"].to_pylist() == ["other", "owner"]
+
+    code, out, err = cmq("--path", str(tmp_path / "data"))
+    table = [line.split() for line in out.splitlines()]
+    assert table[0][:3] == ["account", "queue", "hour"]
+    assert [line[:2] for line in table[1:3]] == [["other", "orders"], ["owner", "orders"]]
+    assert table[3][:2] == ["all", "15"]
+
+    code, _, err = cmq("--path", str(tmp_path / "data"), "--queue", "orders", "--account", "nobody")
+    assert (code, "knows no account of that name" in err) == (ExitCode.NOT_FOUND, True)
+
+
 def test_an_empty_log_has_no_lines(spark: "SparkSession", tmp_path: Path, cmq: Cmq):
     write_folder(tmp_path / "data", [[([queue_created(7, "orders")], [], NOW_MS)]])
 
@@ -324,7 +347,13 @@ def test_every_state_has_a_column():
 
 
 def test_lines_that_do_not_add_up_say_so():
-    (line,) = lines_of([("came", "q", 1, "sent", 5), ("became", "q", 1, "deleted", 3), ("became", "q", 1, "active", 1)])
+    (line,) = lines_of(
+        [
+            ("came", "me", "q", 1, "sent", 5),
+            ("became", "me", "q", 1, "deleted", 3),
+            ("became", "me", "q", 1, "active", 1),
+        ]
+    )
 
     assert line.difference == 1
     assert not Reconciled(1, [], [line]).holds
@@ -332,7 +361,7 @@ def test_lines_that_do_not_add_up_say_so():
 
 
 def test_a_line_of_half_messages_that_were_all_committed_is_none():
-    assert lines_of([("came", "q", 1, "half", 2), ("again", "q", 1, "half", 2)]) == []
+    assert lines_of([("came", "me", "q", 1, "half", 2), ("again", "me", "q", 1, "half", 2)]) == []
 
 
 def test_what_does_not_add_up_ends_with_1(

@@ -81,7 +81,7 @@ def reconcile(
         if parquet is not None:
             write_parquet(result, parquet)
     except OptionError as error:
-        is_unknown = error.option == "queue" and "knows no" in error.allowed
+        is_unknown = error.option in ("account", "queue") and "knows no" in error.allowed
         raise CommandFailed(str(error), ExitCode.NOT_FOUND if is_unknown else ExitCode.USAGE) from error
     except (CmqdSourceError, OSError) as error:
         raise CommandFailed(str(error)) from error
@@ -114,7 +114,8 @@ def _show(output: Output, result: "Reconciled") -> None:
     for line in result.lines:
         if line.difference:
             output.error(
-                f"queue {line.queue or UNNAMED!r}, hour {show_time(line.hour)}: {line.total} messages came, and "
+                f"queue {line.queue or UNNAMED!r} of account {line.account or UNNAMED!r}, hour "
+                f"{show_time(line.hour)}: {line.total} messages came, and "
                 f"{line.total - line.difference} are accounted for"
             )
     if result.unsealed is not None:
@@ -135,15 +136,29 @@ def _table(output: Output, result: "Reconciled") -> None:
         if name in ALWAYS or total.count(name)
     ]
     shown = list(dict.fromkeys(shown))
-    columns = ("queue", "hour", *(f"{name.replace('_', ' ')}#" for name in shown))
-    lines = [(line.queue or UNNAMED, show_time(line.hour)[:-3], line) for line in result.lines]
+    # Most logs are of one account; then the column would say the same in each line.
+    accounts = ("account",) if len({line.account for line in result.lines}) > 1 else ()
+    columns = (*accounts, "queue", "hour", *(f"{name.replace('_', ' ')}#" for name in shown))
+    heads: list[tuple[str, ...]] = [
+        (*((line.account or UNNAMED,) if accounts else ()), line.queue or UNNAMED, show_time(line.hour)[:-3])
+        for line in result.lines
+    ]
+    lines = [*result.lines]
     if len(lines) > 1:
-        lines.append(("all", "", total))
-    output.table(columns, [(*head, *(str(line.count(name)) for name in shown)) for *head, line in lines])
+        heads.append(("all", *("" for _ in columns[1 : len(accounts) + 2])))
+        lines.append(total)
+    rows = [(*head, *(str(line.count(name)) for name in shown)) for head, line in zip(heads, lines, strict=True)]
+    output.table(columns, rows)
 
 
 def _document(line: "Line") -> dict[str, Any]:
     from pyspark_cmqd.reconcile import IN, OUT
 
     counts = {name: line.count(name) for name in (*IN, *OUT)}
-    return {"queue": line.queue, "hour": line.hour, **counts, "difference": line.difference}
+    return {
+        "account": line.account,
+        "queue": line.queue,
+        "hour": line.hour,
+        **counts,
+        "difference": line.difference,
+    }

@@ -100,6 +100,7 @@ def export(
     path: str,
     to: Path,
     queue: Annotated[list[str] | None, Parameter(negative=())] = None,
+    account: str = "",
     all_: Annotated[bool, Parameter(name="--all", negative=())] = False,
     session: _Session,
 ) -> None:
@@ -115,6 +116,8 @@ def export(
         The folder for the files; made if missing.
     queue
         Only the messages of this queue; may be given several times.
+    account
+        Only the messages of this account's queues and topics.
     all_
         Also what is not sealed yet.
     """
@@ -127,9 +130,9 @@ def export(
     done: list[Exported] = []
     try:
         with session.output.progress() as progress:
-            tasks = plan_export(path, queues=queue or (), include_active=all_)
+            tasks = plan_export(path, queues=queue or (), account=account, include_active=all_)
             task = progress.add_task("export", total=len(tasks), rate="")
-            for exported in export_segments(tasks, to, queues=queue or ()):
+            for exported in export_segments(tasks, to, queues=queue or (), account=account):
                 done.append(exported)
                 progress.update(task, advance=1, description=exported.file.name)
     except OptionError as error:
