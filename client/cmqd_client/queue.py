@@ -280,7 +280,7 @@ class Queue:
         return _single(await self.delete_batch([message]))
 
     async def delete_batch(self, messages: Iterable[Held]) -> BatchResult:
-        """Delete messages that were received; like :meth:`delete` for each of them.
+        """Delete messages that were received; like :meth:`delete` for each of them. One named twice counts once.
 
         More than 256 are deleted in several requests, one after the other; if one of those cannot be made, the error is
         raised, and what was deleted before it stays so.
@@ -348,20 +348,24 @@ class Queue:
         self, messages: Iterable[Held], request: Callable[[list[int]], wire.Request], *, ends_lease: bool
     ) -> BatchResult:
         """Make the request for all handles, in slices that the server takes."""
-        handles = [held.receipt_handle if isinstance(held, Message) else held for held in messages]
+        # Each handle once: an older server reports the second naming as failed, although the first one was done.
+        handles = list(dict.fromkeys(held.receipt_handle if isinstance(held, Message) else held for held in messages))
         reply = wire.HandlesDone(0, [])
         failed: list[wire.HandleFailure] = []
+        next_visible_ms = 0
         connection_id = self._channel.connection_id
         for start in range(0, len(handles), MAX_BATCH):
             part = handles[start : start + MAX_BATCH]
             reply, uncertain = await self._channel.call_noting_repeats(request(part), wire.HandlesDone)
             failed += [one for one in reply.failures if not (uncertain and ends_lease and is_invalid_handle(one))]
+            if reply.next_visible_ms:
+                next_visible_ms = min(next_visible_ms or reply.next_visible_ms, reply.next_visible_ms)
         lost = {one.receipt_handle for one in failed}
         return BatchResult(
             [handle for handle in handles if handle not in lost] if lost else handles,
             [failure(one, reply.request_id, connection_id) for one in failed],
             reply.request_id,
-            to_datetime(reply.next_visible_ms) if reply.next_visible_ms else None,
+            to_datetime(next_visible_ms) if next_visible_ms else None,
         )
 
     # ------------------------------------------------------------------ rewind

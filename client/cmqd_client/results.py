@@ -106,7 +106,7 @@ class HandleResult(msgspec.Struct, frozen=True):
 
     request_id: int
     next_visible_time: datetime | None = None
-    """When the message becomes visible again; only from ``change_visibility``."""
+    """When the message becomes visible again; None after a delete."""
 
 
 class BatchResult(msgspec.Struct, frozen=True):
@@ -118,7 +118,7 @@ class BatchResult(msgspec.Struct, frozen=True):
     request_id: int
     """Of the last request, if the batch took several."""
     next_visible_time: datetime | None = None
-    """When the messages done become visible again; only from ``change_visibility_batch``."""
+    """When the first of the messages done becomes visible again; None after a delete."""
 
     @property
     def ok(self) -> bool:

@@ -39,7 +39,7 @@ from cmqd_client.errors import (
 )
 from cmqd_client.message import Outgoing
 from cmqd_client.queue import Queue
-from cmqd_client.results import DecisionResult, MessageId, TransactionStatus, printed_id
+from cmqd_client.results import DecisionResult, MessageId, SentBatch, TransactionStatus, printed_id
 from cmqd_client.retry import Repeat
 from cmqd_protocol import messages as wire
 from cmqd_protocol.messages import Headers
@@ -87,6 +87,8 @@ class TransactionResult(msgspec.Struct, frozen=True):
     status: TransactionStatus
     """What the server has on its disk: COMMIT or ROLLBACK; UNKNOWN = as far as this producer knows, nothing, and a
     check settles it."""
+    request_id: int
+    """Of the request that decided, or of the half send if no decision was answered."""
     error: Exception | None = None
     """Why the status is not what the local transaction wanted, or why it is UNKNOWN: what the local transaction raised,
     or what became of the decision (``OutcomeUnknown``, ``ServerUnreachable`` ..., ``AlreadyRolledBack``). None = it is
@@ -360,15 +362,16 @@ class TransactionProducer:
                 problem,
                 exc_info=problem,
             )
-            return [TransactionResult(one, TransactionStatus.UNKNOWN, problem) for one in sent.ids]
-        return await self._decide(sent.ids, statuses)
+            return [TransactionResult(one, _UNKNOWN, sent.request_id, problem) for one in sent.ids]
+        return await self._decide(sent, statuses)
 
-    async def _decide(self, ids: list[MessageId], statuses: list[TransactionStatus]) -> list[TransactionResult]:
+    async def _decide(self, sent: SentBatch, statuses: list[TransactionStatus]) -> list[TransactionResult]:
         """Have the statuses that are known written down; what the server then has."""
+        ids = sent.ids
         decided = [(one, status) for one, status in zip(ids, statuses, strict=True) if status is not _UNKNOWN]
         if not decided:
             # Saying so would change nothing: the check comes when it would have come.
-            return [TransactionResult(one, _UNKNOWN) for one in ids]
+            return [TransactionResult(one, _UNKNOWN, sent.request_id) for one in ids]
         try:
             outcome = await self._queue.end_transactions([one for one, _ in decided], [status for _, status in decided])
         except CmqError as error:
@@ -376,7 +379,7 @@ class TransactionProducer:
                 "a decision in queue %r was not delivered, a check will settle it: %s", self._queue.name, error
             )
             return [
-                TransactionResult(one, _UNKNOWN, None if status is _UNKNOWN else error)
+                TransactionResult(one, _UNKNOWN, sent.request_id, None if status is _UNKNOWN else error)
                 for one, status in zip(ids, statuses, strict=True)
             ]
         return _settled(ids, statuses, outcome)
@@ -512,7 +515,7 @@ def _settled(
             else:
                 status = _UNKNOWN
             _log.warning("the local transaction's status came too late: %s", error.text)
-            results.append(TransactionResult(one, status, error))
+            results.append(TransactionResult(one, status, outcome.request_id, error))
         else:
-            results.append(TransactionResult(one, status))
+            results.append(TransactionResult(one, status, outcome.request_id))
     return results

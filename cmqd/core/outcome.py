@@ -316,6 +316,8 @@ class HandlesDone(msgspec.Struct, frozen=True):
 
     failures: Sequence[HandleFailure]
     next_visible_ms: int = 0
+    done: int = 0
+    """Messages that were deleted."""
 
 
 class QueueInfo(msgspec.Struct, frozen=True):

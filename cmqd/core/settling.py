@@ -42,8 +42,10 @@ class Settling(DeadLettering):
         replies: list[HandlesDone | DomainError] = []
         leases: dict[int, InFlight] = {}
         for handles in requests:
+            before = len(leases)
             try:
-                replies.append(HandlesDone(self._find_leases(queue, handles, leases, now_ms)))
+                failures = self._find_leases(queue, handles, leases, now_ms)
+                replies.append(HandlesDone(failures, done=len(leases) - before))
             except DomainError as refusal:
                 replies.append(refusal)
         if not leases:
@@ -118,13 +120,16 @@ class Settling(DeadLettering):
     def _find_leases(
         self, queue: Queue, handles: list[int], leases: dict[int, InFlight], now_ms: int
     ) -> Sequence[HandleFailure]:
-        """Add what the handles hold to ``leases``; returns those that hold nothing (any more) or came twice.
+        """Add what the handles hold to ``leases``; returns those that hold nothing (any more), or that an earlier
+        request of the same call holds. A handle named twice in a request counts once.
 
         A handle ends with its message's retention, never before it and less than a time step after it: 100 ms, or more
         where a long backlog made steps merge (see :mod:`cmqd.core.steps`). Exact would need each lease's send time.
         """
         if not 1 <= len(handles) <= self.limits.max_batch:
             raise InvalidArgument("receipt_handles", len(handles), f"1 to {self.limits.max_batch} handles")
+        if len(set(handles)) < len(handles):
+            handles = list(dict.fromkeys(handles))
         in_flight = queue.index.in_flight
         floor = queue.index.floor
         if queue.expiry_due_ms is not None and queue.expiry_due_ms <= now_ms:

@@ -136,6 +136,32 @@ async def test_a_batch_lists_what_failed_and_does_the_rest(client: Client, serve
     assert caught.value.failures == result.failures
 
 
+async def test_a_message_named_twice_counts_once(client: Client, server: FakeServer) -> None:
+    server.put("orders", b"a", b"b")
+    queue = client.queue("orders")
+    first, second = await queue.receive(2)
+
+    result = await queue.delete_batch([first, second, first.receipt_handle, second])
+
+    assert result.ok
+    assert result.done == [first.receipt_handle, second.receipt_handle]
+    assert server.of(wire.DeleteMessages)[0].receipt_handles == result.done
+
+
+async def test_several_requests_tell_the_earliest_next_visible_time(client: Client, server: FakeServer) -> None:
+    server.put("orders", *[b"x"] * 257)
+    queue = client.queue("orders")
+    handles = [message.receipt_handle for _ in range(2) for message in await queue.receive(256)]
+
+    kept = await queue.change_visibility_batch(handles, timedelta(hours=2))
+    partly = await queue.change_visibility_batch([*handles[:256], *range(1000, 1256)], timedelta(hours=1))
+
+    assert len(server.of(wire.ChangeVisibility)) == 4
+    assert kept.next_visible_time is not None
+    assert partly.next_visible_time is not None
+    assert partly.next_visible_time < kept.next_visible_time
+
+
 async def test_more_than_256_handles_go_in_several_requests(client: Client, server: FakeServer) -> None:
     server.put("orders", *[b"x"] * 600)
     queue = client.queue("orders")

@@ -65,6 +65,7 @@ async def test_a_message_is_stored_before_the_transaction_and_delivered_after_it
 
     assert (result.id, result.status, result.error) == (seen[0].id, COMMIT, None)
     assert (seen[0].queue, seen[0].body, seen[0].headers) == ("tx", b"one", {"k": "v"})
+    assert result.request_id == server.of(wire.EndTransactions)[0].request_id
     (request,) = server.of(wire.SendHalfMessages)
     assert (request.first_check_ms, request.dedup_ids, request.headers) == (1500, ["d"], [{"k": "v"}])
     assert request.session
@@ -86,6 +87,7 @@ async def test_unknown_is_left_to_a_check(producer: TransactionProducer, server:
     assert (result.status, result.error) == (UNKNOWN, None)
     assert len(server.queues["tx"].half) == 1
     assert not server.of(wire.EndTransactions)
+    assert result.request_id == server.of(wire.SendHalfMessages)[0].request_id
 
 
 @pytest.mark.parametrize("wrong", ["raises", "returns"])

@@ -3,7 +3,7 @@
 import pytest
 
 from cmqd.core.limits import Limits
-from cmqd.core.outcome import WAITING
+from cmqd.core.outcome import WAITING, HandlesDone
 from support.core_builders import ACCOUNT, START_MS, Rig, counts
 from support.core_facts import check_lease_buckets, facts
 
@@ -126,7 +126,7 @@ def test_a_batch_delete_lists_each_failed_handle_and_does_the_rest():
 
     done = rig.done(rig.broker.delete(ACCOUNT, "q", [first, 12345, second, third, third], rig.now_ms))
 
-    assert [failure.receipt_handle for failure in done.failures] == [12345, second, third]
+    assert [failure.receipt_handle for failure in done.failures] == [12345, second]
     assert "not valid in queue 'q'" in done.failures[0].text
     assert set(rig.counts().values()) == {0}
 
@@ -187,6 +187,33 @@ def test_changing_visibility_moves_the_end_of_the_lease():
     assert rig.bodies() == [b"2"]
     rig.advance(100)
     assert rig.bodies() == [b"1"]
+
+
+def test_a_handle_named_twice_in_a_request_counts_once():
+    rig = Rig()
+    rig.create()
+    rig.send(b"1", b"2", b"3")
+    first, second, third = rig.handles()
+
+    assert rig.hide(first, first, timeout_ms=60_000) == START_MS + 60_000
+    assert rig.delete(first, second, first, 99, first, 99) == [99]
+    assert rig.release(third, third) == []
+    assert rig.delete(first, first) == [first]
+    assert rig.bodies() == [b"3"]
+
+
+def test_a_handle_named_in_two_requests_decided_together_is_valid_in_the_first():
+    rig = Rig()
+    rig.create()
+    rig.send(b"1")
+    (handle,) = rig.handles()
+
+    replies = rig.done(rig.broker.delete_all(ACCOUNT, "q", [[handle, handle], [handle, handle]], rig.now_ms))
+
+    failed = [
+        [failure.receipt_handle for failure in reply.failures] for reply in replies if isinstance(reply, HandlesDone)
+    ]
+    assert failed == [[], [handle]]
 
 
 def test_a_hand_back_is_visible_again_from_the_time_of_the_hand_back():

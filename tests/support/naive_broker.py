@@ -363,19 +363,19 @@ class NaiveQueue:
         return None
 
     def settle(self, handles: list[int], refused: list[int], now_ms: int) -> tuple[list[NaiveMessage], list[int]]:
-        """(messages whose handles are valid, handles that are not); a handle given twice fails the second time.
+        """(messages whose handles are valid, handles that are not); a handle given twice counts once.
         Those of expired messages may be ``refused``, and must be once a step of time has passed.
         """
         done: list[NaiveMessage] = []
         failed: list[int] = []
-        for handle in handles:
+        for handle in dict.fromkeys(handles):
             message = self.held(handle, now_ms)
             if message is not None and self.is_expired(message, now_ms):
-                if refused.count(handle) == handles.count(handle):
+                if handle in refused:
                     message = None
                 else:
                     assert not self.is_expired(message, now_ms - STEP_GRAIN_MS), "valid long after the retention"
-            if message is None or message in done:
+            if message is None:
                 failed.append(handle)
             else:
                 done.append(message)

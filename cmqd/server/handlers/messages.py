@@ -125,11 +125,11 @@ class MessageHandlers(Collecting):
         return outcome.reply, self._settle(outcome, now_ms)
 
     def _answer_deletes(self, collected: Collected, replies: Sequence[HandlesDone | DomainError], lsn: int) -> None:
-        for (client, request_id), handles, reply in zip(collected.askers, collected.requests, replies, strict=True):
+        for (client, request_id), reply in zip(collected.askers, replies, strict=True):
             if isinstance(reply, DomainError):
                 self._refuse(client, request_id, reply, lsn)
             else:
-                self._counters.deleted += len(handles) - len(reply.failures)
+                self._counters.deleted += reply.done
                 self._answer_handles(client, request_id, reply, lsn)
 
     def _change_visibility(self, client: Client, request: wire.ChangeVisibility) -> None:

@@ -120,7 +120,8 @@ class MessageRequests(Listener):
             else:
                 code = int(ErrorCode.RECEIPT_HANDLE_INVALID)
                 failures.append(wire.HandleFailure(handle, code, f"receipt handle {handle} is not valid"))
-        return wire.HandlesDone(request.request_id, failures, next_visible_ms)
+        all_failed = len(failures) == len(request.receipt_handles)
+        return wire.HandlesDone(request.request_id, failures, 0 if all_failed else next_visible_ms)
 
     def _DeleteMessages(self, peer: Peer, request: wire.DeleteMessages) -> wire.AnyReply:
         def delete(queue: FakeQueue, handle: int) -> None:
