@@ -13,6 +13,7 @@ import msgspec
 
 from cmqd_segment.checkpoint import QueueSlice, TopicSlice
 from cmqd_segment.checkpoint_file import CheckpointError, decode_part, read_payloads
+from cmqd_segment.newer import tag_of
 from cmqd_segment.records import AnyRecord, QueueCreated, TopicCreated
 from cmqd_segment.rows import decode_queues, meta_checksum
 from pyspark_cmqd.errors import FolderError
@@ -26,7 +27,6 @@ _SLICES = frozenset({2, 9, 10})
 """Tags of QueueSlice, TopicSlice, SubscriptionSlice."""
 _METAS_A_STATEMENT = 256
 _QUEUES_A_STATEMENT = 500
-_LONG_ARRAY = 0xDC
 
 _raw_records = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _record = msgspec.msgpack.Decoder(AnyRecord)
@@ -131,13 +131,6 @@ def _note_rows(catalog: Catalog, folder: Folder, extents: Iterable[Extent], abov
             with folder.opened(extent) as raw:
                 for _, meta in metas(folder, raw, extent, max(above, extent.first_lsn - 1), min(upto, extent.last_lsn)):
                     catalog.note_meta(meta)
-
-
-def tag_of(packed: "bytes | memoryview") -> int:
-    """The tag of a record, or of a part of a checkpoint, undecoded: a small number behind the head of an array. The
-    head is one byte long, or three if there are more than 15 fields.
-    """
-    return packed[3] if packed[0] == _LONG_ARRAY else packed[1]
 
 
 def metas(

@@ -3,6 +3,7 @@
 CmqdSourceError
 ├── OptionError         an option is unknown, missing or out of range; say it otherwise
 ├── FolderError         the data folder cannot be read; its broker or its copy needs a look
+│   └── NewerFolderError  a newer cmqd wrote it; nothing is damaged
 └── DataLossError       rows that were asked for are not there any more; ask for later ones, or for what is left
 """
 
@@ -44,6 +45,10 @@ class OptionError(CmqdSourceError, ValueError):
 
 class FolderError(CmqdSourceError):
     """The data folder, or a file of it, cannot be read as its manifest says."""
+
+
+class NewerFolderError(FolderError):
+    """The data folder was written by a newer cmqd than this one. Nothing in it is damaged; use the newer version."""
 
 
 class DataLossError(CmqdSourceError):

@@ -29,8 +29,9 @@ from cmqd_segment.manifest import (
     merge_ranges,
     read_manifest,
 )
+from cmqd_segment.newer import NewerFormatError
 from cmqd_segment.schema import SegmentFormatError, open_read_only
-from pyspark_cmqd.errors import DataLossError, FolderError, masked
+from pyspark_cmqd.errors import DataLossError, FolderError, NewerFolderError, masked
 from pyspark_cmqd.plan import Extent, View, describe
 
 LOOKS = 50
@@ -64,6 +65,8 @@ class Folder:
                 return read_manifest(Path(place))
         except FileNotFoundError as error:
             raise FolderError(f"{self.path} is no data folder: it has no manifest") from error
+        except NewerFormatError as error:
+            raise NewerFolderError(f"{self.path} cannot be read: {error}") from error
         except (ManifestError, OSError) as error:
             raise FolderError(f"the manifest of {self.path} cannot be read: {error}") from error
 

@@ -8,10 +8,11 @@ import msgspec
 
 from cmqd_segment.checkpoint import AnyPart, CheckpointHeader, HistorySlice, LeasesSlice, QueueSlice
 from cmqd_segment.checkpoint_file import CheckpointError, decode_part, read_payloads, verify_checkpoint
+from cmqd_segment.newer import NewerFormatError, tag_of
 from cmqd_segment.records import AnyRecord
 from cmqd_segment.rows import decode_queues, decode_records
-from pyspark_cmqd.catalog import metas, tag_of
-from pyspark_cmqd.errors import FolderError
+from pyspark_cmqd.catalog import metas
+from pyspark_cmqd.errors import FolderError, NewerFolderError
 from pyspark_cmqd.files import write_whole
 from pyspark_cmqd.folder import Folder
 from pyspark_cmqd.options import LAST_LSN, Mode
@@ -82,6 +83,8 @@ def _from_checkpoint(
                         header_lsn = part.lsn
                     elif isinstance(part, QueueSlice | LeasesSlice | HistorySlice):
                         fold.load(part)
+        except NewerFormatError as error:
+            raise NewerFolderError(f"{entry.file} cannot be read: {error}") from error
         except (CheckpointError, msgspec.MsgspecError, OSError):
             continue  # replaced meanwhile, or damaged: an older one is there, or the log itself
         # Slices are taken while the broker works, each as of a row of its own.
@@ -100,6 +103,8 @@ def _rows(folder: Folder, view: View, above: int) -> Iterator[tuple[int, list[An
                 ):
                     try:
                         records = decode_records(meta)
+                    except NewerFormatError as error:
+                        raise NewerFolderError(f"row {lsn} of {extent.file} cannot be read: {error}") from error
                     except msgspec.MsgspecError as error:
                         raise FolderError(f"row {lsn} of {extent.file} cannot be decoded: {error}") from error
                     yield lsn, records

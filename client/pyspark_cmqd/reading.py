@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 
+from cmqd_segment.newer import NewerFormatError
 from cmqd_segment.rows import QueueSummary, Run, data_checksum, decode_queues, decode_records, meta_checksum
 from cmqd_segment.sparse import sparse_queue
 from pyspark_cmqd.catalog import is_given_up
 from pyspark_cmqd.columns import Batch, Facts
-from pyspark_cmqd.errors import DataLossError, FolderError
+from pyspark_cmqd.errors import DataLossError, FolderError, NewerFolderError
 from pyspark_cmqd.events import Stored, stored_in
 from pyspark_cmqd.folder import Folder
 from pyspark_cmqd.options import Mode
@@ -100,6 +101,8 @@ def read_stretches(task: Task) -> Iterator[tuple[Facts, Run, int, int]]:
 def _decoded(task: Task, lsn: int, meta: bytes) -> list[Stored]:
     try:
         return stored_in(decode_records(meta))
+    except NewerFormatError as error:
+        raise NewerFolderError(f"row {lsn} of {task.piece.extent.file} cannot be read: {error}") from error
     except msgspec.MsgspecError as error:
         raise FolderError(f"row {lsn} of {task.piece.extent.file} cannot be decoded: {error}") from error
 
@@ -273,6 +276,8 @@ def _summary(task: Task, lsn: int, queues: bytes) -> list[QueueSummary]:
     """What the row holds, by its ``queues``. There is no checksum of that alone: it is checked if the row is read."""
     try:
         return decode_queues(queues)
+    except NewerFormatError as error:
+        raise NewerFolderError(f"row {lsn} of {task.piece.extent.file} cannot be read: {error}") from error
     except msgspec.MsgspecError as error:
         raise FolderError(f"row {lsn} of {task.piece.extent.file} cannot be decoded: {error}") from error
 

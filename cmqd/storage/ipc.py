@@ -80,7 +80,8 @@ class Finding(Head, frozen=True, tag=20):
     """Something that recovery found and that an operator should know."""
 
     kind: str
-    """``unclean_stop``, ``torn_tail``, ``damaged``, ``missing``, ``set_aside``, ``lost`` or ``checkpoint_damaged``"""
+    """``unclean_stop``, ``torn_tail``, ``damaged``, ``missing``, ``set_aside``, ``lost``,
+    ``checkpoint_damaged`` or ``format_raised``"""
     text: str
 
 

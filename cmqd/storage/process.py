@@ -31,6 +31,7 @@ from cmqd.storage.settings import StorageSettings
 from cmqd.storage.space import Space
 from cmqd.storage.writer import Writer, is_disk_full
 from cmqd_segment.manifest import SegmentEntry, SegmentState, merge_ranges, sync_folder
+from cmqd_segment.newer import NewerFormatError
 
 GOODBYE_SECONDS = 1.0
 """How long the last frame may take to leave."""
@@ -79,6 +80,10 @@ class StorageService:
             await self._ended
         except StorageError as error:
             self.control.send(ipc.Failed(type(error).__name__, str(error)))
+            status = 1
+        except NewerFormatError as error:
+            # Found in a row below the checkpoint, which only the read of a page decodes.
+            self.control.send(ipc.Failed("FolderFormatError", str(error)))
             status = 1
         except (sqlite3.Error, OSError) as error:
             self.control.send(ipc.Failed("StorageFailed", f"the disk failed: {_describe(error)}"))

@@ -24,6 +24,7 @@ from cmqd.storage.errors import DamagedError, FolderFormatError
 from cmqd.storage.settings import Durability
 from cmqd_segment.checkpoint_file import CheckpointError, read_payloads, verify_checkpoint
 from cmqd_segment.manifest import (
+    MANIFEST_FORMAT,
     MANIFEST_NAME,
     CheckpointEntry,
     LossEntry,
@@ -34,6 +35,7 @@ from cmqd_segment.manifest import (
     merge_ranges,
     read_manifest,
 )
+from cmqd_segment.newer import NewerFormatError
 from cmqd_segment.rows import decode_records, meta_checksum
 from cmqd_segment.schema import SegmentFormatError, open_read_only
 
@@ -106,14 +108,30 @@ class Recovered:
 def inspect(folder: DataFolder, *, accept_loss: bool, durability: Durability, boot_id: str) -> Recovered:
     """Check the whole folder, except the bodies and the checksums of sealed segments, which are checked when read.
 
-    Raises DamagedError if anything is wrong and ``accept_loss`` is not set; FolderFormatError.
+    Raises:
+        DamagedError: something is wrong, and ``accept_loss`` is not set.
+        FolderFormatError: a newer version wrote something in it. Nothing is damaged then, so ``accept_loss`` does not
+            help: it would throw away what the newer version understands.
     """
+    try:
+        return _inspect(folder, accept_loss, durability, boot_id)
+    except NewerFormatError as error:
+        raise FolderFormatError(str(error)) from error
+
+
+def _inspect(folder: DataFolder, accept_loss: bool, durability: Durability, boot_id: str) -> Recovered:
     manifest, found_in_files = _manifest(folder, accept_loss, durability)
     recovered = Recovered(folder, manifest, accept_loss)
     recovered.created = not found_in_files and not (folder.path / MANIFEST_NAME).exists()
     if found_in_files:
         recovered.lost = True
         recovered.find("damaged", "the manifest was lost; it was made anew from the files")
+    if manifest.format < MANIFEST_FORMAT:
+        recovered.find(
+            "format_raised",
+            f"the data folder had format {manifest.format} and has format {MANIFEST_FORMAT} from this start on:"
+            " older versions of cmqd cannot open it any more",
+        )
     power_lost = manifest.durability == Durability.OS and manifest.boot_id != boot_id
     if not manifest.clean and not recovered.created:
         recovered.find("unclean_stop", "the broker before did not stop in order")
@@ -140,8 +158,6 @@ def _manifest(folder: DataFolder, accept_loss: bool, durability: Durability) -> 
             return Manifest(clean=True, durability=durability), False
         problem = "the manifest is missing, though there are segments"
     except ManifestError as error:
-        if error.newer:
-            raise FolderFormatError(str(error)) from error
         problem = str(error)
     if not accept_loss:
         raise DamagedError(f"the data folder is damaged and nothing was changed: {problem}")

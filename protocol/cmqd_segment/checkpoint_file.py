@@ -15,6 +15,7 @@ from zlib import crc32
 import msgspec
 
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
+from cmqd_segment.newer import NewerFormatError, known_tags, unknown_tags
 
 MAGIC = b"CMQDCKP1"
 MAX_PART_BYTES = 256 * 1024 * 1024
@@ -22,6 +23,7 @@ MAX_PART_BYTES = 256 * 1024 * 1024
 
 _FRAME = Struct("<II")
 _parts = msgspec.msgpack.Decoder(AnyPart)
+_PART_TAGS = known_tags(AnyPart)
 _encoder = msgspec.msgpack.Encoder()
 
 encode_part = _encoder.encode
@@ -32,8 +34,21 @@ class CheckpointError(Exception):
 
 
 def decode_part(payload: bytes | memoryview) -> AnyPart:
-    """Raises msgspec.MsgspecError."""
-    return _parts.decode(payload)
+    """Decode a part whose checksum is right.
+
+    Raises:
+        NewerFormatError: the part has a tag that this version does not know.
+        msgspec.MsgspecError: the bytes are no part of any version.
+    """
+    try:
+        return _parts.decode(payload)
+    except msgspec.ValidationError:
+        unknown = unknown_tags([payload], _PART_TAGS)
+        if unknown:
+            raise NewerFormatError(
+                f"the checkpoint holds parts of kind {unknown[0]}, which this version does not know"
+            ) from None
+        raise
 
 
 def frame(payload: bytes | memoryview) -> bytes:
@@ -59,7 +74,7 @@ def read_payloads(path: Path) -> Iterator[bytes]:
 
 
 def verify_checkpoint(path: Path) -> tuple[CheckpointHeader, CheckpointEnd]:
-    """Reads all of it and returns its first and last part. Raises CheckpointError, OSError."""
+    """Read all of it and return its first and last part. Raises CheckpointError, NewerFormatError, OSError."""
     header: AnyPart | None = None
     part: AnyPart | None = None
     parts = 0

@@ -8,21 +8,22 @@ import os
 from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
+from zlib import crc32
 
 import msgspec
 
-MANIFEST_FORMAT = 1
+from cmqd_segment.newer import NewerFormatError
+
+MANIFEST_FORMAT = 2
+"""Covers everything in the folder. A broker that opens a folder of a lower format writes the manifest with this number
+before it writes anything else, so that no older version meets data it cannot read under a number it knows."""
 MANIFEST_NAME = "manifest"
 SEGMENTS = "segments"
 CHECKPOINTS = "checkpoints"
 
 
 class ManifestError(Exception):
-    """The manifest is missing, unreadable, or of a format that this version does not know (``newer``)."""
-
-    def __init__(self, text: str, *, newer: bool = False) -> None:
-        super().__init__(text)
-        self.newer = newer
+    """The manifest is damaged."""
 
 
 class SegmentState(StrEnum):
@@ -111,8 +112,9 @@ class Manifest(msgspec.Struct, frozen=True):
     losses: list[LossEntry] = []
 
 
-class _Format(msgspec.Struct):
+class _Envelope(msgspec.Struct):
     format: int
+    checksum: str = ""
 
 
 def segment_file(number: int) -> str:
@@ -126,23 +128,31 @@ def checkpoint_file(number: int) -> str:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Raises ManifestError; FileNotFoundError if there is none."""
+    """Read the manifest of a folder.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ManifestError: it is damaged.
+        NewerFormatError: a newer version wrote it.
+    """
     text = (folder / MANIFEST_NAME).read_bytes()
     try:
-        version = msgspec.json.decode(text, type=_Format).format
+        envelope = msgspec.json.decode(text, type=_Envelope)
+        version = envelope.format
+        has_checksum = bool(envelope.checksum) or 1 < version <= MANIFEST_FORMAT
+        if has_checksum and envelope.checksum != _checksum(text[: text.rfind(b",")]):
+            raise ManifestError("the manifest cannot be read: its checksum is wrong")
         if version > MANIFEST_FORMAT:
-            raise ManifestError(
-                f"the data folder has format {version}; this version knows up to {MANIFEST_FORMAT}: use a newer cmqd",
-                newer=True,
-            )
+            raise NewerFormatError(f"the data folder has format {version}; this version knows up to {MANIFEST_FORMAT}")
         return msgspec.json.decode(text, type=Manifest)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ManifestError(f"the manifest cannot be read: {error}") from error
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Replaces the manifest; on return it is durable. Blocks for two fsyncs. Raises OSError, leaving the old one."""
-    text = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+    """Replace the manifest; on return it is durable. Blocks for two fsyncs. Raises OSError, leaving the old one."""
+    content = msgspec.json.format(msgspec.json.encode(manifest), indent=1).removesuffix(b"\n}")
+    text = content + f',\n "checksum": "{_checksum(content)}"\n}}\n'.encode()
     temporary = folder / f"{MANIFEST_NAME}.tmp"
     with temporary.open("wb") as file:
         file.write(text)
@@ -150,6 +160,15 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
         os.fsync(file.fileno())
     temporary.replace(folder / MANIFEST_NAME)
     sync_folder(folder)
+
+
+def _checksum(content: bytes) -> str:
+    """Return what the key ``checksum`` says of the bytes before the comma in front of it.
+
+    JSON alone does not show damage: a flipped bit in a key makes it an unknown one, which readers ignore, and in a
+    number another number.
+    """
+    return f"{crc32(content):08x}"
 
 
 def sync_folder(folder: Path) -> None:

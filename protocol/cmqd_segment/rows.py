@@ -14,6 +14,7 @@ from zlib import crc32
 
 import msgspec
 
+from cmqd_segment.newer import NewerFormatError, known_tags, raw_items, unknown_tags
 from cmqd_segment.records import (
     AnyRecord,
     CopyOf,
@@ -33,6 +34,7 @@ Buffer: TypeAlias = bytes | memoryview
 
 _FIXED = Struct("<QQQ")
 _records = msgspec.msgpack.Decoder(list[AnyRecord])
+_RECORD_TAGS = known_tags(AnyRecord)
 _queues = msgspec.msgpack.Decoder(list[QueueSummary])
 _encoder = msgspec.msgpack.Encoder()
 
@@ -42,8 +44,21 @@ NO_QUEUES: bytes = encode_queues([])
 
 
 def decode_records(meta: Buffer) -> list[AnyRecord]:
-    """The records of a row. Raises msgspec.MsgspecError for what no version of the format has written."""
-    return _records.decode(meta)
+    """Decode the records of a row whose checksum is right.
+
+    Raises:
+        NewerFormatError: a record has a tag that this version does not know.
+        msgspec.MsgspecError: the bytes are no records of any version.
+    """
+    try:
+        return _records.decode(meta)
+    except msgspec.ValidationError:
+        unknown = unknown_tags(map(memoryview, raw_items(meta)), _RECORD_TAGS)
+        if unknown:
+            raise NewerFormatError(
+                f"the row holds records of kind {unknown[0]}, which this version does not know"
+            ) from None
+        raise
 
 
 def decode_queues(queues: Buffer) -> list[QueueSummary]:

@@ -56,6 +56,7 @@ def scan_segment(
 
     Raises:
         RowError: a row is damaged; begin anew with ``above=error.lsn`` to go on behind it.
+        NewerFormatError: a newer version wrote the row.
         SegmentFormatError, sqlite3.Error: the file cannot be read.
     """
     data = "data" if bodies else "x''"

@@ -8,8 +8,9 @@ import pytest
 from msgspec.structs import fields
 
 from cmqd_segment import checkpoint, records
+from cmqd_segment.newer import tag_of
 from pyspark_cmqd import catalog as catalog_module
-from pyspark_cmqd.catalog import Catalog, checkpointed, follow, name_ids, read_catalog, tag_of
+from pyspark_cmqd.catalog import Catalog, checkpointed, follow, name_ids, read_catalog
 from pyspark_cmqd.driver import plan_batch
 from pyspark_cmqd.errors import OptionError
 from pyspark_cmqd.folder import Folder

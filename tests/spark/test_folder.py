@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,24 @@ import pytest
 from msgspec import structs
 
 from cmqd_client import connect
-from cmqd_segment.manifest import LossEntry, Manifest, SegmentEntry, SegmentState, read_manifest, write_manifest
+from cmqd_segment.manifest import (
+    MANIFEST_FORMAT,
+    LossEntry,
+    Manifest,
+    SegmentEntry,
+    SegmentState,
+    read_manifest,
+    write_manifest,
+)
+from cmqd_segment.rows import encode_records, meta_checksum
 from cmqd_segment.schema import open_read_only
 from pyspark_cmqd import folder as folder_module
 from pyspark_cmqd.catalog import read_catalog
 from pyspark_cmqd.driver import first_offset, limited_offset, plan_batch
-from pyspark_cmqd.errors import DataLossError, FolderError, OptionError
+from pyspark_cmqd.errors import DataLossError, FolderError, NewerFolderError, OptionError
 from pyspark_cmqd.folder import Folder
 from pyspark_cmqd.options import parse_options
+from pyspark_cmqd.reading import read_stretches
 from support.log_folder import queue_created, sends, write_folder
 from support.log_rig import NOW_MS
 from support.running_server import RunningServer
@@ -55,6 +66,37 @@ def drop_second(folder: Path) -> None:
 def planned(folder: Path, **options: str) -> list[tuple[int, int]]:
     tasks = plan_batch(parse_options({"path": str(folder), **options}), ["lsn"])
     return [(task.piece.above, task.piece.upto) for task in tasks]
+
+
+def test_a_folder_of_a_newer_version_is_told_from_a_damaged_one(folder: Path):
+    manifest = folder / "manifest"
+    written = manifest.read_bytes()
+    write_manifest(folder, structs.replace(read_manifest(folder), format=MANIFEST_FORMAT + 1))
+    with pytest.raises(NewerFolderError, match="use a newer cmqd"):
+        planned(folder)
+    manifest.write_bytes(b"\xff" + written)
+    with pytest.raises(FolderError, match="cannot be read") as raised:
+        planned(folder)
+    assert not isinstance(raised.value, NewerFolderError)
+
+
+@pytest.mark.parametrize("mode", ["events", "all"])
+def test_a_record_of_a_newer_version_is_told(folder: Path, mode: str):
+    path = folder / "segments" / "00000001.db"
+    path.chmod(0o644)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as raw:
+        ((time_ms, messages, queues),) = raw.execute("SELECT time_ms, messages, queues FROM log WHERE lsn = 3")
+        meta = encode_records([[99, 1]])
+        checksum = meta_checksum(3, time_ms, messages, queues, meta)
+        raw.execute("UPDATE log SET meta = ?, meta_crc = ? WHERE lsn = 3", (meta, checksum))
+
+    with pytest.raises(NewerFolderError, match=r"records of kind 99.*use a newer cmqd"):
+        read_lsns(folder, mode)
+
+
+def read_lsns(folder: Path, mode: str) -> list[int]:
+    tasks = plan_batch(parse_options({"path": str(folder), "mode": mode}), ["lsn"])
+    return [start for task in tasks for _, _, start, _ in read_stretches(task)]
 
 
 def test_all_that_is_sealed(folder: Path):

@@ -1,17 +1,23 @@
 """Damage is reported, set aside and never silently skipped."""
 
 import asyncio
+import contextlib
 import sqlite3
 from pathlib import Path
 
+import msgspec
 import pytest
+from msgspec import structs
 
 from cmqd.storage.errors import DamagedError, FolderFormatError
 from cmqd.storage.processlog import StorageProcessLog
 from cmqd.storage.sealer import truncate_wal
 from cmqd.storage.segment import WritableSegment
-from cmqd_segment.manifest import SegmentState, read_manifest
+from cmqd_segment.checkpoint import CheckpointEnd, CheckpointHeader
+from cmqd_segment.checkpoint_file import MAGIC, frame
+from cmqd_segment.manifest import MANIFEST_FORMAT, SegmentState, read_manifest, write_manifest
 from cmqd_segment.records import MessagesPublished, pack_runs
+from cmqd_segment.rows import encode_records, meta_checksum
 from support.log_rig import NOW_MS, InProcess, LogRig, OpenProcess, ProcessPlace, settings_for
 
 pytestmark = pytest.mark.system
@@ -443,13 +449,72 @@ async def test_a_folder_of_a_newer_format_is_refused_and_left_alone(open_process
     rig = await open_process()
     await rig.store(1, 0, 1)
     await rig.log.close()
-    newer = (folder / "manifest").read_bytes().replace(b'"format": 1', b'"format": 2')
-    (folder / "manifest").write_bytes(newer)
+    write_manifest(folder, structs.replace(read_manifest(folder), format=MANIFEST_FORMAT + 1))
+    newer = (folder / "manifest").read_bytes()
 
     for accept_loss in (False, True):
-        with pytest.raises(FolderFormatError, match=r"format 2"):
+        with pytest.raises(FolderFormatError, match=r"format 3"):
             await open_process(accept_loss=accept_loss)
     assert (folder / "manifest").read_bytes() == newer
+
+
+def write_unknown_record(folder: Path, lsn: int) -> None:
+    """Give a row of a sealed segment a record that no version knows, under a right checksum."""
+    path = folder / "segments" / "00000001.db"
+    path.chmod(0o644)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as raw:
+        ((time_ms, messages, queues),) = raw.execute("SELECT time_ms, messages, queues FROM log WHERE lsn = ?", (lsn,))
+        meta = encode_records([[99, 1]])
+        checksum = meta_checksum(lsn, time_ms, messages, queues, meta)
+        raw.execute("UPDATE log SET meta = ?, meta_crc = ? WHERE lsn = ?", (meta, checksum, lsn))
+
+
+async def test_a_record_of_a_newer_version_is_no_damage(open_process: OpenProcess, folder: Path) -> None:
+    rig = await open_process()
+    for index in range(3):
+        await rig.store(1, index, 1)
+    await rig.log.close()
+    write_unknown_record(folder, 2)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "lock"}
+
+    for accept_loss in (False, True):
+        with pytest.raises(FolderFormatError, match=r"records of kind 99.* use a newer cmqd"):
+            await open_process(accept_loss=accept_loss)
+    assert {path: path.read_bytes() for path in before} == before
+    assert not (folder / "set-aside").exists()
+
+
+async def test_a_record_of_a_newer_version_below_the_checkpoint_is_no_lost_message(
+    open_process: OpenProcess, folder: Path
+) -> None:
+    rig = await open_process()
+    for index in range(3):
+        await rig.store(1, index, 1)
+    await rig.checkpoint()
+    await rig.log.close()
+    write_unknown_record(folder, 2)
+    rig = await open_process()
+
+    rig.ask(1, [1, 1])
+
+    await rig.until(lambda: rig.fatal)
+    assert "use a newer cmqd" in str(rig.fatal[0])
+    assert not rig.pages
+
+
+async def test_a_checkpoint_part_of_a_newer_version_is_no_damage(open_process: OpenProcess, folder: Path) -> None:
+    rig = await open_process()
+    await rig.store(1, 0, 1)
+    lsn = await rig.checkpoint()
+    await rig.log.close()
+    (path,) = (folder / "checkpoints").glob("*.ckpt")
+    parts = [CheckpointHeader(lsn, NOW_MS, 1, 1, 1), [99, lsn], CheckpointEnd(lsn, 2)]
+    path.write_bytes(MAGIC + b"".join(frame(msgspec.msgpack.encode(part)) for part in parts))
+
+    for accept_loss in (False, True):
+        with pytest.raises(FolderFormatError, match=r"parts of kind 99.* use a newer cmqd"):
+            await open_process(accept_loss=accept_loss)
+    assert path.exists()
 
 
 # Checkpoints
@@ -539,9 +604,7 @@ async def test_without_fsync_a_loss_with_the_power_is_told_and_the_start_goes_on
     open_process: OpenProcess, folder: Path
 ) -> None:
     await crashed_after(await open_process(durability="os"), 20)
-    manifest = folder / "manifest"
-    boot = read_manifest(folder).boot_id
-    manifest.write_text(manifest.read_text().replace(boot, "another boot"))
+    write_manifest(folder, structs.replace(read_manifest(folder), boot_id="another boot"))
     wal = active_wal(folder)
     flip(wal, wal.stat().st_size // 2)
 
@@ -557,8 +620,7 @@ async def test_what_the_power_took_is_no_damage_at_the_next_start_either(
     open_process: OpenProcess, folder: Path
 ) -> None:
     await crashed_after(await open_process(durability="os"), 20)
-    manifest = folder / "manifest"
-    manifest.write_text(manifest.read_text().replace(read_manifest(folder).boot_id, "another boot"))
+    write_manifest(folder, structs.replace(read_manifest(folder), boot_id="another boot"))
     wal = active_wal(folder)
     flip(wal, wal.stat().st_size // 2)
     first = LogRig(ProcessPlace(folder, durability="os").log())

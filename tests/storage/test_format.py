@@ -4,7 +4,7 @@ import random
 import sqlite3
 import struct
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -27,6 +27,7 @@ from cmqd_segment.manifest import (
     read_manifest,
     write_manifest,
 )
+from cmqd_segment.newer import NewerFormatError
 from cmqd_segment.records import (
     MessagesSent,
     QueueAttributes,
@@ -126,8 +127,26 @@ def test_every_record_comes_back_from_a_row() -> None:
 
 
 def test_an_unknown_record_is_not_read_as_something_else() -> None:
-    with pytest.raises(msgspec.ValidationError, match="Invalid value 99"):
-        decode_records(encode_records([[99, 1]]))
+    with pytest.raises(NewerFormatError, match=r"records of kind 99, .* use a newer cmqd"):
+        decode_records(encode_records([sent(1, 0, 1)[0], [99, 1]]))
+
+
+def test_a_known_record_with_a_wrong_field_is_not_taken_for_a_newer_one() -> None:
+    with pytest.raises(msgspec.ValidationError):
+        decode_records(encode_records([[4, "no number"]]))
+
+
+def test_an_unknown_part_of_a_checkpoint_is_of_a_newer_version(tmp_path: Path) -> None:
+    path = tmp_path / "1.ckpt"
+    parts: list[Any] = [CheckpointHeader(3, NOW_MS, 1, 1, 1), [99, 3], CheckpointEnd(4, 2)]
+    path.write_bytes(MAGIC + b"".join(frame(msgspec.msgpack.encode(part)) for part in parts))
+
+    with pytest.raises(NewerFormatError, match=r"parts of kind 99, .* use a newer cmqd"):
+        verify_checkpoint(path)
+    parts[1] = [4, "no number"]
+    path.write_bytes(MAGIC + b"".join(frame(msgspec.msgpack.encode(part)) for part in parts))
+    with pytest.raises(CheckpointError):
+        verify_checkpoint(path)
 
 
 def test_the_estimate_of_a_record_is_near_what_it_takes() -> None:
@@ -481,11 +500,27 @@ def test_a_manifest_comes_back_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_a_manifest_of_a_newer_format_says_so(tmp_path: Path) -> None:
-    (tmp_path / "manifest").write_text('{"format": 2, "unknown": {}}')
+    (tmp_path / "manifest").write_text('{"format": 3, "unknown": {}}')
 
-    with pytest.raises(ManifestError, match="format 2") as raised:
+    with pytest.raises(NewerFormatError, match=r"format 3; this version knows up to 2: use a newer cmqd"):
         read_manifest(tmp_path)
-    assert raised.value.newer
+
+
+@pytest.mark.parametrize("mask", [0xFF, 0x80, 0x02])
+def test_a_manifest_with_a_wrong_byte_is_damaged(tmp_path: Path, mask: int) -> None:
+    """Also in a key, which would else be one that readers ignore."""
+    write_manifest(tmp_path, Manifest(boot_id="abc", segments=[SegmentEntry(1, SegmentState.SEALED, 1, 2)]))
+    whole = (tmp_path / "manifest").read_bytes()
+    for offset in range(len(whole) - 1):
+        (tmp_path / "manifest").write_bytes(whole[:offset] + bytes([whole[offset] ^ mask]) + whole[offset + 1 :])
+        with pytest.raises(ManifestError, match="cannot be read"):
+            read_manifest(tmp_path)
+
+
+def test_a_manifest_of_format_1_has_no_checksum(tmp_path: Path) -> None:
+    (tmp_path / "manifest").write_text('{"format": 1, "clean": true}')
+
+    assert read_manifest(tmp_path).clean
 
 
 def test_ranges_merge_where_they_touch() -> None:

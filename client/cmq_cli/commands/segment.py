@@ -11,6 +11,7 @@ from cmq_cli.exitcodes import CommandFailed, ExitCode
 from cmq_cli.output import show_size, show_time
 from cmq_cli.session import Session
 from cmqd_segment.manifest import Manifest, ManifestError, SegmentEntry, read_manifest
+from cmqd_segment.newer import NewerFormatError
 from cmqd_segment.scan import readable_segments, verify_files
 from pyspark_cmqd.errors import masked
 
@@ -65,11 +66,14 @@ def verify(*, path: Path, session: _Session) -> ExitCode:
     checked = 0
     with session.output.progress() as progress:
         task = progress.add_task("verify", total=total, rate="")
-        for file, problems in verify_files(path):
-            checked += 1
-            if problems:
-                wrong[file] = problems
-            progress.update(task, advance=1, description=file)
+        try:
+            for file, problems in verify_files(path):
+                checked += 1
+                if problems:
+                    wrong[file] = problems
+                progress.update(task, advance=1, description=file)
+        except NewerFormatError as error:
+            raise CommandFailed(masked(f"{path}: {error}")) from error
     if session.output.json:
         session.output.document({"checked": checked, "wrong": wrong})
     for problem in (text for problems in wrong.values() for text in problems):
@@ -165,7 +169,7 @@ def _manifest(path: Path) -> Manifest:
         return read_manifest(path)
     except FileNotFoundError:
         raise CommandFailed(f"{masked(str(path))} is no data folder: it has no manifest", ExitCode.NOT_FOUND) from None
-    except (ManifestError, OSError) as error:
+    except (ManifestError, NewerFormatError, OSError) as error:
         raise CommandFailed(masked(f"{path}: {error}")) from error
 
 

@@ -1,0 +1,45 @@
+"""Data of a newer version, told apart from damage.
+
+The checksum of a row or of a part of a checkpoint proves that its bytes are as they were written. If such bytes hold a
+tag that this version does not know, a newer version wrote them: nothing is damaged, and nothing must be given up.
+"""
+
+from collections.abc import Iterable
+from typing import Final, get_args
+
+import msgspec
+
+_LONG_ARRAY: Final = 0xDC
+_raw_items = msgspec.msgpack.Decoder(list[msgspec.Raw])
+
+
+class NewerFormatError(Exception):
+    """The data was written by a newer version of cmqd, and nothing in it is damaged."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(f"{text}: use a newer cmqd")
+
+
+def tag_of(packed: "bytes | memoryview") -> int:
+    """Return the tag of an encoded record or checkpoint part without decoding it.
+
+    The tag is a small number behind the head of an array. The head is one byte long, or three if the array has more
+    than 15 fields.
+    """
+    return packed[3] if packed[0] == _LONG_ARRAY else packed[1]
+
+
+def known_tags(union: object) -> frozenset[int]:
+    """Return the tags of a union of Structs."""
+    return frozenset(member.__struct_config__.tag for member in get_args(union))
+
+
+def unknown_tags(payloads: "Iterable[bytes | memoryview]", known: frozenset[int]) -> list[int]:
+    """Return the tags that this version does not know, ascending."""
+    tags = {tag_of(payload) for payload in payloads if len(payload) > 1}
+    return sorted(tag for tag in tags if tag not in known)
+
+
+def raw_items(packed: "bytes | memoryview") -> list[msgspec.Raw]:
+    """Return the items of an encoded array. Raises msgspec.MsgspecError."""
+    return _raw_items.decode(packed)

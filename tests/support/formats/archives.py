@@ -1,0 +1,50 @@
+"""The folders that earlier versions wrote, as they are kept in ``tests/formats``."""
+
+import tarfile
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from support.formats.content import Kept
+
+ARCHIVES = sorted((Path(__file__).parents[2] / "formats").glob("format-*.tar.xz"))
+
+
+class Expected(msgspec.Struct):
+    """Facts about a folder, as the version that wrote it told them."""
+
+    kept: Kept
+    spark: dict[str, list[dict[str, Any]]]
+    answers: dict[str, Any]
+
+
+def format_of(archive: Path) -> int:
+    return int(archive.name.removeprefix("format-").removesuffix(".tar.xz"))
+
+
+def unpack(archive: Path, target: Path) -> tuple[Path, Expected]:
+    """Unpack a folder below ``target``; returns it, and what is expected of it."""
+    with tarfile.open(archive) as tar:
+        tar.extractall(target, filter="tar")
+    return target / "data", msgspec.json.decode((target / "expected.json").read_bytes(), type=Expected)
+
+
+def differences(expected: Any, told: Any, place: str = "") -> list[str]:
+    """Return where ``told`` does not hold what is expected. Fields that later versions appended are no difference."""
+    if isinstance(expected, dict) and isinstance(told, dict):
+        wanted, given = cast("dict[str, Any]", expected), cast("dict[str, Any]", told)
+        found: list[str] = []
+        for name, value in wanted.items():
+            if name in given:
+                found += differences(value, given[name], f"{place}/{name}")
+            else:
+                found.append(f"{place}/{name} is missing")
+        return found
+    if isinstance(expected, list) and isinstance(told, list):
+        items, others = cast("list[Any]", expected), cast("list[Any]", told)
+        if len(items) != len(others):
+            return [f"{place} has {len(others)} entries instead of {len(items)}"]
+        pairs = zip(items, others, strict=True)
+        return [text for index, pair in enumerate(pairs) for text in differences(*pair, f"{place}/{index}")]
+    return [] if expected == told else [f"{place} is {told!r} instead of {expected!r}"]

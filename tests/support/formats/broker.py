@@ -1,0 +1,129 @@
+"""A whole broker on a real data folder: the edge without sockets, a storage process, and a clock that a test moves.
+
+The clock makes a folder and its answers repeatable: leases, delays and windows end at the same moment in every run,
+whatever the date is.
+"""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+from cmqd.core.broker import Broker
+from cmqd.server.accounts import open_accounts
+from cmqd.server.clock import BrokerClock
+from cmqd.server.edge import Edge
+from cmqd.settings import Settings
+from cmqd.storage.log import RecoveryReport
+from cmqd.storage.processlog import StorageProcessLog
+from cmqd_protocol.messages import AnyReply, AnyRequest
+from support.edge_rig import EdgeRig, RigClient
+from support.eventually import eventually
+from support.fake_clock import FakeClock
+from support.fake_pusher import FakePusher
+from support.log_rig import settings_for
+
+
+class FolderBroker(EdgeRig):
+    """An ``EdgeRig`` whose log is on disk; made by ``open_folder``."""
+
+    storage: StorageProcessLog
+    report: RecoveryReport
+    folder: Path
+
+    async def answer(self, client: RigClient, request: AnyRequest) -> AnyReply:
+        """Send a request and wait for the reply, which comes when the storage process has made it durable."""
+        request_id = client.begin(request)
+
+        def answered() -> bool:
+            client.deliver()
+            client.read()
+            return request_id in client.replies or client.ended is not None
+
+        await eventually(answered)
+        return client.replies.pop(request_id)
+
+    async def due(self) -> None:
+        """Do what is due by the clock, with the page reads and commits that it needs, until nothing more happens."""
+        deadline_ms = 0
+        while deadline_ms <= self.clock.now_ms():
+            self.edge.dispatcher.tick(self.clock.now_ms())
+            await self.quiet()
+            deadline_ms = self.broker.next_deadline_ms() or self.clock.now_ms() + 1
+
+    async def quiet(self) -> None:
+        """Wait until everything is durable and no answer of the log changes anything any more."""
+        unchanged = 0
+        last_lsn = -1
+        while unchanged < 5:
+            await eventually(lambda: self.storage.durable_lsn >= self.storage.last_lsn)
+            unchanged = unchanged + 1 if self.storage.last_lsn == last_lsn else 0
+            last_lsn = self.storage.last_lsn
+            await asyncio.sleep(0.01)
+
+    async def checkpoint(self) -> None:
+        """Write a checkpoint and wait until it is kept."""
+        folder = self.folder / "checkpoints"
+        kept = set(folder.glob("*.ckpt"))
+        self.edge.checkpoints.want()
+        await eventually(lambda: set(folder.glob("*.ckpt")) - kept)
+
+    async def kill(self) -> None:
+        """End the storage process with SIGKILL, and this side of it."""
+        assert self.storage.process_id is not None
+        os.kill(self.storage.process_id, 9)
+        self.close()
+        await self.storage.kill()
+
+    async def stop(self) -> None:
+        """Stop in order."""
+        self.close()
+        await self.storage.close()
+
+
+async def open_folder(folder: Path, wall_ms: int, **storage: Any) -> FolderBroker:
+    """Recover the broker of a data folder at a moment of the clock."""
+    clock = FakeClock(wall_ms)
+    accounts, _ = open_accounts(folder, clock.now_ms())
+    broker = Broker(accounts.handle_key)
+    log = StorageProcessLog(settings_for(folder, ballast_bytes=0, **storage))
+    report = await log.open()
+    if report.numbers_jump:
+        broker.begin_salvage()
+    async for batch in log.recover():
+        for item in batch:
+            if isinstance(item, tuple):
+                lsn, _, facts = item
+                for fact in facts:
+                    broker.replay(fact, lsn)
+            else:
+                broker.load(item)
+    pushers: list[FakePusher] = []
+
+    def make_pusher(**named: Any) -> FakePusher:
+        pushers.append(FakePusher(**named))
+        return pushers[-1]
+
+    failures: list[Exception] = []
+    edge = Edge(
+        loop=asyncio.get_running_loop(),
+        settings=Settings(data=folder),
+        broker=broker,
+        log=log,
+        accounts=accounts,
+        clock=BrokerClock(not_before_ms=report.last_time_ms, wall=clock.wall, monotonic_ns=clock.monotonic_ns),
+        max_connections=100,
+        facts=dict[str, Any],
+        on_failed=failures.append,
+        make_pusher=make_pusher,
+        can_push=True,
+    )
+    first_records = broker.recovered(lost=report.numbers_jump)
+    if first_records:
+        log.append(first_records, (), clock.now_ms())
+        log.flush()
+    await edge.match_secrets()
+    rig: Any = FolderBroker(edge, clock, broker, log, accounts)  # pyright: ignore[reportArgumentType]
+    rig.failures, rig.pushers, rig.storage, rig.report = failures, pushers, log, report
+    rig.folder = folder
+    return rig
