@@ -167,7 +167,7 @@ class MovesMachine(BrokerMachine):
     def judge_more(self, record: AnyRecord) -> None:
         match record:
             case DeadLettersFrom():
-                assert record.floor == self.by_id(record.queue_id).dead_letter_floor
+                assert record.floor == max(self.by_id(record.queue_id).dead_letter_floor, -1)
             case RedriveStarted():
                 redrive = self.redrives[record.queue_id]
                 assert record.stop_position == redrive.stop_position

@@ -108,7 +108,7 @@ class QueueRules(Judge):
         """Queues have become dead-letter queues, or are no more: what they hold then is to be consumed first."""
         for queue in self.queues:
             if not self.sources(queue):
-                queue.dead_letter_floor = -2
+                queue.dead_letter_floor = -2 if queue.dead_letter_floor >= 0 else queue.dead_letter_floor
             elif queue.dead_letter_floor < 0:
                 queue.dead_letter_floor = queue.next_position
 

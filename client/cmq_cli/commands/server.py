@@ -87,5 +87,5 @@ def _text(field: str, value: Any) -> str:
             return f"-{duration}" if value < 0 else duration
         if field.endswith("_bytes"):
             return show_size(value)
-        return show_count(value)
+        return str(value) if field.endswith("pid") else show_count(value)
     return show_value(value)
