@@ -1,4 +1,4 @@
-"""The command ``cmqd``: settings from file, environment and flags, then the server; nothing else happens here."""
+"""The command ``cmqd``: settings from file, environment and flags, then the server, or a command on its folder."""
 
 import argparse
 import sys
@@ -33,11 +33,25 @@ def main(arguments: list[str] | None = None) -> int:
         print(effective_settings(settings))
         return 0
     try:
+        if chosen.command == "accounts":
+            return _accounts(chosen, settings.data)
         from cmqd.server.daemon import run_server
     except ModuleNotFoundError as missing:
         print(f"cmqd: {missing.name} is not installed; the server needs: pip install 'cmqd[server]'", file=sys.stderr)
         return 2
     return int(run_server(settings))
+
+
+def _accounts(chosen: argparse.Namespace, folder: Path) -> int:
+    from cmqd.server import accounts_commands
+
+    match chosen.accounts_command:
+        case "check":
+            return accounts_commands.check(folder, print)
+        case "repair":
+            return accounts_commands.repair(folder, print, from_copy=chosen.from_copy)
+        case _:
+            return accounts_commands.make_key(folder, print, chosen.account)
 
 
 def effective_settings(settings: Settings) -> str:
@@ -76,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     config = commands.add_parser("config", help="print the effective settings as a TOML file")
+    _add_accounts(commands)
     for command in (serve, config):
         command.add_argument("--config", type=Path, metavar="FILE", help="TOML file with settings")
         groups: dict[str, Any] = {}
@@ -84,6 +99,35 @@ def _parser() -> argparse.ArgumentParser:
                 groups[info.section] = command.add_argument_group(info.section)
             _add_flag(groups[info.section], info)
     return parser
+
+
+def _add_accounts(commands: Any) -> None:
+    """Add the commands on the accounts file of a broker that is stopped."""
+    accounts = commands.add_parser(
+        "accounts",
+        help="check or repair the accounts file of a stopped broker, or make a key for a lost one",
+        description="The file accounts.json of the data folder holds accounts, keys and other secrets, with a checksum;"
+        " accounts.json.1 is a copy, written after each change.",
+    ).add_subparsers(dest="accounts_command", required=True, metavar="COMMAND")
+    check = accounts.add_parser("check", help="say what file and copy hold and how they differ; changes nothing")
+    repair = accounts.add_parser(
+        "repair",
+        help="keep a file that was edited by hand: check it and write its checksum",
+        description="Check a file that was edited by hand and write it again with its checksum. The content that is"
+        " replaced is kept as accounts.json.old.N. The broker must be stopped.",
+    )
+    repair.add_argument("--from-copy", action="store_true", help="put the copy in the place of the file instead")
+    key = accounts.add_parser(
+        "new-key",
+        help="add a key to an account and show it once",
+        description="Add a key to an account, for example to admin when its key is lost, and show it once. Without"
+        " accounts.json and its copy, 'new-key admin' begins a new file: receipt handles are void then, and the other"
+        " accounts have to be created again. The broker must be stopped.",
+    )
+    key.add_argument("account", metavar="ACCOUNT", help="name of the account, for example admin")
+    for command in (check, repair, key):
+        command.add_argument("--config", type=Path, metavar="FILE", help="TOML file with settings")
+        _add_flag(command, SETTINGS["data"])
 
 
 def _add_flag(group: Any, info: SettingInfo) -> None:

@@ -191,14 +191,12 @@ class AccountsFile:
         elif read_private(self.copy) != content:
             self._write_copy(content)
 
-    def put_copy_aside(self) -> Path | None:
-        """Keep the copy of a file that is gone under a name that no change overwrites; returns its new path."""
-        if not self.copy.exists():
-            return None
+    def put_aside(self, path: Path) -> Path:
+        """Keep a file or a copy under a name that no change overwrites; returns its new path."""
         number = 0
-        while (target := self.copy.with_name(f"{FILE_NAME}.old.{number}")).exists():
+        while (target := self.path.with_name(f"{FILE_NAME}.old.{number}")).exists():
             number += 1
-        self.copy.rename(target)
+        path.rename(target)
         return target
 
     def remove_leftovers(self) -> None:

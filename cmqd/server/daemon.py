@@ -247,7 +247,7 @@ class Daemon:
                 f"{file.path} is missing, but the log is not new ({held}): put the file back{copy}. If it is lost,"
                 f" 'cmqd accounts new-key {ADMIN} --data {self._settings.data}' begins a new one"
             )
-        aside = file.put_copy_aside()
+        aside = file.put_aside(file.copy) if file.copy.exists() else None
         await accounts.save_new()
         _log.info("admin_created", account=ADMIN, old_copy=None if aside is None else str(aside))
 

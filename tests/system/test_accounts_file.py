@@ -4,6 +4,7 @@ import hashlib
 import json
 import random
 import stat
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,30 @@ def test_a_file_of_version_1_is_taken_once_and_rewritten_with_a_checksum(tmp_pat
         path.write_text(json.dumps(old))
         with pytest.raises(ServerFailedError, match=r"(?s)code 4.*version 1.*accounts\.json\.1"):
             server.start()
+
+
+async def test_a_lost_admin_key_is_replaced_while_the_broker_is_stopped(tmp_path: Path) -> None:
+    with RunningServer(tmp_path) as server:
+        async with connect(server.url) as client:
+            await client.create_queue("jobs")
+        running = run_cmqd("accounts", "new-key", "admin", "--data", str(server.data))
+        assert (running.returncode, "stop the broker first" in running.stdout) == (4, True)
+        server.stop()
+
+        done = run_cmqd("accounts", "new-key", "admin", "--data", str(server.data))
+        assert done.returncode == 0, done.stdout + done.stderr
+        secret_id, secret_key = (line.split()[1] for line in done.stdout.splitlines() if line.startswith("  Secret"))
+
+        server.start()
+        async with connect(f"cmq://{secret_id}:{secret_key}@{server.host}:{server.port}") as client:
+            assert (await client.queues()).names == ["jobs"]
+        assert secret_key not in server.log
+
+
+def run_cmqd(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "cmqd", *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 _WRITER = """
