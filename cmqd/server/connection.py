@@ -12,15 +12,19 @@ Rules:
 - A client that does not read (the socket's buffer is over its mark) is not read from. If that lasts, what it waits for
   is taken off the queues' lines and kept here, so that it holds no messages that others could have. If it lasts for two
   heartbeats, or the buffer passes the hard limit, the connection is closed.
+- Input that is too much for the wake-up is put off: its bytes are kept undecoded, and pieces of them are taken up in
+  the turns of ``fairness``. As long as input is put off the connection is not read from, so that no end of the
+  connection overtakes its requests, and afterwards it rests until the wake-up ends.
 - An idle connection costs no task, no timer and no queue; containers are made when they are needed.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, Protocol, cast
 
 from cmqd.server.commit import Outgoing
+from cmqd.server.fairness import REQUEST_COST
 from cmqd.server.logs import get_logger
 from cmqd.server.statistics import Counters
 from cmqd.server.wakeup import WakeUp
@@ -35,6 +39,10 @@ _log = get_logger()
 
 _EVENTS: Final = frozenset({Authenticated, Cancel, RequestRefused, ConnectionEnded})
 """What comes from the protocol object besides requests."""
+
+PIECE_BYTES: Final = 16 * 1024
+"""Input that is decoded at once. A read up to this size is taken up on arrival. A piece of the smallest requests takes
+some milliseconds, even if all of them are refused; a larger frame is handed to the decoder whole."""
 
 BYTES_PER_WRITE: Final = 64 * 1024
 """Bytes of replies with messages after which the socket is asked whether it takes more: one reply, or many small."""
@@ -145,18 +153,24 @@ class Connection(asyncio.Protocol):
 
     Invariants: ``unread_receives`` is the number of replies with messages that are at the gate or in ``_replies``, of
     receives that are collected, and of peeks that wait for bodies; it is in ``Shared.slow`` if and only if
-    ``_paused_ms`` is set; it is read from unless it is slow or stalled; ``_narrow`` and ``_unsent`` are set only while
-    ``_paused_ms`` is.
+    ``_paused_ms`` is set; it is read from unless it is slow, stalled, held or resting or has input that was put off;
+    it takes turns if it has input that was put off and is neither slow nor stalled nor held; ``_narrow`` and ``_unsent``
+    are set only while ``_paused_ms`` is.
     """
 
     __slots__ = (
         "_cancelled",
         "_closing_ms",
+        "_decoded",
         "_dirty",
+        "_held",
         "_narrow",
         "_parked",
         "_paused_ms",
+        "_put_off",
+        "_put_off_from",
         "_replies",
+        "_resting",
         "_shared",
         "_stalled",
         "_transport",
@@ -164,6 +178,7 @@ class Connection(asyncio.Protocol):
         "_wire",
         "account",
         "checked_queues",
+        "credit",
         "secret_id",
         "unread_receives",
         "waiting",
@@ -192,6 +207,17 @@ class Connection(asyncio.Protocol):
         self._closing_ms: int | None = None
         """Since when the transport is closing."""
         self._stalled = False
+        self._put_off = b""
+        """Input of which the part from ``_put_off_from`` on was not taken up yet."""
+        self._put_off_from = 0
+        self._decoded: deque[object] | None = None
+        """Requests and events of the piece in which the connection was held; they come before ``_put_off``."""
+        self._held = False
+        """A request is being carried out in steps; the requests behind it wait."""
+        self._resting = False
+        """Had its share of this wake-up."""
+        self.credit = 0
+        """Kept by ``RoundRobin``."""
         self.account = ""
         """Empty until it has authenticated."""
         self.secret_id = ""
@@ -230,20 +256,18 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes of the client. The hot path begins here."""
         shared = self._shared
-        wire = self._wire
-        dispatch = shared.requests.dispatch
-        for event in wire.receive(data, shared.time_ms):
-            if type(event) in _EVENTS:
-                self._happened(event)
-            else:
-                dispatch(self, cast("Request", event))
-        if not self.account or wire.ended is not None:
-            self._flush_soon()
-        shared.wakeup.schedule()
+        wakeup = shared.wakeup
+        if len(data) > PIECE_BYTES or self._put_off or self._decoded or self._held or not wakeup.has_time():
+            self._put_off = self._put_off[self._put_off_from :] + data
+            self._put_off_from = 0
+            self._plan_input()
+        else:
+            self._take_up(data)
+        wakeup.schedule()
         if shared.overloaded and not self._stalled:
             self._stalled = True
             shared.stalled.append(self)
-            self._read_or_not()
+            self._plan_input()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone: give back what it held and wait for nothing on its behalf."""
@@ -264,7 +288,7 @@ class Connection(asyncio.Protocol):
         """The socket's buffer is over its mark: the client reads more slowly than it asks."""
         self._paused_ms = self._shared.time_ms
         self._shared.slow.add(self)
-        self._read_or_not()
+        self._plan_input()
         if self.checked_queues is not None:
             self._shared.requests.slowness_changed(self)
 
@@ -277,10 +301,107 @@ class Connection(asyncio.Protocol):
             if self._transport is not None:
                 self._transport.set_write_buffer_limits(self._shared.slow_reader_bytes)
         self._shared.slow.discard(self)
-        self._read_or_not()
+        self._plan_input()
         self._flush_soon()
         if self.checked_queues is not None:
             self._shared.requests.slowness_changed(self)
+
+    # ------------------------------------------------------------------ input
+
+    @property
+    def has_input(self) -> bool:
+        """Whether input is put off, or has to be."""
+        return bool(self._put_off or self._decoded or self._held)
+
+    @property
+    def has_turn(self) -> bool:
+        """See ``fairness.Flow``."""
+        return (
+            bool(self._put_off or self._decoded) and not self._held and not self._stalled and self._paused_ms is None
+        )
+
+    def take_turn(self) -> int:
+        """See ``fairness.Flow``."""
+        decoded = self._decoded
+        if decoded:
+            self._decoded = None
+            count, size = len(decoded), 0
+            self._dispatch_each(iter(decoded))
+        else:
+            start = self._put_off_from
+            stop = start + max(PIECE_BYTES, self._wire.missing_bytes)
+            piece = self._put_off[start:stop]
+            if stop < len(self._put_off):
+                self._put_off_from = stop
+            else:
+                self._put_off = b""
+                self._put_off_from = 0
+            size = len(piece)
+            count = self._take_up(piece)
+        if not self.has_input and not self._resting:
+            self._resting = True
+            self._shared.wakeup.rest(self)
+        return size + count * REQUEST_COST
+
+    def end_rest(self) -> None:
+        """The wake-up has ended: read on."""
+        self._resting = False
+        self._plan_input()
+
+    def hold(self) -> None:
+        """Dispatch no further request before ``release``: one of this connection is being carried out in steps."""
+        self._held = True
+        self._plan_input()
+
+    def put_back(self, request: Request) -> None:
+        """Dispatch a request again, before all others, when the connection is released: it came while it was held."""
+        if self._decoded is None:
+            self._decoded = deque()
+        self._decoded.appendleft(request)
+
+    def release(self) -> None:
+        """Go on with the requests behind the one that was carried out."""
+        self._held = False
+        self._plan_input()
+
+    def _take_up(self, data: bytes) -> int:
+        """Decode input and have its requests dispatched; returns their number."""
+        events = self._wire.receive(data, self._shared.time_ms)
+        self._dispatch_each(iter(events))
+        if not self.account or self._wire.ended is not None:
+            self._flush_soon()
+        return len(events)
+
+    def _dispatch_each(self, events: Iterator[object]) -> None:
+        """Have requests dispatched, in order, as long as the connection is not held."""
+        dispatch = self._shared.requests.dispatch
+        for event in events:
+            if type(event) in _EVENTS:
+                self._happened(event)
+            else:
+                dispatch(self, cast("Request", event))
+            if self._held:
+                if self._decoded is None:
+                    self._decoded = deque()
+                self._decoded.extend(events)
+
+    def _plan_input(self) -> None:
+        """Read from the socket, take turns, or neither."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        shared = self._shared
+        if self.has_turn:
+            shared.wakeup.turns.add(self)
+            shared.wakeup.schedule()
+        else:
+            shared.wakeup.turns.remove(self)
+        wanted = not (self.has_input or self._resting or self._stalled) and self._paused_ms is None
+        if wanted != transport.is_reading():
+            if wanted:
+                transport.resume_reading()
+            else:
+                transport.pause_reading()
 
     # ------------------------------------------------------------------ replies
 
@@ -506,7 +627,7 @@ class Connection(asyncio.Protocol):
                 return None
             return now_ms + CLOSE_WITHIN_MS
         wire = self._wire
-        if self._stalled or self._paused_ms is not None:
+        if self._stalled or self._paused_ms is not None or self.has_input:
             # Its silence is this side's doing.
             wire.receive_data(b"", now_ms)
         wire.tick(now_ms)
@@ -534,7 +655,7 @@ class Connection(asyncio.Protocol):
     def go_on(self) -> None:
         """The storage has caught up: read from it again."""
         self._stalled = False
-        self._read_or_not()
+        self._plan_input()
 
     def end(self, code: ErrorCode, text: str) -> None:
         """Close it, telling why, after what is already to be written."""
@@ -559,17 +680,6 @@ class Connection(asyncio.Protocol):
             self._dirty = True
             self._shared.wakeup.write_later(self)
 
-    def _read_or_not(self) -> None:
-        transport = self._transport
-        if transport is None or transport.is_closing():
-            return
-        wanted = not self._stalled and self._paused_ms is None
-        if wanted != transport.is_reading():
-            if wanted:
-                transport.resume_reading()
-            else:
-                transport.pause_reading()
-
     def _park_waiting(self) -> None:
         for request in self._shared.requests.forget(self):
             self.park(request)
@@ -590,6 +700,11 @@ class Connection(asyncio.Protocol):
     def _let_go(self) -> None:
         """Nobody will read another reply."""
         self._shared.requests.leave(self)
+        self._shared.wakeup.turns.remove(self)
+        self._put_off = b""
+        self._put_off_from = 0
+        self._decoded = None
+        self._held = False
         self._parked = None
         self._cancelled = None
         replies = self._replies

@@ -26,6 +26,7 @@ from cmqd.server.checkpoints import Checkpoints
 from cmqd.server.clock import BrokerClock
 from cmqd.server.commit import ReplyGate
 from cmqd.server.dispatch import Dispatcher
+from cmqd.server.fairness import CommitRoom, RoundRobin
 from cmqd.server.handlers.outcomes import Client
 from cmqd.server.listener import Listener
 from cmqd.server.logs import get_logger
@@ -63,6 +64,7 @@ class Edge:
         on_failed: Callable[[Exception], None],
         make_pusher: Callable[..., Pushing] = Pusher,
         can_push: bool | None = None,
+        timer: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Join them; nothing listens yet.
 
@@ -70,6 +72,7 @@ class Edge:
             make_pusher: makes what posts to URLs.
             can_push: whether that can be made; None = if its extra is installed.
             facts: what else ``get_server_status`` tells the account ``admin``.
+            timer: seconds of any clock that never goes back, to measure wake-ups by.
             on_failed: told why, once, when nothing can be acknowledged any more: a StorageFailed, or a bug.
         """
         self._loop = loop
@@ -90,8 +93,15 @@ class Edge:
         self.gate = ReplyGate(log.durable_lsn)
         self.polls: LongPolls[Client] = LongPolls()
         self.outbox = Outbox(log.durable_lsn, accounts.has_secret)
+        room = CommitRoom(log, timer)
+        self.turns = RoundRobin(lambda: self._failure is not None or room.has_room())
         self.wakeup = WakeUp(
-            loop, clock.now_ms, self._end_of_wakeup, before_end=lambda: self.dispatcher.settle_collected()
+            loop,
+            clock.now_ms,
+            self._end_of_wakeup,
+            before_end=lambda: self.dispatcher.settle_collected(),
+            turns=self.turns,
+            timer=timer,
         )
         self.dispatcher = Dispatcher(
             broker=broker,
@@ -137,7 +147,7 @@ class Edge:
             max_connections=max_connections,
             is_overloaded=self._is_overloaded,
         )
-        self.listener.on_beat = clock.check
+        self.listener.on_beat = self._beat
         accounts.on_revoked = self.listener.revoke
         self.ticker = Ticker(
             loop=loop, now_ms=self.wakeup.now_ms, next_deadline_ms=broker.next_deadline_ms, tick=self.dispatcher.tick
@@ -290,6 +300,13 @@ class Edge:
             self._log.flush()
             self.ticker.plan()
             self.listener.watch_load()
+        self._look_if_quiet()
+
+    def _beat(self) -> None:
+        self._clock.check()
+        if self.turns.can_serve:
+            # The storage has not ended a commit for long, else a commit would have gone on with them.
+            self.wakeup.schedule()
 
     def _is_overloaded(self) -> bool:
         log = self._log
@@ -338,7 +355,7 @@ class Edge:
 
     def _is_quiet(self) -> bool:
         """Nothing that was begun is unfinished, or nothing will ever be finished."""
-        return not (len(self.gate) or self._tasks) or self._failure is not None
+        return not (len(self.gate) or len(self.turns) or self._tasks) or self._failure is not None
 
     async def _wait_until_quiet(self, within_s: float) -> None:
         if not self._is_quiet():

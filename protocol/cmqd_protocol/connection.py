@@ -46,6 +46,7 @@ from cmqd_protocol.limits import (
     DEFAULT_HEARTBEAT_MS,
     DEFAULT_MAX_FRAME_BYTES,
     DEFAULT_MAX_WAITING_REQUESTS,
+    HANDSHAKE_BYTES,
     MAX_REQUEST_ID,
     NONCE_BYTES,
     OLDEST_VERSION,
@@ -98,6 +99,7 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
         "_connection_id",
         "_facts",
         "_find_key",
+        "_handshake_bytes_left",
         "_hello",
         "_max_outstanding",
         "_server_preamble",
@@ -141,6 +143,7 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
         self._connection_id = connection_id
         self._max_outstanding = max_outstanding
         self._facts = {MAX_WAITING_REQUESTS_FACT: max_outstanding, FEATURES_FACT: list(features)}
+        self._handshake_bytes_left = HANDSHAKE_BYTES
         self._hello = ServerHello(product, region, nonce, max_frame_bytes, heartbeat_ms)
         self._client_preamble = b""
         self._server_preamble = b""
@@ -305,18 +308,25 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
         if self.is_ending:
             return
         self._last_read_ms = now_ms
-        self._reader.feed(data)
+        # Bytes behind the hello do not count, so the bound is on the bytes that are looked at before the proof.
+        allowed = self._handshake_bytes_left
+        self._handshake_bytes_left = max(0, allowed - len(data))
+        self._reader.feed(data[:allowed])
         if self._state is State.PREAMBLE:
             self._answer_preamble()
         if self._state is State.HELLO:
             payload = self._reader.next_frame()
             if payload is not None:
                 self._answer_hello(payload)
-            elif not self._check_length():
-                return
+            elif self._check_length() and not self._handshake_bytes_left:
+                self._end(
+                    ErrorCode.FRAME_TOO_LARGE,
+                    f"the client sent {HANDSHAKE_BYTES} bytes without the end of its hello, the limit",
+                    details={"limit": HANDSHAKE_BYTES},
+                )
         if self._state is State.OPEN:
             # A client may send its first requests in the same breath as its hello.
-            self.receive_data(b"", now_ms)
+            self.receive_data(data[allowed:], now_ms)
 
     def _answer_preamble(self) -> None:
         offered = self._read_preamble()

@@ -79,6 +79,16 @@ class Endpoint(Generic[EventT]):
         return len(self._outstanding)
 
     @property
+    def unfinished_bytes(self) -> int:
+        """Bytes stored of a frame that has not arrived whole."""
+        return self._reader.stored_bytes
+
+    @property
+    def missing_bytes(self) -> int:
+        """Bytes that the frame under way still lacks, as far as its header tells; 0 between frames."""
+        return self._reader.missing_bytes
+
+    @property
     def max_frame_bytes(self) -> int:
         """The largest payload either side may send, once open."""
         return self._max_frame_bytes

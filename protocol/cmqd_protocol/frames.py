@@ -30,6 +30,9 @@ _unpack_length = _LENGTH.unpack_from
 
 HEARTBEAT: Final = _LENGTH.pack(0)
 
+_HEARTBEATS: Final = bytes(1024)
+"""A run of heartbeats, skipped by one comparison."""
+
 header: Final[Callable[[int], bytes]] = _LENGTH.pack
 """The four bytes before a payload of so many bytes."""
 
@@ -68,6 +71,17 @@ class FrameReader:
         self._partial = bytearray()
         # What must be there before looking again is worth while: 4 for a header, or a whole frame.
         self._need = HEADER_BYTES
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes that were fed and not yet taken."""
+        return len(self._partial) + len(self._data) - self._position
+
+    @property
+    def missing_bytes(self) -> int:
+        """Bytes that complete the unfinished frame, or its header while the length is not known; 0 between frames."""
+        partial = self._partial
+        return self._need - len(partial) if partial else 0
 
     def feed(self, data: bytes) -> None:
         """Add what was read, to be taken piece by piece (``take``, ``next_frame``): while the limit may change."""
@@ -152,6 +166,8 @@ class FrameReader:
                     self.refused_length = length
                     return found
                 position = start
+                while data.startswith(_HEARTBEATS, position):
+                    position += len(_HEARTBEATS)
                 continue
             stop = start + length
             if stop > size:
@@ -173,5 +189,4 @@ class FrameReader:
         self._position = 0
 
     def __repr__(self) -> str:
-        held = len(self._partial) + len(self._data) - self._position
-        return f"<FrameReader limit={self.limit} held={held} need={self._need}>"
+        return f"<FrameReader limit={self.limit} held={self.stored_bytes} need={self._need}>"

@@ -164,3 +164,24 @@ def test_a_lone_frame_is_taken_only_when_it_is_the_whole_read() -> None:
     assert reader.lone_frame(frame(bytes(101))) is None
     assert reader.read(frame(b"abc")[:-1]) == []
     assert reader.lone_frame(frame(b"abc")) is None, "what is stored comes first"
+
+
+def test_runs_of_heartbeats_are_skipped_whatever_stands_around_them() -> None:
+    payload = bytes(range(7))
+    for count in (255, 256, 257, 1_000):
+        stream = frame(payload) + bytes(4 * count) + frame(payload) + bytes(4 * count) + bytes(3)
+        reader = FrameReader(LIMIT)
+
+        assert reader.read(stream) == [payload, payload]
+        assert (reader.stored_bytes, reader.missing_bytes) == (3, 1)
+
+
+def test_a_frame_under_way_says_how_much_of_it_is_missing() -> None:
+    reader = FrameReader(LIMIT)
+    data = frame(bytes(5_000))
+
+    assert reader.missing_bytes == 0
+    assert reader.read(data[:1_000]) == []
+    assert (reader.stored_bytes, reader.missing_bytes) == (1_000, 4_004)
+    assert reader.read(data[1_000:]) == [bytes(5_000)]
+    assert (reader.stored_bytes, reader.missing_bytes) == (0, 0)

@@ -14,13 +14,23 @@ from cmqd_protocol.features import Feature, FeatureNotNamed, ServerFacts
 from cmqd_protocol.frames import encode_preamble, frame
 from cmqd_protocol.handshake import AccessKey, choose_version, tune_heartbeat_ms, tune_max_frame_bytes
 from cmqd_protocol.limits import (
+    HANDSHAKE_BYTES,
     HANDSHAKE_FRAME_BYTES,
     MAX_HEARTBEAT_MS,
     MAX_MAX_FRAME_BYTES,
     MIN_HEARTBEAT_MS,
     MIN_MAX_FRAME_BYTES,
 )
-from cmqd_protocol.messages import ClientHello, Error, RewindQueue, ServerHello, Welcome, encoder, error
+from cmqd_protocol.messages import (
+    ClientHello,
+    Error,
+    GetServerStatus,
+    RewindQueue,
+    ServerHello,
+    Welcome,
+    encoder,
+    error,
+)
 from cmqd_protocol.states import State
 from support.connection_pair import (
     CLIENT_NONCE,
@@ -603,3 +613,47 @@ class TestClientsPatience:
 
         [ended] = pair.client_events
         assert ended == ConnectionEnded(602, "shutting_down", "bye", True, True, None)
+
+
+class TestBytesBeforeTheProof:
+    @pytest.mark.parametrize("piece", [4, 1000, 256_000])
+    def test_heartbeats_without_a_hello_end_the_connection_at_the_limit(self, piece: int) -> None:
+        server = a_server()
+        server.receive_data(encode_preamble(1, 1), 0)
+        sent = 8
+        while not server.is_ending and sent <= HANDSHAKE_BYTES + 256_000:
+            server.receive_data(bytes(piece), 0)
+            sent += piece
+
+        (ended,) = server.events()
+        assert isinstance(ended, ConnectionEnded)
+        assert ended.code == ErrorCode.FRAME_TOO_LARGE
+        assert HANDSHAKE_BYTES <= sent < HANDSHAKE_BYTES + piece
+
+    def test_a_hello_that_ends_at_the_limit_is_judged_and_requests_behind_it_do_not_count(self) -> None:
+        pair = ConnectionPair()
+        pair.carry_to_server()
+        pair.carry_to_client()
+        hello = b"".join(pair.client.data_to_send(0))
+        padding = (HANDSHAKE_BYTES - 8 - len(hello)) // 4 * 4
+        requests = frame(encoder.encode([144, 1])) + bytes(400_000)
+
+        pair.server.receive_data(bytes(padding) + hello + requests, 0)
+
+        authenticated, request = pair.server.events()
+        assert isinstance(authenticated, Authenticated)
+        assert isinstance(request, GetServerStatus)
+        assert pair.server.is_open
+
+    def test_a_hello_that_ends_behind_the_limit_is_not_judged(self) -> None:
+        pair = ConnectionPair()
+        pair.carry_to_server()
+        pair.carry_to_client()
+        hello = b"".join(pair.client.data_to_send(0))
+        padding = (HANDSHAKE_BYTES - 8 - len(hello)) // 4 * 4 + 4
+
+        pair.server.receive_data(bytes(padding) + hello, 0)
+
+        (ended,) = pair.server.events()
+        assert isinstance(ended, ConnectionEnded)
+        assert ended.code == ErrorCode.FRAME_TOO_LARGE

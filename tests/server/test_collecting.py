@@ -150,6 +150,7 @@ async def test_no_more_is_collected_than_a_batch_may_be(
     for _ in range(together + 1):
         client.machine.send(wire.SendMessages(client.next_id(), "jobs", [bytes(size)] * count))
     client.deliver()
+    rig.give_turns()
     assert [requests for _, requests in calls] == [together] * (1 + (together == 1))
     await client.settle()
 

@@ -206,6 +206,8 @@ async def test_above_the_mark_of_pending_bytes_sends_are_busy_and_deletes_are_no
     for _ in range(64):
         client.begin(wire.SendMessages(client.next_id(), "jobs", [bytes(1_048_576)]))
     await client.settle()
+    await rig.wait_for_disk()
+    await client.settle()
     assert rig.log.pending_bytes >= 64 * 1_048_576
 
     refused = await client.expect(wire.Error, wire.SendMessages, "jobs", [b"one more"])

@@ -309,6 +309,7 @@ class TestCollecting:
         for _ in range(together + 1):
             client.machine.send(wire.PublishMessages(client.next_id(), "news", [bytes(size)] * count))
         client.deliver()
+        rig.give_turns()
         assert [len(requests) for _, requests in calls] == [together] * (1 + (together == 1))
         await client.settle()
 
@@ -385,6 +386,7 @@ class TestCollecting:
         for _ in range(66):
             client.begin(wire.PublishMessages(client.next_id(), "news", [bytes(1_000_000)]))
             await rig.turn()
+        await rig.wait_for_disk()
         for _ in range(4):
             client.begin(wire.PublishMessages(client.next_id(), "news", [bytes(1_048_576)]))
             await rig.turn()

@@ -324,6 +324,8 @@ async def test_a_commit_is_busy_when_the_storage_is_behind(rig: EdgeRig) -> None
     for _ in range(66):
         client.begin(wire.SendMessages(client.next_id(), "jobs", [bytes(1_048_576)]))
     await client.settle()
+    await rig.wait_for_disk()
+    await client.settle()
 
     assert code_of(await client.ask(wire.EndTransactions, "pay", [message_id], [COMMIT])) == "busy"
     assert code_of(await client.ask(wire.SendHalfMessages, "pay", [b"x"])) == "busy"

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from cmqd.server.wakeup import MAX_LOOKS, WakeUp
+from cmqd.server.wakeup import MAX_LOOKS, WAKEUP_SECONDS, WakeUp
 
 
 class Client:
@@ -120,3 +120,35 @@ async def test_the_clock_is_read_once_a_look() -> None:
     await turns(1)
 
     assert [wakeup.now_ms(), wakeup.now_ms()] == [101, 101]
+
+
+async def test_a_wake_up_ends_when_its_time_is_over_although_clients_never_pause() -> None:
+    ends: list[int] = []
+    looks = 0
+    wakeup = WakeUp(
+        asyncio.get_running_loop(), lambda: 0, lambda: ends.append(looks), timer=lambda: looks * WAKEUP_SECONDS / 3
+    )
+
+    while len(ends) < 3:
+        wakeup.schedule()
+        await turns(1)
+        looks += 1
+        assert looks < 100
+
+    assert ends == [3, 7, 11]
+    assert ends[0] < MAX_LOOKS
+
+
+async def test_a_connection_rests_until_the_end() -> None:
+    log: list[str] = []
+    wakeup = WakeUp(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"))
+
+    class Tired:
+        def end_rest(self) -> None:
+            log.append("rested")
+
+    wakeup.schedule()
+    wakeup.rest(Tired())
+    await turns(6)
+
+    assert log == ["end", "rested"]

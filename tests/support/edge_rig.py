@@ -15,6 +15,7 @@ from cmqd.server.accounts_file import Key
 from cmqd.server.clock import BrokerClock
 from cmqd.server.connection import Connection
 from cmqd.server.edge import Edge
+from cmqd.server.fairness import DISK_PATIENCE_SECONDS
 from cmqd.settings import Settings
 from cmqd.storage.memory import MemoryLog
 from cmqd_protocol import messages as wire
@@ -113,6 +114,16 @@ class FakeTransport(asyncio.Transport):
             self._paused_writing = False
             self._protocol.resume_writing()
         return data
+
+
+class StoppedTimer:
+    """Seconds that pass only when a test says so: of wake-ups."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
 
 
 @dataclass
@@ -220,6 +231,7 @@ class EdgeRig:
         self.log = log
         self.accounts = accounts
         self.failures: list[Exception] = []
+        self.timer = StoppedTimer()
         self.pushers: list[FakePusher] = []
         """The one that the edge posts with, unless it cannot."""
 
@@ -242,6 +254,7 @@ class EdgeRig:
             pushers.append(FakePusher(**named))
             return pushers[-1]
 
+        timer = StoppedTimer()
         edge = Edge(
             loop=asyncio.get_running_loop(),
             settings=Settings(data=folder, **settings),
@@ -254,10 +267,12 @@ class EdgeRig:
             on_failed=failures.append,
             make_pusher=make_pusher,
             can_push=can_push,
+            timer=timer,
         )
         rig = cls(edge, clock, broker, log, accounts)
         rig.failures = failures
         rig.pushers = pushers
+        rig.timer = timer
         return rig
 
     def connect(self, key: Key | None = None, **named: Any) -> RigClient:
@@ -280,6 +295,17 @@ class EdgeRig:
         await client.settle()
         assert client.opened is not None, client.ended
         return client
+
+    def give_turns(self) -> None:
+        """Take up what was put off, in the same wake-up."""
+        self.edge.turns.serve(lambda: True)
+
+    async def wait_for_disk(self) -> None:
+        """Let so much time pass that input is taken up although the storage ends no commit."""
+        await self.turn()
+        self.timer.seconds += DISK_PATIENCE_SECONDS
+        self.edge.wakeup.schedule()
+        await self.turn()
 
     async def turn(self, times: int = 6) -> None:
         """Let the loop go round, so that what was put off to the end of the wake-up happens, commits too."""
@@ -307,6 +333,7 @@ class EdgeRig:
         self.edge.gate.check_invariants()
         self.edge.outbox.check_invariants()
         self.edge.polls.check_invariants()
+        self.edge.turns.check_invariants()
         self.edge.dispatcher.checkers.check_invariants()
         self.accounts.check_invariants()
 

@@ -1,0 +1,209 @@
+"""Deficit round robin over connections with input that was put off.
+
+Input of a connection is taken up on arrival while the wake-up has time left (``wakeup``) and the read is small. Other
+input is put off: the connection keeps the bytes undecoded, is not read from, and takes turns here. Bytes wait undecoded
+because refusing a request costs as much as deciding it: a queue of decoded requests would have done the work already.
+
+The rounds are nested: accounts take turns, and within an account its connections do, so that an account gains nothing
+from a larger number of connections. The rule is deficit round robin (M. Shreedhar and G. Varghese, "Efficient Fair
+Queuing Using Deficit Round Robin", SIGCOMM 1995), in the variant that pays afterwards, because the cost of a piece is
+known only after decoding: each visit adds ``QUANTUM`` to the credit of a member, a member with credit takes a turn, the
+turn is charged with its bytes and ``REQUEST_COST`` for each request, and a debt is carried into later rounds.
+
+The order of the requests of a connection is kept, because a connection takes up its input in order. Between connections
+there is no order before an answer (SPEC.md, section 5.1), so a later turn looks like bytes that arrived later.
+
+An operation in several steps (a long publish) holds its connection meanwhile: ``Connection.hold`` ends the turn after
+the current request, and no request behind it is dispatched before ``Connection.release``. A handler that holds the
+connection on behalf of an earlier request (collected with others, and found to be long only now) hands the current
+request to ``Connection.put_back``. Other connections go on. A cancel behind the request waits with the rest, so the
+request is answered as usual. When the connection is lost, input that was not taken up is dropped like bytes that were
+still on the way, and ``release`` does no harm.
+
+Pure data and calls: no socket, no clock, no loop.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final, Protocol
+
+QUANTUM: Final = 16 * 1024
+"""Credit of a visit, in units of cost. A piece of input is about as large, so that most visits serve one."""
+
+REQUEST_COST: Final = 2 * 1024
+"""Cost of a request beside its bytes: a disk writes about as many in the time in which a small request is decided."""
+
+
+AHEAD_BYTES: Final = 4 * 1024 * 1024
+"""Bytes that wait for the disk from which on no turns are given. A small request joins the next commit behind at most so
+many, while two commits of half the size keep the disk busy without a pause."""
+
+DISK_PATIENCE_SECONDS: Final = 1.0
+"""Time without a commit after which turns are given all the same, so that requests get ``busy`` and not silence."""
+
+
+class PendingLog(Protocol):
+    """Counts of a log; see ``cmqd.storage.log.Log``."""
+
+    @property
+    def pending_bytes(self) -> int:
+        """Appended and not durable."""
+        ...
+
+    @property
+    def durable_lsn(self) -> int:
+        """Every row up to this one is durable."""
+        ...
+
+
+class CommitRoom:
+    """Room in the log before its next commit, for input that takes turns.
+
+    Without this bound the whole backlog of a bulk producer would be appended at once, and every later request would wait
+    for commits full of it.
+    """
+
+    __slots__ = ("_full_lsn", "_full_since", "_log", "_timer")
+
+    def __init__(self, log: PendingLog, timer: Callable[[], float]) -> None:
+        """``timer`` gives seconds and never goes back."""
+        self._log = log
+        self._timer = timer
+        self._full_lsn = -1
+        """The durable LSN when the log was found full; -1 = there was room."""
+        self._full_since = 0.0
+
+    def has_room(self) -> bool:
+        """Whether turns may be given."""
+        log = self._log
+        if log.pending_bytes < AHEAD_BYTES:
+            self._full_lsn = -1
+            return True
+        now = self._timer()
+        if self._full_lsn != log.durable_lsn:
+            self._full_lsn = log.durable_lsn
+            self._full_since = now
+        return now - self._full_since >= DISK_PATIENCE_SECONDS
+
+
+class Flow(Protocol):
+    """A connection with input that was put off."""
+
+    account: str
+    """Empty before authentication: strangers share the turns of a single account."""
+    credit: int
+    """Kept by the round robin; negative after an expensive turn."""
+
+    @property
+    def has_turn(self) -> bool:
+        """Whether input is put off and may be taken up now."""
+        ...
+
+    def take_turn(self) -> int:
+        """Take up the next piece and return its cost."""
+        ...
+
+
+class AccountFlows:
+    """The connections of an account that take turns."""
+
+    __slots__ = ("credit", "flows")
+
+    def __init__(self) -> None:
+        self.credit = QUANTUM
+        self.flows: OrderedDict[Flow, None] = OrderedDict()
+
+    def next_flow(self) -> Flow:
+        """Return the first connection with credit; connections without credit get some and go to the end."""
+        flows = self.flows
+        while True:
+            flow = next(iter(flows))
+            if flow.credit > 0:
+                return flow
+            flow.credit += QUANTUM
+            flows.move_to_end(flow)
+
+
+class RoundRobin:
+    """The turns of all connections; see the module.
+
+    Invariant: an account is in the round if and only if connections of it are; a connection is in one account.
+    """
+
+    __slots__ = ("_account_of", "_entries", "_has_room", "_round")
+
+    def __init__(self, has_room: Callable[[], bool] = lambda: True) -> None:
+        """``has_room`` says whether the log takes more input before its next commit."""
+        self._has_room = has_room
+        self._entries: dict[str, AccountFlows] = {}
+        """Accounts that ever took turns: leaving the round must not forgive a debt."""
+        self._round: OrderedDict[str, AccountFlows] = OrderedDict()
+        self._account_of: dict[Flow, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._account_of)
+
+    def __repr__(self) -> str:
+        return f"<RoundRobin accounts={len(self._round)} connections={len(self._account_of)}>"
+
+    @property
+    def can_serve(self) -> bool:
+        """Whether a turn is wanted and the log has room."""
+        return bool(self._round) and self._has_room()
+
+    def add(self, flow: Flow) -> None:
+        """Let a connection take turns; harmless if it does already."""
+        if flow in self._account_of:
+            return
+        account = flow.account
+        entry = self._entries.get(account)
+        if entry is None:
+            entry = self._entries[account] = AccountFlows()
+        if not entry.flows:
+            entry.credit = min(entry.credit, QUANTUM)
+            self._round[account] = entry
+        if flow.credit >= 0:
+            # First in a round with credit: a small request must not wait for the second round.
+            flow.credit = QUANTUM
+        entry.flows[flow] = None
+        self._account_of[flow] = account
+
+    def remove(self, flow: Flow) -> None:
+        """Let a connection take no more turns; harmless if it takes none."""
+        account = self._account_of.pop(flow, None)
+        if account is None:
+            return
+        entry = self._entries[account]
+        del entry.flows[flow]
+        if not entry.flows:
+            del self._round[account]
+
+    def serve(self, has_time: Callable[[], bool]) -> None:
+        """Give turns while there is time (a single turn without) and room in the log."""
+        accounts = self._round
+        while self.can_serve:
+            account = next(iter(accounts))
+            entry = accounts[account]
+            if entry.credit <= 0:
+                entry.credit += QUANTUM
+                accounts.move_to_end(account)
+                continue
+            flow = entry.next_flow()
+            cost = flow.take_turn()
+            flow.credit -= cost
+            entry.credit -= cost
+            # The turn may have authenticated the connection, ended it or left no input.
+            if not flow.has_turn:
+                self.remove(flow)
+            elif flow.account != account:
+                self.remove(flow)
+                self.add(flow)
+            if not has_time():
+                return
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if an invariant is broken."""
+        flows = {flow: account for account, entry in self._round.items() for flow in entry.flows}
+        assert flows == self._account_of, (flows, self._account_of)
+        assert all(entry.flows for entry in self._round.values())
+        assert not any(entry.flows for account, entry in self._entries.items() if account not in self._round)
