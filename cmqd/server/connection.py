@@ -154,8 +154,8 @@ class Connection(asyncio.Protocol):
     Invariants: ``unread_receives`` is the number of replies with messages that are at the gate or in ``_replies``, of
     receives that are collected, and of peeks that wait for bodies; it is in ``Shared.slow`` if and only if
     ``_paused_ms`` is set; it is read from unless it is slow, stalled, held or resting or has input that was put off;
-    it takes turns if it has input that was put off and is neither slow nor stalled nor held; ``_narrow`` and ``_unsent``
-    are set only while ``_paused_ms`` is.
+    it takes turns if it has input that was put off and is neither slow nor stalled nor held; ``_narrow`` and
+    ``_unsent`` are set only while ``_paused_ms`` is.
     """
 
     __slots__ = (
@@ -316,9 +316,7 @@ class Connection(asyncio.Protocol):
     @property
     def has_turn(self) -> bool:
         """See ``fairness.Flow``."""
-        return (
-            bool(self._put_off or self._decoded) and not self._held and not self._stalled and self._paused_ms is None
-        )
+        return bool(self._put_off or self._decoded) and not self._held and not self._stalled and self._paused_ms is None
 
     def take_turn(self) -> int:
         """See ``fairness.Flow``."""

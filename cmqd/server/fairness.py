@@ -35,8 +35,8 @@ REQUEST_COST: Final = 2 * 1024
 
 
 AHEAD_BYTES: Final = 4 * 1024 * 1024
-"""Bytes that wait for the disk from which on no turns are given. A small request joins the next commit behind at most so
-many, while two commits of half the size keep the disk busy without a pause."""
+"""Bytes that wait for the disk from which on no turns are given. A small request joins the next commit behind at most
+so many, while two commits of half the size keep the disk busy without a pause."""
 
 DISK_PATIENCE_SECONDS: Final = 1.0
 """Time without a commit after which turns are given all the same, so that requests get ``busy`` and not silence."""
@@ -59,8 +59,8 @@ class PendingLog(Protocol):
 class CommitRoom:
     """Room in the log before its next commit, for input that takes turns.
 
-    Without this bound the whole backlog of a bulk producer would be appended at once, and every later request would wait
-    for commits full of it.
+    Without this bound the whole backlog of a bulk producer would be appended at once, and every later request would
+    wait for commits full of it.
     """
 
     __slots__ = ("_full_lsn", "_full_since", "_log", "_timer")

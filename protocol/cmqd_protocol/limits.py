@@ -36,8 +36,8 @@ HANDSHAKE_FRAME_BYTES: Final = 4096
 more than this and one read of the socket."""
 
 HANDSHAKE_BYTES: Final = 16_384
-"""Bytes that a server reads of a client up to the end of its hello, heartbeats included. A hello of 4 KiB and a preamble
-fit four times over, and a stranger cannot keep a server busy with heartbeats."""
+"""Bytes that a server reads of a client up to the end of its hello, heartbeats included. A hello of 4 KiB and a
+preamble fit four times over, and a stranger cannot keep a server busy with heartbeats."""
 
 AUTHENTICATION_TIMEOUT_MS: Final = 5_000
 """From the accepted connection to the proof. PostgreSQL gives 60 s, RabbitMQ 10 s; one round trip needs no more."""
