@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cmqd_segment.records import CopyOf
 from cmqd_segment.rows import Run
 from pyspark_cmqd.errors import OptionError
 from pyspark_cmqd.schema import COLUMNS, message_id_text
@@ -43,6 +44,8 @@ _ORIGIN = pa.struct(
         pa.field("reason", pa.string()),
     ]
 )
+_COPY_OF = pa.struct([pa.field("msg_id", pa.string()), pa.field("publish_ts", _TIMESTAMP)])
+_STRUCTS = {"origin": _ORIGIN, "copy_of": _COPY_OF}
 _HEX = [f"{low:03x}" for low in range(4096)]
 """The last three digits of message ids: ids of neighbours differ in little else."""
 _COUNT = array("i", range(4096))
@@ -50,11 +53,11 @@ _COUNT = array("i", range(4096))
 
 def arrow_type(column: str) -> pa.DataType:
     """The type of a column of the source."""
-    return _TYPES.get(COLUMNS[column], _ORIGIN)
+    return _STRUCTS[column] if column in _STRUCTS else _TYPES[COLUMNS[column]]
 
 
 class Facts(NamedTuple):
-    """What the messages that are appended together have in common."""
+    """Facts about a stretch of a run that the run itself does not hold."""
 
     lsn: int
     segment: str
@@ -64,6 +67,10 @@ class Facts(NamedTuple):
     deleted_ms: int | None = None
     receive_count: int | None = None
     account: str | None = None
+    as_of_lsn: int | None = None
+    """The row for which a state is told."""
+    dedup_ids: Sequence[str | None] | None = None
+    """One for each message of the whole run."""
 
 
 class Batch:
@@ -132,6 +139,14 @@ class _Indices(_Numbers):
         self._values += _COUNT[low:high] if high <= len(_COUNT) else array("i", range(low, high))
 
 
+class _Positions(_Numbers):
+    def __init__(self) -> None:
+        super().__init__("q", pa.int64(), _lsn)
+
+    def append(self, facts: Facts, run: Run, data: bytes, first_index: int, start: int, stop: int) -> None:
+        self._values += array("q", range(run.first_position + start, run.first_position + stop))
+
+
 class _Texts(_Column):
     """Text that a run has in common; few different ones."""
 
@@ -151,6 +166,24 @@ class _Texts(_Column):
             return pa.repeat(pa.scalar(next(iter(known)), pa.string()), rows)
         texts = pa.array(list(known), pa.string())
         return texts.take(pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(indices)]))
+
+
+class _TextsOfCopies(_Texts):
+    """Text about the original of a copy. Copies that came late, or were moved, each know their own original."""
+
+    def __init__(self, common: Callable[[Facts, Run], str | None], of_copy: Callable[[CopyOf], str]) -> None:
+        super().__init__(lambda facts: None)
+        self._common, self._of_copy = common, of_copy
+
+    def append(self, facts: Facts, run: Run, data: bytes, first_index: int, start: int, stop: int) -> None:
+        known = self._known
+        common = self._common(facts, run)
+        if run.copies_of is None:
+            self._indices += array("i", (known.setdefault(common, len(known)),)) * (stop - start)
+            return
+        for copy_of in run.copies_of[start:stop]:
+            text = common if copy_of is None else self._of_copy(copy_of)
+            self._indices.append(known.setdefault(text, len(known)))
 
 
 class _Ids(_Column):
@@ -293,13 +326,45 @@ def _origins(facts: Facts, run: Run, start: int, stop: int) -> Iterable[Any] | N
     ]
 
 
+def _copies_of(facts: Facts, run: Run, start: int, stop: int) -> Iterable[Any] | None:
+    source = run.source
+    if source is not None:
+        first_id, publish_us = source.first_message_id, run.enqueue_ms * 1000
+        return [{"msg_id": message_id_text(first_id + place), "publish_ts": publish_us} for place in range(start, stop)]
+    if run.copies_of is None:
+        return None
+    return [
+        None
+        if copy_of is None
+        else {"msg_id": message_id_text(copy_of.message_id), "publish_ts": copy_of.publish_ms * 1000}
+        for copy_of in run.copies_of[start:stop]
+    ]
+
+
+def _topic(facts: Facts, run: Run) -> str | None:
+    # A topic that nothing in the log names any more is still named by the publish itself.
+    return facts.topic or (run.source.topic or None if run.source is not None else None)
+
+
+def _subscription(facts: Facts, run: Run) -> str | None:
+    return run.source.subscription or None if run.source is not None else None
+
+
+def _dedup_ids(facts: Facts, run: Run, start: int, stop: int) -> Iterable[Any] | None:
+    return None if facts.dedup_ids is None else facts.dedup_ids[start:stop]
+
+
+def _as_of_lsns(facts: Facts, run: Run, start: int, stop: int) -> Iterable[Any] | None:
+    return None if facts.as_of_lsn is None else [facts.as_of_lsn] * (stop - start)
+
+
 _MAKERS: dict[str, Callable[[], _Column]] = {
     "lsn": lambda: _Numbers("q", pa.int64(), _lsn),
     "row_index": _Indices,
     "segment": lambda: _Texts(lambda facts: facts.segment),
     "event": lambda: _Texts(lambda facts: facts.event),
     "queue": lambda: _Texts(lambda facts: facts.queue),
-    "topic": lambda: _Texts(lambda facts: facts.topic),
+    "topic": lambda: _TextsOfCopies(_topic, lambda copy_of: copy_of.topic),
     "msg_id": _Ids,
     "body": _Bodies,
     "tags": lambda: _Objects(arrow_type("tags"), _tags),
@@ -311,6 +376,11 @@ _MAKERS: dict[str, Callable[[], _Column]] = {
     "receive_count": lambda: _Objects(pa.int32(), _receive_counts),
     "origin": lambda: _Objects(_ORIGIN, _origins),
     "account": lambda: _Texts(lambda facts: facts.account),
+    "subscription": lambda: _TextsOfCopies(_subscription, lambda copy_of: copy_of.subscription),
+    "copy_of": lambda: _Objects(_COPY_OF, _copies_of),
+    "dedup_id": lambda: _Objects(pa.string(), _dedup_ids),
+    "position": _Positions,
+    "as_of_lsn": lambda: _Objects(pa.int64(), _as_of_lsns),
 }
 
 

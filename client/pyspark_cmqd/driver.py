@@ -117,12 +117,14 @@ def plan_range(
         shares = {piece.extent.number: share_of(folder, piece.extent, wanted) for piece in pieces}
         pieces = [piece for piece in pieces if shares[piece.extent.number]]
     states: dict[int, dict[int, QueueStates]] = {}
+    as_of_lsn = None
     if options.mode is not Mode.EVENTS:
         from pyspark_cmqd.folding import read_states, states_at, states_of
 
         if options.states_file:
             states = read_states(options.states_file)
         else:
+            as_of_lsn = upto
             states = states_of(folder, pieces, states_at(folder, replace(view, hi=upto), wanted, options.mode))
     return [
         Task(
@@ -141,6 +143,7 @@ def plan_range(
             options.fail_on_data_loss,
             states.get(piece.extent.number, {}),
             int(piece.weight * shares.get(piece.extent.number, 1.0)) + 1,
+            as_of_lsn,
         )
         for piece in split(pieces, options.min_partitions)
     ]

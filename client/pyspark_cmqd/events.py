@@ -20,7 +20,7 @@ from cmqd_segment.records import (
     TransactionsEnded,
     count_runs,
 )
-from cmqd_segment.rows import Run, copy_run, published_run
+from cmqd_segment.rows import Run, copy_run, names_of, published_run
 
 
 class Event(StrEnum):
@@ -40,12 +40,14 @@ class Stored(NamedTuple):
     source_id: int
     """Of the queue, or topic, whose messages they are."""
     topic_id: int
-    """Of the topic that they came through; 0 = none."""
+    """Of the topic that they came through; 0 = none, or only their ``copies_of`` name it."""
     event: Event
     run: Run
-    """A copy has the labels of what was published."""
+    """A copy, also one that was moved, has the labels of what was published."""
     first_index: int
     """Number of the first within the row."""
+    dedup_ids: Sequence[str | None] | None = None
+    """Ids under which a producer sent or published them; those of a publish are not said of its copies."""
 
 
 def stored_in(records: Sequence[AnyRecord]) -> list[Stored]:
@@ -77,21 +79,22 @@ def stored_in(records: Sequence[AnyRecord]) -> list[Stored]:
                 offset,
                 record.origins,
                 [[] if one is None or one.labels is None else one.labels for one in record.copies_of]
-                if topic_id and record.copies_of is not None
+                if record.copies_of is not None
                 else None,
+                copies_of=record.copies_of,
             )
-            found.append(Stored(record.queue_id, topic_id, event, run, index))
+            found.append(Stored(record.queue_id, topic_id, event, run, index, record.dedup_ids))
             index += count
             offset += sum(record.sizes)
         elif isinstance(record, MessagesPublished):
             count = len(record.sizes)
             topic_id = record.topic_id
             published = published_run(record, offset)
-            found.append(Stored(topic_id, topic_id, Event.PUBLISHED, published, index))
+            found.append(Stored(topic_id, topic_id, Event.PUBLISHED, published, index, record.dedup_ids))
             index += count
-            copies = record.copies
+            copies, names = record.copies, names_of(record)
             for nth in range(len(copies) // 2):
-                run = copy_run(published, record.first_copy_id, nth, copies[2 * nth + 1], record.topic, "")
+                run = copy_run(published, record.first_copy_id, nth, copies[2 * nth + 1], record.topic, names[nth])
                 found.append(Stored(copies[2 * nth], topic_id, Event.COPIED, run, index))
                 index += count
             offset += sum(record.sizes)

@@ -135,6 +135,8 @@ class Task:
     """Of the queues with messages in the piece, in all modes but ``events``."""
     weight: int = 1
     """Bytes to be read, about."""
+    as_of_lsn: int | None = None
+    """The row for which the states are told; None in mode ``events``, and if a file of states was given."""
 
 
 def pieces_of(view: View, options: Options, above: int, upto: int) -> list[Piece]:

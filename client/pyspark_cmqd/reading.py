@@ -140,6 +140,8 @@ class Selector:
             None if source is None or is_topic else source.name,
             None if topic is None else topic.name,
             account=None if source is None else source.account,
+            as_of_lsn=task.as_of_lsn,
+            dedup_ids=stored.dedup_ids,
         )
         if task.mode is Mode.EVENTS:
             for start, stop in self._labelled(run):

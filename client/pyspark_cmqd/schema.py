@@ -18,6 +18,11 @@ COLUMNS: dict[str, str] = {
     "receive_count": "int",
     "origin": "struct<queue:string,msg_id:string,enqueue_ts:timestamp,receive_count:int,reason:string>",
     "account": "string",
+    "subscription": "string",
+    "copy_of": "struct<msg_id:string,publish_ts:timestamp>",
+    "dedup_id": "string",
+    "position": "bigint",
+    "as_of_lsn": "bigint",
 }
 """Name and type, in order; new columns are added at the end. All may be null, so that any narrower or reordered
 ``.schema(...)`` can be given.
@@ -26,6 +31,10 @@ COLUMNS: dict[str, str] = {
 among all messages that the row brought, whatever was selected. A position in the log is an ``lsn``: rows are read
 whole.
 """
+
+OF_THE_LOG = {"cmqd": "log"}
+"""Metadata of the column ``dedup_id``: the sink does not take the ids of a log for those of its own rows, unless it is
+told to. Else rows that are copied from a log to a queue would be dropped as repeats of each other."""
 
 DDL = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
 

@@ -55,6 +55,7 @@ from cmqd_client import Client, CmqError, Outgoing, ServerUnreachable, connect
 from pyspark_cmqd.errors import CmqdSourceError, OptionError, masked
 from pyspark_cmqd.outgoing import DedupIds, Request, chosen_columns, requests_of
 from pyspark_cmqd.pacing import Pace
+from pyspark_cmqd.schema import OF_THE_LOG
 from pyspark_cmqd.sinkoptions import SinkOptions, parse_sink_options
 
 if TYPE_CHECKING:
@@ -111,7 +112,13 @@ class _Sink:
         self.options: SinkOptions = parse_sink_options(given)
         options = self.options
         roles = ("body", "headers", "delay") if options.queue else ("body", "headers", "tags", "routing_key")
-        types = {field.name: field.dataType.simpleString() for field in schema.fields}
+        # The ids of a log's messages repeat over its length; only a writer that names them means them.
+        of_the_log = () if "dedup_id" in options.named else ("dedup_id",)
+        types = {
+            field.name: field.dataType.simpleString()
+            for field in schema.fields
+            if not (field.name in of_the_log and field.metadata == OF_THE_LOG)
+        }
         self.columns: dict[str, str] = chosen_columns(types, options.columns, options.named, (*roles, "dedup_id"))
 
     def deliver(self, batches: "Iterable[pa.RecordBatch]", dedup_id: DedupIds) -> Delivered:

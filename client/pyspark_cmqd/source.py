@@ -14,10 +14,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from pyspark_cmqd.options import Options, parse_options
-from pyspark_cmqd.schema import DDL
+from pyspark_cmqd.schema import COLUMNS, OF_THE_LOG
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,6 +36,25 @@ if TYPE_CHECKING:
     from pyspark_cmqd.plan import Task
     from pyspark_cmqd.sink import BatchSink, StreamSink
     from pyspark_cmqd.stream import CmqdStreamReader
+
+
+_TYPES: dict[str, DataType] = {
+    "bigint": LongType(),
+    "int": IntegerType(),
+    "string": StringType(),
+    "binary": BinaryType(),
+    "timestamp": TimestampType(),
+    "array<string>": ArrayType(StringType()),
+    "map<string,string>": MapType(StringType(), StringType()),
+}
+
+
+def _type_of(kind: str) -> DataType:
+    """The type that Spark's DDL means, without the JVM that parses it."""
+    if kind in _TYPES:
+        return _TYPES[kind]
+    fields = (field.split(":") for field in kind.removeprefix("struct<").removesuffix(">").split(","))
+    return StructType([StructField(name, _TYPES[type_]) for name, type_ in fields])
 
 
 class CmqdDataSource(DataSource):
@@ -35,9 +65,14 @@ class CmqdDataSource(DataSource):
         """The name of the format."""
         return "cmqd"
 
-    def schema(self) -> str:
+    def schema(self) -> StructType:
         """All columns."""
-        return DDL
+        return StructType(
+            [
+                StructField(name, _type_of(kind), metadata=OF_THE_LOG if name == "dedup_id" else None)
+                for name, kind in COLUMNS.items()
+            ]
+        )
 
     def reader(self, schema: StructType) -> "CmqdReader":
         """Of a batch. Raises OptionError."""

@@ -48,6 +48,7 @@ def test_all_columns_of_all_messages(spark: "SparkSession", folder: Path):
     rows = frame.orderBy("lsn", "row_index").collect()
 
     assert frame.columns == list(COLUMNS)
+    assert {field.name: field.dataType.simpleString() for field in frame.schema} == COLUMNS
     # Three segments, all of them small.
     assert frame.rdd.getNumPartitions() == 1
     assert [row.queue for row in rows] == ["orders"] * 100 + ["bills"] * 50 + ["orders"] * 200 + ["bills"] * 50

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from msgspec import structs
 
 from cmqd_client import Client, FilterType, Queue, connect
 from pyspark_cmqd.errors import CmqdSourceError
 from pyspark_cmqd.sink import BATCH_ID, QUERY_ID, stream_names
+from support.log_folder import queue_created, sends, write_folder
+from support.log_rig import NOW_MS
 from support.running_broker import RunningBroker
 
 if TYPE_CHECKING:
@@ -111,6 +114,28 @@ def test_rows_of_one_dedup_id_are_stored_once(spark: "SparkSession", broker: Run
     write(frame, broker, queue=queue, dedupIdColumn="order")
 
     assert len(taken(broker, queue)) == 200
+
+
+def test_rows_of_a_log_are_not_dropped_because_their_producers_used_an_id_twice(
+    spark: "SparkSession", broker: RunningBroker, queue: str, tmp_path: Path
+) -> None:
+    # Far apart in time both were stored; copied side by side one would be taken for a repeat of the other.
+    rows = [sends(7, 0, 2), sends(7, 2, 2)]
+    with_ids = [
+        ([structs.replace(records[0], dedup_ids=["invoice", None])], bodies, at_ms) for records, bodies, at_ms in rows
+    ]
+    write_folder(tmp_path / "data", [[([queue_created(7, "orders")], [], NOW_MS), *with_ids]])
+    log = spark.read.format("cmqd").load(str(tmp_path / "data"))
+    assert [row.dedup_id for row in log.orderBy("position").collect()] == ["invoice", None] * 2
+
+    write(log, broker, queue=queue)
+    assert len(taken(broker, queue)) == 4
+
+    write(log.select("body", "dedup_id"), broker, queue=queue)
+    assert len(taken(broker, queue)) == 4
+
+    write(log, broker, queue=queue, dedupIdColumn="dedup_id")
+    assert len(taken(broker, queue)) == 3
 
 
 def test_each_write_is_one_of_its_own_unless_it_has_a_name(
