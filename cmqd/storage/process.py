@@ -15,7 +15,7 @@ import sys
 import traceback
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from time import time
+from time import monotonic, time
 from typing import Any
 
 from cmqd.storage import ipc
@@ -23,6 +23,7 @@ from cmqd.storage.catalog import Catalog, OpenSegment, SealedFile
 from cmqd.storage.checkpoints import Checkpoints
 from cmqd.storage.datadir import DataFolder, Disk, boot_id
 from cmqd.storage.errors import StorageError, StorageFailed
+from cmqd.storage.freshness import Freshness
 from cmqd.storage.pager import Pager
 from cmqd.storage.recovery import Recovered, checkpoint_chunks, inspect, put_right, row_chunks
 from cmqd.storage.sealer import Sealer, truncate_wal
@@ -57,6 +58,7 @@ class StorageService:
         self._stream: Iterator[tuple[ipc.Head, list[bytes]]] | None = None
         self._chunks_wanted = asyncio.Semaphore(0)
         self._rolling: asyncio.Task[None] | None = None
+        self._refreshing: asyncio.Task[None] | None = None
         self._drops: list[ipc.DropSegments] = []
         """They wait until the deletes that emptied the segments are durable."""
         self.control: ipc.Channel
@@ -70,6 +72,7 @@ class StorageService:
         self.pager: Pager
         self.sealer: Sealer
         self.checkpoints: Checkpoints
+        self.freshness = Freshness(monotonic)
 
     async def run(self, control: socket.socket, pages: socket.socket) -> int:
         """Serve until the loop process goes away or says goodbye; returns the exit status."""
@@ -263,6 +266,7 @@ class StorageService:
             on_retired=self._on_retired,
         )
         self.writer.durable_lsn = recovered.last_lsn
+        self.freshness.told(recovered.last_lsn, active.number, 0)
         self.writer.prepared = await self._prepare()
         for number in recovered.broken_wals & catalog.open.keys():
             # A loss that was accepted, or was never promised, must not be news to the next start, which would refuse
@@ -350,8 +354,20 @@ class StorageService:
         self.control.send(ipc.Durable(lsn))
         self.pager.on_durable(lsn)
         self.checkpoints.on_durable(lsn)
+        self._refresh_manifest()
         if self._drops:
             self._begin_drops()
+
+    def _refresh_manifest(self) -> None:
+        """Let the manifest tell of the last durable row, if that is due; no commit waits for it."""
+        lsn, active = self.writer.durable_lsn, self.writer.active
+        if self._refreshing is None and self.freshness.is_due(lsn, active.number, active.wal_bytes):
+            self._refreshing = self._start(self._write_fresh_manifest(lsn, active.number, active.wal_bytes))
+
+    async def _write_fresh_manifest(self, lsn: int, number: int, wal_bytes: int) -> None:
+        await self.catalog.save()
+        self.freshness.told(lsn, number, wal_bytes)
+        self._refreshing = None
 
     def _on_retired(self, segment: WritableSegment) -> None:
         self.catalog.open[segment.number].state = SegmentState.RETIRED
@@ -390,6 +406,7 @@ class StorageService:
     async def _look(self) -> None:
         while True:
             self.space.look()
+            self._refresh_manifest()
             if self.space.short:
                 self.sealer.seal_held()
             self.writer.tick()
@@ -454,6 +471,7 @@ class StorageService:
         await self.writer.drained()
         await self.checkpoints.drained()
         await self._rolled()
+        self.freshness.stop()
         # Else the writer might retire what is sealed below, on a tick, and it would be sealed a second time.
         self.writer.prepared = None
         self.sealer.seal_held()

@@ -10,8 +10,10 @@ Every LSN from 1 on must be accounted for: by rows, by a segment that was droppe
 """
 
 import contextlib
+import os
+import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +36,7 @@ from cmqd_segment.manifest import (
     SegmentState,
     merge_ranges,
     read_manifest,
+    write_manifest,
 )
 from cmqd_segment.newer import NewerFormatError
 from cmqd_segment.rows import decode_records, meta_checksum
@@ -82,6 +85,8 @@ class Recovered:
         self.last_time_ms = 0
         self.lost = False
         self.created = False
+        self.same_boot = False
+        """The manifest was written in this boot of the machine, so what lies in the page cache is as it was left."""
 
     @property
     def checkpoint(self) -> CheckpointEntry | None:
@@ -133,6 +138,7 @@ def _inspect(folder: DataFolder, accept_loss: bool, durability: Durability, boot
             " older versions of cmqd cannot open it any more",
         )
     power_lost = manifest.durability == Durability.OS and manifest.boot_id != boot_id
+    recovered.same_boot = bool(boot_id) and manifest.boot_id == boot_id
     if not manifest.clean and not recovered.created:
         recovered.find("unclean_stop", "the broker before did not stop in order")
     _check_checkpoints(recovered)
@@ -232,11 +238,18 @@ def _check_sealed(recovered: Recovered, entry: SegmentEntry, path: Path) -> None
 def _check_leftover(recovered: Recovered, entry: SegmentEntry, path: Path, power_lost: bool) -> None:
     """A segment that was active, retired or prepared when the broker stopped."""
     wal = _wal(path)
+    # Before any connection opens the database: see ``walcheck``.
+    index = walcheck.read_index(_shm(path)) if recovered.same_boot else None
     found = walcheck.walk(wal) if wal.exists() else None
-    if found is None and entry.state in (SegmentState.ACTIVE, SegmentState.PREPARED):
+    lack = None if index is None else walcheck.find_lack(wal, found, index)
+    if found is None and lack is None and entry.state in (SegmentState.ACTIVE, SegmentState.PREPARED):
         # A WAL file stands beside these from their preparation until they are retired and sealed.
-        recovered.found_damage(f"the WAL of segment {entry.file} is missing")
-    with contextlib.closing(open_read_only(path, sealed=found is None)) as raw:
+        lack = "is missing"
+    with contextlib.ExitStack() as stack:
+        # The index is the only witness of what is lacking, and a connection would make it anew from what is left: a
+        # second start would then see nothing.
+        opened = stack.enter_context(_linked(recovered.folder, path)) if lack and found is not None else path
+        raw = stack.enter_context(contextlib.closing(open_read_only(opened, sealed=found is None)))
         # The sealer and the pager would meet a broken page later, while the broker serves.
         (problem,) = raw.execute("PRAGMA quick_check(1)").fetchone()
         if problem != "ok":
@@ -249,7 +262,11 @@ def _check_leftover(recovered: Recovered, entry: SegmentEntry, path: Path, power
                 recovered.found_damage(f"segment {entry.file} has {rows} rows between LSN {first} and {last}")
             if last > recovered.checkpoint_lsn:
                 _check_rows(recovered, raw, entry.file)
-    if found is not None and found.frames:
+    if lack:
+        recovered.broken_wals.add(entry.number)
+        gone = f"its rows after {last} are gone" if last is not None else "all its rows are gone"
+        recovered.found_damage(f"the WAL of segment {entry.file} {lack}: {gone}", wal)
+    elif found is not None and found.frames:
         _judge_wal(recovered, entry, path, found, power_lost)
     if last is None:
         recovered.empty.append(entry.number)
@@ -257,8 +274,28 @@ def _check_leftover(recovered: Recovered, entry: SegmentEntry, path: Path, power
         recovered.leftovers.append(Leftover(entry.number, path, first, last, last_ms))
 
 
+@contextlib.contextmanager
+def _linked(folder: DataFolder, path: Path) -> Generator[Path]:
+    """The same database and WAL under other names, for a connection that leaves the WAL-index as it is.
+
+    Where the file system has no links, or no room for one, the database itself.
+    """
+    scratch = folder.path / "inspection"
+    shutil.rmtree(scratch, ignore_errors=True)
+    try:
+        scratch.mkdir()
+        for file in (path, _wal(path)):
+            os.link(file, scratch / file.name)
+    except OSError:
+        yield path
+    else:
+        yield scratch / path.name
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
 def _judge_wal(recovered: Recovered, entry: SegmentEntry, path: Path, found: walcheck.Walk, power_lost: bool) -> None:
-    accepted = walcheck.accepted_frames(path.with_name(path.name + "-shm"))
+    accepted = walcheck.accepted_frames(_shm(path))
     if accepted is None:
         recovered.broken_wals.add(entry.number)
         recovered.found_damage(f"what SQLite accepted of the WAL of {entry.file} could not be found out", _wal(path))
@@ -307,7 +344,9 @@ def _check_coverage(recovered: Recovered, power_lost: bool) -> None:
     held += [(leftover.first_lsn, leftover.last_lsn) for leftover in recovered.leftovers]
     gone = [*manifest.dropped, *((entry.first_lsn, entry.last_lsn) for entry in recovered.dropping if entry.rows)]
     lost = [(entry.first_lsn, entry.last_lsn) for entry in recovered.losses]
-    known = max([0, *(last for _, last in (*held, *gone, *lost)), *(entry.end_lsn for entry in recovered.checkpoints)])
+    # The manifest is written while rows come in: it may know of durable rows that are in no file any more.
+    told = [entry.last_lsn for entry in manifest.segments] + [entry.end_lsn for entry in recovered.checkpoints]
+    known = max([0, *(last for _, last in (*held, *gone, *lost)), *told])
     times = [file.entry.last_ms for file in recovered.sealed] + [leftover.last_ms for leftover in recovered.leftovers]
     times += [entry.time_ms for entry in recovered.checkpoints]
     recovered.last_time_ms = max(times, default=0)
@@ -351,6 +390,11 @@ def _check_replay(recovered: Recovered, gone: list[tuple[int, int]]) -> None:
 def put_right(recovered: Recovered) -> None:
     """The changes that recovery makes on disk before the new manifest: put aside what is damaged or unknown."""
     folder = recovered.folder
+    if recovered.lost:
+        # Before anything that tells of the loss goes: a start that ends in the middle would otherwise leave a folder
+        # that looks whole, and the next one would give the numbers of lost rows to new ones.
+        told = msgspec.structs.replace(recovered.manifest, format=MANIFEST_FORMAT, losses=recovered.losses)
+        write_manifest(folder.path, told)
     for path in dict.fromkeys(recovered.aside):
         if not path.exists():
             continue
@@ -404,3 +448,7 @@ def row_chunks(path: Path, *, sealed: bool, above: int, skip: set[int]) -> Itera
 
 def _wal(path: Path) -> Path:
     return path.with_name(path.name + "-wal")
+
+
+def _shm(path: Path) -> Path:
+    return path.with_name(path.name + "-shm")

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from cmqd.storage.errors import DamagedError, FolderFormatError
+from cmqd.storage.errors import DamagedError, FolderFormatError, StorageFailed
 from cmqd.storage.processlog import StorageProcessLog
 from cmqd.storage.sealer import truncate_wal
 from cmqd.storage.segment import WritableSegment
@@ -53,6 +53,23 @@ async def crashed_after(rig: LogRig, commits: int) -> None:
     for index in range(commits):
         await rig.store(1, 10 * index, 10, 1000)
     await crash(rig)
+
+
+def in_another_boot(folder: Path) -> None:
+    """Let the manifest be one that was written before the machine started anew."""
+    write_manifest(folder, structs.replace(read_manifest(folder), boot_id="another boot"))
+
+
+def manifest_knows(folder: Path, first_lsn: int, last_lsn: int) -> None:
+    """Let the manifest know of rows of the active segment, as it does some seconds after they were committed."""
+    manifest = read_manifest(folder)
+    segments = [
+        structs.replace(entry, first_lsn=first_lsn, last_lsn=last_lsn, rows=last_lsn - first_lsn + 1)
+        if entry.state is SegmentState.ACTIVE
+        else entry
+        for entry in manifest.segments
+    ]
+    write_manifest(folder, structs.replace(manifest, segments=segments))
 
 
 # The WAL of the active segment
@@ -178,8 +195,9 @@ async def test_a_full_disk_does_not_keep_a_broker_from_starting_after_a_loss(
 
 
 async def test_a_torn_last_commit_is_dropped_and_the_start_goes_on(open_process: OpenProcess, folder: Path) -> None:
-    """It was not durable when the broker died, or the disk took back what it had promised for one commit only."""
+    """It was not durable when the power failed, or the disk took back what it had promised for one commit only."""
     await crashed_after(await open_process(), 10)
+    in_another_boot(folder)
     wal = active_wal(folder)
     with wal.open("r+b") as file:
         file.truncate(wal.stat().st_size - FRAME_BYTES // 2)
@@ -206,6 +224,119 @@ async def test_a_missing_wal_stops_the_start(open_process: OpenProcess, folder: 
 
     with pytest.raises(DamagedError, match=r"WAL of segment .* is missing"):
         await open_process()
+
+
+CUTS = {"emptied": None, "cut in the middle": 20, "cut by a commit": 4, "cut by a byte": 0}
+
+
+@pytest.mark.parametrize("frames", CUTS.values(), ids=CUTS.keys())
+async def test_a_shorter_wal_than_the_writer_left_stops_every_start(
+    open_process: OpenProcess, folder: Path, frames: int | None
+) -> None:
+    """The manifest tells of no row; the WAL-index does, and a refused start must not make it forget."""
+    await crashed_after(await open_process(), 10)
+    wal = active_wal(folder)
+    with wal.open("r+b") as file:
+        file.truncate(0 if frames is None else wal.stat().st_size - max(1, frames * FRAME_BYTES))
+
+    for _ in range(2):
+        with pytest.raises(DamagedError, match=r"WAL of segment .* were durable: (its rows after \d+|all its rows)"):
+            await open_process()
+    assert not (folder / "inspection").exists()
+
+    accepted = await open_process(accept_loss=True)
+    assert accepted.report is not None
+    assert accepted.report.numbers_jump
+    kept = len(accepted.rows)
+    assert 0 <= kept < 10
+    assert accepted.send(1, 100, 1) > 10, "numbers of lost rows are not used again"
+    await accepted.commit()
+    await crash(accepted)
+    again = await open_process()
+    assert again.report is not None
+    assert not again.report.numbers_jump, "an accepted loss is no longer news"
+    assert len(again.rows) == kept + 1
+
+
+async def test_a_flipped_bit_in_the_last_commit_stops_every_start(open_process: OpenProcess, folder: Path) -> None:
+    """Without the WAL-index nothing could tell it from a commit that was under way."""
+    await crashed_after(await open_process(), 10)
+    wal = active_wal(folder)
+    flip(wal, wal.stat().st_size - 100)
+
+    for _ in range(2):
+        with pytest.raises(DamagedError, match=r"its rows after 9 are gone"):
+            await open_process()
+
+
+async def test_a_start_that_accepts_a_loss_and_dies_at_once_leaves_a_folder_that_tells_of_it(
+    open_process: OpenProcess, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening the database destroys the only witness, so the manifest must tell of the loss before that."""
+    await crashed_after(await open_process(), 10)
+    wal = active_wal(folder)
+    with wal.open("r+b") as file:
+        file.truncate(wal.stat().st_size - 4 * FRAME_BYTES)
+
+    async def die(*_arguments: object, **_named: object) -> None:
+        raise StorageFailed("killed here")
+
+    monkeypatch.setattr("cmqd.storage.process.open_connection", die)
+    with pytest.raises(StorageFailed, match="killed here"):
+        await opened_here(folder, accept_loss=True)
+
+    assert [(entry.first_lsn, entry.reason) for entry in read_manifest(folder).losses] == [
+        (10, "may have been lost at the end")
+    ]
+
+
+@pytest.mark.parametrize("left", ["no index", "another boot"])
+async def test_rows_that_only_the_manifest_knows_of_stop_the_start(
+    open_process: OpenProcess, folder: Path, left: str
+) -> None:
+    """A folder restored without its WAL-index, or after the machine started anew."""
+    await crashed_after(await open_process(), 10)
+    manifest_knows(folder, 1, 8)
+    wal = active_wal(folder)
+    wal.write_bytes(b"")
+    if left == "no index":
+        wal.with_name(wal.name.replace("-wal", "-shm")).unlink()
+    else:
+        in_another_boot(folder)
+
+    for _ in range(2):
+        with pytest.raises(DamagedError, match=r"rows 1 to 8 are missing"):
+            await open_process()
+
+    accepted = await open_process(accept_loss=True)
+    assert accepted.send(1, 100, 1) > 10
+
+
+async def test_without_fsync_an_emptied_wal_after_a_loss_of_power_is_told_and_the_start_goes_on(
+    open_process: OpenProcess, folder: Path
+) -> None:
+    await crashed_after(await open_process(durability="os"), 10)
+    manifest_knows(folder, 1, 8)
+    active_wal(folder).write_bytes(b"")
+    in_another_boot(folder)
+
+    rig = await open_process(durability="os")
+
+    assert rig.report is not None
+    assert "lost" in kinds(rig)
+    assert rig.report.numbers_jump
+    assert rig.send(1, 100, 1) > 10
+
+
+async def test_without_fsync_an_emptied_wal_in_the_same_boot_stops_the_start(
+    open_process: OpenProcess, folder: Path
+) -> None:
+    """No power was lost, so the page cache cannot have lost anything."""
+    await crashed_after(await open_process(durability="os"), 10)
+    active_wal(folder).write_bytes(b"")
+
+    with pytest.raises(DamagedError, match=r"is empty, but \d+ frames"):
+        await open_process(durability="os")
 
 
 async def test_commits_after_a_switch_of_segments_are_found(open_process: OpenProcess, folder: Path) -> None:
@@ -604,7 +735,7 @@ async def test_without_fsync_a_loss_with_the_power_is_told_and_the_start_goes_on
     open_process: OpenProcess, folder: Path
 ) -> None:
     await crashed_after(await open_process(durability="os"), 20)
-    write_manifest(folder, structs.replace(read_manifest(folder), boot_id="another boot"))
+    in_another_boot(folder)
     wal = active_wal(folder)
     flip(wal, wal.stat().st_size // 2)
 
@@ -620,7 +751,7 @@ async def test_what_the_power_took_is_no_damage_at_the_next_start_either(
     open_process: OpenProcess, folder: Path
 ) -> None:
     await crashed_after(await open_process(durability="os"), 20)
-    write_manifest(folder, structs.replace(read_manifest(folder), boot_id="another boot"))
+    in_another_boot(folder)
     wal = active_wal(folder)
     flip(wal, wal.stat().st_size // 2)
     first = LogRig(ProcessPlace(folder, durability="os").log())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cmqd.storage.walcheck import accepted_frames, judge, walk
+from cmqd.storage.walcheck import accepted_frames, find_lack, judge, read_index, walk
 
 COMMITS = 12
 FRAME_BYTES = 24 + 4096
@@ -38,6 +38,22 @@ def database(crashed: Path, tmp_path: Path) -> Path:
     for suffix in ("", "-wal"):
         (tmp_path / f"log.db{suffix}").write_bytes(crashed.with_name(crashed.name + suffix).read_bytes())
     return tmp_path / "log.db"
+
+
+@pytest.fixture
+def left_behind(crashed: Path, database: Path) -> Path:
+    """The same with the WAL-index as the writer left it."""
+    index = database.with_name("log.db-shm")
+    index.write_bytes(crashed.with_name("log.db-shm").read_bytes())
+    return database
+
+
+def lack_of(database: Path) -> str | None:
+    """What the WAL lacks by the index that the writer left behind."""
+    index = read_index(database.with_name("log.db-shm"))
+    assert index is not None
+    wal = wal_of(database)
+    return find_lack(wal, walk(wal) if wal.exists() else None, index)
 
 
 def wal_of(database: Path) -> Path:
@@ -137,10 +153,80 @@ def test_frames_of_an_earlier_use_of_the_file_are_not_damage(tmp_path: Path) -> 
 def test_an_empty_wal_has_nothing_in_it(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
 
-    assert walk(tmp_path / "empty") == (0, [])
+    found = walk(tmp_path / "empty")
+
+    assert (found.frames, found.commits) == (0, [])
 
 
 def test_a_missing_or_unfinished_wal_index_tells_nothing(tmp_path: Path) -> None:
     assert accepted_frames(tmp_path / "none") is None
     (tmp_path / "zero").write_bytes(bytes(32768))
     assert accepted_frames(tmp_path / "zero") is None
+
+
+def test_a_whole_wal_lacks_nothing_that_its_index_names(left_behind: Path) -> None:
+    index = read_index(left_behind.with_name("log.db-shm"))
+
+    assert index is not None
+    assert index.frames == walk(wal_of(left_behind)).frames
+    assert lack_of(left_behind) is None
+
+
+@pytest.mark.parametrize("cut", [1, FRAME_BYTES, 5 * FRAME_BYTES, 20 * FRAME_BYTES])
+def test_a_wal_that_is_shorter_than_its_index_says_lacks_something(left_behind: Path, cut: int) -> None:
+    wal = wal_of(left_behind)
+    with wal.open("r+b") as file:
+        file.truncate(wal.stat().st_size - cut)
+
+    assert "ends after frame" in (lack_of(left_behind) or "")
+
+
+def test_a_wal_that_is_empty_or_missing_although_its_index_has_frames_lacks_something(left_behind: Path) -> None:
+    wal_of(left_behind).write_bytes(b"")
+    assert "is empty" in (lack_of(left_behind) or "")
+
+    wal_of(left_behind).unlink()
+    assert "is missing" in (lack_of(left_behind) or "")
+
+
+@pytest.mark.parametrize("frames_back", range(4))
+@pytest.mark.parametrize("offset", [0, 4, 8, 12, 16, 20, 24, 24 + 100, 24 + 4095])
+def test_a_flipped_bit_in_the_last_commits_is_damage(left_behind: Path, frames_back: int, offset: int) -> None:
+    """By the index; or else two commit frames beyond what SQLite accepts tell of it, again at every start."""
+    wal = wal_of(left_behind)
+    before = walk(wal)
+    content = bytearray(wal.read_bytes())
+    content[32 + (before.frames - 1 - frames_back) * FRAME_BYTES + offset] ^= 1
+    wal.write_bytes(content)
+
+    if lack_of(left_behind) is None:
+        accepted, _ = accepted_of(left_behind)
+        assert judge(walk(wal), accepted or 0).damaged
+
+
+def test_an_index_of_another_use_of_the_file_says_nothing(left_behind: Path) -> None:
+    wal = wal_of(left_behind)
+    index = read_index(left_behind.with_name("log.db-shm"))
+    assert index is not None
+
+    assert find_lack(wal, walk(wal), index._replace(salts=bytes(8), frames=10_000)) is None
+
+
+def test_an_index_whose_two_copies_differ_is_not_believed(left_behind: Path) -> None:
+    shm = left_behind.with_name("log.db-shm")
+    content = bytearray(shm.read_bytes())
+    content[48 + 16] ^= 1
+    shm.write_bytes(content)
+
+    assert read_index(shm) is None
+
+
+def test_an_emptied_wal_leaves_an_index_without_frames(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    script = WRITER.replace("os._exit(0)", 'raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")\nos._exit(0)')
+    subprocess.run([sys.executable, "-c", script, str(path)], check=True)
+
+    assert wal_of(path).stat().st_size == 0
+    index = read_index(path.with_name("log.db-shm"))
+    assert index is not None
+    assert index.frames == 0

@@ -1,0 +1,47 @@
+"""When to write the manifest anew while rows come in.
+
+The manifest names the last row of the active segment. After a loss of its WAL (a restored backup, a repaired file
+system) that number tells the next start of the loss, so it must be nearly the last durable one. Writing costs two
+fsyncs, so it happens beside the commits, at most once at a time.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+REFRESH_S: Final = 9.0
+"""Age of the first durable row that the manifest does not tell of, at which the manifest is written: with a look every
+second (``state_interval_ms``) the row is told within 10 s."""
+REFRESH_BYTES: Final = 64 * 1024 * 1024
+"""Growth of the active segment's WAL at which the manifest is written before that."""
+
+
+class Freshness:
+    """Compares the last durable row with the one that the manifest told of; see the module."""
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        self._told_lsn = 0
+        self._number = 0
+        self._wal_bytes = 0
+        self._untold_since_s: float | None = None
+        self._stopped = False
+
+    def told(self, lsn: int, number: int, wal_bytes: int) -> None:
+        """Note that the manifest tells of the rows up to ``lsn``, when the WAL of segment ``number`` had this size."""
+        self._told_lsn = lsn
+        self._number = number
+        self._wal_bytes = wal_bytes
+        self._untold_since_s = None
+
+    def is_due(self, lsn: int, number: int, wal_bytes: int) -> bool:
+        """Whether to write the manifest anew, by the last durable row and the active segment as they are now."""
+        if lsn == self._told_lsn or self._stopped:
+            return False
+        if self._untold_since_s is None:
+            self._untold_since_s = self._now_s()
+        grown = wal_bytes - self._wal_bytes if number == self._number else wal_bytes
+        return grown >= REFRESH_BYTES or self._now_s() - self._untold_since_s >= REFRESH_S
+
+    def stop(self) -> None:
+        """Never be due again: the log closes, and the manifest must not be written once the folder is let go."""
+        self._stopped = True
