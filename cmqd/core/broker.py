@@ -79,7 +79,7 @@ class Broker(Administration, Topics, Ticking, Settling, Sending, Peeking, Recove
         elif read_id in self._delivery_reads:
             damaged = self._deliveries_arrived(read_id, messages, missing, effects, now_ms)
         elif read_id in self._peeks:
-            self._peek_arrived(read_id, messages, missing, effects, now_ms)
+            damaged = self._peek_arrived(read_id, messages, missing, effects, now_ms)
         return effects.outcome(damaged)
 
     def check_invariants(self) -> None:

@@ -16,7 +16,7 @@ from cmqd.core.outcome import Check, Effects, Outcome
 from cmqd.core.queue import Queue
 from cmqd.core.receiving import Receiving
 from cmqd.core.state import CHECK_SWEEP_ABOVE, PendingChecks
-from cmqd_segment.records import Runs, StoredMessage, TransactionsChecked, pack_runs, unpack_runs
+from cmqd_segment.records import Runs, StoredMessage, TransactionsChecked, pack_runs
 
 
 class Checking(Receiving):
@@ -162,7 +162,7 @@ class Checking(Receiving):
         """
         wanted = self._checks[queue.queue_id]
         wanted.reading = False
-        damaged = self._set_unreadable(queue, missing) if missing else 0
+        damaged = queue.index.set_damaged(missing) if missing else 0
         if queue.has_checkers:
             self._ask(queue, wanted, messages, effects, now_ms)
             if wanted.due:
@@ -181,11 +181,3 @@ class Checking(Receiving):
         if queue is None:
             return array("Q")
         return array("Q", self._current(queue, positions, due_ms))
-
-    def _set_unreadable(self, queue: Queue, missing: Runs) -> int:
-        """How many of these half messages are newly found to be so."""
-        found = BitMap64(unpack_runs(missing)) & queue.index.half
-        unreadable = queue.index.halves.unreadable
-        new = len(found - unreadable)
-        unreadable |= found
-        return new

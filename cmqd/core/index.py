@@ -658,9 +658,12 @@ class QueueIndex:
 
     def set_damaged(self, positions: Runs) -> int:
         """These bodies (and due times) cannot be read: their messages are not receivable until the log is repaired and
-        the broker started again. How many are new.
+        the broker started again. Half messages stay half, and no producer is asked about them. How many are new.
+
+        Messages in flight and delayed ones that have a place are left alone; they are set aside when their turn comes.
         """
         before = len(self.damaged)
+        halves = 0
         for start, stop in ranges(positions):
             for position in range(start, stop):
                 if position in self.active:
@@ -676,7 +679,10 @@ class QueueIndex:
                     self.overflow_count -= 1
                     self.damaged.add(position)
                     self.damaged_delays.add(position)
-        return len(self.damaged) - before
+                elif self._half is not None and position in self._half and position not in self.halves.unreadable:
+                    self.halves.unreadable.add(position)
+                    halves += 1
+        return len(self.damaged) - before + halves
 
     def active_from(self, start: int, most: int) -> list[int]:
         """Up to ``most`` active positions from ``start`` on, ascending."""

@@ -10,7 +10,7 @@ from cmqd.core.limits import ORIGIN_BYTES, check_range, copy_bytes, headers_byte
 from cmqd.core.outcome import WAITING, Effects, Outcome, Peeked, PeekedMessage, Waiting, Woken
 from cmqd.core.queue import Queue
 from cmqd.core.state import BrokerState, PendingPeek
-from cmqd_segment.records import Runs, StoredMessage, last_of
+from cmqd_segment.records import Runs, StoredMessage, last_of, pack_runs, unpack_runs
 
 STATES = ("active", "in_flight", "delayed", "half", "rewindable")
 STRETCH = 1 << 20
@@ -62,9 +62,16 @@ class Peeking(BrokerState):
 
     def _peek_arrived(
         self, read_id: int, messages: Sequence[StoredMessage], missing: Runs, effects: Effects, now_ms: int
-    ) -> None:
+    ) -> int:
+        """Answer a peek with the page that it waited for; how many messages were newly found to be damaged.
+
+        Damaged messages are set aside here too. Otherwise a browser would show a queue as healthy until a consumer
+        reaches the damage, and ``damaged`` among the counts would depend on who read first.
+        """
         peek = self._peeks.pop(read_id)
         queue = self.queues[peek.queue_id]
+        in_memory = queue.window.messages
+        damaged = queue.index.set_damaged(pack_runs(one for one in unpack_runs(missing) if one not in in_memory))
         for message in messages:
             peek.found[message.position] = message
         settled = max(messages[-1].position if messages else -1, last_of(missing))
@@ -75,8 +82,9 @@ class Peeking(BrokerState):
             peek.positions = [position for position in peek.positions if position < unread]
             if not peek.positions:
                 effects.woken.append(Woken(peek.waiter_id, Peeked([], unread)))
-                return
+                return damaged
         effects.woken.append(Woken(peek.waiter_id, self._peeked(queue, peek, now_ms)))
+        return damaged
 
     def _peeked(self, queue: Queue, peek: PendingPeek, now_ms: int) -> Peeked:
         index = queue.index

@@ -9,6 +9,8 @@ from the head of the queue.
 from array import array
 from collections.abc import Mapping, Sequence
 
+from msgspec import structs
+
 from cmqd.core.errors import DomainError, TooManyInFlight
 from cmqd.core.limits import ORIGIN_BYTES, check_range, copy_bytes, headers_bytes
 from cmqd.core.outcome import WAITING, Effects, Outcome, PageRead, ReceivedMessage, ReceiveRequest, Waiting, Woken
@@ -274,7 +276,7 @@ class Receiving(BrokerState):
         if self._lease_buckets.size > self._lease_sweep_above:
             self._sweep_leases(now_ms)
         messages = self._budget.take(index.queue_id, queue.window, positions)
-        return [
+        received = [
             ReceivedMessage(
                 message.message_id,
                 handle,
@@ -289,6 +291,13 @@ class Receiving(BrokerState):
             )
             for message, lease, handle in zip(messages, held, self.handles.handles(first_lease, taken), strict=True)
         ]
+        if head.enqueue_ms + retention_ms < deadline_ms:
+            # Send times never fall within a queue, so the head expires first. The lease itself is not cut: a message
+            # that has expired is gone, whatever its lease says.
+            for place, message in enumerate(received):
+                cut_ms = min(deadline_ms, message.enqueue_ms + retention_ms)
+                received[place] = structs.replace(message, next_visible_ms=cut_ms)
+        return received
 
     def _takeable(self, in_window: Mapping[int, StoredMessage], positions: Sequence[int]) -> int:
         """How many of ``positions``, from the first on, are in memory and fit one reply; at least the first does."""

@@ -344,7 +344,7 @@ class Transactions(Checking, Sending):
         endings = Endings(queue.index.expired_below(now_ms))
         for message in messages:
             self._settle_waiting(queue, commits, message.position, message, endings, effects, now_ms)
-        damaged = self._set_unreadable(queue, missing) if missing else 0
+        damaged = queue.index.set_damaged(missing) if missing else 0
         for position in unpack_runs(missing):
             self._settle_waiting(queue, commits, position, None, endings, effects, now_ms)
         # What was cleared or has expired since it was asked for may not come at all.

@@ -6,8 +6,8 @@ import pytest
 
 from cmqd.core.errors import InvalidArgument
 from cmqd.core.limits import Limits
-from cmqd.core.outcome import Peeked, PeekedMessage, Waiting
-from support.core_builders import ACCOUNT, START_MS, Rig
+from cmqd.core.outcome import WAITING, Peeked, PeekedMessage, Waiting
+from support.core_builders import ACCOUNT, START_MS, Rig, counts
 from support.core_facts import facts
 
 PEEKER = 1000
@@ -104,6 +104,27 @@ def test_what_cannot_be_read_is_left_out():
     rig.log.damaged.update({(queue.queue_id, 1), (queue.queue_id, 2)})
 
     assert [one.body for one in browse(rig.crash(), 1)] == [b"1"]
+
+
+def test_what_a_peek_cannot_read_is_counted_like_what_a_receive_cannot_read():
+    rig = Rig()
+    queue = rig.create(transactional=True, max_delayed=1)
+    rig.send(b"1", b"2")
+    rig.send(b"delayed", b"overflow", delay_ms=1000)
+    rig.send_half(b"half", b"half")
+    rig.log.damaged.update((queue.queue_id, position) for position in range(1, 6))
+    cold = rig.crash()
+    cold.done(cold.broker.peek(ACCOUNT, "q", PEEKER, 0, 16, cold.now_ms))
+
+    (read,) = cold.reads
+    found = cold.answer(read)
+    again = cold.done(cold.broker.peek(ACCOUNT, "q", PEEKER, 0, 16, cold.now_ms)), cold.answer(cold.reads[0])
+
+    assert found == 4
+    assert again == (WAITING, 0)
+    assert cold.counts() == counts(active=1, delayed=1, half=2, damaged=2)
+    cold.broker.check_invariants()
+    assert cold.bodies() == [b"1"]
 
 
 def test_what_is_gone_when_the_page_comes_is_left_out():

@@ -255,6 +255,25 @@ def test_visibility_zero_hands_back_at_once_and_counts():
     assert rig.receive()[0].receive_count == 2
 
 
+@pytest.mark.parametrize("waiting", [False, True])
+def test_the_next_visible_time_of_a_receive_is_cut_at_the_retention_of_each_message(waiting: bool):
+    rig = Rig()
+    rig.create(retention_ms=60_000)
+    rig.send(b"1")
+    rig.now_ms += 10_000
+    rig.send(b"2")
+    if waiting:
+        rig.release(*rig.handles(), counted=False)
+        rig = rig.crash()
+
+    first, second = rig.receive(visibility_timeout_ms=55_000)
+
+    assert (first.next_visible_ms, second.next_visible_ms) == (START_MS + 60_000, START_MS + 65_000)
+    rig.now_ms = START_MS + 60_100
+    assert rig.delete(first.receipt_handle) == [first.receipt_handle]
+    assert rig.delete(second.receipt_handle) == []
+
+
 def test_visibility_is_cut_at_the_retention_of_each_message():
     rig = Rig()
     rig.create(retention_ms=60_000)

@@ -329,7 +329,8 @@ class NaiveQueue:
             self.handles.add(one.receipt_handle)
             assert one.receive_count == message.receive_count
             assert one.first_receive_ms == message.first_receive_ms
-            assert one.next_visible_ms == message.deadline_ms
+            expiry_ms = message.enqueue_ms + self.attributes["retention_ms"]
+            assert one.next_visible_ms == min(message.deadline_ms, expiry_ms)
         assert self.in_flight() - len(self.due(now_ms)) <= self.limits.max_in_flight
         return positions
 
