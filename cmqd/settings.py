@@ -104,6 +104,9 @@ class Settings:
     accept_loss: bool = _setting(
         False, "broker", "start although the log is damaged: what is damaged is set aside and reported"
     )
+    adopt_wall_clock: bool = _setting(
+        False, "broker", "set broker time to the wall clock at the start if they differ by more than a minute"
+    )
 
     # ------------------------------------------------------------ network
 

@@ -53,17 +53,22 @@ def typed_duration(seconds: float) -> str:
     return f"{milliseconds}ms" if milliseconds else "0s"
 
 
+def parse_ago(text: str) -> float | None:
+    """Seconds of a time typed as how long ago; None if it is typed otherwise."""
+    try:
+        return parse_duration(text)
+    except ValueError:
+        return None
+
+
 def parse_moment(text: str, now: float) -> datetime:
     """A typed time: ISO 8601, local if it names no zone, or a duration before ``now`` (seconds since 1970).
 
     Raises:
         ValueError: it is neither.
     """
-    try:
-        ago = parse_duration(text)
-    except ValueError:
-        pass
-    else:
+    ago = parse_ago(text)
+    if ago is not None:
         return datetime.fromtimestamp(max(now - ago, 0.0), UTC)
     try:
         return datetime.fromisoformat(text.strip()).astimezone()

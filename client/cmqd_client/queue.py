@@ -16,11 +16,13 @@ leaves open whether it was carried out, as ``OutcomeUnknown`` does; the exceptio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import chain, repeat
+from time import time as wall_clock
 from typing import TypeAlias, Unpack
 
 from cmqd_client.attributes import QueueAttributes, QueueInfo, from_wire, to_wire
 from cmqd_client.channel import Channel
 from cmqd_client.durations import Duration, to_datetime, to_epoch_ms, to_ms
+from cmqd_client.errors import NotSupported
 from cmqd_client.message import Message, Outgoing, checked_body
 from cmqd_client.results import (
     BatchResult,
@@ -370,8 +372,10 @@ class Queue:
 
     # ------------------------------------------------------------------ rewind
 
-    async def rewind(self, time: datetime | float, *, strict: bool = False) -> Rewound:
-        """Make deleted messages active again: those sent at or after ``time``, in the order of sending, for everybody.
+    async def rewind(
+        self, time: datetime | float | None = None, *, ago: Duration | None = None, strict: bool = False
+    ) -> Rewound:
+        """Make deleted messages active again: those sent at or after a time, in the order of sending, for everybody.
 
         They keep id and send time, and count as never received. It answers at once, however many they are. Messages
         that are in the queue or in flight are not touched. Needs a rewind window (attribute ``rewind``).
@@ -382,6 +386,9 @@ class Queue:
         Args:
             time: a ``datetime`` with a zone, or seconds since 1970. From as long ago as the window to the send time of
                 the oldest message that is active or in flight (now, if there is none).
+                The server's messages have broker time, so the send time of a message always rewinds to that message.
+            ago: in place of ``time``, how long ago. The server counts it, so this machine's clock does not matter (an
+                older server that cannot is sent the time by this machine's clock).
             strict: refuse a time before the window instead of taking the nearest one.
 
         Returns:
@@ -392,11 +399,23 @@ class Queue:
                 ``nearest`` is the nearest time. Nothing was changed.
             QueueNotFound: there is no such queue.
             OutcomeUnknown: it may be rewound.
-            TypeError, ValueError: it is no time, or names no zone.
+            TypeError, ValueError: it is no time, or names no zone; or not exactly one of ``time`` and ``ago`` is given.
         """
+        if (time is None) == (ago is None):
+            raise TypeError("rewind takes either time or ago")
+        ago_ms = None
+        if time is None:
+            ago_ms = to_ms(ago or 0, "ago")
+            if ago_ms < 0:
+                raise ValueError(f"ago is {ago!r}; it must not be negative")
+            time = max(0.0, wall_clock() - ago_ms / 1000)
         time_ms = to_epoch_ms(time, "time")
-        request = wire.RewindQueue(self._channel.next_request_id(), self.name, time_ms, strict)
-        reply = await self._channel.call(request, wire.Rewound, Repeat.ONCE)
+        request = wire.RewindQueue(self._channel.next_request_id(), self.name, time_ms, strict, ago_ms)
+        try:
+            reply = await self._channel.call(request, wire.Rewound, Repeat.ONCE)
+        except NotSupported:
+            request = wire.RewindQueue(self._channel.next_request_id(), self.name, time_ms, strict)
+            reply = await self._channel.call(request, wire.Rewound, Repeat.ONCE)
         return Rewound(reply.messages, to_datetime(reply.time_ms), reply.clamped, reply.request_id)
 
     # ------------------------------------------------------------------ dead letters

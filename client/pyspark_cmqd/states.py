@@ -33,6 +33,7 @@ from pyroaring import BitMap64
 from cmqd_segment.checkpoint import AnyPart, HistorySlice, LeasesSlice, QueueSlice
 from cmqd_segment.records import (
     AnyRecord,
+    ClockOffset,
     LeasesEnded,
     MessagesActivated,
     MessagesDeleted,
@@ -125,6 +126,12 @@ class SentTimes:
         if not place:
             return 0
         return self._positions[place] if place < len(self._positions) else next_position
+
+    def no_later_than(self, time_ms: int) -> None:
+        """Take later times for this one, to which broker time stepped back."""
+        for times in (self._starts, self._ends):
+            for place in range(bisect_right(times, time_ms), len(times)):
+                times[place] = time_ms
 
     def load(self, positions: bytes, starts: bytes, ends: bytes) -> None:
         """Take what a checkpoint says."""
@@ -249,6 +256,11 @@ class QueueFold:
                 self._end_leases(self.next_position)
             case _:
                 pass
+
+    def apply_step(self, time_ms: int) -> None:
+        """Broker time stepped back to ``time_ms``; no message counts as sent later."""
+        self._last_ms = min(self._last_ms, time_ms)
+        self.sent.no_later_than(time_ms)
 
     def apply_copies(self, first: int, count: int, enqueue_ms: int) -> None:
         """Copies of what was published to a topic."""
@@ -468,6 +480,11 @@ class Fold:
         for record in records:
             if isinstance(record, MessagesPublished):
                 self._apply_copies(lsn, record)
+                continue
+            if isinstance(record, ClockOffset) and record.stepped:
+                for queue in queues.values():
+                    if queue.lsn < lsn <= queue.until:
+                        queue.apply_step(record.time_ms)
                 continue
             queue_id = getattr(record, "queue_id", 0)
             if not queue_id or not self._is_wanted(queue_id):

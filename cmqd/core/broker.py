@@ -68,7 +68,7 @@ class Broker(Administration, Topics, Ticking, Settling, Sending, Peeking, Recove
         elif read_id in self._overflow_reads:
             queue = self.queues.get(self._overflow_reads.pop(read_id))
             if queue is not None:
-                damaged = self._overflow_arrived(queue, messages, missing, effects)
+                damaged = self._overflow_arrived(queue, messages, missing, effects, now_ms)
                 self._tick_overflow(queue, effects)
         elif read_id in self._commit_reads:
             damaged = self._commits_arrived(self._commit_reads.pop(read_id), messages, missing, effects, now_ms)

@@ -6,7 +6,7 @@ wheels, Varghese and Lauck 1987, with a heap over the few occupied buckets in pl
 """
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from heapq import heappop, heappush
 
 _SWEEP_STEP = 2
@@ -88,6 +88,14 @@ class DeadlineBuckets:
         return [
             (number * self.width_ms, queues[queue_id]) for number, queues in self._buckets.items() if queue_id in queues
         ]
+
+    def no_later_than(self, due_ms: int, queue_ids: Container[int]) -> None:
+        """Have everything of these queues that is due later come due at ``due_ms``; broker time stepped back."""
+        last = -(-due_ms // self.width_ms)
+        for number in [number for number in self._buckets if number > last]:
+            for queue_id in [queue_id for queue_id in self._buckets[number] if queue_id in queue_ids]:
+                self.bucket(due_ms, queue_id).extend(self._buckets[number][queue_id])
+                self._remove(number, queue_id)
 
     def sweep(self, keep: "Callable[[int, int, array[int]], array[int]]") -> int | None:
         """One step of removing stale numbers before they come due: ``keep(due_ms, queue_id, numbers)`` gives those to

@@ -56,6 +56,16 @@ class DedupIds:
             self._forget_first()
         return True
 
+    def no_later_than(self, time_ms: int) -> None:
+        """Take ids with a later time for sent at ``time_ms``; broker time stepped back to it."""
+        entries = self.entries()
+        if entries and entries[-1][2] > time_ms:
+            self._sent.clear()
+            self._chunks.clear()
+            self._gone = 0
+            for dedup_id, message_id, sent_ms in entries:
+                self.note(dedup_id, message_id, min(sent_ms, time_ms))
+
     def _forget_first(self) -> None:
         chunk = self._chunks[0]
         entry = chunk[self._gone]

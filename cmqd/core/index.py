@@ -568,6 +568,17 @@ class QueueIndex:
             self.overflow_count -= 1
             self._schedule(position, due_ms)
 
+    def apply_step(self, now_ms: int) -> None:
+        """Broker time stepped back to ``now_ms``: bring down the times that lie too far in the future."""
+        self.last_enqueue_ms = min(self.last_enqueue_ms, now_ms)
+        self.steps.no_later_than(now_ms)
+        if self._dedup_ids is not None:
+            self._dedup_ids.no_later_than(now_ms)
+        latest_ms = now_ms + self._limits.max_visibility_timeout_ms
+        for lease, held in self.in_flight.items():
+            if held.deadline_ms > latest_ms:
+                self.in_flight[lease] = msgspec.structs.replace(held, deadline_ms=latest_ms)
+
     def apply_floor(self, floor: int) -> None:
         """Everything below ``floor`` is gone, whatever its state (cleared or expired)."""
         floor = max(floor, self.floor)

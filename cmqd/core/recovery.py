@@ -11,6 +11,7 @@ from cmqd.core.dedup import DedupIds
 from cmqd.core.halves import Checked
 from cmqd.core.index import InFlight
 from cmqd.core.names import folded
+from cmqd.core.outcome import Outcome
 from cmqd.core.queue import Queue
 from cmqd.core.salvage import Salvage
 from cmqd.core.topic import Subscription, Topic
@@ -31,6 +32,7 @@ from cmqd_segment.checkpoint import (
 )
 from cmqd_segment.records import (
     AnyRecord,
+    ClockOffset,
     DeadLettersFrom,
     DelaysScheduled,
     DeliveriesCleared,
@@ -90,7 +92,12 @@ class Recovery(TopicState):
         parts = 1
         numbers = self.numbers
         yield CheckpointHeader(
-            last_lsn(), now_ms, numbers.message_id_until, numbers.lease_until, numbers.queue_id_until
+            last_lsn(),
+            now_ms,
+            numbers.message_id_until,
+            numbers.lease_until,
+            numbers.queue_id_until,
+            self.clock_offset_ms,
         )
         for queue_id in list(self.queues):
             queue = self.queues.get(queue_id)
@@ -214,6 +221,7 @@ class Recovery(TopicState):
                 self.numbers.message_id_until = part.message_id_until
                 self.numbers.lease_until = part.lease_until
                 self.numbers.queue_id_until = part.queue_id_until
+                self.clock_offset_ms = part.clock_offset_ms
             case QueueSlice():
                 self._load_queue(part)
             case LeasesSlice():
@@ -332,6 +340,9 @@ class Recovery(TopicState):
         """
         if isinstance(record, NumbersReserved):
             self.numbers.apply(record)
+            return
+        if isinstance(record, ClockOffset):
+            self._apply_clock_offset(record, lsn)
             return
         if isinstance(record, TopicRecord):
             self._replay_topic(record, lsn)
@@ -502,6 +513,31 @@ class Recovery(TopicState):
                 self._apply_queue_deleted(record)
             case _:
                 pass  # seen to by replay: they belong to no queue that is there
+
+    def set_clock_offset(self, offset_ms: int, now_ms: int, *, stepped: bool = False) -> Outcome[None]:
+        """Record how far the wall clock is ahead of broker time.
+
+        ``stepped``: broker time was set to ``now_ms``. To be called before :meth:`recovered`, which plans by times.
+        """
+        record = ClockOffset(offset_ms, now_ms, stepped)
+        self._apply_clock_offset(record)
+        return Outcome(None, [record])
+
+    def _apply_clock_offset(self, record: ClockOffset, lsn: int = 0) -> None:
+        self.clock_offset_ms = record.offset_ms
+        if not record.stepped:
+            return
+        now_ms = record.time_ms
+        # A slice that was taken later knows of the step; its times may rightly lie beyond the bounds of that moment.
+        queues = {number: queue for number, queue in self.queues.items() if not lsn or lsn > queue.slice_lsn}
+        self._lease_buckets.no_later_than(now_ms + self.limits.max_visibility_timeout_ms, queues)
+        self._delay_buckets.no_later_than(now_ms + self.limits.max_delay_ms, queues)
+        for queue in queues.values():
+            queue.index.apply_step(now_ms)
+        for topic in self.topics.values():
+            if not lsn or lsn > topic.slice_lsn:
+                topic.apply_step(now_ms)
+        self.sessions.no_later_than(now_ms, lsn)
 
     def recovered(self, *, lost: bool = False) -> Sequence[AnyRecord]:
         """Recovery is over: numbers start beyond all that may have been used, bodies are in the log alone.

@@ -113,6 +113,12 @@ class Sessions:
             del self._sessions[key]
         return True
 
+    def no_later_than(self, time_ms: int, lsn: int) -> None:
+        """Take later uses for made at ``time_ms``, to which broker time stepped back in row ``lsn`` (0 = now)."""
+        for session in self._sessions.values():
+            if not lsn or lsn > session.lsn:
+                session.last_use_ms = min(session.last_use_ms, time_ms)
+
     def keys(self) -> list[tuple[str, int]]:
         """All sessions, least recently used first."""
         return list(self._sessions)

@@ -121,6 +121,8 @@ class BrokerState:
     def __init__(self, handle_key: HandleKey, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
         self.numbers = Numbers()
+        self.clock_offset_ms = 0
+        """Wall clock less broker time, as the log records it. No rule looks at it: the next start does."""
         self.handles = ReceiptHandles(handle_key)
         self.sessions = Sessions(self.limits)
         self.queues: dict[int, Queue] = {}

@@ -91,6 +91,12 @@ class TimeSteps:
             del self._starts[:passed]
             del self._ends[:passed]
 
+    def no_later_than(self, time_ms: int) -> None:
+        """Take messages with a later time for sent at ``time_ms``; broker time stepped back to it."""
+        for times in (self._starts, self._ends):
+            for at in range(bisect_right(times, time_ms), len(times)):
+                times[at] = time_ms
+
     def clear(self) -> None:
         """Forget all steps."""
         self.__init__()

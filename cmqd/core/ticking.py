@@ -170,7 +170,7 @@ class Ticking(Prefetching, Moving, Rewinding, Transactions, Delivering):
         effects.reads.append(read)
 
     def _overflow_arrived(
-        self, queue: Queue, messages: Sequence[StoredMessage], missing: Runs, effects: Effects
+        self, queue: Queue, messages: Sequence[StoredMessage], missing: Runs, effects: Effects, now_ms: int
     ) -> int:
         queue.overflow_reading = False
         index = queue.index
@@ -179,7 +179,10 @@ class Ticking(Prefetching, Moving, Rewinding, Transactions, Delivering):
         wanted = [message for message in messages if message.position in index.overflow][:free]
         if wanted:
             positions = pack_runs(message.position for message in wanted)
-            record = DelaysScheduled(index.queue_id, positions, [message.visible_ms for message in wanted])
+            # Broker time may have stepped back since they were sent.
+            latest_ms = now_ms + self.limits.max_delay_ms
+            due_ms = [min(message.visible_ms, latest_ms) for message in wanted]
+            record = DelaysScheduled(index.queue_id, positions, due_ms)
             index.apply_scheduled(record)
             effects.records.append(record)
         return index.set_damaged(missing) if missing else 0

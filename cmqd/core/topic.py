@@ -216,6 +216,13 @@ class Topic:
             self._dedup_ids = dedup_ids
         return self._dedup_ids
 
+    def apply_step(self, now_ms: int) -> None:
+        """Broker time stepped back to ``now_ms``: no message was published later than that."""
+        self.last_enqueue_ms = min(self.last_enqueue_ms, now_ms)
+        self.steps.no_later_than(now_ms)
+        if self._dedup_ids is not None:
+            self._dedup_ids.no_later_than(now_ms)
+
     def checked(self, labels: Labels, max_tags: int) -> Labels:
         """Labels of the kind that the topic goes by, as its matcher takes them.
 

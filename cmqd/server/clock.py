@@ -1,18 +1,44 @@
-"""Broker time: wall-clock milliseconds that never jump and never run backwards.
+"""Broker time: milliseconds that never step, never run backwards, and are the only time that is stored.
 
-Rules:
+Leases, delays, retention, the order of messages, enqueue times and the times in the log are broker time. The wall clock
+is read for everything that is compared with clocks outside: signatures and ``publishTime`` of pushes to URLs, and
+``time_ms`` of the status. Their difference is the *offset*::
 
-- At the start it is the wall clock, or the last time in the log if that is later: what was stamped stays in the past.
-- From then on it follows the monotonic clock. The distance to the wall clock is closed slowly (``SLEW_MS_PER_S``), so
-  that no timeout is off by more than a fraction of a percent while it is being closed.
-- A jump of the wall clock by more than ``JUMP_MS`` while the broker runs is reported and not followed: neither a
-  mistaken ``date -s`` nor a suspended machine makes messages expire. A jump back cancels it.
+    wall clock = broker time + offset
+
+While the broker runs:
+
+- Broker time follows the monotonic clock. A difference of up to ``JUMP_MS`` is closed by a slew of 0.5 %, in both
+  directions, so that no timeout is off by more than a fraction of a percent.
+- A jump of the wall clock by more than ``JUMP_MS`` goes into the offset. Neither a mistaken ``date -s`` nor a suspended
+  machine makes messages expire: the monotonic clock stands still during a suspend, so leases go on afterwards where
+  they stopped, and to the broker the suspend looks like a jump of the wall clock. A jump back cancels it.
+- A positive offset (the wall clock is ahead) that has lasted for ``FORWARD_WAIT_MS`` is closed by the same slew: by
+  then the jump is taken for the truth, and slightly faster time is harmless. A negative offset stays: slower time could
+  close it too, but a year of it would take two hundred.
+
+At a start:
+
+- Broker time is the wall clock less the recorded offset, so that time during which the broker was stopped counts, but
+  at least the last time in the log. If the wall clock is too far back for that, the difference goes into the offset. So
+  a broker that was once started with a clock that was a year ahead has an offset of minus a year from the next start
+  on, and is right to the outside.
+- A log without a record of an offset has offset 0. A crash between a jump and its record is a start with the offset
+  from before. After a jump back the last time in the log says enough; a jump forward cannot be told from time during
+  which the broker was stopped.
+- ``adopt`` ends an offset: broker time is the wall clock, even if that is before the last time in the log. It is the
+  only step, it happens before anything else, and the record of it says so (decision 0070).
 
 Time is read once per wake-up of the loop, by the edge alone; everything below gets it as ``now_ms``.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+from cmqd.core.broker import Broker
+from cmqd.server.logs import get_logger
+from cmqd_segment.checkpoint import AnyPart, CheckpointHeader
+from cmqd_segment.records import AnyRecord, ClockOffset
 
 SLEW_MS_PER_S = 5
 """0.5 %: ten times what NTP slews by, so a drifting crystal (at most some 200 ppm) is always caught up with."""
@@ -20,7 +46,18 @@ SLEW_MS_PER_S = 5
 JUMP_MS = 60_000
 """What a clock may be wrong by and still be followed: more than any leap second or NTP step of a working machine."""
 
+FORWARD_WAIT_MS = 3_600_000
+"""How long the wall clock must be ahead before broker time runs faster to reach it: time to correct a mistake."""
+
 CHECK_EVERY_MS = 1_000
+
+RECORD_EVERY_MS = 10_000
+"""At most one record of the offset in this time, however often the wall clock jumps."""
+
+REMIND_EVERY_MS = 3_600_000
+"""How often a lasting offset is logged."""
+
+_log = get_logger()
 
 
 def wall_ms() -> int:
@@ -37,18 +74,22 @@ class BrokerClock:
     __slots__ = (
         "_checked_ms",
         "_distance_ms",
-        "_ignored_ms",
+        "_forward_since_ms",
+        "_from_monotonic_ms",
         "_last_ms",
         "_monotonic_ns",
-        "_offset_ms",
         "_on_jump",
         "_wall",
+        "has_stepped",
+        "lasting_offset_ms",
     )
 
     def __init__(
         self,
         *,
         not_before_ms: int = 0,
+        offset_ms: int = 0,
+        adopt: bool = False,
         wall: Callable[[], int] = wall_ms,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
         on_jump: Callable[[int], None] = lambda jump_ms: None,
@@ -57,6 +98,8 @@ class BrokerClock:
 
         Args:
             not_before_ms: the last time in the log.
+            offset_ms: the offset that the log records.
+            adopt: end an offset of more than ``JUMP_MS`` by a step to the wall clock.
             wall: milliseconds since the epoch, may jump.
             monotonic_ns: nanoseconds since any moment, never jumps.
             on_jump: told by how many milliseconds the wall clock jumped, when that is not followed.
@@ -65,43 +108,151 @@ class BrokerClock:
         self._monotonic_ns = monotonic_ns
         self._on_jump = on_jump
         wall_start_ms = wall()
-        start_ms = max(wall_start_ms, not_before_ms)
+        start_ms = max(wall_start_ms - offset_ms, not_before_ms)
+        self.has_stepped: bool = adopt and abs(wall_start_ms - start_ms) > JUMP_MS
+        """Broker time was set to the wall clock at the start, forward or back."""
+        if self.has_stepped:
+            start_ms, offset_ms = wall_start_ms, 0
         self._checked_ms = monotonic_ns() // 1_000_000
-        self._offset_ms = start_ms - self._checked_ms
+        self._from_monotonic_ms = start_ms - self._checked_ms
         self._last_ms = start_ms
-        self._ignored_ms = 0
-        """Sum of the jumps that are not followed: wall time less this is what broker time slews to."""
-        self._distance_ms = wall_start_ms - start_ms
-        """From broker time to the wall clock as of the last check, ignored jumps left out."""
+        self.lasting_offset_ms: int = offset_ms
+        """The part of the offset that the slew does not close (yet): what the log records. It is 0 or above
+        ``JUMP_MS``, in either direction: wall time less this is what broker time slews to.
+        """
+        self._distance_ms = wall_start_ms - offset_ms - start_ms
+        """The other part of the offset, as of the last check."""
+        self._forward_since_ms = self._checked_ms
+        """Monotonic time of the last jump, or of the start."""
+        if self._distance_ms < -JUMP_MS:
+            self._keep(self._distance_ms)
+        self._take_in_small()
 
     def now_ms(self) -> int:
         """Broker time."""
-        now = self._monotonic_ns() // 1_000_000 + self._offset_ms
+        now = self._monotonic_ns() // 1_000_000 + self._from_monotonic_ms
         if now < self._last_ms:
             return self._last_ms
         self._last_ms = now
         return now
 
+    def wall_ms(self) -> int:
+        """The wall clock: for comparison with clocks outside, never to be stored."""
+        return self._wall()
+
     @property
-    def behind_wall_ms(self) -> int:
-        """How far the wall clock is ahead of broker time (negative: behind), jumps included."""
+    def offset_ms(self) -> int:
+        """How far the wall clock is ahead of broker time (negative: behind), the part being closed included."""
         return self._wall() - self.now_ms()
 
-    def check(self) -> None:
-        """Look at the wall clock and move a little towards it; to be called about once a second."""
+    def check(self) -> bool:
+        """Look at the wall clock and move a little towards it; to be called about once a second.
+
+        Returns whether it was time to.
+        """
         monotonic = self._monotonic_ns() // 1_000_000
         elapsed = monotonic - self._checked_ms
         if elapsed < CHECK_EVERY_MS:
-            return
+            return False
         self._checked_ms = monotonic
-        distance = self._wall() - self._ignored_ms - (monotonic + self._offset_ms)
+        distance = self._wall() - self.lasting_offset_ms - (monotonic + self._from_monotonic_ms)
         jump = distance - self._distance_ms
+        self._distance_ms = distance
         if abs(jump) > JUMP_MS:
-            self._ignored_ms += jump
-            distance -= jump
+            self._keep(jump)
+            self._take_in_small()
+            self._forward_since_ms = monotonic
             self._on_jump(jump)
-        step = min(abs(distance), max(1, elapsed * SLEW_MS_PER_S // 1000))
-        if distance < 0:
-            step = -step
-        self._offset_ms += step
-        self._distance_ms = distance - step
+        limit = max(1, elapsed * SLEW_MS_PER_S // 1000)
+        if self.lasting_offset_ms > 0 and monotonic - self._forward_since_ms >= FORWARD_WAIT_MS:
+            self._keep(-min(self.lasting_offset_ms, limit))
+            self._take_in_small()
+        step = max(-limit, min(limit, self._distance_ms))
+        self._from_monotonic_ms += step
+        self._distance_ms -= step
+        return True
+
+    def _keep(self, change_ms: int) -> None:
+        """Move a part of the distance into the lasting offset, or out of it."""
+        self.lasting_offset_ms += change_ms
+        self._distance_ms -= change_ms
+
+    def _take_in_small(self) -> None:
+        # The rest that a jump back leaves is no jump: close it like any small difference, or it would last for ever.
+        if abs(self.lasting_offset_ms) <= JUMP_MS:
+            self._keep(-self.lasting_offset_ms)
+
+
+class LastTime:
+    """The last time in the log, gathered while the log is replayed: broker time must not start below it."""
+
+    __slots__ = ("ms",)
+
+    def __init__(self) -> None:
+        self.ms: int = 0
+
+    def part(self, part: AnyPart) -> None:
+        """Take note of a part of a checkpoint. No row that it covers is later than the checkpoint."""
+        if isinstance(part, CheckpointHeader):
+            self.ms = max(self.ms, part.time_ms)
+
+    def row(self, time_ms: int, records: Sequence[AnyRecord]) -> None:
+        """Take note of a row. Where broker time stepped back, the rows before it do not count."""
+        has_stepped = any(isinstance(record, ClockOffset) and record.stepped for record in records)
+        self.ms = time_ms if has_stepped else max(self.ms, time_ms)
+
+
+def start_offset(broker: Broker, clock: BrokerClock) -> Sequence[AnyRecord]:
+    """Records of the offset that a start found, if the log does not have it; logs it. Before ``Broker.recovered``."""
+    offset_ms = clock.lasting_offset_ms
+    if clock.has_stepped:
+        _log.warning("clock_adopted", time_ms=clock.now_ms(), text="broker time was set to the wall clock")
+    elif offset_ms:
+        _log.warning("clock_offset", offset_ms=clock.offset_ms, text=offset_text(clock))
+    if not clock.has_stepped and offset_ms == broker.clock_offset_ms:
+        return ()
+    return broker.set_clock_offset(offset_ms, clock.now_ms(), stepped=clock.has_stepped).records
+
+
+class OffsetWatch:
+    """Has the lasting offset recorded and logged when it changes, at a bounded rate.
+
+    The next start computes broker time from the record. While an offset is being closed it changes every second; a
+    record that is off by a minute is then good enough, since the next start closes the rest by the same slew.
+    """
+
+    __slots__ = ("_clock", "_logged_at_ms", "_record", "_recorded_at_ms", "_recorded_ms")
+
+    def __init__(self, clock: BrokerClock, record: Callable[[int], None]) -> None:
+        """``record`` appends a record of an offset to the log, which has one of the offset of the start."""
+        self._clock = clock
+        self._record = record
+        self._recorded_ms = clock.lasting_offset_ms
+        self._recorded_at_ms = clock.now_ms() - RECORD_EVERY_MS
+        self._logged_at_ms = clock.now_ms()
+
+    def check(self) -> None:
+        """Let the clock look at the wall clock, and record and log the result; to be called about once a second."""
+        clock = self._clock
+        if not clock.check():
+            return
+        now_ms = clock.now_ms()
+        offset_ms = clock.lasting_offset_ms
+        change_ms = abs(offset_ms - self._recorded_ms)
+        is_over = not offset_ms and change_ms
+        if (change_ms >= JUMP_MS or is_over) and now_ms - self._recorded_at_ms >= RECORD_EVERY_MS:
+            self._recorded_ms = offset_ms
+            self._recorded_at_ms = now_ms
+            self._record(offset_ms)
+            if is_over:
+                _log.info("clock_offset_over", text="broker time and the wall clock differ by less than a minute")
+        if offset_ms and now_ms - self._logged_at_ms >= REMIND_EVERY_MS:
+            self._logged_at_ms = now_ms
+            _log.warning("clock_offset", offset_ms=clock.offset_ms, text=offset_text(clock))
+
+
+def offset_text(clock: BrokerClock) -> str:
+    """The offset and what becomes of it, for the operator."""
+    if clock.lasting_offset_ms > 0:
+        return "broker time is behind the wall clock and runs 0.5 % faster once that has lasted an hour"
+    return "broker time is ahead of the wall clock and stays so; cmqd serve --adopt-wall-clock ends it"

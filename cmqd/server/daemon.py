@@ -29,7 +29,7 @@ from cmqd.core.broker import Broker
 from cmqd.core.limits import Limits
 from cmqd.server.accounts import Accounts, open_accounts, write_context
 from cmqd.server.accounts_file import ADMIN, AccountsFile, AccountsFileError
-from cmqd.server.clock import BrokerClock, wall_ms
+from cmqd.server.clock import BrokerClock, LastTime, start_offset, wall_ms
 from cmqd.server.edge import Edge, failure_text
 from cmqd.server.listener import connection_limit, raise_descriptor_limit
 from cmqd.server.logs import configure_logs, get_logger
@@ -183,11 +183,14 @@ class Daemon:
             max_pushes=settings.max_pushes,
         )
         broker = Broker(accounts.handle_key, limits, seed=secrets.randbits(64))
-        await self._unless_stopped(self._recover(broker, report))
+        last_time = LastTime()
+        await self._unless_stopped(self._recover(broker, report, last_time))
         if are_new:
             await self._keep_new_accounts(accounts, broker, report)
         clock = BrokerClock(
-            not_before_ms=report.last_time_ms,
+            not_before_ms=last_time.ms,
+            offset_ms=broker.clock_offset_ms,
+            adopt=settings.adopt_wall_clock,
             on_jump=lambda jump_ms: _log.warning("clock_jumped", by_ms=jump_ms, followed=False),
         )
         edge = self._edge = Edge(
@@ -203,7 +206,8 @@ class Daemon:
         )
         if "state" in early:
             edge.storage_state(early["state"])
-        first_records = broker.recovered(lost=report.numbers_jump)
+        # Before anything is planned by time.
+        first_records = [*start_offset(broker, clock), *broker.recovered(lost=report.numbers_jump)]
         if first_records:
             log.append(first_records, (), clock.now_ms())
         await edge.match_secrets()
@@ -251,7 +255,7 @@ class Daemon:
         await accounts.save_new()
         _log.info("admin_created", account=ADMIN, old_copy=None if aside is None else str(aside))
 
-    async def _recover(self, broker: Broker, report: RecoveryReport) -> None:
+    async def _recover(self, broker: Broker, report: RecoveryReport, last_time: LastTime) -> None:
         started = time.monotonic()
         for finding in report.findings:
             _log.warning("recovery_finding", kind=finding.kind, text=finding.text)
@@ -263,17 +267,19 @@ class Daemon:
         async for batch in self._log.recover():
             for item in batch:
                 if isinstance(item, tuple):
-                    lsn, _, facts = item
+                    lsn, time_ms, facts = item
                     if lsn > last_lsn + 1:
                         # A loss that an earlier start was told to accept, and of which no checkpoint tells yet.
                         broker.begin_salvage()
                     last_lsn = max(last_lsn, lsn)
                     rows += 1
                     records += len(facts)
+                    last_time.row(time_ms, facts)
                     for fact in facts:
                         broker.replay(fact, lsn)
                 else:
                     parts += 1
+                    last_time.part(item)
                     broker.load(item)
             if time.monotonic() >= report_at:
                 report_at += PROGRESS_EVERY_S

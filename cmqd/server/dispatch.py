@@ -160,6 +160,17 @@ class Dispatcher(MessageHandlers, QueueHandlers, TopicHandlers, TransactionHandl
             self._broke(bug, "tick")
         self._schedule()
 
+    def clock_offset_changed(self, offset_ms: int) -> None:
+        """Record how far the wall clock is ahead of broker time."""
+        if self._halted:
+            return
+        now_ms = self._now_ms()
+        try:
+            self._settle(self._broker.set_clock_offset(offset_ms, now_ms), now_ms)
+        except Exception as bug:
+            self._broke(bug, "set_clock_offset")
+        self._schedule()
+
     def page_arrived(self, read_id: int, messages: Sequence[StoredMessage], missing: Runs) -> None:
         """Bodies that the core asked for."""
         if self._halted or self._quiet:

@@ -23,7 +23,7 @@ from cmqd.core.broker import Broker
 from cmqd.server.accounts import Accounts
 from cmqd.server.accounts_file import ADMIN
 from cmqd.server.checkpoints import Checkpoints
-from cmqd.server.clock import BrokerClock
+from cmqd.server.clock import BrokerClock, OffsetWatch
 from cmqd.server.commit import ReplyGate
 from cmqd.server.dispatch import Dispatcher
 from cmqd.server.fairness import CommitRoom, RoundRobin
@@ -134,6 +134,7 @@ class Edge:
                     secrets_of=self._secrets_of,
                     on_results=self.dispatcher.pushes_ended,
                     now_ms=clock.now_ms,
+                    wall_ms=clock.wall_ms,
                 )
             )
         broker.pushing = self.outbox.can_push
@@ -147,6 +148,7 @@ class Edge:
             max_connections=max_connections,
             is_overloaded=self._is_overloaded,
         )
+        self._offset_watch = OffsetWatch(clock, self.dispatcher.clock_offset_changed)
         self.listener.on_beat = self._beat
         accounts.on_revoked = self.listener.revoke
         self.ticker = Ticker(
@@ -244,7 +246,9 @@ class Edge:
             "region": settings.region,
             "durability": settings.durability_text,
             "uptime_ms": int((time.monotonic() - self._started) * 1000),
-            "time_ms": self._clock.now_ms(),
+            "time_ms": self._clock.wall_ms(),
+            "broker_time_ms": self._clock.now_ms(),
+            "clock_offset_ms": self._clock.offset_ms,
         }
         if account != ADMIN:
             return status
@@ -273,7 +277,6 @@ class Edge:
                 "sends_refused": state.sends_refused,
                 "sends_refused_reason": state.reason if state.sends_refused else None,
                 "rss_bytes": rss_bytes(),
-                "clock_behind_wall_ms": self._clock.behind_wall_ms,
                 "counters": self.counters.snapshot(),
             }
             | self._facts()
@@ -303,7 +306,7 @@ class Edge:
         self._look_if_quiet()
 
     def _beat(self) -> None:
-        self._clock.check()
+        self._offset_watch.check()
         if self.turns.can_serve:
             # The storage has not ended a commit for long, else a commit would have gone on with them.
             self.wakeup.schedule()

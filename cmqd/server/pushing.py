@@ -42,11 +42,14 @@ _SPREAD_S: Final = 0.001
 class _Attempt:
     """One push under way."""
 
-    __slots__ = ("deadline", "is_late", "post", "push", "started_ms", "task")
+    __slots__ = ("deadline", "is_late", "post", "push", "started_ms", "started_wall_ms", "task")
 
-    def __init__(self, push: Push, started_ms: int, deadline: float, post: "Post") -> None:
+    def __init__(self, push: Push, started_ms: int, started_wall_ms: int, deadline: float, post: "Post") -> None:
         self.push = push
         self.started_ms = started_ms
+        """In broker time, by which the core counts the time to the next attempt."""
+        self.started_wall_ms = started_wall_ms
+        """By the wall clock, with which the receiver compares the time that is signed."""
         self.deadline = deadline
         self.post = post
         self.is_late = False
@@ -62,7 +65,8 @@ class Pusher:
         timeout_ms, allow_private, allow_loopback: the settings of these names.
         secrets_of: the secrets in force of a subscription, the newest first.
         on_results: gets all that ended in one turn of the loop.
-        now_ms: the wall clock.
+        now_ms: broker time.
+        wall_ms: the wall clock.
         lookup: how names are looked up; it blocks, and is called in threads.
         tls: what certificates are trusted; None = those of the system.
     """
@@ -77,6 +81,7 @@ class Pusher:
         secrets_of: Callable[[int], Sequence[str]],
         on_results: Callable[[list[PushResult]], None],
         now_ms: Callable[[], int],
+        wall_ms: Callable[[], int],
         lookup: Lookup = system_lookup,
         tls: ssl.SSLContext | None = None,
     ) -> None:
@@ -89,6 +94,7 @@ class Pusher:
         self._secrets_of = secrets_of
         self._on_results = on_results
         self._now_ms = now_ms
+        self._wall_ms = wall_ms
         self._new_post: Callable[[], Post] = Post
         self._poster = Poster(loop, Allowed(allow_private, allow_loopback), lookup=lookup, tls=tls)
         self._attempts: dict[_Attempt, None] = {}
@@ -115,7 +121,8 @@ class Pusher:
         """Begin an attempt, now; its result comes later, never within this call. Once closed, nothing is begun."""
         if self._closed:
             return
-        attempt = _Attempt(push, self._now_ms(), self._loop.time() + self._timeout_s, self._new_post())
+        deadline = self._loop.time() + self._timeout_s
+        attempt = _Attempt(push, self._now_ms(), self._wall_ms(), deadline, self._new_post())
         attempt.task = self._loop.create_task(self._carry_out(attempt))
         # Unlike the end of the coroutine, this is reached even by a task that is cancelled before its first step.
         attempt.task.add_done_callback(functools.partial(self._ended, attempt))
@@ -151,7 +158,11 @@ class Pusher:
         push = attempt.push
         try:
             headers, body = request_of(
-                push, self._secrets_of(push.subscription_id), attempt.started_ms // 1000, next(self._request_ids)
+                push,
+                self._secrets_of(push.subscription_id),
+                attempt.started_wall_ms // 1000,
+                next(self._request_ids),
+                attempt.started_wall_ms - attempt.started_ms,
             )
             await self._poster.post(push.url, headers, body, post)
         except Exception as failure:

@@ -20,6 +20,7 @@
   ASCII, the space and ``%`` itself. Split at the commas first (no tag has one), then decode each.
 - Signatures are those of Standard Webhooks 1.0: HMAC-SHA256 of ``{webhook-id}.{webhook-timestamp}.{body}`` with the
   bytes that the secret stands for, ``whsec_`` and base64. While a rotated secret still counts there is one for each.
+- ``webhook-timestamp`` and ``publishTime`` are by the wall clock, since receivers compare them with theirs.
 - Headers of the publisher are not sent: nothing that a publisher writes may look like a header of the broker.
 """
 
@@ -63,14 +64,17 @@ class _Notification(msgspec.Struct, gc=False):
 _encoder = msgspec.json.Encoder()
 
 
-def request_of(push: Push, secrets: Sequence[str], now_s: int, request_id: str) -> tuple[dict[str, str], bytes]:
+def request_of(
+    push: Push, secrets: Sequence[str], now_s: int, request_id: str, clock_offset_ms: int = 0
+) -> tuple[dict[str, str], bytes]:
     """Headers and body of one attempt.
 
     Args:
         push: what to post.
         secrets: of the subscription, those in force, the newest first. Without any there is no signature.
-        now_s: when the attempt begins, in seconds since the epoch.
+        now_s: when the attempt begins, in seconds since the epoch, by the wall clock.
         request_id: no other attempt's.
+        clock_offset_ms: wall clock less broker time; the time of a message is broker time, ``publishTime`` is not.
 
     Raises:
         ValueError: a secret is none.
@@ -97,7 +101,14 @@ def request_of(push: Push, secrets: Sequence[str], now_s: int, request_id: str) 
             text = base64.b64encode(body).decode()
             headers["x-cmq-body-encoding"] = "base64"
         body = _encoder.encode(
-            _Notification(push.account, push.topic, push.subscription, message_id, text, message.enqueue_ms // 1000)
+            _Notification(
+                push.account,
+                push.topic,
+                push.subscription,
+                message_id,
+                text,
+                (message.enqueue_ms + clock_offset_ms) // 1000,
+            )
         )
     headers["webhook-id"] = message_id
     headers["webhook-timestamp"] = timestamp = str(now_s)

@@ -247,6 +247,8 @@ class RewindQueue(Request, frozen=True, tag=55):
     time_ms: Unsigned
     strict: bool = False
     """Refuse a time before the window instead of taking the nearest one."""
+    ago_ms: Unsigned | None = None
+    """In place of ``time_ms``: how long ago by the server's clock. Needs feature ``rewind_ago``."""
 
 
 class ListDeadLetterSources(Request, frozen=True, tag=56):

@@ -29,6 +29,8 @@ class CheckpointHeader(CheckpointPart, frozen=True, tag=1):
     message_id_until: int
     lease_until: int
     queue_id_until: int
+    clock_offset_ms: int = 0
+    """Of the last ``ClockOffset``."""
 
 
 class Redrive(msgspec.Struct, array_like=True, gc=False):

@@ -2,7 +2,8 @@
 
 Rules: a record says what *is* now, never what to decide; replaying it needs no clock and no random number.
 A record is one msgpack array that starts with its tag; fields are only ever appended, with a default, so that an
-older log can still be read. Times are wall-clock milliseconds since the Unix epoch.
+older log can still be read. Times are broker time: milliseconds since the Unix epoch that never step (``ClockOffset``
+tells how far the wall clock is off).
 
 Positions number the messages of one queue densely from 0; leases number the receives of the whole broker. Neither
 is used twice. Sets of them travel as *runs*: a flat list ``[first, count, gap, count, gap, count ...]`` in which each
@@ -253,6 +254,19 @@ class RedriveEnded(Record, frozen=True, tag=10):
     ended_ms: int
     missing_origins: dict[str, int] = {}
     """Messages that stayed because the queue they came from does not exist or takes none, by its name."""
+
+
+class ClockOffset(Record, frozen=True, tag=11):
+    """The wall clock differs from broker time, the time of all records, by so much from here on."""
+
+    offset_ms: int
+    """Wall clock less broker time, signed. 0 = less than a minute."""
+    time_ms: int
+    """Broker time."""
+    stepped: bool = False
+    """Broker time was set to the wall clock and may be lower than in the records before: no time that is known lies
+    further in the future than an operation at ``time_ms`` could have put it.
+    """
 
 
 class MessagesSent(Record, frozen=True, tag=16):
@@ -536,6 +550,7 @@ AnyRecord: TypeAlias = (
     | DeadLettersFrom
     | RedriveStarted
     | RedriveEnded
+    | ClockOffset
     | MessagesSent
     | MessagesReceived
     | MessagesDeleted

@@ -96,7 +96,7 @@ def test_a_queue_is_rewound(cmq_at: Cmq, server: ThreadedServer) -> None:
     assert ran.code == 0
     assert ran.err.startswith("2 messages of 'orders' sent since ")
     (request,) = server.fake.of(wire.RewindQueue)
-    assert abs(request.time_ms - (time.time() - 600) * 1000) < 30_000
+    assert request.ago_ms == 600_000
     assert server.fake.queues["orders"].bodies == [b"a", b"b"]
 
 
@@ -108,7 +108,7 @@ def test_rewinding_further_than_the_window_is_told(cmq_at: Cmq, server: Threaded
     refused = cmq_at("rewind", "orders", "2h", "--strict")
 
     assert (everything.json["messages"], everything.json["clamped"]) == (1, True)
-    assert "lies before the rewind window" in clamped.err
+    assert "2h ago lies before the rewind window" in clamped.err
     assert refused.code == ExitCode.FAILED
     assert "the nearest time is 2" in refused.err
     assert cmq_at("rewind", "orders", "all", "--strict").code == ExitCode.USAGE

@@ -16,6 +16,7 @@ from cmqd_client import (
     QueueDiffers,
     RedriveRunning,
     TimeNotRewindable,
+    connect,
 )
 from cmqd_protocol import messages as wire
 from support.fake_server import FakeServer
@@ -89,6 +90,31 @@ async def test_times_are_datetimes_with_a_zone_or_seconds(client: Client, server
     for wrong, error in ((datetime.now(), ValueError), (-1.0, ValueError), ("now", TypeError)):
         with pytest.raises(error):
             await queue.rewind(wrong)  # pyright: ignore[reportArgumentType]
+
+
+async def test_how_long_ago_is_counted_by_the_server(client: Client, server: FakeServer) -> None:
+    queue = await _deleted(server, client, b"a")
+
+    assert (await queue.rewind(ago=600)).messages == 1
+    assert (await queue.rewind(ago=timedelta(minutes=1))).messages == 0
+
+    assert [request.ago_ms for request in server.of(wire.RewindQueue)] == [600_000, 60_000]
+    for arguments, error in (({}, TypeError), ({"time": 5, "ago": 5}, TypeError), ({"ago": -1}, ValueError)):
+        with pytest.raises(error):
+            await queue.rewind(**arguments)  # pyright: ignore[reportArgumentType]
+
+
+async def test_an_older_server_is_told_the_time_by_this_machines_clock(server: FakeServer) -> None:
+    server.features = ()
+    before_ms = int(datetime.now(UTC).timestamp() * 1000)
+
+    async with connect(server.url) as client:
+        queue = await _deleted(server, client, b"a")
+        assert (await queue.rewind(ago=600)).messages == 1
+
+    (request,) = server.of(wire.RewindQueue)
+    assert request.ago_ms is None
+    assert before_ms - 600_000 <= request.time_ms <= before_ms - 600_000 + 60_000
 
 
 async def test_a_time_before_the_window_is_clamped_or_refused(client: Client, server: FakeServer) -> None:

@@ -57,6 +57,7 @@ def eventful() -> Rig:
     rig.create("Gone")
     rig.send(b"y", b"z", name="Gone", delay_ms=[0, 1000])
     rig.receive("Gone")
+    rig.done(rig.broker.set_clock_offset(-3_600_000, rig.now_ms))
     moves_and_transactions(rig)
     topics(rig)
     settle(rig, 595_000)

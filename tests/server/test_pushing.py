@@ -60,6 +60,7 @@ class Rig:
         self.batches: list[int] = []
         self.secrets: dict[int, list[str]] = {1: [SECRET]}
         self.now_ms = NOW_MS
+        self.wall_ms = NOW_MS
         self.position = 0
         self.pushers: list[Pusher] = []
         self.pusher = self.make()
@@ -75,6 +76,7 @@ class Rig:
             secrets_of=self.secrets.__getitem__,
             on_results=self._collect,
             now_ms=lambda: self.now_ms,
+            wall_ms=lambda: self.wall_ms,
             lookup=lookup,
             tls=tls,
         )
@@ -174,6 +176,7 @@ async def test_while_a_rotation_overlaps_both_secrets_sign(rig: Rig) -> None:
 async def test_each_attempt_has_its_own_request_id_and_time(rig: Rig) -> None:
     assert await rig.error_of() is None
     rig.now_ms += 2_000
+    rig.wall_ms += 2_000
     rig.position -= 1
     assert await rig.error_of() is None
 
@@ -181,6 +184,20 @@ async def test_each_attempt_has_its_own_request_id_and_time(rig: Rig) -> None:
     assert first.headers["webhook-id"] == second.headers["webhook-id"]
     assert first.headers["x-cmq-request-id"] != second.headers["x-cmq-request-id"]
     assert second.headers["webhook-timestamp"] == "1700000002"
+
+
+@pytest.mark.parametrize("offset_ms", [3_600_000, -3_600_000, 365 * 86_400_000])
+async def test_times_that_a_receiver_sees_are_by_the_wall_clock(rig: Rig, offset_ms: int) -> None:
+    rig.now_ms += 5_000
+    rig.wall_ms = rig.now_ms + offset_ms
+    assert await rig.error_of() is None, "and the core is told broker time"
+
+    (request,) = await rig.receiver.wait_for(1)
+    timestamp = (NOW_MS + 5_000 + offset_ms) // 1000
+    assert request.headers["webhook-timestamp"] == str(timestamp)
+    signed = f"Msg-0000000000000001.{timestamp}.".encode() + request.body
+    assert request.headers["webhook-signature"] == signature(SECRET, signed)
+    assert json.loads(request.body)["publishTime"] == timestamp - 5
 
 
 # ------------------------------------------------------------------ success and failure

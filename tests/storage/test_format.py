@@ -74,6 +74,7 @@ def one_of_each() -> list[records.AnyRecord]:
         records.DeadLettersFrom(1, -1),
         records.RedriveStarted(1, "target", 100, 7, NOW_MS),
         records.RedriveEnded(1, "done", NOW_MS, {"gone": 2}),
+        records.ClockOffset(-(365 * 86_400_000), NOW_MS, True),
         records.MessagesSent(
             1, 0, 9, NOW_MS, [3, 4], origins=[records.Origin("q" * 64, 1 << 62, NOW_MS, 3, "receives"), None]
         ),

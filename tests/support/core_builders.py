@@ -377,12 +377,12 @@ class Rig:
 
     # ------------------------------------------------------------------ crash and recovery
 
-    def crash(self, records: int | None = None) -> "Rig":
-        """A broker of its own from the first so many records of the log (all of them)."""
+    def crash(self, records: int | None = None, step_to_ms: int | None = None) -> "Rig":
+        """A broker of its own from the first so many records of the log (all of them); its time may step back."""
         broker = Broker(KEY, self.limits)
         for lsn, record in self.log.records()[:records]:
             broker.replay(record, lsn)
-        return self._recovered(broker)
+        return self._recovered(broker, step_to_ms=step_to_ms)
 
     def crash_after_row(self, rows: int) -> "Rig":
         """A broker of its own from the first so many rows, as if nothing had been written after them."""
@@ -408,14 +408,17 @@ class Rig:
         """All parts, with nothing in between."""
         return list(self.broker.checkpoint(lambda: self.log.last_lsn, self.now_ms))
 
-    def _recovered(self, broker: Broker, log: NaiveLog | None = None) -> "Rig":
+    def _recovered(self, broker: Broker, log: NaiveLog | None = None, step_to_ms: int | None = None) -> "Rig":
         if log is None:
             log = NaiveLog()
             log.rows = [list(row) for row in self.log.rows]
             log.stored = dict(self.log.stored)
             log.damaged = set(self.log.damaged)
-        log.append(broker.recovered())
+        first: Sequence[AnyRecord] = ()
+        if step_to_ms is not None:
+            first = broker.set_clock_offset(0, step_to_ms, stepped=True).records
+        log.append([*first, *broker.recovered()])
         rig = Rig(self.limits, broker, log)
-        rig.now_ms = self.now_ms
+        rig.now_ms = self.now_ms if step_to_ms is None else step_to_ms
         broker.check_invariants()
         return rig

@@ -20,6 +20,7 @@ def facts(broker: Broker) -> dict[str, Any]:
             broker.numbers.lease_until,
             broker.numbers.queue_id_until,
         ),
+        "clock offset": broker.clock_offset_ms,
     }
 
 

@@ -224,9 +224,18 @@ class RigClient:
 class EdgeRig:
     """One edge; made by ``EdgeRig.make``."""
 
-    def __init__(self, edge: Edge, clock: FakeClock, broker: Broker, log: MemoryLog, accounts: Accounts) -> None:
+    def __init__(
+        self,
+        edge: Edge,
+        clock: FakeClock,
+        broker_clock: BrokerClock,
+        broker: Broker,
+        log: MemoryLog,
+        accounts: Accounts,
+    ) -> None:
         self.edge = edge
         self.clock = clock
+        self.broker_clock = broker_clock
         self.broker = broker
         self.log = log
         self.accounts = accounts
@@ -255,13 +264,14 @@ class EdgeRig:
             return pushers[-1]
 
         timer = StoppedTimer()
+        broker_clock = BrokerClock(wall=clock.wall, monotonic_ns=clock.monotonic_ns)
         edge = Edge(
             loop=asyncio.get_running_loop(),
             settings=Settings(data=folder, **settings),
             broker=broker,
             log=log,
             accounts=accounts,
-            clock=BrokerClock(wall=clock.wall, monotonic_ns=clock.monotonic_ns),
+            clock=broker_clock,
             max_connections=settings.get("max_connections") or 1_000,
             facts=dict[str, Any],
             on_failed=failures.append,
@@ -269,7 +279,7 @@ class EdgeRig:
             can_push=can_push,
             timer=timer,
         )
-        rig = cls(edge, clock, broker, log, accounts)
+        rig = cls(edge, clock, broker_clock, broker, log, accounts)
         rig.failures = failures
         rig.pushers = pushers
         rig.timer = timer
@@ -319,8 +329,9 @@ class EdgeRig:
 
     async def tick(self) -> None:
         """Let the core do what is due."""
-        while (due_ms := self.broker.next_deadline_ms()) is not None and due_ms <= self.clock.now_ms():
-            self.edge.dispatcher.tick(self.clock.now_ms())
+        now_ms = self.broker_clock.now_ms()
+        while (due_ms := self.broker.next_deadline_ms()) is not None and due_ms <= now_ms:
+            self.edge.dispatcher.tick(now_ms)
         await self.turn()
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from cmqd.core.outcome import Push, PushResult
+from cmqd.server.webhooks import request_of
 
 
 class FakePusher:
@@ -15,6 +16,7 @@ class FakePusher:
         secrets_of: Callable[[int], Sequence[str]],
         on_results: Callable[[list[PushResult]], None],
         now_ms: Callable[[], int],
+        wall_ms: Callable[[], int] = lambda: 0,
         **named: Any,
     ) -> None:
         self.named = named
@@ -29,6 +31,9 @@ class FakePusher:
         self._secrets_of = secrets_of
         self._on_results = on_results
         self._now_ms = now_ms
+        self._wall_ms = wall_ms
+        self.requests: list[tuple[dict[str, str], bytes]] = []
+        """Headers and body of each, as the pusher makes them."""
 
     @property
     def under_way(self) -> int:
@@ -37,7 +42,10 @@ class FakePusher:
     def push(self, push: Push) -> None:
         assert self.closed_within_s is None
         self.pushes.append(push)
-        self.signed_with.append(list(self._secrets_of(push.subscription_id)))
+        secrets = list(self._secrets_of(push.subscription_id))
+        self.signed_with.append(secrets)
+        wall_ms = self._wall_ms()
+        self.requests.append(request_of(push, secrets, wall_ms // 1000, "fake", wall_ms - self._now_ms()))
 
     def end(self, error: str | None = None, count: int | None = None) -> list[Push]:
         """The oldest ``count`` (None = all) end so, together; returns them."""

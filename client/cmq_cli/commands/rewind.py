@@ -1,12 +1,11 @@
 """``cmq rewind``: bring deleted messages back."""
 
-import time as clock
 from datetime import UTC, datetime
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from cmq_cli.durations import parse_moment
+from cmq_cli.durations import parse_ago, parse_moment
 from cmq_cli.exitcodes import CommandFailed, ExitCode
 from cmq_cli.output import show_time
 from cmq_cli.session import Session
@@ -33,18 +32,20 @@ async def rewind(
         Name of the queue.
     time
         Messages sent from then on come back: 2026-01-31T12:00 (local time, or with a zone: ...Z, ...+02:00), how long
-        ago (10m, 2h, 1d), or "all", as far as the window goes.
+        ago (10m, 2h, 1d) by the server's clock, or "all", as far as the window goes.
     strict
         Refuse a time before the window, instead of taking the nearest one.
     """
     everything = time == _EVERYTHING
     if everything and strict:
         raise CommandFailed('give a time to be strict about, instead of "all"', ExitCode.USAGE)
-    moment = datetime.fromtimestamp(0, UTC) if everything else parse_moment(time, clock.time())
+    ago = None if everything else parse_ago(time)
+    moment = None if ago is not None else datetime.fromtimestamp(0, UTC) if everything else parse_moment(time, 0)
     output = session.output
     async with session.client() as client:
         try:
-            rewound = await client.queue(queue).rewind(moment, strict=strict)
+            # A duration is counted by the server, whose messages may have another time than this machine.
+            rewound = await client.queue(queue).rewind(moment, ago=ago, strict=strict)
         except TimeNotRewindable as refused:
             # The text has the time as a number.
             nearest = refused.nearest
@@ -54,5 +55,6 @@ async def rewind(
         output.document({"messages": rewound.messages, "time": rewound.time, "clamped": rewound.clamped})
         return
     if rewound.clamped and not everything:
-        output.warning(f"{show_time(moment)} lies before the rewind window; the nearest time was taken")
+        asked = f"{time} ago" if moment is None else show_time(moment)
+        output.warning(f"{asked} lies before the rewind window; the nearest time was taken")
     output.remark(f"{rewound.messages} messages of {queue!r} sent since {show_time(rewound.time)} are active again")

@@ -18,18 +18,19 @@ class DeadLetterRequests(QueueRequests):
         found = self.queues[request.queue]
         window_ms = found.attributes["rewind_ms"]
         nearest_ms = now_ms() - window_ms
-        if not window_ms or (request.strict and request.time_ms < nearest_ms) or request.time_ms > now_ms():
-            text = f"queue {found.name!r} cannot be rewound to {request.time_ms}"
+        asked_ms = request.time_ms if request.ago_ms is None else now_ms() - request.ago_ms
+        if not window_ms or (request.strict and asked_ms < nearest_ms) or asked_ms > now_ms():
+            text = f"queue {found.name!r} cannot be rewound to {asked_ms}"
             details = {"nearest_ms": nearest_ms if window_ms else None}
             return wire.error(request.request_id, ErrorCode.TIME_NOT_REWINDABLE, text, details=details)
-        time_ms = max(request.time_ms, nearest_ms)
+        time_ms = max(asked_ms, nearest_ms)
         back = [one for one in found.rewindable if one.enqueue_ms >= time_ms]
         for one in back:
             found.rewindable.remove(one)
             one.receive_count = 0
         found.active = deque(sorted([*found.active, *back], key=lambda one: one.message_id))
         self._serve_waiting(found)
-        return wire.Rewound(request.request_id, len(back), time_ms, request.time_ms < time_ms)
+        return wire.Rewound(request.request_id, len(back), time_ms, asked_ms < time_ms)
 
     def _ListDeadLetterSources(self, peer: Peer, request: wire.ListDeadLetterSources) -> wire.AnyReply:
         sources = self._sources(self.queues[request.queue].name)

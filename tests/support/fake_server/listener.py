@@ -3,11 +3,12 @@
 import asyncio
 import ssl
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Self, TypeAlias
 
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.features import Feature
 from cmqd_protocol.handshake import AccessKey
 from support.fake_server.peer import Peer
 from support.fake_server.state import FakeQueue, FakeTopic, now_ms
@@ -35,6 +36,8 @@ class Listener:
         self.region = region
         self._tls = tls
         self.heartbeat_ms = heartbeat_ms
+        self.features: Iterable[str] = Feature
+        """Those that it names to connections made from here on."""
         self.keys: dict[str, tuple[wire.KeyInfo, str]] = {
             SECRET_ID: (wire.KeyInfo(SECRET_ID, "admin", True, now_ms()), SECRET_KEY)
         }

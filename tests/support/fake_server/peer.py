@@ -29,6 +29,7 @@ class Peer(asyncio.Protocol):
             now_ms=now_ms(),
             product="fake/1",
             heartbeat_ms=server.heartbeat_ms,
+            features=server.features,
         )
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

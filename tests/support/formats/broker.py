@@ -11,7 +11,7 @@ from typing import Any
 
 from cmqd.core.broker import Broker
 from cmqd.server.accounts import open_accounts
-from cmqd.server.clock import BrokerClock
+from cmqd.server.clock import BrokerClock, LastTime, start_offset
 from cmqd.server.edge import Edge
 from cmqd.settings import Settings
 from cmqd.storage.log import RecoveryReport
@@ -90,13 +90,16 @@ async def open_folder(folder: Path, wall_ms: int, **storage: Any) -> FolderBroke
     report = await log.open()
     if report.numbers_jump:
         broker.begin_salvage()
+    last_time = LastTime()
     async for batch in log.recover():
         for item in batch:
             if isinstance(item, tuple):
-                lsn, _, facts = item
+                lsn, time_ms, facts = item
+                last_time.row(time_ms, facts)
                 for fact in facts:
                     broker.replay(fact, lsn)
             else:
+                last_time.part(item)
                 broker.load(item)
     pushers: list[FakePusher] = []
 
@@ -105,25 +108,31 @@ async def open_folder(folder: Path, wall_ms: int, **storage: Any) -> FolderBroke
         return pushers[-1]
 
     failures: list[Exception] = []
+    broker_clock = BrokerClock(
+        not_before_ms=last_time.ms,
+        offset_ms=broker.clock_offset_ms,
+        wall=clock.wall,
+        monotonic_ns=clock.monotonic_ns,
+    )
     edge = Edge(
         loop=asyncio.get_running_loop(),
         settings=Settings(data=folder),
         broker=broker,
         log=log,
         accounts=accounts,
-        clock=BrokerClock(not_before_ms=report.last_time_ms, wall=clock.wall, monotonic_ns=clock.monotonic_ns),
+        clock=broker_clock,
         max_connections=100,
         facts=dict[str, Any],
         on_failed=failures.append,
         make_pusher=make_pusher,
         can_push=True,
     )
-    first_records = broker.recovered(lost=report.numbers_jump)
+    first_records = [*start_offset(broker, broker_clock), *broker.recovered(lost=report.numbers_jump)]
     if first_records:
         log.append(first_records, (), clock.now_ms())
         log.flush()
     await edge.match_secrets()
-    rig: Any = FolderBroker(edge, clock, broker, log, accounts)  # pyright: ignore[reportArgumentType]
+    rig: Any = FolderBroker(edge, clock, broker_clock, broker, log, accounts)  # pyright: ignore[reportArgumentType]
     rig.failures, rig.pushers, rig.storage, rig.report = failures, pushers, log, report
     rig.folder = folder
     return rig
