@@ -313,9 +313,9 @@ def show_size(size: int) -> str:
     return f"{size} bytes"
 
 
-def show_unsealed(first: int, last: int) -> str:
+def show_unsealed(first: int, last: int, option: str = "--include-active") -> str:
     """Which rows a command that reads the log has not seen, and how they can be seen."""
     return (
         f"rows {first} to {last} are not sealed yet, and not looked at; "
-        f"cmq segment seal makes them visible, and so does --include-active"
+        f"cmq segment seal makes them visible, and so does {option}"
     )

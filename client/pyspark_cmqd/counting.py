@@ -10,12 +10,12 @@ import msgspec
 
 from cmqd_segment.rows import Run
 from pyspark_cmqd.columns import Facts
-from pyspark_cmqd.driver import open_folder, plan_batch
-from pyspark_cmqd.errors import FolderError, OptionError
+from pyspark_cmqd.driver import open_folder, plan_batch, unsealed_rows
+from pyspark_cmqd.errors import OptionError
 from pyspark_cmqd.folder import Folder
 from pyspark_cmqd.folding import StatesBySegment
 from pyspark_cmqd.options import Mode, Options
-from pyspark_cmqd.plan import TIME_SLACK_MS, Task, View, bounds
+from pyspark_cmqd.plan import Task, View, bounds
 from pyspark_cmqd.reading import read_stretches
 from pyspark_cmqd.replaying import Slice, Slicer
 from pyspark_cmqd.schema import COLUMNS
@@ -107,7 +107,7 @@ def count(
         most: messages of a slice.
         tell: called with how many segments, or parts of them, were read, and how many messages were found.
 
-    Raises CmqdSourceError.
+    Raises CmqdSourceError; SegmentReclaimedError if the plan is older than the log, and is to be made anew.
     """
     options, view = counting.options, counting.view
     found = Count(options.ending_lsn)
@@ -176,17 +176,3 @@ def row_checks(folder: Folder, view: View, lsns: Iterable[int]) -> dict[int, int
                 for lsn in here:
                     found.update(raw.execute("SELECT lsn, meta_crc FROM log WHERE lsn = ?", (lsn,)).fetchall())
     return found
-
-
-def unsealed_rows(folder: Folder, view: View, options: Options) -> "tuple[int, int] | None":
-    """Rows behind those of a view that are not sealed, if they may hold something that is wanted."""
-    if options.include_active or folder.is_remote or options.ending_lsn < view.hi:
-        return None
-    try:
-        live = folder.view(include_active=True)
-    except FolderError:
-        return None  # perhaps another machine's, or another user's
-    new = [extent for extent in live.extents if extent.last_lsn > view.hi]
-    if not new or (options.ending_ms is not None and new[0].first_ms - TIME_SLACK_MS >= options.ending_ms):
-        return None
-    return view.hi + 1, live.hi

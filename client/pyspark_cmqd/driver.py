@@ -1,16 +1,18 @@
 """What the driver does: fix the view, name the queues, check for loss, and hand out tasks."""
 
+import logging
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cmqd_segment.rows import decode_queues
 from pyspark_cmqd.catalog import Catalog, checkpointed, complete, name_ids
-from pyspark_cmqd.errors import DataLossError, OptionError
+from pyspark_cmqd.errors import DataLossError, FolderError, OptionError, masked
 from pyspark_cmqd.folder import Folder
 from pyspark_cmqd.options import LATEST, Mode, Options
 from pyspark_cmqd.plan import (
+    TIME_SLACK_MS,
     Extent,
     Task,
     View,
@@ -25,6 +27,8 @@ from pyspark_cmqd.plan import (
 
 if TYPE_CHECKING:
     from pyspark_cmqd.states import QueueStates
+
+_log = logging.getLogger("pyspark_cmqd")
 
 SIZES_A_STATEMENT = 500
 ATTEMPTS = 5
@@ -44,7 +48,8 @@ def plan_batch(options: Options, columns: Sequence[str], *, asked: Options | Non
         above, upto = bounds(view, options)
         check_loss(view, options, missing_rows(view, asked))
         try:
-            return plan_range(folder, view, options, columns, above, upto)
+            tasks = plan_range(folder, view, options, columns, above, upto)
+            return [replace(task, may_be_reclaimed=not has_beginning(asked)) for task in tasks]
         except DataLossError:
             # A segment went while we planned; what is asked for may still be there.
             if attempt == ATTEMPTS - 1:
@@ -58,6 +63,11 @@ def open_folder(options: Options) -> Folder:
     if folder.is_remote and options.include_active:
         raise OptionError("includeActive", "true", "only for a folder of the same machine, not for a URL")
     return folder
+
+
+def has_beginning(options: Options) -> bool:
+    """Whether the options name a row or a time at which to begin; from there on no row may be missing."""
+    return isinstance(options.starting_lsn, int) or options.starting_ms is not None
 
 
 def missing_rows(view: View, options: Options) -> list[tuple[int, int]]:
@@ -126,6 +136,8 @@ def plan_range(
         else:
             as_of_lsn = upto
             states = states_of(folder, pieces, states_at(folder, replace(view, hi=upto), wanted, options.mode))
+        if options.mode is not Mode.ALL:
+            pieces = [piece for piece in pieces if shows_any(states.get(piece.extent.number, {}), options.mode)]
     return [
         Task(
             piece,
@@ -143,10 +155,49 @@ def plan_range(
             options.fail_on_data_loss,
             states.get(piece.extent.number, {}),
             int(piece.weight * shares.get(piece.extent.number, 1.0)) + 1,
-            as_of_lsn,
+            as_of_lsn=as_of_lsn,
         )
         for piece in split(pieces, options.min_partitions)
     ]
+
+
+def shows_any(states: "Mapping[int, QueueStates]", mode: Mode) -> bool:
+    """Whether a mode shows any message of a segment with these states."""
+    from pyspark_cmqd.states import SHOWN
+
+    return any(not SHOWN[mode].isdisjoint(queue.sets) for queue in states.values())
+
+
+def unsealed_rows(folder: Folder, view: View, options: Options) -> "tuple[int, int] | None":
+    """Rows behind those of a view that are not sealed, if they may hold something that is wanted."""
+    if options.include_active or folder.is_remote or options.ending_lsn < view.hi:
+        return None
+    try:
+        live = folder.view(include_active=True)
+    except FolderError:
+        return None  # perhaps another machine's, or another user's
+    new = [extent for extent in live.extents if extent.last_lsn > view.hi]
+    if not new or (options.ending_ms is not None and new[0].first_ms - TIME_SLACK_MS >= options.ending_ms):
+        return None
+    return view.hi + 1, live.hi
+
+
+def unsealed_now(options: Options) -> "tuple[int, int] | None":
+    """The same for the log at this moment. Raises FolderError."""
+    folder = open_folder(options)
+    return unsealed_rows(folder, folder.view(include_active=options.include_active), options)
+
+
+def warn_unsealed(options: Options) -> None:
+    """Log which rows a query that found nothing did not look at, because they are not sealed yet."""
+    unsealed = unsealed_now(options)
+    if unsealed is not None:
+        _log.warning(
+            "the sealed segments of %s hold nothing that is asked for; rows %s are not sealed yet and were not read: "
+            "includeActive=true reads them, and 'cmq segment seal' seals them",
+            masked(options.path),
+            describe([unsealed]),
+        )
 
 
 def share_of(folder: Folder, extent: Extent, wanted: frozenset[int]) -> float:

@@ -5,6 +5,7 @@ CmqdSourceError
 ├── FolderError         the data folder cannot be read; its broker or its copy needs a look
 │   └── NewerFolderError  a newer cmqd wrote it; nothing is damaged
 └── DataLossError       rows that were asked for are not there any more; ask for later ones, or for what is left
+    └── SegmentReclaimedError   the broker dropped a segment after a plan named it and before it was opened
 """
 
 import re
@@ -53,3 +54,7 @@ class NewerFolderError(FolderError):
 
 class DataLossError(CmqdSourceError):
     """Rows that were asked for were reclaimed or lost. ``failOnDataLoss=false`` reads what is left."""
+
+
+class SegmentReclaimedError(DataLossError):
+    """The broker reclaimed a segment between plan and read; none of its rows was read."""

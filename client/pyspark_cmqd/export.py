@@ -12,15 +12,15 @@ others not.
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pyspark_cmqd.columns import arrow_type
-from pyspark_cmqd.driver import plan_batch
-from pyspark_cmqd.errors import CmqdSourceError
+from pyspark_cmqd.driver import plan_batch, unsealed_now
+from pyspark_cmqd.errors import CmqdSourceError, SegmentReclaimedError
 from pyspark_cmqd.files import beside
 from pyspark_cmqd.options import parse_options
 from pyspark_cmqd.plan import Task
@@ -61,17 +61,23 @@ def plan_export(
     return plan_batch(parse_options(given), tuple(COLUMNS))
 
 
+def unsealed(path: str) -> "tuple[int, int] | None":
+    """First and last row that are not sealed yet, and so not exported without ``include_active``."""
+    return unsealed_now(parse_options({"path": path}))
+
+
 class ExportError(CmqdSourceError):
     """The folder cannot be used; nothing was written."""
 
 
 def export(tasks: Sequence[Task], folder: Path, *, queues: Sequence[str] = (), account: str = "") -> Iterator[Exported]:
-    """Write a file for each task, unless it is there; whole or not at all. ``queues`` and ``account``: as for
+    """Write a file for each task, unless it is there; whole or not at all. A segment that was reclaimed since the plan
+    was made has none. ``queues`` and ``account``: as for
     :func:`plan_export`.
 
     Raises:
         ExportError: the folder has the messages of other queues.
-        CmqdSourceError: a segment is damaged, or was reclaimed meanwhile.
+        CmqdSourceError: a segment is damaged.
         OSError: a file cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -87,8 +93,12 @@ def export(tasks: Sequence[Task], folder: Path, *, queues: Sequence[str] = (), a
             continue
         temporary = beside(file)
         try:
-            messages = _write(task, temporary, {_IDENTITY: identity, _SELECTION: selection})
+            # Not left out in silence: an empty file would stand for the segment.
+            whole = replace(task, fail_on_data_loss=True, may_be_reclaimed=False)
+            messages = _write(whole, temporary, {_IDENTITY: identity, _SELECTION: selection})
             temporary.replace(file)
+        except SegmentReclaimedError:
+            continue
         finally:
             temporary.unlink(missing_ok=True)
         yield Exported(extent.number, file, messages, file.stat().st_size, True)

@@ -31,7 +31,7 @@ from cmqd_segment.manifest import (
 )
 from cmqd_segment.newer import NewerFormatError
 from cmqd_segment.schema import SegmentFormatError, open_read_only
-from pyspark_cmqd.errors import DataLossError, FolderError, NewerFolderError, masked
+from pyspark_cmqd.errors import FolderError, NewerFolderError, SegmentReclaimedError, masked
 from pyspark_cmqd.plan import Extent, View, describe
 
 LOOKS = 50
@@ -160,7 +160,7 @@ class Folder:
 
     @contextlib.contextmanager
     def opened(self, extent: Extent) -> Generator[sqlite3.Connection]:
-        """A segment of a view, as its state is by now. Raises DataLossError (reclaimed meanwhile), FolderError."""
+        """A segment of a view, as its state is by now. Raises SegmentReclaimedError, FolderError."""
         with contextlib.closing(self._open(extent)) as raw:
             yield raw
 
@@ -187,7 +187,9 @@ class Folder:
                 entry = next((each for each in self.manifest().segments if each.number == extent.number), None)
                 if entry is None or entry.state is SegmentState.DROPPING:
                     rows = describe([(extent.first_lsn, extent.last_lsn)])
-                    raise DataLossError(f"rows {rows} were reclaimed by the broker before they were read") from error
+                    raise SegmentReclaimedError(
+                        f"rows {rows} were reclaimed by the broker before they were read"
+                    ) from error
                 if (sealed and entry.state is SegmentState.SEALED) or time.monotonic() > stop_at:
                     raise FolderError(f"segment {extent.file} cannot be read: {error}") from error
                 sealed = entry.state is SegmentState.SEALED

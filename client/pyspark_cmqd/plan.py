@@ -135,6 +135,9 @@ class Task:
     """Of the queues with messages in the piece, in all modes but ``events``."""
     weight: int = 1
     """Bytes to be read, about."""
+    may_be_reclaimed: bool = False
+    """The query names no row or time at which to begin: a segment that the broker reclaims after the plan was made is
+    left out, as it would be of a plan made a moment later."""
     as_of_lsn: int | None = None
     """The row for which the states are told; None in mode ``events``, and if a file of states was given."""
 

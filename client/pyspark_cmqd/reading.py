@@ -25,7 +25,7 @@ from cmqd_segment.rows import QueueSummary, Run, data_checksum, decode_queues, d
 from cmqd_segment.sparse import sparse_queue
 from pyspark_cmqd.catalog import is_given_up
 from pyspark_cmqd.columns import Batch, Facts
-from pyspark_cmqd.errors import DataLossError, FolderError, NewerFolderError
+from pyspark_cmqd.errors import DataLossError, FolderError, NewerFolderError, SegmentReclaimedError
 from pyspark_cmqd.events import Stored, stored_in
 from pyspark_cmqd.folder import Folder
 from pyspark_cmqd.options import Mode
@@ -51,7 +51,8 @@ def read_task(task: Task, schema: "pa.Schema") -> Iterator["pa.RecordBatch"]:
 
     Raises:
         FolderError: a row is damaged, or the segment cannot be read.
-        DataLossError: the broker reclaimed the segment meanwhile, and ``fail_on_data_loss`` is set.
+        DataLossError: a row is given up as lost, and ``fail_on_data_loss`` is set.
+        SegmentReclaimedError: likewise, unless the task may be reclaimed.
     """
     batch = Batch(schema)
     piece = task.piece
@@ -71,8 +72,9 @@ def read_task(task: Task, schema: "pa.Schema") -> Iterator["pa.RecordBatch"]:
                                 if batch.rows >= task.batch_rows or batch.bytes >= MAX_BATCH_BYTES:
                                     yield batch.take()
                                 start = end
-    except DataLossError as error:
-        if task.fail_on_data_loss:
+    except SegmentReclaimedError as error:
+        # Raised before the first row: no part of a segment is missing.
+        if task.fail_on_data_loss and not task.may_be_reclaimed:
             raise
         _log.warning("%s", error)
     except sqlite3.Error as error:

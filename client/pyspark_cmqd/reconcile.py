@@ -27,8 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark_cmqd.catalog import read_catalog
-from pyspark_cmqd.counting import unsealed_rows
-from pyspark_cmqd.driver import check_names, open_folder
+from pyspark_cmqd.driver import check_names, open_folder, unsealed_rows
 from pyspark_cmqd.errors import FolderError
 from pyspark_cmqd.files import beside
 from pyspark_cmqd.folder import Folder

@@ -125,12 +125,14 @@ class CmqdReader(DataSourceReader):
 
         Raises CmqdSourceError.
         """
-        from pyspark_cmqd.driver import plan_batch
+        from pyspark_cmqd.driver import plan_batch, warn_unsealed
         from pyspark_cmqd.plan import gathered
         from pyspark_cmqd.pushdown import narrowed
 
         options = narrowed(self.options, self.filters)
         tasks = plan_batch(options, self.columns.names, asked=self.options)
+        if not tasks:
+            warn_unsealed(options)
         return [CmqdPartition(each) for each in gathered(tasks, options.min_partitions)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":

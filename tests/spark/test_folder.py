@@ -1,5 +1,9 @@
 """Data folders: what is there at one moment, what is gone, and files that come by way of a URL."""
 
+# pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportMissingModuleSource=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 import contextlib
 import os
 import sqlite3
@@ -7,9 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from msgspec import structs
+from pyspark.sql.types import LongType, StructField, StructType
 
+from cmq_cli.output import Output, OutputForm
+from cmq_cli.replays.counting import count_log
+from cmq_cli.replays.order import Order
+from cmq_cli.session import Session
 from cmqd_client import connect
 from cmqd_segment.manifest import (
     MANIFEST_FORMAT,
@@ -22,13 +32,18 @@ from cmqd_segment.manifest import (
 )
 from cmqd_segment.rows import encode_records, meta_checksum
 from cmqd_segment.schema import open_read_only
+from pyspark_cmqd import counting
 from pyspark_cmqd import folder as folder_module
 from pyspark_cmqd.catalog import read_catalog
+from pyspark_cmqd.columns import arrow_type
 from pyspark_cmqd.driver import first_offset, limited_offset, plan_batch
-from pyspark_cmqd.errors import DataLossError, FolderError, NewerFolderError, OptionError
+from pyspark_cmqd.errors import DataLossError, FolderError, NewerFolderError, OptionError, SegmentReclaimedError
+from pyspark_cmqd.export import export, plan_export
 from pyspark_cmqd.folder import Folder
-from pyspark_cmqd.options import parse_options
-from pyspark_cmqd.reading import read_stretches
+from pyspark_cmqd.options import Options, parse_options
+from pyspark_cmqd.plan import Task
+from pyspark_cmqd.reading import read_stretches, read_task
+from pyspark_cmqd.source import CmqdReader
 from support.log_folder import queue_created, sends, write_folder
 from support.log_rig import NOW_MS
 from support.running_server import RunningServer
@@ -456,3 +471,89 @@ def test_a_url_without_fsspec_says_what_is_missing(tmp_path: Path, monkeypatch: 
 def test_the_active_segment_of_a_url_is_refused(folder: Path, files: Files):
     with pytest.raises(OptionError, match="includeActive"):
         plan_batch(parse_options({"path": f"fake://{folder}", "includeActive": "true"}), ["lsn"])
+
+
+def numbers_of(tasks: "list[Task]") -> list[int]:
+    """LSNs of what the tasks read."""
+    schema = pa.schema([pa.field("lsn", arrow_type("lsn"))])
+    return [lsn for task in tasks for batch in read_task(task, schema) for lsn in batch["lsn"].to_pylist()]
+
+
+def test_a_batch_without_a_beginning_reads_what_there_is_left_when_it_reads(folder: Path):
+    tasks = plan_batch(parse_options({"path": str(folder)}), ["lsn"])
+    drop_second(folder)
+
+    assert set(numbers_of(tasks)) == {2, 3, 5, 6}
+
+
+@pytest.mark.parametrize("options", [{"startingLsn": "1"}, {"startingTimestamp": str(NOW_MS)}])
+def test_a_batch_with_a_beginning_fails_if_a_segment_goes_after_the_plan(folder: Path, options: dict[str, str]):
+    tasks = plan_batch(parse_options({"path": str(folder), **options}), ["lsn"])
+    allowed = plan_batch(parse_options({"path": str(folder), "failOnDataLoss": "false", **options}), ["lsn"])
+    drop_second(folder)
+
+    with pytest.raises(SegmentReclaimedError, match="rows 4 were reclaimed"):
+        numbers_of(tasks)
+    assert set(numbers_of(allowed)) == {2, 3, 5, 6}
+
+
+def test_a_filter_is_no_beginning(folder: Path):
+    asked = parse_options({"path": str(folder)})
+    tasks = plan_batch(replace(asked, starting_ms=NOW_MS), ["lsn"], asked=asked)
+    drop_second(folder)
+
+    assert set(numbers_of(tasks)) == {2, 3, 5, 6}
+
+
+def test_an_export_has_no_file_of_a_segment_that_went_after_the_plan(folder: Path, tmp_path: Path):
+    tasks = plan_export(str(folder))
+    drop_second(folder)
+
+    exported = list(export(tasks, tmp_path / "out"))
+
+    assert [one.segment for one in exported] == [tasks[0].piece.extent.number, tasks[2].piece.extent.number]
+    assert len(list((tmp_path / "out").iterdir())) == 2
+
+
+def test_a_replay_is_counted_anew_if_a_segment_goes_meanwhile(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    source = {"path": str(folder), "queue": "orders"}
+    order = Order(
+        source=source, edges={}, events=[], into="", into_topic="", create=False, mark=False, allow_data_loss=False,
+        rate=None, parallel=1, slice=None, master="local", state=None,
+    )  # fmt: skip
+    plan = counting.plan_count
+
+    def plan_then_drop(options: Options) -> counting.Counting:
+        planned = plan(options)
+        if len(planned.tasks) == 3:
+            drop_second(folder)
+        return planned
+
+    monkeypatch.setattr(counting, "plan_count", plan_then_drop)
+
+    _, count = count_log(Session(output=Output(OutputForm.JSON)), order)
+
+    assert count.messages == 20
+    # No slice spans the rows that are gone: they could not be asked for.
+    assert [(one.first_lsn, one.last_lsn) for one in count.slices] == [(2, 2), (5, 5)]
+
+
+async def test_a_query_that_finds_nothing_says_which_rows_are_not_sealed_yet(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    with RunningServer(tmp_path, "--durability", "os") as server:
+        async with connect(server.url) as client:
+            queue = await client.create_queue("orders")
+            await queue.send(b"x")
+        path = str(tmp_path / "data")
+        columns = StructType([StructField("lsn", LongType())])
+
+        def planned(**options: str) -> int:
+            caplog.clear()
+            return len(CmqdReader(parse_options({"path": path, **options}), columns).partitions())
+
+        assert planned() == 0
+        (line,) = caplog.messages
+        assert "rows 1 to 2 are not sealed yet and were not read" in line
+        assert "includeActive=true" in line
+        assert (planned(includeActive="true"), caplog.messages) == (1, [])

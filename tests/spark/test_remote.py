@@ -182,7 +182,7 @@ def test_a_file_that_breaks_off_is_never_taken_for_a_whole_one(store: Store, fol
 
 
 def test_a_segment_that_goes_between_plan_and_read(store: Store, folder: Path, cache: Path) -> None:
-    tasks = plan_with(cache.with_name("other"), plan(store.url, cache, queue="orders"))
+    tasks = plan_with(cache.with_name("other"), plan(store.url, cache, queue="orders", startingLsn="1"))
     manifest = read_manifest(folder)
     second = tasks[1].piece.extent
     (folder / second.file).unlink()

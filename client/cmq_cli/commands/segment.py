@@ -8,7 +8,7 @@ import msgspec
 from cyclopts import App, Parameter
 
 from cmq_cli.exitcodes import CommandFailed, ExitCode
-from cmq_cli.output import show_size, show_time
+from cmq_cli.output import show_size, show_time, show_unsealed
 from cmq_cli.session import Session
 from cmqd_segment.manifest import Manifest, ManifestError, SegmentEntry, read_manifest
 from cmqd_segment.newer import NewerFormatError
@@ -128,7 +128,7 @@ def export(
     try:
         from pyspark_cmqd.errors import CmqdSourceError, OptionError
         from pyspark_cmqd.export import export as export_segments
-        from pyspark_cmqd.export import plan_export
+        from pyspark_cmqd.export import plan_export, unsealed
     except ImportError as error:
         raise CommandFailed(f"this needs the extra cmqd[spark]: {error}") from error
     done: list[Exported] = []
@@ -139,10 +139,13 @@ def export(
             for exported in export_segments(tasks, to, queues=queue or (), account=account):
                 done.append(exported)
                 progress.update(task, advance=1, description=exported.file.name)
+        left = None if all_ else unsealed(path)
     except OptionError as error:
         raise CommandFailed(str(error), ExitCode.USAGE) from error
     except (CmqdSourceError, OSError) as error:
         raise CommandFailed(f"{error} ({len(done)} segments were exported)") from error
+    if left is not None:
+        session.output.remark(show_unsealed(*left, "--all"))
     if session.output.json:
         session.output.document([_exported(one) for one in done])
         return
