@@ -17,7 +17,13 @@ ROOT_PACKAGES = ("cmqd", "cmqd_client", "cmqd_protocol", "cmqd_segment", "pyspar
 # What a pure package, or the Spark connector, may import beside itself and the standard library (whose impure part the
 # contracts in pyproject.toml forbid). A package named here stands for its submodules too.
 MAY_IMPORT = {
-    "cmqd.core": {"cmqd_segment.records", "cmqd_segment.checkpoint", "msgspec", "pyroaring"},
+    "cmqd.core": {
+        "cmqd_segment.records",
+        "cmqd_segment.published",
+        "cmqd_segment.checkpoint",
+        "msgspec",
+        "pyroaring",
+    },
     "cmqd_protocol": {"msgspec"},
     "cmqd_segment": {"msgspec"},
     # Beside these fsspec, by name: it is there only if somebody reads a URL.

@@ -20,7 +20,7 @@ from cmqd_segment.records import (
     TransactionsEnded,
     count_runs,
 )
-from cmqd_segment.rows import Run, copy_run, names_of, published_run
+from cmqd_segment.rows import PublishedRuns, Run, names_of
 
 
 class Event(StrEnum):
@@ -87,16 +87,18 @@ def stored_in(records: Sequence[AnyRecord]) -> list[Stored]:
             index += count
             offset += sum(record.sizes)
         elif isinstance(record, MessagesPublished):
-            count = len(record.sizes)
             topic_id = record.topic_id
-            published = published_run(record, offset)
-            found.append(Stored(topic_id, topic_id, Event.PUBLISHED, published, index, record.dedup_ids))
-            index += count
-            copies, names = record.copies, names_of(record)
-            for nth in range(len(copies) // 2):
-                run = copy_run(published, record.first_copy_id, nth, copies[2 * nth + 1], record.topic, names[nth])
-                found.append(Stored(copies[2 * nth], topic_id, Event.COPIED, run, index))
-                index += count
+            published, names = PublishedRuns(record, offset), names_of(record)
+            dedup_ids = record.dedup_ids
+            for run in published.topic_runs():
+                start = run.first_position - record.first_position
+                own = None if dedup_ids is None else dedup_ids[start : start + len(run.sizes)]
+                found.append(Stored(topic_id, topic_id, Event.PUBLISHED, run, index, own))
+                index += len(run.sizes)
+            for nth, queue_id in enumerate(record.copies[::2]):
+                for run in published.copy_runs(nth, names[nth]):
+                    found.append(Stored(queue_id, topic_id, Event.COPIED, run, index))
+                    index += len(run.sizes)
             offset += sum(record.sizes)
         elif isinstance(record, TransactionsEnded) and record.committed:
             committed[record.queue_id] = committed.get(record.queue_id, 0) + count_runs(record.positions)

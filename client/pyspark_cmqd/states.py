@@ -31,6 +31,7 @@ from operator import itemgetter
 from pyroaring import BitMap64
 
 from cmqd_segment.checkpoint import AnyPart, HistorySlice, LeasesSlice, QueueSlice
+from cmqd_segment.published import copies_of
 from cmqd_segment.records import (
     AnyRecord,
     ClockOffset,
@@ -500,14 +501,12 @@ class Fold:
         return self.queues.get(queue_id)
 
     def _apply_copies(self, lsn: int, record: MessagesPublished) -> None:
-        copies = record.copies
-        for place in range(len(copies) // 2):
-            queue_id = copies[2 * place]
+        for queue_id, first, count in copies_of(record):
             if not self._is_wanted(queue_id):
                 continue
             queue = self.queues.get(queue_id) or self._new(record, queue_id)
             if queue is not None and queue.lsn < lsn <= queue.until:
-                queue.apply_copies(copies[2 * place + 1], len(record.sizes), record.enqueue_ms)
+                queue.apply_copies(first, count, record.enqueue_ms)
 
 
 class Causes(Fold):

@@ -137,6 +137,11 @@ class Deliveries:
         self.waiting.add_range(first, stop)
         self._unsent.add_range(first, stop)
 
+    def apply_scattered(self, positions: BitMap64) -> None:
+        """Messages were published for this subscriber, at positions that are no range."""
+        self.waiting |= positions
+        self._unsent |= positions
+
     def apply_delivered(self, record: MessagesDelivered) -> None:
         """It has these."""
         for start, stop in ranges(record.positions):

@@ -9,6 +9,7 @@ gets on by itself; they share nothing but the room of an endpoint and a bound on
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 
+from cmqd.core.copies import PublishedCopies
 from cmqd.core.deliveries import BACKOFF, DAMAGED
 from cmqd.core.outcome import Effects, Outcome, PageRead, Push, PushResult
 from cmqd.core.queue import Queue
@@ -360,6 +361,38 @@ class Delivering(Sending, TopicState):
         stored = [message.body for message in messages]
         effects.bodies += stored
         self._keep_bodies(queue, record, stored, was_empty)
+
+    # ------------------------------------------------------------------ copies that a publish made
+
+    def _keep_copies(self, queue: Queue, copies: PublishedCopies, place: int, was_empty: bool) -> None:
+        """Keep in memory what is near enough to the queue's head, as if it had been sent there."""
+        sent, bodies = copies.sent(place)
+        self._keep_bodies(queue, sent, bodies, was_empty)
+
+    def _tick_unserved(self, effects: Effects, now_ms: int) -> None:
+        """Serve the receives that wait at one queue, with copies of publishes that were too many to do so at once."""
+        if not self._unserved:
+            return
+        queue_id = next(iter(self._unserved))
+        entries = self._unserved.pop(queue_id)
+        queue = self.queues.get(queue_id)
+        if queue is None or not queue.line.waiting:
+            return
+        window = queue.window
+        for copies, place in entries:
+            first = copies.first(place)
+            stop = first + copies.count(place)
+            if not window.cold or window.paged_until != first or queue.reading:
+                # Paged in meanwhile, or about to be.
+                break
+            if not queue.index.active.contains_range(first, stop):
+                break
+            window.cold = False
+            self._keep_copies(queue, copies, place, False)
+            if not window.cold and queue.index.next_position > stop:
+                # Messages that came after these are in the log alone.
+                self._go_back_to(queue, stop)
+        self._serve(queue, effects, now_ms)
 
     # ------------------------------------------------------------------ how it went
 

@@ -5,15 +5,17 @@ at least one of them. A routing key is words between dots, and so is a binding k
 exactly one word that is not empty and the whole word ``#`` any number of words, none included; everything else is
 literal, case too.
 
-A matcher is asked for every message, so it has three layers: what the same labels gave last time; the answer for a set
-of subscribers, so that equal sets are the same tuple; and, for labels that are new, sets of subscribers as the bits of
-integers, so that one ``&`` or ``|`` does a step for all of them. What the last needs is built at the first match after
-a change. Why it is these sets is told in decisions/0050-matching-by-columns.md.
+A matcher is asked for every message, so it has three layers: the set of subscribers that the same labels gave last
+time; the tuple of a set, so that equal sets are the same tuple; and, for labels that are new, sets of subscribers as
+the bits of integers, so that one ``&`` or ``|`` does a step for all of them. What the last needs is built at the first
+match after a change, in slices where the caller has more to do (``Matcher.prepare``). Why it is these sets is told in
+decisions/0050-matching-by-columns.md.
 """
 
 import re
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import compress
 from typing import Generic, TypeVar
 
@@ -108,11 +110,12 @@ class Matcher(ABC, Generic[Labels, Kept]):
     def __init__(self) -> None:
         self._filters: dict[int, tuple[str, ...]] = {}
         self._is_built = False
+        self._building: Iterator[int] | None = None
         self._ids: tuple[int, ...] = ()
         """Ascending. Bit n of a set of subscribers stands for the one at place n."""
-        self._answers: dict[Kept, tuple[int, ...]] = {}
+        self._answers: dict[Kept, int] = {}
         self._tuples: dict[int, tuple[int, ...]] = {}
-        """By set. Each was put there for an answer, so there are never more than those."""
+        """By set."""
 
     def __len__(self) -> int:
         return len(self._filters)
@@ -130,16 +133,54 @@ class Matcher(ABC, Generic[Labels, Kept]):
         del self._filters[subscriber]
         self._forget()
 
-    @abstractmethod
     def match(self, labels: Labels) -> tuple[int, ...]:
         """Who gets a message with these labels, each once, ascending.
 
         Between two changes equal answers are the same object (unless more than ``CACHED`` labels came in between).
         """
+        members = self.known(labels)
+        return self.subscribers(self.find(labels) if members is None else members)
 
     @abstractmethod
-    def _build(self, filters: Sequence[tuple[str, ...]]) -> None:
-        """Make what ``_members`` needs; ``filters`` are those of the subscribers in the order of their bits."""
+    def known(self, labels: Labels) -> int | None:
+        """The set of subscribers that get a message with these labels, if it is remembered."""
+
+    @abstractmethod
+    def find(self, labels: Labels) -> int:
+        """The set of subscribers that get a message with these labels, which are remembered from here on."""
+
+    def subscribers(self, members: int) -> tuple[int, ...]:
+        """The subscribers of a set, ascending."""
+        found = self._tuples.get(members)
+        if found is None:
+            if len(self._tuples) >= CACHED:
+                self._tuples.clear()
+            found = self._tuples[members] = self._as_tuple(members)
+        return found
+
+    def prepare(self, units: int) -> int:
+        """Build what the next match needs, about ``units`` microseconds of it; returns the units that are left.
+
+        Nothing is left to do if any units are left. A change of a filter begins the work anew.
+        """
+        if self._is_built:
+            return units
+        if self._building is None:
+            self._ids = tuple(sorted(self._filters))
+            self._building = self._build([self._filters[subscriber] for subscriber in self._ids])
+        while units > 0:
+            done = next(self._building, None)
+            if done is None:
+                self._is_built, self._building = True, None
+                break
+            units -= done
+        return units
+
+    @abstractmethod
+    def _build(self, filters: Sequence[tuple[str, ...]]) -> Iterator[int]:
+        """Make what ``_members`` needs; ``filters`` are those of the subscribers in the order of their bits. Yields the
+        units of work done since the last time.
+        """
 
     @abstractmethod
     def _members(self, labels: Kept) -> int:
@@ -147,24 +188,19 @@ class Matcher(ABC, Generic[Labels, Kept]):
 
     def _forget(self) -> None:
         self._is_built = False
+        self._building = None
         self._answers.clear()
         self._tuples.clear()
 
-    def _find(self, labels: Kept) -> tuple[int, ...]:
+    def _find(self, labels: Kept) -> int:
         """The answer for labels that are not remembered."""
         if not self._is_built:
-            self._ids = tuple(sorted(self._filters))
-            self._build([self._filters[subscriber] for subscriber in self._ids])
-            self._is_built = True
+            self.prepare(sys.maxsize)
         members = self._members(labels)
         if len(self._answers) >= CACHED:
             self._answers.clear()
-            self._tuples.clear()
-        found = self._tuples.get(members)
-        if found is None:
-            found = self._tuples[members] = self._as_tuple(members)
-        self._answers[labels] = found
-        return found
+        self._answers[labels] = members
+        return members
 
     def _as_tuple(self, members: int) -> tuple[int, ...]:
         ids = self._ids
@@ -188,13 +224,15 @@ class TagMatcher(Matcher[Sequence[str], tuple[str, ...]]):
         """Those without filter tags."""
         self._by_tag: dict[str, int] = {}
 
-    def match(self, labels: Sequence[str]) -> tuple[int, ...]:
-        """As ``Matcher.match``, by the tags of a message."""
-        kept = tuple(labels)
-        found = self._answers.get(kept)
-        return self._find(kept) if found is None else found
+    def known(self, labels: Sequence[str]) -> int | None:
+        """As ``Matcher.known``, by the tags of a message."""
+        return self._answers.get(tuple(labels))
 
-    def _build(self, filters: Sequence[tuple[str, ...]]) -> None:
+    def find(self, labels: Sequence[str]) -> int:
+        """As ``Matcher.find``, by the tags of a message."""
+        return self._find(tuple(labels))
+
+    def _build(self, filters: Sequence[tuple[str, ...]]) -> Iterator[int]:
         self._everything = 0
         self._by_tag = by_tag = dict[str, int]()
         for place, tags in enumerate(filters):
@@ -203,6 +241,7 @@ class TagMatcher(Matcher[Sequence[str], tuple[str, ...]]):
                 self._everything |= bit
             for tag in tags:
                 by_tag[tag] = by_tag.get(tag, 0) | bit
+            yield 1
 
     def _members(self, labels: tuple[str, ...]) -> int:
         members = self._everything
@@ -234,14 +273,15 @@ def _add_words(wanted: list[dict[str, int]], words: Sequence[str], key: int) -> 
         column[word] = column.get(word, 0) | key
 
 
-def _columns(wanted: Sequence[dict[str, int]], by_length: dict[int, int]) -> list[_Column]:
-    """``by_length`` has the keys by how many columns they have a word in; those not in it want a word in each."""
-    columns: list[_Column] = []
+def _make_columns(wanted: Sequence[dict[str, int]], by_length: dict[int, int], columns: list[_Column]) -> Iterator[int]:
+    """Fill ``columns``, and yield units of work. ``by_length`` has the keys by how many columns they have a word in;
+    keys that are not in it want a word in each.
+    """
     shorter = 0
     for place, words in enumerate(wanted):
         shorter |= by_length.get(place, 0)
         columns.append(_Column(words, shorter))
-    return columns
+        yield 1 + len(words) // 6
 
 
 class KeyMatcher(Matcher[str, str]):
@@ -278,12 +318,15 @@ class KeyMatcher(Matcher[str, str]):
         self._several = 0
         """All keys with several ``#``."""
 
-    def match(self, labels: str) -> tuple[int, ...]:
-        """As ``Matcher.match``, by the routing key of a message."""
-        found = self._answers.get(labels)
-        return self._find(labels) if found is None else found
+    def known(self, labels: str) -> int | None:
+        """As ``Matcher.known``, by the routing key of a message."""
+        return self._answers.get(labels)
 
-    def _build(self, filters: Sequence[tuple[str, ...]]) -> None:
+    def find(self, labels: str) -> int:
+        """As ``Matcher.find``, by the routing key of a message."""
+        return self._find(labels)
+
+    def _build(self, filters: Sequence[tuple[str, ...]]) -> Iterator[int]:
         left: list[dict[str, int]] = []
         right: list[dict[str, int]] = []
         left_lengths: dict[int, int] = {}
@@ -318,14 +361,17 @@ class KeyMatcher(Matcher[str, str]):
                     right_lengths[literals - middle] = right_lengths.get(literals - middle, 0) | bit
                     lengths = at_least if hashes else exactly
                     lengths[literals] = lengths.get(literals, 0) | bit
-        self._left = _columns(left, left_lengths)
-        self._right = _columns(right, right_lengths)
+            # Up to 40 microseconds for five keys of 16 words.
+            yield 8 * len(keys)
+        self._left, self._right, self._states = [], [], []
+        yield from _make_columns(left, left_lengths, self._left)
+        yield from _make_columns(right, right_lengths, self._right)
+        yield from _make_columns([*states, {}], {}, self._states)
         self._fitting = []
         longer = 0
         for count in range(max((*exactly, *at_least), default=0) + 2):
             longer |= at_least.get(count, 0)
             self._fitting.append(longer | exactly.get(count, 0))
-        self._states = _columns([*states, {}], {})
         self._loops = [loops.get(state, 0) for state in range(len(self._states))]
         self._ends = [ends.get(state, 0) for state in range(len(self._states))]
 

@@ -30,6 +30,7 @@ from cmqd_segment.checkpoint import (
     SubscriptionSlice,
     TopicSlice,
 )
+from cmqd_segment.published import copies_of
 from cmqd_segment.records import (
     AnyRecord,
     ClockOffset,
@@ -443,13 +444,12 @@ class Recovery(TopicState):
         self._apply_topic_created(record)
 
     def _replay_copies(self, record: MessagesPublished, lsn: int) -> None:
-        count, copies = len(record.sizes), record.copies
-        for at in range(0, len(copies), 2):
-            queue, first = self.queues.get(copies[at]), copies[at + 1]
+        for queue_id, first, count in copies_of(record):
+            queue = self.queues.get(queue_id)
             if queue is None:
                 if lsn > self._checkpoint_end_lsn:
                     if self._salvage is None:
-                        raise ValueError(f"row {lsn} has copies in unknown queue {copies[at]}")
+                        raise ValueError(f"row {lsn} has copies in unknown queue {queue_id}")
                     self.records_not_applied += 1
             elif lsn > queue.slice_lsn:
                 if self._salvage is not None and first < queue.index.next_position:

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from cmqd.core.dedup import DedupIds
 from cmqd.core.errors import BacklogFull, DomainError, InvalidArgument, SequenceTooOld
-from cmqd.core.limits import check_range, checked_sizes
+from cmqd.core.limits import Limits, check_range, checked_sizes
 from cmqd.core.outcome import Effects, Outcome, SendRequest
 from cmqd.core.queue import Queue
 from cmqd.core.receiving import Receiving
@@ -46,11 +46,12 @@ class Sending(Receiving):
             # Before all else: what was stored stays stored, whatever the limits are by now.
             stored = self.sessions.find(account, session, sequence)
             if stored is not None:
-                return Outcome(self._stored_before(index.dedup_ids, stored, sequence, len(bodies), dedup_ids, now_ms))
+                known = index.dedup_ids
+                return Outcome(stored_before(known, stored, sequence, len(bodies), dedup_ids, now_ms, self.limits))
         sizes = checked_sizes(name, bodies, headers, attributes.max_message_bytes, self.limits)
         answer = None
         if dedup_ids is not None:
-            new, answer = self._unrepeated(index.dedup_ids, dedup_ids, len(sizes), now_ms)
+            new, answer = unrepeated(index.dedup_ids, dedup_ids, len(sizes), now_ms, self.limits)
             if isinstance(delay_ms, list):
                 self._visible_ms(delay_ms, len(sizes), now_ms)
                 delay_ms = at_places(delay_ms, new)
@@ -199,65 +200,6 @@ class Sending(Receiving):
             self._want_overflow(queue)
         self._keep_bodies(queue, record, bodies, was_empty)
 
-    def _unrepeated(
-        self, known: DedupIds, dedup_ids: list[str | None], count: int, now_ms: int
-    ) -> tuple[list[int], list[int]]:
-        """Which bodies of a batch are to be stored, and for each body the id of the message that it repeats, or, as
-        ``-1 - n``, that it is the n-th of those stored.
-        """
-        if len(dedup_ids) != count:
-            raise InvalidArgument("dedup_ids", len(dedup_ids), f"null, or one entry for each of the {count} bodies")
-        most = self.limits.max_dedup_id_bytes
-        new: list[int] = []
-        answer: list[int] = []
-        in_batch: dict[str, int] = {}
-        for place, dedup_id in enumerate(dedup_ids):
-            if dedup_id is not None:
-                if not 1 <= len(dedup_id.encode()) <= most:
-                    raise InvalidArgument("dedup_ids", dedup_id, f"1 to {most} bytes of UTF-8")
-                found = in_batch.get(dedup_id)
-                if found is None:
-                    found = known.find(dedup_id, now_ms)
-                if found is not None:
-                    answer.append(found)
-                    continue
-                in_batch[dedup_id] = -1 - len(new)
-            answer.append(-1 - len(new))
-            new.append(place)
-        return new, answer
-
-    def _stored_before(
-        self,
-        known: DedupIds,
-        stored: range,
-        sequence: int,
-        count: int,
-        dedup_ids: list[str | None] | None,
-        now_ms: int,
-        may_be_new: bool = False,
-    ) -> Sequence[int]:
-        """The answer to a numbered send of ``count`` bodies that was stored as ``stored``. ``may_be_new``: a dedup id
-        that is not known may have been that of a new message which matched nobody.
-
-        Raises:
-            SequenceTooOld: some of its bodies were repeats under a dedup id that is forgotten by now.
-        """
-        if dedup_ids is None or len(stored) == count:
-            return stored
-        ids: list[int] = []
-        following = stored.start
-        for dedup_id in dedup_ids:
-            found = following if dedup_id is None else known.find(dedup_id, now_ms)
-            if found is None and may_be_new:
-                found = following
-            if found is None or found > following:
-                break
-            following += found == following
-            ids.append(found)
-        if len(ids) < count or following != stored.stop:
-            raise SequenceTooOld(sequence, self.limits.session_answers)
-        return ids
-
     def _visible_ms(self, delay_ms: int | list[int], count: int, enqueue_ms: int) -> int | list[int] | None:
         high = self.limits.max_delay_ms
         if isinstance(delay_ms, int):
@@ -347,11 +289,72 @@ def _is_plain(request: SendRequest, queue_delay_ms: int) -> bool:
     return (queue_delay_ms if request.delay_ms is None else request.delay_ms) == 0
 
 
+def unrepeated(
+    known: DedupIds, dedup_ids: list[str | None], count: int, now_ms: int, limits: Limits
+) -> tuple[list[int], list[int]]:
+    """Which bodies of a batch are to be stored, and for each body the id of the message that it repeats, or, as
+    ``-1 - n``, that it is the n-th of those stored.
+    """
+    if len(dedup_ids) != count:
+        raise InvalidArgument("dedup_ids", len(dedup_ids), f"null, or one entry for each of the {count} bodies")
+    most = limits.max_dedup_id_bytes
+    new: list[int] = []
+    answer: list[int] = []
+    in_batch: dict[str, int] = {}
+    for place, dedup_id in enumerate(dedup_ids):
+        if dedup_id is not None:
+            if not 1 <= len(dedup_id.encode()) <= most:
+                raise InvalidArgument("dedup_ids", dedup_id, f"1 to {most} bytes of UTF-8")
+            found = in_batch.get(dedup_id)
+            if found is None:
+                found = known.find(dedup_id, now_ms)
+            if found is not None:
+                answer.append(found)
+                continue
+            in_batch[dedup_id] = -1 - len(new)
+        answer.append(-1 - len(new))
+        new.append(place)
+    return new, answer
+
+
+def stored_before(
+    known: DedupIds,
+    stored: range,
+    sequence: int,
+    count: int,
+    dedup_ids: list[str | None] | None,
+    now_ms: int,
+    limits: Limits,
+    may_be_new: bool = False,
+) -> Sequence[int]:
+    """The answer to a numbered send of ``count`` bodies that was stored as ``stored``. ``may_be_new``: a dedup id
+    that is not known may have been that of a new message which matched nobody.
+
+    Raises:
+        SequenceTooOld: some of its bodies were repeats under a dedup id that is forgotten by now.
+    """
+    if dedup_ids is None or len(stored) == count:
+        return stored
+    ids: list[int] = []
+    following = stored.start
+    for dedup_id in dedup_ids:
+        found = following if dedup_id is None else known.find(dedup_id, now_ms)
+        if found is None and may_be_new:
+            found = following
+        if found is None or found > following:
+            break
+        following += found == following
+        ids.append(found)
+    if len(ids) < count or following != stored.stop:
+        raise SequenceTooOld(sequence, limits.session_answers)
+    return ids
+
+
 def at_places(items: list[T], places: list[int]) -> list[T]:
     """Those of the items."""
     return [items[place] for place in places]
 
 
 def answered(answer: list[int], first_id: int) -> list[int]:
-    """See ``Sending._unrepeated``; ``first_id`` is that of the first message stored."""
+    """See ``unrepeated``; ``first_id`` is that of the first message stored."""
     return [found if found >= 0 else first_id - 1 - found for found in answer]

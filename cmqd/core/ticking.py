@@ -29,7 +29,7 @@ class Ticking(Prefetching, Moving, Rewinding, Transactions, Delivering):
 
     def next_deadline_ms(self) -> int | None:
         """When :meth:`tick` has something to do next; a time that has passed means that more work is waiting."""
-        if self._overflow_wanted or self._checks_wanted:
+        if self._overflow_wanted or self._checks_wanted or self._unserved:
             return 0
         times = (
             self._lease_buckets.next_due_ms(),
@@ -50,6 +50,7 @@ class Ticking(Prefetching, Moving, Rewinding, Transactions, Delivering):
         call again while :meth:`next_deadline_ms` is not in the future.
         """
         effects = Effects()
+        self._tick_unserved(effects, now_ms)
         self._tick_waits(effects, now_ms)
         self._tick_leases(effects, now_ms)
         self._tick_prefetch(effects, now_ms)
@@ -91,7 +92,7 @@ class Ticking(Prefetching, Moving, Rewinding, Transactions, Delivering):
             waiter = self._waiters.get(waiter_id)
             if waiter is None or queue is None:
                 continue
-            if queue.index.active_count and (queue.reading or queue.read_wanted):
+            if queue.index.active_count and (queue.reading or queue.read_wanted or queue_id in self._unserved):
                 queue.line.set_overdue(waiter)
             else:
                 queue.line.remove(waiter_id)

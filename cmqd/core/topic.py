@@ -163,6 +163,7 @@ class Topic:
         "modified_ms",
         "name",
         "next_position",
+        "revision",
         "slice_lsn",
         "steps",
         "subscriptions",
@@ -191,7 +192,9 @@ class Topic:
         """When it is next looked at for what has outlived its life; None = nothing was published."""
         self.slice_lsn = 0
         """LSN of the checkpoint slice it came from: recovery skips older records."""
-        self._audiences: dict[tuple[int, ...], Audience] = {}
+        self.revision: int = 0
+        """Goes up with each change upon which a message may match other subscriptions, or be refused."""
+        self._audiences: dict[int, Audience] = {}
         self._checked_labels: dict[tuple[str, ...] | str, Labels] = {}
         self._dedup_ids: DedupIds | None = None
 
@@ -238,23 +241,37 @@ class Topic:
             self._checked_labels[key] = found
         return found
 
-    def audience(self, labels: Labels) -> Audience | None:
-        """Who gets a message with these labels; None = nobody. The same object as long as nothing changes."""
+    def known_members(self, labels: Labels) -> int | None:
+        """The set of subscriptions that match a message with these labels, if it is remembered."""
         if isinstance(self.matcher, KeyMatcher):
-            ids = self.matcher.match(labels if isinstance(labels, str) else "")
-        else:
-            ids = self.matcher.match(labels if isinstance(labels, list) else ())
-        if not ids:
-            return None
-        found = self._audiences.get(ids)
+            return self.matcher.known(labels if isinstance(labels, str) else "")
+        return self.matcher.known(labels if isinstance(labels, list) else ())
+
+    def find_members(self, labels: Labels) -> int:
+        """The set of subscriptions that match a message with these labels."""
+        if isinstance(self.matcher, KeyMatcher):
+            return self.matcher.find(labels if isinstance(labels, str) else "")
+        return self.matcher.find(labels if isinstance(labels, list) else ())
+
+    def audience(self, members: int) -> Audience:
+        """The subscriptions of a set that is not empty, as they take messages now."""
+        found = self._audiences.get(members)
         if found is None:
             if len(self._audiences) >= AUDIENCES:
                 self._audiences.clear()
-            found = self._audiences[ids] = Audience([self.subscriptions[one] for one in ids])
+            subscriptions = [self.subscriptions[number] for number in self.matcher.subscribers(members)]
+            found = self._audiences[members] = Audience(subscriptions)
         return found
 
+    def filters_changed(self) -> None:
+        """A subscription came, went or has other filters, or the topic has other attributes: a message that is being
+        matched is to be matched anew.
+        """
+        self.revision += 1
+        self._audiences.clear()
+
     def subscriptions_changed(self) -> None:
-        """Somebody came or went, or messages take another way to somebody from here on."""
+        """Messages take another way to a subscription from here on."""
         self._audiences.clear()
 
     def pending(self) -> BitMap64:

@@ -6,8 +6,10 @@ As in :mod:`cmqd.core.state`, every change of a fact goes through the ``_apply_*
 from heapq import heappush
 
 import msgspec
+from pyroaring import BitMap64
 
 from cmqd.core.bodies import TopicBodies
+from cmqd.core.copies import Unserved
 from cmqd.core.dedup import DedupIds
 from cmqd.core.errors import SubscriptionNotFound, TopicNotFound
 from cmqd.core.limits import Limits
@@ -16,6 +18,7 @@ from cmqd.core.queue import Queue
 from cmqd.core.receipts import HandleKey
 from cmqd.core.state import BrokerState
 from cmqd.core.topic import Subscription, Topic
+from cmqd_segment.published import copies_of, set_positions, waiting_sets
 from cmqd_segment.records import (
     DeliveriesCleared,
     DeliveriesDropped,
@@ -82,6 +85,8 @@ class TopicState(BrokerState):
         """How many deliver to a URL."""
         self._endpoints: dict[str, Endpoint] = {}
         """URLs that are posted to."""
+        self._unserved: dict[int, list[Unserved]] = {}
+        """By queue id, in order: copies for which receives wait, to be served by the next ticks."""
         self._push_line: dict[int, None] = {}
         """Subscriptions that wait until fewer deliveries to URLs are under way altogether, in order."""
 
@@ -127,6 +132,7 @@ class TopicState(BrokerState):
         match record:
             case TopicAttributesSet():
                 topic.attributes, topic.modified_ms = record.attributes, record.modified_ms
+                topic.filters_changed()
             case TopicDeleted():
                 for subscription in list(topic.subscriptions.values()):
                     self._remove_subscription(subscription)
@@ -153,7 +159,7 @@ class TopicState(BrokerState):
                 subscription.deliveries.paused = record.attributes.paused
                 topic.matcher.set(subscription.subscription_id, subscription.filters)
                 subscription.flows = subscription.may_flow()
-                topic.subscriptions_changed()
+                topic.filters_changed()
             case MessagesDelivered():
                 topic.subscriptions[record.subscription_id].deliveries.apply_delivered(record)
             case DeliveriesFailed():
@@ -183,7 +189,7 @@ class TopicState(BrokerState):
             self._subscribers.setdefault(endpoint, {})[subscription.subscription_id] = subscription
             subscription.target = self._names.get(topic.account, {}).get(endpoint[1])
         subscription.flows = subscription.may_flow()
-        topic.subscriptions_changed()
+        topic.filters_changed()
 
     def _remove_subscription(self, subscription: Subscription) -> None:
         topic = subscription.topic
@@ -200,26 +206,29 @@ class TopicState(BrokerState):
             del self._subscribers[endpoint][subscription_id]
             if not self._subscribers[endpoint]:
                 del self._subscribers[endpoint]
-        topic.subscriptions_changed()
+        topic.filters_changed()
 
     def _apply_published(self, topic: Topic, record: MessagesPublished) -> None:
         """A publish that happens now: the topic and all queues."""
         self._apply_to_topic(topic, record)
         queues = self.queues
-        count, enqueue_ms, copies = len(record.sizes), record.enqueue_ms, record.copies
-        for at in range(0, len(copies), 2):
-            self._apply_copies(queues[copies[at]], copies[at + 1], count, enqueue_ms)
+        enqueue_ms = record.enqueue_ms
+        for queue_id, first, count in copies_of(record):
+            self._apply_copies(queues[queue_id], first, count, enqueue_ms)
 
     def _apply_to_topic(self, topic: Topic, record: MessagesPublished, lsn: int = 0) -> None:
         first = record.first_position
         stop = first + len(record.sizes)
         topic.next_position = stop
         topic.last_enqueue_ms = record.enqueue_ms
-        for subscription_id in record.waiting:
+        for subscription_id, messages in waiting_sets(record) if record.waiting else ():
             subscription = topic.subscriptions.get(subscription_id)
             # In recovery the slice of a subscription may be newer than that of its topic.
             if subscription is not None and (not lsn or lsn > subscription.slice_lsn):
-                subscription.deliveries.apply_waiting(first, stop)
+                if record.taken:
+                    subscription.deliveries.apply_scattered(BitMap64(set_positions(messages, first)))
+                else:
+                    subscription.deliveries.apply_waiting(first, stop)
         if topic.steps.note(first, record.enqueue_ms):
             if len(topic.steps) % 64 == 0:
                 self._forget_steps(topic)

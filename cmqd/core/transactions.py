@@ -42,7 +42,7 @@ from cmqd.core.outcome import (
     Woken,
 )
 from cmqd.core.queue import Queue
-from cmqd.core.sending import Sending, answered, at_places
+from cmqd.core.sending import Sending, answered, at_places, stored_before, unrepeated
 from cmqd.core.state import PendingCommits, PendingDecisions
 from cmqd_segment.records import (
     AnyRecord,
@@ -105,7 +105,8 @@ class Transactions(Checking, Sending):
         if session and sequence:
             stored = self.sessions.find(account, session, sequence)
             if stored is not None:
-                return Outcome(self._stored_before(index.dedup_ids, stored, sequence, len(bodies), dedup_ids, now_ms))
+                known = index.dedup_ids
+                return Outcome(stored_before(known, stored, sequence, len(bodies), dedup_ids, now_ms, self.limits))
         if first_check_ms is None:
             first_check_ms = attributes.first_check_ms
         else:
@@ -113,7 +114,7 @@ class Transactions(Checking, Sending):
         sizes = checked_sizes(name, bodies, headers, attributes.max_message_bytes, self.limits)
         answer = None
         if dedup_ids is not None:
-            new, answer = self._unrepeated(index.dedup_ids, dedup_ids, len(sizes), now_ms)
+            new, answer = unrepeated(index.dedup_ids, dedup_ids, len(sizes), now_ms, self.limits)
             if not new:
                 return Outcome(answer)
             sizes, bodies = at_places(sizes, new), at_places(bodies, new)

@@ -5,12 +5,11 @@ position in each, and the run of a queue is made when it is asked for. Queues ar
 record, which all records with the same queues share.
 """
 
-from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from cmqd_segment.records import AnyRecord, MessagesPublished, MessagesSent
-from cmqd_segment.rows import Run, copy_run, names_of, published_run, sent_runs
+from cmqd_segment.rows import PublishedRuns, Run, names_of, sent_runs
 
 ROW_OVERHEAD_BYTES = 1500
 """Of a decoded row beside its bodies, about."""
@@ -77,13 +76,8 @@ class Audiences:
 class Published(NamedTuple):
     """What the copies of one ``MessagesPublished`` are made from."""
 
-    run: Run
-    """That of the topic."""
-    first_copy_id: int
+    runs: PublishedRuns
     audience: Audience
-    firsts: "array[int]"
-    """The first position in each queue."""
-    topic: str
     names: list[str]
     """Of the subscription for each queue; one list for all records that have the same."""
 
@@ -100,7 +94,7 @@ class DecodedRow:
         self._published: list[Published] = []
         self.cost = len(data) + ROW_OVERHEAD_BYTES
         """Bytes in memory, about."""
-        if any(type(record) is MessagesPublished for record in records):
+        if any(isinstance(record, MessagesPublished) for record in records):
             self._take(records, audiences)
             return
         for queue_id, run in sent_runs(records):
@@ -110,20 +104,16 @@ class DecodedRow:
         offset = 0
         made_bytes = audiences.made_bytes
         for record in records:
-            if type(record) is MessagesPublished:
-                run = published_run(record, offset)
-                self._runs.setdefault(record.topic_id, []).append(run)
-                queue_ids = tuple(record.copies[::2])
-                firsts = array("Q", record.copies[1::2])
-                audience = audiences.of(queue_ids)
+            if isinstance(record, MessagesPublished):
+                runs = PublishedRuns(record, offset)
+                self._runs.setdefault(record.topic_id, []).extend(runs.topic_runs())
+                audience = audiences.of(tuple(record.copies[::2]))
                 names = names_of(record)
                 if audience.names != names:
                     audience.names = names
-                    self.cost += NAME_BYTES * len(queue_ids)
-                self._published.append(
-                    Published(run, record.first_copy_id, audience, firsts, record.topic, audience.names)
-                )
-                self.cost += PUBLISH_OVERHEAD_BYTES + 8 * len(queue_ids)
+                    self.cost += NAME_BYTES * len(names)
+                self._published.append(Published(runs, audience, audience.names))
+                self.cost += PUBLISH_OVERHEAD_BYTES + runs.memory_bytes
                 offset += sum(record.sizes)
             elif type(record) is MessagesSent:
                 for queue_id, run in sent_runs((record,)):
@@ -137,9 +127,10 @@ class DecodedRow:
         if not self._published:
             return runs
         copies = [
-            copy_run(run, first_copy_id, place, firsts[place], topic, names[place])
-            for run, first_copy_id, audience, firsts, topic, names in self._published
-            for place in audience.of(queue_id)
+            run
+            for published in self._published
+            for place in published.audience.of(queue_id)
+            for run in published.runs.copy_runs(place, published.names[place])
         ]
         if not runs or not copies:
             return copies or runs

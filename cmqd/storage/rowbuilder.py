@@ -4,9 +4,11 @@ What one ``append`` brings always stays in one row, so it is atomic; a row is cl
 of bodies or of records (a larger append stands in a row alone). Cheap, because it runs for every request.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple
 
+from cmqd_segment.published import SetSizes, unpack_set
 from cmqd_segment.records import (
     AnyRecord,
     CopyOf,
@@ -112,7 +114,9 @@ def _published_cost(record: MessagesPublished) -> int:
         cost += 2 * len(record.subscriptions) + sum(map(len, record.subscriptions)) + len(record.topic)
     if record.dedup_ids is not None:
         cost += _dedup_cost(record.dedup_ids)
-    return cost
+    if record.taken:
+        cost += 2 * len(record.taken) + sum(map(len, record.message_sets)) + 2 * len(record.message_sets)
+    return cost + _RUN * len(record.message_ids)
 
 
 def _headers_cost(each: Sequence[Headers | None]) -> int:
@@ -203,13 +207,14 @@ class RowBuilder:
                         send[3] += size
                     # Hundreds of queues for each publish: one step each, and nothing is called.
                     copies = iter(record.copies)
-                    for queue_id, first in zip(copies, copies, strict=True):
+                    totals = _copy_totals(record, size)
+                    for queue_id, first, (number, own_size) in zip(copies, copies, totals, strict=False):
                         if queue_id in sends:
                             send = sends[queue_id]
-                            send[2] = first + count
-                            send[3] += size
+                            send[2] = first + number
+                            send[3] += own_size
                         else:
-                            sends[queue_id] = [queue_id, first, first + count, size]
+                            sends[queue_id] = [queue_id, first, first + number, own_size]
 
     def close(self) -> ClosedRow:
         """The row as bytes; the builder is empty afterwards."""
@@ -228,6 +233,16 @@ class RowBuilder:
         sends.clear()
         self.messages = self.data_bytes = self.meta_bytes = 0
         return row
+
+
+def _copy_totals(record: MessagesPublished, size: int) -> Iterable[tuple[int, int]]:
+    """Number and bytes of the copies of each queue, at least; ``size``: bytes of all the messages."""
+    if not record.taken:
+        return repeat((len(record.sizes), size))
+    sizes = SetSizes(record.sizes)
+    sets = map(unpack_set, record.message_sets)
+    totals = [(messages.bit_count(), sizes.of(messages)) for messages in sets]
+    return [totals[number] for number in record.taken]
 
 
 def meta_cost(records: Sequence[AnyRecord]) -> int:

@@ -441,37 +441,60 @@ class Unsubscribed(Record, frozen=True, tag=45):
     subscription_id: int
 
 
-class MessagesPublished(Record, frozen=True, tag=48):
-    """Messages that went to the same subscriptions, with their copies in queues. The bodies stand once in the row's
-    data, where those of ``MessagesSent`` would; the topic and every queue of ``copies`` have them there.
+class MessagesPublished(Record, frozen=True, tag=54):
+    """Messages of a topic, with their copies in queues: for each queue a range of positions and the set of messages
+    that it takes. The bodies stand once in the row's data, where those of ``MessagesSent`` would; the topic and every
+    queue of ``copies`` have them there.
 
-    A copy is a message of its queue with an id of its own: that of message ``m`` in the ``q``-th queue of ``copies`` is
-    ``first_copy_id + q * len(sizes) + m``, and its position the queue's first position plus ``m``.
+    The record is ordered by queue because a publish of 256 messages to 500 queues has up to 128,000 copies, and a range
+    of positions costs a queue's index as much as a single position.
+
+    A copy is a message of its queue with an id of its own. The copies are numbered from ``first_copy_id``, queue by
+    queue in the order of ``copies``, and within a queue in the order of the messages; positions are given out in the
+    same order from the queue's first position.
     """
 
     topic_id: int
     first_position: int
-    """In the topic: dense over the messages that matched anybody."""
+    """In the topic: dense over the messages that matched a subscription."""
     first_message_id: int
     enqueue_ms: int
     sizes: list[int]
     copies: list[int] = []
-    """Queue id and first position of each queue that got them, one after the other."""
+    """Queue id and first position of each queue that takes any of the messages, one after the other."""
     first_copy_id: int = 0
     waiting: list[int] = []
-    """Ids of the subscriptions for which they wait to be delivered."""
+    """Ids of the subscriptions for which messages wait to be delivered."""
     headers: list[Headers | None] | None = None
     labels: list[Labels] | None = None
     """Tags or routing key: one entry for all, or one for each message; None = no tags."""
     numbered: list[int] = []
     """Of each publish that its producer numbered and whose first record this is: session, sequence, first message id
-    and number of messages of the whole batch, those that matched nobody included; one after the other.
+    and number of messages of the whole batch, those that matched no subscription included; one after the other.
     """
     dedup_ids: list[str | None] | None = None
     topic: str = ""
     """Name of the topic. With ``subscriptions`` it tells of each copy what it is a copy of, whatever became of them."""
     subscriptions: list[str] = []
     """Names of the subscriptions of ``copies``: one for each queue."""
+    message_sets: list[bytes] = []
+    """The different sets of messages. Bit ``m % 8`` of byte ``m // 8`` stands for message ``m``; zero bytes at the end
+    are left out.
+    """
+    taken: list[int] = []
+    """For each queue of ``copies``, then for each subscription of ``waiting``, which of ``message_sets`` it takes;
+    empty = every message goes to all of them.
+    """
+    message_ids: Runs = []
+    """The ids of the messages, counted from ``first_message_id``; empty = they are dense. A message that matched no
+    subscription has an id too, and stands in no record.
+    """
+
+
+class MessagesPublishedAlike(MessagesPublished, frozen=True, tag=48):
+    """The same as versions of format 1 wrote it: every message goes to every queue of ``copies``, ids are dense, and
+    the last three fields are absent. It is read for ever and no longer written.
+    """
 
 
 class MessagesDelivered(Record, frozen=True, tag=49):
@@ -531,6 +554,7 @@ TopicRecord: TypeAlias = (
     | SubscriptionAttributesSet
     | Unsubscribed
     | MessagesPublished
+    | MessagesPublishedAlike
     | MessagesDelivered
     | DeliveriesFailed
     | DeliveriesDropped
@@ -570,6 +594,7 @@ AnyRecord: TypeAlias = (
     | SubscriptionAttributesSet
     | Unsubscribed
     | MessagesPublished
+    | MessagesPublishedAlike
     | MessagesDelivered
     | DeliveriesFailed
     | DeliveriesDropped

@@ -7,7 +7,9 @@ topic and by every queue that got a copy; ids of topics are never those of queue
 ``meta_crc`` covers everything but ``data``: a reader that skips the bodies still checks all that it uses.
 """
 
+from array import array
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from struct import Struct
 from typing import NamedTuple, TypeAlias
 from zlib import crc32
@@ -15,6 +17,7 @@ from zlib import crc32
 import msgspec
 
 from cmqd_segment.newer import NewerFormatError, known_tags, raw_items, unknown_tags
+from cmqd_segment.published import copy_counts, id_stretches, set_ranges, unpack_set
 from cmqd_segment.records import (
     AnyRecord,
     CopyOf,
@@ -166,32 +169,17 @@ def sent_runs(records: Sequence[AnyRecord], queue_id: int | None = None) -> Iter
                     ),
                 )
             offset += sum(record.sizes)
-        elif type(record) is MessagesPublished:
-            published = published_run(record, offset)
+        elif isinstance(record, MessagesPublished):
+            published = PublishedRuns(record, offset)
             if queue_id is None or record.topic_id == queue_id:
-                yield record.topic_id, published
-            copies, names = record.copies, names_of(record)
-            for place in range(len(copies) // 2):
-                target = copies[2 * place]
+                for run in published.topic_runs():
+                    yield record.topic_id, run
+            names = names_of(record)
+            for place, target in enumerate(record.copies[::2]):
                 if queue_id is None or target == queue_id:
-                    first = copies[2 * place + 1]
-                    yield target, copy_run(published, record.first_copy_id, place, first, record.topic, names[place])
+                    for run in published.copy_runs(place, names[place]):
+                        yield target, run
             offset += sum(record.sizes)
-
-
-def published_run(record: MessagesPublished, offset: int) -> Run:
-    """What was published as messages of its topic."""
-    return Run(
-        record.first_position,
-        record.first_message_id,
-        record.enqueue_ms,
-        record.sizes,
-        record.headers,
-        None,
-        offset,
-        None,
-        record.labels,
-    )
 
 
 def names_of(record: MessagesPublished) -> list[str]:
@@ -200,21 +188,101 @@ def names_of(record: MessagesPublished) -> list[str]:
     return record.subscriptions if len(record.subscriptions) == count else [""] * count
 
 
-def copy_run(published: Run, first_copy_id: int, place: int, first_position: int, topic: str, subscription: str) -> Run:
-    """The copies of what was published in the ``place``-th of the queues that got them, for that subscription."""
-    _, first_message_id, enqueue_ms, sizes, headers, _, offset, _, labels, _, _ = published
-    return Run(
-        first_position,
-        first_copy_id + place * len(sizes),
-        enqueue_ms,
-        sizes,
-        headers,
-        None,
-        offset,
-        None,
-        labels,
-        Source(topic, subscription, first_message_id),
+class PublishedRuns:
+    """The runs of one ``MessagesPublished``: those of its topic, and those of each queue when they are asked for.
+
+    A queue that takes scattered messages has a run for each stretch of neighbours, because the bodies of a run stand
+    side by side.
+    """
+
+    __slots__ = (
+        "_enqueue_ms",
+        "_first_copy_ids",
+        "_first_position",
+        "_firsts",
+        "_headers",
+        "_labels",
+        "_offset",
+        "_sets",
+        "_sizes",
+        "_stretches",
+        "_taken",
+        "_topic",
     )
+
+    def __init__(self, record: MessagesPublished, offset: int) -> None:
+        """``offset``: where the first body stands in the row's data."""
+        self._first_position = record.first_position
+        self._enqueue_ms = record.enqueue_ms
+        self._sizes = record.sizes
+        self._headers = record.headers
+        self._labels = record.labels
+        self._topic = record.topic
+        self._offset = offset
+        self._stretches = id_stretches(record)
+        self._firsts = array("Q", record.copies[1::2])
+        # The record's other lists are not kept: a decoded row with 500 queues would be several times as large.
+        self._sets = record.message_sets
+        self._taken = array("H", record.taken)
+        self._first_copy_ids: Sequence[int]
+        if record.taken:
+            self._first_copy_ids = array("Q", accumulate(copy_counts(record), initial=record.first_copy_id))
+        else:
+            count = len(record.sizes)
+            self._first_copy_ids = range(record.first_copy_id, record.first_copy_id + count * len(self._firsts), count)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory beside the messages' own, about."""
+        return 8 * len(self._firsts) + (10 * len(self._taken) + 72 * len(self._sets) if self._taken else 0)
+
+    def topic_runs(self) -> list[Run]:
+        """The messages as those of their topic."""
+        first = self._first_position
+        return list(
+            self._runs([(start, stop, first + start, first_id, None) for start, stop, first_id in self._stretches])
+        )
+
+    def copy_runs(self, place: int, subscription: str) -> list[Run]:
+        """The copies in the queue at ``place`` of ``copies``, which are there for that subscription."""
+        position, copy_id = self._firsts[place], self._first_copy_ids[place]
+        pieces: list[tuple[int, int, int, int, Source | None]] = []
+        messages = unpack_set(self._sets[self._taken[place]]) if self._taken else None
+        for start, stop, first_id in self._stretches:
+            if messages is None:
+                ranges_taken = [(start, stop)]
+            else:
+                own = messages >> start & (1 << stop - start) - 1
+                ranges_taken = [(start + first, start + end) for first, end in set_ranges(own)]
+            for first, end in ranges_taken:
+                source = Source(self._topic, subscription, first_id + first - start)
+                pieces.append((first, end, position, copy_id, source))
+                position += end - first
+                copy_id += end - first
+        return list(self._runs(pieces))
+
+    def _runs(self, pieces: list[tuple[int, int, int, int, Source | None]]) -> Iterator[Run]:
+        """A run for each of (first message, the one behind the last, position, id, source), ascending."""
+        sizes, headers, labels = self._sizes, self._headers, self._labels
+        offset, reached = self._offset, 0
+        for start, stop, position, message_id, source in pieces:
+            is_all = stop - start == len(sizes)
+            offset += sum(sizes[reached:start])
+            own = sizes if is_all else sizes[start:stop]
+            yield Run(
+                position,
+                message_id,
+                self._enqueue_ms,
+                own,
+                headers if headers is None or is_all else headers[start:stop],
+                None,
+                offset,
+                None,
+                labels if labels is None or is_all or len(labels) == 1 else labels[start:stop],
+                source,
+            )
+            offset += sum(own)
+            reached = stop
 
 
 def bodies_of(run: Run, data: bytes) -> list[bytes]:

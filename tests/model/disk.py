@@ -12,6 +12,7 @@ from model.messages import MessageRules
 from cmqd.core.broker import Broker
 from cmqd.core.outcome import PageRead
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
+from cmqd_segment.published import count_copies, message_ids_of
 from cmqd_segment.records import (
     AnyRecord,
     MessagesPublished,
@@ -186,9 +187,8 @@ class DiskRules(MessageRules):
                 case MessagesReceived():
                     assert record.first_lease + sum(record.positions[1::2]) <= numbers.next_lease
                 case MessagesPublished():
-                    count = len(record.sizes)
-                    assert record.first_message_id + count <= numbers.next_message_id
-                    assert record.first_copy_id + count * len(record.copies) // 2 <= numbers.next_message_id
+                    assert message_ids_of(record)[-1] < numbers.next_message_id
+                    assert record.first_copy_id + count_copies(record) <= numbers.next_message_id
                 case QueueCreated():
                     assert record.queue_id < numbers.next_queue_id
                 case TopicCreated():

@@ -273,51 +273,68 @@ class TopicsMachine(BrokerMachine):
         """``pauses``: by subscription, whether it had to wait before this publish; one refusal makes it so."""
         assert record.first_position == topic.next_position
         assert record.enqueue_ms == self.now_ms
-        count = len(record.sizes)
-        ids = list(range(record.first_message_id, record.first_message_id + count))
-        bodies, marks, _ = zip(*(messages[one] for one in ids), strict=True)
-        copies = [(record.copies[at], record.copies[at + 1]) for at in range(0, len(record.copies), 2)]
-        matching = {one.subscription_id for one in topic.subscriptions if one.matches(messages[ids[0]][2])}
-        for message_id in ids:
-            labels = messages[message_id][2]
-            assert {one.subscription_id for one in topic.subscriptions if one.matches(labels)} == matching
-        waiting = [one for one in topic.subscriptions if one.subscription_id in record.waiting]
-        assert sorted(record.waiting) == sorted(one.subscription_id for one in waiting)
-        assert set(record.waiting) <= matching, "it waits for somebody whom it does not match"
-        at_once = [one for one in topic.subscriptions if one.subscription_id in matching - set(record.waiting)]
-        targets = [self.named("admin", one.endpoint) for one in at_once]
-        assert sorted(one.queue_id for one in targets if one) == sorted(queue_id for queue_id, _ in copies)
-        assert len(targets) == len(copies), "somebody whom it matches gets nothing"
-        assert not any(pauses[one.subscription_id] for one in at_once), "it overtook what waits"
-        for number, (queue_id, first) in enumerate(copies):
-            queue = self.by_id(queue_id)
-            assert first == queue.next_position
-            copy_ids = list(range(record.first_copy_id + number * count, record.first_copy_id + (number + 1) * count))
-            assert not set(copy_ids) & self.message_ids, "a message id was used twice"
-            self.take_copies(queue, copy_ids, list(bodies), list(marks))
-            assert record.topic == topic.name
-            name = record.subscriptions[number]
-            assert [one.endpoint for one in at_once if one.name == name] == [queue.name]
-            for copy_id, message_id in zip(copy_ids, ids, strict=True):
-                labels = messages[message_id][2] or None
-                queue.by_id[copy_id].copy_of = CopyOf(topic.name, name, message_id, self.now_ms, labels)
-        for one in waiting:
+        numbers = unpack_runs(record.message_ids) or range(len(record.sizes))
+        ids = [record.first_message_id + number for number in numbers]
+        assert record.sizes == [len(messages[one][0]) for one in ids]
+        matching = {
+            one.subscription_id: [at for at, own in enumerate(ids) if one.matches(messages[own][2])]
+            for one in topic.subscriptions
+        }
+        assert all(any(at in those for those in matching.values()) for at in range(len(ids))), "stored for nobody"
+        copies = {
+            name: (record.copies[2 * place], record.copies[2 * place + 1], messages_taken(record, place))
+            for place, name in enumerate(record.subscriptions)
+        }
+        assert len(record.copies) == 2 * len(copies)
+        waiting = {one: messages_taken(record, len(copies) + place) for place, one in enumerate(record.waiting)}
+        assert len(waiting) == len(record.waiting)
+        copy_id = record.first_copy_id
+        for one in topic.subscriptions:
+            wanted = matching[one.subscription_id]
+            queue_id, first, taken = copies.pop(one.name, (0, 0, []))
+            left = waiting.pop(one.subscription_id, [])
+            assert sorted(taken + left) == wanted, "it gets what it does not match, or not what it matches"
             target = None if one.is_push else self.named("admin", one.endpoint)
-            if target is not None and not pauses[one.subscription_id]:
-                # What it takes of them all the same follows in the row.
-                full = len(target.messages) + count > target.attributes["max_backlog"]
-                large = max(record.sizes) > target.attributes["max_message_bytes"]
-                assert full or large, "it waits for no reason"
-                # What this publish refused holds the rest of it up, by its strategy.
-                pauses[one.subscription_id] = one.strategy == "backoff" or one.blocked
-        for offset, message_id in enumerate(ids):
-            body, mark, labels = messages[message_id]
-            new = NaivePublished(topic.next_position, message_id, body, mark or None, labels, self.now_ms)
-            for one in waiting:
-                one.add(new)
-            assert topic.next_position == record.first_position + offset
-            topic.next_position += 1
+            if target is None or pauses[one.subscription_id]:
+                assert not taken, "it overtook what waits"
+            else:
+                assert taken == self.taken_by(target, wanted, record.sizes, one.strategy)
+                if left:
+                    # What this publish refused holds the rest of it up, by its strategy.
+                    pauses[one.subscription_id] = one.strategy == "backoff" or one.blocked
+            if taken:
+                assert target is not None
+                assert queue_id == target.queue_id
+                assert first == target.next_position
+                copy_ids = list(range(copy_id, copy_id + len(taken)))
+                copy_id += len(taken)
+                assert not set(copy_ids) & self.message_ids, "a message id was used twice"
+                bodies, marks, labels = zip(*(messages[ids[at]] for at in taken), strict=True)
+                self.take_copies(target, copy_ids, list(bodies), list(marks))
+                assert record.topic == topic.name
+                for own, at, label in zip(copy_ids, taken, labels, strict=True):
+                    copy_of = CopyOf(topic.name, one.name, ids[at], self.now_ms, label or None)
+                    target.by_id[own].copy_of = copy_of
+            for at in left:
+                body, mark, label = messages[ids[at]]
+                position = record.first_position + at
+                one.add(NaivePublished(position, ids[at], body, mark or None, label, self.now_ms))
+        assert not copies, "copies for a subscription that is not there"
+        assert not waiting, "it waits for a subscription that is not there"
+        topic.next_position += len(ids)
         return ids
+
+    def taken_by(self, queue: NaiveQueue, wanted: list[int], sizes: list[int], strategy: str) -> list[int]:
+        """Which of the messages a queue takes: those it has room for, under backoff none behind the first refusal."""
+        taken: list[int] = []
+        for at in wanted:
+            is_large = sizes[at] > queue.attributes["max_message_bytes"]
+            if is_large or len(queue.messages) + len(taken) >= queue.attributes["max_backlog"]:
+                if strategy == "backoff":
+                    break
+                continue
+            taken.append(at)
+        return taken
 
     def take_copies(self, queue: NaiveQueue, ids: list[int], bodies: list[bytes], marks: list[Headers | None]) -> None:
         self.message_ids.update(ids)
@@ -521,3 +538,12 @@ class TopicsMachine(BrokerMachine):
                 assert full or not one.due(self.now_ms), "what is due is not posted"
             else:
                 assert not one.due(self.now_ms), "what is due is not delivered to its queue"
+
+
+def messages_taken(record: MessagesPublished, place: int) -> list[int]:
+    """The messages of a record that the queue, or behind the queues the waiting subscription, at ``place`` takes."""
+    everything = range(len(record.sizes))
+    if not record.taken:
+        return list(everything)
+    taken = record.message_sets[record.taken[place]]
+    return [at for at in everything if at // 8 < len(taken) and taken[at // 8] >> at % 8 & 1]

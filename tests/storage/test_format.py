@@ -28,6 +28,17 @@ from cmqd_segment.manifest import (
     write_manifest,
 )
 from cmqd_segment.newer import NewerFormatError
+from cmqd_segment.published import (
+    SetSizes,
+    copies_of,
+    first_of_set,
+    message_ids_of,
+    pack_set,
+    set_positions,
+    set_ranges,
+    unpack_set,
+    waiting_sets,
+)
 from cmqd_segment.records import (
     MessagesSent,
     QueueAttributes,
@@ -110,6 +121,15 @@ def one_of_each() -> list[records.AnyRecord]:
         records.MessagesPublished(
             *(1, 0, 9, NOW_MS, [3, 4], [2, 0], 11, [5], [None, {"a": "b"}], [["\u20ac" * 16] * 10, "a.b"]),
             *([1 << 62, 6, 1 << 40, 3] * 20, ["i" * 64, None], "topic", ["subscription"]),
+        ),
+        records.MessagesPublished(
+            *(1, 0, 9, NOW_MS, [3, 4, 5], [2, 0, 3, 7], 11, [5]),
+            message_sets=[b"\x03", b"\x04"],
+            taken=[0, 1, 0],
+            message_ids=[0, 2, 250, 1],
+        ),
+        records.MessagesPublishedAlike(
+            *(1, 0, 9, NOW_MS, [3, 4], [2, 0], 11, [5]), topic="topic", subscriptions=["subscription"]
         ),
         records.MessagesDelivered(1, 2, [0, 2], NOW_MS),
         records.DeliveriesFailed(1, 2, [0, 2], [1, 9], [NOW_MS, 0], "e" * 200, NOW_MS),
@@ -264,11 +284,82 @@ def test_a_publish_stands_in_the_row_as_its_fields_in_order() -> None:
 
     encoded = encode_records([record])
 
-    expected = "919f 30 09 05 cd012c 01 9102 94110312ccc8 cd012d 9113 c0 9191a161 940701cd012c02 c0 a174 92a173a175"
-    assert encoded == bytes.fromhex(expected)
+    fields = "09 05 cd012c 01 9102 94110312ccc8 cd012d 9113 c0 9191a161 940701cd012c02 c0 a174 92a173a175"
+    assert encoded == bytes.fromhex(f"91dc0012 36 {fields} 90 90 90")
     assert decode_records(encoded) == [record]
-    bare = bytes.fromhex("9196 30 09 05 cd012c 01 9102")
+    bare = bytes.fromhex("9196 36 09 05 cd012c 01 9102")
     assert decode_records(bare) == [records.MessagesPublished(9, 5, 300, 1, [2])]
+
+
+def test_a_publish_of_format_1_is_read_as_one_that_everybody_takes_whole() -> None:
+    old = "919f 30 09 05 cd012c 01 920203 94110312ccc8 cd012d 9113 c0 9191a161 940701cd012c02 c0 a174 92a173a175"
+
+    (record,) = decode_records(bytes.fromhex(old))
+
+    assert isinstance(record, records.MessagesPublished)
+    assert list(copies_of(record)) == [(17, 3, 2), (18, 200, 2)]
+    assert list(waiting_sets(record)) == [(19, 0b11)]
+    assert list(message_ids_of(record)) == [300, 301]
+    runs = [(queue_id, run.first_position, run.first_message_id, run.sizes) for queue_id, run in sent_runs([record])]
+    assert runs == [(9, 5, 300, [2, 3]), (17, 3, 301, [2, 3]), (18, 200, 303, [2, 3])]
+
+
+def test_a_queue_has_a_run_for_each_stretch_of_the_messages_that_it_takes() -> None:
+    record = records.MessagesPublished(
+        *(9, 5, 300, NOW_MS, [1, 2, 3, 4], [17, 3, 18, 0], 400),
+        headers=[None, {"k": "v"}, None, None],
+        labels=["a", "b", "c", "d"],
+        topic="t",
+        subscriptions=["s", "u"],
+        message_sets=[pack_set(0b1101), pack_set(0b0110)],
+        taken=[0, 1],
+        message_ids=[0, 2, 7, 2],
+    )
+    recs: list[records.AnyRecord] = [MessagesSent(17, 2, 1, NOW_MS, [1]), record]
+
+    found = [
+        (queue_id, message)
+        for queue_id, run in sent_runs(recs)
+        for message in stored_messages(run, b"-abbcccdddd")
+        if queue_id != 17 or message.position != 2
+    ]
+
+    def copy(queue_id: int, position: int, copy_id: int, body: bytes, original: int, label: str) -> tuple[int, Any]:
+        headers = {"k": "v"} if label == "b" else None
+        name = "s" if queue_id == 17 else "u"
+        copy_of = records.CopyOf("t", name, original, NOW_MS, label)
+        return queue_id, StoredMessage(position, copy_id, NOW_MS, body, headers, copy_of=copy_of)
+
+    assert found == [
+        (9, StoredMessage(5, 300, NOW_MS, b"a", labels="a")),
+        (9, StoredMessage(6, 301, NOW_MS, b"bb", {"k": "v"}, labels="b")),
+        (9, StoredMessage(7, 309, NOW_MS, b"ccc", labels="c")),
+        (9, StoredMessage(8, 310, NOW_MS, b"dddd", labels="d")),
+        copy(17, 3, 400, b"a", 300, "a"),
+        copy(17, 4, 401, b"ccc", 309, "c"),
+        copy(17, 5, 402, b"dddd", 310, "d"),
+        copy(18, 0, 403, b"bb", 301, "b"),
+        copy(18, 1, 404, b"ccc", 309, "c"),
+    ]
+    row = DecodedRow(recs, b"-abbcccdddd", Audiences())
+    for queue_id in (9, 17, 18):
+        assert list(row.runs_of(queue_id)) == [run for _, run in sent_runs(recs, queue_id)]
+    builder = RowBuilder()
+    builder.add(recs, [b"-", b"a", b"bb", b"ccc", b"dddd"], 0, 11, NOW_MS)
+    assert decode_queues(builder.close().queues) == [(17, 2, 6, 9), (9, 5, 9, 10), (18, 0, 2, 5)]
+
+
+@given(st.lists(st.integers(0, 2**20), max_size=40), st.integers(0, 2**40))
+def test_sets_of_messages_are_packed_counted_and_added_up(sizes: list[int], chance: int) -> None:
+    messages = chance & (1 << len(sizes)) - 1
+    numbers = [number for number in range(len(sizes)) if messages >> number & 1]
+
+    assert unpack_set(pack_set(messages)) == messages
+    assert [number for start, stop in set_ranges(messages) for number in range(start, stop)] == numbers
+    assert set_positions(messages, 7) == [7 + number for number in numbers]
+    assert SetSizes(sizes).of(messages) == sum(sizes[number] for number in numbers)
+    for count in range(len(numbers) + 2):
+        assert set_positions(first_of_set(messages, count)) == numbers[:count]
 
 
 def test_a_row_has_a_summary_for_the_topic_and_for_each_queue_with_copies() -> None:

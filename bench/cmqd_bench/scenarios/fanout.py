@@ -31,6 +31,7 @@ from cmqd_protocol.messages import (
     reply_decoder,
 )
 from cmqd_segment.manifest import SegmentEntry, SegmentState, read_manifest
+from cmqd_segment.published import count_copies
 from cmqd_segment.records import MessagesPublished as PublishedRecord
 from cmqd_segment.rows import decode_records
 from cmqd_segment.scan import readable_segments
@@ -100,7 +101,7 @@ def written(data: Path, segments: Sequence[SegmentEntry], above: int) -> Written
             for lsn, queues, meta, data_bytes in raw.execute("SELECT lsn, queues, meta, length(data) FROM log"):
                 for record in decode_records(meta):
                     if isinstance(record, PublishedRecord):
-                        copies += len(record.sizes) * (len(record.copies) // 2)
+                        copies += count_copies(record)
                 if lsn > above:
                     rows += 1
                     row_bytes += len(queues) + len(meta) + data_bytes

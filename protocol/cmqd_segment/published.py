@@ -1,0 +1,136 @@
+"""The sets of messages that queues take of a publish: as integers, as bytes in a record, and what follows from them.
+
+Bit *m* of a set stands for message *m* of a ``MessagesPublished``. A set of 256 messages is one integer, so cutting,
+joining and counting sets are single operations, however many messages a queue takes.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import compress, repeat
+
+from cmqd_segment.records import MessagesPublished, ranges, unpack_runs
+
+_DIGITS = bytes(byte & 1 for byte in range(256))
+"""Turns the digits "0" and "1" into bytes that are false and true."""
+
+
+def pack_set(messages: int) -> bytes:
+    """A set as ``MessagesPublished.message_sets`` has it."""
+    return messages.to_bytes((messages.bit_length() + 7) // 8, "little")
+
+
+def unpack_set(packed: bytes) -> int:
+    """The set of ``pack_set``."""
+    return int.from_bytes(packed, "little")
+
+
+def set_ranges(messages: int) -> Iterator[tuple[int, int]]:
+    """The half-open ranges ``(start, stop)`` of neighbours in a set, ascending."""
+    start = 0
+    while messages:
+        skipped = (messages & -messages).bit_length() - 1
+        messages >>= skipped
+        start += skipped
+        count = (~messages & (messages + 1)).bit_length() - 1
+        yield start, start + count
+        messages >>= count
+        start += count
+
+
+def set_positions(messages: int, first: int = 0) -> list[int]:
+    """The messages of a set, ascending, counted from ``first``."""
+    # From the last digit, which is bit 0, up to the second, which follows "0b".
+    digits = bin(messages)[:1:-1].encode().translate(_DIGITS)
+    return list(compress(range(first, first + len(digits)), digits))
+
+
+def first_of_set(messages: int, count: int) -> int:
+    """The first ``count`` messages of a set."""
+    first = 0
+    for start, stop in set_ranges(messages):
+        if count <= 0:
+            break
+        taken = min(stop - start, count)
+        first |= ((1 << taken) - 1) << start
+        count -= taken
+    return first
+
+
+class SetSizes:
+    """Adds up the bytes of the messages of any set.
+
+    The sizes are kept as one set for each binary digit, so the sum over a set of 256 messages takes some ten operations
+    on integers instead of 256 additions. With 500 different sets in a publish that is 0.5 ms instead of 5 ms.
+    """
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        digits = max(sizes, default=0).bit_length()
+        planes = [0] * digits
+        for number, size in enumerate(sizes):
+            bit = 1 << number
+            digit = 0
+            while size:
+                if size & 1:
+                    planes[digit] |= bit
+                size >>= 1
+                digit += 1
+        self._planes = [(digit, plane) for digit, plane in enumerate(planes) if plane]
+
+    def of(self, messages: int) -> int:
+        """The bytes of a set."""
+        return sum([(messages & plane).bit_count() << digit for digit, plane in self._planes])
+
+
+def copies_of(record: MessagesPublished) -> Iterator[tuple[int, int, int]]:
+    """(queue id, first position, number of copies) of each queue of ``copies``."""
+    copies = iter(record.copies)
+    return zip(copies, copies, copy_counts(record), strict=False)
+
+
+def copy_counts(record: MessagesPublished) -> Iterator[int]:
+    """How many copies each queue of ``copies`` takes; goes on for ever where all of them take every message."""
+    if not record.taken:
+        return repeat(len(record.sizes))
+    counts = [unpack_set(packed).bit_count() for packed in record.message_sets]
+    return iter([counts[number] for number in record.taken[: len(record.copies) // 2]])
+
+
+def count_copies(record: MessagesPublished) -> int:
+    """How many copies there are in all queues."""
+    if not record.taken:
+        return len(record.sizes) * (len(record.copies) // 2)
+    return sum(copy_counts(record))
+
+
+def queue_set(record: MessagesPublished, place: int) -> int:
+    """The messages that the queue at ``place`` of ``copies`` takes; behind the queues come those of ``waiting``."""
+    if not record.taken:
+        return (1 << len(record.sizes)) - 1
+    return unpack_set(record.message_sets[record.taken[place]])
+
+
+def waiting_sets(record: MessagesPublished) -> Iterator[tuple[int, int]]:
+    """(subscription id, set of the messages that wait for it) of each subscription of ``waiting``."""
+    first = len(record.copies) // 2
+    for number, subscription_id in enumerate(record.waiting):
+        yield subscription_id, queue_set(record, first + number)
+
+
+def id_stretches(record: MessagesPublished) -> list[tuple[int, int, int]]:
+    """(first message, the one behind the last, id of the first) of neighbours whose ids are dense."""
+    first_id = record.first_message_id
+    if not record.message_ids:
+        return [(0, len(record.sizes), first_id)]
+    stretches: list[tuple[int, int, int]] = []
+    message = 0
+    for start, stop in ranges(record.message_ids):
+        stretches.append((message, message + stop - start, first_id + start))
+        message += stop - start
+    return stretches
+
+
+def message_ids_of(record: MessagesPublished) -> Sequence[int]:
+    """The id of each message."""
+    first_id = record.first_message_id
+    if not record.message_ids:
+        return range(first_id, first_id + len(record.sizes))
+    return [first_id + number for number in unpack_runs(record.message_ids)]

@@ -1,0 +1,391 @@
+"""Large publishes: planned in slices, applied whole, and cheap to apply."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cmqd.core.errors import TopicNotFound
+from cmqd.core.outcome import WAITING, Outcome, Published, PublishRequest
+from cmqd.core.publishing import REFUSED_AT_ONCE, SERVED_COPIES
+from cmqd.core.publishplan import MAX_RESTARTS, PublishPlan, turned
+from cmqd_segment.published import count_copies
+from support.core_builders import ACCOUNT, Rig
+from support.publishing import a_rig, check_recovery, published, request, together
+
+QUEUES = 40
+MESSAGES = 256
+
+
+def a_wide_rig(queues: int = QUEUES) -> Rig:
+    """With queues that each filter for three of ten tags."""
+    rig = a_rig()
+    for number in range(queues):
+        tags = [f"t{(number + step) % 10}" for step in (0, 3, 4)]
+        rig.subscribe(f"queue-{number}", filter_tags=tags)
+    return rig
+
+
+def different(count: int = MESSAGES) -> PublishRequest:
+    """Messages with different tags; the last of every eleven matches no subscription."""
+    labels: list[Any] = [[f"t{number % 11}", f"own-{number}"] for number in range(count)]
+    return PublishRequest([b"%d" % number for number in range(count)], None, labels, 7, 1, None)
+
+
+def plan_of(rig: Rig, *requests: PublishRequest) -> PublishPlan:
+    return rig.broker.plan_publish(ACCOUNT, "news", list(requests), rig.now_ms)
+
+
+def expected(number: int, count: int = MESSAGES) -> list[bytes]:
+    tags = {(number + step) % 10 for step in (0, 3, 4)}
+    return [b"%d" % message for message in range(count) if message % 11 in tags]
+
+
+def slices(plan: PublishPlan, units: int) -> int:
+    """Advance until the plan is whole; in how many calls."""
+    for count in range(1, 100_000):
+        if plan.advance(units):
+            return count
+    raise AssertionError("the plan has no end")
+
+
+def test_messages_that_go_different_ways_are_one_record_with_one_entry_for_each_queue():
+    rig = a_wide_rig()
+
+    (reply,) = together(rig, different())
+
+    (record,) = published(rig)
+    assert isinstance(reply, Published)
+    assert len(record.copies) == 2 * QUEUES
+    assert count_copies(record) == sum(size or 0 for size in reply.matched)
+    assert len(record.message_sets) == 10
+    assert len(record.sizes) == sum(number % 11 != 10 for number in range(MESSAGES))
+    for number in range(QUEUES):
+        assert rig.bodies(f"queue-{number}", MESSAGES) == expected(number)
+    check_recovery(rig)
+
+
+def test_the_copies_of_different_messages_say_what_they_are_copies_of_in_memory_and_in_the_log():
+    rig = a_wide_rig()
+    (reply,) = together(rig, different(30))
+    assert isinstance(reply, Published)
+    ids = dict(zip((b"%d" % number for number in range(30)), reply.message_ids, strict=True))
+    again = rig.crash()
+
+    kept = [message.copy_of for message in rig.receive("queue-3", 100)]
+    read = again.receive("queue-3", 100)
+
+    assert kept == [message.copy_of for message in read]
+    assert [message.copy_of and message.copy_of.message_id for message in read] == [ids[one.body] for one in read]
+
+
+def test_a_plan_is_made_in_slices_and_nothing_is_there_until_it_is_applied():
+    rig = a_wide_rig()
+    plan = plan_of(rig, different())
+    rows, numbers = rig.log.last_lsn, rig.broker.numbers.next_message_id
+
+    assert slices(plan, 100) > 20
+
+    assert (rig.log.last_lsn, rig.broker.numbers.next_message_id) == (rows, numbers)
+    assert all(not queue.index.live_count for queue in rig.broker.queues.values())
+    in_one = a_wide_rig()
+    (expected_reply,) = together(in_one, different())
+    assert rig.done(rig.broker.apply_publish(plan, rig.now_ms)) == [expected_reply]
+    assert rig.log.records() == in_one.log.records()
+
+
+def test_a_plan_is_made_anew_when_subscriptions_change_between_two_slices():
+    rig = a_wide_rig()
+    plan = plan_of(rig, different())
+    for _ in range(5):
+        assert not plan.advance(100)
+
+    rig.subscribe("late", filter_tags=["t1"])
+    rig.done(rig.broker.unsubscribe(ACCOUNT, "news", "queue-0", rig.now_ms))
+    rig.done(rig.broker.set_subscription_attributes(ACCOUNT, "news", "queue-1", {"filter_tags": ["t9"]}, rig.now_ms))
+    slices(plan, 100)
+    rig.done(rig.broker.apply_publish(plan, rig.now_ms))
+
+    assert rig.bodies("late", 100) == [b"%d" % number for number in range(MESSAGES) if number % 11 == 1]
+    assert rig.bodies("queue-0") == []
+    assert rig.bodies("queue-1", 100) == [b"%d" % number for number in range(MESSAGES) if number % 11 == 9]
+    assert rig.bodies("queue-2", 200) == expected(2)
+
+
+def test_a_whole_plan_is_made_anew_when_a_subscription_came_before_it_is_applied():
+    rig = a_wide_rig()
+    plan = plan_of(rig, different(5))
+    assert plan.advance(10_000)
+
+    rig.subscribe("late")
+
+    assert plan.advance(10_000)
+    rig.done(rig.broker.apply_publish(plan, rig.now_ms))
+    assert len(rig.bodies("late")) == 5
+
+
+def test_a_queue_that_fills_up_between_two_slices_takes_what_it_has_room_for():
+    rig = a_wide_rig()
+    rig.force("queue-2", max_backlog=20)
+    plan = plan_of(rig, different())
+    slices(plan, 100)
+
+    rig.send(*[b"x"] * 15, name="queue-2")
+    rig.done(rig.broker.apply_publish(plan, rig.now_ms))
+
+    assert rig.bodies("queue-2", 15) == [b"x"] * 15
+    assert rig.bodies("queue-2", 100) == expected(2)[:5]
+    rig.settle()
+    counts = rig.broker.subscription_info(ACCOUNT, "news", "queue-2", rig.now_ms).counts
+    assert (counts["waiting"], counts["in_retry"]) == (0, len(expected(2)) - 5)
+    check_recovery(rig)
+
+
+def test_a_queue_that_is_deleted_between_two_slices_leaves_its_messages_waiting():
+    rig = a_wide_rig()
+    plan = plan_of(rig, different())
+    slices(plan, 100)
+
+    rig.delete_queue("queue-2")
+    rig.done(rig.broker.apply_publish(plan, rig.now_ms))
+
+    counts = rig.broker.subscription_info(ACCOUNT, "news", "queue-2", rig.now_ms).counts
+    assert counts["waiting"] == len(expected(2))
+    check_recovery(rig)
+
+
+def test_a_topic_that_is_deleted_between_two_slices_refuses_the_publish():
+    rig = a_rig()
+    plan = plan_of(rig, request(b"1"))
+    assert plan.advance(1000)
+
+    rig.done(rig.broker.delete_topic(ACCOUNT, "news"))
+
+    with pytest.raises(TopicNotFound):
+        rig.broker.apply_publish(plan, rig.now_ms)
+
+
+def test_a_plan_whose_topic_changes_without_end_is_finished_all_the_same():
+    rig = a_wide_rig()
+    plan = plan_of(rig, different())
+
+    for number in range(MAX_RESTARTS):
+        assert not plan.advance(100)
+        rig.done(
+            rig.broker.set_subscription_attributes(
+                ACCOUNT, "news", "queue-0", {"filter_tags": [f"changed-{number}"]}, rig.now_ms
+            )
+        )
+
+    assert plan.advance(100)
+    rig.done(rig.broker.apply_publish(plan, rig.now_ms))
+    assert rig.bodies("queue-1", 200) == expected(1)
+
+
+def test_binding_keys_are_prepared_in_slices():
+    rig = a_rig("routing")
+    for number in range(60):
+        keys = [f"w{number}.{'.'.join(str(number * place) for place in range(10))}.{kind}" for kind in "abcde"]
+        rig.subscribe(f"queue-{number}", binding_keys=keys)
+    key = f"w7.{'.'.join(str(7 * place) for place in range(10))}.c"
+    plan = plan_of(rig, request(b"1", labels=key))
+
+    assert slices(plan, 50) > 20
+
+    (reply,) = rig.done(rig.broker.apply_publish(plan, rig.now_ms))
+    assert isinstance(reply, Published)
+    assert reply.matched == [1]
+
+
+def test_many_copies_are_received_from_the_log_and_in_order():
+    rig = a_wide_rig()
+    together(rig, different())
+
+    assert rig.queue("queue-5").window.cold
+
+    assert rig.bodies("queue-5", MESSAGES) == expected(5)
+
+
+# ---------------------------------------------------------------------- who waits
+
+
+def waiting_at(rig: Rig, *names: str, most: int = 3, wait_ms: int = 1000) -> dict[str, int]:
+    waiters: dict[str, int] = {}
+    for name in names:
+        waiters[name], reply = rig.wait(name, most, wait_ms)
+        assert reply is WAITING
+    return waiters
+
+
+NAMES = [f"queue-{number}" for number in range(QUEUES)]
+
+
+def test_receives_that_wait_at_many_queues_are_served_a_queue_at_a_time():
+    rig = a_wide_rig()
+    waiters = waiting_at(rig, *NAMES)
+
+    together(rig, different())
+
+    served_at_once = len(rig.woken)
+    assert 0 < served_at_once <= SERVED_COPIES // min(len(expected(number)) for number in range(10))
+    while rig.due():
+        before = len(rig.woken)
+        rig.tick()
+        assert len(rig.woken) <= before + 1
+    assert not rig.reads, "what waits is served from memory"
+    for number, name in enumerate(NAMES):
+        (messages,) = rig.replies(waiters[name])
+        assert [message.body for message in messages] == expected(number)[:3]
+    rig.broker.check_invariants()
+    again = rig.crash()
+    assert again.bodies("queue-39", 100) == expected(39)[3:]
+
+
+def test_a_receive_that_comes_before_its_queue_is_served_waits_behind_the_others():
+    rig = a_wide_rig()
+    waiters = waiting_at(rig, *NAMES)
+    together(rig, different())
+
+    late, reply = rig.wait("queue-39", 3, 0)
+    assert reply is WAITING
+    rig.settle()
+
+    (first,), (second,) = rig.replies(waiters["queue-39"]), rig.replies(late)
+    assert [message.body for message in first + second] == expected(39)[:6]
+
+
+def test_a_wait_that_ends_before_its_queue_is_served_gets_what_is_there():
+    rig = a_wide_rig()
+    waiters = waiting_at(rig, *NAMES, wait_ms=1)
+    together(rig, different())
+
+    rig.settle(1000)
+
+    for number, name in enumerate(NAMES):
+        (messages,) = rig.replies(waiters[name])
+        assert [message.body for message in messages] == expected(number)[:3]
+
+
+def test_what_happens_to_queues_before_they_are_served_is_taken_into_account():
+    rig = a_wide_rig()
+    waiters = waiting_at(rig, *NAMES)
+    together(rig, different())
+
+    rig.clear("queue-39")
+    rig.delete_queue("queue-38")
+    rig.broker.cancel_receive(waiters["queue-37"])
+    rig.send(b"later", name="queue-36")
+    rig.settle()
+
+    assert rig.replies(waiters["queue-39"]) == []
+    assert rig.replies(waiters["queue-37"]) == []
+    assert rig.bodies("queue-37", MESSAGES) == expected(37)
+    (messages,) = rig.replies(waiters["queue-36"])
+    assert [message.body for message in messages] == expected(36)[:3]
+    assert rig.bodies("queue-36", MESSAGES) == [*expected(36)[3:], b"later"]
+    rig.broker.check_invariants()
+
+
+def test_a_second_publish_before_the_queues_of_the_first_are_served_comes_behind_it():
+    rig = a_wide_rig()
+    waiters = waiting_at(rig, *NAMES, most=200)
+    together(rig, different())
+    second = different()
+    together(rig, PublishRequest(second.bodies, None, second.labels))
+
+    rig.settle()
+
+    for number, name in enumerate(NAMES):
+        ((messages),) = rig.replies(waiters[name])
+        got = [message.body for message in messages]
+        assert got + rig.bodies(name, MESSAGES) == expected(number) * 2
+
+
+# ---------------------------------------------------------------------- refusals
+
+
+def test_what_many_full_queues_refuse_is_tried_by_the_ticks():
+    rig = a_wide_rig()
+    for name in NAMES:
+        rig.force(name, max_backlog=1)
+    together(rig, different())
+
+    failed = sum(len(one.deliveries.retries) for one in rig.broker.subscriptions.values())
+    assert failed == REFUSED_AT_ONCE
+    check_recovery(rig)
+
+    rig.settle()
+
+    for number, name in enumerate(NAMES):
+        counts = rig.broker.subscription_info(ACCOUNT, "news", name, rig.now_ms).counts
+        assert (counts["waiting"], counts["in_retry"]) == (0, len(expected(number)) - 1)
+        assert rig.bodies(name) == expected(number)[:1]
+
+
+def test_under_backoff_nothing_behind_the_first_refusal_goes_into_the_queue():
+    rig = a_rig()
+    rig.create("small", max_message_bytes=1024)
+    rig.subscribe("small", strategy="backoff", filter_tags=["a"])
+    rig.subscribe("q")
+
+    (reply,) = together(
+        rig, PublishRequest([b"1", b"x", b"2" * 2000, b"3"], None, [["a"], ["b"], ["a"], ["a"]], 0, 0, None)
+    )
+
+    assert isinstance(reply, Published)
+    assert reply.matched == [2, 1, 2, 2]
+    (copy,) = rig.receive("small")
+    assert copy.body == b"1"
+    assert rig.delete(copy.receipt_handle, name="small") == []
+    rig.set("small", max_message_bytes=4096)
+    rig.settle(60_000)
+    assert rig.bodies("small") == [b"2" * 2000, b"3"]
+
+
+# ---------------------------------------------------------------------- dedup ids and numbers
+
+
+def test_requests_of_one_plan_that_repeat_each_other_get_one_answer():
+    rig = a_wide_rig()
+    first = PublishRequest([b"1", b"2"], None, [["t0"], ["nobody"]], 7, 5, ["a", "b"])
+    again = PublishRequest([b"1", b"2"], None, [["t0"], ["nobody"]], 7, 5, ["a", "b"])
+    other = PublishRequest([b"3", b"1", b"2"], None, [["t1"]], 0, 0, ["c", "a", "b"])
+
+    replies = together(rig, first, again, other)
+
+    one, two, three = replies
+    assert isinstance(one, Published)
+    assert isinstance(two, Published)
+    assert isinstance(three, Published)
+    assert list(one.message_ids) == list(two.message_ids)
+    assert two.matched == [None, None]
+    # A message that matched no subscription is not remembered.
+    assert three.message_ids[1] == one.message_ids[0]
+    assert three.message_ids[2] not in one.message_ids
+    assert three.matched[1] is None
+    check_recovery(rig)
+
+
+@given(st.lists(st.integers(1, (1 << 12) - 1), min_size=1, max_size=20))
+def test_subscriptions_by_message_are_turned_into_messages_by_subscription(rows: list[int]):
+    union = 0
+    for row in rows:
+        union |= row
+    columns = [place for place in range(12) if union >> place & 1]
+
+    assert turned(rows, union) == [
+        sum(1 << number for number, row in enumerate(rows) if row >> place & 1) for place in columns
+    ]
+
+
+def test_an_outcome_of_a_large_publish_has_one_record_besides_reservations():
+    rig = a_wide_rig()
+    plan = plan_of(rig, different())
+    slices(plan, 1000)
+
+    outcome: Outcome[Any] = rig.broker.apply_publish(plan, rig.now_ms)
+
+    assert [type(record).__name__ for record in outcome.records if type(record).__name__ != "NumbersReserved"] == [
+        "MessagesPublished"
+    ]
