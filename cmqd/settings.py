@@ -114,6 +114,11 @@ class Settings:
     listen: str = _setting(
         f"127.0.0.1:{DEFAULT_PORT}", "network", "address and port; port 0 picks a free one, [::1]:5680 for IPv6"
     )
+    advertise: str = _setting(
+        "",
+        "network",
+        "host or host:port that queues and topics tell to clients; none: that of listen, or the name of the machine",
+    )
     tls_certificate: Path | None = _setting(
         None, "network", "PEM file with the certificate chain; together with tls_key it turns TLS on"
     )
@@ -327,7 +332,7 @@ SETTINGS = _describe()
 """Every setting by name, in the order of ``Settings``."""
 
 
-def parse_address(text: str) -> tuple[str, int]:
+def parse_address(text: str, default_port: int = DEFAULT_PORT) -> tuple[str, int]:
     """Host and port of ``host:port`` or ``[host]:port``; a lone host gets the default port.
 
     Raises ValueError with what is wrong.
@@ -344,7 +349,7 @@ def parse_address(text: str) -> tuple[str, int]:
     if not host:
         raise ValueError("the host is missing: host:port")
     if not port_text:
-        return host, DEFAULT_PORT
+        return host, default_port
     if not port_text.isascii() or not port_text.isdigit() or int(port_text) > 65_535:
         raise ValueError("the port is a whole number from 0 to 65535")
     return host, int(port_text)
@@ -454,6 +459,13 @@ def _check_together(settings: Settings, sources: Mapping[str, str]) -> None:
         parse_address(settings.listen)
     except ValueError as error:
         raise refuse("listen", str(error)) from error
+    if settings.advertise:
+        try:
+            _, port = parse_address(settings.advertise)
+        except ValueError as error:
+            raise refuse("advertise", str(error)) from error
+        if not port:
+            raise refuse("advertise", "the port is 1 to 65535")
     if re.fullmatch(r"[A-Za-z0-9_-]{1,64}", settings.region) is None:
         raise refuse("region", "1 to 64 ASCII letters, digits, - and _")
     if (settings.tls_certificate is None) != (settings.tls_key is None):

@@ -16,7 +16,7 @@ def section(title: str) -> str:
 
 
 def shown_default(info: SettingInfo) -> str:
-    if info.default is None:
+    if info.default in (None, ""):
         return "none"
     return str(info.default).lower() if isinstance(info.default, bool) else str(info.default)
 

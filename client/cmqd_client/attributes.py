@@ -103,7 +103,7 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     """When an attribute was last changed."""
     region: str
     address: str
-    """Host and port at which its server listens."""
+    """``host:port`` at which clients reach its server."""
 
     details: Mapping[str, Any]
     """Everything as the server sent it, under its names on the wire: also what this version does not know."""

@@ -254,7 +254,8 @@ class Client:
         """Create a topic. Not repeated after a lost answer: :meth:`ensure_topic` is.
 
         Args:
-            name: 3-64 ASCII letters, digits, ``-``, ``_``; not differing only in case from another topic's.
+            name: 3-64 ASCII letters, digits, ``-``, ``_``; not differing only in case from another topic's. The server
+                cuts a longer name to 64 bytes; ``name`` of the result is the one that it used.
             filter_type: see :class:`FilterType`; it cannot be changed later. None = ``TAG``.
             max_message_bytes: longest body; 1,024-1,048,576, None = 65,536.
 
@@ -267,8 +268,8 @@ class Client:
         channel = self._require()
         attributes = topic_attributes(filter_type, max_message_bytes)
         request = wire.CreateTopic(channel.next_request_id(), name, attributes)
-        await channel.call(request, wire.TopicInfo, Repeat.ONCE)
-        return Topic(channel, name)
+        reply = await channel.call(request, wire.TopicInfo, Repeat.ONCE)
+        return Topic(channel, reply.topic)
 
     async def ensure_topic(
         self,

@@ -66,6 +66,9 @@ class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
     create_time: datetime | None
     modify_time: datetime | None
     """When an attribute was last changed."""
+    region: str
+    address: str
+    """``host:port`` at which clients reach the server. Empty, like ``region``, if the server is older than the fact."""
 
     details: Mapping[str, Any]
     """Everything as the server sent it, under its names on the wire: also what this version does not know."""
@@ -449,6 +452,8 @@ def topic_info(reply: wire.TopicInfo) -> TopicInfo:
         oldest_message_time=moment("oldest_message_ms"),
         create_time=moment("created_ms"),
         modify_time=moment("modified_ms"),
+        region=facts.get("region", ""),
+        address=facts.get("address", ""),
         details={**attributes, **counts, **facts},
         request_id=reply.request_id,
     )

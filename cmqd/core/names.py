@@ -4,7 +4,9 @@ import re
 
 from cmqd.core.errors import InvalidArgument
 
+MAX_NAME_BYTES = 64
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+_LONG_NAME = re.compile(r"[A-Za-z0-9_-]{65,}", re.ASCII)
 _LEAST = {"topic": 3, "subscription": 3}
 """Fewest characters of a name, where that is more than one."""
 
@@ -28,6 +30,14 @@ def check_name(field: str, name: str) -> str:
     if len(name) < least or _NAME.fullmatch(name) is None:
         raise InvalidArgument(field, name, f"{least} to 64 ASCII letters, digits, '-' or '_'")
     return name
+
+
+def cut_topic_name(name: str) -> str:
+    """Return the name under which a topic is created: the first 64 bytes of ``name`` (as CMQ's CreateTopic does it).
+
+    A name with an illegal character anywhere is not cut, so that the caller refuses it.
+    """
+    return name[:MAX_NAME_BYTES] if _LONG_NAME.fullmatch(name) is not None else name
 
 
 def folded(name: str) -> str:

@@ -25,7 +25,7 @@ from cmqd.core.limits import (
     check_range,
 )
 from cmqd.core.matching import check_binding_keys, check_tags
-from cmqd.core.names import check_name, folded
+from cmqd.core.names import check_name, cut_topic_name, folded
 from cmqd.core.outcome import Outcome, SubscriptionInfo, TopicInfo
 from cmqd.core.publishing import Publishing
 from cmqd.core.topic import Subscription, Topic
@@ -55,13 +55,14 @@ class Topics(Publishing):
     def create_topic(
         self, account: str, name: str, attributes: Mapping[str, object], now_ms: int
     ) -> Outcome[TopicInfo]:
-        """Make a topic.
+        """Make a topic. A name of more than 64 bytes is cut; the reply has the name that was used.
 
         Raises:
             InvalidArgument: the name or an attribute is not legal.
             TopicExists: the name, or one that differs only in case, is taken.
             TooManyTopics: the account has its limit.
         """
+        name = cut_topic_name(name)
         check_name("topic", name)
         chosen = _topic_attributes(TopicAttributes(), attributes, creating=True)
         taken = self._folded_topics.get(account, {}).get(folded(name))

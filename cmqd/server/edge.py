@@ -14,6 +14,7 @@ The process around it (signals, recovery, exit codes) is ``daemon``; tests assem
 import asyncio
 import contextlib
 import os
+import socket
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -29,6 +30,7 @@ from cmqd.server.dispatch import Dispatcher
 from cmqd.server.fairness import CommitRoom, RoundRobin
 from cmqd.server.handlers.outcomes import Client
 from cmqd.server.listener import Listener
+from cmqd.server.location import advertised_address
 from cmqd.server.logs import get_logger
 from cmqd.server.longpoll import LongPolls
 from cmqd.server.outbox import Outbox, Pushing
@@ -122,7 +124,7 @@ class Edge:
             max_waiting_per_account=settings.max_waiting_receives_per_account,
             max_requests_per_second=settings.max_requests_per_second_per_account,
         )
-        self.dispatcher.queue_facts["region"] = settings.region
+        self.dispatcher.location["region"] = settings.region
         self.outbox.on_results = self.dispatcher.pushes_ended
         if Pusher.available() if can_push is None else can_push:
             self.outbox.use(
@@ -179,7 +181,8 @@ class Edge:
             OSError, ssl.SSLError: it cannot be had.
         """
         address = await self.listener.start()
-        self.dispatcher.queue_facts["address"] = _address_text(*address)
+        advertised = advertised_address(self._settings.advertise, address, socket.gethostname)
+        self.dispatcher.location["address"] = advertised
         self.checkpoints.reclaim()
         self.wakeup.schedule()
         return address
@@ -369,10 +372,6 @@ class Edge:
     def _look_if_quiet(self) -> None:
         if self._quiet is not None and self._is_quiet():
             self._quiet.set()
-
-
-def _address_text(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def failure_text(failure: Exception) -> str:

@@ -52,6 +52,13 @@ def test_a_topic_that_exists_is_refused_or_accepted(cmq_at: Cmq, shop: ThreadedS
     assert differs.out.splitlines()[1].split() == ["filter", "type", "tag", "routing"]
 
 
+def test_a_name_that_the_server_cut_is_told(cmq_at: Cmq) -> None:
+    made = cmq_at("topic", "create", "n" * 70)
+
+    assert made.err == f"the name was cut to 64 bytes\ntopic '{'n' * 64}' created\n"
+    assert cmq_at("topic", "create", "m" * 70, "--output", "json").json["name"] == "m" * 64
+
+
 def test_topics_are_listed_with_their_counts(cmq_at: Cmq, shop: ThreadedServer) -> None:
     shop.do(shop.fake.topic, "mail", filter_type="routing")
 

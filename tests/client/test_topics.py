@@ -63,6 +63,13 @@ async def test_create_refuses_what_exists_and_ensure_what_differs(client: Client
     assert caught.value.difference == {"filter_type": ("tag", "routing")}
 
 
+async def test_create_uses_the_name_that_the_server_made_of_a_long_one(client: Client, server: FakeServer) -> None:
+    topic = await client.create_topic("n" * 65)
+
+    assert topic.name == "n" * 64
+    assert (await topic.attributes()).name == topic.name
+
+
 async def test_topics_are_listed_by_name(client: Client, server: FakeServer) -> None:
     for name in ("shop-b", "other", "shop-a", "shop-c"):
         server.topic(name)

@@ -9,6 +9,7 @@ import pytest
 
 import cmqd
 from cmqd.__main__ import effective_settings, main
+from cmqd.server.location import advertised_address
 from cmqd.settings import SETTINGS, Durability, SettingError, Settings, load, parse_address
 
 ROOT = Path(__file__).parents[2]
@@ -49,6 +50,8 @@ def test_a_table_of_the_file_may_group_settings(tmp_path: Path) -> None:
         ("listen", "localhost:99999", "0 to 65535"),
         ("listen", "::1", "brackets"),
         ("listen", ":5680", "host is missing"),
+        ("advertise", "::1", "brackets"),
+        ("advertise", "mq.example.com:0", "1 to 65535"),
         ("region", "Île", "ASCII"),
         ("data", "", "a path"),
         ("pause_pending_bytes", "70000", "at least busy_pending_bytes"),
@@ -102,6 +105,25 @@ def test_addresses() -> None:
     assert parse_address("example") == ("example", 5680)
     assert parse_address("[::1]:7") == ("::1", 7)
     assert parse_address("[::1]") == ("::1", 5680)
+    assert parse_address("example", default_port=7) == ("example", 7)
+
+
+@pytest.mark.parametrize(
+    ("advertise", "bound", "told"),
+    [
+        ("", ("127.0.0.1", 99), "127.0.0.1:99"),
+        ("", ("::1", 99), "[::1]:99"),
+        ("", ("0.0.0.0", 99), "this-machine:99"),
+        ("", ("::", 99), "this-machine:99"),
+        ("mq.example.com", ("0.0.0.0", 99), "mq.example.com:99"),
+        ("mq.example.com:5681", ("127.0.0.1", 99), "mq.example.com:5681"),
+        ("[2001:db8::1]:5681", ("::", 99), "[2001:db8::1]:5681"),
+    ],
+)
+def test_the_address_that_clients_are_told_is_one_that_they_can_use(
+    advertise: str, bound: tuple[str, int], told: str
+) -> None:
+    assert advertised_address(advertise, bound, lambda: "this-machine") == told
 
 
 def test_settings_cannot_be_changed() -> None:

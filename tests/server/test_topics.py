@@ -55,6 +55,20 @@ def note_publishes(rig: EdgeRig, monkeypatch: pytest.MonkeyPatch) -> list[tuple[
 
 
 class TestTopics:
+    async def test_a_topic_tells_where_it_is_as_a_queue_does(self, tmp_path: Path) -> None:
+        rig = await EdgeRig.make(tmp_path, region="east", listen="127.0.0.1:0", advertise="mq.example.com:5681")
+        await rig.edge.start()
+        client = await rig.client()
+
+        topic = await a_topic(client)
+        queue = await client.expect(wire.QueueInfo, wire.EnsureQueue, "q", {})
+
+        where = {"region": "east", "address": "mq.example.com:5681"}
+        assert where.items() <= topic.facts.items()
+        assert where.items() <= queue.facts.items()
+        await rig.edge.listener.close(ErrorCode.SHUTTING_DOWN, "bye", 1)
+        rig.close()
+
     async def test_topics_are_made_listed_changed_and_deleted(self, rig: EdgeRig) -> None:
         client = await rig.client()
 

@@ -34,7 +34,7 @@ async def create(
     Parameters
     ----------
     name
-        3-64 ASCII letters, digits, - and _.
+        3-64 ASCII letters, digits, - and _. A longer one is cut, unless --ensure is given.
     filter_type
         How it chooses who gets a message: by tags (the default) or by a routing key. It cannot be changed later.
     max_message_bytes
@@ -54,9 +54,11 @@ async def create(
         else:
             topic = await client.create_topic(name, filter_type=filter_type, max_message_bytes=max_message_bytes)
             info = msgspec.structs.replace(await topic.attributes(), created=True)
+    if info.name != name:
+        session.output.remark(f"the name was cut to {len(info.name)} bytes")
     if session.output.json:
         session.output.document(info_document(info))
-    session.output.remark(f"topic {name!r} {'created' if info.created else 'exists and agrees'}")
+    session.output.remark(f"topic {info.name!r} {'created' if info.created else 'exists and agrees'}")
 
 
 @app.command(name="list")
@@ -158,5 +160,7 @@ def _show(session: Session, info: TopicInfo) -> None:
             "created": show_time(info.create_time),
             "modified": show_time(info.modify_time),
             "id": str(info.id),
+            "region": info.region,
+            "address": info.address,
         }
     )

@@ -170,8 +170,8 @@ class Outcomes:
         self._halted = False
         self._quiet = False
         """The server drains: nothing more is done that nobody asked for."""
-        self.queue_facts: dict[str, Any] = {}
-        """What the core does not know of its queues: where they are."""
+        self.location: dict[str, Any] = {}
+        """Facts of every queue and topic that the core does not know; see ``server.location``."""
         self._refuse_sends: str | None = None
         self._collected: dict[tuple[int, str, str], Collected] = {}
         """What is collected, by kind, account and name of the queue or topic; see ``handlers.collecting``."""

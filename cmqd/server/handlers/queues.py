@@ -57,7 +57,7 @@ class QueueHandlers(Outcomes):
             info.queue_id,
             info.attributes,
             info.counts,
-            info.facts | self.queue_facts,
+            info.facts | self.location,
             info.created,
         )
         self._gate.hold(lsn, client, reply)

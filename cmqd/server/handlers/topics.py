@@ -111,7 +111,8 @@ class TopicHandlers(Collecting):
 
     def _answer_topic(self, client: Client, request_id: int, info: TopicInfo, lsn: int) -> None:
         attributes: dict[str, Any] = dict(info.attributes)
-        reply = wire.TopicInfo(request_id, info.name, info.topic_id, attributes, info.counts, info.facts, info.created)
+        facts = info.facts | self.location
+        reply = wire.TopicInfo(request_id, info.name, info.topic_id, attributes, info.counts, facts, info.created)
         self._gate.hold(lsn, client, reply)
 
     # ------------------------------------------------------------------ subscriptions

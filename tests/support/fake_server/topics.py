@@ -54,9 +54,10 @@ class TopicRequests(MessageRequests):
         return wire.TopicInfo(request_id, topic.name, topic.number, topic.attributes, counts, facts, created)
 
     def _CreateTopic(self, peer: Peer, request: wire.CreateTopic) -> wire.AnyReply:
-        if request.topic in self.topics:
-            raise Refused(ErrorCode.TOPIC_EXISTS, f"topic {request.topic!r} already exists")
-        return self._topic_info(request.request_id, self.topic(request.topic, **request.attributes), created=True)
+        name = request.topic[:64]
+        if name in self.topics:
+            raise Refused(ErrorCode.TOPIC_EXISTS, f"topic {name!r} already exists")
+        return self._topic_info(request.request_id, self.topic(name, **request.attributes), created=True)
 
     def _EnsureTopic(self, peer: Peer, request: wire.EnsureTopic) -> wire.AnyReply:
         if request.topic not in self.topics:

@@ -1,0 +1,25 @@
+"""The address at which clients reach this server, as queues and topics tell it."""
+
+from collections.abc import Callable
+from typing import Final
+
+from cmqd.settings import parse_address
+
+WILDCARDS: Final = frozenset({"0.0.0.0", "::", ""})
+"""Hosts that stand for all interfaces of the machine. No client on another machine can connect to these."""
+
+
+def advertised_address(advertise: str, bound: tuple[str, int], machine_name: Callable[[], str]) -> str:
+    """Return the fact ``address`` of queues and topics, ``host:port``.
+
+    Args:
+        advertise: the setting; empty = derive the address from ``bound``. A lone host gets the port of ``bound``.
+        bound: host and port of the listening socket.
+        machine_name: returns the name of this machine; it takes the place of a wildcard.
+    """
+    host, port = bound
+    if advertise:
+        host, port = parse_address(advertise, default_port=port)
+    elif host in WILDCARDS:
+        host = machine_name()
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
