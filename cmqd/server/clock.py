@@ -1,15 +1,15 @@
 """Broker time: milliseconds that never step, never run backwards, and are the only time that is stored.
 
 Leases, delays, retention, the order of messages, enqueue times and the times in the log are broker time. The wall clock
-is read for everything that is compared with clocks outside: signatures and ``publishTime`` of pushes to URLs, and
-``time_ms`` of the status. Their difference is the *offset*::
+is read for times that are compared with clocks outside: signatures and ``publishTime`` of pushes to URLs, and
+``time_ms`` of the status. The difference is the *offset*::
 
     wall clock = broker time + offset
 
 While the broker runs:
 
 - Broker time follows the monotonic clock. A difference of up to ``JUMP_MS`` is closed by a slew of 0.5 %, in both
-  directions, so that no timeout is off by more than a fraction of a percent.
+  directions, so no timeout is off by more than a fraction of a percent.
 - A jump of the wall clock by more than ``JUMP_MS`` goes into the offset. Neither a mistaken ``date -s`` nor a suspended
   machine makes messages expire: the monotonic clock stands still during a suspend, so leases go on afterwards where
   they stopped, and to the broker the suspend looks like a jump of the wall clock. A jump back cancels it.
@@ -19,17 +19,16 @@ While the broker runs:
 
 At a start:
 
-- Broker time is the wall clock less the recorded offset, so that time during which the broker was stopped counts, but
-  at least the last time in the log. If the wall clock is too far back for that, the difference goes into the offset. So
-  a broker that was once started with a clock that was a year ahead has an offset of minus a year from the next start
-  on, and is right to the outside.
-- A log without a record of an offset has offset 0. A crash between a jump and its record is a start with the offset
-  from before. After a jump back the last time in the log says enough; a jump forward cannot be told from time during
-  which the broker was stopped.
-- ``adopt`` ends an offset: broker time is the wall clock, even if that is before the last time in the log. It is the
-  only step, it happens before anything else, and the record of it says so (decision 0070).
+- Broker time is the wall clock less the recorded offset, because downtime counts, but at least the last time in the
+  log. If the wall clock is too far back, the difference goes into the offset. A broker that was once started with a
+  clock a year ahead therefore has an offset of minus a year from the next start on, and is right to the outside.
+- A log without a record of an offset has offset 0. After a crash between a jump and its record, the start uses the
+  offset from before. If the jump was back, the last time in the log corrects the start; a jump forward cannot be told
+  from downtime.
+- ``adopt`` ends an offset: broker time is set to the wall clock, even to a time before the last time in the log. This
+  is the only step. It precedes every other use of the time, and its record says ``stepped`` (decision 0070).
 
-Time is read once per wake-up of the loop, by the edge alone; everything below gets it as ``now_ms``.
+The edge alone reads the time, once per wake-up of the loop; the rooms below get it as ``now_ms``.
 """
 
 import time
@@ -44,7 +43,7 @@ SLEW_MS_PER_S = 5
 """0.5 %: ten times what NTP slews by, so a drifting crystal (at most some 200 ppm) is always caught up with."""
 
 JUMP_MS = 60_000
-"""What a clock may be wrong by and still be followed: more than any leap second or NTP step of a working machine."""
+"""The largest difference that is followed: more than any leap second or NTP step of a working machine."""
 
 FORWARD_WAIT_MS = 3_600_000
 """How long the wall clock must be ahead before broker time runs faster to reach it: time to correct a mistake."""
@@ -102,7 +101,7 @@ class BrokerClock:
             adopt: end an offset of more than ``JUMP_MS`` by a step to the wall clock.
             wall: milliseconds since the epoch, may jump.
             monotonic_ns: nanoseconds since any moment, never jumps.
-            on_jump: told by how many milliseconds the wall clock jumped, when that is not followed.
+            on_jump: called with the milliseconds of a jump of the wall clock that is not followed.
         """
         self._wall = wall
         self._monotonic_ns = monotonic_ns
@@ -117,8 +116,8 @@ class BrokerClock:
         self._from_monotonic_ms = start_ms - self._checked_ms
         self._last_ms = start_ms
         self.lasting_offset_ms: int = offset_ms
-        """The part of the offset that the slew does not close (yet): what the log records. It is 0 or above
-        ``JUMP_MS``, in either direction: wall time less this is what broker time slews to.
+        """The part of the offset that the slew does not close (yet), as the log records it: 0, or more than ``JUMP_MS``
+        in either direction. Broker time slews to the wall clock less this.
         """
         self._distance_ms = wall_start_ms - offset_ms - start_ms
         """The other part of the offset, as of the last check."""
@@ -146,9 +145,9 @@ class BrokerClock:
         return self._wall() - self.now_ms()
 
     def check(self) -> bool:
-        """Look at the wall clock and move a little towards it; to be called about once a second.
+        """Compare with the wall clock and move a little towards it; to be called about once a second.
 
-        Returns whether it was time to.
+        Returns False if the last comparison is too recent for another.
         """
         monotonic = self._monotonic_ns() // 1_000_000
         elapsed = monotonic - self._checked_ms
@@ -178,7 +177,7 @@ class BrokerClock:
         self._distance_ms -= change_ms
 
     def _take_in_small(self) -> None:
-        # The rest that a jump back leaves is no jump: close it like any small difference, or it would last for ever.
+        # The rest that a jump back leaves is closed like any small difference, or it would last for ever.
         if abs(self.lasting_offset_ms) <= JUMP_MS:
             self._keep(-self.lasting_offset_ms)
 

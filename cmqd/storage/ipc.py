@@ -107,7 +107,6 @@ class Opened(Head, frozen=True, tag=22):
     checkpoint_lsn: int
     droppable_lsn: int
     last_lsn: int
-    last_time_ms: int
     numbers_jump: bool
     findings: list[Finding]
     segments: list[SegmentReport]

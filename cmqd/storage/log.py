@@ -33,8 +33,6 @@ class RecoveryReport(msgspec.Struct, frozen=True):
     checkpoint_lsn: int
     """LSN of the checkpoint that ``recover`` begins with, 0 = none."""
     last_lsn: int
-    last_time_ms: int
-    """Time of the last row: the broker's clock must not start below it."""
     numbers_jump: bool
     """Something was lost, so numbers may have been handed out that are not in the log: jump far ahead."""
     findings: tuple[Finding, ...] = ()

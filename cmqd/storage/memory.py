@@ -54,7 +54,6 @@ class MemoryDisk:
         """queue or topic id -> position -> message"""
         self.next_segment = 1
         self.last_lsn = 0
-        self.last_time_ms = 0
         self.clean = True
 
 
@@ -132,7 +131,6 @@ class MemoryLog:
             clean=disk.clean,
             checkpoint_lsn=_header(disk.checkpoints[-1]).lsn if disk.checkpoints else 0,
             last_lsn=disk.last_lsn,
-            last_time_ms=disk.last_time_ms,
             numbers_jump=False,
         )
         disk.clean = False
@@ -222,7 +220,6 @@ class MemoryLog:
             self._active_bytes += row.cost
             self._pending_bytes -= row.cost
             self._pending_records -= len(row.records)
-            disk.last_time_ms = max(disk.last_time_ms, row.time_ms)
             data = b"".join(row.bodies)
             last: Run | None = None
             bodies: list[bytes] = []

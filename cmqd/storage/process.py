@@ -311,7 +311,6 @@ class StorageService:
             checkpoint_lsn=recovered.checkpoint_lsn,
             droppable_lsn=self.catalog.droppable_lsn,
             last_lsn=recovered.last_lsn,
-            last_time_ms=recovered.last_time_ms,
             numbers_jump=recovered.lost,
             findings=recovered.findings,
             segments=reports,

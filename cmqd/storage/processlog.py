@@ -141,7 +141,6 @@ class StorageProcessLog:
             clean=opened.clean,
             checkpoint_lsn=opened.checkpoint_lsn,
             last_lsn=opened.last_lsn,
-            last_time_ms=opened.last_time_ms,
             numbers_jump=opened.numbers_jump,
             findings=tuple(Finding(finding.kind, finding.text) for finding in opened.findings),
         )

@@ -56,7 +56,6 @@ class Leftover(NamedTuple):
     path: Path
     first_lsn: int
     last_lsn: int
-    last_ms: int
 
 
 class Recovered:
@@ -82,7 +81,6 @@ class Recovered:
         self.skip_rows: set[int] = set()
         """LSNs of damaged rows whose loss was accepted."""
         self.last_lsn = 0
-        self.last_time_ms = 0
         self.lost = False
         self.created = False
         self.same_boot = False
@@ -255,7 +253,7 @@ def _check_leftover(recovered: Recovered, entry: SegmentEntry, path: Path, power
         if problem != "ok":
             recovered.found_damage(f"segment {entry.file} is damaged: {problem}", path, wal)
             return
-        first, last, last_ms = raw.execute("SELECT min(lsn), max(lsn), max(time_ms) FROM log").fetchone()
+        first, last = raw.execute("SELECT min(lsn), max(lsn) FROM log").fetchone()
         (rows,) = raw.execute("SELECT count(*) FROM log").fetchone()
         if last is not None:
             if rows != last - first + 1:
@@ -271,7 +269,7 @@ def _check_leftover(recovered: Recovered, entry: SegmentEntry, path: Path, power
     if last is None:
         recovered.empty.append(entry.number)
     else:
-        recovered.leftovers.append(Leftover(entry.number, path, first, last, last_ms))
+        recovered.leftovers.append(Leftover(entry.number, path, first, last))
 
 
 @contextlib.contextmanager
@@ -347,9 +345,6 @@ def _check_coverage(recovered: Recovered, power_lost: bool) -> None:
     # The manifest is written while rows come in: it may know of durable rows that are in no file any more.
     told = [entry.last_lsn for entry in manifest.segments] + [entry.end_lsn for entry in recovered.checkpoints]
     known = max([0, *(last for _, last in (*held, *gone, *lost)), *told])
-    times = [file.entry.last_ms for file in recovered.sealed] + [leftover.last_ms for leftover in recovered.leftovers]
-    times += [entry.time_ms for entry in recovered.checkpoints]
-    recovered.last_time_ms = max(times, default=0)
     next_lsn = 1
     for first, last in (*merge_ranges([*held, *gone, *lost]), (known + 1, known + 1)):
         if first > next_lsn:

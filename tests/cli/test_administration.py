@@ -232,6 +232,8 @@ def test_the_status_is_shown_in_sections_and_words(server: ThreadedServer, cmq_a
     server.fake.status |= {
         "uptime_ms": 93_784_000,
         "time_ms": 1_769_860_800_000,
+        "broker_time_ms": 1_769_864_400_000,
+        "clock_offset_ms": -3_600_000,
         "connections": 1_200,
         "log_bytes": 1_610_612_736,
         "sends_refused": True,
@@ -252,11 +254,14 @@ def test_the_status_is_shown_in_sections_and_words(server: ThreadedServer, cmq_a
     facts = {line.split("  ")[0]: line.split("  ")[-1].strip() for line in shown if "  " in line}
     assert facts["uptime"] == "1 day 2 hours 3 minutes 4 seconds"
     assert facts["time"] == "2026-01-31 12:00:00"
+    assert facts["broker time"] == "2026-01-31 13:00:00"
+    assert facts["clock offset"] == "-1 hour"
     assert facts["connections"] == "1,200"
     assert facts["log"] == "1.5 GiB"
     assert facts["sent"] == "1,461,173"
     assert facts["a newer field"] == "kept"
     assert "sends are refused: the disk is nearly full" in ran.err
+    assert "the wall clock of the server is behind broker time" in ran.err
 
 
 def test_the_status_is_the_servers_own_document_as_json(cmq_at: Cmq) -> None:

@@ -16,11 +16,11 @@ YEAR_MS = 365 * 24 * HOUR_MS
 RETENTION_MS = 2 * HOUR_MS
 
 JUMPS = {"1 h forward": HOUR_MS, "1 h back": -HOUR_MS, "1 year forward": YEAR_MS, "8 h of suspend": 8 * HOUR_MS}
-"""How far the wall clock is ahead afterwards. The monotonic clock stands still in a suspend, so that is a jump too."""
+"""How far the wall clock is ahead afterwards. The monotonic clock stands still in a suspend."""
 
 
 async def live(rig: EdgeRig, seconds: int) -> None:
-    """Let time pass on both clocks, with the broker looking at them."""
+    """Let time pass on both clocks, compared by the broker."""
     for _ in range(seconds):
         rig.clock.advance(1_000)
         rig.edge.listener.on_beat()
@@ -115,7 +115,7 @@ async def test_the_time_of_a_message_rewinds_to_it(scene: Scene) -> None:
 
 
 async def test_how_long_ago_is_counted_in_broker_time(scene: Scene) -> None:
-    """The wall clock, and so a client's that is right, may say anything."""
+    """The wall clock does not matter, nor a client's clock that agrees with the wall clock."""
     (leased,) = (await scene.client.expect(wire.MessagesPeeked, wire.PeekMessages, "jobs", 1)).messages
     now_ms = scene.rig.broker_clock.now_ms()
 

@@ -13,7 +13,8 @@ from cmqd_segment.rows import Run
 from pyspark_cmqd.options import Mode
 from pyspark_cmqd.states import LIVE, Fold, Folds, QueueFold, Result, State, StateReader, result_of
 from support.busy_rig import SOME_MS, busy_rig, replayed
-from support.core_builders import KEY, Rig
+from support.core_builders import KEY, START_MS, Rig
+from support.rewinds import consume
 
 
 def folded(rows: "list[list[AnyRecord]]", *, parts: "list[AnyPart] | None" = None) -> Fold:
@@ -68,6 +69,24 @@ def test_the_fold_says_what_the_broker_says_at_every_row(seed: int):
         for record in records:
             broker.replay(record, lsn)
         assert_as_the_broker(fold, broker)
+
+
+def test_after_a_step_of_broker_time_the_fold_prunes_by_the_new_time():
+    ahead = Rig()
+    ahead.now_ms += 365 * 86_400_000
+    ahead.create(rewind_ms=7_200_000)
+    ahead.send(b"1", b"2")
+    consume(ahead, 2)
+    checkpoint = ahead.checkpoint()
+    rig = ahead.crash(step_to_ms=START_MS)
+    rig.settle(3_600_000)
+
+    rig.set(rewind_ms=1_800_000)
+
+    assert not rig.queue().index.rewindable
+    for parts in (None, checkpoint):
+        (queue,) = folded(rig.log.rows, parts=parts).queues.values()
+        assert not queue.rewindable
 
 
 def last_receive_counts(rows: "list[list[AnyRecord]]") -> dict[tuple[int, int], int]:

@@ -27,8 +27,10 @@ _SECTIONS: Final = {
 """Headings and fields in the order in which they are shown. A field that no heading names, from a newer server too,
 stands under ``Server``; a map has a heading of its own."""
 
-_MOMENTS: Final = frozenset({"time_ms"})
+_MOMENTS: Final = frozenset({"time_ms", "broker_time_ms"})
 """Fields in milliseconds that are a time since 1970 and not a duration."""
+
+_OFFSET_WARNED_MS: Final = 60_000
 
 
 async def status(*, session: Annotated[Session, Parameter(parse=False)]) -> None:
@@ -47,6 +49,10 @@ async def status(*, session: Annotated[Session, Parameter(parse=False)]) -> None
 def _show(output: Output, found: Mapping[str, Any]) -> None:
     if found.get("sends_refused"):
         output.warning(f"sends are refused: {found.get('sends_refused_reason') or 'no reason given'}")
+    offset_ms = found.get("clock_offset_ms", 0)
+    if abs(offset_ms) >= _OFFSET_WARNED_MS:
+        where = "ahead of" if offset_ms > 0 else "behind"
+        output.warning(f"the wall clock of the server is {where} broker time, the time of all messages")
     named = {field for fields in _SECTIONS.values() for field in fields}
     hidden = named | {"sends_refused_reason"}
     sections: dict[str, Mapping[str, Any]] = {
