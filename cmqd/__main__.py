@@ -35,6 +35,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if chosen.command == "accounts":
             return _accounts(chosen, settings.data)
+        if chosen.command == "new-log-id":
+            return _give_new_log_id(settings.data)
         from cmqd.server.daemon import run_server
     except ModuleNotFoundError as missing:
         print(f"cmqd: {missing.name} is not installed; the server needs: pip install 'cmqd[server]'", file=sys.stderr)
@@ -52,6 +54,25 @@ def _accounts(chosen: argparse.Namespace, folder: Path) -> int:
             return accounts_commands.repair(folder, print, from_copy=chosen.from_copy)
         case _:
             return accounts_commands.make_key(folder, print, chosen.account)
+
+
+def _give_new_log_id(folder: Path) -> int:
+    """Make the log of a cloned data folder one of its own; returns the exit code."""
+    from cmqd.storage import identity
+    from cmqd.storage.errors import StorageError
+
+    try:
+        manifest = identity.give_new_log_id(folder)
+    except FileNotFoundError:
+        print(f"cmqd: {folder} is no data folder: it has no manifest", file=sys.stderr)
+        return 4
+    except (StorageError, OSError) as refusal:
+        print(f"cmqd: the log of {folder} keeps its id: {refusal}", file=sys.stderr)
+        return 4
+    before = manifest.former_log_ids[-1] if manifest.former_log_ids else "without an id"
+    print(f"the log of {folder} was {before} and is {manifest.log_id} now")
+    print("positions of streams and journals of replays that were made with the former id are refused from now on")
+    return 0
 
 
 def effective_settings(settings: Settings) -> str:
@@ -91,6 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     config = commands.add_parser("config", help="print the effective settings as a TOML file")
     _add_accounts(commands)
+    _add_new_log_id(commands)
     for command in (serve, config):
         command.add_argument("--config", type=Path, metavar="FILE", help="TOML file with settings")
         groups: dict[str, Any] = {}
@@ -128,6 +150,19 @@ def _add_accounts(commands: Any) -> None:
     for command in (check, repair, key):
         command.add_argument("--config", type=Path, metavar="FILE", help="TOML file with settings")
         _add_flag(command, SETTINGS["data"])
+
+
+def _add_new_log_id(commands: Any) -> None:
+    """Add the command on the identity of a stopped broker's log."""
+    command = commands.add_parser(
+        "new-log-id",
+        help="make the log of a cloned data folder one of its own",
+        description="Give the log of a data folder a new id; its broker must be stopped. A copy of a folder keeps the"
+        " id of the original, so that streams and replays go on with a restored backup. A clone that is to live beside"
+        " its original needs an id of its own: else a stream of the one could go on with the other.",
+    )
+    command.add_argument("--config", type=Path, metavar="FILE", help="TOML file with settings")
+    _add_flag(command, SETTINGS["data"])
 
 
 def _add_flag(group: Any, info: SettingInfo) -> None:

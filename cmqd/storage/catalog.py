@@ -21,6 +21,7 @@ from cmqd_segment.manifest import (
     Manifest,
     SegmentEntry,
     SegmentState,
+    StartEntry,
     write_manifest,
 )
 from cmqd_segment.sparse import unpack_u64
@@ -134,6 +135,9 @@ class Catalog:
         self.checkpoints: list[CheckpointEntry] = []
         self.clean = False
         self.next_number = 1
+        self.log_id = ""
+        self.former_log_ids: list[str] = []
+        self.starts: list[StartEntry] = []
         self._writing = asyncio.Lock()
 
     @property
@@ -191,6 +195,9 @@ class Catalog:
             checkpoints=list(self.checkpoints),
             dropped=list(self.dropped),
             losses=list(self.losses),
+            log_id=self.log_id,
+            former_log_ids=self.former_log_ids,
+            starts=self.starts,
         )
 
     async def save(self) -> None:

@@ -110,6 +110,7 @@ class Opened(Head, frozen=True, tag=22):
     numbers_jump: bool
     findings: list[Finding]
     segments: list[SegmentReport]
+    log_id: str
 
 
 class Durable(Head, frozen=True, tag=23):

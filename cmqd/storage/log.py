@@ -36,6 +36,8 @@ class RecoveryReport(msgspec.Struct, frozen=True):
     numbers_jump: bool
     """Something was lost, so numbers may have been handed out that are not in the log: jump far ahead."""
     findings: tuple[Finding, ...] = ()
+    log_id: str = ""
+    """Of the data folder; empty if the log is in memory."""
 
 
 class StorageState(msgspec.Struct, frozen=True):

@@ -24,6 +24,7 @@ from cmqd.storage.checkpoints import Checkpoints
 from cmqd.storage.datadir import DataFolder, Disk, boot_id
 from cmqd.storage.errors import StorageError, StorageFailed
 from cmqd.storage.freshness import Freshness
+from cmqd.storage.identity import new_log_id, new_start_number
 from cmqd.storage.pager import Pager
 from cmqd.storage.recovery import Recovered, checkpoint_chunks, inspect, put_right, row_chunks
 from cmqd.storage.sealer import Sealer, truncate_wal
@@ -31,7 +32,7 @@ from cmqd.storage.segment import LogRow, WritableSegment, create_segment, open_c
 from cmqd.storage.settings import StorageSettings
 from cmqd.storage.space import Space
 from cmqd.storage.writer import Writer, is_disk_full
-from cmqd_segment.manifest import SegmentEntry, SegmentState, merge_ranges, sync_folder
+from cmqd_segment.manifest import SegmentEntry, SegmentState, merge_ranges, sync_folder, with_start
 from cmqd_segment.newer import NewerFormatError
 
 GOODBYE_SECONDS = 1.0
@@ -213,6 +214,9 @@ class StorageService:
         catalog.checkpoints = list(recovered.checkpoints)
         catalog.losses = recovered.losses
         catalog.next_number = recovered.manifest.next_number
+        catalog.log_id = recovered.manifest.log_id or new_log_id()
+        catalog.former_log_ids = recovered.manifest.former_log_ids
+        catalog.starts = with_start(recovered.manifest.starts, new_start_number(), recovered.last_lsn + 1)
         catalog.dropped = merge_ranges(
             (
                 *recovered.manifest.dropped,
@@ -314,6 +318,7 @@ class StorageService:
             numbers_jump=recovered.lost,
             findings=recovered.findings,
             segments=reports,
+            log_id=self.catalog.log_id,
         )
 
     def _recovery_stream(self, recovered: Recovered) -> Iterator[tuple[ipc.Head, list[bytes]]]:

@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+from msgspec import structs
+
 from cmqd.storage import errors, ipc
 from cmqd.storage.errors import StorageError, StorageFailed
 from cmqd.storage.log import (
@@ -94,6 +96,7 @@ class StorageProcessLog:
         self.pending_bytes = 0
         self.pending_records = 0
         self.droppable_lsn = 0
+        self._log_id = ""
         self._segments: dict[int, ClosedSegment] = {}
         self._failed: StorageFailed | None = None
         self._closing = False
@@ -133,6 +136,7 @@ class StorageProcessLog:
             await self._end_process()
             raise
         self.last_lsn = self.durable_lsn = opened.last_lsn
+        self._log_id = opened.log_id
         self.droppable_lsn = opened.droppable_lsn
         for segment in opened.segments:
             self._segments[segment.number] = _closed_segment(segment)
@@ -143,6 +147,7 @@ class StorageProcessLog:
             last_lsn=opened.last_lsn,
             numbers_jump=opened.numbers_jump,
             findings=tuple(Finding(finding.kind, finding.text) for finding in opened.findings),
+            log_id=opened.log_id,
         )
 
     async def recover(self) -> AsyncIterator[RecoveredBatch]:
@@ -264,6 +269,9 @@ class StorageProcessLog:
         """See ``Log``."""
         control = self._channel(self._control)
         end_lsn = part.lsn if isinstance(part, CheckpointEnd) else 0
+        if isinstance(part, CheckpointHeader):
+            # The core knows nothing of folders.
+            part = structs.replace(part, log_id=self._log_id)
         payload = encode_part(part)
         control.send(ipc.CheckpointPart(isinstance(part, CheckpointHeader), end_lsn, len(payload)), payload)
 

@@ -167,14 +167,20 @@ def _manifest(folder: DataFolder, accept_loss: bool, durability: Durability) -> 
         raise DamagedError(f"the data folder is damaged and nothing was changed: {problem}")
     segments = [SegmentEntry(number, SegmentState.RETIRED) for number in files]
     checkpoints: list[CheckpointEntry] = []
+    log_id = ""
     for path in sorted(folder.checkpoints.glob("*.ckpt")):
         with contextlib.suppress(CheckpointError, ValueError):
             header, end = verify_checkpoint(path)
             size = path.stat().st_size
             checkpoints.append(CheckpointEntry(int(path.stem), header.lsn, end.lsn, header.time_ms, size, ""))
+            log_id = header.log_id
     return (
         Manifest(
-            durability=durability, segments=segments, checkpoints=checkpoints, next_number=max(files, default=0) + 1
+            durability=durability,
+            segments=segments,
+            checkpoints=checkpoints,
+            next_number=max(files, default=0) + 1,
+            log_id=log_id,
         ),
         True,
     )
@@ -186,12 +192,15 @@ def _segment_files(folder: DataFolder) -> list[int]:
 
 def _check_checkpoints(recovered: Recovered) -> None:
     """Keep those that are whole."""
+    known_log_ids = {recovered.manifest.log_id, *recovered.manifest.former_log_ids}
     for entry in recovered.manifest.checkpoints:
         path = recovered.folder.path / entry.file
         try:
             header, end = verify_checkpoint(path)
             if (header.lsn, end.lsn) != (entry.lsn, entry.end_lsn):
                 raise CheckpointError(f"{path.name} is not the one that the manifest lists")
+            if header.log_id and header.log_id not in known_log_ids:
+                raise CheckpointError(f"{path.name} is of another log")
             recovered.checkpoints.append(entry)
         except (CheckpointError, FileNotFoundError) as error:
             # Not damage by itself: the one before it, or the log from its beginning, may do.

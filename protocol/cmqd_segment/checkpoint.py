@@ -31,6 +31,8 @@ class CheckpointHeader(CheckpointPart, frozen=True, tag=1):
     queue_id_until: int
     clock_offset_ms: int = 0
     """Of the last ``ClockOffset``."""
+    log_id: str = ""
+    """Of the log (``Manifest.log_id``)."""
 
 
 class Redrive(msgspec.Struct, array_like=True, gc=False):

@@ -5,7 +5,8 @@ A file that is listed and missing is damage; one that is not listed does not bel
 """
 
 import os
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from zlib import crc32
@@ -91,6 +92,15 @@ class LossEntry(msgspec.Struct, frozen=True):
     reason: str
 
 
+class StartEntry(msgspec.Struct, frozen=True, array_like=True):
+    """A start of the broker under which rows were written."""
+
+    number: str
+    """Random, hexadecimal."""
+    first_lsn: int
+    """The first row written under it. The rows of the start before end below it."""
+
+
 class Manifest(msgspec.Struct, frozen=True):
     """See the module."""
 
@@ -110,6 +120,32 @@ class Manifest(msgspec.Struct, frozen=True):
     """Ranges (first LSN, last LSN) of rows that were reclaimed, ascending and merged. Together with the segments and
     the losses they cover every LSN from 1 on: any other gap is damage."""
     losses: list[LossEntry] = []
+    log_id: str = ""
+    """Random, hexadecimal; made with the folder and kept by copies of it. Empty in format 1."""
+    former_log_ids: list[str] = []
+    """Ids from before the folder was told to be a log of its own; checkpoints may still name them."""
+    starts: list[StartEntry] = []
+    """Ascending by LSN, the newest at the end; at most ``MAX_STARTS``."""
+
+
+MAX_STARTS = 1_000
+"""Starts that the manifest keeps. Of rows from before the oldest kept start only the ``log_id`` can be compared: at a
+restart a day that is after some three years."""
+
+
+def with_start(starts: Sequence[StartEntry], number: str, first_lsn: int) -> list[StartEntry]:
+    """Return the starts with a new one that writes its first row at ``first_lsn``.
+
+    A start whose rows would begin there or later has written none that became durable, and is forgotten.
+    """
+    kept = [entry for entry in starts if entry.first_lsn < first_lsn]
+    return [*kept, StartEntry(number, first_lsn)][-MAX_STARTS:]
+
+
+def start_of(starts: Sequence[StartEntry], lsn: int) -> str:
+    """Return the number of the start under which a row was written; empty if that start is not known (any more)."""
+    place = bisect_right(starts, lsn, key=lambda entry: entry.first_lsn)
+    return starts[place - 1].number if place else ""
 
 
 class _Envelope(msgspec.Struct):

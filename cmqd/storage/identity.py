@@ -1,0 +1,59 @@
+"""The identity of a log: an id that is made with the folder, and a number for each start of the broker.
+
+Both tell readers that keep a position (streams, replays) whether the log they find is the one they left. A copy keeps
+the id, so a backup that is restored can be read on. Rows that a copy and its original write after they parted differ in
+the start numbers, so a position behind the parting is refused. A clone that is to live beside its original is given an
+id of its own by :func:`give_new_log_id`.
+"""
+
+import asyncio
+import os
+import secrets
+from pathlib import Path
+
+from msgspec import structs
+
+from cmqd.storage.datadir import DataFolder
+from cmqd.storage.errors import DamagedError, FolderFormatError
+from cmqd_segment.manifest import MANIFEST_FORMAT, Manifest, ManifestError, read_manifest, write_manifest
+from cmqd_segment.newer import NewerFormatError
+
+
+def new_log_id() -> str:
+    """Make an id for a log."""
+    return secrets.token_hex(16)
+
+
+def new_start_number() -> str:
+    """Make a number for a start of the broker."""
+    return secrets.token_hex(8)
+
+
+def give_new_log_id(path: Path) -> Manifest:
+    """Make the log of a folder one of its own; returns its manifest. The broker must be stopped.
+
+    Raises:
+        FileNotFoundError: the folder has no manifest.
+        FolderLocked: a broker works on the folder.
+        DamagedError: the manifest cannot be read.
+        FolderFormatError: a newer version wrote it.
+        OSError: the manifest cannot be written; the id is the old one.
+    """
+    folder = DataFolder(path)
+    try:
+        read_manifest(folder.path)
+        asyncio.run(folder.lock(0, os.getpid()))
+        try:
+            manifest = read_manifest(folder.path)
+            former = [*manifest.former_log_ids, manifest.log_id] if manifest.log_id else manifest.former_log_ids
+            changed = structs.replace(
+                manifest, format=MANIFEST_FORMAT, log_id=new_log_id(), former_log_ids=former, starts=[]
+            )
+            write_manifest(folder.path, changed)
+            return changed
+        finally:
+            folder.unlock()
+    except ManifestError as error:
+        raise DamagedError(str(error)) from error
+    except NewerFormatError as error:
+        raise FolderFormatError(str(error)) from error
