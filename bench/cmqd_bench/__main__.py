@@ -33,6 +33,20 @@ def main() -> int:
             from cmqd_bench.micro.match import print_match
 
             print_match(json_output=arguments.json)
+        elif arguments.scenario == "attack":
+            from cmqd_bench.attack.run import Plan, print_attacks
+
+            print_attacks(
+                Plan(
+                    arguments.cases,
+                    seconds=arguments.seconds,
+                    settle_seconds=arguments.settle,
+                    rate=arguments.rate,
+                    python=arguments.python,
+                ),
+                arguments.scratch,
+                json_output=arguments.json,
+            )
         elif arguments.scenario == "spark":
             from cmqd_bench.spark.report import print_spark
 

@@ -64,6 +64,8 @@ class Broker:
     def __init__(self, folder: Path, *, durability: str = "fsync", port: int = 0) -> None:
         self.folder = folder
         self.durability = durability
+        self.python: str | None = None
+        """Interpreter of another installation whose server is to be measured; None = this one."""
         self.module = "cmqd"
         """What ``python -m`` runs as the server."""
         self.flags: list[str] = []
@@ -105,7 +107,9 @@ class Broker:
         """Start the server's process without waiting for it."""
         ready_file = self.folder / "ready.json"
         ready_file.unlink(missing_ok=True)
-        command = [sys.executable, "-m", self.module, "serve", "--data", str(self.data)]
+        # -P: the other installation's packages, not those of the working directory.
+        command = [sys.executable] if self.python is None else [self.python, "-P"]
+        command += ["-m", self.module, "serve", "--data", str(self.data)]
         command += ["--listen", f"127.0.0.1:{self._port}", "--ready-file", str(ready_file)]
         if self.durability != "fsync":
             command += ["--durability", self.durability]

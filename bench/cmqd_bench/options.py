@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
+from cmqd_bench.attack.attacker import ATTACKS
 from cmqd_bench.wire import MIN_BODY
 
 MAX_BATCH = 256
@@ -180,6 +181,18 @@ def decimal(low: float, high: float):
     return parse
 
 
+ATTACK_CASES: Sequence[tuple[str, int]] = (
+    ("zeros", 1),
+    ("zeros", 50),
+    ("zeros-authenticated", 1),
+    ("zeros-authenticated", 50),
+    ("cancels", 1),
+    ("cancels", 50),
+    ("unfinished", 150),
+    ("bulk", 1),
+)
+"""Attacks and the number of connections of each."""
+
 SPARK_PARTS = ("batch", "prune", "stream", "sink", "tail")
 
 
@@ -248,6 +261,19 @@ def add_option(parser: argparse.ArgumentParser, name: str, default: Options) -> 
             raise ValueError(name)
 
 
+def cases_of(text: str) -> Sequence[tuple[str, int]]:
+    """An argument type: attacks as ``kind:connections``, separated by commas."""
+    cases: list[tuple[str, int]] = []
+    for part in text.split(","):
+        kind, _, count = part.strip().partition(":")
+        if kind not in ATTACKS or not count.isdigit() or not 1 <= int(count) <= 1_000:
+            raise argparse.ArgumentTypeError(
+                f"{part!r} is not kind:connections with 1 to 1000 connections and a kind of {', '.join(ATTACKS)}"
+            )
+        cases.append((kind, int(count)))
+    return cases
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The whole command line of ``python -m cmqd_bench``."""
     parser = argparse.ArgumentParser(
@@ -265,6 +291,20 @@ def build_parser() -> argparse.ArgumentParser:
     match_text = "who gets what of a topic: tags and routing keys of 500 subscribers, call by call"
     match_parser = commands.add_parser("match", help=match_text, description=match_text)
     match_parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    attack_text = (
+        "floods, unfinished frames and a bulk producer: the latency of a healthy client beside each, and memory"
+    )
+    attack = commands.add_parser("attack", help=attack_text, description=attack_text)
+    shown = ",".join(f"{kind}:{count}" for kind, count in ATTACK_CASES)
+    attack.add_argument("--cases", type=cases_of, default=ATTACK_CASES, help=f"attacks ({shown})", metavar="CASE,..")
+    attack.add_argument("--seconds", type=decimal(1, 60), default=8.0, help="of each attack (%(default)s)")
+    attack.add_argument(
+        "--settle", type=decimal(0, 120), default=60.0, help="seconds after it until memory is measured (%(default)s)"
+    )
+    attack.add_argument("--rate", type=decimal(1, 1_000), default=100.0, help="healthy sends a second (%(default)s)")
+    attack.add_argument("--python", help="interpreter of another installation whose server is attacked", metavar="PATH")
+    attack.add_argument("--scratch", type=Path, help="folder for data, on a disk (default: the temporary folder)")
+    attack.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     spark_text = "the Spark connector: batch, pruning, stream, sink, and what it costs a broker; needs the Spark set"
     spark = commands.add_parser("spark", help=spark_text, description=spark_text)
     spark.add_argument("--messages", type=whole(1, 100_000_000), default=5_000_000, help="messages (%(default)s)")

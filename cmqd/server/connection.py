@@ -44,6 +44,9 @@ PIECE_BYTES: Final = 16 * 1024
 """Input that is decoded at once. A read up to this size is taken up on arrival. A piece of the smallest requests takes
 some milliseconds, even if all of them are refused; a larger frame is handed to the decoder whole."""
 
+READ_BYTES: Final = 256_000
+"""Most that a read of the socket brings; uvloop's buffer."""
+
 BYTES_PER_WRITE: Final = 64 * 1024
 """Bytes of replies with messages after which the socket is asked whether it takes more: one reply, or many small."""
 
@@ -338,13 +341,14 @@ class Connection(asyncio.Protocol):
             count = self._take_up(piece)
         if not self.has_input and not self._resting:
             self._resting = True
-            self._shared.wakeup.rest(self)
+            self._shared.wakeup.rests.add(self)
         return size + count * REQUEST_COST
 
-    def end_rest(self) -> None:
-        """The wake-up has ended: read on."""
+    def end_rest(self) -> int:
+        """See ``fairness.Flow``."""
         self._resting = False
         self._plan_input()
+        return READ_BYTES
 
     def hold(self) -> None:
         """Dispatch no further request before ``release``: one of this connection is being carried out in steps."""
@@ -699,6 +703,8 @@ class Connection(asyncio.Protocol):
         """Nobody will read another reply."""
         self._shared.requests.leave(self)
         self._shared.wakeup.turns.remove(self)
+        self._shared.wakeup.rests.remove(self)
+        self._resting = False
         self._put_off = b""
         self._put_off_from = 0
         self._decoded = None

@@ -87,7 +87,7 @@ class CommitRoom:
 
 
 class Flow(Protocol):
-    """A connection with input that was put off."""
+    """A connection that takes turns: with input that was put off, or resting after a large read."""
 
     account: str
     """Empty before authentication: strangers share the turns of a single account."""
@@ -101,6 +101,10 @@ class Flow(Protocol):
 
     def take_turn(self) -> int:
         """Take up the next piece and return its cost."""
+        ...
+
+    def end_rest(self) -> int:
+        """Read from the socket again and return the cost of a large read."""
         ...
 
 
@@ -130,11 +134,25 @@ class RoundRobin:
     Invariant: an account is in the round if and only if connections of it are; a connection is in one account.
     """
 
-    __slots__ = ("_account_of", "_entries", "_has_room", "_round")
+    __slots__ = ("_account_of", "_entries", "_has_room", "_has_turn", "_round", "_take_turn")
 
-    def __init__(self, has_room: Callable[[], bool] = lambda: True) -> None:
-        """``has_room`` says whether the log takes more input before its next commit."""
+    def __init__(
+        self,
+        has_room: Callable[[], bool] = lambda: True,
+        *,
+        take_turn: Callable[[Flow], int] = lambda flow: flow.take_turn(),
+        has_turn: Callable[[Flow], bool] = lambda flow: flow.has_turn,
+    ) -> None:
+        """The turns are those of put-off input unless named.
+
+        Args:
+            has_room: says whether the log takes more input before its next commit.
+            take_turn: gives a connection its turn and returns the cost.
+            has_turn: says whether the connection wants a further turn.
+        """
         self._has_room = has_room
+        self._take_turn = take_turn
+        self._has_turn = has_turn
         self._entries: dict[str, AccountFlows] = {}
         """Accounts that ever took turns: leaving the round must not forgive a debt."""
         self._round: OrderedDict[str, AccountFlows] = OrderedDict()
@@ -189,11 +207,11 @@ class RoundRobin:
                 accounts.move_to_end(account)
                 continue
             flow = entry.next_flow()
-            cost = flow.take_turn()
+            cost = self._take_turn(flow)
             flow.credit -= cost
             entry.credit -= cost
             # The turn may have authenticated the connection, ended it or left no input.
-            if not flow.has_turn:
+            if not self._has_turn(flow):
                 self.remove(flow)
             elif flow.account != account:
                 self.remove(flow)

@@ -36,6 +36,9 @@ class Input:
         self.after_turn()
         return self.costs.pop(0)
 
+    def end_rest(self) -> int:
+        raise AssertionError("it does not rest")
+
 
 def times(turns: int) -> Callable[[], bool]:
     """Time for so many turns."""

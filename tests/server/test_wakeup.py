@@ -2,7 +2,7 @@
 
 import asyncio
 
-from cmqd.server.wakeup import MAX_LOOKS, WAKEUP_SECONDS, WakeUp
+from cmqd.server.wakeup import MAX_LOOKS, READS_PER_WAKEUP, WAKEUP_SECONDS, WakeUp
 
 
 class Client:
@@ -139,16 +139,44 @@ async def test_a_wake_up_ends_when_its_time_is_over_although_clients_never_pause
     assert ends[0] < MAX_LOOKS
 
 
+class Tired:
+    """A connection that rests after a large read."""
+
+    def __init__(self, account: str, log: list[str]) -> None:
+        self.account = account
+        self.credit = 0
+        self.has_turn = False
+        self._log = log
+
+    def take_turn(self) -> int:
+        raise AssertionError("its input is taken up")
+
+    def end_rest(self) -> int:
+        self._log.append(self.account)
+        return 256_000
+
+
 async def test_a_connection_rests_until_the_end() -> None:
     log: list[str] = []
     wakeup = WakeUp(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"))
 
-    class Tired:
-        def end_rest(self) -> None:
-            log.append("rested")
-
     wakeup.schedule()
-    wakeup.rest(Tired())
+    wakeup.rests.add(Tired("a", log))
     await turns(6)
 
-    assert log == ["end", "rested"]
+    assert log == ["end", "a"]
+
+
+async def test_few_connections_are_read_from_again_in_a_wake_up_and_accounts_in_turns() -> None:
+    log: list[str] = []
+    wakeup = WakeUp(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"))
+
+    wakeup.schedule()
+    for account in ("crowd",) * (2 * READS_PER_WAKEUP) + ("alone",):
+        wakeup.rests.add(Tired(account, log))
+    await turns(20)
+
+    first_end, second_end, third_end = (position for position, entry in enumerate(log) if entry == "end")
+    assert second_end - first_end - 1 == third_end - second_end - 1 == READS_PER_WAKEUP
+    assert "alone" in log[first_end:second_end]
+    assert log.count("crowd") == 2 * READS_PER_WAKEUP

@@ -345,6 +345,7 @@ class EdgeRig:
         self.edge.outbox.check_invariants()
         self.edge.polls.check_invariants()
         self.edge.turns.check_invariants()
+        self.edge.wakeup.rests.check_invariants()
         self.edge.dispatcher.checkers.check_invariants()
         self.accounts.check_invariants()
 

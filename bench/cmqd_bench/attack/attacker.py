@@ -1,0 +1,193 @@
+"""A process that attacks one server on loopback for a bounded time: ``python -m cmqd_bench.attack.attacker``.
+
+Blocking sockets do the handshake, a selector drives the flood. The process ends by itself after its time.
+"""
+
+import os
+import selectors
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from cmqd_protocol.connection import ClientConnection
+from cmqd_protocol.events import Opened
+from cmqd_protocol.frames import encode_preamble, frame, header
+from cmqd_protocol.limits import VERSION
+from cmqd_protocol.messages import Cancel, SendMessages, encoder
+
+CHUNK: Final = 256 * 1024
+"""Bytes offered to the socket at a time."""
+UNFINISHED_BYTES: Final = 4_000_000
+"""Of a frame of 4 MiB: all but the end."""
+BULK_BYTES: Final = 960_000
+"""Body of a bulk send."""
+BULK_OUTSTANDING: Final = 64
+"""Bulk sends of a connection without a reply."""
+BULK_QUEUE: Final = "bulk"
+RECONNECT_SECONDS: Final = 0.01
+"""Pause before a connection that the server closed is made again."""
+
+
+@dataclass
+class Assault:
+    """One connection of an attack and the bytes that it still has to write."""
+
+    connection: socket.socket
+    refill: Callable[["Assault"], bytes]
+    data: bytes = b""
+    position: int = 0
+    written: int = 0
+    replies: int = 0
+    answered: bytearray = field(default_factory=bytearray)
+
+
+def _connect(url: str, *, authenticate: bool) -> socket.socket:
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    connection = socket.create_connection((parts.hostname, parts.port or 0), 10)
+    if not authenticate:
+        connection.sendall(encode_preamble(VERSION, VERSION))
+        return connection
+    machine = ClientConnection(
+        secret_id=unquote(parts.username or ""),
+        secret_key=unquote(parts.password or ""),
+        nonce=os.urandom(32),
+        now_ms=0,
+    )
+    opened = False
+    while not opened:
+        for piece in machine.data_to_send(0):
+            connection.sendall(piece)
+        data = connection.recv(65_536)
+        if not data:
+            raise ConnectionError("the server closed the connection during the handshake")
+        machine.receive_data(data, 0)
+        opened = any(isinstance(event, Opened) for event in machine.events())
+    return connection
+
+
+def _zeros(_assault: Assault) -> bytes:
+    return _ZEROS
+
+
+def _cancels(_assault: Assault) -> bytes:
+    return _CANCELS
+
+
+def _unfinished(assault: Assault) -> bytes:
+    return b"" if assault.written else header(4 * 1024 * 1024) + bytes(UNFINISHED_BYTES)
+
+
+def _bulk(assault: Assault) -> bytes:
+    sent = assault.written // len(_BULK_SEND)
+    return _BULK_SEND if sent - assault.replies < BULK_OUTSTANDING else b""
+
+
+_ZEROS: Final = bytes(CHUNK)
+_CANCELS: Final = frame(encoder.encode(Cancel(1))) * (CHUNK // 8)
+_BULK_SEND: Final = frame(encoder.encode(SendMessages(2**32 - 1, BULK_QUEUE, [os.urandom(BULK_BYTES)])))
+
+ATTACKS: Final[Mapping[str, tuple[bool, Callable[[Assault], bytes]]]] = {
+    "zeros": (False, _zeros),
+    "zeros-authenticated": (True, _zeros),
+    "cancels": (True, _cancels),
+    "unfinished": (True, _unfinished),
+    "bulk": (True, _bulk),
+}
+"""Of each attack: whether it authenticates, and what a connection writes next (nothing = it waits)."""
+
+
+def _bulk_frame(number: int) -> bytes:
+    """A bulk send under a request number of its own."""
+    # [16, u32 number, ...]: the number stands behind the header, the array's byte and the operation.
+    return _BULK_SEND[:7] + number.to_bytes(4, "big") + _BULK_SEND[11:]
+
+
+def _write(assault: Assault) -> bool:
+    """Write as much as the socket takes; returns whether anything was left to write."""
+    if assault.position == len(assault.data):
+        assault.data, assault.position = assault.refill(assault), 0
+        if not assault.data:
+            return False
+        if assault.refill is _bulk:
+            assault.data = _bulk_frame(2**31 + assault.written // len(_BULK_SEND))
+    count = assault.connection.send(memoryview(assault.data)[assault.position : assault.position + CHUNK])
+    assault.position += count
+    assault.written += count
+    return True
+
+
+def _read(assault: Assault) -> None:
+    """Read replies and count them."""
+    data = assault.connection.recv(65_536)
+    if not data:
+        raise ConnectionError
+    received = assault.answered
+    received += data
+    while len(received) >= 4 and len(received) >= (stop := 4 + int.from_bytes(received[:4], "big")):
+        assault.replies += stop > 4
+        del received[:stop]
+
+
+def attack(kind: str, url: str, connections: int, seconds: float) -> dict[str, int]:
+    """Attack for so many seconds, from so many connections; returns counts."""
+    authenticate, refill = ATTACKS[kind]
+    selector = selectors.DefaultSelector()
+    stop_at = time.monotonic() + seconds
+    counts = {"bytes": 0, "reconnects": 0, "replies": 0}
+    dropped_at: list[float] = []
+
+    def join() -> None:
+        connection = _connect(url, authenticate=authenticate)
+        connection.setblocking(False)
+        selector.register(connection, selectors.EVENT_READ | selectors.EVENT_WRITE, Assault(connection, refill))
+
+    def drop(assault: Assault) -> None:
+        counts["bytes"] += assault.written
+        counts["replies"] += assault.replies
+        selector.unregister(assault.connection)
+        assault.connection.close()
+
+    for _ in range(connections):
+        join()
+    while time.monotonic() < stop_at:
+        wrote = False
+        for key, events in selector.select(0.05):
+            assault: Assault = key.data
+            try:
+                if events & selectors.EVENT_READ:
+                    _read(assault)
+                if events & selectors.EVENT_WRITE:
+                    wrote = _write(assault) or wrote
+            except BlockingIOError:
+                continue
+            except OSError:
+                drop(assault)
+                counts["reconnects"] += 1
+                dropped_at.append(time.monotonic())
+        while dropped_at and time.monotonic() - dropped_at[0] >= RECONNECT_SECONDS:
+            del dropped_at[0]
+            try:
+                join()
+            except OSError:
+                dropped_at.append(time.monotonic())
+        if not wrote:
+            time.sleep(0.002)
+    for key in list(selector.get_map().values()):
+        drop(key.data)
+    return counts
+
+
+def main() -> None:
+    """Attack as the arguments say: kind, URL, connections, seconds. Prints the counts."""
+    kind, url, connections, seconds = sys.argv[1:]
+    counts = attack(kind, url, int(connections), float(seconds))
+    print(" ".join(f"{name}={value}" for name, value in counts.items()))
+
+
+if __name__ == "__main__":
+    main()

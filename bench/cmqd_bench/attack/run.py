@@ -1,0 +1,191 @@
+"""The healthy client beside each attack: a fresh server per attack, sends at a fixed rate, and memory before and after.
+
+Latencies run from the intended time of a send to its reply, so a stall counts for every send that falls into it. A send
+without a reply at the end counts with the time that it has waited.
+"""
+
+import asyncio
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import uvloop
+
+from cmqd_bench.attack.attacker import BULK_QUEUE
+from cmqd_bench.broker import Broker, broker_folder
+from cmqd_bench.histogram import Histogram
+from cmqd_bench.machine import conditions, raise_file_limit, scratch_root
+from cmqd_bench.session import Session, request, running
+from cmqd_bench.wire import ERROR, LoadConnection, decode_sent, frame
+from cmqd_protocol.messages import CreateQueue, SendMessages
+
+HEALTHY_QUEUE: Final = "healthy"
+FILES: Final = 4_096
+WARM_UP_SECONDS: Final = 1.0
+CALM_SECONDS: Final = 3.0
+"""Measured without an attack."""
+RAMP_SECONDS: Final = 1.0
+"""Of an attack before the measurement begins: connections are made."""
+LAST_REPLY_SECONDS: Final = 20.0
+MIB: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The attacks of a run and their bounds."""
+
+    cases: Sequence[tuple[str, int]]
+    """Kind and number of connections."""
+    seconds: float
+    settle_seconds: float
+    rate: float
+    python: str | None
+    """Interpreter of another installation whose server is attacked."""
+
+
+class HealthyClient:
+    """A client that sends small messages at a fixed rate, whatever the replies do."""
+
+    def __init__(self, connection: LoadConnection) -> None:
+        self._connection = connection
+        self._waiting: dict[int, float] = {}
+        self._last_id = 0
+        self._all_answered = asyncio.Event()
+        self.refused = 0
+        self.latencies = Histogram()
+        connection.on_reply = self._reply
+
+    async def send_for(self, seconds: float, rate: float) -> dict[str, float]:
+        """Send for so long, wait for the replies and return the latencies in milliseconds."""
+        self.latencies = Histogram()
+        self.refused = 0
+        begin = time.perf_counter()
+        for number in range(int(seconds * rate)):
+            intended = begin + number / rate
+            if (delay := intended - time.perf_counter()) > 0:
+                await asyncio.sleep(delay)
+            self._last_id += 1
+            self._waiting[self._last_id] = intended
+            self._connection.write(frame(SendMessages(self._last_id, HEALTHY_QUEUE, [b"healthy"])))
+        if self._waiting:
+            self._all_answered.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._all_answered.wait(), LAST_REPLY_SECONDS)
+        for intended in self._waiting.values():
+            self.latencies.record(int((time.perf_counter() - intended) * 1e6))
+        unanswered = len(self._waiting)
+        self._waiting.clear()
+        figures = {
+            "p50_ms": self.latencies.percentile(50) / 1000,
+            "p99_ms": self.latencies.percentile(99) / 1000,
+            "longest_ms": self.latencies.maximum / 1000,
+            "refused": self.refused,
+            "unanswered": unanswered,
+        }
+        return {name: round(value, 1) for name, value in figures.items()}
+
+    def _reply(self, payload: bytes, opcode: int) -> None:
+        # [array, 0xcc, opcode, request id, ...]; an error has the same beginning.
+        if opcode == ERROR:
+            self.refused += 1
+            return
+        intended = self._waiting.pop(decode_sent(payload).request_id, None)
+        if intended is not None:
+            self.latencies.record(int((time.perf_counter() - intended) * 1e6))
+        if not self._waiting:
+            self._all_answered.set()
+
+
+async def _attack(plan: Plan, kind: str, connections: int, broker: Broker) -> dict[str, Any]:
+    """One attack on a fresh server."""
+    async with running(broker) as session:
+        client = await _healthy_client(session)
+        await client.send_for(WARM_UP_SECONDS, plan.rate)
+        calm = await client.send_for(CALM_SECONDS, plan.rate)
+        before = broker.rss_mib()
+        command = [sys.executable, "-m", "cmqd_bench.attack.attacker", kind, broker.ready.url, str(connections)]
+        attacker = await asyncio.create_subprocess_exec(
+            *command, str(plan.seconds + RAMP_SECONDS), stdout=asyncio.subprocess.PIPE
+        )
+        peak = before
+
+        async def watch() -> None:
+            nonlocal peak
+            while True:
+                peak = max(peak, broker.rss_mib())
+                await asyncio.sleep(0.2)
+
+        watching = asyncio.create_task(watch())
+        try:
+            await asyncio.sleep(RAMP_SECONDS)
+            attacked = await client.send_for(plan.seconds - RAMP_SECONDS, plan.rate)
+            output, _ = await asyncio.wait_for(attacker.communicate(), plan.seconds + 60)
+        finally:
+            watching.cancel()
+            if attacker.returncode is None:
+                attacker.kill()
+        # The healthy client goes on, as in life: memory that only a next request gives back is given back.
+        settled = await client.send_for(plan.settle_seconds, 10) if plan.settle_seconds else {}
+        after = broker.rss_mib()
+    return {
+        "attack": kind,
+        "connections": connections,
+        "calm": calm,
+        "attacked": attacked,
+        "settled": settled,
+        "rss_mib": {"before": round(before), "peak": round(peak), "after": round(after)},
+        "attacker": output.decode().strip(),
+    }
+
+
+async def _healthy_client(session: Session) -> HealthyClient:
+    (connection,) = await session.connect(1)
+    for queue in (HEALTHY_QUEUE, BULK_QUEUE):
+        await request(connection, CreateQueue(1, queue, {"max_message_bytes": MIB}))
+    return HealthyClient(connection)
+
+
+def run_attacks(plan: Plan, scratch: Path | None) -> dict[str, Any]:
+    """Run all attacks; returns the report."""
+    raise_file_limit(FILES)
+    root = scratch_root(scratch)
+    report: dict[str, Any] = {"conditions": conditions(root), "server": plan.python or sys.executable, "attacks": []}
+    for kind, connections in plan.cases:
+        with broker_folder(root) as broker:
+            broker.python = plan.python
+
+            async def one(broker: Broker = broker, kind: str = kind, connections: int = connections) -> dict[str, Any]:
+                return await _attack(plan, kind, connections, broker)
+
+            figures = uvloop.run(one())
+        report["attacks"].append(figures)
+        print(_line(figures), file=sys.stderr, flush=True)
+    return report
+
+
+def _line(figures: dict[str, Any]) -> str:
+    calm, attacked, rss = figures["calm"], figures["attacked"], figures["rss_mib"]
+    latencies = "  ".join(f"{name} {calm[name + '_ms']:.1f} -> {attacked[name + '_ms']:.1f} ms" for name in NAMES)
+    memory = f"server RSS {rss['before']} MiB before, {rss['peak']} peak, {rss['after']} after"
+    return f"{figures['attack']} x{figures['connections']}:  {latencies}  refused {attacked['refused']}; {memory}"
+
+
+NAMES: Final = ("p50", "p99", "longest")
+
+
+def print_attacks(plan: Plan, scratch: Path | None, *, json_output: bool) -> None:
+    """Run and print; with ``json_output`` nothing but the one object goes to standard output."""
+    report = run_attacks(plan, scratch)
+    if json_output:
+        print(json.dumps(report, indent=1))
+        return
+    print("conditions: " + ", ".join(f"{name} {value}" for name, value in report["conditions"].items()))
+    print(f"server: {report['server']}; {plan.seconds:g} s each, {plan.rate:g} healthy sends a second")
+    for figures in report["attacks"]:
+        print(_line(figures))
+        print(f"  attacker: {figures['attacker']}")
