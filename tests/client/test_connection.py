@@ -19,7 +19,7 @@ from cmqd_client import (
 from cmqd_client.connection import Connection
 from cmqd_protocol import connection as machine
 from cmqd_protocol import messages as wire
-from cmqd_protocol.features import ServerFacts
+from cmqd_protocol.features import Feature, ServerFacts
 from cmqd_protocol.limits import DEFAULT_MAX_WAITING_REQUESTS
 from support.cmq_runs import ThreadedServer
 from support.eventually import eventually
@@ -51,7 +51,7 @@ async def test_it_knows_whom_it_talks_to(connection: Connection) -> None:
 
 
 async def test_it_knows_what_the_server_said_of_itself(connection: Connection) -> None:
-    assert connection.facts == ServerFacts(DEFAULT_MAX_WAITING_REQUESTS, frozenset())
+    assert connection.facts == ServerFacts(DEFAULT_MAX_WAITING_REQUESTS, frozenset(Feature))
 
 
 async def test_a_field_that_the_server_would_ignore_is_not_sent(
