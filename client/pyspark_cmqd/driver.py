@@ -59,7 +59,7 @@ def plan_batch(options: Options, columns: Sequence[str], *, asked: Options | Non
 
 def open_folder(options: Options) -> Folder:
     """Raises FolderError, OptionError."""
-    folder = Folder(options.path, options.cache_folder)
+    folder = Folder(options.path, options.cache_folder, options.storage)
     if folder.is_remote and options.include_active:
         raise OptionError("includeActive", "true", "only for a folder of the same machine, not for a URL")
     return folder
@@ -155,6 +155,7 @@ def plan_range(
             options.fail_on_data_loss,
             states.get(piece.extent.number, {}),
             int(piece.weight * shares.get(piece.extent.number, 1.0)) + 1,
+            storage=options.storage,
             as_of_lsn=as_of_lsn,
         )
         for piece in split(pieces, options.min_partitions)

@@ -17,7 +17,9 @@ import time
 from collections.abc import Generator
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+import msgspec
 
 from cmqd_segment.manifest import (
     MANIFEST_NAME,
@@ -31,7 +33,8 @@ from cmqd_segment.manifest import (
 )
 from cmqd_segment.newer import NewerFormatError
 from cmqd_segment.schema import SegmentFormatError, open_read_only
-from pyspark_cmqd.errors import FolderError, NewerFolderError, SegmentReclaimedError, masked
+from pyspark_cmqd.errors import HIDDEN, FolderError, NewerFolderError, SegmentReclaimedError, masked
+from pyspark_cmqd.options import is_url
 from pyspark_cmqd.plan import Extent, View, describe
 
 LOOKS = 50
@@ -39,21 +42,29 @@ LOOKS = 50
 LOOK_SECONDS = 0.02
 SEALING_SECONDS = 60.0
 """How long a segment may be neither open to us as a live one nor listed as sealed yet: its checksum is being made."""
+LEAST_KEY = 5
 _SHA256 = re.compile("[0-9a-f]{64}")
 
 
 class Folder:
     """Access to one data folder."""
 
-    def __init__(self, path: str, cache_folder: str = "") -> None:
-        """Raises FolderError for a URL that nothing here can open."""
+    def __init__(self, path: str, cache_folder: str = "", storage: str = "") -> None:
+        """``storage``: arguments of a URL's file system, as JSON.
+
+        Raises FolderError for a URL that cannot be opened.
+        """
         self.path = path
-        self.is_remote = "://" in path and not path.startswith("file://")
-        self._local = Path(path.removeprefix("file://"))
+        self.is_remote = is_url(path)
+        # Spark writes file:/data where others write file:///data.
+        self._local = Path(path.removeprefix("file://").removeprefix("file:"))
+        self._keys: list[str] = []
         self._cache = Path(cache_folder or Path(tempfile.gettempdir()) / f"cmqd-cache-{os.getuid()}")
         self._files: Any = None
         if self.is_remote:
-            self._files, self._root = _file_system(path)
+            arguments: dict[str, Any] = msgspec.json.decode(storage) if storage else {}
+            self._keys = sorted(_texts_in(arguments), key=len, reverse=True)
+            self._files, self._root = self._file_system(arguments)
 
     def manifest(self) -> Manifest:
         """As it is now. Raises FolderError."""
@@ -231,7 +242,7 @@ class Folder:
             self._files.get_file(f"{self._root}/{file}", str(target))
         except Exception as error:
             kind = FileNotFoundError if isinstance(error, FileNotFoundError) else OSError
-            text = masked(f"{self.path}/{file} was not fetched: {type(error).__name__}: {error}")
+            text = self._hidden(f"{self.path}/{file} was not fetched: {type(error).__name__}: {error}")
             # Without the cause: Spark shows whole tracebacks.
             raise kind(text) from None
 
@@ -245,17 +256,35 @@ class Folder:
         if owner != os.getuid():
             raise FolderError(f"the cache folder {self._cache} belongs to another user; name one by 'cacheFolder'")
 
+    def _file_system(self, arguments: dict[str, Any]) -> tuple[Any, str]:
+        try:
+            fsspec: Any = import_module("fsspec")
+        except ImportError as error:
+            raise FolderError(f"{self.path} is a URL, and fsspec, which reads those, is not installed") from error
+        try:
+            files, root = fsspec.core.url_to_fs(self.path, **arguments)
+        except Exception as error:
+            # Each kind of file system has errors of its own for arguments that it does not take.
+            text = f"{self.path} cannot be opened: {type(error).__name__}: {error}"
+            raise FolderError(self._hidden(text)) from None
+        return files, str(root).rstrip("/")
 
-def _file_system(path: str) -> tuple[Any, str]:
-    try:
-        fsspec: Any = import_module("fsspec")
-    except ImportError as error:
-        raise FolderError(f"{path} is a URL, and fsspec, which reads those, is not installed") from error
-    try:
-        files, root = fsspec.core.url_to_fs(path)
-    except (ImportError, ValueError) as error:
-        raise FolderError(f"{path} cannot be opened: {error}") from None
-    return files, str(root).rstrip("/")
+    def _hidden(self, text: str) -> str:
+        """The text without the keys of the URL and of the storage options."""
+        for key in self._keys:
+            text = text.replace(key, HIDDEN)
+        return masked(text)
+
+
+def _texts_in(value: Any) -> set[str]:
+    """Texts in storage options that may be keys; short ones are none, and would hide half of a message."""
+    if isinstance(value, str):
+        return {value} if len(value) >= LEAST_KEY else set()
+    if isinstance(value, dict):
+        return {text for each in cast("dict[str, Any]", value).values() for text in _texts_in(each)}
+    if isinstance(value, list):
+        return {text for each in cast("list[Any]", value) for text in _texts_in(each)}
+    return set()
 
 
 def _gone(manifest: Manifest) -> list[tuple[int, int]]:

@@ -15,6 +15,7 @@
 | ``minPartitions`` | segments are split into at least so many parts | 1 |
 | ``failOnDataLoss`` | fail if rows that were asked for are gone | ``true`` |
 | ``batchRows`` | messages in an Arrow batch, about | 8192 |
+| ``storageOptions`` | of a URL: a JSON object of arguments for its fsspec file system | |
 | ``cacheFolder`` | where files of a URL are kept | in the folder for temporary files |
 | ``statesFile`` | of a mode: what :func:`pyspark_cmqd.folding.write_states` wrote, instead of finding it out | |
 | ``maxMessagesPerTrigger``, ``maxBytesPerTrigger`` | of a stream: most in a batch, of bodies the bytes | none |
@@ -22,9 +23,12 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import Any
+
+import msgspec
 
 from pyspark_cmqd.errors import HIDDEN, OptionError
 
@@ -75,6 +79,8 @@ class Options:
     routing_key: str = ""
     """A binding key; empty = any."""
     states_file: str = ""
+    storage: str = field(default="", repr=False)
+    """``storageOptions`` as JSON; it may hold keys."""
     only_queues: frozenset[str] | None = None
     """By filters that were pushed down; None = all. Below likewise."""
     only_accounts: frozenset[str] | None = None
@@ -122,6 +128,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         whole(values, "maxBytesPerTrigger", 0, 1, LAST_LSN),
         _something(values, "routingKey"),
         _something(values, "statesFile"),
+        _storage(values, path),
     )
     if options.tags and options.routing_key:
         raise OptionError("routingKey", options.routing_key, "'tags' is given too; no message has both")
@@ -152,6 +159,7 @@ _NAMES = (
     "maxMessagesPerTrigger",
     "maxBytesPerTrigger",
     "statesFile",
+    "storageOptions",
 )
 
 
@@ -168,6 +176,25 @@ def _something(values: Mapping[str, str], option: str) -> str:
     if text == "":
         raise OptionError(option, "", "something, or leave it out")
     return text or ""
+
+
+def _storage(values: Mapping[str, str], path: str) -> str:
+    text = values.get("storageoptions")
+    if text is None:
+        return ""
+    if not is_url(path):
+        raise OptionError("storageOptions", HIDDEN, "only for a URL; this path is a folder")
+    try:
+        msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.MsgspecError:
+        # Without the reason: it may quote a key.
+        raise OptionError("storageOptions", HIDDEN, 'a JSON object, such as {"anon": true}') from None
+    return text
+
+
+def is_url(path: str) -> bool:
+    """Whether a path is a URL that fsspec opens; ``file:`` is the local disk."""
+    return "://" in path and not path.startswith("file:")
 
 
 def _names(values: Mapping[str, str], option: str) -> tuple[str, ...]:

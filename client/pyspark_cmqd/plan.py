@@ -135,6 +135,8 @@ class Task:
     """Of the queues with messages in the piece, in all modes but ``events``."""
     weight: int = 1
     """Bytes to be read, about."""
+    storage: str = field(default="", repr=False)
+    """Of a URL: options of its file system, as JSON."""
     may_be_reclaimed: bool = False
     """The query names no row or time at which to begin: a segment that the broker reclaims after the plan was made is
     left out, as it would be of a plan made a moment later."""

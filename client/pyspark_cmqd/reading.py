@@ -56,7 +56,7 @@ def read_task(task: Task, schema: "pa.Schema") -> Iterator["pa.RecordBatch"]:
     """
     batch = Batch(schema)
     piece = task.piece
-    folder = Folder(task.path, task.cache_folder)
+    folder = Folder(task.path, task.cache_folder, task.storage)
     needs_bodies = "body" in task.columns
     selector = Selector(task)
     try:
@@ -88,7 +88,7 @@ def read_stretches(task: Task) -> Iterator[tuple[Facts, Run, int, int]]:
 
     Raises FolderError, DataLossError.
     """
-    folder = Folder(task.path, task.cache_folder)
+    folder = Folder(task.path, task.cache_folder, task.storage)
     selector = Selector(task)
     try:
         with folder.opened(task.piece.extent) as raw:

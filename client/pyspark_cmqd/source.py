@@ -10,7 +10,7 @@ can, and Spark applies them all again.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownParameterType=false
 # pyright: reportUnknownArgumentType=false, reportMissingModuleSource=false
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
@@ -27,6 +27,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from pyspark_cmqd.errors import OptionError
 from pyspark_cmqd.options import Options, parse_options
 from pyspark_cmqd.schema import COLUMNS, OF_THE_LOG
 
@@ -57,6 +58,13 @@ def _type_of(kind: str) -> DataType:
     return StructType([StructField(name, _TYPES[type_]) for name, type_ in fields])
 
 
+TABLE = "cmqd.table"
+"""Metadata of the first column of a table in a catalog: the options that the table was made with."""
+_PROVIDER = "provider"
+"""A property that Spark adds to the options when it makes a table."""
+_OPTION = "option."
+
+
 class CmqdDataSource(DataSource):
     """``format("cmqd")``; the options are those of :mod:`pyspark_cmqd.options`."""
 
@@ -66,23 +74,42 @@ class CmqdDataSource(DataSource):
         return "cmqd"
 
     def schema(self) -> StructType:
-        """All columns."""
-        return StructType(
+        """All columns. Raises OptionError if a table of a catalog is made with options that cannot be used."""
+        columns = StructType(
             [
                 StructField(name, _type_of(kind), metadata=OF_THE_LOG if name == "dedup_id" else None)
                 for name, kind in COLUMNS.items()
             ]
         )
+        if _PROVIDER in self.options:
+            columns.fields[0].metadata = {TABLE: table_options(self.options)}
+        return columns
 
     def reader(self, schema: StructType) -> "CmqdReader":
         """Of a batch. Raises OptionError."""
-        return CmqdReader(parse_options(self.options), schema)
+        return CmqdReader(parse_options(self._given(schema)), schema)
 
     def streamReader(self, schema: StructType) -> "CmqdStreamReader":
         """Of a stream. Raises OptionError."""
         from pyspark_cmqd.stream import CmqdStreamReader
 
-        return CmqdStreamReader(parse_options(self.options), schema)
+        return CmqdStreamReader(parse_options(self._given(schema)), schema)
+
+    def _given(self, schema: StructType) -> Mapping[str, str]:
+        """The options of a read: its own, and those of the table that is read."""
+        if "path" in self.options:
+            return self.options
+        of_table: dict[str, str] = next(
+            (field.metadata[TABLE] for field in schema.fields if TABLE in field.metadata), {}
+        )
+        if not of_table:
+            raise OptionError(
+                "path",
+                None,
+                "the data folder of a broker, or a URL of a copy; a table that was created with a list of columns "
+                "keeps no options: leave that list out",
+            )
+        return {**of_table, **self.options}
 
     def writer(self, schema: StructType, overwrite: bool) -> "BatchSink":
         """Of a batch; its options are those of :mod:`pyspark_cmqd.sinkoptions`. Raises OptionError, ColumnError."""
@@ -95,6 +122,19 @@ class CmqdDataSource(DataSource):
         from pyspark_cmqd.sink import StreamSink
 
         return StreamSink(schema, self.options, overwrite)
+
+
+def table_options(properties: Mapping[str, str]) -> dict[str, str]:
+    """The options in the properties of a table, which hold ``OPTIONS`` under prefixed names, and ``LOCATION``.
+
+    They go into the metadata of a column. Spark keeps a table's options and does not hand them to a Python source that
+    reads the table; but it hands over the columns as they were when the table was made. Raises OptionError.
+    """
+    options = {name.removeprefix(_OPTION): value for name, value in properties.items() if name.startswith(_OPTION)}
+    if "path" in properties:
+        options["path"] = properties["path"]
+    parse_options(options)
+    return options
 
 
 class CmqdPartition(InputPartition):

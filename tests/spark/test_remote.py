@@ -5,6 +5,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownParameterType=false
 # pyright: reportUnknownArgumentType=false, reportMissingModuleSource=false
 
+import pickle
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,13 +13,15 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import fsspec
 import pyarrow as pa
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 from cmqd_segment.manifest import Manifest, SegmentState, read_manifest, write_manifest
 from pyspark_cmqd.columns import arrow_type
 from pyspark_cmqd.driver import plan_batch
-from pyspark_cmqd.errors import DataLossError, FolderError
+from pyspark_cmqd.errors import DataLossError, FolderError, OptionError
 from pyspark_cmqd.folder import Folder
 from pyspark_cmqd.options import parse_options
 from pyspark_cmqd.reading import read_task
@@ -257,3 +260,45 @@ def test_the_cache_of_somebody_else_is_not_used(
 
     with pytest.raises(FolderError, match="another user"):
         plan(store.url, cache, queue="orders")
+
+
+class NeedsToken(LocalFileSystem):
+    """Files of this machine, for readers that bring the token."""
+
+    protocol = "needs-token"
+
+    def __init__(self, token: str = "", **options: Any) -> None:
+        if token != "open-sesame":
+            raise PermissionError(f"token {token!r} is wrong; options {options}")
+        super().__init__()
+
+
+fsspec.register_implementation("needs-token", NeedsToken)
+
+
+@pytest.fixture
+def guarded(folder: Path) -> str:
+    """A URL of the folder whose file system wants a token."""
+    return f"needs-token://{folder}"
+
+
+def test_storage_options_reach_the_file_system_wherever_the_folder_is_opened(guarded: str, cache: Path) -> None:
+    tasks = plan(guarded, cache, queue="orders", mode="all", storageOptions='{"token": "open-sesame"}')
+
+    copied = pickle.loads(pickle.dumps(tasks))
+    assert bodies(copied) == BODIES
+    assert "sesame" not in repr(tasks)
+
+
+def test_no_error_tells_a_key_of_the_storage_options(guarded: str, cache: Path) -> None:
+    with pytest.raises(FolderError, match="cannot be opened: PermissionError: token '…' is wrong") as caught:
+        plan(guarded, cache, storageOptions='{"token": "wrong-sesame", "more": [{"secret": "hush-hush"}]}')
+    assert "hush" not in str(caught.value)
+    with pytest.raises(OptionError, match="a JSON object") as refused:
+        plan(guarded, cache, storageOptions="open-sesame")
+    assert "sesame" not in str(refused.value)
+
+
+def test_storage_options_are_for_urls(folder: Path, cache: Path) -> None:
+    with pytest.raises(OptionError, match="only for a URL"):
+        plan(str(folder), cache, storageOptions="{}")
