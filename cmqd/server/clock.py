@@ -22,6 +22,10 @@ At a start:
 - Broker time is the wall clock less the recorded offset, because downtime counts, but at least the last time in the
   log. If the wall clock is too far back, the difference goes into the offset. A broker that was once started with a
   clock a year ahead therefore has an offset of minus a year from the next start on, and is right to the outside.
+- A negative offset ends at a start at which the wall clock has passed the last time in the log. Two causes are possible
+  then: the broker was ahead and was stopped for longer than that, or the wall clock was wrong before and is right now,
+  as on a machine without a battery for its clock. In the second case the recorded offset would let everything expire;
+  in the first case, offset 0 only makes messages wait longer.
 - A log without a record of an offset has offset 0. After a crash between a jump and its record, the start uses the
   offset from before. If the jump was back, the last time in the log corrects the start; a jump forward cannot be told
   from downtime.
@@ -55,6 +59,8 @@ RECORD_EVERY_MS = 10_000
 
 REMIND_EVERY_MS = 3_600_000
 """How often a lasting offset is logged."""
+
+OFFSET_OVER = "broker time and the wall clock differ by less than a minute"
 
 _log = get_logger()
 
@@ -107,6 +113,8 @@ class BrokerClock:
         self._monotonic_ns = monotonic_ns
         self._on_jump = on_jump
         wall_start_ms = wall()
+        if offset_ms < 0 and wall_start_ms >= not_before_ms:
+            offset_ms = 0
         start_ms = max(wall_start_ms - offset_ms, not_before_ms)
         self.has_stepped: bool = adopt and abs(wall_start_ms - start_ms) > JUMP_MS
         """Broker time was set to the wall clock at the start, forward or back."""
@@ -208,6 +216,8 @@ def start_offset(broker: Broker, clock: BrokerClock) -> Sequence[AnyRecord]:
         _log.warning("clock_adopted", time_ms=clock.now_ms(), text="broker time was set to the wall clock")
     elif offset_ms:
         _log.warning("clock_offset", offset_ms=clock.offset_ms, text=offset_text(clock))
+    elif broker.clock_offset_ms:
+        _log.info("clock_offset_over", text=OFFSET_OVER)
     if not clock.has_stepped and offset_ms == broker.clock_offset_ms:
         return ()
     return broker.set_clock_offset(offset_ms, clock.now_ms(), stepped=clock.has_stepped).records
@@ -244,7 +254,7 @@ class OffsetWatch:
             self._recorded_at_ms = now_ms
             self._record(offset_ms)
             if is_over:
-                _log.info("clock_offset_over", text="broker time and the wall clock differ by less than a minute")
+                _log.info("clock_offset_over", text=OFFSET_OVER)
         if offset_ms and now_ms - self._logged_at_ms >= REMIND_EVERY_MS:
             self._logged_at_ms = now_ms
             _log.warning("clock_offset", offset_ms=clock.offset_ms, text=offset_text(clock))

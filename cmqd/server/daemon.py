@@ -214,7 +214,7 @@ class Daemon:
         if self._failure is not None:
             raise self._failure
         if wanted or first_records:
-            # After a loss, the next start shall find a whole log again: all that it has to replay.
+            # Behind a checkpoint the next start replays neither the gap of a loss nor a step of broker time.
             edge.checkpoints.want()
         _tune_collector()
         return edge, accounts

@@ -248,6 +248,12 @@ class DiskRules(MessageRules):
         self.read_ids.clear()
         self.parts = None
 
+    @rule(offset_ms=st.sampled_from([0, 3_600_000, -3_600_000]))
+    def set_clock_offset(self, offset_ms: int) -> None:
+        """The wall clock jumped: a fact, and no message feels it."""
+        self.done(self.broker.set_clock_offset(offset_ms, self.now_ms))
+        assert self.broker.clock_offset_ms == offset_ms
+
     @rule(steps=st.integers(1, 4))
     def checkpoint(self, steps: int) -> None:
         """Begin one, or get on with the one under way."""
