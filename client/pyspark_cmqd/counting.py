@@ -16,6 +16,7 @@ from pyspark_cmqd.folder import Folder
 from pyspark_cmqd.folding import StatesBySegment
 from pyspark_cmqd.options import Mode, Options
 from pyspark_cmqd.plan import Task, View, bounds
+from pyspark_cmqd.positions import start_at
 from pyspark_cmqd.reading import read_stretches
 from pyspark_cmqd.replaying import Slice, Slicer
 from pyspark_cmqd.schema import COLUMNS
@@ -41,6 +42,9 @@ class Count:
 
     position: int
     """The row at which it was counted."""
+    log_id: str = ""
+    """Of the log, and the start that wrote the row at ``position``: see :mod:`pyspark_cmqd.positions`."""
+    start: str = ""
     tallies: dict[tuple[str, str], Tally] = field(default_factory=dict[tuple[str, str], Tally])
     """By queue or topic, and event; of those that are sent."""
     left_out: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
@@ -110,7 +114,7 @@ def count(
     Raises CmqdSourceError; SegmentReclaimedError if the plan is older than the log, and is to be made anew.
     """
     options, view = counting.options, counting.view
-    found = Count(options.ending_lsn)
+    found = Count(options.ending_lsn, view.log_id, start_at(view, options.ending_lsn))
     slicer = Slicer(most, view.gaps(1, view.hi))
     row = 0
     for number, task in enumerate(counting.tasks, 1):

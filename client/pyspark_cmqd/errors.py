@@ -3,7 +3,8 @@
 CmqdSourceError
 ├── OptionError         an option is unknown, missing or out of range; say it otherwise
 ├── FolderError         the data folder cannot be read; its broker or its copy needs a look
-│   └── NewerFolderError  a newer cmqd wrote it; nothing is damaged
+│   ├── NewerFolderError  a newer cmqd wrote it; nothing is damaged
+│   └── OtherLogError     it is not the log that a position or a journal is of
 └── DataLossError       rows that were asked for are not there any more; ask for later ones, or for what is left
     └── SegmentReclaimedError   the broker dropped a segment after a plan named it and before it was opened
 """
@@ -50,6 +51,10 @@ class FolderError(CmqdSourceError):
 
 class NewerFolderError(FolderError):
     """The data folder was written by a newer cmqd than this one. Nothing in it is damaged; use the newer version."""
+
+
+class OtherLogError(FolderError):
+    """The folder does not hold the log that a position was kept of, or not any more. Nothing was read."""
 
 
 class DataLossError(CmqdSourceError):

@@ -118,7 +118,7 @@ class Folder:
             elif include_active and _states(self.manifest()) != _states(manifest):
                 reason = "its segments change all the time"
             else:
-                return View(hi, tuple(extents), tuple(manifest.checkpoints))
+                return View(hi, tuple(extents), tuple(manifest.checkpoints), manifest.log_id, tuple(manifest.starts))
         raise FolderError(f"{self.path} cannot be read: {reason}")
 
     def _extents(self, manifest: Manifest, include_active: bool) -> list[Extent]:

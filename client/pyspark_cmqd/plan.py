@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from cmqd_segment.manifest import CheckpointEntry
+from cmqd_segment.manifest import CheckpointEntry, StartEntry
 from pyspark_cmqd.options import LAST_LSN, Mode, Options
 
 if TYPE_CHECKING:
@@ -53,6 +53,9 @@ class View:
     extents: tuple[Extent, ...]
     """Ascending by LSN."""
     checkpoints: tuple[CheckpointEntry, ...] = ()
+    log_id: str = ""
+    """Empty if no version with ids has opened the folder yet."""
+    starts: tuple[StartEntry, ...] = ()
 
     def gaps(self, first: int, last: int) -> list[tuple[int, int]]:
         """Ranges of rows within ``first`` to ``last`` (both included, at most ``hi``) that are not there any more."""

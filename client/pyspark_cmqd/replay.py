@@ -9,6 +9,7 @@ nor its id and its times. Its dedup id is the run's name and its message id.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownParameterType=false
 # pyright: reportUnknownArgumentType=false, reportMissingModuleSource=false
 
+import logging
 import os
 import re
 import threading
@@ -19,9 +20,10 @@ from typing import TYPE_CHECKING
 
 from pyspark_cmqd.counting import row_checks
 from pyspark_cmqd.driver import open_folder
-from pyspark_cmqd.errors import DataLossError
+from pyspark_cmqd.errors import DataLossError, OtherLogError
 from pyspark_cmqd.options import Mode, parse_options
 from pyspark_cmqd.plan import describe
+from pyspark_cmqd.positions import check_position, start_at
 from pyspark_cmqd.replaying import MARK, Doubt, Journal, JournalError, Slice, states_file, write_journal
 from pyspark_cmqd.schema import COLUMNS
 from pyspark_cmqd.session import SparkError, reason_of
@@ -29,19 +31,29 @@ from pyspark_cmqd.session import SparkError, reason_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_log = logging.getLogger("pyspark_cmqd")
 LOOK_SECONDS = 0.1
 """How often we look whether a slice is done, or a stop is wanted."""
 _NO_HEADERS = "cast(map() AS map<string,string>)"
 
 
 def check_log(journal: Journal) -> None:
-    """Raises JournalError if the log is not the one that the run began with, DataLossError if it lost what is next."""
+    """Check that the log is the one that the run began with, and note its id in a journal that has none.
+
+    Raises:
+        JournalError: it is another log.
+        DataLossError: it lost rows that are next.
+    """
     options = parse_options(journal.source)
     folder = open_folder(options)
     view = folder.view(include_active=options.include_active)
     path = options.path
     if view.hi < journal.position:
         raise JournalError(f"{path} is another log than that of the run: it ends before row {journal.position}")
+    try:
+        is_proven = check_position(view, journal.position, journal.log_id, journal.start, path)
+    except OtherLogError as error:
+        raise JournalError(f"{path} is another log than that of the run: {error}") from error
     if journal.is_done:
         return
     one = journal.next_slice
@@ -51,6 +63,13 @@ def check_log(journal: Journal) -> None:
     found = row_checks(folder, view, [one.first_lsn]).get(one.first_lsn)
     if found is not None and found != one.check:
         raise JournalError(f"{path} is another log than that of the run: row {one.first_lsn} is not the same")
+    if not is_proven and view.log_id:
+        _log.warning(
+            "the journal of run %s does not say of which log it is (an earlier version wrote it); %s is taken for it",
+            journal.run,
+            path,
+        )
+        journal.log_id, journal.start = view.log_id, start_at(view, journal.position)
 
 
 def replay(

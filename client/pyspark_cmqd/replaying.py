@@ -128,6 +128,10 @@ class Journal(msgspec.Struct, kw_only=True):
     ending_ms: int | None = None
     position: int
     """The row at which it was counted: nothing above it is replayed, and modes are told for it."""
+    log_id: str = ""
+    """Of the log; empty in journals of earlier versions, until they are gone on with. So is ``start``."""
+    start: str = ""
+    """Number of the broker's start that wrote the row at ``position``."""
     events: list[str]
     """Events (or states) that are sent."""
     queue: str = ""

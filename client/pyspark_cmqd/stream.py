@@ -1,4 +1,5 @@
-"""The streaming source: a position is a row of the log, ``{"lsn": n}``: everything up to row *n* was read.
+"""The streaming source: a position is a row of the log, ``{"lsn": n, ...}``: everything up to row *n* was read. Beside
+the row it names the log (see :mod:`pyspark_cmqd.positions`).
 
 Positions and limits go by whole rows, and rows never change: what a batch holds is told by its two positions, so a
 batch that is run again after a crash is the same batch. Spark keeps the positions in its checkpoint; the broker's data
@@ -33,10 +34,11 @@ from pyspark_cmqd.driver import (
     open_folder,
     plan_range,
 )
-from pyspark_cmqd.errors import DataLossError, FolderError, OptionError
+from pyspark_cmqd.errors import DataLossError, OptionError, OtherLogError
 from pyspark_cmqd.folder import Folder
 from pyspark_cmqd.options import Mode, Options
 from pyspark_cmqd.plan import View, gathered, wanted_ids
+from pyspark_cmqd.positions import Offset, check_offset, offset_at
 from pyspark_cmqd.source import CmqdPartition, read_partition
 
 if TYPE_CHECKING:
@@ -60,29 +62,35 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._catalog: Catalog | None = None
         self._seen: View | None = None
         """What :meth:`latestOffset` saw, for the rest of its trigger: the folder is looked at once."""
+        self._has_warned = False
+        """Of an offset that does not tell its log."""
 
     # ------------------------------------------------------------------ positions
 
-    def initialOffset(self) -> dict[str, int]:
+    def initialOffset(self) -> Offset:
         """Where a query begins that has no checkpoint. Raises DataLossError if rows of the time asked for are gone."""
         view = self._view()
         if self.options.starting_ms is not None:
             # From the row on at which it begins each batch checks its own.
             check_loss(view, self.options, missing_rows(view, self.options))
-        return {"lsn": first_offset(view, self.options)}
+        return offset_at(view, first_offset(view, self.options))
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """The last row of the next batch: as far as the limit allows, but one row at least, if there is one.
 
-        Raises FolderError if the query was farther than the log is: it would wait, and then leave rows out.
+        Raises OtherLogError if the query was farther than the log is, or at a row of another log: it would wait, and
+        then leave rows out.
         """
         self._seen = view = self._view()
         starting = self.options.starting_lsn
-        if start["lsn"] > view.hi and not (isinstance(starting, int) and start["lsn"] == starting - 1):
-            raise self._another_log(start["lsn"], view)
+        above = int(start["lsn"])
+        if above > view.hi and not (isinstance(starting, int) and above == starting - 1):
+            raise self._another_log(above, view)
+        is_proven = self._is_proven(view, start)
         most = self._end(view)
-        if most <= start["lsn"]:
-            return start
+        if most <= above:
+            # An offset that does not tell its log is followed by one that does, though there is nothing to read.
+            return start if is_proven else offset_at(view, above)
         messages = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
         size = limit.max_bytes if isinstance(limit, ReadMaxBytes) else 0
         if isinstance(limit, ReadMaxRows | ReadMaxBytes):
@@ -90,10 +98,10 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             messages = messages or self.options.max_messages
             size = size or self.options.max_bytes
         if not messages and not size:
-            return {"lsn": most}
+            return offset_at(view, most)
         folder = open_folder(self.options)
         wanted = wanted_ids(self._names(folder, view).sources, self.options)
-        return {"lsn": limited_offset(folder, view, wanted, start["lsn"], most, messages, size)}
+        return offset_at(view, limited_offset(folder, view, wanted, above, most, messages, size))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """By the options."""
@@ -107,47 +115,59 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """What is there now is all that counts."""
         self._target = self._view().hi
 
-    def reportLatestOffset(self) -> dict[str, int]:
+    def reportLatestOffset(self) -> Offset:
         """The last row that there is: what is between it and the query's position is how far the query is behind."""
-        return {"lsn": (self._seen or self._view()).hi}
+        view = self._seen or self._view()
+        return offset_at(view, view.hi)
 
     # ------------------------------------------------------------------ a batch
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Rows above ``start`` up to ``end``. Raises CmqdSourceError."""
-        above, upto = start["lsn"], end["lsn"]
+        above, upto = int(start["lsn"]), int(end["lsn"])
         if above >= upto:
             return []
         seen, self._seen = self._seen, None
         if seen is not None and seen.hi >= upto:
             try:
-                return self._planned(seen, above, upto)
+                return self._planned(seen, start, end)
             except DataLossError:
                 # Reclaimed since, perhaps only in part of what is asked for: as the log is now.
                 pass
-        return self._planned(self._view(), above, upto)
+        return self._planned(self._view(), start, end)
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """The messages of a partition. Raises FolderError, DataLossError."""
         return read_partition(partition, self.columns)
 
-    def commit(self, end: dict[str, int]) -> None:
+    def commit(self, end: Offset) -> None:
         """Nothing: positions are Spark's, and data is the broker's."""
 
     def stop(self) -> None:
         """Nothing is held open."""
 
-    def _planned(self, view: View, above: int, upto: int) -> list[InputPartition]:
+    def _planned(self, view: View, start: Offset, end: Offset) -> list[InputPartition]:
+        above, upto = int(start["lsn"]), int(end["lsn"])
         if view.hi < upto:
             raise self._another_log(upto, view)
+        self._is_proven(view, start)
+        self._is_proven(view, end)
         check_loss(view, self.options, view.gaps(above + 1, upto))
         folder = open_folder(self.options)
         names = self._names(folder, view)
         tasks = plan_range(folder, view, self.options, self.columns.names, above, upto, known=names)
         return [CmqdPartition(each) for each in gathered(tasks, self.options.min_partitions)]
 
-    def _another_log(self, lsn: int, view: View) -> FolderError:
-        return FolderError(
+    def _is_proven(self, view: View, offset: Offset) -> bool:
+        """Whether an offset is of this log for certain. Raises OtherLogError if it is not."""
+        if "log_id" not in offset and self._has_warned:
+            return not view.log_id
+        is_proven = check_offset(view, offset, self.options.path)
+        self._has_warned = self._has_warned or not is_proven
+        return is_proven or not view.log_id
+
+    def _another_log(self, lsn: int, view: View) -> OtherLogError:
+        return OtherLogError(
             f"the query was at row {lsn} of {self.options.path}, which ends at row {view.hi} now: it is another log, "
             f"or an older copy, or 'includeActive' was taken away (its segments are sealed sooner or later)"
         )
@@ -169,4 +189,5 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return min(most, self.options.ending_lsn)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"options": self.options, "columns": self.columns, "_target": None, "_catalog": None, "_seen": None}
+        kept = {"options": self.options, "columns": self.columns}
+        return {**kept, "_target": None, "_catalog": None, "_seen": None, "_has_warned": True}

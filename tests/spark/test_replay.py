@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec import structs
 
 from cmq_cli.app import run as run_cmq
 from cmq_cli.exitcodes import ExitCode
 from cmqd_client import Client, FilterType, Message, Outgoing, connect
-from cmqd_segment.manifest import Manifest, read_manifest, write_manifest
+from cmqd_segment.manifest import read_manifest, write_manifest
 from cmqd_segment.records import QueueAttributes, QueueCreated
 from pyspark_cmqd.replaying import MARK, locked
 from support.cmq_runs import Cmq, Ran
@@ -435,9 +436,10 @@ def test_rows_that_are_gone_are_told(cmq: Cmq, broker: RunningBroker, target: st
     assert len(taken(broker, target)) == 30, "another run sends all of it again"
     undone = json.loads(journal.read_text()) | {"done": 1, "sent": 10}
 
-    first, second, third = read_manifest(folder).segments[:3]
+    manifest = read_manifest(folder)
+    first, second, third = manifest.segments[:3]
     gone = [(second.first_lsn, second.last_lsn)]
-    write_manifest(folder, Manifest(clean=True, next_number=9, segments=[first, third], dropped=gone))
+    write_manifest(folder, structs.replace(manifest, segments=[first, third], dropped=gone))
 
     early = ["--from", "2000-01-01"]
     refused = cmq(*replay, *early)

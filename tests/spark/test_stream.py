@@ -6,16 +6,21 @@
 # pyright: reportUnknownArgumentType=false, reportMissingModuleSource=false, reportUnknownLambdaType=false
 
 import json
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec import structs
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
-from pyspark_cmqd.errors import DataLossError, FolderError
+from cmqd_segment.manifest import read_manifest, write_manifest
+from pyspark_cmqd.errors import DataLossError, FolderError, OtherLogError
 from pyspark_cmqd.folder import Folder
 from pyspark_cmqd.options import parse_options
 from pyspark_cmqd.plan import View
+from pyspark_cmqd.positions import Offset
 from pyspark_cmqd.schema import DDL
 from pyspark_cmqd.source import CmqdPartition
 from pyspark_cmqd.stream import CmqdStreamReader
@@ -86,8 +91,8 @@ def test_all_there_is_and_what_came_later(spark: "SparkSession", folder: Path, t
     assert [len(batch) for batch in first.batches] == [40, 40, 40]
     assert first.rows == messages(2, 13)
     source = first.progress[-1]["sources"][0]
-    assert json.loads(source["endOffset"]) == {"lsn": 13}
-    assert json.loads(source["latestOffset"]) == {"lsn": 13}
+    assert json.loads(source["endOffset"])["lsn"] == 13
+    assert json.loads(source["latestOffset"]) == json.loads(source["endOffset"])
 
     write_folder(folder, [rows_from(120, 2)])
     second = Run(spark, folder, tmp_path / "checkpoint")()
@@ -149,8 +154,8 @@ def test_a_trigger_looks_at_the_folder_once(folder: Path, monkeypatch: pytest.Mo
 
     assert looks.count == 1
     write_folder(folder, [rows_from(120, 2)])
-    assert reader.reportLatestOffset() == {"lsn": 15}
-    assert reader.latestOffset(end, reader.getDefaultReadLimit()) == {"lsn": 15}
+    assert reader.reportLatestOffset()["lsn"] == 15
+    assert reader.latestOffset(end, reader.getDefaultReadLimit())["lsn"] == 15
 
 
 def test_a_batch_that_is_planned_again_needs_no_look_before(folder: Path):
@@ -163,7 +168,8 @@ def test_small_segments_share_a_partition(folder: Path):
     for first in (120, 140, 160):
         write_folder(folder, [rows_from(first, 2)])
     one, three = reader_of(folder), reader_of(folder, minPartitions="3")
-    start, end = {"lsn": 0}, {"lsn": 19}
+    start: Offset = {"lsn": 0}
+    end: Offset = {"lsn": 19}
 
     assert [len(each.tasks) for each in partitions_of(one, start, end)] == [5]
     parts = partitions_of(three, start, end)
@@ -171,7 +177,7 @@ def test_small_segments_share_a_partition(folder: Path):
     assert [task.piece.upto for part in parts for task in part.tasks] == [7, 13, 15, 17, 19]
 
 
-def partitions_of(reader: CmqdStreamReader, start: dict[str, int], end: dict[str, int]) -> list[CmqdPartition]:
+def partitions_of(reader: CmqdStreamReader, start: Offset, end: Offset) -> list[CmqdPartition]:
     return [part for part in reader.partitions(start, end) if isinstance(part, CmqdPartition)]
 
 
@@ -196,9 +202,9 @@ def test_a_time_that_was_reclaimed_is_told_before_the_first_batch(folder: Path):
     with pytest.raises(DataLossError, match="rows 1 to 7 of"):
         reader_of(folder, **asked).initialOffset()
 
-    assert reader_of(folder, failOnDataLoss="false", **asked).initialOffset() == {"lsn": 7}
-    assert reader_of(folder, startingTimestamp=str(NOW_MS + 1)).initialOffset() == {"lsn": 13}
-    assert reader_of(folder).initialOffset() == {"lsn": 7}
+    assert reader_of(folder, failOnDataLoss="false", **asked).initialOffset()["lsn"] == 7
+    assert reader_of(folder, startingTimestamp=str(NOW_MS + 1)).initialOffset()["lsn"] == 13
+    assert reader_of(folder).initialOffset()["lsn"] == 7
 
 
 def test_the_newest_rows_were_reclaimed_and_that_is_told(folder: Path):
@@ -206,7 +212,7 @@ def test_the_newest_rows_were_reclaimed_and_that_is_told(folder: Path):
     reader = reader_of(folder)
     end = reader.latestOffset({"lsn": 7}, reader.getDefaultReadLimit())
 
-    assert end == {"lsn": 13}
+    assert end["lsn"] == 13
     with pytest.raises(DataLossError, match="rows 8 to 13 of"):
         reader.partitions({"lsn": 7}, end)
     assert reader_of(folder, failOnDataLoss="false").partitions({"lsn": 7}, end) == []
@@ -217,14 +223,14 @@ def test_a_query_that_was_farther_than_the_log_is(folder: Path):
 
     with pytest.raises(FolderError, match=r"was at row 14 of .* ends at row 13 now: it is another log"):
         reader.latestOffset({"lsn": 14}, reader.getDefaultReadLimit())
-    assert reader.latestOffset({"lsn": 13}, reader.getDefaultReadLimit()) == {"lsn": 13}
+    assert reader.latestOffset({"lsn": 13}, reader.getDefaultReadLimit())["lsn"] == 13
 
 
 def test_a_query_may_wait_for_its_first_row(folder: Path):
     reader = reader_of(folder, startingLsn="100")
 
-    assert reader.initialOffset() == {"lsn": 99}
-    assert reader.latestOffset({"lsn": 99}, reader.getDefaultReadLimit()) == {"lsn": 99}
+    assert reader.initialOffset()["lsn"] == 99
+    assert reader.latestOffset({"lsn": 99}, reader.getDefaultReadLimit())["lsn"] == 99
 
 
 def test_a_queue_that_was_made_in_rows_that_are_gone(folder: Path):
@@ -272,3 +278,65 @@ def test_rows_that_are_reclaimed_under_a_running_query(spark: "SparkSession", fo
     with pytest.raises(Exception, match=r"rows 5 to 7 .* gone"):
         run()
     assert run.rows == messages(2, 4)
+
+
+# Which log a position is of
+
+
+def test_offsets_name_the_log_and_the_start_that_wrote_the_row(folder: Path):
+    manifest = read_manifest(folder)
+    reader = reader_of(folder)
+    starts = {entry.first_lsn: entry.number for entry in manifest.starts}
+
+    assert reader.initialOffset() == {"lsn": 0, "log_id": manifest.log_id, "start": ""}
+    end = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    assert end == {"lsn": 13, "log_id": manifest.log_id, "start": starts[8]}
+    assert reader.latestOffset(end, reader.getDefaultReadLimit()) == end
+
+
+def test_an_offset_of_another_log_is_refused_though_its_row_is_there(folder: Path, tmp_path: Path):
+    other = tmp_path / "other"
+    write_folder(other, [rows_from(0, 20)])
+    kept = reader_of(other).latestOffset({"lsn": 0}, ReadAllAvailable())
+
+    for use in (
+        lambda reader: reader.latestOffset({**kept, "lsn": 7}, reader.getDefaultReadLimit()),
+        lambda reader: reader.partitions({"lsn": 0}, {**kept, "lsn": 7}),
+        lambda reader: reader.partitions({**kept, "lsn": 7}, {"lsn": 13}),
+    ):
+        with pytest.raises(OtherLogError, match=f"is of log {kept['log_id']}, and .* is log"):
+            use(reader_of(folder))
+
+
+def test_a_restored_copy_is_read_on_until_it_grows_anew(folder: Path, tmp_path: Path):
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    before = reader_of(folder).latestOffset({"lsn": 0}, ReadAllAvailable())
+    for data in (folder, copy):
+        write_folder(data, [rows_from(120, 3)])
+    after = reader_of(folder).latestOffset(before, ReadAllAvailable())
+
+    assert reader_of(copy).latestOffset(before, ReadAllAvailable())["lsn"] == after["lsn"]
+    with pytest.raises(OtherLogError, match="restored from an older copy, and its rows from 14 on were written anew"):
+        reader_of(copy).latestOffset(after, ReadAllAvailable())
+
+
+def test_an_offset_of_an_earlier_version_is_taken_once_with_a_warning(folder: Path, caplog: pytest.LogCaptureFixture):
+    reader = reader_of(folder)
+
+    proven = reader.latestOffset({"lsn": 13}, reader.getDefaultReadLimit())
+    assert proven == reader.reportLatestOffset()
+    assert reader.latestOffset({"lsn": 7}, reader.getDefaultReadLimit()) == proven
+    reader.partitions({"lsn": 7}, proven)
+    assert [record.message.partition(" (")[0] for record in caplog.records] == [
+        "the position at row 13 does not say of which log it is"
+    ]
+    with pytest.raises(OtherLogError):
+        reader.latestOffset({"lsn": 14}, reader.getDefaultReadLimit())
+
+
+def test_a_folder_without_an_id_is_read_as_before(folder: Path, caplog: pytest.LogCaptureFixture):
+    write_manifest(folder, structs.replace(read_manifest(folder), log_id="", starts=[]))
+    reader = reader_of(folder)
+
+    assert reader.latestOffset({"lsn": 0}, reader.getDefaultReadLimit()) == {"lsn": 13}
+    assert not caplog.records

@@ -71,6 +71,8 @@ def begin_run(session: Session, order: Order) -> ExitCode:
         starting_ms=options.starting_ms,
         ending_ms=options.ending_ms,
         position=count.position,
+        log_id=count.log_id,
+        start=count.start,
         events=sorted({name for _, name in count.tallies}),
         queue=order.into,
         topic=order.into_topic,

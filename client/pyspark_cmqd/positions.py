@@ -1,0 +1,66 @@
+"""Positions in a log that prove which log they are of. Pure.
+
+A position is a row, the id of the log, and the number of the broker's start that wrote the row. A row number alone does
+not tell: another log, or a folder that was restored from an older copy and grew anew, has a row of that number too, and
+a reader that went on with it would leave out messages without a word.
+"""
+
+import logging
+
+from cmqd_segment.manifest import start_of
+from pyspark_cmqd.errors import OtherLogError
+from pyspark_cmqd.plan import View
+
+Offset = dict[str, int | str]
+"""``lsn``, ``log_id`` and ``start``; the latter two are missing in offsets of earlier versions, and of folders that no
+later version has opened."""
+
+_log = logging.getLogger("pyspark_cmqd")
+
+
+def offset_at(view: View, lsn: int) -> Offset:
+    """Return the position behind a row."""
+    if not view.log_id:
+        return {"lsn": lsn}
+    return {"lsn": lsn, "log_id": view.log_id, "start": start_at(view, lsn)}
+
+
+def start_at(view: View, lsn: int) -> str:
+    """Return the number of the start that wrote a row; empty for rows to come, which any start may write."""
+    return start_of(view.starts, lsn) if lsn <= view.hi else ""
+
+
+def check_position(view: View, lsn: int, log_id: str, start: str, path: str) -> bool:
+    """Check that a position is of this log; False if the position does not tell.
+
+    Raises:
+        OtherLogError: the position is of another log, or of rows that the log does not have any more.
+    """
+    if not log_id:
+        return False
+    if log_id != view.log_id:
+        is_now = f"log {view.log_id}" if view.log_id else "a log without an id"
+        raise OtherLogError(f"the position at row {lsn} is of log {log_id}, and {path} is {is_now}")
+    now = start_at(view, lsn)
+    if start and now and start != now:
+        first = next(entry.first_lsn for entry in view.starts if entry.number == now)
+        raise OtherLogError(
+            f"row {lsn} of {path} is not the row that was read: the folder was restored from an older copy,"
+            f" and its rows from {first} on were written anew"
+        )
+    return True
+
+
+def check_offset(view: View, offset: Offset, path: str) -> bool:
+    """As ``check_position``, with a warning for an offset that does not tell its log; its row must be there."""
+    lsn = int(offset["lsn"])
+    is_proven = check_position(view, lsn, str(offset.get("log_id", "")), str(offset.get("start", "")), path)
+    if not is_proven and view.log_id and lsn:
+        _log.warning(
+            "the position at row %s does not say of which log it is (an earlier version kept it);"
+            " it is taken for one of %s, log %s",
+            lsn,
+            path,
+            view.log_id,
+        )
+    return is_proven
