@@ -80,7 +80,9 @@ class Link:
 
         Raises:
             ServerUnreachable: not within ``timeout`` seconds; the reason of the last attempt is its cause.
-            ConnectionRefused, ProtocolViolation: the server does not want this client, or is none.
+            ConnectionRefused: the server refused every attempt within ``timeout`` seconds (``TooManyConnections``: the
+                link goes on trying), or refuses this client for good.
+            ProtocolViolation: the peer is no cmqd server.
             ClientClosed: the link was closed.
         """
         if self._closed:
@@ -95,6 +97,8 @@ class Link:
                 return await arrived
         except TimeoutError:
             reason = self._last_error
+            if isinstance(reason, ConnectionRefused):
+                raise _copy(reason) from reason
             why = "no answer yet" if reason is None else reason.text
             raise ServerUnreachable(f"no connection within {timeout:g} s: {why}") from reason
         finally:
@@ -121,16 +125,19 @@ class Link:
 
     async def _connect(self) -> None:
         attempt = 0
+        suggested: float | None = None
         try:
             while True:
                 if attempt or self.opened:
                     # Also before the first attempt to *re*connect: all clients of a server notice its end at once.
-                    await asyncio.sleep(self._policy.delay(max(attempt, 1), random()))
+                    pause = self._policy.delay(max(attempt, 1), random())
+                    await asyncio.sleep(max(pause, min(suggested or 0, self._policy.max_retry_after)))
                 attempt += 1
                 try:
                     connection = await self._open(on_ended=self._ended)
                 except CmqError as error:
                     self._last_error = error
+                    suggested = error.retry_after
                     if _is_final(error):
                         self._fail(error)
                         return

@@ -106,6 +106,18 @@ class BatchTooLarge(DomainError):
         )
 
 
+class TooManyWaiting(DomainError):
+    """As many receives of the account wait as may wait at once; receives that find messages go on."""
+
+    retry_after_ms = 1000
+
+    def __init__(self, account: str, limit: int) -> None:
+        super().__init__(
+            f"account {account!r} has {limit} receives waiting, its limit; receive without a wait or try again",
+            limit=limit,
+        )
+
+
 class TooManyInFlight(DomainError):
     """Consumers hold as many messages as a queue may have in flight; deletes still work."""
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
-from cmqd.core.errors import DomainError, TooManyInFlight
+from cmqd.core.errors import DomainError, TooManyInFlight, TooManyWaiting
 from cmqd.core.limits import ORIGIN_BYTES, check_range, copy_bytes, headers_bytes
 from cmqd.core.outcome import WAITING, Effects, Outcome, PageRead, ReceivedMessage, ReceiveRequest, Waiting, Woken
 from cmqd.core.queue import Queue
@@ -44,14 +44,18 @@ class Receiving(BrokerState):
         wait_ms: int | None,
         visibility_timeout_ms: int | None,
         now_ms: int,
+        *,
+        waiting: int = 0,
+        max_waiting: int = 0,
     ) -> Outcome[list[ReceivedMessage] | Waiting]:
         """Take up to ``max_messages`` active messages: what there is, at once, or what comes first within the wait.
 
         ``waiter_id`` names this receive to :meth:`cancel_receive` and in ``Outcome.woken`` if the reply is WAITING
-        (which it may be without any wait, while bodies are read from the log).
+        (which it may be without any wait, while bodies are read from the log). ``waiting`` receives of the account wait
+        already, and ``max_waiting`` may (0 = any number): a receive that finds messages is never refused by that.
 
         Raises:
-            QueueNotFound, InvalidArgument, TooManyInFlight.
+            QueueNotFound, InvalidArgument, TooManyInFlight, TooManyWaiting.
         """
         queue = self.queue(account, name)
         wait_ms, visibility_timeout_ms = self._receive_times(queue, max_messages, wait_ms, visibility_timeout_ms)
@@ -68,6 +72,8 @@ class Receiving(BrokerState):
                 return Outcome(messages, records, reads=reads)
         if not wait_ms and not index.active_count:
             return Outcome([], records)
+        if wait_ms and max_waiting and waiting >= max_waiting and len(queue.line.waiting) >= index.active_count:
+            raise TooManyWaiting(account, max_waiting)
         deadline_ms = now_ms + wait_ms
         waiter = Waiter(
             waiter_id, queue.queue_id, max_messages, visibility_timeout_ms, deadline_ms, overdue=not wait_ms
@@ -88,6 +94,9 @@ class Receiving(BrokerState):
         requests: Sequence[ReceiveRequest],
         waiter_ids: Sequence[int],
         now_ms: int,
+        *,
+        waiting: int = 0,
+        max_waiting: int = 0,
     ) -> Outcome[list[list[ReceivedMessage] | Waiting | DomainError]]:
         """The receives of several clients from one queue, in this order; each as :meth:`receive` would do it.
 
@@ -126,10 +135,13 @@ class Receiving(BrokerState):
                     request.wait_ms,
                     request.visibility_timeout_ms,
                     now_ms,
+                    waiting=waiting,
+                    max_waiting=max_waiting,
                 )
             except DomainError as refusal:
                 replies.append(refusal)
             else:
+                waiting += outcome.reply is WAITING
                 replies.append(outcome.reply)
                 records += outcome.records
                 reads += outcome.reads

@@ -206,9 +206,7 @@ class Dispatcher(MessageHandlers, QueueHandlers, TopicHandlers, TransactionHandl
         dropped = self._polls.drop_all(client)
         for waiter_id, request in dropped:
             self._broker.cancel_receive(waiter_id)
-            if isinstance(request, wire.PeekMessages):
-                client.unread_receives -= 1
-        self._count_waiting(client.account, -len(dropped))
+            self._stopped_waiting(client, request)
         return [request for _, request in dropped]
 
     def leave(self, client: Client) -> None:

@@ -203,6 +203,7 @@ class Listener:
         return ServerConnection(
             nonce=os.urandom(NONCE_BYTES),
             find_key=self._find_key,
+            count_refusal=self._count_refusal,
             region=settings.region,
             connection_id=self._last_connection_id,
             now_ms=time_ms,
@@ -228,13 +229,15 @@ class Listener:
 
     def _authenticated(self, connection: Connection) -> None:
         account = connection.account
-        count = self._by_account.get(account, 0) + 1
-        self._by_account[account] = count
+        self._by_account[account] = self._by_account.get(account, 0) + 1
+
+    def _count_refusal(self, account: str) -> str | None:
+        """Return why an account gets no further connection, None if it gets one."""
         limit = self._settings.max_connections_per_account
-        if limit and count > limit:
-            self._counters.connections_refused += 1
-            text = f"account {account!r} has {limit} connections, its limit"
-            self._loop.call_soon(connection.end, ErrorCode.TOO_MANY_CONNECTIONS, text)
+        if not limit or self._by_account.get(account, 0) < limit:
+            return None
+        self._counters.connections_refused += 1
+        return f"account {account!r} has {limit} connections, its limit"
 
     def _lost(self, connection: Connection) -> None:
         self._shared.connections.discard(connection)

@@ -78,6 +78,9 @@ ClientEvent: TypeAlias = Opened | AnyReply | AnyPush | ConnectionEnded
 
 EventT = TypeVar("EventT")
 
+CONNECTION_RETRY_MS: Final = 1_000
+"""Suggested pause of a client whose account has its limit of connections."""
+
 # Looking a member up in its enum costs more than decoding a small message.
 _OPEN: Final = State.OPEN
 _encode = encoder.encode
@@ -97,6 +100,7 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
     __slots__ = (
         "_client_preamble",
         "_connection_id",
+        "_count_refusal",
         "_facts",
         "_find_key",
         "_handshake_bytes_left",
@@ -118,6 +122,7 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
         max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
         heartbeat_ms: int = DEFAULT_HEARTBEAT_MS,
         authentication_timeout_ms: int = AUTHENTICATION_TIMEOUT_MS,
+        count_refusal: Callable[[str], str | None] = lambda _account: None,
         max_outstanding: int = DEFAULT_MAX_WAITING_REQUESTS,
         features: Iterable[str] = (),
     ) -> None:
@@ -127,6 +132,7 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
             nonce: 32 random bytes that were never used before.
             find_key: the access key of a secret id; None if there is none or it is disabled. It should take the same
                 time either way.
+            count_refusal: why an account gets no further connection now, in place of the welcome; None if it gets one.
             connection_id: what the client may quote in a report; unique among the server's connections.
             max_outstanding: requests that may wait for their replies; one more is refused. The welcome tells it.
             features: words of ``features.Feature`` that the shell acts on. The welcome names them.
@@ -142,6 +148,7 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
         self._find_key = find_key
         self._connection_id = connection_id
         self._max_outstanding = max_outstanding
+        self._count_refusal = count_refusal
         self._facts = {MAX_WAITING_REQUESTS_FACT: max_outstanding, FEATURES_FACT: list(features)}
         self._handshake_bytes_left = HANDSHAKE_BYTES
         self._hello = ServerHello(product, region, nonce, max_frame_bytes, heartbeat_ms)
@@ -360,6 +367,11 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
         if hello.region is not None and hello.region != self._hello.region:
             text = f"this server serves region {self._hello.region!r}, not {hello.region!r}"
             self._end(ErrorCode.WRONG_REGION, text)
+            return
+        refusal = self._count_refusal(key.account)
+        if refusal is not None:
+            # In place of the welcome: a client that was welcomed would send requests and not know their outcome.
+            self._end(ErrorCode.TOO_MANY_CONNECTIONS, refusal, retry_after_ms=CONNECTION_RETRY_MS)
             return
         self._welcome(key, hello, said)
 

@@ -14,6 +14,7 @@ from cmqd_client import (
     QueueNotFound,
     ReceiptHandleInvalid,
     ServerUnreachable,
+    TooManyConnections,
     WrongRegion,
     connect,
 )
@@ -46,6 +47,30 @@ async def test_a_send_whose_answer_was_lost_is_repeated_and_stored_once(client: 
     assert server.queues["orders"].bodies == [b"one"]
     assert int(sent.id[4:], 16) == server.queues["orders"].active[0].message_id
     assert server.connections_made == 2
+
+
+async def test_too_many_connections_are_told_to_the_caller_and_tried_again_at_the_suggested_pace(
+    server: FakeServer,
+) -> None:
+    server.count_refusal = "account 'admin' has 5 connections, its limit"
+
+    with pytest.raises(TooManyConnections, match="has 5 connections") as caught:
+        async with connect(server.url, request_timeout=0.5, retries=0):
+            pass
+
+    assert caught.value.retryable
+    assert caught.value.retry_after == 1
+    assert server.connections_made == 1, "the next attempt waits for as long as the server suggested"
+
+
+async def test_a_send_with_too_many_connections_was_not_sent(client: Client, server: FakeServer) -> None:
+    server.count_refusal = "account 'admin' has 5 connections, its limit"
+    await _drop(client, server)
+
+    with pytest.raises(TooManyConnections):
+        await client.queue("orders").send(b"one")
+
+    assert not server.of(wire.SendMessages)
 
 
 async def test_a_request_that_never_arrived_is_made_again(client: Client, server: FakeServer) -> None:

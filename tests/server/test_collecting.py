@@ -255,6 +255,43 @@ class TestReceives:
         assert isinstance(two.replies[last], wire.MessagesReceived)
         rig.close()
 
+    @pytest.mark.parametrize("cold", [False, True])
+    async def test_receives_that_find_messages_are_served_although_the_account_has_its_limit_of_waiting_ones(
+        self, tmp_path: Path, cold: bool
+    ) -> None:
+        rig = await EdgeRig.make(tmp_path, max_waiting_receives_per_account=1)
+        waiting, asking = await with_queue(rig, 2)
+        await asking.expect(wire.QueueInfo, wire.CreateQueue, "full", {})
+        await asking.send("full", *[b"x"] * 3)
+        receive(waiting, wait_ms=30_000)
+        await settle([waiting, asking])
+        assert len(rig.edge.polls) == 1
+        if cold:
+            rig.broker.queue("admin", "full").window.messages.clear()
+
+        found = await asking.expect(wire.MessagesReceived, wire.ReceiveMessages, "full", 1, 30_000)
+        empty = await asking.expect(wire.MessagesReceived, wire.ReceiveMessages, "jobs", 1, 0)
+        refused = await asking.expect(wire.Error, wire.ReceiveMessages, "jobs", 1, 30_000)
+
+        assert len(found.messages) == 1
+        assert empty.messages == []
+        assert (refused.name, refused.retry_after_ms, refused.details) == ("too_many_requests", 1_000, {"limit": 1})
+        rig.close()
+
+    async def test_peeks_are_no_waiting_receives(self, tmp_path: Path) -> None:
+        rig = await EdgeRig.make(tmp_path, max_waiting_receives_per_account=1)
+        (client,) = await with_queue(rig, 1)
+        await client.send("jobs", b"x")
+        rig.broker.queue("admin", "jobs").window.messages.clear()
+        client.begin(wire.PeekMessages(client.next_id(), "jobs"))
+        await client.expect(wire.QueueInfo, wire.CreateQueue, "empty", {})
+
+        client.begin(wire.ReceiveMessages(client.next_id(), "empty", 1, 30_000))
+        await client.settle()
+
+        assert len(rig.edge.polls) == 1
+        rig.close()
+
     async def test_no_more_wait_than_the_account_may(self, tmp_path: Path) -> None:
         rig = await EdgeRig.make(tmp_path, max_waiting_receives_per_account=3)
         clients = await with_queue(rig, 5)

@@ -117,6 +117,9 @@ async def test_one_connection_too_many_of_an_account_is_told_so(tmp_path: Path) 
 
     assert second.ended is not None
     assert second.ended.code == ErrorCode.TOO_MANY_CONNECTIONS
+    assert second.ended.retry_after_ms == 1_000
+    assert second.opened is None, "a welcome would invite requests whose outcome nobody learns"
+    assert rig.edge.counters.connections_refused == 1
     assert first.ended is None
     assert other.ended is None
     first.transport.lose()

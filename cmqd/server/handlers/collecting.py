@@ -107,8 +107,6 @@ class Collecting(Outcomes):
             return
         if kind == RECEIVE:
             client.unread_receives += 1
-            if self._max_waiting:
-                self._count_waiting(client.account, 1)
         if collected is None:
             collected = self._collected[key] = Collected(*key)
         self._collecting[client] = collected
@@ -169,8 +167,6 @@ class Collecting(Outcomes):
                 collecting.pop(client, None)
                 # From here on it counts if it brings messages, or waits.
                 client.unread_receives -= 1
-                if self._max_waiting:
-                    self._count_waiting(client.account, -1)
         else:
             for client, _ in collected.askers:
                 collecting.pop(client, None)

@@ -7,10 +7,9 @@ from cmqd.core.errors import DomainError
 from cmqd.core.limits import headers_bytes
 from cmqd.core.outcome import WAITING, HandlesDone, Peeked, ReceivedMessage, Waiting
 from cmqd.server.handlers.collecting import DELETE, RECEIVE, SEND, Collected, Collecting
-from cmqd.server.handlers.outcomes import RATE_RETRY_MS, Client
+from cmqd.server.handlers.outcomes import Client
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
-from cmqd_protocol.messages import error
 
 _NO_FAILURES: Final[list[wire.HandleFailure]] = []
 
@@ -75,8 +74,6 @@ class MessageHandlers(Collecting):
         if client.unread_receives >= self._max_unread or client.is_slow:
             client.park(request)
             return
-        if self._max_waiting and self._is_waiting_full(client, request.request_id):
-            return
         self._collect(RECEIVE, client, request.request_id, request.queue, request, request.max_messages)
 
     def _decide_receives(
@@ -84,7 +81,16 @@ class MessageHandlers(Collecting):
     ) -> tuple[Sequence[list[ReceivedMessage] | Waiting | DomainError], int]:
         requests: list[wire.ReceiveMessages] = collected.requests
         waiter_ids = [self._polls.new_id() for _ in requests]
-        outcome = self._broker.receive_all(collected.account, collected.name, requests, waiter_ids, now_ms)
+        account = collected.account
+        outcome = self._broker.receive_all(
+            account,
+            collected.name,
+            requests,
+            waiter_ids,
+            now_ms,
+            waiting=self._waiting_by_account.get(account, 0),
+            max_waiting=self._max_waiting,
+        )
         replies = outcome.reply
         if WAITING in replies:
             # Before the outcome is settled: a log in memory may bring the page while it is being asked for it.
@@ -93,7 +99,7 @@ class MessageHandlers(Collecting):
             ):
                 if reply is WAITING:
                     self._polls.add(waiter_id, client, request)
-                    self._count_waiting(client.account, 1)
+                    self._count_waiting(account, 1)
         return replies, self._settle(outcome, now_ms)
 
     def _answer_receives(
@@ -104,17 +110,6 @@ class MessageHandlers(Collecting):
                 self._answer_received(client, request, reply, lsn)
             elif isinstance(reply, DomainError):
                 self._refuse(client, request_id, reply, lsn)
-
-    def _is_waiting_full(self, client: Client, request_id: int) -> bool:
-        if self._waiting_by_account.get(client.account, 0) >= self._max_waiting:
-            # What is collected counts as if it waited.
-            for key in [key for key in self._collected if key[:2] == (RECEIVE, client.account)]:
-                self._decide(self._collected[key])
-        if self._waiting_by_account.get(client.account, 0) < self._max_waiting:
-            return False
-        text = f"account {client.account!r} has {self._max_waiting} receives waiting, its limit"
-        client.answer(error(request_id, ErrorCode.TOO_MANY_REQUESTS, text, retry_after_ms=RATE_RETRY_MS))
-        return True
 
     def _delete_messages(self, client: Client, request: wire.DeleteMessages) -> None:
         handles = request.receipt_handles
@@ -159,7 +154,6 @@ class MessageHandlers(Collecting):
             # Counted before there are bodies, else any number of pipelined peeks would pass the bound above.
             client.unread_receives += 1
             self._polls.add(waiter_id, client, request)
-            self._count_waiting(client.account, 1)
             self._settle(outcome, now_ms)
         else:
             self._answer_peeked(client, request, outcome.reply, self._settle(outcome, now_ms))

@@ -47,6 +47,7 @@ ERROR_CODES: Final[dict[type[domain.DomainError], ErrorCode]] = {
     domain.NotTransactional: ErrorCode.NOT_TRANSACTIONAL,
     domain.MessageTooLarge: ErrorCode.MESSAGE_TOO_LARGE,
     domain.BatchTooLarge: ErrorCode.BATCH_TOO_LARGE,
+    domain.TooManyWaiting: ErrorCode.TOO_MANY_REQUESTS,
     domain.TooManyInFlight: ErrorCode.TOO_MANY_IN_FLIGHT,
     domain.BacklogFull: ErrorCode.BACKLOG_FULL,
     domain.SequenceTooOld: ErrorCode.SEQUENCE_TOO_OLD,
@@ -252,10 +253,7 @@ class Outcomes:
         found = self._polls.take(waiter_id)
         assert found is not None, f"the core answered waiter {waiter_id}, whom nobody knows"
         client, request = found
-        if self._max_waiting:
-            self._count_waiting(client.account, -1)
-        if isinstance(request, wire.PeekMessages):
-            client.unread_receives -= 1
+        self._stopped_waiting(client, request)
         if isinstance(reply, domain.DomainError):
             self._counters.refusals += 1
             self._gate.hold(lsn, client, translate(request.request_id, reply))
@@ -268,11 +266,16 @@ class Outcomes:
         if found is None:
             return False
         client, request = found
-        self._count_waiting(client.account, -1)
-        if isinstance(request, wire.PeekMessages):
-            client.unread_receives -= 1
+        self._stopped_waiting(client, request)
         self._broker.cancel_receive(waiter_id)
         return True
+
+    def _stopped_waiting(self, client: Client, request: wire.Request) -> None:
+        """Keep the counts of a request that waited until now."""
+        if isinstance(request, wire.ReceiveMessages):
+            self._count_waiting(client.account, -1)
+        elif isinstance(request, wire.PeekMessages):
+            client.unread_receives -= 1
 
     def _count_waiting(self, account: str, change: int) -> None:
         if self._max_waiting:
@@ -284,7 +287,6 @@ class Outcomes:
         if outcome.reply is WAITING:
             # Before the outcome is settled, as for a receive.
             self._polls.add(waiter_id, client, request)
-            self._count_waiting(client.account, 1)
             self._settle(outcome, now_ms)
         else:
             self._answers[type(request)](client, request, outcome.reply, self._settle(outcome, now_ms))

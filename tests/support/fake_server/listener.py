@@ -38,6 +38,8 @@ class Listener:
         self.heartbeat_ms = heartbeat_ms
         self.features: Iterable[str] = Feature
         """Those that it names to connections made from here on."""
+        self.count_refusal: str | None = None
+        """Why there are too many connections; None = there are not."""
         self.keys: dict[str, tuple[wire.KeyInfo, str]] = {
             SECRET_ID: (wire.KeyInfo(SECRET_ID, "admin", True, now_ms()), SECRET_KEY)
         }

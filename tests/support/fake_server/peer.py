@@ -30,6 +30,7 @@ class Peer(asyncio.Protocol):
             product="fake/1",
             heartbeat_ms=server.heartbeat_ms,
             features=server.features,
+            count_refusal=lambda _account: server.count_refusal,
         )
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
