@@ -24,8 +24,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = _parser()
     chosen = parser.parse_args(arguments)
     flags: dict[str, Any] = {name: getattr(chosen, name, None) for name in SETTINGS}
+
+    def read_settings() -> Settings:
+        return load(file=chosen.config, flags=flags)
+
     try:
-        settings = load(file=chosen.config, flags=flags)
+        settings = read_settings()
     except SettingError as refusal:
         print(f"cmqd: {refusal}", file=sys.stderr)
         return 2
@@ -41,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ModuleNotFoundError as missing:
         print(f"cmqd: {missing.name} is not installed; the server needs: pip install 'cmqd[server]'", file=sys.stderr)
         return 2
-    return int(run_server(settings))
+    return int(run_server(settings, read_settings))
 
 
 def _accounts(chosen: argparse.Namespace, folder: Path) -> int:

@@ -4,6 +4,7 @@ start      log opened (locked, checked, repaired) → accounts → checkpoint an
            listening → ready
 SIGTERM    no new connections; requests and long polls end with ``shutting down``; commits finish and their replies
            leave; connections close; a last checkpoint; the log is closed cleanly. Within ``drain_timeout_ms``.
+SIGHUP     settings and TLS files are read again (``reload``)
 disaster   the storage failed, or a bug showed in the core: nothing more is acknowledged, everybody who waits
            learns ``outcome unknown``, the process ends and says why.
 """
@@ -18,7 +19,7 @@ import signal
 import ssl
 import sys
 import time
-from collections.abc import Awaitable, Sized
+from collections.abc import Awaitable, Callable, Sized
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -33,6 +34,7 @@ from cmqd.server.clock import BrokerClock, LastTime, start_offset, wall_ms
 from cmqd.server.edge import Edge, failure_text
 from cmqd.server.listener import connection_limit, raise_descriptor_limit
 from cmqd.server.logs import configure_logs, get_logger
+from cmqd.server.reload import Reload
 from cmqd.server.statistics import rss_bytes
 from cmqd.settings import Settings
 from cmqd.storage.errors import StorageError, StorageFailed
@@ -80,15 +82,15 @@ class _StoppedEarlyError(Exception):
     """SIGTERM came before the server was ready."""
 
 
-def run_server(settings: Settings) -> ExitCode:
-    """Serve until told to stop; the whole life of the process."""
+def run_server(settings: Settings, read_again: Callable[[], Settings]) -> ExitCode:
+    """Serve until told to stop; the whole life of the process. ``read_again`` loads the settings anew, for SIGHUP."""
     configure_logs(settings.log_format, settings.log_level)
     _log.info("starting", version=cmqd.__version__, pid=os.getpid(), durability=settings.durability_text)
     _log.info("settings", **settings.as_table())
     # Recovery makes millions of objects that stay; looking through them again and again would be all it does.
     gc.disable()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        code = runner.run(Daemon(settings).run())
+        code = runner.run(Daemon(settings, Reload(settings, read_again)).run())
     _log.info("stopped", exit_code=int(code), reason=code.name.lower())
     return code
 
@@ -96,8 +98,10 @@ def run_server(settings: Settings) -> ExitCode:
 class Daemon:
     """One server; see the module. To be run once."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, reload: Reload) -> None:
         self._settings = settings
+        self._reload = reload
+        self._reloads: set[asyncio.Task[None]] = set()
         self._report: RecoveryReport | None = None
         self._recovery_s = 0.0
         self._failure: Exception | None = None
@@ -111,6 +115,7 @@ class Daemon:
         self._loop.set_exception_handler(_on_loop_exception)
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._on_signal, number)
+        self._loop.add_signal_handler(signal.SIGHUP, self._on_reload)
         try:
             raise_descriptor_limit()
             self._settings.data.mkdir(parents=True, exist_ok=True)
@@ -369,6 +374,13 @@ class Daemon:
     def _on_signal(self, number: int) -> None:
         _log.info("signal", name=signal.Signals(number).name)
         self._stop.set()
+
+    def _on_reload(self) -> None:
+        _log.info("signal", name="SIGHUP")
+        listener = None if self._edge is None else self._edge.listener
+        task = self._loop.create_task(self._reload.run(listener))
+        self._reloads.add(task)
+        task.add_done_callback(self._reloads.discard)
 
     def _on_failed(self, failure: Exception) -> None:
         self._failure = failure

@@ -18,6 +18,7 @@ from cmqd.server.accounts import Accounts
 from cmqd.server.connection import Connection, Requests, Shared
 from cmqd.server.logs import get_logger
 from cmqd.server.statistics import Counters
+from cmqd.server.tls_door import TlsDoor
 from cmqd.server.wakeup import WakeUp
 from cmqd.server.wheel import STEP_MS, Wheel
 from cmqd.settings import Settings
@@ -100,6 +101,7 @@ class Listener:
         self._by_account: dict[str, int] = {}
         self._last_connection_id = 0
         self._server: asyncio.Server | None = None
+        self._door: TlsDoor | None = None
         self._all_lost: asyncio.Event | None = None
         """Set, once ``close`` waits for it, when the last connection is gone."""
         self._timer: asyncio.TimerHandle | None = None
@@ -140,18 +142,29 @@ class Listener:
         """
         host, port = self._settings.listen_address
         context = tls_context(self._settings)
-        self._server = await self._loop.create_server(
-            self.make_connection,
-            host,
-            port,
-            backlog=BACKLOG,
-            ssl=context,
-            ssl_handshake_timeout=self._settings.authentication_timeout_ms / 1000 if context is not None else None,
-            reuse_address=True,
-        )
+        if context is not None:
+            self._door = TlsDoor(
+                loop=self._loop,
+                context=context,
+                make_connection=self.make_connection,
+                has_room=lambda arriving: arriving + self.connections < self._max_connections,
+                timeout_s=self._settings.authentication_timeout_ms / 1000,
+            )
+        make_protocol = self.make_connection if self._door is None else self._door.make_arrival
+        self._server = await self._loop.create_server(make_protocol, host, port, backlog=BACKLOG, reuse_address=True)
         self._beat()
         bound: tuple[str, int] = self._server.sockets[0].getsockname()[:2]
         return bound
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether connections are made with TLS."""
+        return self._door is not None
+
+    def use_tls(self, context: ssl.SSLContext) -> None:
+        """Use another certificate and key for the handshakes that begin from now on."""
+        assert self._door is not None
+        self._door.context = context
 
     def make_connection(self) -> Connection:
         """The protocol for a connection that was just accepted."""
@@ -180,6 +193,8 @@ class Listener:
         """Close the listening sockets; connections stay."""
         if self._server is not None:
             self._server.close()
+        if self._door is not None:
+            self._door.close()
 
     async def close(self, code: ErrorCode, text: str, within_s: float) -> None:
         """Tell everybody why and close; whoever has not read the last bytes in time is cut off."""

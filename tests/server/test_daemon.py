@@ -8,6 +8,7 @@ import pytest
 
 from cmqd.server.daemon import Daemon, ExitCode
 from cmqd.server.edge import Edge
+from cmqd.server.reload import Reload
 from cmqd.settings import Settings
 from cmqd.storage.errors import StorageFailed
 from cmqd.storage.log import Log, RecoveredBatch
@@ -29,9 +30,8 @@ class DaemonOverLog(Daemon):
     """A server over a given log."""
 
     def __init__(self, folder: Path, log: Log) -> None:
-        super().__init__(
-            Settings(data=folder / "data", listen="127.0.0.1:0", ready_file=folder / "ready.json"),
-        )
+        settings = Settings(data=folder / "data", listen="127.0.0.1:0", ready_file=folder / "ready.json")
+        super().__init__(settings, Reload(settings, lambda: settings))
         self._given_log = log
 
     def _make_log(self) -> Log:

@@ -1,0 +1,62 @@
+"""SIGHUP: the settings and the TLS files are read again, without ending a connection.
+
+Taken at once: the log level, and the TLS certificate and key if TLS is on before and after. Every other setting that
+differs is named in the log and needs a restart. Settings that are refused, and a certificate and key that do not fit,
+change nothing.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+from cmqd.server.listener import Listener, tls_context
+from cmqd.server.logs import get_logger, set_log_level
+from cmqd.settings import SettingError, Settings
+
+_log = get_logger()
+
+TLS_FILES: Final = frozenset({"tls_certificate", "tls_key"})
+
+
+class Reload:
+    """Reads settings again; see the module."""
+
+    def __init__(self, settings: Settings, read_again: Callable[[], Settings]) -> None:
+        """``read_again`` loads file, environment and flags as the start did."""
+        self._in_force = settings.as_table()
+        self._read_again = read_again
+        self._lock = asyncio.Lock()
+
+    async def run(self, listener: Listener | None) -> None:
+        """Take what can be taken; ``listener`` is None before the server listens, which reads the TLS files itself."""
+        # Two signals in a row must not apply the older files last.
+        async with self._lock:
+            try:
+                read = await asyncio.to_thread(self._read_again)
+            except SettingError as refusal:
+                _log.error("reload_refused", reason=str(refusal), text="nothing was changed")
+                return
+            table = read.as_table()
+            set_log_level(read.log_level)
+            self._in_force["log_level"] = table["log_level"]
+            tls = await self._reload_tls(read, listener)
+            _log.info("reloaded", log_level=str(read.log_level), tls_files=tls)
+            for name, value in table.items():
+                if value != self._in_force[name]:
+                    _log.warning("needs_restart", setting=name, in_force=self._in_force[name], read=value)
+
+    async def _reload_tls(self, read: Settings, listener: Listener | None) -> bool:
+        """Return whether new handshakes use the files as they are now."""
+        if listener is None or not listener.uses_tls or read.tls_certificate is None:
+            return False
+        try:
+            context = await asyncio.to_thread(tls_context, read)
+        except (OSError, ssl.SSLError) as failure:
+            _log.error("tls_not_reloaded", reason=str(failure), text="the certificate and key before stay in use")
+            return False
+        assert context is not None
+        listener.use_tls(context)
+        table = read.as_table()
+        self._in_force |= {name: table[name] for name in TLS_FILES}
+        return True
