@@ -18,7 +18,7 @@ LOCK   := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gene
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-spark demo demo-spark serve test check lint types fmt bench lock clean
+.PHONY: help setup setup-spark demo demo-spark serve test test-root check lint types fmt bench lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -56,6 +56,9 @@ serve: setup  ## run a broker in the foreground; ARGS="--help" lists its flags
 # would want more cores and memory than the tests' time limits count on.
 test: setup setup-spark  ## the whole suite; ARGS="-k name" for a part of it
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+test-root: setup  ## the tests that mount a file system of their own; run as root
+	TEST_WITH_MOUNTS=1 $(BIN)/python -m pytest tests/system/test_full_to_the_last_byte.py $(ARGS)
 
 check: lint  ## lint, types and the unit tests: what to run before each commit
 	HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest -m "not system and not spark" $(ARGS)

@@ -7,7 +7,7 @@ the path of a commit waits for it.
 import asyncio
 import errno
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -138,6 +138,8 @@ class Catalog:
         self.log_id = ""
         self.former_log_ids: list[str] = []
         self.starts: list[StartEntry] = []
+        self.on_full: Callable[[], object] = lambda: None
+        """Called when the manifest meets a full disk: something should give way."""
         self._writing = asyncio.Lock()
 
     @property
@@ -209,6 +211,7 @@ class Catalog:
                 except OSError as error:
                     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                         raise
+                    self.on_full()
                     await asyncio.sleep(FULL_DISK_PAUSE_SECONDS)
                 else:
                     return

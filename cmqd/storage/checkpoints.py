@@ -26,11 +26,13 @@ class Checkpoints:
         kept: int,
         durable_lsn: Callable[[], int],
         on_done: Callable[[int], None],
+        on_full: Callable[[], object],
     ) -> None:
         self._catalog = catalog
         self._kept = kept
         self._durable_lsn = durable_lsn
         self._on_done = on_done
+        self._on_full = on_full
         self._parts: asyncio.Queue[tuple[bool, int, bytes]] = asyncio.Queue()
         self._durable: asyncio.Future[None] | None = None
         self._awaited_lsn = 0
@@ -66,6 +68,8 @@ class Checkpoints:
                 print(f"cmqd storage: a checkpoint was abandoned: {error}", file=sys.stderr, flush=True)
                 self._begun = False
                 self._path.unlink(missing_ok=True)
+                if isinstance(error, OSError):
+                    self._on_full()
             self._parts.task_done()
 
     async def _write(self, first: bool, end_lsn: int, payload: bytes) -> None:

@@ -5,13 +5,14 @@
     segments/       NNNNNNNN.db, with -wal and -shm beside those that are not sealed
     checkpoints/    NNNNNNNN.ckpt
     set-aside/      copies of what was damaged, files that nobody knows; never read again
-    ballast         space to give back when the disk is full
+    ballast         space to give back when the disk is full, so that deletes go on
+    ballast-start   space that only a start gives back, so that a broker that died on a full disk starts again
+    inspection/     links that a start makes while it looks for damage, and removes
 
 Other files at the top (the accounts of the edge) are not storage's business.
 """
 
 import asyncio
-import contextlib
 import fcntl
 import os
 import shutil
@@ -26,6 +27,7 @@ from cmqd_segment.manifest import CHECKPOINTS, SEGMENTS, Manifest, sync_folder
 LOCK_POLL_SECONDS = 0.05
 SET_ASIDE = "set-aside"
 BALLAST = "ballast"
+START_BALLAST = "ballast-start"
 LOCK = "lock"
 
 
@@ -78,8 +80,10 @@ class DataFolder:
                             f" waited {wait_ms / 1000:g} s for it"
                         ) from None
                 await asyncio.sleep(LOCK_POLL_SECONDS)
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, msgspec.json.encode(LockHolder(os.getpid(), broker_pid)), 0)
+            # Over the text of the holder before, without truncating first: on a full disk the block that a truncation
+            # gives up may be gone.
+            text = msgspec.json.encode(LockHolder(os.getpid(), broker_pid)).ljust(os.fstat(descriptor).st_size)
+            os.pwrite(descriptor, text, 0)
         except BaseException:
             os.close(descriptor)
             raise
@@ -124,13 +128,65 @@ def _holder(descriptor: int) -> str:
     return f"process {holder.pid} (storage of broker process {holder.broker_pid})"
 
 
-class Disk:
-    """The disk under a data folder, as far as space goes: what tests replace to make it full."""
+class Reserve:
+    """Space of the disk that is held back in a file of its own."""
 
-    def __init__(self, folder: Path, ballast_bytes: int) -> None:
+    def __init__(self, path: Path, size: int) -> None:
+        self.path = path
+        self.size = size
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is something to give back."""
+        return self.path.exists()
+
+    @property
+    def missing_bytes(self) -> int:
+        """How much of the space is not held back."""
+        try:
+            return max(0, self.size - self.path.stat().st_size)
+        except FileNotFoundError:
+            return self.size
+
+    def take(self, size: int | None = None) -> bool:
+        """Hold back ``size`` bytes (without it, all); False if there is not enough room."""
+        size = self.size if size is None else size
+        if size <= 0:
+            return True
+        try:
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        except OSError:
+            return False  # not even the name has room
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+        except OSError:
+            self.release()
+            return False
+        finally:
+            os.close(descriptor)
+        return True
+
+    def release(self) -> bool:
+        """Give the space back to the disk; False if none was held."""
+        try:
+            self.path.unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+
+class Disk:
+    """The disk under a data folder, as far as space goes: what tests replace to make it full.
+
+    Two reserves, used in this order. ``ballast`` is given back by the running broker when a write meets a full disk.
+    ``start_ballast`` is left alone by it: only a start that finds no room gives it back. A broker that died within its
+    ballast can so start again, and consumers can make room.
+    """
+
+    def __init__(self, folder: Path, ballast_bytes: int, start_ballast_bytes: int = 0) -> None:
         self._folder = folder
-        self._ballast = folder / BALLAST
-        self._ballast_bytes = ballast_bytes
+        self.ballast = Reserve(folder / BALLAST, ballast_bytes)
+        self.start_ballast = Reserve(folder / START_BALLAST, start_ballast_bytes)
 
     def free_bytes(self) -> int:
         """What this user may still write."""
@@ -138,25 +194,10 @@ class Disk:
         return status.f_bavail * status.f_frsize
 
     @property
-    def has_ballast(self) -> bool:
-        """Whether there is something to give back."""
-        return self._ballast.exists()
+    def missing_ballast_bytes(self) -> int:
+        """How much of both reserves is not held back."""
+        return self.ballast.missing_bytes + self.start_ballast.missing_bytes
 
     def take_ballast(self) -> bool:
-        """Reserve the ballast's space; False if there is not enough."""
-        if self._ballast_bytes == 0:
-            return True
-        descriptor = os.open(self._ballast, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o640)
-        try:
-            os.posix_fallocate(descriptor, 0, self._ballast_bytes)
-        except OSError:
-            self.release_ballast()
-            return False
-        finally:
-            os.close(descriptor)
-        return True
-
-    def release_ballast(self) -> None:
-        """Give its space back to the disk."""
-        with contextlib.suppress(FileNotFoundError):
-            self._ballast.unlink()
+        """Hold both reserves back; False if there is not enough room for the two."""
+        return self.start_ballast.take() and self.ballast.take()

@@ -43,13 +43,16 @@ CLOSE_SEAL_SECONDS = 1.0
 what was left. Less than the loop process waits for the whole stop (``CLOSE_LOG_S`` of the daemon).
 """
 START_BYTES = 1024 * 1024
-"""Free space without which a start is refused: two empty segments and a few manifests."""
+"""Free space without which a start is refused: two new segments and a few manifests; WAL-indexes of what was left
+unsealed come on top."""
+WAL_PER_INDEX_BYTE = 500
+"""Of a WAL, by each byte of its index (32 KiB for 4,096 frames of 4 KiB)."""
 
 
 class StorageService:
     """See the module. ``disk`` is replaced by tests."""
 
-    def __init__(self, broker_pid: int, disk: Callable[[Path, int], Disk] = Disk) -> None:
+    def __init__(self, broker_pid: int, disk: Callable[[Path, int, int], Disk] = Disk) -> None:
         self._broker_pid = broker_pid
         self._make_disk = disk
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -191,6 +194,9 @@ class StorageService:
         self.folder = DataFolder(Path(settings.folder))
         self.folder.create()
         await self.folder.lock(settings.lock_wait_ms, self._broker_pid)
+        self.disk = self._make_disk(self.folder.path, settings.ballast_bytes, settings.start_ballast_bytes)
+        # Before anything opens a database, which takes room for its WAL-index.
+        self._make_room()
         boot = boot_id()
         recovered = await asyncio.to_thread(
             inspect,
@@ -201,7 +207,6 @@ class StorageService:
         )
         await asyncio.to_thread(put_right, recovered)
         self._assemble(recovered, boot)
-        self._make_room()
         await self._take_up(recovered)
         self._stream = self._recovery_stream(recovered)
         self._start(self._send_recovery())
@@ -223,7 +228,6 @@ class StorageService:
                 *((entry.first_lsn, entry.last_lsn) for entry in recovered.dropping if entry.rows),
             )
         )
-        self.disk = self._make_disk(self.folder.path, settings.ballast_bytes)
         self.space = Space(catalog, self.disk, settings.reserve_bytes, self.control.send)
         self.pager = Pager(
             catalog,
@@ -233,21 +237,26 @@ class StorageService:
             cache_bytes=settings.page_cache_bytes,
             open_segments=settings.open_segments,
         )
-        self.sealer = Sealer(catalog, self.pager, self._on_sealed)
+        catalog.on_full = self.space.found_no_room
+        self.sealer = Sealer(catalog, self.pager, self._on_sealed, self.space.can_seal)
         self.checkpoints = Checkpoints(
             catalog,
             kept=settings.checkpoints_kept,
             durable_lsn=lambda: self.writer.durable_lsn,
             on_done=self._on_checkpoint_done,
+            on_full=self._on_checkpoint_abandoned,
         )
 
     def _make_room(self) -> None:
         """A full disk must not keep the broker from starting, since only consumers can empty it."""
-        if self.disk.free_bytes() < START_BYTES:
-            self.disk.release_ballast()
+        wals = sum(path.stat().st_size for path in self.folder.segments.glob("*-wal"))
+        needed = START_BYTES + wals // WAL_PER_INDEX_BYTE
+        for reserve in (self.disk.start_ballast, self.disk.ballast):
+            if self.disk.free_bytes() < needed:
+                reserve.release()
         free = self.disk.free_bytes()
-        if free < START_BYTES:
-            raise StorageFailed(f"the disk of {self.folder.path} is full: {free} bytes free, {START_BYTES} needed")
+        if free < needed:
+            raise StorageFailed(f"the disk of {self.folder.path} is full: {free} bytes free, {needed} needed")
 
     async def _take_up(self, recovered: Recovered) -> None:
         """Open what was left unsealed, make a fresh active segment and its successor, and say so in the manifest."""
@@ -279,7 +288,7 @@ class StorageService:
         # Gone from the manifest that was just written, so what is left of them is nobody's.
         for number in (*recovered.empty, *(entry.number for entry in recovered.dropping)):
             _unlink_segment(catalog.segment_path(number))
-        self.disk.take_ballast()
+        self.space.begin()
         self.writer.failed.add_done_callback(lambda failed: self.end(failed.exception()))
         self._start(self.pager.run())
         self._start(self.checkpoints.run())
@@ -300,6 +309,7 @@ class StorageService:
                 if not (isinstance(error, sqlite3.Error) and is_disk_full(error)):
                     raise
                 _unlink_segment(path)
+                self.space.found_no_room()
                 await asyncio.sleep(PREPARE_RETRY_SECONDS)
         await asyncio.to_thread(sync_folder, self.folder.segments)
         catalog.preparing = None
@@ -402,6 +412,11 @@ class StorageService:
 
     def _on_checkpoint_done(self, lsn: int) -> None:
         self.control.send(ipc.CheckpointDone(lsn, self.catalog.droppable_lsn))
+
+    def _on_checkpoint_abandoned(self) -> None:
+        """Ask for another one if the ballast made room for it: without checkpoints no segment can be dropped."""
+        if self.space.found_no_room():
+            self.control.send(ipc.CheckpointWanted())
 
     def _on_damage(self, _text: str) -> None:
         self.space.damaged_rows += 1

@@ -24,6 +24,7 @@ from cmqd.storage.catalog import SealedFile
 from cmqd.storage.datadir import DataFolder
 from cmqd.storage.errors import DamagedError, FolderFormatError
 from cmqd.storage.settings import Durability
+from cmqd.storage.writer import is_disk_full
 from cmqd_segment.checkpoint_file import CheckpointError, read_payloads, verify_checkpoint
 from cmqd_segment.manifest import (
     MANIFEST_FORMAT,
@@ -222,12 +223,20 @@ def _check_segment(recovered: Recovered, entry: SegmentEntry, power_lost: bool) 
             try:
                 _check_sealed(recovered, entry, path)
             except (sqlite3.Error, SegmentFormatError, msgspec.MsgspecError) as error:
+                _raise_if_full(error)
                 recovered.found_damage(f"segment {entry.file} cannot be read: {error}", path)
         case _:
             try:
                 _check_leftover(recovered, entry, path, power_lost)
             except (sqlite3.Error, SegmentFormatError, msgspec.MsgspecError) as error:
+                _raise_if_full(error)
                 recovered.found_damage(f"segment {entry.file} cannot be read: {error}", path, _wal(path))
+
+
+def _raise_if_full(error: Exception) -> None:
+    """A disk without room for a WAL-index is no damage, and accepting a loss would throw away what is whole."""
+    if isinstance(error, sqlite3.Error) and is_disk_full(error):
+        raise error
 
 
 def _check_sealed(recovered: Recovered, entry: SegmentEntry, path: Path) -> None:

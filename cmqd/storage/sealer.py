@@ -2,13 +2,15 @@
 
 On the segment's one connection: the tables ``sparse`` and ``segment``, then ``wal_checkpoint(TRUNCATE)`` until it
 answers (0, 0, 0). A reader with an old snapshot can delay that; then the segment stays retired, which is a fine state
-to be in, and it is tried again. Then: close, SHA-256, read-only, fsync, and the manifest says *sealed*.
+to be in, and it is tried again. So can a full disk: the first segment whose copy has room is sealed first. Then: close,
+SHA-256, read-only, fsync, and the manifest says *sealed*.
 
 A segment is not sealed the moment it is retired: where consumers keep up, it will be empty soon, and dropping it as it
 is saves the copy of its WAL, a seventh of what the broker costs then (decision 0004).
 """
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import sqlite3
@@ -26,6 +28,8 @@ from cmqd.storage.writer import is_disk_full
 from cmqd_segment.manifest import SegmentState, sync_folder
 
 RETRY_SECONDS = (0.05, 5.0)
+FULL_DISK_PAUSE_SECONDS = 0.5
+"""Between two looks for room when no segment that waits has any."""
 HELD_SEGMENTS = 2
 """How many retired segments wait for their messages to be consumed. A segment can be dropped once the checkpoint that
 was written when its successor retired is on disk, so one would be too few; each is a WAL more that a start after a
@@ -37,15 +41,25 @@ HELD_SECONDS = 60.0
 class Sealer:
     """Seals one segment at a time, in order; a held one not before its time."""
 
-    def __init__(self, catalog: Catalog, pager: Pager, on_sealed: Callable[[SealedFile], None]) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        pager: Pager,
+        on_sealed: Callable[[SealedFile], None],
+        has_room: Callable[[WritableSegment], bool],
+    ) -> None:
+        """``has_room``: whether the disk takes the copy of the WAL that the seal of a segment makes."""
         self._catalog = catalog
         self._pager = pager
         self._on_sealed = on_sealed
+        self._has_room = has_room
+        self._sealing: WritableSegment | None = None
         self._held: deque[WritableSegment] = deque()
         self._timer: asyncio.TimerHandle | None = None
         """Runs out for the oldest that is held."""
         self._waiting: deque[WritableSegment] = deque()
-        self._wake: asyncio.Future[None] | None = None
+        self._wake = asyncio.Event()
+        """Set when a segment is submitted."""
         self._idle: asyncio.Future[None] | None = None
 
     def hold(self, segment: WritableSegment) -> None:
@@ -62,11 +76,15 @@ class Sealer:
             self._seal_oldest()
 
     def withdraw(self, number: int) -> WritableSegment | None:
-        """Take back a segment that is held, and leave it to the caller to close; None if it is not."""
-        for segment in self._held:
-            if segment.number == number:
-                self._held.remove(segment)
-                return segment
+        """Take back a segment whose seal has not begun, and leave it to the caller to close; None if there is none.
+
+        One that waits for room counts too: on a full disk it can never be sealed, only dropped.
+        """
+        for line in (self._held, self._waiting):
+            for segment in line:
+                if segment.number == number and segment is not self._sealing:
+                    line.remove(segment)
+                    return segment
         return None
 
     def _seal_oldest(self) -> None:
@@ -79,11 +97,9 @@ class Sealer:
             self._timer = asyncio.get_running_loop().call_later(HELD_SECONDS, self._seal_oldest)
 
     def submit(self, segment: WritableSegment) -> None:
-        """Seal a segment, which is retired in the manifest, as soon as those before it are sealed."""
+        """Seal a segment, which is retired in the manifest, in its turn and as soon as there is room."""
         self._waiting.append(segment)
-        if self._wake is not None:
-            self._wake.set_result(None)
-            self._wake = None
+        self._wake.set()
 
     async def drained(self) -> None:
         """Wait until everything that was submitted is sealed."""
@@ -94,15 +110,31 @@ class Sealer:
     async def run(self) -> None:
         """Seal what is submitted, for ever. Raises sqlite3.Error, OSError for what trying again will not mend."""
         while True:
+            self._wake.clear()
             if not self._waiting:
                 if self._idle is not None:
                     self._idle.set_result(None)
                     self._idle = None
-                self._wake = asyncio.get_running_loop().create_future()
-                await self._wake
+                await self._wake.wait()
                 continue
-            await self._seal(self._waiting[0])
-            self._waiting.popleft()
+            segment = next(filter(self._has_room, self._waiting), None)
+            if segment is None or not await self._try_to_seal(segment):
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), FULL_DISK_PAUSE_SECONDS)
+
+    async def _try_to_seal(self, segment: WritableSegment) -> bool:
+        """Seal a segment, and take it out of the line; False if the disk turned out to be too full for it."""
+        self._sealing = segment
+        try:
+            await self._seal(segment)
+        except sqlite3.OperationalError as error:
+            if not is_disk_full(error):
+                raise
+            return False
+        finally:
+            self._sealing = None
+        self._waiting.remove(segment)
+        return True
 
     async def _seal(self, segment: WritableSegment) -> None:
         await self._with_patience(segment, lambda: write_tables(segment))
@@ -128,14 +160,14 @@ class Sealer:
         self._on_sealed(file)
 
     async def _with_patience(self, segment: WritableSegment, step: Callable[[], bool]) -> None:
-        """Run a step in the segment's thread until it succeeds; readers and a full disk are waited for."""
+        """Run a step in the segment's thread until it succeeds; readers are waited for."""
         pause, longest = RETRY_SECONDS
         while True:
             try:
                 if await segment.connection.run(step):
                     return
             except sqlite3.OperationalError as error:
-                if not (is_disk_full(error) or is_busy(error)):
+                if not is_busy(error):
                     raise
             await asyncio.sleep(pause)
             pause = min(2 * pause, longest)

@@ -33,8 +33,11 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a retired segment waits before it is sealed, since it may be dropped soon; not if history is kept."""
     lock_wait_ms: int = 10_000
     """How long to wait for the broker before to let go of the folder."""
-    ballast_bytes: int = 4 * MEBIBYTE
-    """Space held back in a file of its own, given free when the disk is full so that the batch in hand can be kept."""
+    ballast_bytes: int = 16 * MEBIBYTE
+    """Space held back in a file of its own, given back when the disk is full: for the batches in hand, and for the WAL,
+    seals and checkpoints that receives and deletes need until what they empty makes room."""
+    start_ballast_bytes: int = 8 * MEBIBYTE
+    """The same for a start alone: WAL-indexes, two new segments, manifests, and the first deletes."""
     reserve_bytes: int = 64 * MEBIBYTE
     """Free space below which, on top of what pending seals and deletes need, sends are refused."""
     page_cache_bytes: int = 4 * MEBIBYTE

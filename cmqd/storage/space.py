@@ -8,6 +8,11 @@ A commit takes two pages of WAL however small it is, thirty times what is left o
 consumers that delete message by message would fill what is kept back for them with WAL. Below the mark segments are
 therefore retired early: their WAL comes back with the seal.
 
+When a write meets a full disk, the ballast is given back, and sends are refused until it can be held back again. The
+active segment is then retired even if it is too large to be sealed in the room that is left: what follows it is small,
+so that its seals give back more than they take. A segment that is too large waits, unsealed, until there is room or
+nothing in it is wanted.
+
 Some way above the mark the loop is told that room is short, so that history gives way before sends are refused.
 """
 
@@ -21,6 +26,8 @@ from cmqd_segment.manifest import SegmentState
 
 DELETE_BYTES = 32
 """Log that the receive and the delete of a message take, at fair batch sizes (20-100 measured)."""
+SEAL_MARGIN_BYTES = 256 * 1024
+"""Room that a seal needs beside the copy of the WAL: its tables, the manifest, a segment that is prepared meanwhile."""
 SMALL_SEGMENT_BYTES = 1024 * 1024
 """No segment is retired below this WAL size for the sake of space: some 250 small commits."""
 ROW_BYTES = 64
@@ -76,29 +83,62 @@ class Space:
         """Whether sends are refused, for either reason."""
         return self._full or self._low
 
+    def can_seal(self, segment: WritableSegment) -> bool:
+        """Whether the disk has room for the copy that the seal of a segment makes before the WAL goes."""
+        return _sealed_growth(segment) + SEAL_MARGIN_BYTES <= self._disk.free_bytes()
+
     def rolls_early(self, active: WritableSegment) -> bool:
-        """Whether to retire the active segment for the sake of its WAL: room is short, and it holds a fair part of it;
-        the seal leaves enough for the commits beside it; and no other waits for its seal, as for a reader from outside.
+        """Whether to retire the active segment for the sake of its WAL: room is short, it holds a fair part of it, the
+        seal leaves enough for the commits beside it, and no other seal is under way, or held up by a reader from
+        outside, that will give room back.
         """
         wal_bytes = active.wal_bytes
         if not self.short or wal_bytes < SMALL_SEGMENT_BYTES:
             return False
-        if any(entry.state is SegmentState.RETIRED for entry in self._catalog.open.values()):
+        if any(
+            entry.state is SegmentState.RETIRED and self.can_seal(entry.segment)
+            for entry in self._catalog.open.values()
+        ):
             return False
         free = self._disk.free_bytes()
-        worth_it = self._full or wal_bytes >= free // 4
-        return worth_it and _sealed_growth(active) + 2 * SMALL_SEGMENT_BYTES <= free
+        growth = _sealed_growth(active)
+        if not self._full:
+            return wal_bytes >= free // 4 and growth + 2 * SMALL_SEGMENT_BYTES <= free
+        if growth + SEAL_MARGIN_BYTES <= free:
+            return True
+        # It stays as it is. Its successor is small: room for one of that size must be left, else nothing is won.
+        return growth > SMALL_SEGMENT_BYTES and free >= SMALL_SEGMENT_BYTES + SEAL_MARGIN_BYTES
 
     def found_full(self) -> None:
-        """A write failed for lack of space: give the ballast back, refuse sends."""
-        self._blocked = self._full = True
-        self._disk.release_ballast()
+        """A commit failed for lack of space: give the ballast back, refuse sends."""
+        self._blocked = True
+        self.found_no_room()
+
+    def found_no_room(self) -> bool:
+        """Something beside the commits failed for lack of space; returns whether the ballast gave some."""
+        self._full = True
+        released = self._disk.ballast.release()
         self.look()
+        return released
 
     def found_room(self) -> None:
         """A write that had failed went through; sends wait until the ballast is back and the mark is kept."""
         self._blocked = False
         self.look()
+
+    def begin(self) -> None:
+        """Hold the reserves back when a start has taken what it needs.
+
+        On a full disk only a part of the start's is held back: a crash would need it again, but consumers need room
+        too, and the broker serves to give it to them.
+        """
+        if self._disk.take_ballast():
+            return
+        self._full = True
+        start = self._disk.start_ballast
+        start.release()
+        self._disk.ballast.release()
+        start.take(min(start.size, self._disk.free_bytes() // 2))
 
     def look(self) -> None:
         """Ask the disk, and tell the loop if anything is worth telling."""
@@ -106,7 +146,11 @@ class Space:
         mark = self.mark_bytes()
         # What the WAL grows by is gone from the one and comes on top of the other.
         self.look_bytes = min(max((free - mark) // 4, LOOK_BYTES[0]), LOOK_BYTES[1])
-        self._low = free < (mark * RESUME_SLACK if self._low or self._full else mark)
+        if self._full:
+            # Room that the ballast will take again is no room for sends: they would be taken and refused in turns.
+            self._low = free < mark * RESUME_SLACK + self._disk.missing_ballast_bytes
+        else:
+            self._low = free < (mark * RESUME_SLACK if self._low else mark)
         if self._full and not self._blocked and not self._low and self._disk.take_ballast():
             self._full = False
         reason = ""

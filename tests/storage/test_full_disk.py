@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from cmqd.storage.datadir import Disk
+from cmqd.storage.datadir import Disk, Reserve
 from cmqd.storage.errors import StorageFailed
 from cmqd.storage.processlog import StorageProcessLog
 from cmqd.storage.settings import Durability
@@ -24,8 +24,8 @@ GIBIBYTE = 1 << 30
 class FakeDisk(Disk):
     """A disk whose free space a test decides."""
 
-    def __init__(self, folder: Path, ballast_bytes: int) -> None:
-        super().__init__(folder, ballast_bytes)
+    def __init__(self, folder: Path, ballast_bytes: int, start_ballast_bytes: int) -> None:
+        super().__init__(folder, ballast_bytes, start_ballast_bytes)
         self.free = GIBIBYTE
 
     def free_bytes(self) -> int:
@@ -35,8 +35,8 @@ class FakeDisk(Disk):
 class SmallDisk(Disk):
     """A disk of a few MiB with nothing on it but the data folder. It notes how full it was at worst."""
 
-    def __init__(self, folder: Path, ballast_bytes: int) -> None:
-        super().__init__(folder, ballast_bytes)
+    def __init__(self, folder: Path, ballast_bytes: int, start_ballast_bytes: int) -> None:
+        super().__init__(folder, ballast_bytes, start_ballast_bytes)
         self.folder = folder
         self.size = GIBIBYTE
         self.least = GIBIBYTE
@@ -54,7 +54,7 @@ class SmallDisk(Disk):
 class Broker:
     """The storage service on the loop of the test, over a fake disk."""
 
-    def __init__(self, folder: Path, disk: Callable[[Path, int], Disk] = FakeDisk, **settings: object) -> None:
+    def __init__(self, folder: Path, disk: Callable[[Path, int, int], Disk] = FakeDisk, **settings: object) -> None:
         self.process = InProcess(disk)
         self.log = StorageProcessLog(settings_for(folder, state_interval_ms=5, **settings), self.process.start)
         self.rig = LogRig(self.log)
@@ -87,7 +87,7 @@ StartBroker = Callable[..., Awaitable[Broker]]
 async def start(folder: Path) -> AsyncIterator[StartBroker]:
     brokers: list[Broker] = []
 
-    async def start_one(disk: Callable[[Path, int], Disk] = FakeDisk, **settings: object) -> Broker:
+    async def start_one(disk: Callable[[Path, int, int], Disk] = FakeDisk, **settings: object) -> Broker:
         broker = Broker(folder, disk, **settings)
         brokers.append(broker)
         await broker.rig.open()
@@ -399,6 +399,142 @@ async def test_a_checkpoint_that_does_not_fit_is_abandoned_and_the_next_one_is_n
     assert rig.fatal == []
 
 
+class FullDisk(FakeDisk):
+    """A disk on which a stranger has taken every byte but those of the reserves."""
+
+    def __init__(self, folder: Path, ballast_bytes: int, start_ballast_bytes: int) -> None:
+        super().__init__(folder, ballast_bytes, start_ballast_bytes)
+        self._taken = self.missing_ballast_bytes
+        self.ballast = FullReserve(self, self.ballast)
+        self.start_ballast = FullReserve(self, self.start_ballast)
+
+    def free_bytes(self) -> int:
+        # Half a MiB of what is given back goes into new segments and WAL-indexes.
+        return max(0, self.missing_ballast_bytes - self._taken - (512 << 10))
+
+
+class FullReserve(Reserve):
+    """Takes no more than the full disk has."""
+
+    def __init__(self, disk: FullDisk, reserve: Reserve) -> None:
+        super().__init__(reserve.path, reserve.size)
+        self._disk = disk
+
+    def take(self, size: int | None = None) -> bool:
+        size = self.size if size is None else size
+        if size - (self.size - self.missing_bytes) > self._disk.free_bytes():
+            self.release()
+            return False
+        return super().take(size)
+
+
+async def crashed(start: StartBroker, folder: Path, **reserves: int) -> None:
+    """Leave a folder as kill -9 does, with a row in it."""
+    broker = await start(**reserves)
+    await broker.rig.store(1, 0, 10)
+    copy = folder.with_name("as the crash left it")
+    shutil.copytree(folder, copy)
+    await broker.log.kill()
+    assert broker.process.task is not None
+    await broker.process.task
+    shutil.rmtree(folder)
+    copy.rename(folder)
+
+
+async def test_a_start_uses_its_own_reserve_and_leaves_the_ballast_for_deletes(
+    start: StartBroker, folder: Path
+) -> None:
+    reserves = {"ballast_bytes": 4 << 20, "start_ballast_bytes": 8 << 20}
+    await crashed(start, folder, **reserves)
+
+    broker = await start(FullDisk, **reserves)
+
+    await broker.rig.until(lambda: broker.refused)
+    assert "is full" in broker.rig.states[-1].reason
+    assert 1 << 20 <= (folder / "ballast-start").stat().st_size < 8 << 20, "another crash needs some of it again"
+    assert [lsn for lsn, _, _ in broker.rig.rows] == [1]
+    broker.rig.log.append([deleted(1, 0, 10)], (), NOW_MS)
+    await broker.rig.commit()
+
+
+async def test_a_start_takes_the_ballast_too_when_its_own_reserve_is_gone(start: StartBroker, folder: Path) -> None:
+    reserves = {"ballast_bytes": 4 << 20, "start_ballast_bytes": 8 << 20}
+    await crashed(start, folder, **reserves)
+    (folder / "ballast-start").unlink()
+
+    broker = await start(FullDisk, **reserves)
+
+    await broker.rig.until(lambda: broker.refused)
+    assert not (folder / "ballast").exists()
+
+
+async def test_sends_stay_refused_until_there_is_room_for_the_reserves_too(start: StartBroker) -> None:
+    """Else they would be taken and refused in turns: the ballast is given back, counts as room, and is taken again."""
+    ballast = 32 << 20
+    broker = await start(ballast_bytes=ballast, start_ballast_bytes=0)
+    rig = broker.rig
+    await rig.store(1, 0, 1)
+    space = broker.process.service.space
+    broker.disk.free = 0
+    space.found_no_room()
+    mark = space.mark_bytes()
+
+    broker.disk.free = mark + ballast // 2
+    space.look()
+    assert space.short
+
+    broker.disk.free = 2 * mark + ballast
+    space.look()
+    assert not space.short
+
+
+async def test_a_disk_without_room_for_a_wal_index_is_not_taken_for_damage(
+    start: StartBroker, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Accepting that loss would put a whole segment aside."""
+    await crashed(start, folder)
+
+    def full(*_arguments: object, **_named: object) -> None:
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHMSIZE
+        raise error
+
+    monkeypatch.setattr("cmqd.storage.recovery.open_read_only", full)
+
+    with pytest.raises(StorageFailed, match="the disk failed"):
+        await start(accept_loss=True)
+
+
+async def test_a_segment_too_large_for_the_room_left_holds_up_no_other_seal_and_can_be_dropped(
+    start: StartBroker, folder: Path
+) -> None:
+    broker = await start(reserve_bytes=0)
+    rig = broker.rig
+    service = broker.process.service
+    for position in range(40):
+        await rig.store(1, position, 1, 60_000)
+    large = service.writer.active
+    broker.disk.free = (1 << 20) + (512 << 10)  # less than the large one, enough for a small one
+    service.space.found_no_room()
+
+    service.writer.tick()
+    await rig.until(lambda: rig.checkpoints_wanted)
+    await service._rolled()  # pyright: ignore[reportPrivateUsage]
+    assert service.writer.active is not large, "its successor is small, so that seals give back more than they take"
+    rig.log.append([deleted(1, 0, 40)], (), NOW_MS)
+    await rig.commit()
+    await service.writer.roll()
+    async with asyncio.timeout(10):
+        while not any(file.number == large.number + 1 for file in service.catalog.sealed.values()):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert service.catalog.open[large.number].state is SegmentState.RETIRED
+
+    await rig.checkpoint()
+    await rig.checkpoint()
+    assert await rig.log.drop_segments([large.number], 0) == [large.number]
+    assert not (folder / "segments" / "00000001.db-wal").exists()
+
+
 async def test_a_full_disk_keeps_a_broker_from_starting_only_if_the_ballast_does_not_help(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -407,7 +543,7 @@ async def test_a_full_disk_keeps_a_broker_from_starting_only_if_the_ballast_does
     (folder / "ballast").write_bytes(bytes(10))
 
     def free_without_ballast(disk: FakeDisk) -> int:
-        return 0 if disk.has_ballast else 2_000_000
+        return 0 if disk.ballast.exists else 2_000_000
 
     def free_hardly(_: FakeDisk) -> int:
         return 1000

@@ -184,7 +184,8 @@ class MemoryPlace:
 
 def settings_for(folder: Path, **changes: object) -> StorageSettings:
     """Storage settings for tests: small reserves, since a test's disk may be small."""
-    return StorageSettings(**{"folder": str(folder), "reserve_bytes": 1 << 20, "ballast_bytes": 1 << 16, **changes})  # pyright: ignore[reportArgumentType]
+    small: dict[str, object] = {"reserve_bytes": 1 << 20, "ballast_bytes": 1 << 16, "start_ballast_bytes": 1 << 16}
+    return StorageSettings(**{"folder": str(folder), **small, **changes})  # pyright: ignore[reportArgumentType]
 
 
 class ProcessPlace:
@@ -205,7 +206,7 @@ class ProcessPlace:
 class InProcess:
     """Stands in for the storage process: the service on this very loop."""
 
-    def __init__(self, disk: Callable[[Path, int], Disk] = Disk) -> None:
+    def __init__(self, disk: Callable[[Path, int, int], Disk] = Disk) -> None:
         self.pid = os.getpid()
         self.service = StorageService(self.pid, disk)
         self.task: asyncio.Task[int] | None = None

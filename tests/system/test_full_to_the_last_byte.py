@@ -1,0 +1,106 @@
+"""A disk that is really full: consumers go on within the ballast, a broker that died there starts, and room comes back.
+
+Needs a file system of its own, so it needs root: ``make test-root``.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from cmqd_client import Client, connect
+from cmqd_client.errors import DiskNearlyFull
+from support.running_server import RunningServer
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif("TEST_WITH_MOUNTS" not in os.environ, reason="needs root: make test-root"),
+]
+
+MIB = 1 << 20
+DISK_MIB = 160
+MESSAGES = 100_000
+CONSUMERS = 16
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """An empty file system, nothing of which is kept back for root."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", str(folder)], check=True)
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def fill(disk: Path) -> None:
+    """Write until not one byte more fits."""
+    with (disk / "stranger").open("ab", buffering=0) as file:
+        for size in (MIB, 4096, 1):
+            with suppress(OSError):
+                while True:
+                    file.write(bytes(size))
+
+
+def free_bytes(disk: Path) -> int:
+    status = os.statvfs(disk)
+    return status.f_bavail * status.f_frsize
+
+
+async def consume(client: Client, count: int) -> int:
+    """Receive and delete messages one by one, until so many are gone or none is left."""
+    queue = client.queue("orders")
+    begun = done = 0
+
+    async def work() -> None:
+        nonlocal begun, done
+        while begun < count:
+            begun += 1
+            messages = await asyncio.wait_for(queue.receive(1, wait=0), 30)
+            if not messages:
+                return
+            await asyncio.wait_for(messages[0].delete(), 30)
+            done += 1
+
+    await asyncio.gather(*(work() for _ in range(CONSUMERS)))
+    return done
+
+
+@pytest.mark.parametrize("size", [100, 400], ids=["segment fits into the ballast", "segment does not"])
+async def test_consumers_empty_a_full_disk_across_a_crash(tmp_path: Path, disk: Path, size: int) -> None:
+    server = RunningServer(tmp_path, "--min-free-bytes", "0")
+    server.data = disk / "data"
+    with server:
+        async with connect(server.url) as client:
+            await client.ensure_queue("orders")
+            for _ in range(MESSAGES // 200):
+                await client.queue("orders").send_batch([os.urandom(size)] * 200)
+            fill(disk)
+            assert await consume(client, MESSAGES // 2) == MESSAGES // 2
+        os.kill(server.ready["storage_pid"], signal.SIGKILL)
+        server.kill()
+        fill(disk)
+
+        server.start()
+
+        async with connect(server.url) as client:
+            assert (await client.status())["sends_refused"]
+            async with connect(server.url, retries=0) as sender:
+                with pytest.raises(DiskNearlyFull):
+                    await sender.queue("orders").send(b"x")
+            assert await consume(client, MESSAGES) == MESSAGES - MESSAGES // 2
+            async with asyncio.timeout(60):
+                while free_bytes(disk) < MESSAGES // 2 * size // 2:  # noqa: ASYNC110 - it happens in another process
+                    await asyncio.sleep(0.1)
+        (disk / "stranger").unlink()
+        async with connect(server.url) as client:
+            async with asyncio.timeout(60):
+                while (await client.status())["sends_refused"]:  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+            await client.queue("orders").send(b"x")
