@@ -272,6 +272,15 @@ def test_half_messages_are_listed_and_decided(cmq_at: Cmq, server: ThreadedServe
     assert len(server.fake.queues["tx"].active) == 3
 
 
+def test_the_age_of_half_messages_is_by_the_servers_clock(cmq_at: Cmq, server: ThreadedServer) -> None:
+    _halves(server, 1)
+    server.fake.status["broker_time_ms"] = round((time.time() + 7 * 86_400) * 1000)
+
+    (_, row) = cmq_at("tx", "list", "tx").out.splitlines()
+
+    assert row.split()[1:3] == ["7", "days"] or row.split()[1:3] == ["6", "days"]
+
+
 def test_many_half_messages_are_decided_at_once(cmq_at: Cmq, server: ThreadedServer) -> None:
     _halves(server, 1500)
     assert cmq_at("tx", "rollback", "tx", "--all", "--yes", "--output", "json").code == 0

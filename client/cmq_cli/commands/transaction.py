@@ -46,6 +46,8 @@ async def list_half_messages(
         raise CommandFailed(f"--max is {max_messages}; it must be at least 1", ExitCode.USAGE)
     async with session.client() as client:
         found, following = await _some(client.queue(queue), max_messages, start)
+        # The times of messages are broker time; the clock of this machine may differ.
+        broker_time_ms = (await client.status()).get("broker_time_ms") if found and not session.output.json else None
     output = session.output
     if output.json:
         output.document({"messages": [msgspec.structs.asdict(one) for one in found], "next_start": following})
@@ -53,7 +55,7 @@ async def list_half_messages(
     if not found:
         output.remark(f"no undecided half message in {queue!r}")
         return
-    now = datetime.now(UTC)
+    now = datetime.now(UTC) if broker_time_ms is None else datetime.fromtimestamp(broker_time_ms / 1000, UTC)
     rows = [
         (
             one.id,
