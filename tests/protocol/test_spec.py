@@ -117,6 +117,22 @@ def test_the_number_space_is_that_of_the_code() -> None:
         assert any(name in text for text in rows.values())
 
 
+def test_reserved_numbers_are_given_to_nothing_else() -> None:
+    part = SPEC.partition("Reserved for brokers with several machines")[2].partition("\n\nA client sends")[0]
+    rows = re.findall(r"^\| (operation|code) (\d+) \| `(\w+)` \|", part, re.MULTILINE)
+    reserved = {(kind, int(number)): name for kind, number, name in rows}
+
+    assert reserved == {
+        ("operation", 146): "locate",
+        ("code", 309): "other_shard",
+        ("code", 607): "standby",
+        ("code", 608): "moved",
+    }
+    assert not {146, 214} & {int(opcode) for opcode in Opcode}
+    assert not {309, 607, 608} & {int(code) for code in ErrorCode}
+    assert not set(reserved.values()) & {code.wire_name for code in ErrorCode}
+
+
 def test_the_attributes_have_the_ranges_and_defaults_of_the_server() -> None:
     rows = {
         name: (number(low), number(high), number(default)) for name, low, high, default in _ATTRIBUTE_ROW.findall(SPEC)
