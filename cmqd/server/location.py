@@ -1,4 +1,4 @@
-"""The address at which clients reach this server, as queues and topics tell it."""
+"""The address at which clients reach this server: a fact of each queue and topic."""
 
 from collections.abc import Callable
 from typing import Final
@@ -10,12 +10,12 @@ WILDCARDS: Final = frozenset({"0.0.0.0", "::", ""})
 
 
 def advertised_address(advertise: str, bound: tuple[str, int], machine_name: Callable[[], str]) -> str:
-    """Return the fact ``address`` of queues and topics, ``host:port``.
+    """Return the fact ``address``, ``host:port``.
 
     Args:
         advertise: the setting; empty = derive the address from ``bound``. A lone host gets the port of ``bound``.
         bound: host and port of the listening socket.
-        machine_name: returns the name of this machine; it takes the place of a wildcard.
+        machine_name: returns the name of this machine, which replaces a wildcard.
     """
     host, port = bound
     if advertise:

@@ -1,0 +1,97 @@
+"""This client against the recorded bytes of servers of earlier releases."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from cmqd_client import NotSupported, connect
+from cmqd_client.connection import Connection
+from cmqd_protocol.features import FIELD_FEATURES, ServerFacts
+from cmqd_protocol.limits import PREAMBLE_BYTES
+from support.newer import extends, frames
+from support.recorded_sessions import CLIENT_NONCE, PRODUCER_SESSION, converse, fixed_bytes, url
+from support.vectors import load, names
+
+SESSIONS = load("sessions")
+HELLO_FIELDS = 7
+"""Fields of a client's hello before its product, which names the release."""
+
+
+class RecordedServer:
+    """Answers each step of the client with the recorded bytes; notes requests that differ from the old client's."""
+
+    def __init__(self, steps: list[dict[str, str]]) -> None:
+        self._steps = [(step["from"], bytes.fromhex(step["bytes"])) for step in steps]
+        self.answered = 0
+        """Steps of the server that were sent."""
+        self.surprises: list[tuple[Any, Any]] = []
+        """Requests of this client and of the old client."""
+
+    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """asyncio: a client has connected."""
+        for number, (side, data) in enumerate(self._steps):
+            if side == "server":
+                writer.write(data)
+                self.answered += 1
+                continue
+            if not number:
+                assert await reader.readexactly(PREAMBLE_BYTES) == data
+                continue
+            for recorded in frames(data):
+                try:
+                    length = int.from_bytes(await reader.readexactly(4), "big")
+                    (request,) = frames(length.to_bytes(4, "big") + await reader.readexactly(length))
+                except asyncio.IncompleteReadError:
+                    writer.close()
+                    return
+                expected = recorded[:HELLO_FIELDS] if number == 2 else recorded
+                if not extends(request, expected):
+                    self.surprises.append((request, expected))
+        await reader.read()
+        writer.close()
+
+
+@asynccontextmanager
+async def recorded_server(
+    session: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[RecordedServer, str]]:
+    """A listening server that plays ``session``, and its URL."""
+    monkeypatch.setattr("secrets.token_bytes", fixed_bytes(CLIENT_NONCE, secrets.token_bytes))
+    monkeypatch.setattr("secrets.randbits", lambda k: PRODUCER_SESSION)  # pyright: ignore[reportUnknownLambdaType]
+    recorded = RecordedServer(session["steps"])
+    server = await asyncio.start_server(recorded.connected, "127.0.0.1", 0)
+    yield recorded, url(server.sockets[0].getsockname()[1])
+    server.close()
+
+
+@pytest.mark.parametrize("session", SESSIONS, ids=names(SESSIONS))
+async def test_an_older_server_is_understood_and_asked_what_its_own_client_asked(
+    session: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with recorded_server(session, monkeypatch) as (recorded, address), connect(address, retries=0) as client:
+        results = await converse(client)
+
+    assert results == session["results"]
+    assert recorded.surprises == []
+    assert recorded.answered == len(session["steps"]) // 2
+
+
+async def test_fields_of_features_are_not_sent_to_a_server_that_named_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    (session,) = [one for one in SESSIONS if one["name"] == "cmqd_0_1"]
+    async with recorded_server(session, monkeypatch) as (recorded, address):
+        connection = await Connection.open(address)
+        assert connection.facts == ServerFacts(None, frozenset())
+        for kind, fields in FIELD_FEATURES.items():
+            for field in fields:
+                required = dict.fromkeys(kind.__struct_fields__[: -len(kind.__struct_defaults__)])
+                request: Any = kind(**required | {"request_id": connection.next_request_id(), field: 1})
+                with pytest.raises(NotSupported):
+                    connection.request(request)
+        assert connection.statistics().outstanding == 0
+        await connection.close()
+
+    assert recorded.answered == 2
