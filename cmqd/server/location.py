@@ -6,14 +6,14 @@ from typing import Final
 from cmqd.settings import parse_address
 
 WILDCARDS: Final = frozenset({"0.0.0.0", "::", ""})
-"""Hosts that stand for all interfaces of the machine. No client on another machine can connect to these."""
+"""Hosts that name all interfaces of the machine. A client on a different machine cannot connect to them."""
 
 
 def advertised_address(advertise: str, bound: tuple[str, int], machine_name: Callable[[], str]) -> str:
     """Return the fact ``address``, ``host:port``.
 
     Args:
-        advertise: the setting; empty = derive the address from ``bound``. A lone host gets the port of ``bound``.
+        advertise: the setting. Empty: derive the address from ``bound``. A lone host gets the port of ``bound``.
         bound: host and port of the listening socket.
         machine_name: returns the name of this machine, which replaces a wildcard.
     """

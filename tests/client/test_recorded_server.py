@@ -2,9 +2,10 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -58,10 +59,10 @@ class RecordedServer:
 @asynccontextmanager
 async def recorded_server(
     session: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[tuple[RecordedServer, str]]:
+) -> AsyncGenerator[tuple[RecordedServer, str]]:
     """A listening server that plays ``session``, and its URL."""
     monkeypatch.setattr("secrets.token_bytes", fixed_bytes(CLIENT_NONCE, secrets.token_bytes))
-    monkeypatch.setattr("secrets.randbits", lambda k: PRODUCER_SESSION)  # pyright: ignore[reportUnknownLambdaType]
+    monkeypatch.setattr("secrets.randbits", Mock(return_value=PRODUCER_SESSION))
     recorded = RecordedServer(session["steps"])
     server = await asyncio.start_server(recorded.connected, "127.0.0.1", 0)
     yield recorded, url(server.sockets[0].getsockname()[1])

@@ -38,7 +38,7 @@ def extends(newer: object, older: object) -> bool:
             name in new_map and (name in _OF_THE_MACHINE or extends(new_map[name], value))
             for name, value in old_map.items()
         )
-    return type(newer) is type(older) and newer == older
+    return isinstance(newer, bool) is isinstance(older, bool) and newer == older
 
 
 def says_the_same(newer: list[Any], older: list[Any]) -> bool:
