@@ -14,7 +14,7 @@ import re
 import sqlite3
 import tempfile
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -32,6 +32,7 @@ from cmqd_segment.manifest import (
     read_manifest,
 )
 from cmqd_segment.newer import NewerFormatError
+from cmqd_segment.scan import readable_segments, sealed_segments, verify_each
 from cmqd_segment.schema import SegmentFormatError, open_read_only
 from pyspark_cmqd.errors import HIDDEN, FolderError, NewerFolderError, SegmentReclaimedError, masked
 from pyspark_cmqd.options import is_url
@@ -80,6 +81,12 @@ class Folder:
             raise NewerFolderError(f"{self.path} cannot be read: {error}") from error
         except (ManifestError, OSError) as error:
             raise FolderError(f"the manifest of {self.path} cannot be read: {error}") from error
+
+    def verify_files(self) -> Iterator[tuple[str, list[str]]]:
+        """Each file that the manifest lists, with what is wrong with it. From a URL one file at a time is fetched, and
+        removed when it was read; segments that are not sealed are no part of a copy. Raises FolderError.
+        """
+        return verify_each(self.manifest, self._placed, sealed_segments if self.is_remote else readable_segments)
 
     # ------------------------------------------------------------------ what the log is now
 
@@ -245,6 +252,18 @@ class Folder:
             text = self._hidden(f"{self.path}/{file} was not fetched: {type(error).__name__}: {error}")
             # Without the cause: Spark shows whole tracebacks.
             raise kind(text) from None
+
+    @contextlib.contextmanager
+    def _placed(self, file: str) -> Generator[Path]:
+        """A folder of this machine in which a file of the data folder stands. Raises OSError."""
+        if not self.is_remote:
+            yield self._local
+            return
+        with tempfile.TemporaryDirectory(prefix="cmqd-") as place:
+            target = Path(place) / file
+            target.parent.mkdir()
+            self._get(file, target)
+            yield Path(place)
 
     def _make_cache(self) -> None:
         """Raises FolderError if it is somebody else's, who could put anything there: its place can be guessed."""

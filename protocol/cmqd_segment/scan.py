@@ -8,7 +8,7 @@ two batches of rows (a reader that holds an old snapshot keeps the broker from s
 import contextlib
 import hashlib
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,6 +47,11 @@ def readable_segments(manifest: Manifest) -> list[SegmentEntry]:
     """The segments of a folder that may hold rows, ascending by LSN."""
     states = (SegmentState.SEALED, SegmentState.RETIRED, SegmentState.ACTIVE, SegmentState.PREPARED)
     return [entry for entry in manifest.segments if entry.state in states]
+
+
+def sealed_segments(manifest: Manifest) -> list[SegmentEntry]:
+    """The segments that a copy of the folder holds."""
+    return [entry for entry in manifest.segments if entry.state is SegmentState.SEALED]
 
 
 def scan_segment(
@@ -99,18 +104,38 @@ def verify_files(folder: Path) -> Iterator[tuple[str, list[str]]]:
 
     Raises ManifestError, FileNotFoundError if there is no manifest to go by.
     """
-    manifest = read_manifest(folder)
-    for checkpoint in manifest.checkpoints:
+    return verify_each(lambda: read_manifest(folder), lambda _: contextlib.nullcontext(folder), readable_segments)
+
+
+def verify_each(
+    manifest: Callable[[], Manifest],
+    placed: Callable[[str], contextlib.AbstractContextManager[Path]],
+    segments: Callable[[Manifest], list[SegmentEntry]],
+) -> Iterator[tuple[str, list[str]]]:
+    """The same for a folder that may be elsewhere.
+
+    Args:
+        manifest: reads the manifest as it is now.
+        placed: makes a file of the folder readable on this machine, and gives the folder in which it stands.
+        segments: those of a manifest that are to be there.
+    """
+    listed = manifest()
+    for checkpoint in listed.checkpoints:
         problems: list[str] = []
         try:
-            verify_checkpoint(folder / checkpoint.file)
+            with placed(checkpoint.file) as folder:
+                verify_checkpoint(folder / checkpoint.file)
         except (CheckpointError, OSError) as error:
-            if checkpoint in read_manifest(folder).checkpoints:
+            if checkpoint in manifest().checkpoints:
                 problems = [f"checkpoint {checkpoint.file}: {error}"]
         yield checkpoint.file, problems
-    for segment in readable_segments(manifest):
-        problems = list(verify_segment(folder, segment))
-        if problems and not any(kept.number == segment.number for kept in readable_segments(read_manifest(folder))):
+    for segment in segments(listed):
+        try:
+            with placed(segment.file) as folder:
+                problems = list(verify_segment(folder, segment))
+        except OSError as error:
+            problems = [f"segment {segment.file}: {error}"]
+        if problems and not any(kept.number == segment.number for kept in segments(manifest())):
             problems = []
         yield segment.file, problems
 

@@ -5,6 +5,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownParameterType=false
 # pyright: reportUnknownArgumentType=false, reportMissingModuleSource=false
 
+import json
 import pickle
 import threading
 from collections.abc import Iterator
@@ -17,8 +18,11 @@ import fsspec
 import pyarrow as pa
 import pytest
 from fsspec.implementations.local import LocalFileSystem
+from msgspec import structs
 
-from cmqd_segment.manifest import Manifest, SegmentState, read_manifest, write_manifest
+from cmq_cli.app import run
+from cmq_cli.exitcodes import ExitCode
+from cmqd_segment.manifest import Manifest, SegmentEntry, SegmentState, read_manifest, write_manifest
 from pyspark_cmqd.columns import arrow_type
 from pyspark_cmqd.driver import plan_batch
 from pyspark_cmqd.errors import DataLossError, FolderError, OptionError
@@ -302,3 +306,49 @@ def test_no_error_tells_a_key_of_the_storage_options(guarded: str, cache: Path) 
 def test_storage_options_are_for_urls(folder: Path, cache: Path) -> None:
     with pytest.raises(OptionError, match="only for a URL"):
         plan(str(folder), cache, storageOptions="{}")
+
+
+def test_segments_are_listed_and_verified_by_url(
+    store: Store, folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_checkpoint(folder, 3, {7: "orders"})
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", None)
+
+    def cmq(command: str, *more: str) -> tuple[int, str, str]:
+        capfd.readouterr()
+        code = run(["segment", command, "--path", store.url, *more])
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    code, out, _ = cmq("list", "--output", "json")
+    assert (code, [one["last_lsn"] for one in json.loads(out)["segments"]]) == (ExitCode.OK, [2, 3, 4])
+    assert cmq("verify") == (ExitCode.OK, "", "4 files are sound\n")
+    # Nothing is left behind, and nothing of it counts as cached.
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+    entries = read_manifest(folder).segments
+    damaged = folder / entries[1].file
+    damaged.chmod(0o644)
+    content = bytearray(damaged.read_bytes())
+    content[-100] ^= 1
+    damaged.write_bytes(content)
+    (folder / entries[2].file).unlink()
+    code, out, err = cmq("verify", "--output", "json")
+    assert (code, sorted(json.loads(out)["wrong"])) == (ExitCode.FAILED, [entries[1].file, entries[2].file])
+    assert f"{entries[1].file} does not have the checksum" in err
+    assert f"segment {entries[2].file}: " in err
+
+    (folder / "manifest").unlink()
+    code, _, err = cmq("list")
+    assert (code, "it has no manifest" in err) == (ExitCode.NOT_FOUND, True)
+
+
+def test_what_is_not_sealed_is_no_part_of_a_copy(store: Store, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    manifest = read_manifest(folder)
+    unsealed = SegmentEntry(99, SegmentState.ACTIVE)
+    write_manifest(folder, structs.replace(manifest, segments=[*manifest.segments, unsealed], next_number=100))
+
+    assert run(["segment", "verify", "--path", store.url]) == ExitCode.OK
+    assert capfd.readouterr().err == "3 files are sound\n"

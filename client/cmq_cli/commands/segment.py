@@ -10,10 +10,11 @@ from cyclopts import App, Parameter
 from cmq_cli.exitcodes import CommandFailed, ExitCode
 from cmq_cli.output import show_size, show_time, show_unsealed
 from cmq_cli.session import Session
-from cmqd_segment.manifest import Manifest, ManifestError, SegmentEntry, read_manifest
+from cmqd_segment.manifest import Manifest, SegmentEntry
 from cmqd_segment.newer import NewerFormatError
-from cmqd_segment.scan import readable_segments, verify_files
-from pyspark_cmqd.errors import masked
+from cmqd_segment.scan import readable_segments, sealed_segments
+from pyspark_cmqd.errors import FolderError, masked
+from pyspark_cmqd.folder import Folder
 
 if TYPE_CHECKING:
     from pyspark_cmqd.export import Exported
@@ -24,15 +25,15 @@ _Session = Annotated[Session, Parameter(parse=False)]
 
 
 @app.command(name="list")
-def list_segments(*, path: Path, session: _Session) -> None:
+def list_segments(*, path: str, session: _Session) -> None:
     """List the segments of a data folder, as its manifest has them. What is not sealed yet has no figures.
 
     Parameters
     ----------
     path
-        The data folder; its broker may be running.
+        The data folder, or a URL of a copy; its broker may be running.
     """
-    manifest = _manifest(path)
+    manifest = _manifest(_folder(path))
     entries = readable_segments(manifest)
     if session.output.json:
         session.output.document(
@@ -52,27 +53,31 @@ def list_segments(*, path: Path, session: _Session) -> None:
 
 
 @app.command
-def verify(*, path: Path, session: _Session) -> ExitCode:
+def verify(*, path: str, session: _Session) -> ExitCode:
     """Read a whole data folder and check everything that has a checksum. Exit code 1 if something is wrong.
+
+    From a URL one file at a time is fetched. Segments that are not sealed are no part of a copy, and not checked there.
 
     Parameters
     ----------
     path
-        The data folder; its broker may be running.
+        The data folder, or a URL of a copy; its broker may be running.
     """
-    manifest = _manifest(path)
-    total = len(readable_segments(manifest)) + len(manifest.checkpoints)
+    folder = _folder(path)
+    manifest = _manifest(folder)
+    there = sealed_segments(manifest) if folder.is_remote else readable_segments(manifest)
+    total = len(there) + len(manifest.checkpoints)
     wrong: dict[str, list[str]] = {}
     checked = 0
     with session.output.progress() as progress:
         task = progress.add_task("verify", total=total, rate="")
         try:
-            for file, problems in verify_files(path):
+            for file, problems in folder.verify_files():
                 checked += 1
                 if problems:
                     wrong[file] = problems
                 progress.update(task, advance=1, description=file)
-        except NewerFormatError as error:
+        except (NewerFormatError, FolderError) as error:
             raise CommandFailed(masked(f"{path}: {error}")) from error
     if session.output.json:
         session.output.document({"checked": checked, "wrong": wrong})
@@ -167,13 +172,19 @@ def _exported(one: "Exported") -> dict[str, Any]:
     }
 
 
-def _manifest(path: Path) -> Manifest:
+def _folder(path: str) -> Folder:
     try:
-        return read_manifest(path)
-    except FileNotFoundError:
-        raise CommandFailed(f"{masked(str(path))} is no data folder: it has no manifest", ExitCode.NOT_FOUND) from None
-    except (ManifestError, NewerFormatError, OSError) as error:
-        raise CommandFailed(masked(f"{path}: {error}")) from error
+        return Folder(path)
+    except FolderError as error:
+        raise CommandFailed(str(error)) from error
+
+
+def _manifest(folder: Folder) -> Manifest:
+    try:
+        return folder.manifest()
+    except FolderError as error:
+        is_missing = isinstance(error.__cause__, FileNotFoundError)
+        raise CommandFailed(str(error), ExitCode.NOT_FOUND if is_missing else ExitCode.FAILED) from error
 
 
 def _row(entry: SegmentEntry) -> tuple[str, ...]:
