@@ -1,12 +1,14 @@
 """The command ``cmqd``: settings from file, environment and flags, then the server, or a command on its folder."""
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from cmqd import __version__
-from cmqd.settings import SETTINGS, SettingError, SettingInfo, Settings, load
+from cmqd.settings import SETTINGS, SettingError, SettingInfo, Settings, ignored_variables, load
+from cmqd.units import DURATION, SIZE
 
 EXIT_CODES = """exit codes:
   0  drained after SIGTERM or SIGINT
@@ -16,6 +18,14 @@ EXIT_CODES = """exit codes:
   4  the data folder is in use, damaged, or of a newer version
   5  the address is taken, or the TLS files are unusable
   6  draining was not over in time (nothing acknowledged is lost)
+"""
+
+
+SERVE_DESCRIPTION = """Run the broker until SIGTERM. SIGHUP reads the settings and the TLS files again.
+
+Each flag is also a setting of the TOML file and of the environment (--max-connections, max_connections,
+CMQD_MAX_CONNECTIONS); flags win over environment, that over the file. A TIME is a number with ms, s, m, h, d or w,
+or milliseconds without a unit; a SIZE is a number with KiB, MiB, GiB, TiB, kB, MB, GB or TB, or bytes without a unit.
 """
 
 
@@ -33,7 +43,10 @@ def main(arguments: list[str] | None = None) -> int:
     except SettingError as refusal:
         print(f"cmqd: {refusal}", file=sys.stderr)
         return 2
+    ignored = ignored_variables(os.environ)
     if chosen.command == "config":
+        if ignored:
+            print(f"cmqd: ignored, as container platforms make them: {', '.join(ignored)}", file=sys.stderr)
         print(effective_settings(settings))
         return 0
     try:
@@ -45,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ModuleNotFoundError as missing:
         print(f"cmqd: {missing.name} is not installed; the server needs: pip install 'cmqd[server]'", file=sys.stderr)
         return 2
-    return int(run_server(settings, read_settings))
+    return int(run_server(settings, read_settings, ignored))
 
 
 def _accounts(chosen: argparse.Namespace, folder: Path) -> int:
@@ -109,8 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     serve = commands.add_parser(
         "serve",
         help="run the broker",
-        description="Run the broker until SIGTERM. Each flag is also a setting of the TOML file and of the environment"
-        " (--max-connections, max_connections, CMQD_MAX_CONNECTIONS); flags win over environment, that over the file.",
+        description=SERVE_DESCRIPTION,
         epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -170,13 +182,14 @@ def _add_new_log_id(commands: Any) -> None:
 
 
 def _add_flag(group: Any, info: SettingInfo) -> None:
-    default = "" if info.default is None else f" (default: {info.default})"
+    default = "" if info.default in (None, "") else f" (default: {info.default_text})"
     text = (info.text + default).replace("%", "%%")
     if info.kind is bool:
         group.add_argument(info.flag, action=argparse.BooleanOptionalAction, default=None, help=info.text)
     else:
         # The values are converted and checked together with those of the other sources.
-        group.add_argument(info.flag, metavar=info.kind.__name__.upper(), default=None, help=text)
+        metavar = "TIME" if info.unit is DURATION else "SIZE" if info.unit is SIZE else info.kind.__name__.upper()
+        group.add_argument(info.flag, metavar=metavar, default=None, help=text)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Every setting of the server in one frozen table: meaning, default, range and the reason for it.
 
 A setting has one name everywhere: ``max_connections`` in the TOML file, ``CMQD_MAX_CONNECTIONS`` in the environment,
-``--max-connections`` as a flag. A later source wins: defaults, file, environment, flags. Values are checked once, here;
+``--max-connections`` as a flag. A later source wins: defaults, file, environment, flags. A setting whose name ends in
+``_ms`` or ``_bytes`` also takes a unit (``30s``, ``1GiB``). Values are checked once, here;
 whoever receives a ``Settings`` may rely on it. Limits of the service itself, which nobody may loosen, are in
 ``cmqd.core.limits``; limits of the wire are in ``cmqd_protocol``.
 """
@@ -14,10 +15,11 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from cmqd.units import DURATION, SIZE, Unit
 from cmqd_protocol.limits import (
     AUTHENTICATION_TIMEOUT_MS,
     DEFAULT_HEARTBEAT_MS,
@@ -304,12 +306,33 @@ class SettingInfo:
         return ENVIRONMENT_PREFIX + self.name.upper()
 
     @property
+    def unit(self) -> Unit | None:
+        """The units of a number, by the end of its name."""
+        if self.kind is not int:
+            return None
+        return DURATION if self.name.endswith("_ms") else SIZE if self.name.endswith("_bytes") else None
+
+    @property
+    def default_text(self) -> str:
+        """The default as people read it."""
+        if self.unit is not None and isinstance(self.default, int):
+            return self.unit.format(self.default)
+        return str(self.default)
+
+    @property
     def allowed(self) -> str:
         """The values it takes, in words."""
         if self.kind is bool:
             return "true or false"
         if self.kind is int:
-            return f"a whole number from {self.low} to {self.high}"
+            text = f"a whole number from {self.low} to {self.high}"
+            unit = self.unit
+            if unit is None or self.low is None or self.high is None:
+                return text
+            return (
+                f"{text} ({unit.plain}), or a number with {unit.named}, from {unit.format(self.low)} to"
+                f" {unit.format(self.high)}"
+            )
         if issubclass(self.kind, enum.StrEnum):
             return " or ".join(str(member) for member in self.kind)
         return "a path" if self.kind is Path else "text"
@@ -364,9 +387,10 @@ def load(
     """The settings of all sources together, checked.
 
     Args:
-        file: TOML file with settings by name; a table may group them (``[limits] max_connections = 5``).
-        environment: usually ``os.environ``; variables with the prefix that name no setting are left alone, since
-            orchestrators make up such names (``CMQD_SERVICE_HOST``).
+        file: TOML file with settings by name, each above all tables or in the table of its section (``[limits]
+            max_connections = 5``).
+        environment: usually ``os.environ``; a variable with the prefix that names no setting is refused, unless it is
+            one of ``ignored_variables``.
         flags: by setting name; ``None`` = not given.
 
     Raises:
@@ -377,8 +401,10 @@ def load(
     for name, value in (_read_file(file) if file is not None else {}).items():
         values[name] = _convert(SETTINGS[name], value, f"file {file}")
         sources[name] = f"file {file}"
+    variables = os.environ if environment is None else environment
+    _refuse_unknown(variables)
     for name, info in SETTINGS.items():
-        text = (os.environ if environment is None else environment).get(info.variable)
+        text = variables.get(info.variable)
         if text is not None:
             sources[name] = f"environment {info.variable}"
             values[name] = _convert(info, text, sources[name])
@@ -391,27 +417,63 @@ def load(
     return settings
 
 
+# A service that is called cmqd puts these into the environment of every container beside it.
+_OF_PLATFORMS = re.compile(r"CMQD_(SERVICE_.*|PORT|PORT_.*)")
+
+
+def ignored_variables(environment: Mapping[str, str]) -> list[str]:
+    """List the variables with the prefix that container platforms make for a service of this name."""
+    return sorted(name for name in environment if _OF_PLATFORMS.fullmatch(name))
+
+
+def _refuse_unknown(environment: Mapping[str, str]) -> None:
+    known = {info.variable for info in SETTINGS.values()}
+    for name in sorted(environment):
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in known and not _OF_PLATFORMS.fullmatch(name):
+            raise _unknown(name, environment[name], known, "environment")
+
+
+def _unknown(name: str, value: object, known: Iterable[str], source: str) -> SettingError:
+    near = difflib.get_close_matches(name.rpartition(".")[2], known, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return SettingError(name, value, f"there is no such setting{hint}", source)
+
+
 def _read_file(path: Path) -> dict[str, object]:
     try:
         with path.open("rb") as stream:
             document = tomllib.load(stream)
     except OSError as error:
         raise SettingError("config", str(path), f"cannot be read ({error.strerror})", "flag --config") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingError("config", str(path), f"is not TOML ({error})", "flag --config") from error
-    values: dict[str, object] = {}
+    source = f"file {path}"
     sections = {info.section for info in SETTINGS.values()}
-    for key, value in document.items():
-        if isinstance(value, dict) and key in sections:
-            values.update(typing.cast("dict[str, object]", value))
+    values: dict[str, object] = {}
+    for key, value in typing.cast("dict[str, object]", document).items():
+        if not isinstance(value, dict):
+            if key in sections:
+                raise SettingError(key, value, f"{key} is a table: [{key}]", source)
+            _put(values, key, value, key, source)
+        elif key not in sections:
+            near = difflib.get_close_matches(key, sections, n=1)
+            hint = f"; did you mean [{near[0]}]?" if near else f"; tables are {', '.join(sorted(sections))}"
+            raise SettingError(key, typing.cast("object", value), f"there is no table [{key}]{hint}", source)
         else:
-            values[key] = value
-    for key in values:
-        if key not in SETTINGS:
-            near = difflib.get_close_matches(key, SETTINGS, n=1)
-            hint = f"there is no such setting; did you mean {near[0]}?" if near else "there is no such setting"
-            raise SettingError(key, values[key], hint, f"file {path}")
+            for name, inner in typing.cast("dict[str, object]", value).items():
+                if name in SETTINGS and (section := SETTINGS[name].section) != key:
+                    allowed = f"{name} belongs to [{section}], or above all tables"
+                    raise SettingError(f"{key}.{name}", inner, allowed, source)
+                _put(values, name, inner, f"{key}.{name}", source)
     return values
+
+
+def _put(values: dict[str, object], name: str, value: object, path: str, source: str) -> None:
+    if name not in SETTINGS:
+        raise _unknown(path, value, SETTINGS, source)
+    if name in values:
+        raise SettingError(path, value, "it is given twice", source)
+    values[name] = value
 
 
 _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
@@ -426,10 +488,7 @@ def _convert(info: SettingInfo, value: object, source: str) -> object:
             raise refused
         return word
     if info.kind is int:
-        try:
-            number = int(value) if isinstance(value, str) else value
-        except ValueError:
-            raise refused from None
+        number = _parse_number(info, value) if isinstance(value, str) else value
         if not isinstance(number, int) or isinstance(number, bool):
             raise refused
         if (info.low is not None and number < info.low) or (info.high is not None and number > info.high):
@@ -449,6 +508,13 @@ def _convert(info: SettingInfo, value: object, source: str) -> object:
             raise refused
         return Path(value)
     return str(value)
+
+
+def _parse_number(info: SettingInfo, text: str) -> int | None:
+    try:
+        return int(text)
+    except ValueError:
+        return None if info.unit is None else info.unit.parse(text)
 
 
 def _check_together(settings: Settings, sources: Mapping[str, str]) -> None:

@@ -19,7 +19,7 @@ import signal
 import ssl
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sized
+from collections.abc import Awaitable, Callable, Sequence, Sized
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -82,11 +82,19 @@ class _StoppedEarlyError(Exception):
     """SIGTERM came before the server was ready."""
 
 
-def run_server(settings: Settings, read_again: Callable[[], Settings]) -> ExitCode:
-    """Serve until told to stop; the whole life of the process. ``read_again`` loads the settings anew, for SIGHUP."""
+def run_server(settings: Settings, read_again: Callable[[], Settings], ignored: Sequence[str] = ()) -> ExitCode:
+    """Serve until told to stop; the whole life of the process.
+
+    Args:
+        settings: those in force.
+        read_again: loads the settings anew, for SIGHUP.
+        ignored: variables of the environment that look like settings and are a container platform's.
+    """
     configure_logs(settings.log_format, settings.log_level)
     _log.info("starting", version=cmqd.__version__, pid=os.getpid(), durability=settings.durability_text)
     _log.info("settings", **settings.as_table())
+    if ignored:
+        _log.info("variables_ignored", names=list(ignored), text="container platforms make these for a service")
     # Recovery makes millions of objects that stay; looking through them again and again would be all it does.
     gc.disable()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -10,7 +10,7 @@ import pytest
 import cmqd
 from cmqd.__main__ import effective_settings, main
 from cmqd.server.location import advertised_address
-from cmqd.settings import SETTINGS, Durability, SettingError, Settings, load, parse_address
+from cmqd.settings import SETTINGS, Durability, SettingError, Settings, ignored_variables, load, parse_address
 
 ROOT = Path(__file__).parents[2]
 
@@ -96,8 +96,117 @@ def test_a_missing_file_and_one_that_is_not_toml_are_refused(tmp_path: Path) -> 
         load(file=tmp_path / "bad.toml", environment={})
 
 
-def test_variables_that_name_no_setting_are_left_alone() -> None:
-    assert load(environment={"CMQD_SERVICE_HOST": "10.0.0.1"}) == Settings()
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("heartbeat_ms", "30s", 30_000),
+        ("heartbeat_ms", "30 s", 30_000),
+        ("heartbeat_ms", "2500ms", 2_500),
+        ("heartbeat_ms", "1.5m", 90_000),
+        ("heartbeat_ms", "45000", 45_000),
+        ("segment_age_ms", "7d", 7 * 86_400_000),
+        ("segment_age_ms", "2w", 14 * 86_400_000),
+        ("drain_timeout_ms", "0.5s", 500),
+        ("segment_bytes", "1GiB", 1 << 30),
+        ("segment_bytes", "1 GiB", 1 << 30),
+        ("segment_bytes", "2gib", 2 << 30),
+        ("segment_bytes", "1.5MiB", 3 << 19),
+        ("segment_bytes", "2MB", 2_000_000),
+        ("segment_bytes", "2097152B", 2 << 20),
+        ("segment_bytes", "2097152", 2 << 20),
+    ],
+)
+def test_times_and_sizes_take_units_in_every_source(tmp_path: Path, name: str, text: str, value: int) -> None:
+    file = tmp_path / "cmqd.toml"
+    file.write_text(f'{name} = "{text}"\n')
+
+    for settings in (
+        load(file=file, environment={}),
+        load(environment={SETTINGS[name].variable: text}),
+        load(environment={}, flags={name: text}),
+    ):
+        assert getattr(settings, name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "allowed"),
+    [
+        ("heartbeat_ms", "1GiB", "ms, s, m, h, d or w"),
+        ("heartbeat_ms", "30 seconds", "a number with ms, s, m, h, d or w"),
+        ("heartbeat_ms", "1s1s", "from 1000 to 3600000"),
+        ("heartbeat_ms", "-30s", "from 1s to 1h"),
+        ("heartbeat_ms", "2h", "from 1s to 1h"),
+        ("heartbeat_ms", "1000.5ms", "from 1s to 1h"),
+        ("heartbeat_ms", "5M", "ms, s, m, h, d or w"),
+        ("heartbeat_ms", "1e3", "from 1s to 1h"),
+        ("segment_bytes", "30s", "KiB, MiB, GiB"),
+        ("segment_bytes", "1G", "KiB, MiB, GiB"),
+        ("segment_bytes", "1KiB", "from 1MiB to 16GiB"),
+        ("max_connections", "30s", "a whole number from 0 to"),
+    ],
+)
+def test_a_unit_that_does_not_belong_there_is_refused(name: str, text: str, allowed: str) -> None:
+    with pytest.raises(SettingError, match=name) as refusal:
+        load(environment={SETTINGS[name].variable: text})
+
+    assert allowed in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ('[limits]\nregion = "north"\n', r"limits\.region = 'north' is not allowed: region belongs to \[broker\]"),
+        ("[limit]\nmax_connections = 1\n", r"no table \[limit\]; did you mean \[limits\]"),
+        ("[limits]\nmax_conections = 1\n", "did you mean max_connections"),
+        ("limits = 1\n", r"limits is a table: \[limits\]"),
+        ("max_connections = 1\n[limits]\nmax_connections = 2\n", "given twice"),
+        ("[limits.more]\nmax_connections = 2\n", r"limits\.more"),
+    ],
+)
+def test_a_misplaced_name_in_the_file_is_refused(tmp_path: Path, content: str, text: str) -> None:
+    file = tmp_path / "cmqd.toml"
+    file.write_text(content)
+
+    with pytest.raises(SettingError, match=text):
+        load(file=file, environment={})
+
+
+def test_a_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "cmqd.toml"
+    file.write_bytes(b'region = "\xff"\n')
+
+    with pytest.raises(SettingError, match="is not TOML"):
+        load(file=file, environment={})
+
+
+@pytest.mark.parametrize(
+    ("variable", "nearest"),
+    [
+        ("CMQD_HEARTBEAT", "CMQD_HEARTBEAT_MS"),
+        ("CMQD_MAX_CONECTIONS", "CMQD_MAX_CONNECTIONS"),
+        ("CMQD_LISTEN_", "CMQD_LISTEN"),
+        ("CMQD_PORTS", None),
+        ("CMQD_", None),
+    ],
+)
+def test_an_unknown_variable_is_refused_with_the_nearest_setting(variable: str, nearest: str | None) -> None:
+    with pytest.raises(SettingError, match=f"environment: {variable} = '1'") as refusal:
+        load(environment={variable: "1", "PATH": "/bin"})
+
+    assert nearest is None or f"did you mean {nearest}" in str(refusal.value)
+
+
+def test_variables_that_a_container_platform_makes_for_a_service_are_ignored_and_named() -> None:
+    environment = {
+        "CMQD_SERVICE_HOST": "10.0.0.1",
+        "CMQD_SERVICE_PORT": "5680",
+        "CMQD_PORT": "tcp://10.0.0.1:5680",
+        "CMQD_PORT_5680_TCP_ADDR": "10.0.0.1",
+    }
+
+    assert load(environment=environment) == Settings()
+    assert ignored_variables(environment) == sorted(environment)
+    assert ignored_variables({"CMQD_REGION": "x", "HOME": "/"}) == []
 
 
 def test_addresses() -> None:

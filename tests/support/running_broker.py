@@ -10,6 +10,8 @@ import tomllib
 from pathlib import Path
 from typing import Self
 
+from support.environment import plain_environment
+
 START_SECONDS = 30
 
 
@@ -50,7 +52,7 @@ class RunningBroker:
         command += ["--listen", f"127.0.0.1:{self.port}", "--ready-file", str(ready)]
         command += self.flags
         with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=plain_environment())
         deadline = time.monotonic() + START_SECONDS
         while not (ready.exists() and (text := ready.read_text())):
             if self._process.poll() is not None or time.monotonic() > deadline:

@@ -8,7 +8,6 @@ text of every failure.
 """
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -18,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from support.environment import plain_environment
 
 START_SECONDS = 30.0
 END_SECONDS = 20.0
@@ -46,7 +47,7 @@ class RunningServer:
         self.log_file = folder / "server.log"
         self.ready_file = folder / "ready.json"
         self.flags = flags
-        self._environment = {**os.environ, **(environment or {})}
+        self._environment = {**plain_environment(), **(environment or {})}
         self._wrapper = wrapper
         self._program = program
         self._process: subprocess.Popen[bytes] | None = None

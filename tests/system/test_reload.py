@@ -21,7 +21,7 @@ from cmqd_client import connect
 from cmqd_client.errors import ConnectionRefused
 from cmqd_protocol.frames import encode_preamble
 from support.raw_client import RawClient
-from support.running_server import RunningServer
+from support.running_server import RunningServer, ServerFailedError
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
 
@@ -196,3 +196,14 @@ def test_a_log_that_cannot_be_written_does_not_end_the_broker(tmp_path: Path) ->
     finally:
         process.kill()
         process.wait()
+
+
+def test_variables_of_a_container_platform_are_ignored_with_one_line_and_units_are_taken(tmp_path: Path) -> None:
+    environment = {"CMQD_PORT": "tcp://10.0.0.1:5680", "CMQD_SERVICE_HOST": "10.0.0.1", "CMQD_SEGMENT_BYTES": "1GiB"}
+    with RunningServer(tmp_path, "--log-format", "json", "--heartbeat-ms", "20s", environment=environment) as server:
+        (ignored,) = lines(server, "variables_ignored")
+        assert ignored["names"] == ["CMQD_PORT", "CMQD_SERVICE_HOST"]
+        (settings,) = lines(server, "settings")
+        assert (settings["segment_bytes"], settings["heartbeat_ms"]) == (1 << 30, 20_000)
+    with pytest.raises(ServerFailedError, match=r"(?s)code 2.*CMQD_HEARTBEAT = '1'.*did you mean CMQD_HEARTBEAT_MS"):
+        RunningServer(tmp_path, environment={"CMQD_HEARTBEAT": "1"}).start()

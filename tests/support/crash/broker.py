@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from support.crash.tracing import start_traced
+from support.environment import plain_environment
 
 START_SECONDS = 30.0
 END_SECONDS = 20.0
@@ -79,7 +80,9 @@ class CrashingBroker:
         command += ["--ready-file", str(self._ready_file), *self._flags]
         with self._log.open("ab") as log:
             if trace_file is None:
-                self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=plain_environment()
+                )
             else:
                 self.data.mkdir(exist_ok=True)
                 self._process = start_traced(

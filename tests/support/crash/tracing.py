@@ -6,6 +6,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from support.environment import plain_environment
+
 _TESTS = Path(__file__).parents[2]
 
 
@@ -25,7 +27,7 @@ def start_traced(
     The process returned is the tracer: it ends when everything traced has ended, and terminating it
     (SIGTERM) kills everything traced. Then the trace is complete and can be read.
     """
-    inherited = {**os.environ, **(environment or {})}
+    inherited = {**plain_environment(), **(environment or {})}
     inherited["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_TESTS), inherited.get("PYTHONPATH")]))
     return subprocess.Popen(
         [
