@@ -350,6 +350,11 @@ class Connection(asyncio.Protocol):
         self._plan_input()
         return READ_BYTES
 
+    @property
+    def is_held(self) -> bool:
+        """Whether a request of this connection is carried out in steps."""
+        return self._held
+
     def hold(self) -> None:
         """Dispatch no further request before ``release``: one of this connection is being carried out in steps."""
         self._held = True

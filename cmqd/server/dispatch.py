@@ -106,6 +106,10 @@ class Dispatcher(MessageHandlers, QueueHandlers, TopicHandlers, TransactionHandl
         self._counters.requests += 1
         if self._collecting and type(request) not in KINDS:
             self.settle_collected_of(client)
+            if client.is_held:
+                self._counters.requests -= 1
+                client.put_back(request)
+                return
         if self._refuse_all is not None:
             code, text = self._refuse_all
             client.answer(error(request.request_id, code, text))
@@ -150,8 +154,17 @@ class Dispatcher(MessageHandlers, QueueHandlers, TopicHandlers, TransactionHandl
 
     # ------------------------------------------------------------------ what is not asked by a request
 
+    def next_deadline_ms(self) -> int | None:
+        """When :meth:`tick` has something to do next; a time that has passed means that more work is waiting."""
+        return 0 if self._publish_lines else self._broker.next_deadline_ms()
+
     def tick(self, now_ms: int) -> None:
         """Do a slice of what is due."""
+        if self._publish_lines and not self._go_on_publishing():
+            due_ms = self._broker.next_deadline_ms()
+            if due_ms is None or due_ms > now_ms:
+                # Nothing has happened that a wake-up would be for.
+                return
         if self._halted or self._quiet:
             return
         try:
@@ -220,8 +233,11 @@ class Dispatcher(MessageHandlers, QueueHandlers, TopicHandlers, TransactionHandl
         self._tell_all(self.checkers.slowness_changed(client))
 
     def end_waits(self, code: ErrorCode, text: str) -> int:
-        """Answer everything that waits with an error; returns how many that were."""
+        """Answer everything that waits with an error; returns how many that were. Publishes that are planned in slices
+        do not wait: they are carried out.
+        """
         self.settle_collected()
+        self.finish_publishing()
         ended = 0
         for waiter_id, client, request in self._polls.everybody():
             if self._stop_waiting(waiter_id):

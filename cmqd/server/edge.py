@@ -154,7 +154,10 @@ class Edge:
         self.listener.on_beat = self._beat
         accounts.on_revoked = self.listener.revoke
         self.ticker = Ticker(
-            loop=loop, now_ms=self.wakeup.now_ms, next_deadline_ms=broker.next_deadline_ms, tick=self.dispatcher.tick
+            loop=loop,
+            now_ms=self.wakeup.now_ms,
+            next_deadline_ms=self.dispatcher.next_deadline_ms,
+            tick=self.dispatcher.tick,
         )
         self.checkpoints = Checkpoints(
             loop=loop,

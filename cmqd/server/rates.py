@@ -18,3 +18,8 @@ class RateLimits:
         allowed = tokens >= 1
         self._buckets[account] = (tokens - 1 if allowed else tokens, now_ms)
         return allowed
+
+    def give_back(self, account: str) -> None:
+        """A request that was counted is not carried out yet, and will be counted again."""
+        tokens, then_ms = self._buckets[account]
+        self._buckets[account] = (tokens + 1, then_ms)

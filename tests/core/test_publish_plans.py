@@ -12,6 +12,7 @@ from cmqd.core.publishing import REFUSED_AT_ONCE, SERVED_COPIES
 from cmqd.core.publishplan import MAX_RESTARTS, PublishPlan, turned
 from cmqd_segment.published import count_copies
 from support.core_builders import ACCOUNT, Rig
+from support.core_facts import facts
 from support.publishing import a_rig, check_recovery, published, request, together
 
 QUEUES = 40
@@ -93,6 +94,21 @@ def test_a_plan_is_made_in_slices_and_nothing_is_there_until_it_is_applied():
     (expected_reply,) = together(in_one, different())
     assert rig.done(rig.broker.apply_publish(plan, rig.now_ms)) == [expected_reply]
     assert rig.log.records() == in_one.log.records()
+
+
+def test_a_crash_in_any_slice_leaves_nothing_of_the_publish_and_one_after_it_leaves_the_whole():
+    rig = a_wide_rig()
+    before = facts(rig.broker)
+    plan = plan_of(rig, different())
+
+    while not plan.advance(100):
+        assert facts(rig.broker) == before
+        assert facts(rig.crash().broker) == before
+    assert facts(rig.crash().broker) == before
+    rig.done(rig.broker.apply_publish(plan, rig.now_ms))
+
+    assert facts(rig.crash().broker) == facts(rig.broker) != before
+    check_recovery(rig)
 
 
 def test_a_plan_is_made_anew_when_subscriptions_change_between_two_slices():

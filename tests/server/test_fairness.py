@@ -338,13 +338,13 @@ async def test_a_held_connection_dispatches_nothing_until_it_is_released(rig: Ed
 
     def hold_at_the_first(asker: object, request: AnyRequest) -> None:
         seen.append(request.request_id)
-        if len(seen) == 1:
-            client.connection.hold()
-        elif len(seen) == 2:
+        if len(seen) == 2:
             client.connection.hold()
             client.connection.put_back(request)
             return
         dispatch(client.connection, request)
+        if len(seen) == 1:
+            client.connection.hold()
 
     client.connection._shared.requests.dispatch = hold_at_the_first  # type: ignore[attr-defined, method-assign]
     feed(client, *(wire.SendMessages(client.next_id(), "jobs", [b"%d" % number]) for number in range(4)))

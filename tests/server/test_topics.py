@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from cmqd.core.outcome import Outcome, PublishRequest
+from cmqd.core.outcome import PublishRequest
+from cmqd.core.publishplan import PublishPlan
 from cmqd.server.accounts_file import FILE_NAME
 from cmqd.server.handlers import collecting
 from cmqd.storage.errors import StorageFailed
@@ -44,13 +45,13 @@ async def publish(client: RigClient, *bodies: bytes, topic: str = "news", **name
 def note_publishes(rig: EdgeRig, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[list[bytes]]]]:
     """What the core is asked to publish: topic, and the bodies of each request; one entry for each call."""
     calls: list[tuple[str, list[list[bytes]]]] = []
-    real = rig.broker.publish
+    real = rig.broker.plan_publish
 
-    def noting(account: str, topic: str, requests: Sequence[PublishRequest], now_ms: int) -> Outcome[Any]:
+    def noting(account: str, topic: str, requests: Sequence[PublishRequest], now_ms: int) -> PublishPlan:
         calls.append((topic, [request.bodies for request in requests]))
         return real(account, topic, requests, now_ms)
 
-    monkeypatch.setattr(rig.broker, "publish", noting)
+    monkeypatch.setattr(rig.broker, "plan_publish", noting)
     return calls
 
 
@@ -383,7 +384,7 @@ class TestCollecting:
         def broken(*_: object) -> None:
             raise ZeroDivisionError
 
-        monkeypatch.setattr(rig.broker, "publish", broken)
+        monkeypatch.setattr(rig.broker, "plan_publish", broken)
         ids = [client.begin(wire.PublishMessages(client.next_id(), "news", [b"x"])) for client in clients]
         for client in clients:
             await client.settle()

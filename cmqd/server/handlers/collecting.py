@@ -15,6 +15,8 @@ does not touch the others. Rules:
 - What is collected is decided at the latest when the wake-up ends, just before its records go to the storage, and
   sooner when it is as much as one batch may be. So collecting delays no commit; what needs none (a receive that finds
   nothing and does not wait, a refusal) is answered with the others.
+- Publishes that take long to plan go on in slices (``publishlines``). Their clients are held meanwhile, so that none of
+  their later requests is taken up.
 - A bug in the core, or a failure of the storage, ends everything (``halt``): from then on nothing is collected.
 """
 
@@ -51,10 +53,13 @@ KINDS: Final[dict[type[wire.Request], int]] = {
 }
 NAMES: Final = ("send", "publish", "delete", "receive")
 HALTED: Final = "internal error"
+MAX_COLLECTED: Final = 1024
+"""Messages of all that is collected, beyond which it is decided at once: up to 4 ms of work, which else would come at
+the end of a wake-up that has used up its time."""
 
 
 class Collected:
-    """What is asked of one queue or topic, in order of arrival."""
+    """Requests to one queue or topic, in order of arrival."""
 
     __slots__ = ("account", "askers", "kind", "messages", "name", "requests", "size")
 
@@ -66,7 +71,7 @@ class Collected:
         self.requests: list[Any] = []
         """As the core takes them."""
         self.askers: list[tuple[Client, int]] = []
-        """Whom to answer, with the number of the request; one for each."""
+        """The client and the number of each request."""
         self.messages = 0
         self.size = 0
         """Bytes of bodies and headers."""
@@ -75,8 +80,10 @@ class Collected:
         return f"<Collected kind={self.kind} {self.account}/{self.name} requests={len(self.requests)}>"
 
 
-Decide: TypeAlias = Callable[[Collected, int], tuple[Sequence[Any], int]]
-"""Has the core decide what is collected, at this time; what to answer each, and the LSN that it depends on."""
+Decide: TypeAlias = Callable[[Collected, int], tuple[Sequence[Any], int] | None]
+"""Has the core decide what is collected, at this time: the reply to each, and the LSN that they depend on. None = it
+goes on in slices, and is answered later.
+"""
 AnswerAll: TypeAlias = Callable[[Collected, Sequence[Any], int], None]
 """Answers each."""
 
@@ -87,9 +94,11 @@ class Collecting(Outcomes):
     _deciding: dict[int, tuple[Decide, AnswerAll]]
 
     def _collect(
-        self, kind: int, client: Client, request_id: int, name: str, request: Any, count: int, size: int = 0
+        self, kind: int, client: Client, asked: wire.Request, name: str, request: Any, count: int, size: int = 0
     ) -> None:
-        """Collect one more, of so many messages and bytes."""
+        """Collect a request of so many messages and bytes, ``request`` being its form for the core. It is put back if
+        an earlier request of its client is found to take several slices.
+        """
         key = (kind, client.account, name)
         collected = self._collected.get(key)
         others = self._collecting.get(client)
@@ -103,7 +112,10 @@ class Collecting(Outcomes):
             self._decide(collected)
             collected = None
         if self._halted:
-            client.answer(error(request_id, ErrorCode.OUTCOME_UNKNOWN, HALTED))
+            client.answer(error(asked.request_id, ErrorCode.OUTCOME_UNKNOWN, HALTED))
+            return
+        if client.is_held:
+            self._put_back(client, asked)
             return
         if kind == RECEIVE:
             client.unread_receives += 1
@@ -111,12 +123,22 @@ class Collecting(Outcomes):
             collected = self._collected[key] = Collected(*key)
         self._collecting[client] = collected
         collected.requests.append(request)
-        collected.askers.append((client, request_id))
+        collected.askers.append((client, asked.request_id))
         collected.messages += count
         collected.size += size
         self._collected_bytes += size
+        self._collected_messages += count
         if collected.messages >= MAX_MESSAGES or collected.size >= most:
             self._decide(collected)
+        elif self._collected_messages >= MAX_COLLECTED:
+            self.settle_collected()
+
+    def _put_back(self, client: Client, request: wire.Request) -> None:
+        """An earlier request of this client takes several slices: this one comes again when that is done."""
+        self._counters.requests -= 1
+        if self._rates is not None:
+            self._rates.give_back(client.account)
+        client.put_back(request)
 
     def settle_collected(self) -> None:
         """Decide all that is collected: the wake-up ends."""
@@ -134,9 +156,13 @@ class Collecting(Outcomes):
     def _decide(self, collected: Collected) -> None:
         """Have the core decide these, and answer each."""
         self._forget_collected(collected)
-        decide, answer_all = self._deciding[collected.kind]
+        self._carry_out(collected, self._deciding[collected.kind][0])
+
+    def _carry_out(self, collected: Collected, decide: Decide) -> bool:
+        """Decide and answer; False if it goes on in slices."""
+        answer_all = self._deciding[collected.kind][1]
         try:
-            replies, lsn = decide(collected, self._now_ms())
+            decided = decide(collected, self._now_ms())
         except domain.DomainError as refusal:
             for client, request_id in collected.askers:
                 self._refuse(client, request_id, refusal, self._log.last_lsn)
@@ -147,20 +173,28 @@ class Collecting(Outcomes):
             self._leave_unknown(collected, HALTED)
             self._broke(bug, NAMES[collected.kind])
         else:
+            if decided is None:
+                return False
+            replies, lsn = decided
             try:
                 answer_all(collected, replies, lsn)
             except Exception as bug:
                 self._broke(bug, f"answer to {NAMES[collected.kind]}")
+        return True
 
     def _drop_collected(self, reason: str) -> None:
         """Nothing more is decided."""
         for collected in list(self._collected.values()):
             self._forget_collected(collected)
             self._leave_unknown(collected, reason)
+        for publish in self._publish_lines.take_all():
+            self._collected_bytes -= publish.collected.size
+            self._leave_unknown(publish.collected, reason)
 
     def _forget_collected(self, collected: Collected) -> None:
         self._collected.pop((collected.kind, collected.account, collected.name), None)
         self._collected_bytes -= collected.size
+        self._collected_messages -= collected.messages
         collecting = self._collecting
         if collected.kind == RECEIVE:
             for client, _ in collected.askers:

@@ -52,7 +52,7 @@ class MessageHandlers(Collecting):
         size = sum(map(len, bodies))
         if request.headers is not None:
             size += sum(headers_bytes(entry) for entry in request.headers if entry)
-        self._collect(SEND, client, request.request_id, request.queue, request, len(bodies), size)
+        self._collect(SEND, client, request, request.queue, request, len(bodies), size)
 
     def _decide_sends(self, collected: Collected, now_ms: int) -> tuple[Sequence[Sequence[int] | DomainError], int]:
         outcome = self._broker.send_all(collected.account, collected.name, collected.requests, now_ms)
@@ -74,7 +74,7 @@ class MessageHandlers(Collecting):
         if client.unread_receives >= self._max_unread or client.is_slow:
             client.park(request)
             return
-        self._collect(RECEIVE, client, request.request_id, request.queue, request, request.max_messages)
+        self._collect(RECEIVE, client, request, request.queue, request, request.max_messages)
 
     def _decide_receives(
         self, collected: Collected, now_ms: int
@@ -113,7 +113,7 @@ class MessageHandlers(Collecting):
 
     def _delete_messages(self, client: Client, request: wire.DeleteMessages) -> None:
         handles = request.receipt_handles
-        self._collect(DELETE, client, request.request_id, request.queue, handles, len(handles))
+        self._collect(DELETE, client, request, request.queue, handles, len(handles))
 
     def _decide_deletes(self, collected: Collected, now_ms: int) -> tuple[Sequence[HandlesDone | DomainError], int]:
         outcome = self._broker.delete_all(collected.account, collected.name, collected.requests, now_ms)

@@ -21,6 +21,7 @@ from cmqd.server.commit import Answerable, ReplyGate
 from cmqd.server.logs import get_logger
 from cmqd.server.longpoll import LongPolls
 from cmqd.server.outbox import Outbox
+from cmqd.server.publishlines import PublishLines
 from cmqd.server.rates import RateLimits
 from cmqd.server.statistics import Counters
 from cmqd.storage.errors import StorageFailed
@@ -95,8 +96,25 @@ class Client(Answerable, Protocol):
     """
 
     @property
+    def is_held(self) -> bool:
+        """Whether a request of it is carried out in slices."""
+        ...
+
+    @property
     def is_slow(self) -> bool:
         """Whether it leaves unread what it was sent."""
+        ...
+
+    def hold(self) -> None:
+        """Dispatch no further request of it before ``release``."""
+        ...
+
+    def put_back(self, request: wire.Request) -> None:
+        """Dispatch a request again, before all others, after ``release``."""
+        ...
+
+    def release(self) -> None:
+        """Go on with the requests behind the one that was carried out."""
         ...
 
     def park(self, request: wire.Request) -> None:
@@ -178,7 +196,10 @@ class Outcomes:
         """What is collected, by kind, account and name of the queue or topic; see ``handlers.collecting``."""
         self._collecting: dict[Client, Collected] = {}
         """By client, where its requests are collected. It has some of one kind and name at a time."""
-        self._collected_bytes = 0
+        self._collected_bytes: int = 0
+        """With those of publishes that are planned in slices."""
+        self._collected_messages: int = 0
+        self._publish_lines = PublishLines()
         self._handlers, self._answers = self._tables()
 
     def _tables(self) -> tuple[dict[type[wire.Request], Handler], dict[type[wire.Request], Answer]]:

@@ -15,10 +15,13 @@ from typing import Any, Final, cast
 from cmqd.core import errors as domain
 from cmqd.core.limits import check_range, headers_bytes
 from cmqd.core.outcome import Outcome, Published, PublishRequest, PushResult, SubscriptionInfo, TopicInfo
+from cmqd.core.publishing import WHOLE
+from cmqd.core.publishplan import PublishPlan
 from cmqd.server.accounts import PushUnavailable
 from cmqd.server.handlers.collecting import PUBLISH, Collected, Collecting
 from cmqd.server.handlers.outcomes import Client, translate
 from cmqd.server.logs import get_logger
+from cmqd.server.publishlines import SLICE_UNITS, PlannedPublish
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
@@ -46,13 +49,52 @@ class TopicHandlers(Collecting):
         asked = PublishRequest(
             bodies, request.headers, _labels(request), request.session, request.sequence, request.dedup_ids
         )
-        self._collect(PUBLISH, client, request.request_id, request.topic, asked, len(bodies), size)
+        self._collect(PUBLISH, client, request, request.topic, asked, len(bodies), size)
 
     def _decide_publishes(
         self, collected: Collected, now_ms: int
-    ) -> tuple[Sequence[Published | domain.DomainError], int]:
-        outcome = self._broker.publish(collected.account, collected.name, collected.requests, now_ms)
+    ) -> tuple[Sequence[Published | domain.DomainError], int] | None:
+        account, topic = collected.account, collected.name
+        plan = None
+        if not self._publish_lines.has_line(account, topic):
+            plan = self._broker.plan_publish(account, topic, collected.requests, now_ms)
+            if plan.advance(SLICE_UNITS):
+                return self._apply_publishes(plan, now_ms)
+        self._publish_lines.add(PlannedPublish(collected, plan))
+        self._collected_bytes += collected.size
+        for client, _ in collected.askers:
+            client.hold()
+        self._schedule()
+        return None
+
+    def _apply_publishes(self, plan: PublishPlan, now_ms: int) -> tuple[Sequence[Published | domain.DomainError], int]:
+        outcome = self._broker.apply_publish(plan, now_ms)
         return outcome.reply, self._settle(outcome, now_ms)
+
+    def _go_on_publishing(self, units: int = 0) -> bool:
+        """Do a slice of the publish whose turn it is, and answer it if that was the last one; False if it was not."""
+        units = units or SLICE_UNITS
+        publish = self._publish_lines.take()
+
+        def decide(collected: Collected, now_ms: int) -> tuple[Sequence[Published | domain.DomainError], int] | None:
+            plan = publish.plan
+            if plan is None:
+                plan = self._broker.plan_publish(collected.account, collected.name, collected.requests, now_ms)
+                publish.plan = plan
+            return self._apply_publishes(plan, now_ms) if plan.advance(units) else None
+
+        if not self._carry_out(publish.collected, decide):
+            self._publish_lines.put_back(publish)
+            return False
+        self._collected_bytes -= publish.collected.size
+        for client, _ in publish.collected.askers:
+            client.release()
+        return True
+
+    def finish_publishing(self) -> None:
+        """Carry out every publish in line, in one go."""
+        while self._publish_lines:
+            self._go_on_publishing(WHOLE)
 
     def _answer_publishes(
         self, collected: Collected, replies: Sequence[Published | domain.DomainError], lsn: int

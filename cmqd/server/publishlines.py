@@ -1,0 +1,81 @@
+"""Publishes that take several slices to plan, in a line for each topic.
+
+A plan of the core changes nothing until it is applied, so other requests go on between two slices, as if they had
+arrived sooner. Publishes to the same topic do not: they stand in line behind the plan, because a plan relies on the
+dedup ids that the topic remembers. Topics take turns, a slice each.
+
+The connections of a publish in line are held (``Connection.hold``), so a client sees its requests carried out in the
+order in which it sent them, and a line has at most one entry of each connection. A publish in line is carried out
+whatever becomes of its connection: the line does not know connections at all.
+
+Pure data.
+"""
+
+from collections import OrderedDict, deque
+from typing import TYPE_CHECKING, Final
+
+from cmqd.core.publishplan import PublishPlan
+
+if TYPE_CHECKING:
+    from cmqd.server.handlers.collecting import Collected
+
+SLICE_UNITS: Final = 1024
+"""Work of a slice: at most about 2 ms, usually 0.5."""
+
+
+class PlannedPublish:
+    """Publishes to one topic that are decided together, and their plan once it was begun."""
+
+    __slots__ = ("collected", "plan")
+
+    def __init__(self, collected: "Collected", plan: PublishPlan | None) -> None:
+        self.collected = collected
+        self.plan = plan
+
+
+class PublishLines:
+    """The lines of all topics; see the module."""
+
+    __slots__ = ("_lines",)
+
+    def __init__(self) -> None:
+        self._lines: OrderedDict[tuple[str, str], deque[PlannedPublish]] = OrderedDict()
+        """By account and topic, in the order of their turns. No line is empty."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._lines.values()))
+
+    def __bool__(self) -> bool:
+        return bool(self._lines)
+
+    def has_line(self, account: str, topic: str) -> bool:
+        """Whether publishes to a topic stand in line."""
+        return (account, topic) in self._lines
+
+    def add(self, publish: PlannedPublish) -> None:
+        """Put a publish at the end of its topic's line."""
+        collected = publish.collected
+        self._lines.setdefault((collected.account, collected.name), deque()).append(publish)
+
+    def take(self) -> PlannedPublish:
+        """Remove and return the publish whose turn it is; there must be one."""
+        key = next(iter(self._lines))
+        line = self._lines[key]
+        publish = line.popleft()
+        if line:
+            self._lines.move_to_end(key)
+        else:
+            del self._lines[key]
+        return publish
+
+    def put_back(self, publish: PlannedPublish) -> None:
+        """Put a publish that was taken and needs another slice in front of its line, the turn of which is over."""
+        key = (publish.collected.account, publish.collected.name)
+        self._lines.setdefault(key, deque()).appendleft(publish)
+        self._lines.move_to_end(key)
+
+    def take_all(self) -> list[PlannedPublish]:
+        """Remove and return every publish."""
+        publishes = [publish for line in self._lines.values() for publish in line]
+        self._lines.clear()
+        return publishes
