@@ -15,7 +15,8 @@
         ├── InvalidArgument, UnknownOperation, RequestCancelled, PermissionDenied, DuplicateRequestId, ReplyTooLarge
         ├── QueueNotFound, QueueExists, QueueDiffers, QueueDeleted, TooManyQueues
         ├── DeadLetterQueueInUse, TimeNotRewindable, RedriveRunning, NotTransactional
-        ├── MessageTooLarge, BatchTooLarge, ReceiptHandleInvalid, TooManyInFlight, SequenceTooOld, BacklogFull
+        ├── MessageTooLarge, BatchTooLarge, ReceiptHandleInvalid, TooManyInFlight, SequenceTooOld, BacklogFull,
+        ├── OutOfOrder                    of a send that names the one before it
         ├── TransactionNotFound, AlreadyCommitted, AlreadyRolledBack      of one half message
         ├── TopicNotFound, TopicExists, TopicDiffers, TopicInUse, TooManyTopics
         ├── SubscriptionNotFound, SubscriptionExists, SubscriptionDiffers, TooManySubscriptions, PushUnavailable
@@ -299,6 +300,10 @@ class TooManyInFlight(ServerError, code=ErrorCode.TOO_MANY_IN_FLIGHT):
 
 class SequenceTooOld(ServerError, code=ErrorCode.SEQUENCE_TOO_OLD):
     """A repeated send is older than what the server remembers of its session."""
+
+
+class OutOfOrder(ServerError, code=ErrorCode.OUT_OF_ORDER):
+    """The queue does not remember the message after which this send is to be stored; nothing was stored."""
 
 
 class BacklogFull(ServerError, code=ErrorCode.BACKLOG_FULL):

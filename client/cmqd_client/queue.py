@@ -126,6 +126,7 @@ class Queue:
         delay: Duration | None = None,
         headers: Mapping[str, str] | None = None,
         dedup_ids: Sequence[str | None] | None = None,
+        after: str | None = None,
     ) -> SentBatch:
         """Send up to 256 messages in one step: all are stored, side by side and in this order, or none is.
 
@@ -138,19 +139,25 @@ class Queue:
             headers: of those that name none.
             dedup_ids: one (or None) for each message; see :meth:`send`. Of a batch, those that the queue remembers are
                 not stored again, and the others are.
+            after: a dedup id that the queue must remember for this batch to be stored. A producer that names the last
+                message of the batch before can have several batches under way, and none overtakes another, whichever
+                is refused or sent again.
 
         Returns:
             The ids, in the same order.
 
         Raises:
             BatchTooLarge: bodies and headers are too large together; nothing was stored.
+            OutOfOrder: the queue does not remember ``after``; nothing was stored.
+            NotSupported: the server is older than ``after``; nothing was sent.
             CmqError: as for :meth:`send`.
             ValueError: there are not as many dedup ids as messages.
         """
         batch = _Batch(messages, delay, headers, dedup_ids)
         if not batch.bodies:
             return SentBatch([], 0)
-        reply = await self._send(batch.bodies, batch.headers, await self._delays(batch.delays), batch.dedup_ids)
+        delays = await self._delays(batch.delays)
+        reply = await self._send(batch.bodies, batch.headers, delays, batch.dedup_ids, after)
         return SentBatch([printed_id(number) for number in reply.message_ids], reply.request_id)
 
     async def _delays(self, delays: list[int | None]) -> int | list[int] | None:
@@ -171,11 +178,12 @@ class Queue:
         headers: list[wire.Headers | None] | None,
         delay_ms: int | list[int] | None,
         dedup_ids: list[str | None] | None,
+        after: str | None = None,
     ) -> wire.MessagesSent:
         channel = self._channel
         session, sequence = channel.numbering.next()
         request = wire.SendMessages(
-            channel.next_request_id(), self.name, bodies, headers, delay_ms, session.number, sequence, dedup_ids
+            channel.next_request_id(), self.name, bodies, headers, delay_ms, session.number, sequence, dedup_ids, after
         )
         try:
             return await channel.call(request, wire.MessagesSent, Repeat.SAFE)

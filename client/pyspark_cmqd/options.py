@@ -119,9 +119,9 @@ def parse_options(given: Mapping[str, str]) -> Options:
         _time(values, "startingTimestamp"),
         _time(values, "endingTimestamp"),
         _mode(values),
-        _flag(values, "includeActive", False),
+        flag(values, "includeActive", False),
         whole(values, "minPartitions", 1, 1, MAX_PARTITIONS),
-        _flag(values, "failOnDataLoss", True),
+        flag(values, "failOnDataLoss", True),
         whole(values, "batchRows", DEFAULT_BATCH_ROWS, 1, MAX_BATCH_ROWS),
         values.get("cachefolder", ""),
         whole(values, "maxMessagesPerTrigger", 0, 1, LAST_LSN),
@@ -226,7 +226,8 @@ def _mode(values: Mapping[str, str]) -> Mode:
         raise OptionError("mode", text, f"one of {', '.join(Mode)}") from None
 
 
-def _flag(values: Mapping[str, str], option: str, default: bool) -> bool:
+def flag(values: Mapping[str, str], option: str, default: bool) -> bool:
+    """The value of an option, true or false. Raises OptionError."""
     text = values.get(option.lower())
     if text is None:
         return default

@@ -230,8 +230,8 @@ def sink_options(journal: Journal, at_once: int) -> dict[str, str]:
     """Options of the sink, apart from the server's; ``at_once`` tasks share the rate."""
     options = {"queue": journal.queue} if journal.queue else {"topic": journal.topic}
     if journal.parallel == 1:
-        # One request after the other's answer: else one that is refused, or lost, and sent again comes behind others.
-        options["inFlight"] = "1"
+        # Else a request that is refused, or lost, and sent again comes behind others.
+        options["ordered"] = "true"
     if journal.rate is not None:
         options["maxMessagesPerSecond"] = f"{journal.rate / at_once:.6f}"
     return options

@@ -4,8 +4,11 @@
 
 Each task connects for itself and sends the rows of its partition in batches, several of them under way at once
 (``inFlight``). They leave in order; in the queue they stand in the order in which the broker took them, so what was
-refused for a moment, or whose answer was lost, comes behind others. With ``inFlight=1`` each batch waits for the answer
-to the one before, and a partition's order is kept. When a write is over, all of its rows are stored, on disk: *at least
+refused for a moment, or whose answer was lost, comes behind others. With ``ordered=true`` each batch names the last row
+of the one before, and the broker stores it only behind that: a partition's order is kept, and what a failed task stored
+is the beginning of its partition. A topic, and a broker that is too old for it, gets one request at a time then.
+
+When a write is over, all of its rows are stored, on disk: *at least
 once*. Nothing is taken back when it fails.
 
 **What can be sent twice, and when.** A task that fails is run again by Spark, and sends all of its rows again; so does
@@ -46,12 +49,12 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from cmqd_client import Client, CmqError, Outgoing, ServerUnreachable, connect
+from cmqd_client import Client, CmqError, NotSupported, OutcomeUnknown, Outgoing, OutOfOrder, ServerUnreachable, connect
 from pyspark_cmqd.errors import CmqdSourceError, OptionError, masked
 from pyspark_cmqd.outgoing import DedupIds, Request, chosen_columns, requests_of
 from pyspark_cmqd.pacing import Pace
@@ -65,6 +68,9 @@ if TYPE_CHECKING:
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 """Properties of a task of a stream. Spark does not document them; a test notices if they go."""
+
+_Send: TypeAlias = Callable[[Request, str | None], Awaitable["Delivered"]]
+"""Sends a request; only if the queue remembers the dedup id, unless that is None."""
 
 _log = logging.getLogger("pyspark_cmqd")
 
@@ -213,12 +219,23 @@ async def deliver(
     if batch is None:
         return Delivered()
     total = Delivered()
+
+    async def one_ended(tasks: "set[asyncio.Task[Delivered]]") -> "set[asyncio.Task[Delivered]]":
+        """Wait until one of them ends, and count what was sent; the others. Raises its failure."""
+        nonlocal total
+        done, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        total = sum((task.result() for task in done if task.exception() is None), total)
+        for task in done:
+            task.result()
+        return others
+
     try:
         async with _connected(options) as client:
             send = _sender(client, options)
             pace = Pace(options.max_rate) if options.max_rate else None
             most = options.batch_size if pace is None else min(options.batch_size, pace.most_at_once)
             under_way: set[asyncio.Task[Delivered]] = set()
+            before: tuple[asyncio.Task[Delivered], str] | None = None
             first_row = 0
             try:
                 while batch is not None:
@@ -226,15 +243,15 @@ async def deliver(
                         if pace is not None:
                             await asyncio.sleep(pace.wait_seconds(len(request.bodies), time.monotonic()))
                         while len(under_way) >= options.in_flight:
-                            done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
-                            total = sum((one.result() for one in done), total)
-                        under_way.add(asyncio.ensure_future(send(request)))
+                            under_way = await one_ended(under_way)
+                        sending = _in_order(send, request, before) if options.ordered else send(request, None)
+                        before = asyncio.ensure_future(sending), request.dedup_ids[-1]
+                        under_way.add(before[0])
                     first_row += batch.num_rows
                     # Spark may take minutes for the next rows; answers and heartbeats must go on meanwhile.
                     batch = await asyncio.to_thread(next, batches, None)
                 while under_way:
-                    done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
-                    total = sum((one.result() for one in done), total)
+                    under_way = await one_ended(under_way)
             finally:
                 for task in under_way:
                     task.cancel()
@@ -268,19 +285,44 @@ async def _connected(options: SinkOptions) -> AsyncGenerator[Client]:
         await client.close()
 
 
-def _sender(client: Client, options: SinkOptions) -> Callable[[Request], Awaitable[Delivered]]:
+async def _in_order(send: _Send, request: Request, before: "tuple[asyncio.Task[Delivered], str] | None") -> Delivered:
+    """Send a request, so that it is stored behind the one before or not at all.
+
+    While the one before is under way, this one is stored only if the broker has that one's last message. If it has not,
+    because the one before was refused, lost or not even sent yet, nothing of this one is stored; it goes again when the
+    one before is stored, and then needs no condition, because all before it are stored.
+    """
+    if before is None:
+        return await send(request, None)
+    previous, last_dedup_id = before
+    if not previous.done():
+        try:
+            return await send(request, last_dedup_id)
+        except (OutOfOrder, NotSupported, OutcomeUnknown):
+            # Unknown: an attempt was lost, and the next one refused. If the lost one is stored after all, its rows are
+            # in their place, and the next attempt repeats what the broker has.
+            # The task before is not awaited itself: the end of this task must not cancel it.
+            await asyncio.wait([previous])
+    # Its failure is the failure of all behind it.
+    previous.result()
+    return await send(request, None)
+
+
+def _sender(client: Client, options: SinkOptions) -> _Send:
     """What sends a request to the queue, or publishes it to the topic."""
     if options.queue:
         queue = client.queue(options.queue)
 
-        async def send(request: Request) -> Delivered:
-            await queue.send_batch(_messages(request), dedup_ids=request.dedup_ids)
+        async def send(request: Request, after: str | None) -> Delivered:
+            await queue.send_batch(_messages(request), dedup_ids=request.dedup_ids, after=after)
             return Delivered(len(request.bodies), request.size, 1)
 
         return send
     topic = client.topic(options.topic)
 
-    async def publish(request: Request) -> Delivered:
+    async def publish(request: Request, after: str | None) -> Delivered:
+        if after is not None:
+            raise NotSupported("a publish cannot be tied to the one before it")
         published = await topic.publish_batch(
             request.bodies,
             tags=request.tags,

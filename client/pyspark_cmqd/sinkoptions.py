@@ -14,6 +14,7 @@
 | ``writeId`` | of a batch: name of this write, the same if it is done again | a new one for each write |
 | ``batchSize`` | most messages in a request | 256 |
 | ``inFlight`` | requests of a task under way at once | 16 |
+| ``ordered`` | rows of a partition are stored in their order, whatever is refused or lost | ``false`` |
 | ``retries`` | how often a request, or connecting, is repeated | 10 |
 | ``requestTimeout`` | seconds that one attempt may take | 10 |
 | ``maxMessagesPerSecond`` | of each task; tasks that run side by side send so many each | no limit |
@@ -31,7 +32,7 @@ from cmqd_client import Address, parse_address
 from cmqd_client.contexts import ContextError, default_path, load_contexts
 from cmqd_protocol.limits import MAX_BATCH
 from pyspark_cmqd.errors import HIDDEN, OptionError
-from pyspark_cmqd.options import whole
+from pyspark_cmqd.options import flag, whole
 
 MAX_IN_FLIGHT = 256
 MAX_RETRIES = 1_000
@@ -58,6 +59,7 @@ _NAMES = (
     "writeId",
     "batchSize",
     "inFlight",
+    "ordered",
     "retries",
     "requestTimeout",
     "maxMessagesPerSecond",
@@ -84,6 +86,7 @@ class SinkOptions:
     request_timeout: float = 10.0
     max_rate: float = 0.0
     """Messages a second; 0 = no limit."""
+    ordered: bool = False
 
     @property
     def target(self) -> str:
@@ -123,6 +126,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         whole(values, "retries", 10, 0, MAX_RETRIES),
         _number(values, "requestTimeout", 10.0, MAX_TIMEOUT_S, "seconds"),
         _number(values, "maxMessagesPerSecond", 0.0, MAX_RATE, "messages a second"),
+        flag(values, "ordered", False),
     )
 
 

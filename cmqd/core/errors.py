@@ -6,7 +6,7 @@
     ├── DeadLetterQueueInUse, TimeNotRewindable, RedriveRunning, NotTransactional
     ├── MessageTooLarge, BatchTooLarge
     ├── TooManyInFlight, BacklogFull          (retryable: they pass as consumers work)
-    ├── SequenceTooOld
+    ├── SequenceTooOld, OutOfOrder
     ├── TransactionNotFound, AlreadyCommitted, AlreadyRolledBack, MessageDamaged      (of one message of a batch)
     ├── TopicNotFound, TopicExists, TopicDiffers, TopicInUse, TooManyTopics
     └── SubscriptionNotFound, SubscriptionExists, SubscriptionDiffers, TooManySubscriptions
@@ -154,6 +154,18 @@ class SequenceTooOld(DomainError):
             " this one is not among them; whether it was stored is unknown",
             value=sequence,
             limit=remembered,
+        )
+
+
+class OutOfOrder(DomainError):
+    """A send that is to follow another one, which the queue does not remember."""
+
+    def __init__(self, name: str, after: str) -> None:
+        super().__init__(
+            f"queue {name!r} remembers no message under dedup id {after!r}, after which this send is to be stored:"
+            " send that one first",
+            queue=name,
+            value=after,
         )
 
 

@@ -107,6 +107,11 @@ class SendRequest(Protocol):
         """One entry for each body, or None."""
         ...
 
+    @property
+    def after(self) -> str | None:
+        """The dedup id of a message that must be stored before; None = of none."""
+        ...
+
 
 class ReceiveRequest(Protocol):
     """One of the receives that are decided together; see ``Broker.receive_all``. The wire's request is one."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from cmqd.core.dedup import DedupIds
-from cmqd.core.errors import BacklogFull, DomainError, InvalidArgument, SequenceTooOld
+from cmqd.core.errors import BacklogFull, DomainError, InvalidArgument, OutOfOrder, SequenceTooOld
 from cmqd.core.limits import Limits, check_range, checked_sizes
 from cmqd.core.outcome import Effects, Outcome, SendRequest
 from cmqd.core.queue import Queue
@@ -29,6 +29,7 @@ class Sending(Receiving):
         sequence: int,
         now_ms: int,
         dedup_ids: list[str | None] | None = None,
+        after: str | None = None,
     ) -> Outcome[Sequence[int]]:
         """Store a batch, whole or not at all; the reply is its message ids.
 
@@ -36,8 +37,12 @@ class Sending(Receiving):
         whose dedup id was used in this queue a short while ago, or further up in the batch, is not stored: it gets the
         id of the first message sent under it.
 
+        ``after``: a dedup id that the queue must remember. A producer with several sends under way names in each the
+        last message of the one before; so none is stored before its predecessor, whichever of them is refused, lost or
+        repeated. The decision is made here, where the predecessor is stored or not, and nowhere on the way to here.
+
         Raises:
-            QueueNotFound, InvalidArgument, MessageTooLarge, BatchTooLarge, BacklogFull, SequenceTooOld.
+            QueueNotFound, InvalidArgument, MessageTooLarge, BatchTooLarge, BacklogFull, SequenceTooOld, OutOfOrder.
         """
         queue = self.queue(account, name)
         index = queue.index
@@ -48,6 +53,8 @@ class Sending(Receiving):
             if stored is not None:
                 known = index.dedup_ids
                 return Outcome(stored_before(known, stored, sequence, len(bodies), dedup_ids, now_ms, self.limits))
+        if after is not None and index.dedup_ids.find(after, now_ms) is None:
+            raise OutOfOrder(name, after)
         sizes = checked_sizes(name, bodies, headers, attributes.max_message_bytes, self.limits)
         answer = None
         if dedup_ids is not None:
@@ -128,6 +135,7 @@ class Sending(Receiving):
                     request.sequence,
                     now_ms,
                     request.dedup_ids,
+                    request.after,
                 )
             except DomainError as refusal:
                 replies.append(refusal)
@@ -284,7 +292,7 @@ class Sending(Receiving):
 
 def _is_plain(request: SendRequest, queue_delay_ms: int) -> bool:
     """Whether it brings nothing but bodies, active at once, and perhaps its producer's number."""
-    if request.headers is not None or request.dedup_ids is not None:
+    if request.headers is not None or request.dedup_ids is not None or request.after is not None:
         return False
     return (queue_delay_ms if request.delay_ms is None else request.delay_ms) == 0
 

@@ -47,9 +47,8 @@ Headers: TypeAlias = dict[str, str]
 HeadersList: TypeAlias = Annotated[
     list[Annotated[Headers, Meta(max_length=MAX_HEADERS)] | None], Meta(max_length=MAX_BATCH)
 ]
-DedupIds: TypeAlias = Annotated[
-    list[Annotated[str, Meta(min_length=1, max_length=MAX_DEDUP_ID_BYTES)] | None], Meta(max_length=MAX_BATCH)
-]
+DedupId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_DEDUP_ID_BYTES)]
+DedupIds: TypeAlias = Annotated[list[DedupId | None], Meta(max_length=MAX_BATCH)]
 MessageIds: TypeAlias = Annotated[list[Unsigned], Meta(min_length=1, max_length=MAX_BATCH)]
 Decision: TypeAlias = Annotated[int, Meta(ge=1, le=3)]
 """What becomes of a half message: 1 commit, 2 roll back, 3 unknown (yet)."""
@@ -145,6 +144,8 @@ class SendMessages(Request, frozen=True, tag=16):
     """Number of this send in the producer session, from 1; 0 = not numbered."""
     dedup_ids: DedupIds | None = None
     """One for each body, or null: a message whose id the queue remembers is not stored again."""
+    after: DedupId | None = None
+    """Stored only if the queue remembers this dedup id; see ``features.Feature.ORDERED_SENDS``."""
 
 
 class ReceiveMessages(Request, frozen=True, tag=17):

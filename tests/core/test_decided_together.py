@@ -24,6 +24,7 @@ class Send(msgspec.Struct, frozen=True):
     session: int = 0
     sequence: int = 0
     dedup_ids: list[str | None] | None = None
+    after: str | None = None
 
 
 class Receive(msgspec.Struct, frozen=True):

@@ -3,8 +3,9 @@
 import pytest
 
 from cmqd.core.dedup import DedupIds
-from cmqd.core.errors import BacklogFull, InvalidArgument, MessageTooLarge, SequenceTooOld
+from cmqd.core.errors import BacklogFull, InvalidArgument, MessageTooLarge, OutOfOrder, SequenceTooOld
 from cmqd.core.limits import Limits
+from cmqd_protocol import messages as wire
 from support.core_builders import ACCOUNT, Rig
 from support.core_facts import facts
 
@@ -19,10 +20,11 @@ def send(
     headers: list[dict[str, str] | None] | None = None,
     session: int = 0,
     sequence: int = 0,
+    after: str | None = None,
 ) -> list[int]:
     """(body, dedup id) each."""
     bodies, dedup_ids = [body for body, _ in named], [dedup_id for _, dedup_id in named]
-    sent = rig.broker.send(ACCOUNT, name, bodies, headers, delay_ms, session, sequence, rig.now_ms, dedup_ids)
+    sent = rig.broker.send(ACCOUNT, name, bodies, headers, delay_ms, session, sequence, rig.now_ms, dedup_ids, after)
     ids = list(rig.done(sent))
     rig.broker.check_invariants()
     return ids
@@ -304,3 +306,71 @@ def test_the_table_by_itself():
     assert ids.expire(100, 1)
     assert not ids.expire(100, 1)
     assert ids.entries() == [("b", 2, 50)]
+
+
+# ---------------------------------------------------------------------- after another message
+
+
+def test_a_send_after_a_message_that_is_not_stored_is_refused_and_stores_nothing():
+    rig = a_queue()
+    rows = len(rig.log.rows)
+
+    with pytest.raises(OutOfOrder, match="dedup id 'a'"):
+        send(rig, (b"2", "b"), after="a")
+    assert len(rig.log.rows) == rows
+    with pytest.raises(OutOfOrder):
+        send(rig, (b"3", "c"), after="b")
+
+    send(rig, (b"1", "a"))
+    send(rig, (b"2", "b"), after="a")
+    send(rig, (b"3", None), after="b")
+    assert rig.bodies() == [b"1", b"2", b"3"]
+
+
+def test_a_message_that_was_consumed_stands_before_as_long_as_its_id_is_remembered():
+    rig = a_queue()
+    send(rig, (b"1", "a"))
+    rig.delete(*rig.handles())
+    send(rig, (b"2", "b"), after="a")
+
+    rig.settle(LIFE_MS)
+
+    with pytest.raises(OutOfOrder):
+        send(rig, (b"3", "c"), after="b")
+
+
+def test_repeats_are_answered_whatever_they_stand_after():
+    rig = a_queue()
+    send(rig, (b"1", "a"))
+    first = send(rig, (b"2", "b"), session=7, sequence=1, after="a")
+    rig.settle(1000)
+
+    assert send(rig, (b"2", "b"), session=7, sequence=1, after="never sent") == first
+    assert send(rig, (b"2", "b"), after="a") == first
+
+
+def test_sends_that_are_decided_together_follow_each_other():
+    rig = a_queue()
+    requests = [
+        wire.SendMessages(1, "q", [b"1"], dedup_ids=["a"]),
+        wire.SendMessages(2, "q", [bytes(100_000)], dedup_ids=["b"], after="a"),
+        wire.SendMessages(3, "q", [b"3"], dedup_ids=["c"], after="b"),
+        wire.SendMessages(4, "q", [b"4"], after="c", delay_ms=0),
+    ]
+
+    replies = rig.done(rig.broker.send_all(ACCOUNT, "q", requests, rig.now_ms))
+
+    assert [type(reply) for reply in replies[1:]] == [MessageTooLarge, OutOfOrder, OutOfOrder]
+    assert rig.bodies() == [b"1"]
+
+
+def test_what_a_send_may_follow_survives_a_restart():
+    rig = a_queue()
+    send(rig, (b"1", "a"))
+    rig = rig.crash()
+
+    send(rig, (b"2", "b"), after="a")
+    with pytest.raises(OutOfOrder):
+        send(rig, (b"4", "d"), after="c")
+
+    assert rig.bodies() == [b"1", b"2"]

@@ -7,6 +7,7 @@
 
 import asyncio
 import pickle
+import random
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -152,3 +153,68 @@ async def test_answers_arrive_while_the_next_rows_are_made(server: FakeServer) -
     answered.set()
 
     assert (await sending).messages == 20
+
+
+# ---------------------------------------------------------------------- in order, with several requests under way
+
+
+def carry_out(server: FakeServer, count: int) -> None:
+    """The next requests are carried out as usual."""
+    server.answer(wire.SendMessages, *[server._carry_out] * count)  # pyright: ignore[reportPrivateUsage]
+
+
+async def test_an_ordered_write_has_several_requests_under_way(server: FakeServer) -> None:
+    server.ignore(wire.SendMessages, 3)
+    sending = asyncio.create_task(send(server, batches(100), ordered="true", inFlight="3", requestTimeout="0.5"))
+    await server.wait_handled(wire.SendMessages, 3)
+
+    first, second, third = server.of(wire.SendMessages)
+    assert (first.after, second.after, third.after) == (None, "x:9", "x:19")
+    assert (await sending).messages == 100
+    assert server.queues["orders"].bodies == [b"%d" % row for row in range(100)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_an_ordered_write_keeps_its_order_whatever_is_refused_or_lost(server: FakeServer, seed: int) -> None:
+    choose = random.Random(seed)
+    for _ in range(6):
+        match choose.randrange(4):
+            case 0:
+                server.refuse(wire.SendMessages, ErrorCode.BUSY, retry_after_ms=1)
+            case 1:
+                server.lose_answer(wire.SendMessages)
+            case 2:
+                server.drop_request(wire.SendMessages)
+            case _:
+                carry_out(server, choose.randrange(1, 4))
+
+    delivered = await send(server, batches(200), ordered="true", inFlight="5")
+
+    assert delivered.messages == 200
+    assert server.queues["orders"].bodies == [b"%d" % row for row in range(200)]
+
+
+async def test_a_refusal_in_the_middle_of_an_ordered_write_leaves_a_beginning(server: FakeServer) -> None:
+    carry_out(server, 3)
+    server.refuse(wire.SendMessages, ErrorCode.BACKLOG_FULL, "the queue is full")
+
+    with pytest.raises(SendError, match="BacklogFull") as failed:
+        await send(server, batches(200), ordered="true", inFlight="8", retries="0")
+
+    assert failed.value.sent == 30
+    assert server.queues["orders"].bodies == [b"%d" % row for row in range(30)]
+
+    # The same again, as a run that is gone on with does.
+    assert (await send(server, batches(200), ordered="true", inFlight="8")).messages == 200
+    assert server.queues["orders"].bodies == [b"%d" % row for row in range(200)]
+
+
+async def test_an_older_server_gets_one_request_at_a_time(server: FakeServer) -> None:
+    server.features = ()
+    server.refuse(wire.SendMessages, ErrorCode.BUSY, retry_after_ms=1)
+    server.lose_answer(wire.SendMessages)
+
+    await send(server, batches(80), ordered="true", inFlight="8")
+
+    assert server.queues["orders"].bodies == [b"%d" % row for row in range(80)]
+    assert {request.after for request in server.of(wire.SendMessages)} == {None}

@@ -52,6 +52,7 @@ ERROR_CODES: Final[dict[type[domain.DomainError], ErrorCode]] = {
     domain.TooManyInFlight: ErrorCode.TOO_MANY_IN_FLIGHT,
     domain.BacklogFull: ErrorCode.BACKLOG_FULL,
     domain.SequenceTooOld: ErrorCode.SEQUENCE_TOO_OLD,
+    domain.OutOfOrder: ErrorCode.OUT_OF_ORDER,
     domain.TransactionNotFound: ErrorCode.TRANSACTION_NOT_FOUND,
     domain.AlreadyCommitted: ErrorCode.ALREADY_COMMITTED,
     domain.AlreadyRolledBack: ErrorCode.ALREADY_ROLLED_BACK,

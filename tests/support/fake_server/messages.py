@@ -38,6 +38,8 @@ class MessageRequests(Listener):
                 text = f"body {index} has {len(body)} bytes; queue {found.name!r} takes 1 to {limit}"
                 return wire.error(request.request_id, ErrorCode.MESSAGE_TOO_LARGE, text, details={"limit": limit})
         if number not in self._answers or not request.sequence:
+            if request.after is not None and request.after not in found.dedup:
+                return wire.error(request.request_id, ErrorCode.OUT_OF_ORDER, f"{request.after!r} is not remembered")
             headers = request.headers or [None] * len(request.bodies)
             delays = (
                 request.delay_ms if isinstance(request.delay_ms, list) else [request.delay_ms] * len(request.bodies)
