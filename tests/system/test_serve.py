@@ -134,6 +134,8 @@ def test_sigterm_during_a_redrive_ends_in_order_and_the_next_start_goes_on(tmp_p
         with RawClient(server.url) as client:
             for name in ("dead", "jobs"):
                 client.ask(wire.QueueInfo, wire.CreateQueue, name, {})
+            policy = {"dead_letter_queue": "dead", "dead_letter_max_receives": 1000}
+            client.ask(wire.QueueInfo, wire.CreateQueue, "source", policy)
             for _ in range(100):
                 client.ask(wire.MessagesSent, wire.SendMessages, "dead", [b"x" * 1000] * 256)
             client.ask(wire.RedriveStatus, wire.StartRedrive, "dead", "jobs")
