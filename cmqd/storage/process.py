@@ -318,7 +318,12 @@ class StorageService:
         return segment
 
     def _opened(self, recovered: Recovered) -> ipc.Opened:
-        reports = [file.report() for file in sorted(recovered.sealed, key=lambda file: file.number)]
+        # Those that a crash left unsealed too: on a full disk they can only be dropped.
+        reports = [
+            segment.report() if isinstance(segment, SealedFile) else segment.segment.report()
+            for segment in self.catalog.segments()
+            if isinstance(segment, SealedFile) or segment.state is SegmentState.RETIRED
+        ]
         return ipc.Opened(
             created=recovered.created,
             clean=recovered.manifest.clean,

@@ -249,7 +249,9 @@ async def test_consumers_that_delete_one_by_one_empty_a_nearly_full_disk(start: 
             written += active.wal_bytes - before
         else:
             # On a busy machine the seal would come late, and the deletes go on meanwhile.
-            await rig.until(lambda: all(one.state is not SegmentState.RETIRED for one in service.catalog.open.values()))
+            async with asyncio.timeout(20):
+                while any(each.state is SegmentState.RETIRED for each in service.catalog.open.values()):  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
         if position % 16 == 0:
             disk.free_bytes()
 
@@ -533,6 +535,26 @@ async def test_a_segment_too_large_for_the_room_left_holds_up_no_other_seal_and_
     await rig.checkpoint()
     assert await rig.log.drop_segments([large.number], 0) == [large.number]
     assert not (folder / "segments" / "00000001.db-wal").exists()
+
+
+async def test_a_segment_left_unsealed_by_a_crash_can_be_dropped_before_it_is_sealed(
+    start: StartBroker, folder: Path
+) -> None:
+    """On a full disk it cannot be sealed, and consuming must make room."""
+    await crashed(start, folder)
+    broker = await start(reserve_bytes=0)
+    broker.disk.free = 0
+    rig = broker.rig
+
+    (left,) = rig.log.closed_segments()
+    assert (left.number, left.last_lsn, left.messages) == (1, 1, 10)
+    rig.log.append([deleted(1, 0, 10)], (), NOW_MS)
+    await rig.commit()
+    await rig.checkpoint()
+    await rig.checkpoint()
+
+    assert await rig.log.drop_segments([1], 2) == [1]
+    assert not (folder / "segments" / "00000001.db").exists()
 
 
 async def test_a_full_disk_keeps_a_broker_from_starting_only_if_the_ballast_does_not_help(
