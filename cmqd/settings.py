@@ -255,6 +255,13 @@ class Settings:
         low=0, high=1 << 60,
     )  # fmt: skip
 
+    # Longer than any commit on a disk that works, shorter than the patience of most callers.
+    storage_patience_ms: int = _setting(
+        10_000, "disk", "ms after which a request that waits for the disk is answered outcome_unknown, and new "
+        "requests are refused until the disk goes on",
+        low=100, high=600_000,
+    )  # fmt: skip
+
     # ------------------------------------------------------------ process
 
     drain_timeout_ms: int = _setting(

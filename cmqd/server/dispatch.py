@@ -8,18 +8,27 @@ Rules:
   answered, the process stops and recovers from the log (``on_broken``).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from cmqd.core import errors as domain
 from cmqd.core.outcome import ReceivedMessage
 from cmqd.server.handlers.accounts import AccountHandlers
 from cmqd.server.handlers.collecting import DELETE, KINDS, PUBLISH, RECEIVE, SEND
 from cmqd.server.handlers.messages import MessageHandlers
-from cmqd.server.handlers.outcomes import RATE_RETRY_MS, Answer, Client, Handler, translate
+from cmqd.server.handlers.outcomes import (
+    DISK_RETRY_MS,
+    RATE_RETRY_MS,
+    STALLED_RETRY_MS,
+    Answer,
+    Client,
+    Handler,
+    translate,
+)
 from cmqd.server.handlers.queues import QueueHandlers
 from cmqd.server.handlers.topics import TopicHandlers
 from cmqd.server.handlers.transactions import TransactionHandlers
 from cmqd.server.logs import get_logger
+from cmqd.server.storagewatch import Absent
 from cmqd.storage.errors import StorageFailed
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
@@ -114,6 +123,11 @@ class Dispatcher(MessageHandlers, QueueHandlers, TopicHandlers, TransactionHandl
             code, text = self._refuse_all
             client.answer(error(request.request_id, code, text))
             return
+        if self._stalled is not None and type(request) is not wire.GetServerStatus:
+            code, text, retry_after_ms = self._stalled
+            self._counters.busy += 1
+            client.answer(error(request.request_id, code, text, retry_after_ms=retry_after_ms))
+            return
         if self._rates is not None and not self._rates.allows(client.account, self._now_ms()):
             text = f"account {client.account!r} is over {self._rates.per_second} requests a second, its limit"
             client.answer(error(request.request_id, ErrorCode.TOO_MANY_REQUESTS, text, retry_after_ms=RATE_RETRY_MS))
@@ -132,6 +146,44 @@ class Dispatcher(MessageHandlers, QueueHandlers, TopicHandlers, TransactionHandl
     def refuse_all(self, code: ErrorCode, text: str) -> None:
         """From now on every request is answered so, before it touches the core."""
         self._refuse_all = (code, text)
+
+    def stall(self, reason: str | None) -> None:
+        """From now on every request but for the status is refused before it touches the core, because the storage
+        hangs; None: no longer.
+        """
+        if reason is None:
+            self._stalled = None
+        elif self._refuse_sends is not None:
+            self._stalled = (ErrorCode.DISK_NEARLY_FULL, reason, DISK_RETRY_MS)
+        else:
+            self._stalled = (ErrorCode.BUSY, reason, STALLED_RETRY_MS)
+        self._schedule()
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether requests are refused because the storage hangs."""
+        return self._stalled is not None
+
+    def last_waiter_id(self) -> int:
+        """The newest number of a request that may wait in the core."""
+        return self._polls.last_id
+
+    def give_up_waiting(self, up_to_waiter_id: int, text: str, absent: Callable[[str], Absent]) -> int:
+        """Answer requests that wait for bodies from the storage ``outcome_unknown``, up to this waiter; returns how
+        many. They are carried out later, or not. Receives end by themselves.
+        """
+        given_up = 0
+        for waiter_id, client, request in self._polls.everybody():
+            if waiter_id > up_to_waiter_id:
+                break
+            if isinstance(request, wire.ReceiveMessages) or isinstance(client, Absent):
+                continue
+            self._polls.replace(waiter_id, absent(client.account))
+            if isinstance(request, wire.PeekMessages):
+                client.unread_receives -= 1
+            client.answer(error(request.request_id, ErrorCode.OUTCOME_UNKNOWN, text))
+            given_up += 1
+        return given_up
 
     def halt(self, reason: str) -> None:
         """Nothing can become durable any more: touch neither core nor log from now on."""

@@ -36,6 +36,7 @@ from cmqd.server.longpoll import LongPolls
 from cmqd.server.outbox import Outbox, Pushing
 from cmqd.server.pushing import Pusher
 from cmqd.server.statistics import Counters, rss_bytes
+from cmqd.server.storagewatch import StorageWatch
 from cmqd.server.ticker import Ticker
 from cmqd.server.wakeup import WakeUp
 from cmqd.settings import Settings
@@ -152,6 +153,14 @@ class Edge:
         )
         self._offset_watch = OffsetWatch(clock, self.dispatcher.clock_offset_changed)
         self.listener.on_beat = self._beat
+        self.storage_watch = StorageWatch(
+            loop=loop,
+            log=log,
+            gate=self.gate,
+            requests=self.dispatcher,
+            patience_ms=settings.storage_patience_ms,
+            reason=lambda: self._state.reason if self._state.sends_refused else "",
+        )
         accounts.on_revoked = self.listener.revoke
         self.ticker = Ticker(
             loop=loop,
@@ -313,6 +322,8 @@ class Edge:
 
     def _beat(self) -> None:
         self._offset_watch.check()
+        if self._failure is None:
+            self.storage_watch.beat(int(self._loop.time() * 1000))
         if self.turns.can_serve:
             # The storage has not ended a commit for long, else a commit would have gone on with them.
             self.wakeup.schedule()
@@ -320,7 +331,8 @@ class Edge:
     def _is_overloaded(self) -> bool:
         log = self._log
         settings = self._settings
-        return (
+        # While the storage hangs requests are read and refused: they add nothing to what waits.
+        return not self.dispatcher.is_stalled and (
             log.pending_bytes >= settings.pause_pending_bytes or log.pending_records >= settings.pause_pending_records
         )
 

@@ -41,6 +41,18 @@ class LongPolls(Generic[A]):
         self._last_id += 1
         return self._last_id
 
+    @property
+    def last_id(self) -> int:
+        """The newest waiter id that was given out."""
+        return self._last_id
+
+    def replace(self, waiter_id: int, stand_in: A) -> None:
+        """Let another asker take the answer of a waiter, which must be known."""
+        asker, request = self._waiters[waiter_id]
+        self._forget(asker, request.request_id)
+        self._waiters[waiter_id] = (stand_in, request)
+        stand_in.waiting = {request.request_id: waiter_id}
+
     def add(self, waiter_id: int, asker: A, request: Request) -> None:
         """The core lets this request wait."""
         self._waiters[waiter_id] = (asker, request)

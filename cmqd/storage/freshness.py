@@ -1,8 +1,8 @@
-"""When to write the manifest anew while rows come in.
+"""Decide when to write the manifest anew while rows come in.
 
-The manifest names the last row of the active segment. After a loss of its WAL (a restored backup, a repaired file
-system) that number tells the next start of the loss, so it must be nearly the last durable one. Writing costs two
-fsyncs, so it happens beside the commits, at most once at a time.
+The manifest names the last row of the active segment. After a loss of the WAL (a restored backup, a repaired file
+system) that number tells the next start of the loss, so the number must be nearly the last durable one. A write costs
+two fsyncs, so the manifest is written beside the commits, once at a time.
 """
 
 from collections.abc import Callable

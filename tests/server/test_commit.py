@@ -6,6 +6,16 @@ from cmqd.server.commit import Outgoing, ReplyGate
 from cmqd_protocol.messages import Done, Reply, TransactionCheck
 
 
+class Pushed:
+    """Takes what is pushed."""
+
+    def __init__(self) -> None:
+        self.pushes: list[Outgoing] = []
+
+    def answer(self, reply: Outgoing, queue: str | None = None) -> None:
+        self.pushes.append(reply)
+
+
 class Asker:
     def __init__(self) -> None:
         self.answers: list[tuple[int, str | None]] = []
@@ -102,3 +112,35 @@ def test_a_push_waits_among_the_replies_and_is_dropped_when_nothing_will_be_dura
 
     assert client.told == [Done(1), check]
     assert gate.take_all() == [(client, Done(2))]
+
+
+def test_replies_that_were_given_up_go_to_stand_ins_when_they_are_durable() -> None:
+    gate, asker, stand_in = ReplyGate(0), Asker(), Asker()
+    for lsn in (1, 2, 3):
+        gate.hold(lsn, asker, Done(lsn), "q")
+    overdue = gate.held_so_far - 1
+
+    taken = gate.give_up(overdue, 100, lambda _: stand_in)
+
+    assert [(reply.request_id, queue) for _, reply, queue in taken] == [(1, "q"), (2, "q")]
+    assert (len(gate), gate.let_go_so_far, gate.held_so_far) == (3, 2, 3)
+    gate.check_invariants()
+    gate.open_to(2)
+    assert asker.answers == []
+    assert stand_in.answers == [(1, "q"), (2, "q")]
+    gate.open_to(3)
+    assert asker.answers == [(3, "q")]
+
+
+def test_giving_up_takes_no_more_than_the_limit_and_leaves_what_is_pushed() -> None:
+    gate, asker, checker, stand_in = ReplyGate(0), Asker(), Pushed(), Asker()
+    push = TransactionCheck("q", 7, b"x", None, 0, 0, 1)
+    gate.hold(1, checker, push)
+    gate.hold(1, asker, Done(2))
+    gate.hold(1, asker, Done(3))
+
+    assert [reply.request_id for _, reply, _ in gate.give_up(3, 2, lambda _: stand_in)] == [2]
+    assert [reply.request_id for _, reply, _ in gate.give_up(3, 2, lambda _: stand_in)] == [3]
+    assert gate.give_up(3, 2, lambda _: stand_in) == []
+    gate.open_to(1)
+    assert (checker.pushes, asker.answers) == ([push], []), "nobody waits for a push, so nobody was told anything"

@@ -79,6 +79,8 @@ BUSY_RETRY_MS = 100
 """A commit takes milliseconds, so the storage has caught up by then or is in trouble."""
 DISK_RETRY_MS = 5_000
 """Room on a disk comes back when consumers or operators make it."""
+STALLED_RETRY_MS = 1_000
+"""A storage that hangs for longer than anybody's patience does not come back within milliseconds."""
 RATE_RETRY_MS = 1_000
 
 CHECKED_AGAIN_AT_ONCE: Final = 1_000
@@ -187,6 +189,8 @@ class Outcomes:
         self._rates = RateLimits(max_requests_per_second) if max_requests_per_second else None
         self._waiting_by_account: dict[str, int] = {}
         self._refuse_all: tuple[ErrorCode, str] | None = None
+        self._stalled: tuple[ErrorCode, str, int] | None = None
+        """How requests are refused while the storage hangs: code, text, when to try again."""
         self._halted = False
         self._quiet = False
         """The server drains: nothing more is done that nobody asked for."""

@@ -1,0 +1,209 @@
+"""Watch over the storage: log when commits hang, give up requests that wait too long, refuse new requests meanwhile.
+
+Three steps, by the time for which the durable LSN has not moved although rows wait for the disk:
+
+- After a second the hang is logged, and later its end.
+- A request that was decided and has waited for ``storage_patience_ms`` is answered ``outcome_unknown``. Its rows were
+  handed over and may still become durable, so a refusal would be a lie. The late reply goes to a stand-in, and the
+  messages of a late receive go back to their queue, uncounted, when their lease is durable. Not before that: a release
+  could otherwise become durable without the lease that it ends.
+- From then on requests are refused before they reach the core (retryable, no change made), until the LSN moves.
+
+Time comes from outside (``beat``), ten times a second. Requests cost no more for it: a beat notes how many replies were
+held so far, and a reply is as old as the first beat that counted the reply.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+from cmqd.server.commit import Outgoing, ReplyGate
+from cmqd.server.logs import get_logger
+from cmqd_protocol import messages as wire
+from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.messages import error
+
+if TYPE_CHECKING:
+    from cmqd.server.handlers.outcomes import Client
+
+HANGS_AFTER_MS: Final = 1_000
+"""A commit takes milliseconds, on a slow disk some hundreds of them."""
+SCAN_EVERY_MS: Final = 1_000
+"""Time between two scans of the requests that wait in the core, while the storage hangs."""
+ANSWERED_AT_ONCE: Final = 500
+"""Requests given up in one call, which takes about 2 ms."""
+SLICE_S: Final = 0.002
+
+_log = get_logger()
+
+
+class Progress(Protocol):
+    """The counts of a log that the watch reads."""
+
+    @property
+    def durable_lsn(self) -> int:
+        """Every row up to this one is durable."""
+        ...
+
+    @property
+    def pending_records(self) -> int:
+        """Appended and not durable."""
+        ...
+
+
+class Requests(Protocol):
+    """The calls of the dispatcher that the watch makes."""
+
+    def stall(self, reason: str | None) -> None:
+        """Refuse requests before they reach the core, for this reason; None ends the refusals."""
+        ...
+
+    def last_waiter_id(self) -> int:
+        """Return the newest number of a request that waits in the core."""
+        ...
+
+    def give_up_waiting(self, up_to_waiter_id: int, text: str, absent: "Callable[[str], Absent]") -> int:
+        """Answer requests that wait for bodies ``outcome_unknown``, up to this one; returns how many."""
+        ...
+
+    def give_back(self, account: str, queue: str, messages: Sequence[wire.ReceivedMessage]) -> None:
+        """Put messages back into their queue, as if they had not been received."""
+        ...
+
+
+class Absent:
+    """Stands in for the client of a request that was given up, and takes the late reply."""
+
+    def __init__(self, account: str, put_back: Callable[[str, str, Sequence[wire.ReceivedMessage]], None]) -> None:
+        self.account = account
+        self.waiting: dict[int, int] | None = None
+        self.checked_queues: set[str] | None = None
+        self.unread_receives = 0
+        self.is_slow = False
+        self._put_back = put_back
+
+    def answer(self, reply: Outgoing, queue: str | None = None) -> None:
+        """Put the messages of a late receive back."""
+        if queue and isinstance(reply, wire.MessagesReceived):
+            self._put_back(self.account, queue, reply.messages)
+
+    def park(self, request: wire.Request) -> None:
+        """Drop a request: no client waits for the reply."""
+
+
+class StorageWatch:
+    """See the module."""
+
+    def __init__(
+        self,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        log: Progress,
+        gate: ReplyGate,
+        requests: Requests,
+        patience_ms: int,
+        reason: Callable[[], str],
+    ) -> None:
+        """Args: ``reason`` gives the cause of a hang, "" if the cause is unknown."""
+        self._loop = loop
+        self._progress = log
+        self._gate = gate
+        self._requests = requests
+        self._patience_ms = patience_ms
+        self._reason = reason
+        self._durable_lsn = log.durable_lsn
+        self._moved_ms: int | None = None
+        """Time of the last beat at which the LSN had moved or no row waited; None before the first beat."""
+        self._is_told = False
+        self._is_stalled = False
+        self._marks: deque[tuple[int, int, int]] = deque()
+        """(time, replies held so far, newest waiter id) of the beats within the patience."""
+        self._give_up_to = 0
+        """Overdue are the replies up to this count of all replies since the start."""
+        self._giving_up = False
+        self._scanned_ms = 0
+        self._late: deque[tuple[str, str, Sequence[wire.ReceivedMessage]]] = deque()
+        """Messages to put back, in slices: (account, queue, messages)."""
+
+    def beat(self, now_ms: int) -> None:
+        """Look at the storage; ``now_ms`` is monotonic."""
+        log = self._progress
+        if self._moved_ms is None or log.durable_lsn != self._durable_lsn or not log.pending_records:
+            self._durable_lsn = log.durable_lsn
+            if self._is_told and self._moved_ms is not None:
+                _log.warning("storage_goes_on", after_ms=now_ms - self._moved_ms, durable_lsn=log.durable_lsn)
+            self._moved_ms = now_ms
+            self._is_told = False
+            if self._is_stalled:
+                self._is_stalled = False
+                self._requests.stall(None)
+        stuck_ms = now_ms - self._moved_ms
+        if stuck_ms >= HANGS_AFTER_MS and not self._is_told:
+            self._is_told = True
+            _log.warning(
+                "storage_hangs",
+                for_ms=stuck_ms,
+                durable_lsn=log.durable_lsn,
+                records=log.pending_records,
+                replies=len(self._gate),
+                reason=self._reason() or "unknown",
+            )
+        if stuck_ms >= self._patience_ms and not self._is_stalled:
+            self._is_stalled = True
+            self._requests.stall(self._text(stuck_ms))
+        self._mark(now_ms, stuck_ms)
+
+    def _text(self, stuck_ms: int) -> str:
+        reason = self._reason()
+        return f"nothing has become durable for {stuck_ms / 1000:g} s" + (f": {reason}" if reason else "")
+
+    def _mark(self, now_ms: int, stuck_ms: int) -> None:
+        marks = self._marks
+        waiter_id = 0
+        while marks and marks[0][0] <= now_ms - self._patience_ms:
+            _, self._give_up_to, waiter_id = marks.popleft()
+        if len(self._gate) or stuck_ms:
+            marks.append((now_ms, self._gate.held_so_far, self._requests.last_waiter_id()))
+        if self._give_up_to > self._gate.let_go_so_far and not self._giving_up:
+            self._give_up()
+        if self._is_stalled and waiter_id and now_ms - self._scanned_ms >= SCAN_EVERY_MS:
+            self._scanned_ms = now_ms
+            self._requests.give_up_waiting(waiter_id, self._given_up_text(), self._absent)
+
+    def _given_up_text(self) -> str:
+        return f"it may still happen: the storage has not made it durable within {self._patience_ms / 1000:g} s"
+
+    def _give_up(self) -> None:
+        """Answer some of the overdue requests, and the others in the next turns of the loop."""
+        text = self._given_up_text()
+        given_up = self._gate.give_up(
+            self._give_up_to, ANSWERED_AT_ONCE, lambda asker: self._absent(cast("Client", asker).account)
+        )
+        for asker, reply, queue in given_up:
+            if queue is not None:
+                cast("Client", asker).unread_receives -= 1
+            asker.answer(error(reply.request_id, ErrorCode.OUTCOME_UNKNOWN, text))
+        if given_up:
+            _log.warning("requests_given_up", count=len(given_up), patience_ms=self._patience_ms)
+        self._giving_up = self._give_up_to > self._gate.let_go_so_far
+        if self._giving_up:
+            self._loop.call_soon(self._give_up)
+
+    def _absent(self, account: str) -> Absent:
+        return Absent(account, self._put_back)
+
+    def _put_back(self, account: str, queue: str, messages: Sequence[wire.ReceivedMessage]) -> None:
+        self._late.append((account, queue, messages))
+        if len(self._late) == 1:
+            self._loop.call_soon(self._put_back_some)
+
+    def _put_back_some(self) -> None:
+        stop_at = time.perf_counter() + SLICE_S
+        while self._late:
+            self._requests.give_back(*self._late.popleft())
+            if time.perf_counter() >= stop_at:
+                break
+        if self._late:
+            self._loop.call_soon(self._put_back_some)

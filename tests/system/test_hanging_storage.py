@@ -1,0 +1,46 @@
+"""A storage process that is stopped: requests end, the server goes on, and nothing is lost when it continues."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from cmqd_client import connect
+from cmqd_client.errors import Busy, OutcomeUnknown
+from support.running_server import RunningServer
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
+
+
+async def test_a_stopped_storage_is_told_of_and_what_was_decided_happens_later(tmp_path: Path) -> None:
+    with RunningServer(tmp_path, "--storage-patience-ms", "1500") as server:
+        async with connect(server.url, retries=0, request_timeout=20) as client:
+            queue = await client.ensure_queue("orders")
+            await queue.send(b"before")
+            storage_pid = server.ready["storage_pid"]
+            os.kill(storage_pid, signal.SIGSTOP)
+            try:
+                with pytest.raises(OutcomeUnknown):
+                    await queue.send(b"meanwhile")
+                with pytest.raises(Busy) as refusal:
+                    await queue.send(b"refused")
+                assert refusal.value.retry_after is not None
+                with pytest.raises(Busy):
+                    await queue.receive(1, wait=0)
+                assert (await client.status())["held_replies"] >= 1
+            finally:
+                os.kill(storage_pid, signal.SIGCONT)
+            async with asyncio.timeout(20):
+                while (await client.status())["held_replies"]:  # noqa: ASYNC110 - it happens in another process
+                    await asyncio.sleep(0.01)
+                while True:
+                    try:
+                        messages = await queue.receive(16, wait=0)
+                        break
+                    except Busy:
+                        await asyncio.sleep(0.05)
+            assert [message.body for message in messages] == [b"before", b"meanwhile"]
+        assert "storage_hangs" in server.log
+        assert "storage_goes_on" in server.log
