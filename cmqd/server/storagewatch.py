@@ -81,7 +81,7 @@ class Absent:
         self.waiting: dict[int, int] | None = None
         self.checked_queues: set[str] | None = None
         self.unread_receives = 0
-        self.is_slow = False
+        self.is_held = self.is_slow = False
         self._put_back = put_back
 
     def answer(self, reply: Outgoing, queue: str | None = None) -> None:
@@ -91,6 +91,15 @@ class Absent:
 
     def park(self, request: wire.Request) -> None:
         """Drop a request: no client waits for the reply."""
+
+    def put_back(self, request: wire.Request) -> None:
+        """Drop a request, like ``park``."""
+
+    def hold(self) -> None:
+        """Do nothing: no request follows."""
+
+    def release(self) -> None:
+        """Do nothing, like ``hold``."""
 
 
 class StorageWatch:
