@@ -36,6 +36,8 @@ _T = TypeVar("_T")
 ENVIRONMENT_PREFIX = "CMQD_"
 DEFAULT_PORT = 5680
 
+LEAST_MEMORY_BUDGET_BYTES = 128 * 1024 * 1024
+
 _KIB = 1024
 _MIB = 1024 * 1024
 
@@ -200,6 +202,11 @@ class Settings:
 
     # ------------------------------------------------------------ memory
 
+    memory_budget_bytes: int = _setting(
+        0, "memory", "memory for unfinished frames, unread replies, sessions and dedup ids of clients, at least "
+        "128 MiB; 0 = a quarter of the machine's or container's; a quarter of it is the share of "
+        "an account", low=0, high=1 << 50,
+    )  # fmt: skip
     # Some 100 ms of the fastest measured writing: deep enough for one commit to run while the next one fills.
     busy_pending_bytes: int = _setting(
         64 * _MIB, "memory", "bytes that wait for the disk from which on new sends get busy",
@@ -544,6 +551,8 @@ def _check_together(settings: Settings, sources: Mapping[str, str]) -> None:
     if (settings.tls_certificate is None) != (settings.tls_key is None):
         missing = "tls_key" if settings.tls_key is None else "tls_certificate"
         raise refuse(missing, "tls_certificate and tls_key come together")
+    if 0 < settings.memory_budget_bytes < LEAST_MEMORY_BUDGET_BYTES:
+        raise refuse("memory_budget_bytes", f"0, or at least {LEAST_MEMORY_BUDGET_BYTES}")
     if settings.pause_pending_bytes < settings.busy_pending_bytes:
         raise refuse("pause_pending_bytes", f"at least busy_pending_bytes ({settings.busy_pending_bytes})")
     if settings.pause_pending_records < settings.busy_pending_records:

@@ -26,13 +26,23 @@ from typing import Final, Protocol, cast
 from cmqd.server.commit import Outgoing
 from cmqd.server.fairness import REQUEST_COST
 from cmqd.server.logs import get_logger
+from cmqd.server.memory_budget import LEAST_BYTES, MemoryBudget
 from cmqd.server.statistics import Counters
 from cmqd.server.wakeup import WakeUp
 from cmqd_protocol.connection import ServerConnection
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.events import Authenticated, ConnectionEnded, RequestRefused
 from cmqd_protocol.limits import MIN_HEARTBEAT_MS
-from cmqd_protocol.messages import AnyReply, Cancel, MessagesReceived, Reply, Request, TransactionCheck, error
+from cmqd_protocol.messages import (
+    AnyReply,
+    Cancel,
+    MessagesPeeked,
+    MessagesReceived,
+    Reply,
+    Request,
+    TransactionCheck,
+    error,
+)
 from cmqd_protocol.messages import ReceivedMessage as WireReceivedMessage
 
 _log = get_logger()
@@ -97,6 +107,7 @@ class Shared:
     """What all connections of a listener have in common."""
 
     __slots__ = (
+        "budget",
         "connections",
         "counters",
         "make_wire",
@@ -119,6 +130,7 @@ class Shared:
         *,
         requests: Requests,
         wakeup: WakeUp,
+        budget: MemoryBudget,
         counters: Counters,
         make_wire: Callable[[int], ServerConnection],
         on_made: Callable[["Connection"], None],
@@ -132,6 +144,7 @@ class Shared:
         """Args: ``make_wire`` makes the protocol object of a connection that begins at the time given."""
         self.requests = requests
         self.wakeup = wakeup
+        self.budget = budget
         self.counters = counters
         self.make_wire = make_wire
         self.on_made = on_made
@@ -163,6 +176,7 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_cancelled",
+        "_charged",
         "_closing_ms",
         "_decoded",
         "_dirty",
@@ -197,6 +211,8 @@ class Connection(asyncio.Protocol):
         only looked at)."""
         self._dirty = False
         """A flush at the next look is agreed."""
+        self._charged = 0
+        """Bytes noted in the memory budget."""
         self._cancelled: set[int] | None = None
         """Requests that the client gave up while their replies were on their way through the gate."""
         self._parked: deque[Request] | None = None
@@ -264,6 +280,7 @@ class Connection(asyncio.Protocol):
             self._put_off = self._put_off[self._put_off_from :] + data
             self._put_off_from = 0
             self._plan_input()
+            self._measure()
         else:
             self._take_up(data)
         wakeup.schedule()
@@ -292,6 +309,7 @@ class Connection(asyncio.Protocol):
         self._paused_ms = self._shared.time_ms
         self._shared.slow.add(self)
         self._plan_input()
+        self._measure()
         if self.checked_queues is not None:
             self._shared.requests.slowness_changed(self)
 
@@ -305,6 +323,7 @@ class Connection(asyncio.Protocol):
                 self._transport.set_write_buffer_limits(self._shared.slow_reader_bytes)
         self._shared.slow.discard(self)
         self._plan_input()
+        self._measure()
         self._flush_soon()
         if self.checked_queues is not None:
             self._shared.requests.slowness_changed(self)
@@ -377,7 +396,39 @@ class Connection(asyncio.Protocol):
         self._dispatch_each(iter(events))
         if not self.account or self._wire.ended is not None:
             self._flush_soon()
+        if self._charged or not events:
+            # A frame that grows from read to read yields no events meanwhile.
+            self._measure()
         return len(events)
+
+    def _measure(self) -> None:
+        """Note in the memory budget what this connection holds; the budget may drop it."""
+        transport = self._transport
+        size = 0
+        if transport is not None and not transport.is_closing():
+            size = self._wire.unfinished_bytes + len(self._put_off) + transport.get_write_buffer_size()
+            if self._paused_ms is not None:
+                for reply, _ in self._replies:
+                    if isinstance(reply, MessagesReceived | MessagesPeeked):
+                        size += sum(len(message.body) for message in reply.messages)
+            if size < LEAST_BYTES:
+                size = 0
+        if size != self._charged:
+            self._charged = size
+            self._shared.budget.hold(self, size)
+
+    def drop(self, text: str) -> None:
+        """See ``memory_budget.Holder``."""
+        self._charged = 0
+        self._shared.counters.dropped_for_memory += 1
+        transport = self._transport
+        if transport is None:
+            return
+        if transport.get_write_buffer_size():
+            # A client that does not read would not read the error either, and its buffer would stay for a while.
+            transport.abort()
+        else:
+            self.end(ErrorCode.BUSY, text)
 
     def _dispatch_each(self, events: Iterator[object]) -> None:
         """Have requests dispatched, in order, as long as the connection is not held."""
@@ -446,6 +497,7 @@ class Connection(asyncio.Protocol):
             # Not in ``answer``, which the dispatcher calls while it goes through those who wait.
             if self.unread_receives > self._shared.max_unread_receives:
                 self._park_waiting()
+            self._measure()
             return
         wire = self._wire
         replies = self._replies
@@ -548,6 +600,8 @@ class Connection(asyncio.Protocol):
     def _close_if_unread(self, transport: asyncio.Transport) -> None:
         if transport.get_write_buffer_size() > self._shared.max_unread_bytes:
             self._close_slow(transport)
+        else:
+            self._measure()
 
     def _drop_cancelled(self) -> None:
         """Replace the messages that a cancelled request was to get by the answer that it was cancelled."""
@@ -633,6 +687,7 @@ class Connection(asyncio.Protocol):
                 transport.abort()
                 return None
             return now_ms + CLOSE_WITHIN_MS
+        self._measure()
         wire = self._wire
         if self._stalled or self._paused_ms is not None or self.has_input:
             # Its silence is this side's doing.
@@ -707,6 +762,8 @@ class Connection(asyncio.Protocol):
     def _let_go(self) -> None:
         """Nobody will read another reply."""
         self._shared.requests.leave(self)
+        self._shared.budget.hold(self, 0)
+        self._charged = 0
         self._shared.wakeup.turns.remove(self)
         self._shared.wakeup.rests.remove(self)
         self._resting = False

@@ -26,6 +26,7 @@ from typing import Any, Final, TypeVar
 import uvloop
 
 import cmqd
+from cmqd.allocator import return_large_blocks
 from cmqd.core.broker import Broker
 from cmqd.core.limits import Limits
 from cmqd.server.accounts import Accounts, open_accounts, write_context
@@ -34,6 +35,7 @@ from cmqd.server.clock import BrokerClock, LastTime, start_offset, wall_ms
 from cmqd.server.edge import Edge, failure_text
 from cmqd.server.listener import connection_limit, raise_descriptor_limit
 from cmqd.server.logs import configure_logs, get_logger
+from cmqd.server.memory_budget import budget_of
 from cmqd.server.reload import Reload
 from cmqd.server.statistics import rss_bytes
 from cmqd.settings import Settings
@@ -97,6 +99,7 @@ def run_server(settings: Settings, read_again: Callable[[], Settings], ignored: 
         _log.info("variables_ignored", names=list(ignored), text="container platforms make these for a service")
     # Recovery makes millions of objects that stay; looking through them again and again would be all it does.
     gc.disable()
+    return_large_blocks()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         code = runner.run(Daemon(settings, Reload(settings, read_again)).run())
     _log.info("stopped", exit_code=int(code), reason=code.name.lower())
@@ -188,6 +191,7 @@ class Daemon:
         log.on_fatal = self._on_failed
         report = self._report = await self._unless_stopped(log.open())
         accounts, are_new = open_accounts(settings.data, wall_ms())
+        budget = budget_of(settings)
         limits = Limits(
             max_queues_per_account=settings.max_queues_per_account,
             max_topics_per_account=settings.max_topics_per_account,
@@ -216,6 +220,7 @@ class Daemon:
             max_connections=connection_limit(settings.max_connections, raise_descriptor_limit(), settings.max_pushes),
             facts=self._facts,
             on_failed=self._on_failed,
+            budget=budget,
         )
         if "state" in early:
             edge.storage_state(early["state"])

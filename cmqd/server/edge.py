@@ -33,6 +33,7 @@ from cmqd.server.listener import Listener
 from cmqd.server.location import advertised_address
 from cmqd.server.logs import get_logger
 from cmqd.server.longpoll import LongPolls
+from cmqd.server.memory_budget import MemoryBudget, budget_of
 from cmqd.server.outbox import Outbox, Pushing
 from cmqd.server.pushing import Pusher
 from cmqd.server.statistics import Counters, rss_bytes
@@ -68,6 +69,7 @@ class Edge:
         make_pusher: Callable[..., Pushing] = Pusher,
         can_push: bool | None = None,
         timer: Callable[[], float] = time.perf_counter,
+        budget: MemoryBudget | None = None,
     ) -> None:
         """Join them; nothing listens yet.
 
@@ -75,6 +77,7 @@ class Edge:
             make_pusher: makes what posts to URLs.
             can_push: whether that can be made; None = if its extra is installed.
             facts: what else ``get_server_status`` tells the account ``admin``.
+            budget: memory that clients may make the broker hold; None = as the settings say.
             timer: seconds of any clock that never goes back, to measure wake-ups by.
             on_failed: told why, once, when nothing can be acknowledged any more: a StorageFailed, or a bug.
         """
@@ -141,7 +144,9 @@ class Edge:
                 )
             )
         broker.pushing = self.outbox.can_push
+        self.budget = budget_of(settings) if budget is None else budget
         self.listener = Listener(
+            budget=self.budget,
             loop=loop,
             settings=settings,
             requests=self.dispatcher,
@@ -291,6 +296,8 @@ class Edge:
                 "free_bytes": state.free_bytes,
                 "sends_refused": state.sends_refused,
                 "sends_refused_reason": state.reason if state.sends_refused else None,
+                "memory_budget_bytes": self.budget.total_bytes,
+                "memory_held_bytes": self.budget.held_bytes,
                 "rss_bytes": rss_bytes(),
                 "counters": self.counters.snapshot(),
             }

@@ -17,6 +17,7 @@ from typing import Final
 from cmqd.server.accounts import Accounts
 from cmqd.server.connection import Connection, Requests, Shared
 from cmqd.server.logs import get_logger
+from cmqd.server.memory_budget import MemoryBudget
 from cmqd.server.statistics import Counters
 from cmqd.server.tls_door import TlsDoor
 from cmqd.server.wakeup import WakeUp
@@ -86,6 +87,7 @@ class Listener:
         settings: Settings,
         requests: Requests,
         wakeup: WakeUp,
+        budget: MemoryBudget,
         counters: Counters,
         accounts: Accounts,
         max_connections: int,
@@ -113,6 +115,7 @@ class Listener:
         self._shared = Shared(
             requests=requests,
             wakeup=wakeup,
+            budget=budget,
             counters=counters,
             make_wire=self._make_wire,
             on_made=self._made,

@@ -32,6 +32,8 @@ class Counters(msgspec.Struct):
     connections_refused: int = 0
     authentications_failed: int = 0
     slow_readers_closed: int = 0
+    dropped_for_memory: int = 0
+    """Connections closed because the memory budget was exceeded."""
 
     def snapshot(self) -> dict[str, int]:
         """The totals by name."""

@@ -141,6 +141,8 @@ class Endpoint(Generic[EventT]):
         self._step(Step.CLOSED)
         self._out = []
         self._outstanding.clear()
+        # A shell may keep this object for a while, and an unfinished frame can be large.
+        self._reader.clear()
 
     # -------------------------------------------------------------- for the two sides
 

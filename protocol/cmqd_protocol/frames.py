@@ -83,6 +83,13 @@ class FrameReader:
         partial = self._partial
         return self._need - len(partial) if partial else 0
 
+    def clear(self) -> None:
+        """Free the stored bytes: the stream has ended."""
+        self._data = b""
+        self._position = 0
+        self._partial = bytearray()
+        self._need = HEADER_BYTES
+
     def feed(self, data: bytes) -> None:
         """Add what was read, to be taken piece by piece (``take``, ``next_frame``): while the limit may change."""
         partial = self._partial

@@ -1,0 +1,193 @@
+"""The memory that clients may make the broker hold: which connection is dropped, and when none is."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cmqd.server.memory_budget import MemoryBudget, default_budget_bytes
+from cmqd.settings import LEAST_MEMORY_BUDGET_BYTES
+from cmqd_protocol import messages as wire
+from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.frames import header
+from support.edge_rig import EdgeRig, RigClient
+
+MIB = 1024 * 1024
+
+
+class Holding:
+    def __init__(self, account: str) -> None:
+        self.account = account
+        self.dropped = ""
+
+    def drop(self, text: str) -> None:
+        self.dropped = text
+
+
+class TestBudget:
+    def test_the_largest_holder_of_the_largest_account_is_dropped_until_the_rest_fits(self) -> None:
+        budget = MemoryBudget(1_000)
+        greedy = [Holding("greedy") for _ in range(8)]
+        modest = Holding("modest")
+        budget.hold(modest, 240)
+        for number, holder in enumerate(greedy):
+            budget.hold(holder, 90 + number)
+        assert not any(holder.dropped for holder in greedy)
+
+        budget.hold(greedy[0], 150)
+
+        assert [bool(holder.dropped) for holder in greedy] == [True] + [False] * 7
+        assert not modest.dropped
+        budget.hold(modest, 250)
+        assert not modest.dropped
+        assert budget.dropped == 1
+        budget.check_invariants()
+
+    def test_an_account_may_use_what_others_leave(self) -> None:
+        budget = MemoryBudget(1_000)
+        alone = Holding("alone")
+
+        budget.hold(alone, 1_000)
+
+        assert not alone.dropped
+        assert budget.share_bytes == 250
+
+    def test_promised_memory_leaves_less_and_is_not_dropped(self) -> None:
+        kept = 0
+        budget = MemoryBudget(1_000, lambda: kept)
+        first, second = Holding("a"), Holding("b")
+        budget.hold(first, 500)
+        kept = 600
+        budget.hold(second, 100)
+
+        assert (bool(first.dropped), bool(second.dropped)) == (True, False)
+
+    def test_a_holding_follows_its_connection_to_the_account_and_ends(self) -> None:
+        budget = MemoryBudget(1_000)
+        holder = Holding("")
+        budget.hold(holder, 300)
+        holder.account = "a"
+        budget.hold(holder, 200)
+        budget.check_invariants()
+
+        assert budget.held_bytes == 200
+        budget.hold(holder, 0)
+        assert budget.held_bytes == 0
+        budget.check_invariants()
+
+    def test_the_default_has_a_floor(self) -> None:
+        assert default_budget_bytes() >= LEAST_MEMORY_BUDGET_BYTES
+
+
+# ------------------------------------------------------------------ connections
+
+
+async def a_rig(folder: Path, total_bytes: int) -> EdgeRig:
+    """An edge with a budget smaller than any that the settings allow."""
+    rig = await EdgeRig.make(folder)
+    rig.edge.budget.total_bytes = total_bytes
+    return rig
+
+
+def send_unfinished(client: RigClient, size: int) -> None:
+    """All of a frame but its end."""
+    client.connection.data_received(header(4 * MIB) + bytes(size))
+
+
+async def test_unfinished_frames_over_the_budget_cost_the_largest_its_connection(tmp_path: Path) -> None:
+    rig = await a_rig(tmp_path, 10 * MIB)
+    small, *large = [await rig.client() for _ in range(5)]
+    key = await rig.accounts.create_account("admin", "other", 1)
+    other = await rig.client(key)
+    send_unfinished(other, 2 * MIB)
+    send_unfinished(small, 1 * MIB)
+    await rig.turn(20)
+
+    for client in large:
+        send_unfinished(client, 3 * MIB)
+        await rig.turn(20)
+    for client in large:
+        client.read()
+
+    ended = [client for client in large if client.ended is not None]
+    assert len(ended) == 2
+    for client in ended:
+        assert client.ended is not None
+        assert client.ended.code == ErrorCode.BUSY
+        assert client.ended.retryable
+        assert client.transport.lost
+    assert not small.transport.lost
+    assert not other.transport.lost
+    assert rig.edge.budget.held_bytes <= 10 * MIB
+    assert rig.edge.counters.dropped_for_memory == 2
+    rig.edge.budget.check_invariants()
+    rig.close()
+
+
+async def test_a_frame_that_grows_by_small_reads_counts_and_is_forgotten_when_it_is_whole(rig: EdgeRig) -> None:
+    client = await rig.client()
+    await client.expect(wire.QueueInfo, wire.CreateQueue, "jobs", {"max_message_bytes": MIB})
+    client.machine.send(wire.SendMessages(sending := client.next_id(), "jobs", [bytes(600_000)]))
+    data = b"".join(client.machine.data_to_send(0))
+
+    for start in range(0, 500_000, 10_000):
+        client.connection.data_received(data[start : start + 10_000])
+        await rig.turn(1)
+    assert rig.edge.budget.held_bytes == 500_000
+    client.connection.data_received(data[500_000:])
+    await client.settle()
+
+    assert isinstance(client.replies[sending], wire.MessagesSent)
+    assert rig.edge.budget.held_bytes == 0
+
+
+async def test_a_broken_connection_holds_nothing_and_its_frame_is_freed(rig: EdgeRig) -> None:
+    client = await rig.client()
+    send_unfinished(client, 2 * MIB)
+    await rig.turn(20)
+    assert rig.edge.budget.held_bytes == 2 * MIB + 4
+
+    client.transport.lose()
+
+    machine: Any = client.connection._wire  # type: ignore[attr-defined]
+    assert machine.unfinished_bytes == 0
+    assert rig.edge.budget.held_bytes == 0
+    rig.edge.budget.check_invariants()
+
+
+async def test_unread_replies_over_the_budget_cost_the_connection_and_their_messages_come_back(tmp_path: Path) -> None:
+    rig = await a_rig(tmp_path, 3 * MIB)
+    slow, other = await rig.client(), await rig.client()
+    await other.expect(wire.QueueInfo, wire.CreateQueue, "big", {"max_message_bytes": MIB})
+    for _ in range(6):
+        await other.send("big", bytes(MIB))
+    slow.transport.stuck = True
+    for _ in range(6):
+        slow.begin(wire.ReceiveMessages(slow.next_id(), "big", 1, 0, 60_000))
+    await rig.turn(20)
+
+    assert slow.transport.lost
+    assert rig.edge.counters.dropped_for_memory == 1
+    assert rig.edge.budget.held_bytes == 0
+    assert (await other.counts("big"))["active"] == 6
+    rig.close()
+
+
+@pytest.mark.parametrize("read", [True, False])
+async def test_a_reader_within_the_budget_is_left_alone(tmp_path: Path, read: bool) -> None:
+    rig = await a_rig(tmp_path, 16 * MIB)
+    slow, other = await rig.client(), await rig.client()
+    await other.expect(wire.QueueInfo, wire.CreateQueue, "big", {"max_message_bytes": MIB})
+    await other.send("big", bytes(MIB))
+    slow.transport.stuck = True
+    receiving = slow.begin(wire.ReceiveMessages(slow.next_id(), "big", 1, 0, 60_000))
+    await rig.turn()
+    assert rig.edge.budget.held_bytes > MIB
+
+    slow.transport.stuck = not read
+    await slow.settle()
+
+    assert not slow.transport.lost
+    assert (receiving in slow.replies) == read
+    assert (rig.edge.budget.held_bytes == 0) == read
+    rig.close()
