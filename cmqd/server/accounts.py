@@ -118,6 +118,11 @@ class Accounts:
         key = self._keys.get(secret_id)
         return key if key is not None and key.enabled else None
 
+    def account_of(self, secret_id: str) -> str | None:
+        """The account of a key's id, enabled or not."""
+        key = self._keys.get(secret_id)
+        return None if key is None else key.account
+
     def first_key(self, account: str) -> Key:
         """The oldest enabled key of an account."""
         return next(key for key in self._document.keys if key.account == account and key.enabled)

@@ -21,8 +21,9 @@ Rules:
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
+from cmqd.server.audit import FAILED_LOGINS
 from cmqd.server.commit import Outgoing
 from cmqd.server.fairness import REQUEST_COST
 from cmqd.server.logs import get_logger
@@ -114,6 +115,7 @@ class Shared:
         "max_unread_bytes",
         "max_unread_receives",
         "on_authenticated",
+        "on_login_failed",
         "on_lost",
         "on_made",
         "overloaded",
@@ -136,12 +138,18 @@ class Shared:
         on_made: Callable[["Connection"], None],
         on_authenticated: Callable[["Connection"], None],
         on_lost: Callable[["Connection"], None],
+        on_login_failed: Callable[[str, str, ConnectionEnded], None],
         time_ms: int,
         slow_reader_bytes: int,
         max_unread_bytes: int,
         max_unread_receives: int,
     ) -> None:
-        """Args: ``make_wire`` makes the protocol object of a connection that begins at the time given."""
+        """Join them.
+
+        Args:
+            make_wire: makes the protocol object of a connection that begins at the time given.
+            on_login_failed: gets the peer, the key's id as the client named it, and why the connection ended.
+        """
         self.requests = requests
         self.wakeup = wakeup
         self.budget = budget
@@ -150,6 +158,7 @@ class Shared:
         self.on_made = on_made
         self.on_authenticated = on_authenticated
         self.on_lost = on_lost
+        self.on_login_failed = on_login_failed
         self.slow_reader_bytes = slow_reader_bytes
         self.max_unread_bytes = max_unread_bytes
         self.max_unread_receives = max_unread_receives
@@ -259,8 +268,11 @@ class Connection(asyncio.Protocol):
     def peer(self) -> str:
         """Address of the client, for logs."""
         transport = self._transport
-        address: object = transport.get_extra_info("peername") if transport is not None else None
-        return str(address) if address is not None else "gone"
+        address: Any = transport.get_extra_info("peername") if transport is not None else None
+        if not address:
+            return "gone"
+        host, port = address[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     # ------------------------------------------------------------------ the transport's calls
 
@@ -658,7 +670,10 @@ class Connection(asyncio.Protocol):
         elif isinstance(event, ConnectionEnded):
             if event.code == ErrorCode.AUTHENTICATION_FAILED:
                 self._shared.counters.authentications_failed += 1
-            _log.info("connection_ended", peer=self.peer, account=self.account, code=event.name, text=event.text)
+            if not self.account and event.code in FAILED_LOGINS:
+                self._shared.on_login_failed(self.peer, self._wire.offered_secret_id, event)
+            else:
+                _log.info("connection_ended", peer=self.peer, account=self.account, code=event.name, text=event.text)
 
     def _cancel(self, request_id: int) -> None:
         if self._shared.requests.cancel(self, request_id):

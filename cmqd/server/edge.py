@@ -23,6 +23,7 @@ import cmqd
 from cmqd.core.broker import Broker
 from cmqd.server.accounts import Accounts
 from cmqd.server.accounts_file import ADMIN
+from cmqd.server.audit import Audit
 from cmqd.server.checkpoints import Checkpoints
 from cmqd.server.clock import BrokerClock, OffsetWatch
 from cmqd.server.commit import ReplyGate
@@ -109,6 +110,7 @@ class Edge:
             turns=self.turns,
             timer=timer,
         )
+        self.audit = Audit(accounts.account_of)
         self.dispatcher = Dispatcher(
             broker=broker,
             log=log,
@@ -120,6 +122,7 @@ class Edge:
             now_ms=self.wakeup.now_ms,
             schedule=self.wakeup.schedule,
             status=self.status,
+            audit=self.audit,
             spawn=self._spawn,
             on_broken=self._fail,
             busy_pending_bytes=settings.busy_pending_bytes,
@@ -155,6 +158,7 @@ class Edge:
             accounts=accounts,
             max_connections=max_connections,
             is_overloaded=self._is_overloaded,
+            audit=self.audit,
         )
         self._offset_watch = OffsetWatch(clock, self.dispatcher.clock_offset_changed)
         self.listener.on_beat = self._beat

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 from cmqd.server.accounts import Accounts
+from cmqd.server.audit import Audit
 from cmqd.server.connection import Connection, Requests, Shared
 from cmqd.server.logs import get_logger
 from cmqd.server.memory_budget import MemoryBudget
@@ -92,6 +93,7 @@ class Listener:
         accounts: Accounts,
         max_connections: int,
         is_overloaded: Callable[[], bool],
+        audit: Audit,
     ) -> None:
         """``is_overloaded``: nothing more is to be read from clients for now."""
         self._loop = loop
@@ -121,6 +123,7 @@ class Listener:
             on_made=self._made,
             on_authenticated=self._authenticated,
             on_lost=self._lost,
+            on_login_failed=audit.login_failed,
             time_ms=now_ms,
             slow_reader_bytes=settings.slow_reader_bytes,
             max_unread_bytes=settings.max_unread_bytes,

@@ -107,6 +107,7 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
         "_hello",
         "_max_outstanding",
         "_server_preamble",
+        "offered_secret_id",
     )
     role = Role.SERVER
 
@@ -154,6 +155,8 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
         self._hello = ServerHello(product, region, nonce, max_frame_bytes, heartbeat_ms)
         self._client_preamble = b""
         self._server_preamble = b""
+        self.offered_secret_id = ""
+        """The id in the client's hello, proven or not; for logs."""
 
     def receive_data(self, data: bytes, now_ms: int) -> None:
         """Take what was read. Afterwards take ``events()`` and write ``data_to_send()``; never raises for the peer."""
@@ -357,6 +360,7 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
         except DECODE_ERRORS as problem:
             self._malformed(problem)
             return
+        self.offered_secret_id = hello.secret_id
         key = self._find_key(hello.secret_id)
         said = transcript(self._client_preamble, self._server_preamble, self._hello, hello)
         # An unknown id costs what a known one costs and gets the same answer: nobody learns which ids exist.

@@ -16,6 +16,7 @@ from cmqd.core.broker import Broker
 from cmqd.core.outcome import WAITING, Check, Outcome
 from cmqd.server import accounts as own
 from cmqd.server.accounts import Accounts
+from cmqd.server.audit import ADMINISTRATION, Audit, audited
 from cmqd.server.checkers import Checkers, Told
 from cmqd.server.commit import Answerable, ReplyGate
 from cmqd.server.logs import get_logger
@@ -91,6 +92,7 @@ class Client(Answerable, Protocol):
     """A connection, as the handlers see it."""
 
     account: str
+    secret_id: str
     waiting: dict[int, int] | None
     checked_queues: set[str] | None
     unread_receives: int
@@ -101,6 +103,11 @@ class Client(Answerable, Protocol):
     @property
     def is_held(self) -> bool:
         """Whether a request of it is carried out in slices."""
+        ...
+
+    @property
+    def peer(self) -> str:
+        """Address of the client, for logs."""
         ...
 
     @property
@@ -153,6 +160,7 @@ class Outcomes:
         now_ms: Callable[[], int],
         schedule: Callable[[], None],
         status: Callable[[str], dict[str, Any]],
+        audit: Audit,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         on_broken: Callable[[Exception], None],
         busy_pending_bytes: int,
@@ -166,6 +174,7 @@ class Outcomes:
         Args:
             schedule: something was appended or answered outside a request; see ``WakeUp.schedule``.
             status: what ``get_server_status`` tells an account.
+            audit: logs administrative requests and their replies.
             spawn: run what must wait for the disk by itself (changes of accounts).
             on_broken: told the exception that shows a bug; nothing is answered after it.
         """
@@ -205,7 +214,11 @@ class Outcomes:
         """With those of publishes that are planned in slices."""
         self._collected_messages: int = 0
         self._publish_lines = PublishLines()
-        self._handlers, self._answers = self._tables()
+        handlers, self._answers = self._tables()
+        self._handlers = {
+            kind: audited(audit, handler, translate) if kind in ADMINISTRATION else handler
+            for kind, handler in handlers.items()
+        }
 
     def _tables(self) -> tuple[dict[type[wire.Request], Handler], dict[type[wire.Request], Answer]]:
         """What handles each request; and, for those that may wait, what encodes the reply."""

@@ -1,0 +1,216 @@
+"""Log lines of failed log-ins and of administrative requests: account, key, peer, operation, outcome.
+
+Each peer (an address without its port) has a bucket of lines, and all peers share another bucket, so that a stranger
+cannot fill the disk of the log or hide a line among millions. Lines over the limit are counted; the next line of the
+peer says how many were left out.
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+import msgspec
+
+from cmqd.core.errors import DomainError
+from cmqd.server.logs import get_logger
+from cmqd_protocol import messages as wire
+from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.events import ConnectionEnded
+from cmqd_protocol.opcodes import Opcode
+
+if TYPE_CHECKING:
+    from cmqd.server.handlers.outcomes import Client
+
+_log = get_logger()
+
+LINES_PER_PEER: Final = 20
+"""Lines of a peer in a row; then ``LINES_PER_SECOND``."""
+LINES_PER_SECOND: Final = 1.0
+LINES_OF_ALL: Final = 500
+LINES_OF_ALL_PER_SECOND: Final = 50.0
+PEERS: Final = 1_000
+"""Peers in memory; the peer that was quiet longest is forgotten first."""
+SHOWN_CHARACTERS: Final = 64
+"""Length of a text from a stranger in a line."""
+
+FAILED_LOGINS: Final = frozenset(
+    {
+        ErrorCode.AUTHENTICATION_FAILED,
+        ErrorCode.AUTHENTICATION_TIMEOUT,
+        ErrorCode.WRONG_REGION,
+        ErrorCode.MALFORMED_FRAME,
+        ErrorCode.FRAME_TOO_LARGE,
+        ErrorCode.UNSUPPORTED_VERSION,
+    }
+)
+
+ADMINISTRATION: Final[frozenset[type[wire.Request]]] = frozenset(
+    {
+        wire.CreateQueue,
+        wire.EnsureQueue,
+        wire.SetQueueAttributes,
+        wire.DeleteQueue,
+        wire.ClearQueue,
+        wire.RewindQueue,
+        wire.StartRedrive,
+        wire.CancelRedrive,
+        wire.CreateTopic,
+        wire.EnsureTopic,
+        wire.SetTopicAttributes,
+        wire.DeleteTopic,
+        wire.Subscribe,
+        wire.EnsureSubscription,
+        wire.SetSubscriptionAttributes,
+        wire.Unsubscribe,
+        wire.RetryDeliveries,
+        wire.DropDeliveries,
+        wire.RotateSecret,
+        wire.CreateAccount,
+        wire.CreateKey,
+        wire.SetKeyEnabled,
+        wire.DeleteKey,
+        wire.SealSegments,
+    }
+)
+"""Requests that change queues, topics, subscriptions, accounts or keys."""
+
+
+class Peer(Protocol):
+    """A connection, as log lines name it."""
+
+    account: str
+    secret_id: str
+
+    @property
+    def peer(self) -> str:
+        """Address and port."""
+        ...
+
+
+class LineLimit:
+    """Buckets of log lines; see the module."""
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self._all = _Bucket(LINES_OF_ALL, now_s())
+        self._peers: OrderedDict[str, _Bucket] = OrderedDict()
+
+    def take(self, peer: str) -> int | None:
+        """Count a line of a peer. Returns the number of lines left out before it, or None if it is over the limit."""
+        now_s = self._now_s()
+        bucket = self._peers.pop(peer, None) or _Bucket(LINES_PER_PEER, now_s)
+        self._peers[peer] = bucket
+        if len(self._peers) > PEERS:
+            self._peers.popitem(last=False)
+        bucket.fill(LINES_PER_PEER, LINES_PER_SECOND, now_s)
+        self._all.fill(LINES_OF_ALL, LINES_OF_ALL_PER_SECOND, now_s)
+        if bucket.lines < 1 or self._all.lines < 1:
+            bucket.left_out += 1
+            return None
+        bucket.lines -= 1
+        self._all.lines -= 1
+        left_out, bucket.left_out = bucket.left_out, 0
+        return left_out
+
+
+class _Bucket(msgspec.Struct):
+    lines: float
+    filled_s: float
+    left_out: int = 0
+
+    def fill(self, most: int, per_second: float, now_s: float) -> None:
+        self.lines = min(float(most), self.lines + (now_s - self.filled_s) * per_second)
+        self.filled_s = now_s
+
+
+class Audit:
+    """Writes the lines; see the module."""
+
+    def __init__(self, account_of: Callable[[str], str | None], limit: LineLimit | None = None) -> None:
+        """``account_of`` returns the account of a key's id, whether or not the key is enabled."""
+        self._account_of = account_of
+        self._limit = limit or LineLimit()
+
+    def login_failed(self, peer: str, secret_id: str, ended: ConnectionEnded) -> None:
+        """Log a connection that ended before its proof was accepted."""
+        facts: dict[str, Any] = {"code": ended.name, "text": ended.text}
+        if secret_id:
+            facts |= {"secret_id": secret_id[:SHOWN_CHARACTERS], "account": self._account_of(secret_id)}
+        self._write("login_failed", peer, facts)
+
+    def watched(self, client: "Client", request: wire.Request) -> "Client":
+        """Return the client for the handler to answer; the reply to the request is logged on its way."""
+        if isinstance(request, wire.RewindQueue):
+            # A rewind may wait for a page of the log, and waiting requests are found by their connection.
+            self.administered(client, request, None)
+            return client
+        return cast("Client", _Watched(self, client, request))
+
+    def administered(self, client: Peer, request: wire.Request, reply: object) -> None:
+        """Log an administrative request and its reply."""
+        outcome = "asked" if reply is None else reply.name if isinstance(reply, wire.Error) else "done"
+        facts = _facts(request) | {"outcome": outcome}
+        if isinstance(reply, wire.KeyList) and isinstance(request, wire.CreateAccount | wire.CreateKey):
+            facts["made_key"] = reply.keys[0].secret_id
+        name = Opcode(type(request).__struct_config__.tag).name.lower()
+        self._write("administration", client.peer, {"operation": name, "by": client.account, **facts}, client.secret_id)
+
+    def _write(self, event: str, peer: str, facts: Mapping[str, Any], by_key: str | None = None) -> None:
+        left_out = self._limit.take(peer.rpartition(":")[0])
+        if left_out is None:
+            return
+        more: dict[str, Any] = {"lines_left_out": left_out} if left_out else {}
+        if by_key is not None:
+            more["by_key"] = by_key
+        write = _log.warning if event == "login_failed" else _log.info
+        write(event, peer=peer, **facts, **more)
+
+
+class _Watched:
+    """Stands in for a client, and logs the reply to a request."""
+
+    __slots__ = ("_audit", "_client", "_request")
+
+    def __init__(self, audit: Audit, client: "Client", request: wire.Request) -> None:
+        self._audit = audit
+        self._client = client
+        self._request = request
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def answer(self, reply: Any, queue: str | None = None) -> None:
+        self._audit.administered(cast("Peer", self._client), self._request, reply)
+        self._client.answer(reply, queue)
+
+
+def audited(
+    audit: Audit, handler: Callable[["Client", Any], None], translate: Callable[[int, DomainError], wire.Error]
+) -> Callable[["Client", Any], None]:
+    """Return the handler with a log line for each request and its outcome."""
+
+    def handle(client: "Client", request: wire.Request) -> None:
+        try:
+            handler(audit.watched(client, request), request)
+        except DomainError as refusal:
+            audit.administered(client, request, translate(request.request_id, refusal))
+            raise
+
+    return handle
+
+
+def _facts(request: wire.Request) -> dict[str, Any]:
+    """Return the fields of a request for the log. Of attributes only the names: values can be URLs with passwords."""
+    facts: dict[str, Any] = {}
+    for name in request.__struct_fields__:
+        value: Any = getattr(request, name)
+        if name == "request_id" or value is None:
+            continue
+        if isinstance(value, Mapping):
+            facts[name] = sorted(map(str, cast("Mapping[Any, Any]", value)))
+        elif isinstance(value, str):
+            facts[name] = value[: SHOWN_CHARACTERS * 2]
+        else:
+            facts[name] = value
+    return facts
