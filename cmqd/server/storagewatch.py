@@ -78,6 +78,8 @@ class Absent:
 
     def __init__(self, account: str, put_back: Callable[[str, str, Sequence[wire.ReceivedMessage]], None]) -> None:
         self.account = account
+        self.secret_id = ""
+        self.peer = "gone"
         self.waiting: dict[int, int] | None = None
         self.checked_queues: set[str] | None = None
         self.unread_receives = 0
