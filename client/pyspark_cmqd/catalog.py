@@ -1,8 +1,10 @@
-"""Which queue or topic an id is: from the checkpoints, and from the records that made it.
+"""Which queue or topic an id is: from the manifest, the checkpoints, sealed segments, and the records that made it.
 
-What was deleted before the oldest checkpoint is known only as long as the row that made it is in the log. Rows are
-looked through, backwards, only if there are messages of an id that nothing else names. Of the segments only those are
-opened that are to be read, and those in which a name is looked for: each may have to be fetched.
+The manifest names what is in most sealed segments, and the table ``names`` of a segment names the rest. Segments that
+format 1 sealed have neither: of those, what was deleted before the oldest checkpoint is known only as long as the row
+that made it is in the log. Rows are looked through, backwards, only if there are messages of an id that nothing else
+names. Of the segments only those are opened that are to be read, and those in which a name is looked for: each may have
+to be fetched.
 """
 
 import sqlite3
@@ -10,12 +12,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import msgspec
+from msgspec.structs import astuple
 
 from cmqd_segment.checkpoint import QueueSlice, TopicSlice
 from cmqd_segment.checkpoint_file import CheckpointError, decode_part, read_payloads
 from cmqd_segment.newer import tag_of
 from cmqd_segment.records import AnyRecord, QueueCreated, TopicCreated
 from cmqd_segment.rows import decode_queues, meta_checksum
+from cmqd_segment.schema import read_names
 from pyspark_cmqd.errors import FolderError
 from pyspark_cmqd.folder import Folder
 from pyspark_cmqd.options import LAST_LSN
@@ -46,6 +50,11 @@ class Catalog:
     looked: set[int] = field(default_factory=set[int])
     """Numbers of sealed segments whose ids were looked for."""
 
+    def note_names(self, names: Iterable[tuple[int, str, str, bool]]) -> None:
+        """Take names of the manifest, or of the table ``names`` of a segment."""
+        for number, account, name, is_topic in names:
+            self.sources[number] = Source(name, account, is_topic)
+
     def note(self, fact: object) -> None:
         """Take a record, or a part of a checkpoint, that names something."""
         match fact:
@@ -73,6 +82,7 @@ def read_catalog(folder: Folder, view: View) -> Catalog:
 def checkpointed(folder: Folder, view: View) -> Catalog:
     """What the checkpoints name; no segment is opened."""
     catalog = Catalog()
+    catalog.note_names(map(astuple, view.names))
     catalog.lsn = _note_checkpoints(catalog, folder, view)
     return catalog
 
@@ -85,6 +95,7 @@ def complete(catalog: Catalog, folder: Folder, view: View) -> None:
 
 def follow(catalog: Catalog, folder: Folder, view: View) -> None:
     """Bring up to date what is known of an earlier view. Raises FolderError, DataLossError."""
+    catalog.note_names(map(astuple, view.names))
     if view.gaps(catalog.lsn + 1, view.hi):
         # The rows that made something may be among them; the checkpoints are newer than what was reclaimed.
         _note_checkpoints(catalog, folder, view)
@@ -100,7 +111,7 @@ def name_ids(catalog: Catalog, folder: Folder, view: View, pieces: Iterable[Piec
     """
     followed = LAST_LSN if catalog.followed_from is None else catalog.followed_from
     pieces = [one for one in pieces if one.above < followed and one.extent.number not in catalog.looked]
-    ids = {number for piece in pieces for number in _ids_in(folder, piece)}
+    ids = {number for piece in pieces for number in _ids_in(catalog, folder, piece)}
     last = max((piece.upto for piece in pieces), default=0)
     for extent in reversed(view.extents):
         if ids <= catalog.sources.keys() | catalog.nameless:
@@ -158,10 +169,15 @@ def is_given_up(folder: Folder, lsn: int) -> bool:
     return any(one.first_lsn <= lsn <= one.last_lsn for one in folder.manifest().losses)
 
 
-def _ids_in(folder: Folder, piece: Piece) -> set[int]:
-    """Queues and topics with messages in a piece, or in others of a sealed segment."""
+def _ids_in(catalog: Catalog, folder: Folder, piece: Piece) -> set[int]:
+    """Queues and topics with messages in a piece, or in others of a sealed segment. Names that stand in the segment are
+    noted; it is opened only if the manifest does not tell.
+    """
+    if piece.extent.sources is not None:
+        return {number for number, _, _ in piece.extent.sources}
     with folder.opened(piece.extent) as raw:
         if piece.extent.sealed:
+            catalog.note_names(read_names(raw))
             return {number for (number,) in raw.execute("SELECT queue_id FROM sparse").fetchall()}
         ids: set[int] = set()
         above = piece.above

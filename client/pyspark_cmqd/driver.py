@@ -123,7 +123,7 @@ def plan_range(
     if wanted is not None and not wanted:
         return []
     shares: dict[int, float] = {}
-    if wanted is not None and not folder.is_remote and not changes:
+    if wanted is not None and not changes:
         shares = {piece.extent.number: share_of(folder, piece.extent, wanted) for piece in pieces}
         pieces = [piece for piece in pieces if shares[piece.extent.number]]
     states: dict[int, dict[int, QueueStates]] = {}
@@ -203,10 +203,14 @@ def warn_unsealed(options: Options) -> None:
 
 def share_of(folder: Folder, extent: Extent, wanted: frozenset[int]) -> float:
     """How much of a segment is of what is wanted: 0 = nothing; 1 = all of it, or only reading it would tell."""
-    if not extent.sealed:
+    if extent.sources is not None:
+        held = {number: bytes_ for number, _, bytes_ in extent.sources}
+    elif not extent.sealed or folder.is_remote:
+        # To fetch a segment for that would cost as much as to read it.
         return 1.0
-    with folder.opened(extent) as raw:
-        held = dict(raw.execute("SELECT queue_id, bytes FROM sparse").fetchall())
+    else:
+        with folder.opened(extent) as raw:
+            held = dict(raw.execute("SELECT queue_id, bytes FROM sparse").fetchall())
     found = held.keys() & wanted
     if not found:
         return 0.0

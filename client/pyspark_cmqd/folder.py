@@ -125,7 +125,14 @@ class Folder:
             elif include_active and _states(self.manifest()) != _states(manifest):
                 reason = "its segments change all the time"
             else:
-                return View(hi, tuple(extents), tuple(manifest.checkpoints), manifest.log_id, tuple(manifest.starts))
+                return View(
+                    hi,
+                    tuple(extents),
+                    tuple(manifest.checkpoints),
+                    manifest.log_id,
+                    tuple(manifest.starts),
+                    tuple(manifest.names),
+                )
         raise FolderError(f"{self.path} cannot be read: {reason}")
 
     def _extents(self, manifest: Manifest, include_active: bool) -> list[Extent]:
@@ -144,6 +151,7 @@ class Folder:
                             entry.last_ms,
                             entry.bytes,
                             entry.sha256,
+                            tuple(entry.sources) if entry.sources or not entry.messages else None,
                         )
                     )
             elif entry.state in (SegmentState.PREPARING, SegmentState.DROPPING):

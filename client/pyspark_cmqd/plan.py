@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from cmqd_segment.manifest import CheckpointEntry, StartEntry
+from cmqd_segment.manifest import CheckpointEntry, SourceName, StartEntry
 from pyspark_cmqd.options import LAST_LSN, Mode, Options
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ class Extent:
     last_ms: int = 0
     bytes: int = 0
     sha256: str = ""
+    sources: tuple[tuple[int, int, int], ...] | None = None
+    """(id, messages, bytes) of all queues and topics in a sealed segment; None if only the segment tells."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,8 @@ class View:
     log_id: str = ""
     """Empty if no version with ids has opened the folder yet."""
     starts: tuple[StartEntry, ...] = ()
+    names: tuple[SourceName, ...] = ()
+    """Of all ids in the ``sources`` of the extents."""
 
     def gaps(self, first: int, last: int) -> list[tuple[int, int]]:
         """Ranges of rows within ``first`` to ``last`` (both included, at most ``hi``) that are not there any more."""

@@ -16,15 +16,18 @@ from cmqd.storage import ipc
 from cmqd.storage.datadir import DataFolder
 from cmqd.storage.segment import WritableSegment
 from cmqd_segment.manifest import (
+    MAX_NAMES,
+    MAX_SOURCES,
     CheckpointEntry,
     LossEntry,
     Manifest,
     SegmentEntry,
     SegmentState,
+    SourceName,
     StartEntry,
     write_manifest,
 )
-from cmqd_segment.sparse import unpack_u64
+from cmqd_segment.sparse import SparseIndex, unpack_u64
 
 FULL_DISK_PAUSE_SECONDS = 0.2
 
@@ -140,6 +143,8 @@ class Catalog:
         self.starts: list[StartEntry] = []
         self.on_full: Callable[[], object] = lambda: None
         """Called when the manifest meets a full disk: something should give way."""
+        self.names: dict[int, SourceName] = {}
+        """Of the ids in the digests of the sealed segments."""
         self._writing = asyncio.Lock()
 
     @property
@@ -199,8 +204,37 @@ class Catalog:
             losses=list(self.losses),
             log_id=self.log_id,
             former_log_ids=self.former_log_ids,
+            names=self._names_in_use(),
             starts=self.starts,
         )
+
+    def _names_in_use(self) -> list[SourceName]:
+        """Forget names of which no sealed segment holds anything any more, and return the others."""
+        used = {number for file in self.sealed.values() for number, _, _ in file.entry.sources}
+        self.names = {number: self.names[number] for number in sorted(used & self.names.keys())}
+        return list(self.names.values())
+
+    def digest(self, names: Sequence[SourceName], index: SparseIndex) -> list[tuple[int, int, int]]:
+        """Return ``SegmentEntry.sources`` of a segment that was sealed, and keep the names for the manifest.
+
+        Empty, so that readers look into the table of the segment: if a name is not known, or if the segment or the
+        manifest would list too many.
+        """
+        known = {name.id: name for name in names}
+        queues = index.queues
+        if len(queues) > MAX_SOURCES or not known.keys() >= queues.keys():
+            return []
+        if len(self.names.keys() | queues.keys()) > MAX_NAMES:
+            return []
+        self.names |= {number: known[number] for number in queues}
+        return [(number, queue.messages, queue.bytes) for number, queue in sorted(queues.items())]
+
+    @property
+    def sealed_upto(self) -> int:
+        """No segment with rows up to this one is still to be sealed."""
+        firsts = [entry.segment.first_lsn for entry in self.open.values() if entry.segment.rows]
+        lasts = [file.last_lsn for file in self.sealed.values()]
+        return min(firsts) - 1 if firsts else max(lasts, default=0)
 
     async def save(self) -> None:
         """Write the manifest as things are now; durable on return. Waits for room on a full disk. Raises OSError."""

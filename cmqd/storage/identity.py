@@ -1,9 +1,9 @@
 """The identity of a log: an id that is made with the folder, and a number for each start of the broker.
 
-Both tell readers that keep a position (streams, replays) whether the log they find is the one they left. A copy keeps
-the id, so a backup that is restored can be read on. Rows that a copy and its original write after they parted differ in
-the start numbers, so a position behind the parting is refused. A clone that is to live beside its original is given an
-id of its own by :func:`give_new_log_id`.
+Readers with a position (streams, replays) compare both before going on. A copy keeps the id, so a restored backup can
+be read on. Rows that copy and original write after the copy was made have different start numbers, so a position
+among the rows of one is refused in the other. A clone that is to live beside its original needs an id of its own:
+:func:`give_new_log_id`.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ def give_new_log_id(path: Path) -> Manifest:
         FolderLocked: a broker works on the folder.
         DamagedError: the manifest cannot be read.
         FolderFormatError: a newer version wrote it.
-        OSError: the manifest cannot be written; the id is the old one.
+        OSError: the manifest cannot be written; the old id stays.
     """
     folder = DataFolder(path)
     try:

@@ -16,6 +16,7 @@ from typing import TypeAlias, cast
 import msgspec
 
 from cmqd.storage.settings import StorageSettings
+from cmqd_segment.manifest import SourceName
 from cmqd_segment.records import CopyOf, Headers, Labels, Origin, Runs
 
 _PREFIX = Struct("<II")
@@ -71,6 +72,13 @@ class SealNow(Head, frozen=True, tag=5):
 
 class Close(Head, frozen=True, tag=6):
     """Everything was handed over: stop in order."""
+
+
+class SegmentNames(Head, frozen=True, tag=7):
+    """Names of the queues and topics of a segment that is to be sealed, as far as the loop process knows them."""
+
+    number: int
+    names: list[SourceName]
 
 
 # Storage to loop, first socket
@@ -135,6 +143,16 @@ class SegmentClosed(Head, frozen=True, tag=25):
     """A segment was retired, or, with its final size, sealed."""
 
     segment: SegmentReport
+    sealed_upto: int
+    """No segment with rows up to this one is still to be sealed."""
+
+
+class NamesWanted(Head, frozen=True, tag=31):
+    """A segment is to be sealed. Answered ``SegmentNames``."""
+
+    number: int
+    ids: list[int]
+    """Queues and topics with messages in it."""
 
 
 class CheckpointWanted(Head, frozen=True, tag=26):
@@ -232,10 +250,12 @@ AnyHead: TypeAlias = (
     | DropSegments
     | SealNow
     | Close
+    | SegmentNames
     | Opened
     | Durable
     | State
     | SegmentClosed
+    | NamesWanted
     | CheckpointWanted
     | CheckpointDone
     | Answered

@@ -169,6 +169,8 @@ class StorageService:
             case ipc.DropSegments():
                 self._drops.append(head)
                 self._begin_drops()
+            case ipc.SegmentNames(number, names):
+                self.sealer.names_told(number, names)
             case ipc.SealNow(request_id):
                 self._start(self._seal_now(request_id))
             case ipc.Open(settings):
@@ -219,6 +221,7 @@ class StorageService:
         catalog.checkpoints = list(recovered.checkpoints)
         catalog.losses = recovered.losses
         catalog.next_number = recovered.manifest.next_number
+        catalog.names = {name.id: name for name in recovered.manifest.names}
         catalog.log_id = recovered.manifest.log_id or new_log_id()
         catalog.former_log_ids = recovered.manifest.former_log_ids
         catalog.starts = with_start(recovered.manifest.starts, new_start_number(), recovered.last_lsn + 1)
@@ -238,7 +241,7 @@ class StorageService:
             open_segments=settings.open_segments,
         )
         catalog.on_full = self.space.found_no_room
-        self.sealer = Sealer(catalog, self.pager, self._on_sealed, self.space.can_seal)
+        self.sealer = Sealer(catalog, self.pager, self._on_sealed, self.space.can_seal, self.control.send)
         self.checkpoints = Checkpoints(
             catalog,
             kept=settings.checkpoints_kept,
@@ -392,7 +395,7 @@ class StorageService:
         self.catalog.open[segment.number].state = SegmentState.RETIRED
         self.catalog.open[self.writer.active.number].state = SegmentState.ACTIVE
         self._rolling = self._start(self._after_roll(segment))
-        self.control.send(ipc.SegmentClosed(segment.report()))
+        self.control.send(ipc.SegmentClosed(segment.report(), self.catalog.sealed_upto))
         self.control.send(ipc.CheckpointWanted())
 
     async def _after_roll(self, retired: WritableSegment) -> None:
@@ -412,7 +415,7 @@ class StorageService:
             self.sealer.submit(retired)
 
     def _on_sealed(self, file: SealedFile) -> None:
-        self.control.send(ipc.SegmentClosed(file.report()))
+        self.control.send(ipc.SegmentClosed(file.report(), self.catalog.sealed_upto))
         self.space.look()
 
     def _on_checkpoint_done(self, lsn: int) -> None:

@@ -29,6 +29,7 @@ from cmqd.storage.log import (
     StorageState,
     ignore,
 )
+from cmqd.storage.names import SourceNames
 from cmqd.storage.rowbuilder import ROW_BYTES, ClosedRow, RowBuilder, meta_cost
 from cmqd.storage.settings import StorageSettings
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
@@ -97,6 +98,7 @@ class StorageProcessLog:
         self.pending_records = 0
         self.droppable_lsn = 0
         self._log_id = ""
+        self._names = SourceNames()
         self._segments: dict[int, ClosedSegment] = {}
         self._failed: StorageFailed | None = None
         self._closing = False
@@ -179,6 +181,7 @@ class StorageProcessLog:
             self._closed_rows.append(row.close())
             self.last_lsn += 1
         row.add(records, bodies, meta_bytes, data_bytes, now_ms)
+        self._names.note(records, self.last_lsn)
         self.pending_bytes += meta_bytes + data_bytes
         self.pending_records += len(records)
         return Lsn(self.last_lsn)
@@ -248,14 +251,18 @@ class StorageProcessLog:
                 view = memoryview(data)
                 parts: RecoveredBatch = []
                 for size in sizes:
-                    parts.append(decode_part(view[offset : offset + size]))
+                    part = decode_part(view[offset : offset + size])
+                    self._names.note_part(part)
+                    parts.append(part)
                     offset += size
                 self._recovery.put_nowait(parts)
             case ipc.RowsChunk(rows):
                 view = memoryview(data)
                 recovered: RecoveredBatch = []
                 for lsn, time_ms, size in rows:
-                    recovered.append((lsn, time_ms, decode_records(view[offset : offset + size])))
+                    records = decode_records(view[offset : offset + size])
+                    self._names.note(records, lsn)
+                    recovered.append((lsn, time_ms, records))
                     offset += size
                 self._recovery.put_nowait(recovered)
             case ipc.RecoverEnd():
@@ -323,8 +330,12 @@ class StorageProcessLog:
                 self.on_state(
                     StorageState(sends_refused, reason, free_bytes, segments, log_bytes, damaged_rows, is_short)
                 )
-            case ipc.SegmentClosed(segment):
+            case ipc.SegmentClosed(segment, sealed_upto):
                 self._segments[segment.number] = _closed_segment(segment)
+                self._names.forget_deleted(sealed_upto)
+            case ipc.NamesWanted(number, ids):
+                assert self._control is not None
+                self._control.send(ipc.SegmentNames(number, self._names.of(ids)))
             case ipc.CheckpointWanted():
                 self.on_checkpoint_wanted()
             case ipc.CheckpointDone(lsn, droppable_lsn):

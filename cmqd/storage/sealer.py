@@ -1,12 +1,12 @@
 """Sealing: what makes a retired segment an immutable, checksummed file, in the background.
 
-On the segment's one connection: the tables ``sparse`` and ``segment``, then ``wal_checkpoint(TRUNCATE)`` until it
-answers (0, 0, 0). A reader with an old snapshot can delay that; then the segment stays retired, which is a fine state
-to be in, and it is tried again. So can a full disk: the first segment whose copy has room is sealed first. Then: close,
-SHA-256, read-only, fsync, and the manifest says *sealed*.
+On the segment's one connection: the tables ``sparse``, ``names`` and ``segment``, then ``wal_checkpoint(TRUNCATE)``
+until it answers (0, 0, 0). A reader with an old snapshot can delay that; then the segment stays retired and it is
+tried again. So can a full disk: the first segment whose copy has room is sealed first. Then: close, SHA-256, read-
+only, fsync, and the manifest says *sealed*.
 
-A segment is not sealed the moment it is retired: where consumers keep up, it will be empty soon, and dropping it as it
-is saves the copy of its WAL, a seventh of what the broker costs then (decision 0004).
+A segment is not sealed the moment it is retired: where consumers keep up, it will be empty soon, and dropping it as
+it is saves the copy of its WAL, a seventh of what the broker costs then (decision 0004).
 """
 
 import asyncio
@@ -15,17 +15,24 @@ import hashlib
 import os
 import sqlite3
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Set
+from contextlib import closing
 from pathlib import Path
 from time import time
 
 import msgspec
+from msgspec import structs
 
+from cmqd.storage import ipc
 from cmqd.storage.catalog import Catalog, SealedFile
+from cmqd.storage.names import SourceNames
 from cmqd.storage.pager import Pager
 from cmqd.storage.segment import WritableSegment
 from cmqd.storage.writer import is_disk_full
-from cmqd_segment.manifest import SegmentState, sync_folder
+from cmqd_segment.manifest import SegmentState, SourceName, sync_folder
+from cmqd_segment.newer import NewerFormatError
+from cmqd_segment.rows import decode_records
+from cmqd_segment.schema import NAMES_TABLE, SegmentFormatError, open_read_only, read_names
 
 RETRY_SECONDS = (0.05, 5.0)
 FULL_DISK_PAUSE_SECONDS = 0.5
@@ -37,6 +44,9 @@ crash must walk."""
 HELD_SECONDS = 60.0
 """How long at most: a broker that has become quiet gets its disk space in order."""
 
+SEGMENTS_SEARCHED = 64
+"""Sealed segments that are searched, newest first, for a name that nothing else knows."""
+
 
 class Sealer:
     """Seals one segment at a time, in order; a held one not before its time."""
@@ -47,12 +57,24 @@ class Sealer:
         pager: Pager,
         on_sealed: Callable[[SealedFile], None],
         has_room: Callable[[WritableSegment], bool],
+        ask: Callable[[ipc.NamesWanted], None],
     ) -> None:
-        """``has_room``: whether the disk takes the copy of the WAL that the seal of a segment makes."""
+        """Join it to its surroundings.
+
+        Args:
+            catalog: of the folder.
+            pager: lets go of a segment that is sealed.
+            on_sealed: told of each sealed file.
+            has_room: whether the disk takes the copy of the WAL that the seal of a segment makes.
+            ask: sends the loop process a request for names, answered by ``names_told``.
+        """
         self._catalog = catalog
         self._pager = pager
         self._on_sealed = on_sealed
         self._has_room = has_room
+        self._ask = ask
+        self._names: dict[int, asyncio.Future[list[SourceName]]] = {}
+        """Names that the loop process was asked for, by number of the segment."""
         self._sealing: WritableSegment | None = None
         self._held: deque[WritableSegment] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -136,8 +158,34 @@ class Sealer:
         self._waiting.remove(segment)
         return True
 
+    def names_told(self, number: int, names: list[SourceName]) -> None:
+        """Take the answer to ``NamesWanted``."""
+        self._names.pop(number).set_result(names)
+
+    async def _names_of(self, segment: WritableSegment) -> list[SourceName]:
+        """Names of the queues and topics with messages in a segment, as far as anything knows them.
+
+        The loop process does not know what was deleted before the checkpoint that it recovered from. Then the segment
+        itself, the manifest, or segments that were sealed before may.
+        """
+        answer = self._names[segment.number] = asyncio.get_running_loop().create_future()
+        self._ask(ipc.NamesWanted(segment.number, list(segment.index.queues)))
+        names = {name.id: name for name in await answer}
+        missing = segment.index.queues.keys() - names.keys()
+        if missing:
+            names |= {number: self._catalog.names[number] for number in missing & self._catalog.names.keys()}
+            names |= await segment.connection.run(names_within, segment, missing - names.keys())
+        sealed = sorted(self._catalog.sealed.values(), key=lambda file: -file.number)
+        for file in sealed[:SEGMENTS_SEARCHED]:
+            missing = segment.index.queues.keys() - names.keys()
+            if not missing:
+                break
+            names |= await asyncio.to_thread(names_in_file, file.path, missing)
+        return list(names.values())
+
     async def _seal(self, segment: WritableSegment) -> None:
-        await self._with_patience(segment, lambda: write_tables(segment))
+        names = await self._names_of(segment)
+        await self._with_patience(segment, lambda: write_tables(segment, names))
         await self._with_patience(segment, lambda: truncate_wal(segment))
 
         async def close() -> None:
@@ -150,7 +198,7 @@ class Sealer:
         sha256, size = await asyncio.to_thread(finish_file, segment.path)
         entry = segment.entry(SegmentState.SEALED)
         file = SealedFile(
-            msgspec.structs.replace(entry, sha256=sha256, bytes=size),
+            structs.replace(entry, sha256=sha256, bytes=size, sources=self._catalog.digest(names, segment.index)),
             segment.path,
             [(row[0], row[1], row[2]) for row in segment.index.to_rows()],
         )
@@ -173,15 +221,43 @@ class Sealer:
             pause = min(2 * pause, longest)
 
 
-def write_tables(segment: WritableSegment) -> bool:
-    """The sparse index and the facts about the segment; a second time replaces the first."""
+def names_within(segment: WritableSegment, wanted: Set[int]) -> dict[int, SourceName]:
+    """Names in the segment itself: in its rows, and in the table of an earlier seal."""
     raw = segment.connection.raw
+    names = {row[0]: SourceName(*row) for row in read_names(raw) if row[0] in wanted}
+    found = SourceNames()
+    for lsn, meta in raw.execute("SELECT lsn, meta FROM log"):
+        with contextlib.suppress(msgspec.MsgspecError, NewerFormatError):
+            # A row whose loss was accepted may still stand in the file.
+            found.note(decode_records(meta), lsn)
+    return names | {name.id: name for name in found.of(wanted)}
+
+
+def names_in_file(path: Path, wanted: Set[int]) -> dict[int, SourceName]:
+    """Names in the table of a sealed segment; none if it cannot be read."""
+    try:
+        with closing(open_read_only(path, sealed=True)) as raw:
+            return {row[0]: SourceName(*row) for row in read_names(raw) if row[0] in wanted}
+    except (sqlite3.Error, SegmentFormatError):
+        # A name is worth a look, and not a seal.
+        return {}
+
+
+def write_tables(segment: WritableSegment, names: Sequence[SourceName] = ()) -> bool:
+    """Write the sparse index, the names and the facts about the segment; a second time replaces the first."""
+    raw = segment.connection.raw
+    queues = segment.index.queues
     # Whatever the broker promised for its commits, a sealed segment is on disk.
     raw.execute("PRAGMA synchronous=FULL")
     raw.execute("BEGIN IMMEDIATE")
     try:
         raw.execute("DELETE FROM sparse")
         raw.executemany("INSERT INTO sparse VALUES (?,?,?,?,?,?,?)", segment.index.to_rows())
+        raw.execute(NAMES_TABLE)
+        raw.executemany(
+            "INSERT OR REPLACE INTO names VALUES (?,?,?,?,?,?)",
+            [(*structs.astuple(name), queues[name.id].messages, queues[name.id].bytes) for name in names],
+        )
         raw.executemany(
             "INSERT OR REPLACE INTO segment VALUES (?,?)",
             [

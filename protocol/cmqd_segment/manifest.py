@@ -59,11 +59,29 @@ class SegmentEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """Size of the file."""
     sha256: str = ""
     """Of the whole file, hexadecimal; sealed segments only."""
+    sources: list[tuple[int, int, int]] = []
+    """Digest of the table ``names`` of a sealed segment: (id, messages, bytes of bodies) of each queue and topic in it.
+    Empty if there are more than ``MAX_SOURCES``, or if a name is not known: then the table tells."""
 
     @property
     def file(self) -> str:
         """Path below the data folder."""
         return segment_file(self.number)
+
+
+class SourceName(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The name of a queue or topic."""
+
+    id: int
+    account: str
+    name: str
+    is_topic: bool = False
+
+
+MAX_SOURCES = 32
+"""Queues and topics of a segment that its entry in the manifest lists."""
+MAX_NAMES = 1_000
+"""Names in the manifest. Both keep it small: it is written every few seconds."""
 
 
 class CheckpointEntry(msgspec.Struct, frozen=True):
@@ -124,6 +142,8 @@ class Manifest(msgspec.Struct, frozen=True):
     """Random, hexadecimal; made with the folder and kept by copies of it. Empty in format 1."""
     former_log_ids: list[str] = []
     """Ids from before the folder was told to be a log of its own; checkpoints may still name them."""
+    names: list[SourceName] = []
+    """Of all ids in ``sources`` of the segments, ascending; at most ``MAX_NAMES``."""
     starts: list[StartEntry] = []
     """Ascending by LSN, the newest at the end; at most ``MAX_STARTS``."""
 

@@ -1,7 +1,7 @@
 """Data of a newer version, told apart from damage.
 
-The checksum of a row or of a part of a checkpoint proves that its bytes are as they were written. If such bytes hold a
-tag that this version does not know, a newer version wrote them: nothing is damaged, and nothing must be given up.
+The checksum of a row or of a checkpoint part proves that its bytes are as written. An unknown tag under a right
+checksum is therefore the work of a newer version: the data is sound, and must not be given up.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ _raw_items = msgspec.msgpack.Decoder(list[msgspec.Raw])
 
 
 class NewerFormatError(Exception):
-    """The data was written by a newer version of cmqd, and nothing in it is damaged."""
+    """A newer version of cmqd wrote the data. The data is sound."""
 
     def __init__(self, text: str) -> None:
         super().__init__(f"{text}: use a newer cmqd")

@@ -28,6 +28,13 @@ TABLES = (
     " messages INTEGER NOT NULL, bytes INTEGER NOT NULL, positions BLOB NOT NULL, lsns BLOB NOT NULL)",
 )
 
+NAMES_TABLE = (
+    "CREATE TABLE IF NOT EXISTS names("
+    "id INTEGER PRIMARY KEY, account TEXT NOT NULL, name TEXT NOT NULL, is_topic INTEGER NOT NULL,"
+    " messages INTEGER NOT NULL, bytes INTEGER NOT NULL)"
+)
+"""Made at the seal, by versions that write format 2."""
+
 
 class SegmentFormatError(Exception):
     """The file is not a segment, or one of a format that this version does not know."""
@@ -76,6 +83,17 @@ def create_tables(connection: sqlite3.Connection) -> None:
     for statement in TABLES:
         connection.execute(statement)
     connection.execute("COMMIT")
+
+
+def read_names(connection: sqlite3.Connection) -> list[tuple[int, str, str, bool]]:
+    """Return (id, account, name, whether it is a topic) of the table ``names``; empty if there is no such table.
+
+    Segments that are not sealed, and those sealed by format 1, have none.
+    """
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'names'").fetchall():
+        return []
+    rows = connection.execute("SELECT id, account, name, is_topic FROM names").fetchall()
+    return [(number, account, name, bool(is_topic)) for number, account, name, is_topic in rows]
 
 
 def pragma(connection: sqlite3.Connection, name: str) -> int:

@@ -1,22 +1,32 @@
 """Names by id: from checkpoints, from rows, over rows that are gone; and what is told without decoding it."""
 
+# pyarrow tells pyright little of its types, and is not there without the Spark set.
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportMissingModuleSource=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 import sqlite3
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 import pytest
+from msgspec import structs
 from msgspec.structs import fields
 
 from cmqd_segment import checkpoint, records
+from cmqd_segment.manifest import read_manifest, write_manifest
 from cmqd_segment.newer import tag_of
+from cmqd_segment.records import QueueDeleted
 from pyspark_cmqd import catalog as catalog_module
 from pyspark_cmqd.catalog import Catalog, checkpointed, follow, name_ids, read_catalog
+from pyspark_cmqd.columns import arrow_type
 from pyspark_cmqd.driver import plan_batch
 from pyspark_cmqd.errors import OptionError
 from pyspark_cmqd.folder import Folder
 from pyspark_cmqd.options import parse_options
 from pyspark_cmqd.plan import Extent, Piece, View
-from support.log_folder import add_checkpoint, drop_segment, queue_created, sends, write_folder
+from pyspark_cmqd.reading import read_task
+from support.log_folder import add_checkpoint, drop_segment, forget_names, queue_created, sends, write_folder
 from support.log_rig import NOW_MS
 
 KINDS = [
@@ -57,13 +67,17 @@ def pieces(view: View) -> list[Piece]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Row 1 makes orders, row 3 bills, row 5 debts; each has a row of messages behind, each two rows a segment."""
+    """Row 1 makes orders, row 3 bills, row 5 debts; each has a row of messages behind, each two rows a segment.
+
+    The segments have no tables of names, as those of format 1.
+    """
     folder = tmp_path / "data"
     made = {7: "orders", 8: "bills", 9: "debts"}
     write_folder(
         folder,
         [[([queue_created(number, name)], [], NOW_MS), sends(number, 0, 5)] for number, name in made.items()],
     )
+    forget_names(folder)
     return folder
 
 
@@ -130,6 +144,7 @@ def test_segments_are_opened_only_as_far_as_there_are_ids_without_a_name(folder:
 @pytest.mark.system
 def test_what_nothing_names_is_looked_for_once(folder: Path, monkeypatch: pytest.MonkeyPatch):
     write_folder(folder, [[sends(8, 5, 5)], [sends(8, 10, 5)]])
+    forget_names(folder)
     add_checkpoint(folder, 8, {7: "orders", 9: "debts"})
     drop_segment(folder, 3)
     data, view = looked_at(folder)
@@ -155,3 +170,66 @@ def test_a_queue_that_was_deleted_is_known_by_its_name_where_it_has_no_messages(
     assert planned(queue="bills", startingLsn="5") == []
     with pytest.raises(OptionError, match="knows no queue of that name"):
         planned(queue="bils", startingLsn="5")
+
+
+# ---------------------------------------------------------------------- names in the segments
+
+
+@pytest.fixture
+def deleted(tmp_path: Path) -> Path:
+    """A queue was made in row 1, has messages in rows 2 and 3, and was deleted in row 4. Row 1 is reclaimed."""
+    folder = tmp_path / "deleted"
+    write_folder(
+        folder,
+        [
+            [([queue_created(7, "gone")], [], NOW_MS)],
+            [sends(7, 0, 5)],
+            [sends(7, 5, 5)],
+            [([QueueDeleted(7), queue_created(8, "stays")], [], NOW_MS), sends(8, 0, 5)],
+        ],
+    )
+    add_checkpoint(folder, 5, {8: "stays"})
+    drop_segment(folder, 1)
+    return folder
+
+
+def read_rows(folder: Path, **options: str) -> list[tuple[int, str | None, str | None]]:
+    asked = parse_options({"path": str(folder), **options})
+    schema = pa.schema([pa.field(name, arrow_type(name)) for name in ("lsn", "queue", "account")])
+    tasks = plan_batch(asked, schema.names)
+    rows = [row for task in tasks for batch in read_task(task, schema) for row in batch.to_pylist()]
+    return sorted({(row["lsn"], row["queue"], row["account"]) for row in rows})
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("digests", [True, False])
+def test_rows_of_a_deleted_queue_keep_its_name_though_its_creation_is_reclaimed(deleted: Path, digests: bool):
+    if not digests:
+        manifest = read_manifest(deleted)
+        segments = [structs.replace(entry, sources=[]) for entry in manifest.segments]
+        write_manifest(deleted, structs.replace(manifest, segments=segments, names=[]))
+
+    assert read_rows(deleted) == [(2, "gone", "owner"), (3, "gone", "owner"), (5, "stays", "owner")]
+    assert read_rows(deleted, queue="gone") == [(2, "gone", "owner"), (3, "gone", "owner")]
+
+
+@pytest.mark.system
+def test_without_names_in_the_segments_it_is_as_it_was(deleted: Path):
+    forget_names(deleted)
+
+    assert read_rows(deleted) == [(2, None, None), (3, None, None), (5, "stays", "owner")]
+    with pytest.raises(OptionError):
+        read_rows(deleted, queue="gone")
+
+
+@pytest.mark.system
+def test_no_segment_is_opened_to_learn_names_and_what_it_holds(deleted: Path, monkeypatch: pytest.MonkeyPatch):
+    data, view = looked_at(deleted)
+    monkeypatch.setattr(Folder, "_open", None)
+
+    catalog = checkpointed(data, view)
+    name_ids(catalog, data, view, pieces(view))
+
+    assert names(catalog) == {7: "gone", 8: "stays"}
+    planned = plan_batch(parse_options({"path": str(deleted), "queue": "stays"}), ["lsn"])
+    assert [(task.piece.extent.first_lsn, task.piece.upto) for task in planned] == [(4, 5)]

@@ -29,7 +29,7 @@ from pyspark_cmqd.errors import DataLossError, FolderError, OptionError
 from pyspark_cmqd.folder import Folder
 from pyspark_cmqd.options import parse_options
 from pyspark_cmqd.reading import read_task
-from support.log_folder import add_checkpoint, queue_created, sends, write_folder
+from support.log_folder import add_checkpoint, forget_names, queue_created, sends, write_folder
 from support.log_rig import NOW_MS, body
 
 if TYPE_CHECKING:
@@ -228,9 +228,13 @@ def test_what_is_not_sealed_ends_the_log_of_a_url(store: Store, folder: Path, ca
     assert bodies(plan(store.url, cache, queue="orders")) == BODIES[:200]
 
 
-def test_a_plan_fetches_no_segment_that_is_not_read(store: Store, folder: Path, cache: Path) -> None:
+@pytest.mark.parametrize("named", [True, False])
+def test_a_plan_fetches_no_segment_that_is_not_read(store: Store, folder: Path, cache: Path, named: bool) -> None:
+    """None at all, if the manifest names what is in the segments; without, those whose ids are to be named."""
     later = [NOW_MS + hour * HOUR_MS for hour in range(1, 4)]
     write_folder(folder, [[sends(7, 300 + 100 * hour, 100, at, size=1_000)] for hour, at in enumerate(later)])
+    if not named:
+        forget_names(folder)
     add_checkpoint(folder, read_manifest(folder).segments[-1].last_lsn, {7: "orders"})
     hour = {"startingTimestamp": str(later[1]), "endingTimestamp": str(later[2] - 60_000)}
 
@@ -243,10 +247,10 @@ def test_a_plan_fetches_no_segment_that_is_not_read(store: Store, folder: Path, 
     cache.mkdir()
     assert fetched(["lsn", "body"], **hour) == 0
     assert fetched(["lsn", "body"]) == 0
-    assert fetched(["queue"], **hour) == 1
-    assert fetched(["lsn"], queue="orders", **hour) == 1
-    assert fetched(["lsn"], account="owner", **hour) == 1
-    assert fetched(["lsn"], queue="orders") == 6
+    assert fetched(["queue"], **hour) == (0 if named else 1)
+    assert fetched(["lsn"], queue="orders", **hour) == (0 if named else 1)
+    assert fetched(["lsn"], account="owner", **hour) == (0 if named else 1)
+    assert fetched(["lsn"], queue="orders") == (0 if named else 6)
 
 
 def test_a_store_that_is_not_there(cache: Path, store: Store, folder: Path) -> None:
@@ -259,6 +263,7 @@ def test_a_store_that_is_not_there(cache: Path, store: Store, folder: Path) -> N
 def test_the_cache_of_somebody_else_is_not_used(
     store: Store, folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    forget_names(folder)
     cache.mkdir()
     monkeypatch.setattr("os.getuid", lambda: 12345)
 
@@ -352,3 +357,23 @@ def test_what_is_not_sealed_is_no_part_of_a_copy(store: Store, folder: Path, cap
 
     assert run(["segment", "verify", "--path", store.url]) == ExitCode.OK
     assert capfd.readouterr().err == "3 files are sound\n"
+
+
+def test_names_are_learnt_without_fetching_segments(tmp_path: Path, cache: Path):
+    """Of four segments only the one with messages of the queue is fetched, to be read."""
+    folder = tmp_path / "store" / "data"
+    folder.parent.mkdir()
+    made = [queue_created(7, "orders"), queue_created(8, "bills"), queue_created(9, "debts")]
+    write_folder(folder, [[(made, [], NOW_MS)], *([sends(number, 0, 5)] for number in (7, 8, 9))])
+    with Store(folder.parent) as store:
+        thread = threading.Thread(target=store.serve_forever)
+        thread.start()
+        try:
+            options = {"path": store.url, "cacheFolder": str(cache), "queue": "bills"}
+            (task,) = plan_batch(parse_options(options), ["lsn", "queue", "body"])
+            assert store.segments_asked() == 0
+            assert sum(len(batch) for batch in read_task(task, SCHEMA)) == 5
+            assert store.segments_asked() == 1
+        finally:
+            store.shutdown()
+            thread.join()

@@ -10,7 +10,7 @@ import pytest
 from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.manifest import CheckpointEntry, Manifest, SegmentEntry, SegmentState
 from cmqd_segment.records import AnyRecord, CopyOf, Origin, QueueAttributes, SubscriptionAttributes, TopicAttributes
-from cmqd_segment.schema import TABLES
+from cmqd_segment.schema import NAMES_TABLE, TABLES
 
 TEXT = (Path(__file__).parents[2] / "protocol" / "SEGMENTS.md").read_text()
 
@@ -66,7 +66,7 @@ def test_a_record_names_the_defaults_of_its_fields() -> None:
 
 
 def test_the_tables_are_those_of_the_schema() -> None:
-    for statement in TABLES:
+    for statement in (*TABLES, NAMES_TABLE):
         assert squeezed(statement) in squeezed(TEXT)
 
 

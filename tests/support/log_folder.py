@@ -1,7 +1,9 @@
 """Data folders with rows of a test's own making, written by the real storage."""
 
 import asyncio
+import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 from typing import TypeAlias
@@ -10,7 +12,14 @@ from msgspec import structs
 
 from cmqd_segment.checkpoint import CheckpointEnd, CheckpointHeader, QueueSlice
 from cmqd_segment.checkpoint_file import MAGIC, encode_part, frame
-from cmqd_segment.manifest import CheckpointEntry, merge_ranges, read_manifest, write_manifest
+from cmqd_segment.manifest import (
+    CheckpointEntry,
+    SegmentEntry,
+    SegmentState,
+    merge_ranges,
+    read_manifest,
+    write_manifest,
+)
 from cmqd_segment.records import AnyRecord, MessagesPublished, MessagesSent, QueueAttributes, QueueCreated
 from support.core_builders import Rig
 from support.log_rig import NOW_MS, LogRig, ProcessPlace, body
@@ -102,6 +111,22 @@ def drop_segment(folder: Path, first_lsn: int) -> None:
     left = [entry for entry in manifest.segments if entry is not gone]
     dropped = merge_ranges([*manifest.dropped, (gone.first_lsn, gone.last_lsn)])
     write_manifest(folder, structs.replace(manifest, segments=left, dropped=dropped))
+
+
+def forget_names(folder: Path) -> None:
+    """Leave the sealed segments as format 1 did: without names, in the files and in the manifest."""
+    manifest = read_manifest(folder)
+    segments: list[SegmentEntry] = []
+    for entry in manifest.segments:
+        path = folder / entry.file
+        digest = entry.sha256
+        if entry.state is SegmentState.SEALED:
+            path.chmod(0o644)
+            with closing(sqlite3.connect(path, isolation_level=None)) as raw:
+                raw.execute("DROP TABLE IF EXISTS names")
+            digest = sha256(path.read_bytes()).hexdigest()
+        segments.append(structs.replace(entry, sources=[], sha256=digest))
+    write_manifest(folder, structs.replace(manifest, segments=segments, names=[]))
 
 
 def rows_of(rig: Rig) -> list[Row]:

@@ -1,0 +1,66 @@
+"""Names of queues and topics by id, for the table that a segment gets when it is sealed.
+
+The storage process knows ids alone. The names stand in records and checkpoint parts, which pass, decoded, through the
+half of the log in the loop process. The class is used there, and answers for a segment before its seal.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from cmqd_segment.checkpoint import AnyPart, QueueSlice, TopicSlice
+from cmqd_segment.manifest import SourceName
+from cmqd_segment.records import AnyRecord, QueueCreated, QueueDeleted, TopicCreated, TopicDeleted
+
+_NAMING: Final = frozenset({QueueCreated, QueueDeleted, TopicCreated, TopicDeleted})
+
+
+class SourceNames:
+    """Names of existing queues and topics, and of deleted ones while an unsealed segment may need them."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, SourceName] = {}
+        self._deleted: dict[int, int] = {}
+        """Id to the row of the deletion. Ids are never used twice, so no later row holds messages of the id."""
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def note(self, records: Iterable[AnyRecord], lsn: int) -> None:
+        """Take the records of a row."""
+        for record in records:
+            if type(record) in _NAMING:
+                self._note(record, lsn)
+
+    def _note(self, record: AnyRecord, lsn: int) -> None:
+        match record:
+            case QueueCreated():
+                self._names[record.queue_id] = SourceName(record.queue_id, record.account, record.name)
+            case TopicCreated():
+                self._names[record.topic_id] = SourceName(record.topic_id, record.account, record.name, True)
+            case QueueDeleted():
+                self._deleted[record.queue_id] = lsn
+            case TopicDeleted():
+                self._deleted[record.topic_id] = lsn
+            case _:
+                pass
+
+    def note_part(self, part: AnyPart) -> None:
+        """Take a part of the checkpoint at the begin of recovery."""
+        match part:
+            case QueueSlice():
+                self._names[part.queue_id] = SourceName(part.queue_id, part.account, part.name)
+            case TopicSlice():
+                self._names[part.topic_id] = SourceName(part.topic_id, part.account, part.name, True)
+            case _:
+                pass
+
+    def of(self, ids: Iterable[int]) -> list[SourceName]:
+        """Return the known names among ids."""
+        return [self._names[number] for number in ids if number in self._names]
+
+    def forget_deleted(self, sealed_upto: int) -> None:
+        """Forget queues and topics deleted in rows up to ``sealed_upto``: no unsealed segment has messages of them."""
+        gone = [number for number, lsn in self._deleted.items() if lsn <= sealed_upto]
+        for number in gone:
+            del self._deleted[number]
+            self._names.pop(number, None)
