@@ -168,15 +168,25 @@ class Dispatcher(MessageHandlers, QueueHandlers, TopicHandlers, TransactionHandl
         """The newest number of a request that may wait in the core."""
         return self._polls.last_id
 
-    def give_up_waiting(self, up_to_waiter_id: int, text: str, absent: Callable[[str], Absent]) -> int:
-        """Answer requests that wait for bodies from the storage ``outcome_unknown``, up to this waiter; returns how
-        many. They are carried out later, or not. Receives end by themselves.
+    def give_up_waiting(
+        self, up_to_waiter_id: int, text: str, absent: Callable[[str], Absent], *, receives: bool
+    ) -> int:
+        """Answer requests that wait for bodies from the storage ``outcome_unknown``, up to this waiter; returns their
+        number. They may be carried out later.
+
+        With ``receives``, waiting receives are refused: they hold no lease, so that nothing was changed.
         """
         given_up = 0
         for waiter_id, client, request in self._polls.everybody():
             if waiter_id > up_to_waiter_id:
                 break
-            if isinstance(request, wire.ReceiveMessages) or isinstance(client, Absent):
+            if isinstance(client, Absent):
+                continue
+            if isinstance(request, wire.ReceiveMessages):
+                if receives and self._stalled is not None and self._stop_waiting(waiter_id):
+                    code, reason, retry_after_ms = self._stalled
+                    client.answer(error(request.request_id, code, reason, retry_after_ms=retry_after_ms))
+                    given_up += 1
                 continue
             self._polls.replace(waiter_id, absent(client.account))
             if isinstance(request, wire.PeekMessages):

@@ -1,13 +1,14 @@
 """Watch over the storage: log when commits hang, give up requests that wait too long, refuse new requests meanwhile.
 
-Three steps, by the time for which the durable LSN has not moved although rows wait for the disk:
+Three steps, by the time for which the durable LSN has not moved and no page has come back, although rows or reads wait:
 
 - After a second the hang is logged, and later its end.
 - A request that was decided and has waited for ``storage_patience_ms`` is answered ``outcome_unknown``. Its rows were
   handed over and may still become durable, so a refusal would be a lie. The late reply goes to a stand-in, and the
   messages of a late receive go back to their queue, uncounted, when their lease is durable. Not before that: a release
   could otherwise become durable without the lease that it ends.
-- From then on requests are refused before they reach the core (retryable, no change made), until the LSN moves.
+- From then on requests are refused before they reach the core (retryable, no change made), until the storage moves.
+  Receives that wait for bodies since then are refused too: they hold no lease yet.
 
 Time comes from outside (``beat``), ten times a second. Requests cost no more for it: a beat notes how many replies were
 held so far, and a reply is as old as the first beat that counted the reply.
@@ -52,6 +53,16 @@ class Progress(Protocol):
         """Appended and not durable."""
         ...
 
+    @property
+    def pages_asked(self) -> int:
+        """Pages asked for since the start."""
+        ...
+
+    @property
+    def pages_answered(self) -> int:
+        """Pages that came back since the start."""
+        ...
+
 
 class Requests(Protocol):
     """The calls of the dispatcher that the watch makes."""
@@ -64,8 +75,13 @@ class Requests(Protocol):
         """Return the newest number of a request that waits in the core."""
         ...
 
-    def give_up_waiting(self, up_to_waiter_id: int, text: str, absent: "Callable[[str], Absent]") -> int:
-        """Answer requests that wait for bodies ``outcome_unknown``, up to this one; returns how many."""
+    def give_up_waiting(
+        self, up_to_waiter_id: int, text: str, absent: "Callable[[str], Absent]", *, receives: bool
+    ) -> int:
+        """Answer requests that wait for bodies ``outcome_unknown``, up to this waiter; returns their number.
+
+        With ``receives``, waiting receives are refused.
+        """
         ...
 
     def give_back(self, account: str, queue: str, messages: Sequence[wire.ReceivedMessage]) -> None:
@@ -124,9 +140,9 @@ class StorageWatch:
         self._requests = requests
         self._patience_ms = patience_ms
         self._reason = reason
-        self._durable_lsn = log.durable_lsn
+        self._position = (log.durable_lsn, log.pages_answered)
         self._moved_ms: int | None = None
-        """Time of the last beat at which the LSN had moved or no row waited; None before the first beat."""
+        """Time of the last beat at which the storage had moved or nothing waited; None before the first beat."""
         self._is_told = False
         self._is_stalled = False
         self._marks: deque[tuple[int, int, int]] = deque()
@@ -141,8 +157,10 @@ class StorageWatch:
     def beat(self, now_ms: int) -> None:
         """Look at the storage; ``now_ms`` is monotonic."""
         log = self._progress
-        if self._moved_ms is None or log.durable_lsn != self._durable_lsn or not log.pending_records:
-            self._durable_lsn = log.durable_lsn
+        position = (log.durable_lsn, log.pages_answered)
+        is_waiting = log.pending_records or log.pages_asked > log.pages_answered
+        if self._moved_ms is None or position != self._position or not is_waiting:
+            self._position = position
             if self._is_told and self._moved_ms is not None:
                 _log.warning("storage_goes_on", after_ms=now_ms - self._moved_ms, durable_lsn=log.durable_lsn)
             self._moved_ms = now_ms
@@ -158,6 +176,7 @@ class StorageWatch:
                 for_ms=stuck_ms,
                 durable_lsn=log.durable_lsn,
                 records=log.pending_records,
+                reads=log.pages_asked - log.pages_answered,
                 replies=len(self._gate),
                 reason=self._reason() or "unknown",
             )
@@ -168,7 +187,7 @@ class StorageWatch:
 
     def _text(self, stuck_ms: int) -> str:
         reason = self._reason()
-        return f"nothing has become durable for {stuck_ms / 1000:g} s" + (f": {reason}" if reason else "")
+        return f"the storage has not answered for {stuck_ms / 1000:g} s" + (f": {reason}" if reason else "")
 
     def _mark(self, now_ms: int, stuck_ms: int) -> None:
         marks = self._marks
@@ -181,7 +200,8 @@ class StorageWatch:
             self._give_up()
         if self._is_stalled and waiter_id and now_ms - self._scanned_ms >= SCAN_EVERY_MS:
             self._scanned_ms = now_ms
-            self._requests.give_up_waiting(waiter_id, self._given_up_text(), self._absent)
+            reads = self._progress.pages_asked > self._progress.pages_answered
+            self._requests.give_up_waiting(waiter_id, self._given_up_text(), self._absent, receives=reads)
 
     def _given_up_text(self) -> str:
         return f"it may still happen: the storage has not made it durable within {self._patience_ms / 1000:g} s"

@@ -133,6 +133,16 @@ class Log(Protocol):
         ...
 
     @property
+    def pages_asked(self) -> int:
+        """Pages asked for since the start."""
+        ...
+
+    @property
+    def pages_answered(self) -> int:
+        """Pages that came back since the start."""
+        ...
+
+    @property
     def droppable_lsn(self) -> int:
         """Segments whose last LSN is at or below this may be dropped: the oldest kept checkpoint covers them."""
         ...

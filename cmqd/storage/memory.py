@@ -86,6 +86,9 @@ class MemoryLog:
         """Durable rows of the segment that is not sealed."""
         self._active_bytes = 0
         self._pages: list[tuple[int, int, Runs, int, int]] = []
+        self._pages_held = False
+        self.pages_asked = 0
+        self.pages_answered = 0
         self._parts: list[AnyPart] = []
         self._closed = False
         self._dropping: set[int] = set()
@@ -278,9 +281,21 @@ class MemoryLog:
         """See ``Log``."""
         self._check()
         self._pages.append((read_id, queue_id, positions, max_bytes, min_lsn))
+        self.pages_asked += 1
         asyncio.get_running_loop().call_soon(self._answer_pages)
 
+    def hold_pages(self) -> None:
+        """Answer no page until ``let_pages_go``."""
+        self._pages_held = True
+
+    def let_pages_go(self) -> None:
+        """Answer the pages that were held."""
+        self._pages_held = False
+        self._answer_pages()
+
     def _answer_pages(self) -> None:
+        if self._pages_held:
+            return
         waiting = self._pages
         self._pages = []
         for page in waiting:
@@ -288,6 +303,7 @@ class MemoryLog:
             if min_lsn > self._durable_lsn:
                 self._pages.append(page)
             elif self._failed is None:
+                self.pages_answered += 1
                 self.on_page(read_id, *self._page(queue_id, positions, max_bytes))
 
     def _page(self, queue_id: int, positions: Runs, max_bytes: int) -> tuple[list[StoredMessage], Runs]:

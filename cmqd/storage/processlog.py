@@ -96,6 +96,8 @@ class StorageProcessLog:
         self.durable_lsn = 0
         self.pending_bytes = 0
         self.pending_records = 0
+        self.pages_asked = 0
+        self.pages_answered = 0
         self.droppable_lsn = 0
         self._log_id = ""
         self._names = SourceNames()
@@ -238,11 +240,13 @@ class StorageProcessLog:
 
     def read_page(self, read_id: int, queue_id: int, positions: Runs, max_bytes: int, min_lsn: int) -> None:
         """See ``Log``."""
+        self.pages_asked += 1
         self._channel(self._pages).send(ipc.ReadPage(read_id, queue_id, positions, max_bytes, min_lsn))
 
     def _on_pages(self, head: ipc.AnyHead, data: bytes, offset: int) -> None:
         match head:
             case ipc.Page(read_id, runs, missing, sources):
+                self.pages_answered += 1
                 messages: list[StoredMessage] = []
                 for run in _runs(runs, sources, offset):
                     messages += stored_messages(run, data)

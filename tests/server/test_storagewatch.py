@@ -212,6 +212,35 @@ async def test_a_request_that_waits_for_bodies_is_given_up_too(rig: EdgeRig, bea
     assert {message.body for message in await client.receive("orders")} == {b"half", b"x"}
 
 
+async def test_reads_that_hang_are_noticed_without_a_commit(rig: EdgeRig, beats: Beats) -> None:
+    client = await rig.client()
+    await client.expect(wire.QueueInfo, wire.CreateQueue, "orders", {"delay_ms": 10_000})
+    await client.send("orders", b"a", b"b")
+    await beats.pass_ms(100)
+    rig.log.hold_pages()
+    # Bodies of delayed messages are not kept in memory.
+    rig.clock.advance(11_000)
+    await rig.tick()
+    peek = await begin(client, wire.PeekMessages, "orders")
+    receive = await begin(client, wire.ReceiveMessages, "orders", 16, 0)
+
+    with capture_logs() as logs:
+        await beats.pass_ms(PATIENCE_MS + 1_100)
+        await client.settle()
+
+    assert logs[0]["event"] == "storage_hangs"
+    assert code_of(client.replies.pop(peek)) == "outcome_unknown"
+    assert code_of(client.replies.pop(receive)) == "busy"
+    assert client.connection.unread_receives == 0
+    rig.log.let_pages_go()
+    await client.settle()
+    await beats.pass_ms(100)
+    assert [(message.body, message.receive_count) for message in await client.receive("orders")] == [
+        (b"a", 1),
+        (b"b", 1),
+    ]
+
+
 async def test_a_storage_that_hangs_is_logged_after_a_second_and_when_it_goes_on(rig: EdgeRig, beats: Beats) -> None:
     client = await with_queue(rig)
     await beats.pass_ms(100)

@@ -1,6 +1,6 @@
-"""A disk that is really full: consumers go on within the ballast, a broker that died there starts, and room comes back.
+"""A full disk: consumers go on within the ballast, a broker killed there starts again, and consuming makes room.
 
-Needs a file system of its own, so it needs root: ``make test-root``.
+The tests mount a file system, which takes root: ``make test-root``.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ CONSUMERS = 16
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """An empty file system, nothing of which is kept back for root."""
+    """Mount an empty file system without a share for root."""
     folder = tmp_path / "disk"
     folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", str(folder)], check=True)
@@ -40,7 +40,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> None:
-    """Write until not one byte more fits."""
+    """Write until no byte more fits."""
     with (disk / "stranger").open("ab", buffering=0) as file:
         for size in (MIB, 4096, 1):
             with suppress(OSError):
@@ -54,7 +54,7 @@ def free_bytes(disk: Path) -> int:
 
 
 async def consume(client: Client, count: int) -> int:
-    """Receive and delete messages one by one, until so many are gone or none is left."""
+    """Receive and delete ``count`` messages one by one, or all there are; return their number."""
     queue = client.queue("orders")
     begun = done = 0
 

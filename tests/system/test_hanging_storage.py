@@ -1,4 +1,4 @@
-"""A storage process that is stopped: requests end, the server goes on, and nothing is lost when it continues."""
+"""A stopped storage process: requests end, the server goes on, and no message is lost."""
 
 import asyncio
 import os
