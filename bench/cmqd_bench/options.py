@@ -190,6 +190,7 @@ ATTACK_CASES: Sequence[tuple[str, int]] = (
     ("cancels", 50),
     ("unfinished", 150),
     ("bulk", 1),
+    ("publishes", 1),
 )
 """Attacks and the number of connections of each."""
 

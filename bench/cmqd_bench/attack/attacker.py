@@ -17,7 +17,7 @@ from cmqd_protocol.connection import ClientConnection
 from cmqd_protocol.events import Opened
 from cmqd_protocol.frames import encode_preamble, frame, header
 from cmqd_protocol.limits import VERSION
-from cmqd_protocol.messages import Cancel, SendMessages, encoder
+from cmqd_protocol.messages import Cancel, PublishMessages, SendMessages, encoder
 
 CHUNK: Final = 256 * 1024
 """Bytes offered to the socket at a time."""
@@ -28,6 +28,15 @@ BULK_BYTES: Final = 960_000
 BULK_OUTSTANDING: Final = 64
 """Bulk sends of a connection without a reply."""
 BULK_QUEUE: Final = "bulk"
+WIDE_TOPIC: Final = "wide"
+WIDE_QUEUES: Final = 500
+"""Queues subscribed to the topic, each for ``WIDE_FILTERS`` of ``WIDE_TAGS`` tags."""
+WIDE_TAGS: Final = 20
+WIDE_FILTERS: Final = 5
+WIDE_MESSAGES: Final = 256
+"""Messages of a publish, each with tags of its own: 11 KB."""
+WIDE_OUTSTANDING: Final = 60
+"""Publishes of a connection without a reply."""
 RECONNECT_SECONDS: Final = 0.01
 """Pause before a connection that the server closed is made again."""
 
@@ -42,6 +51,7 @@ class Assault:
     position: int = 0
     written: int = 0
     replies: int = 0
+    filled: int = 0
     answered: bytearray = field(default_factory=bytearray)
 
 
@@ -87,6 +97,19 @@ def _bulk(assault: Assault) -> bytes:
     return _BULK_SEND if sent - assault.replies < BULK_OUTSTANDING else b""
 
 
+def _publishes(assault: Assault) -> bytes:
+    """A publish whose messages all have other tags, and other tags than any before."""
+    if assault.filled - assault.replies >= WIDE_OUTSTANDING:
+        return b""
+    assault.filled += 1
+    number = assault.filled
+    tags: list[list[str]] = [
+        [f"{number}-{place}", f"f{place % WIDE_TAGS}", f"f{(place * 7 + number) % WIDE_TAGS}"]
+        for place in range(WIDE_MESSAGES)
+    ]
+    return frame(encoder.encode(PublishMessages(number, WIDE_TOPIC, [b"x" * 16] * WIDE_MESSAGES, tags=tags)))
+
+
 _ZEROS: Final = bytes(CHUNK)
 _CANCELS: Final = frame(encoder.encode(Cancel(1))) * (CHUNK // 8)
 _BULK_SEND: Final = frame(encoder.encode(SendMessages(2**32 - 1, BULK_QUEUE, [os.urandom(BULK_BYTES)])))
@@ -97,6 +120,7 @@ ATTACKS: Final[Mapping[str, tuple[bool, Callable[[Assault], bytes]]]] = {
     "cancels": (True, _cancels),
     "unfinished": (True, _unfinished),
     "bulk": (True, _bulk),
+    "publishes": (True, _publishes),
 }
 """Of each attack: whether it authenticates, and what a connection writes next (nothing = it waits)."""
 

@@ -16,13 +16,13 @@ from typing import Any, Final
 
 import uvloop
 
-from cmqd_bench.attack.attacker import BULK_QUEUE
+from cmqd_bench.attack.attacker import BULK_QUEUE, WIDE_FILTERS, WIDE_QUEUES, WIDE_TAGS, WIDE_TOPIC
 from cmqd_bench.broker import Broker, broker_folder
 from cmqd_bench.histogram import Histogram
 from cmqd_bench.machine import conditions, raise_file_limit, scratch_root
 from cmqd_bench.session import Session, request, running
 from cmqd_bench.wire import ERROR, LoadConnection, decode_sent, frame
-from cmqd_protocol.messages import CreateQueue, SendMessages
+from cmqd_protocol.messages import CreateQueue, CreateTopic, SendMessages, Subscribe
 
 HEALTHY_QUEUE: Final = "healthy"
 FILES: Final = 4_096
@@ -104,7 +104,7 @@ class HealthyClient:
 async def _attack(plan: Plan, kind: str, connections: int, broker: Broker) -> dict[str, Any]:
     """One attack on a fresh server."""
     async with running(broker) as session:
-        client = await _healthy_client(session)
+        client = await _healthy_client(session, kind)
         await client.send_for(WARM_UP_SECONDS, plan.rate)
         calm = await client.send_for(CALM_SECONDS, plan.rate)
         before = broker.rss_mib()
@@ -143,10 +143,17 @@ async def _attack(plan: Plan, kind: str, connections: int, broker: Broker) -> di
     }
 
 
-async def _healthy_client(session: Session) -> HealthyClient:
+async def _healthy_client(session: Session, kind: str) -> HealthyClient:
     (connection,) = await session.connect(1)
     for queue in (HEALTHY_QUEUE, BULK_QUEUE):
         await request(connection, CreateQueue(1, queue, {"max_message_bytes": MIB}))
+    if kind == "publishes":
+        await request(connection, CreateTopic(1, WIDE_TOPIC, {"filter_type": "tag"}))
+        for number in range(WIDE_QUEUES):
+            name = f"wide-{number}"
+            tags = [f"f{(number * 3 + step * step) % WIDE_TAGS}" for step in range(WIDE_FILTERS)]
+            await request(connection, CreateQueue(1, name, {}))
+            await request(connection, Subscribe(1, WIDE_TOPIC, name, {"endpoint": name, "filter_tags": tags}))
     return HealthyClient(connection)
 
 
