@@ -370,23 +370,25 @@ class Delivering(Sending, TopicState):
         self._keep_bodies(queue, sent, bodies, was_empty)
 
     def _tick_unserved(self, effects: Effects, now_ms: int) -> None:
-        """Serve the receives that wait at one queue, with copies of publishes that were too many to do so at once."""
+        """Serve receives that wait at one queue with the copies of one publish that was too large to do so at once.
+
+        The copies of a publish to one queue at a time: a queue with 500 subscriptions of a topic can have 128,000.
+        """
         if not self._unserved:
             return
         queue_id = next(iter(self._unserved))
-        entries = self._unserved.pop(queue_id)
+        entries = self._unserved[queue_id]
+        copies, place = entries.pop(0)
         queue = self.queues.get(queue_id)
+        if not entries or queue is None or not queue.line.waiting:
+            del self._unserved[queue_id]
         if queue is None or not queue.line.waiting:
             return
-        window = queue.window
-        for copies, place in entries:
-            first = copies.first(place)
-            stop = first + copies.count(place)
-            if not window.cold or window.paged_until != first or queue.reading:
-                # Paged in meanwhile, or about to be.
-                break
-            if not queue.index.active.contains_range(first, stop):
-                break
+        window, active = queue.window, queue.index.active
+        first = copies.first(place)
+        stop = first + copies.count(place)
+        # Else they were paged in meanwhile, or are about to be.
+        if window.cold and window.paged_until == first and not queue.reading and active.contains_range(first, stop):
             window.cold = False
             self._keep_copies(queue, copies, place, False)
             if not window.cold and queue.index.next_position > stop:

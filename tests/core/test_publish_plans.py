@@ -318,6 +318,25 @@ def test_a_second_publish_before_the_queues_of_the_first_are_served_comes_behind
         assert got + rig.bodies(name, MESSAGES) == expected(number) * 2
 
 
+def test_a_queue_with_many_subscriptions_is_served_the_copies_of_one_of_them_at_a_time():
+    rig = a_rig()
+    for number in range(20):
+        rig.subscribe("q", name=f"copy-{number}")
+    waiters = [rig.wait("q", 256, 1000)[0] for _ in range(40)]
+
+    together(rig, PublishRequest([b"%d" % number for number in range(100)], None, None))
+
+    at_once = len(rig.woken)
+    while rig.due():
+        before = sum(len(messages) for _, messages in rig.woken)
+        rig.tick()
+        assert sum(len(messages) for _, messages in rig.woken) <= before + 100
+    assert at_once
+    rig.settle()
+    got = [message.body for waiter_id in waiters for messages in rig.replies(waiter_id) for message in messages]
+    assert got == [b"%d" % number for _ in range(20) for number in range(100)]
+
+
 # ---------------------------------------------------------------------- refusals
 
 
