@@ -18,6 +18,7 @@ from cmqd.core.moving import Moving
 from cmqd.core.names import check_queue_name, folded
 from cmqd.core.outcome import Effects, Outcome, QueueInfo, Woken
 from cmqd.core.queue import Queue
+from cmqd.core.state import ENDED_AT_ONCE
 from cmqd_segment.records import (
     AnyRecord,
     DeadLettersFrom,
@@ -196,9 +197,12 @@ class Administration(Moving):
         if queue.sources:
             raise DeadLetterQueueInUse(name, sorted(source.name for source in queue.sources.values()))
         error = QueueDeleted(name)
-        woken = [Woken(waiter.waiter_id, error) for waiter in queue.line.take_all()]
+        waiter_ids = [waiter.waiter_id for waiter in queue.line.take_all()]
+        woken = [Woken(waiter_id, error) for waiter_id in waiter_ids[:ENDED_AT_ONCE]]
         for one in woken:
             del self._waiters[one.waiter_id]
+        if len(waiter_ids) > ENDED_AT_ONCE:
+            self._ended_waits.append((error, waiter_ids[ENDED_AT_ONCE:]))
         peeks = [read_id for read_id, peek in self._peeks.items() if peek.queue_id == queue.queue_id]
         woken.extend(Woken(self._peeks.pop(read_id).waiter_id, error) for read_id in peeks)
         rewinds = [read_id for read_id, rewind in self._rewind_reads.items() if rewind.queue_id == queue.queue_id]

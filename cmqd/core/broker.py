@@ -119,4 +119,5 @@ class Broker(Administration, Topics, Ticking, Settling, Sending, Peeking, Recove
         }
         for waiter_id, request in self._deciding.items():
             assert waiting[waiter_id] is request, "a request waits, and none of its decisions does"
-        assert len(self._waiters) == sum(len(queue.line.waiting) for queue in self.queues.values())
+        ended = sum(waiter_id in self._waiters for _, waiter_ids in self._ended_waits for waiter_id in waiter_ids)
+        assert len(self._waiters) == ended + sum(len(queue.line.waiting) for queue in self.queues.values())

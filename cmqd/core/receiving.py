@@ -241,7 +241,10 @@ class Receiving(BrokerState):
                     del self._peeks[read_id]
                     return True
             return False
-        self.queues[waiter.queue_id].line.remove(waiter_id)
+        queue = self.queues.get(waiter.queue_id)
+        # Else the queue is gone, and the receive would have been told so by a tick.
+        if queue is not None:
+            queue.line.remove(waiter_id)
         return True
 
     def _take(

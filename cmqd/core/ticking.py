@@ -10,7 +10,7 @@ from cmqd.core.outcome import Effects, Outcome, Woken
 from cmqd.core.prefetching import Prefetching
 from cmqd.core.queue import Queue
 from cmqd.core.rewinding import Rewinding
-from cmqd.core.state import SESSION_SWEEP_MS
+from cmqd.core.state import ENDED_AT_ONCE, SESSION_SWEEP_MS
 from cmqd.core.transactions import Transactions
 from cmqd_segment.records import (
     DelaysScheduled,
@@ -29,7 +29,7 @@ class Ticking(Prefetching, Moving, Rewinding, Transactions, Delivering):
 
     def next_deadline_ms(self) -> int | None:
         """When :meth:`tick` has something to do next; a time that has passed means that more work is waiting."""
-        if self._overflow_wanted or self._checks_wanted or self._unserved:
+        if self._overflow_wanted or self._checks_wanted or self._unserved or self._ended_waits:
             return 0
         times = (
             self._lease_buckets.next_due_ms(),
@@ -50,6 +50,7 @@ class Ticking(Prefetching, Moving, Rewinding, Transactions, Delivering):
         call again while :meth:`next_deadline_ms` is not in the future.
         """
         effects = Effects()
+        self._tick_ended_waits(effects)
         self._tick_unserved(effects, now_ms)
         self._tick_waits(effects, now_ms)
         self._tick_leases(effects, now_ms)
@@ -81,6 +82,19 @@ class Ticking(Prefetching, Moving, Rewinding, Transactions, Delivering):
             has_more = dedup_ids.expire(now_ms, self.limits.tick_items)
             if len(dedup_ids):
                 heappush(self._dedup_sweeps, (now_ms + (0 if has_more else SESSION_SWEEP_MS), queue_id))
+
+    def _tick_ended_waits(self, effects: Effects) -> None:
+        """Answer some of the receives whose queue was deleted."""
+        if not self._ended_waits:
+            return
+        error, waiter_ids = self._ended_waits[0]
+        for waiter_id in waiter_ids[-ENDED_AT_ONCE:]:
+            # One that was cancelled meanwhile is not there any more.
+            if self._waiters.pop(waiter_id, None) is not None:
+                effects.woken.append(Woken(waiter_id, error))
+        del waiter_ids[-ENDED_AT_ONCE:]
+        if not waiter_ids:
+            self._ended_waits.popleft()
 
     def _tick_waits(self, effects: Effects, now_ms: int) -> None:
         due = self._wait_buckets.take_due(now_ms, self.limits.tick_items)

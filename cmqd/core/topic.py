@@ -23,6 +23,9 @@ CHECKED_LABELS = 4096
 AUDIENCES = 4096
 """Audiences of one topic that are remembered: at 500 subscribers each takes up to 8 KiB."""
 
+EXACTLY_BEHIND = 32
+"""Subscriptions with messages to come up to which the retained messages are counted exactly."""
+
 
 class Subscription:
     """One subscriber of a topic."""
@@ -289,7 +292,19 @@ class Topic:
 
     def counts(self) -> dict[str, int]:
         """How many messages are retained, and how many subscriptions there are."""
-        return {"retained": len(self.pending()), "subscriptions": len(self.subscriptions)}
+        return {"retained": self._retained(), "subscriptions": len(self.subscriptions)}
+
+    def _retained(self) -> int:
+        """The messages that a subscription has not had yet; with many such subscriptions an upper bound of them.
+
+        A union of 500 scattered sets takes up to 90 ms. The bound is exact in the usual case that all of them lack the
+        same messages.
+        """
+        behind = [one.deliveries for one in self.subscriptions.values() if one.deliveries.pending_count]
+        if len(behind) <= EXACTLY_BEHIND:
+            return len(self.pending())
+        oldest = min(first for deliveries in behind if (first := deliveries.first_pending()) is not None)
+        return min(sum(deliveries.pending_count for deliveries in behind), self.next_position - oldest)
 
     def facts(self, life_ms: int) -> dict[str, Any]:
         """What its owner can only read; times in ms. The oldest message's is exact to a grain (100 ms and up)."""

@@ -20,6 +20,7 @@ from cmqd.core.errors import (
 )
 from cmqd.core.limits import Limits
 from cmqd.core.outcome import SubscriptionInfo, TopicInfo
+from cmqd.core.topic import EXACTLY_BEHIND
 from support.core_builders import ACCOUNT, START_MS, Rig
 from support.core_facts import facts
 
@@ -722,3 +723,19 @@ def test_every_other_call_refuses_a_long_name():
     ):
         with pytest.raises(TopicNotFound):
             call()
+
+
+def test_with_many_subscriptions_behind_the_retained_messages_are_bounded_from_above():
+    rig = Rig()
+    rig.create_topic()
+    rig.broker.pushing = False
+    for number in range(EXACTLY_BEHIND + 1):
+        name = f"sub-{number}"
+        rig.subscribe(f"https://{number}.example/", name=name, protocol="https", filter_tags=[name, "all"])
+    rig.publish(*[b"x"] * 5, labels=["all"])
+    rig.publish(b"y", labels=["sub-0"])
+
+    assert rig.broker.topic_info(ACCOUNT, "news").counts["retained"] == 6
+    rig.done(rig.broker.drop_deliveries(ACCOUNT, "news", "sub-0", rig.now_ms))
+    rig.done(rig.broker.drop_deliveries(ACCOUNT, "news", "sub-1", rig.now_ms))
+    assert rig.broker.topic_info(ACCOUNT, "news").counts["retained"] == 5

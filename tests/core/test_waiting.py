@@ -2,9 +2,10 @@
 
 import pytest
 
-from cmqd.core.errors import TooManyInFlight
+from cmqd.core.errors import QueueDeleted, TooManyInFlight
 from cmqd.core.limits import Limits
 from cmqd.core.outcome import WAITING, ReceivedMessage
+from cmqd.core.state import ENDED_AT_ONCE
 from support.core_builders import ACCOUNT, Rig
 
 
@@ -98,3 +99,22 @@ def test_more_in_flight_than_allowed_is_refused_naming_queue_and_limit():
 
     assert refused.value.details == {"queue": "q", "limit": 2}
     assert refused.value.retry_after_ms
+
+
+def test_many_receives_at_a_queue_that_is_deleted_are_answered_by_the_ticks():
+    rig = Rig()
+    rig.create()
+    waiters = [rig.wait(wait_ms=30_000)[0] for _ in range(3 * ENDED_AT_ONCE)]
+
+    rig.delete_queue()
+    assert len(rig.woken) == ENDED_AT_ONCE
+    assert rig.broker.cancel_receive(waiters[-1])
+    assert not rig.broker.cancel_receive(waiters[0])
+    rig.broker.check_invariants()
+    rig.tick()
+    assert len(rig.woken) <= 2 * ENDED_AT_ONCE
+    rig.settle()
+
+    assert sorted(waiter_id for waiter_id, _ in rig.woken) == waiters[:-1]
+    assert {type(reply) for _, reply in rig.woken} == {QueueDeleted}
+    rig.broker.check_invariants()
