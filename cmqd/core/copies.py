@@ -1,4 +1,4 @@
-"""How the messages of one publish record are shared out among queues, and the copies that follow from the record."""
+"""The messages of a publish record shared out among queues, and the copies that follow from the record."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -22,7 +22,7 @@ from cmqd_segment.records import CopyOf, MessagesPublished, MessagesSent, Stored
 
 
 class Shares:
-    """Which queue takes which messages of a part, as the queues are now."""
+    """The messages of a part that every queue takes, given the present limits and backlogs of the queues."""
 
     __slots__ = ("_sets", "_waiting_sets", "copies", "names", "queues", "refused", "total", "waiting")
 
@@ -31,17 +31,17 @@ class Shares:
         self.names: list[str] = audience.names
         """Of their subscriptions."""
         self.copies: list[int] = []
-        """Queue id and first position of each queue."""
+        """Queue id and first position of every queue, as in the record."""
         self.total = 0
         """Copies in all queues."""
         self.waiting: Sequence[Subscription] = audience.waiting
-        """Subscriptions for which messages wait; last come those whose queues refuse some."""
+        """Subscriptions for which messages wait, in the order of the record: last come subscriptions in ``refused``."""
         self.refused: list[tuple[Subscription, int]] = []
-        """Subscriptions whose queues refuse messages, with the sets that they refuse."""
+        """Subscriptions with a queue that refuses messages, and the refused sets."""
         self._sets: list[int] | None = None
-        """The messages that each queue takes; None = every queue takes all of them."""
+        """The messages that every queue takes; None = every queue takes all messages."""
         self._waiting_sets: list[int] | None = None
-        """The messages that wait for each subscription; None = all of them."""
+        """The messages that wait for every subscription; None = all messages."""
         if part.is_alike and not audience.repeats and self._all_take_all(part):
             return
         self.queues, self.names, self.copies, self._sets = [], [], [], []
@@ -67,7 +67,7 @@ class Shares:
         return [pack_set(messages) for messages in numbers], taken
 
     def _all_take_all(self, part: Part) -> bool:
-        """The usual case, in one step a queue."""
+        """Fill ``copies`` and return True if every queue takes all messages: the usual case, and a step per queue."""
         count, biggest = len(part.sizes), max(part.sizes)
         copies: list[int] = []
         for queue in self.queues:
@@ -82,16 +82,17 @@ class Shares:
         return True
 
     def _share_out(self, part: Part, audience: Audience) -> None:
-        """Each queue takes what it has room for, in order; under backoff nothing behind the first message that it
-        refuses.
+        """Let every queue take the messages that the queue has room for, in order.
+
+        Under backoff a queue takes no message behind the first refused message, because order counts there.
         """
         queues, names, copies, sets = list[Queue](), list[str](), list[int](), list[int]()
         everything = (1 << len(part.sizes)) - 1
         biggest = max(part.sizes)
         too_large: dict[int, int] = {}
-        """Sets of messages by the size that they are over."""
+        """Sets of messages above a size, by size."""
         ahead: dict[int, int] = {}
-        """Copies for the same queue by other subscriptions."""
+        """Copies for the same queue by earlier subscriptions."""
         for subscription, queue in zip(audience.subscriptions, audience.queues, strict=True):
             wanted = everything if part.is_alike else part.message_sets[subscription.subscription_id]
             index, before = queue.index, ahead.get(queue.queue_id, 0)
@@ -122,7 +123,7 @@ class Shares:
 
 
 class PublishedCopies:
-    """The copies of one record, as messages of their queues."""
+    """The copies of a record, as messages of their queues."""
 
     __slots__ = ("_bodies", "_counts", "_first_ids", "_message_ids", "_record")
 
@@ -131,7 +132,7 @@ class PublishedCopies:
         self._bodies = bodies
         self._message_ids = message_ids_of(record)
         self._counts: list[int] | None = None
-        """Copies in each queue; None = all of the messages."""
+        """Number of copies in every queue; None = all messages."""
         self._first_ids: list[int] = []
         if record.taken:
             self._counts = list(copy_counts(record))
@@ -142,11 +143,11 @@ class PublishedCopies:
         return self._record.copies[2 * place + 1]
 
     def count(self, place: int) -> int:
-        """How many copies the queue at ``place`` takes."""
+        """Return the number of copies that the queue at ``place`` takes."""
         return len(self._record.sizes) if self._counts is None else self._counts[place]
 
     def sent(self, place: int) -> tuple[MessagesSent, list[bytes]]:
-        """The copies in the queue at ``place`` as if they had been sent there, with their bodies."""
+        """Return the copies in the queue at ``place`` in the form of a send, with the bodies."""
         record, bodies, ids = self._record, self._bodies, self._message_ids
         labels, headers, sizes = record.labels, record.headers, record.sizes
         numbers: Sequence[int] = range(len(sizes))
@@ -191,7 +192,7 @@ class PublishedCopies:
 
 
 class Unserved(NamedTuple):
-    """Copies in a queue for which receives wait that were too many to be served with the publish."""
+    """Copies of a publish in a queue with waiting receives that are not served yet."""
 
     copies: PublishedCopies
     place: int

@@ -1,16 +1,17 @@
-"""Publishing: the one row in which messages of a topic and all their copies stand.
+"""Publishing: the row in which messages of a topic and all their copies stand.
 
-A :class:`~cmqd.core.publishplan.PublishPlan` finds which subscriptions get which messages, in slices if that is much
-work. It is applied here in one step: ids, positions and times are given, the record is made and the reply is known.
-Until then nothing of a publish is visible, so a crash, or a change of subscriptions, finds it whole or not at all.
+A :class:`~cmqd.core.publishplan.PublishPlan` finds the subscriptions of every message, in slices if that is much work.
+A whole plan is applied here in a single step: ids, positions and times are given, the record is made and the reply is
+known. Until then no part of a publish is visible. Therefore a crash, or a change of subscriptions, finds a publish
+whole or not at all.
 
-Publishes of several clients are decided together. They share a record, whatever subscriptions they go to, because the
-record is ordered by queue (``MessagesPublished``): a queue's index takes one range of positions, so 256 messages to 500
-queues are 500 changes and not 51,000. The clients cannot tell: none of them is answered before the row is durable, and
-the order of their messages is kept.
+Publishes of several clients are decided together. All their messages share a record, even messages for different
+subscriptions, because the record is ordered by queue (``MessagesPublished``): a queue's index takes a single range of
+positions, so 256 messages to 500 queues are 500 changes and not 51,000. Clients cannot see the difference: no publish
+is answered before the row is durable, and the order of messages is kept.
 
-Receives that wait are served at once as long as that is little work, and else by the ticks that follow, a queue at a
-time (:class:`Unserved`).
+Waiting receives are served with the publish as long as that is little work. Otherwise the ticks that follow serve the
+receives, with the copies of a publish for a single queue at a time (:class:`~cmqd.core.copies.Unserved`).
 """
 
 from collections.abc import Sequence
@@ -28,11 +29,11 @@ from cmqd_segment.records import MessagesPublished, StoredMessage, pack_runs
 WHOLE = 1 << 62
 """Units that every plan can do with."""
 KEPT_COPIES = 2048
-"""Copies of one record that are kept in memory at most: each costs half a microsecond."""
+"""Largest number of copies of a record that is kept in memory: half a microsecond per copy."""
 SERVED_COPIES = 512
-"""Copies of one record whose queues' waiting receives are served at once: each costs some four microseconds."""
+"""Largest number of copies of a record that waiting receives get with the publish: some four microseconds per copy."""
 REFUSED_AT_ONCE = 64
-"""Messages that queues refuse to one publish and that fail at once; the rest is tried by the next ticks."""
+"""Largest number of refused messages that fail with the publish; the next ticks try the rest."""
 
 
 class Publishing(Delivering):
@@ -41,7 +42,7 @@ class Publishing(Delivering):
     def publish(
         self, account: str, name: str, requests: Sequence[PublishRequest], now_ms: int
     ) -> Outcome[list[Published | DomainError]]:
-        """Publish the batches of several requests to one topic in one call: ``plan_publish`` and ``apply_publish``.
+        """Publish the batches of several requests to a topic in a single call: ``plan_publish`` and ``apply_publish``.
 
         Raises:
             TopicNotFound.
@@ -51,7 +52,7 @@ class Publishing(Delivering):
         return self.apply_publish(plan, now_ms)
 
     def plan_publish(self, account: str, name: str, requests: Sequence[PublishRequest], now_ms: int) -> PublishPlan:
-        """Begin to plan publishes to one topic; nothing is changed before the plan is applied.
+        """Begin to plan publishes to a topic; nothing changes before ``apply_publish``.
 
         Raises:
             TopicNotFound.
@@ -59,12 +60,12 @@ class Publishing(Delivering):
         return PublishPlan(self.topic(account, name), requests, self.sessions, self.limits, now_ms)
 
     def apply_publish(self, plan: PublishPlan, now_ms: int) -> Outcome[list[Published | DomainError]]:
-        """Store what a whole plan came to: each request's batch whole or not at all, with the copies for all its
-        matching subscriptions. A refused request has its refusal in its place of the reply, and hinders no other
-        request. A message that matches no subscription is discarded.
+        """Store the messages of a whole plan: the batch of a request whole or not at all, with the copies for all
+        matching subscriptions. The reply has the refusal of a refused request in the place of its ids; other requests
+        are stored all the same. A message that matches no subscription is discarded.
 
-        A numbered publish that was stored before gets the ids it got then, as does a body whose dedup id was used
-        in this topic a short while ago.
+        A numbered publish that was stored before gets the earlier ids. A body with a dedup id that was used in this
+        topic a short while ago gets the earlier id.
 
         Refusals: InvalidArgument, MessageTooLarge, BatchTooLarge, SequenceTooOld.
 
@@ -85,10 +86,10 @@ class Publishing(Delivering):
                 self._look_after(subscription, now_ms)
         return effects.outcome(replies)
 
-    # ------------------------------------------------------------------ storing it
+    # ------------------------------------------------------------------ storing
 
     def _store_part(self, topic: Topic, part: Part, first_id: int, effects: Effects, now_ms: int) -> None:
-        # As the subscriptions take messages now: the part before may have held some of them up.
+        # The present state of the subscriptions counts: the part before may have blocked a subscription.
         shares = Shares(part, topic.audience(part.union))
         record = self._record(topic, part, shares, first_id, effects, now_ms)
         was_empty = [not queue.index.active_count for queue in shares.queues]
@@ -146,7 +147,7 @@ class Publishing(Delivering):
     def _bring_in(
         self, copies: PublishedCopies, shares: Shares, was_empty: Sequence[bool], effects: Effects, now_ms: int
     ) -> None:
-        """Keep copies in memory that are near the head of their queues, and serve the receives that wait for them."""
+        """Keep copies in memory that are near the head of their queues, and serve waiting receives."""
         are_many = shares.total > KEPT_COPIES
         at_once = SERVED_COPIES
         for place, queue in enumerate(shares.queues):
@@ -168,8 +169,8 @@ class Publishing(Delivering):
     def _fail_refused(
         self, copies: PublishedCopies, refused: Sequence[tuple[Subscription, int]], effects: Effects, now_ms: int
     ) -> None:
-        """Messages that queues did not take have failed for the first time. Where order counts, the first refusal holds
-        up those behind it. More than a few are left to the ticks, which find them waiting.
+        """Record a first failure for messages that queues refused. Under backoff the first refused message holds up the
+        messages behind it. More than ``REFUSED_AT_ONCE`` messages are left to the ticks, in the state of waiting.
         """
         left = REFUSED_AT_ONCE
         for subscription, messages in refused:

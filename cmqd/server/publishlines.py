@@ -1,12 +1,12 @@
-"""Publishes that take several slices to plan, in a line for each topic.
+"""Publishes with plans of several slices, in a line per topic.
 
-A plan of the core changes nothing until it is applied, so other requests go on between two slices, as if they had
-arrived sooner. Publishes to the same topic do not: they stand in line behind the plan, because a plan relies on the
-dedup ids that the topic remembers. Topics take turns, a slice each.
+A plan of the core changes nothing before the plan is applied. Therefore requests of other clients go on between two
+slices, like requests that arrived sooner. Publishes to the same topic stand in line behind the plan, because a plan
+relies on the dedup ids that the topic remembers. Topics take turns of a slice.
 
-The connections of a publish in line are held (``Connection.hold``), so a client sees its requests carried out in the
-order in which it sent them, and a line has at most one entry of each connection. A publish in line is carried out
-whatever becomes of its connection: the line does not know connections at all.
+The connections of a publish in line are held (``Connection.hold``). Therefore the requests of a client are carried out
+in the order of sending, and a line has at most a single entry per connection. A publish in line is carried out even if
+its connection is lost: the line knows no connections.
 
 Pure data.
 """
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from cmqd.server.handlers.collecting import Collected
 
 SLICE_UNITS: Final = 1024
-"""Work of a slice: at most about 2 ms, usually 0.5."""
+"""Work of a slice: usually 0.5 ms, at most about 2 ms."""
 
 
 class PlannedPublish:
-    """Publishes to one topic that are decided together, and their plan once it was begun."""
+    """Publishes to a topic that are decided together, and their plan. A publish behind others has no plan yet."""
 
     __slots__ = ("collected", "plan")
 
@@ -49,7 +49,7 @@ class PublishLines:
         return bool(self._lines)
 
     def has_line(self, account: str, topic: str) -> bool:
-        """Whether publishes to a topic stand in line."""
+        """Return whether publishes to a topic stand in line."""
         return (account, topic) in self._lines
 
     def add(self, publish: PlannedPublish) -> None:
@@ -58,7 +58,7 @@ class PublishLines:
         self._lines.setdefault((collected.account, collected.name), deque()).append(publish)
 
     def take(self) -> PlannedPublish:
-        """Remove and return the publish whose turn it is; there must be one."""
+        """Remove and return the publish that has the turn. The lines must not be empty."""
         key = next(iter(self._lines))
         line = self._lines[key]
         publish = line.popleft()
@@ -69,7 +69,7 @@ class PublishLines:
         return publish
 
     def put_back(self, publish: PlannedPublish) -> None:
-        """Put a publish that was taken and needs another slice in front of its line, the turn of which is over."""
+        """Put a publish that needs a further slice in front of its line, and the line at the end of the turns."""
         key = (publish.collected.account, publish.collected.name)
         self._lines.setdefault(key, deque()).appendleft(publish)
         self._lines.move_to_end(key)

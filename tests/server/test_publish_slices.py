@@ -1,4 +1,4 @@
-"""Publishes that take several slices to plan: others are served in between, and nobody can tell otherwise."""
+"""Publishes with plans of several slices: other clients are served in between, and the order of requests is kept."""
 
 from typing import Any
 
@@ -104,7 +104,7 @@ async def test_later_requests_of_its_client_see_the_publish_and_keep_their_order
 
 @pytest.mark.parametrize("behind", ["send", "publish", "list"])
 async def test_a_request_by_which_a_publish_is_found_to_be_long_comes_after_it(rig: EdgeRig, behind: str) -> None:
-    """The publish is decided because the next request asks something else, or is too much to join it."""
+    """The publish is decided because the next request cannot join the publish."""
     client = await with_topic(rig)
     first = publish(client)
     request_id = client.next_id()
@@ -291,7 +291,7 @@ async def test_what_is_being_planned_counts_for_busy(rig: EdgeRig) -> None:
 async def test_much_that_is_collected_is_decided_before_the_wake_up_ends(
     rig: EdgeRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each queue has little of it, and all of them together would hold the loop at the end of the wake-up."""
+    """The work for all queues together would hold the loop at the end of the wake-up."""
     monkeypatch.setattr("cmqd.server.handlers.collecting.MAX_COLLECTED", 20)
     client = await with_topic(rig)
     clients = [await rig.client() for _ in range(QUEUES)]
