@@ -20,7 +20,7 @@ Rules:
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, cast
 
 from cmqd.server.audit import FAILED_LOGINS
@@ -288,14 +288,19 @@ class Connection(asyncio.Protocol):
         """Bytes of the client. The hot path begins here."""
         shared = self._shared
         wakeup = shared.wakeup
-        if len(data) > PIECE_BYTES or self._put_off or self._decoded or self._held or not wakeup.has_time():
+        has_time = wakeup.take_input()
+        if not has_time or len(data) > PIECE_BYTES or self._put_off or self._decoded or self._held:
             self._put_off = self._put_off[self._put_off_from :] + data
             self._put_off_from = 0
             self._plan_input()
             self._measure()
         else:
-            self._take_up(data)
-        wakeup.schedule()
+            events = self._wire.receive(data, shared.time_ms)
+            if len(events) == 1 and type(events[0]) not in _EVENTS and not self._charged:
+                # The usual case of ``_dispatch_each``: a client that waits for each answer.
+                shared.requests.dispatch(self, cast("Request", events[0]))
+            else:
+                self._dispatch_each(events)
         if shared.overloaded and not self._stalled:
             self._stalled = True
             shared.stalled.append(self)
@@ -357,8 +362,8 @@ class Connection(asyncio.Protocol):
         decoded = self._decoded
         if decoded:
             self._decoded = None
-            count, size = len(decoded), 0
-            self._dispatch_each(iter(decoded))
+            size = 0
+            count = self._dispatch_each(decoded)
         else:
             start = self._put_off_from
             stop = start + max(PIECE_BYTES, self._wire.missing_bytes)
@@ -369,7 +374,7 @@ class Connection(asyncio.Protocol):
                 self._put_off = b""
                 self._put_off_from = 0
             size = len(piece)
-            count = self._take_up(piece)
+            count = self._dispatch_each(self._wire.receive(piece, self._shared.time_ms))
         if not self.has_input and not self._resting:
             self._resting = True
             self._shared.wakeup.rests.add(self)
@@ -402,17 +407,6 @@ class Connection(asyncio.Protocol):
         self._held = False
         self._plan_input()
 
-    def _take_up(self, data: bytes) -> int:
-        """Decode input and have its requests dispatched; returns their number."""
-        events = self._wire.receive(data, self._shared.time_ms)
-        self._dispatch_each(iter(events))
-        if not self.account or self._wire.ended is not None:
-            self._flush_soon()
-        if self._charged or not events:
-            # A frame that grows from read to read yields no events meanwhile.
-            self._measure()
-        return len(events)
-
     def _measure(self) -> None:
         """Note in the memory budget what this connection holds; the budget may drop it."""
         transport = self._transport
@@ -442,10 +436,11 @@ class Connection(asyncio.Protocol):
         else:
             self.end(ErrorCode.BUSY, text)
 
-    def _dispatch_each(self, events: Iterator[object]) -> None:
-        """Have requests dispatched, in order, as long as the connection is not held."""
+    def _dispatch_each(self, events: Sequence[object]) -> int:
+        """Have what a piece of input held dispatched, in order, until the connection is held; returns its number."""
         dispatch = self._shared.requests.dispatch
-        for event in events:
+        rest = iter(events)
+        for event in rest:
             if type(event) in _EVENTS:
                 self._happened(event)
             else:
@@ -453,7 +448,13 @@ class Connection(asyncio.Protocol):
             if self._held:
                 if self._decoded is None:
                     self._decoded = deque()
-                self._decoded.extend(events)
+                self._decoded.extend(rest)
+        if not self.account or self._wire.ended is not None:
+            self._flush_soon()
+        if self._charged or not events:
+            # A frame that grows from read to read yields no events meanwhile.
+            self._measure()
+        return len(events)
 
     def _plan_input(self) -> None:
         """Read from the socket, take turns, or neither."""

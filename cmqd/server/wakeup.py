@@ -122,9 +122,13 @@ class WakeUp:
             self._ends_at = self._timer() + WAKEUP_SECONDS
             self._loop.call_soon(self._look)
 
-    def has_time(self) -> bool:
-        """Whether input may be taken up on arrival."""
-        return not self._scheduled or self._timer() < self._ends_at
+    def take_input(self) -> bool:
+        """Note that input has come; returns whether it may be taken up on arrival."""
+        if self._scheduled:
+            self._something = True
+            return self._timer() < self._ends_at
+        self.schedule()
+        return True
 
     def write_later(self, connection: Writable) -> None:
         """Flush this one at the next look; it must not be named twice before it was flushed."""
