@@ -11,6 +11,7 @@ from cmqd_client.connection import Connection, ConnectionStatistics
 from cmqd_client.durations import Duration
 from cmqd_client.errors import (
     AccountExists,
+    AccountNotEmpty,
     AccountNotFound,
     AlreadyCommitted,
     AlreadyRolledBack,
@@ -122,6 +123,7 @@ __all__ = [
     "DEFAULT_PORT",
     "AccessKey",
     "AccountExists",
+    "AccountNotEmpty",
     "AccountNotFound",
     "Accounts",
     "Address",

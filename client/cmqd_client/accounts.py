@@ -29,6 +29,22 @@ class AccessKey(msgspec.Struct, frozen=True):
         return f"AccessKey({self.secret_id!r}, account={self.account!r}, enabled={self.enabled}{shown})"
 
 
+class AccountQueue(msgspec.Struct, frozen=True):
+    """A queue of some account."""
+
+    account: str
+    queue: str
+
+
+class AccountQueuePage(msgspec.Struct, frozen=True):
+    """Queues of all accounts."""
+
+    queues: list[AccountQueue]
+    next: AccountQueue | None
+    """The queue to go on behind; None at the end."""
+    request_id: int
+
+
 class Accounts:
     """Administration of accounts and keys; get it as ``client.accounts``.
 
@@ -53,6 +69,42 @@ class Accounts:
         """
         request = wire.CreateAccount(self._channel.next_request_id(), account)
         return _keys(await self._channel.call(request, wire.KeyList, Repeat.ONCE))[0]
+
+    async def delete(self, account: str) -> None:
+        """Delete an account that has no queue and no topic, with all its keys. Only for ``admin``. Not repeated after
+        a lost answer.
+
+        Raises:
+            AccountNotEmpty: it has queues or topics; ``details`` has their numbers.
+            AccountNotFound: there is no such account.
+            InvalidArgument: it is ``admin``.
+            PermissionDenied: only ``admin`` may.
+            OutcomeUnknown: it may be deleted.
+        """
+        request = wire.DeleteAccount(self._channel.next_request_id(), account)
+        await self._channel.call(request, wire.Reply, Repeat.ONCE)
+
+    async def queues(
+        self, *, search: str = "", after: "AccountQueue | None" = None, limit: int = 100
+    ) -> "AccountQueuePage":
+        """List the queues of all accounts, by account and name. Only for ``admin``. Safe to cancel.
+
+        Args:
+            search: only queues whose name contains this word.
+            after: begin behind this queue: ``next`` of the page before.
+            limit: queues of a page, 1-1,000. A page may have fewer, even none, before the end.
+
+        Raises:
+            PermissionDenied: only ``admin`` may.
+        """
+        behind = after or AccountQueue("", "")
+        request = wire.ListAllQueues(self._channel.next_request_id(), search, behind.account, behind.queue, limit)
+        reply = await self._channel.call(request, wire.AllQueues, Repeat.READ)
+        return AccountQueuePage(
+            [AccountQueue(account, name) for account, _, name in reply.queues],
+            None if reply.next is None else AccountQueue(*reply.next),
+            reply.request_id,
+        )
 
     async def list(self) -> list[str]:
         """The names of all accounts. Only for ``admin``. Safe to cancel.

@@ -20,7 +20,7 @@
         ├── TransactionNotFound, AlreadyCommitted, AlreadyRolledBack      of one half message
         ├── TopicNotFound, TopicExists, TopicDiffers, TopicInUse, TooManyTopics
         ├── SubscriptionNotFound, SubscriptionExists, SubscriptionDiffers, TooManySubscriptions, PushUnavailable
-        ├── AccountExists, AccountNotFound, KeyNotFound, LastKey
+        ├── AccountExists, AccountNotFound, AccountNotEmpty, KeyNotFound, LastKey
         ├── Busy, DiskNearlyFull, ShuttingDown, TooManyRequests, InternalError, MessagesDamaged
         ├── OutcomeUnknown                also raised by the client: see the class
         └── UnknownServerError            a code that this version of the client does not know
@@ -382,6 +382,10 @@ class AccountNotFound(ServerError, code=ErrorCode.ACCOUNT_NOT_FOUND):
 
 class KeyNotFound(ServerError, code=ErrorCode.KEY_NOT_FOUND):
     """The account has no key of this id."""
+
+
+class AccountNotEmpty(ServerError, code=ErrorCode.ACCOUNT_NOT_EMPTY):
+    """The account has queues or topics; delete them first."""
 
 
 class LastKey(ServerError, code=ErrorCode.LAST_KEY):

@@ -29,6 +29,9 @@ from cmqd_segment.records import (
 )
 from cmqd_segment.records import QueueDeleted as QueueDeletedRecord
 
+NAMES_EXAMINED = 10_000
+"""Names that a list of the queues of all accounts examines in a call: no more than a full account has."""
+
 
 class Administration(Moving):
     """The administration part of the broker."""
@@ -95,6 +98,31 @@ class Administration(Moving):
         found = sorted(name for name in self._names.get(account, ()) if search in name)
         page = found[offset : offset + limit]
         return len(found), [(self._names[account][name].queue_id, name) for name in page]
+
+    def list_all_queues(
+        self, search: str, after: tuple[str, str], limit: int
+    ) -> tuple[list[tuple[str, int, str]], tuple[str, str] | None]:
+        """Queues of all accounts with ``search`` in their name, behind ``after`` (account, name), by account and name.
+
+        Returns (account, id, name) of at most ``limit`` queues, and where to go on, None at the end. A call examines a
+        bounded number of names, because a search without a match would hold up the loop.
+        """
+        check_range("limit", limit, 1, self.limits.max_list)
+        after_account, after_name = after
+        page: list[tuple[str, int, str]] = []
+        examined = 0
+        for account in sorted(account for account in self._names if account >= after_account):
+            if examined >= NAMES_EXAMINED:
+                return page, (account, "")
+            names = self._names[account]
+            examined += len(names)
+            behind = after_name if account == after_account else ""
+            for name in sorted(name for name in names if name > behind and search in name):
+                if len(page) == limit:
+                    last_account, _, last_name = page[-1]
+                    return page, (last_account, last_name)
+                page.append((account, names[name].queue_id, name))
+        return page, None
 
     def queue_info(self, account: str, name: str) -> QueueInfo:
         """Attributes, counts and facts of a queue."""

@@ -78,6 +78,18 @@ class LastKey(DomainError):
         )
 
 
+class AccountNotEmpty(DomainError):
+    """The account has queues or topics."""
+
+    def __init__(self, account: str, queues: int, topics: int) -> None:
+        super().__init__(
+            f"account {account!r} has {queues} queues and {topics} topics; delete them first",
+            account=account,
+            queues=queues,
+            topics=topics,
+        )
+
+
 class PermissionDenied(DomainError):
     """The account may not do this."""
 
@@ -99,6 +111,8 @@ class Accounts:
         """``write`` puts a changed document on disk before it returns."""
         self._write = write
         self._lock = asyncio.Lock()
+        self._leaving: str | None = None
+        """The account that is being deleted: it opens no connection."""
         self._install(document)
         self.on_revoked: Callable[[str], None] = lambda secret_id: None
         """Told the id of a key that no longer authenticates."""
@@ -116,7 +130,7 @@ class Accounts:
     def find_key(self, secret_id: str) -> Key | None:
         """The enabled key of that id."""
         key = self._keys.get(secret_id)
-        return key if key is not None and key.enabled else None
+        return key if key is not None and key.enabled and key.account != self._leaving else None
 
     def account_of(self, secret_id: str) -> str | None:
         """The account of a key's id, enabled or not."""
@@ -177,6 +191,48 @@ class Accounts:
             key = new_key(account, now_ms)
             await self._change(document, accounts={**document.accounts, account: now_ms}, keys=[*document.keys, key])
             return key
+
+    async def delete_account(
+        self, caller: str, account: str, refuse_held: Callable[[], None], settle: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Delete an account with its keys.
+
+        Its clients are disconnected before the file is written, so that none makes a queue meanwhile. The deletes that
+        emptied the account must be on disk before the account is gone from the file: else a crash in between would
+        bring back queues of an account that is not there.
+
+        Args:
+            caller: the account that asks.
+            account: the account to delete.
+            refuse_held: raises AccountNotEmpty if the account has queues or topics.
+            settle: waits until all that was decided so far is durable.
+
+        Raises:
+            PermissionDenied, AccountNotFound, InvalidArgument, AccountNotEmpty: nothing was changed.
+        """
+        self.must_be_admin(caller, "delete accounts")
+        async with self._lock:
+            document = self._document
+            if account not in document.accounts:
+                raise AccountNotFound(account)
+            if account == ADMIN:
+                raise InvalidArgument("account", account, f"another account than {ADMIN!r}, which manages all others")
+            refuse_held()
+            self._leaving = account
+            try:
+                for key in document.keys:
+                    if key.account == account:
+                        self.on_revoked(key.secret_id)
+                await settle()
+                # A request that was under way when its connection ended may have made a queue.
+                refuse_held()
+                await self._change(
+                    document,
+                    accounts={name: made_ms for name, made_ms in document.accounts.items() if name != account},
+                    keys=[key for key in document.keys if key.account != account],
+                )
+            finally:
+                self._leaving = None
 
     async def create_key(self, caller: str, account: str | None, now_ms: int) -> Key:
         """One more key for an account.

@@ -70,6 +70,7 @@ ADMINISTRATION: Final[frozenset[type[wire.Request]]] = frozenset(
         wire.CreateKey,
         wire.SetKeyEnabled,
         wire.DeleteKey,
+        wire.DeleteAccount,
         wire.SealSegments,
     }
 )

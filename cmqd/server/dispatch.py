@@ -88,6 +88,8 @@ class Dispatcher(MessageHandlers, QueueHandlers, TopicHandlers, TransactionHandl
             wire.ListKeys: self._list_keys,
             wire.SetKeyEnabled: self._set_key_enabled,
             wire.DeleteKey: self._delete_key,
+            wire.DeleteAccount: self._delete_account,
+            wire.ListAllQueues: self._list_all_queues,
             wire.GetServerStatus: self._get_server_status,
             wire.SealSegments: self._seal_segments,
         }

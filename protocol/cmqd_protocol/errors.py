@@ -64,6 +64,7 @@ class ErrorCode(IntEnum):
     ACCOUNT_NOT_FOUND = 501
     KEY_NOT_FOUND = 502
     LAST_KEY = 503
+    ACCOUNT_NOT_EMPTY = 504
     # the server's state
     BUSY = 600
     DISK_NEARLY_FULL = 601

@@ -495,6 +495,22 @@ class DeleteKey(Request, frozen=True, tag=133):
     account: str | None = None
 
 
+class DeleteAccount(Request, frozen=True, tag=134):
+    """Delete an account without queues and topics, with its keys. Answered ``Done``."""
+
+    account: str
+
+
+class ListAllQueues(Request, frozen=True, tag=135):
+    """Queues of all accounts whose names contain ``search``, by account and name. Answered ``AllQueues``."""
+
+    search: str = ""
+    after_account: str = ""
+    """Begin behind this account and queue: ``next`` of the reply before."""
+    after_queue: str = ""
+    limit: int = 100
+
+
 # ---------------------------------------------------------------- the server (144-159)
 
 
@@ -790,6 +806,14 @@ class SegmentsSealed(Reply, frozen=True, tag=213):
     """All rows up to this one are in them, or gone."""
 
 
+class AllQueues(Reply, frozen=True, tag=215):
+    """A page of queues as (account, queue id, name)."""
+
+    queues: list[tuple[str, int, str]]
+    next: tuple[str, str] | None = None
+    """Account and queue to go on behind; None = the end."""
+
+
 class TransactionCheck(WireMessage, frozen=True, tag=224):
     """A push: what became of the transaction of this half message? Answered by ``EndTransactions``, or not."""
 
@@ -861,6 +885,8 @@ AnyRequest: TypeAlias = (
     | ListKeys
     | SetKeyEnabled
     | DeleteKey
+    | DeleteAccount
+    | ListAllQueues
     | GetServerStatus
     | SealSegments
 )
@@ -887,6 +913,7 @@ AnyReply: TypeAlias = (
     | DeliveriesDone
     | SubscriptionSecret
     | SegmentsSealed
+    | AllQueues
     | Error
 )
 AnyPush: TypeAlias = TransactionCheck

@@ -221,6 +221,16 @@ def test_accounts_and_keys_are_managed(cmq_at: Cmq) -> None:
     assert cmq_at("account", "key", "delete", secret_id, "--output", "json").json == {"deleted": secret_id}
     assert cmq_at("account", "key", "delete", secret_id).code == ExitCode.NOT_FOUND
     assert cmq_at("account", "key", "list", "--account", "nobody").code == ExitCode.NOT_FOUND
+    assert cmq_at("account", "delete", "kitchen", "--output", "json").json == {"deleted": "kitchen"}
+    assert cmq_at("account", "delete", "kitchen").code == ExitCode.NOT_FOUND
+
+
+def test_the_queues_of_all_accounts_are_listed(cmq_at: Cmq) -> None:
+    cmq_at("queue", "create", "jobs-of-all")
+
+    listed = cmq_at("account", "queues", "jobs-of", "--output", "json").json
+    assert listed == [{"account": "admin", "queue": "jobs-of-all"}]
+    assert cmq_at("account", "queues", "jobs-of").out.splitlines()[-1].split() == ["admin", "jobs-of-all"]
 
 
 def test_what_is_not_permitted_has_its_exit_code(cmq_at: Cmq, server: ThreadedServer) -> None:

@@ -15,6 +15,7 @@ from cmqd_client import (
     QueueNotFound,
     ReceiptHandleInvalid,
 )
+from cmqd_client.accounts import AccountQueue
 from cmqd_protocol import messages as wire
 from support.fake_server import FakeServer
 
@@ -296,6 +297,19 @@ async def test_accounts_and_keys_are_managed(client: Client) -> None:
     await client.accounts.delete_key(key.secret_id, account="kitchen")
     (left,) = await client.accounts.keys(account="kitchen")
     assert (left.secret_id, left.enabled, left.secret_key) == (second.secret_id, False, None)
+    await client.accounts.delete("kitchen")
+    assert await client.accounts.list() == ["admin"]
+
+
+async def test_the_queues_of_all_accounts_come_by_pages(client: Client) -> None:
+    await client.ensure_queue("a")
+    await client.ensure_queue("b")
+
+    first = await client.accounts.queues(limit=1)
+    assert (first.queues, first.next) == ([AccountQueue("admin", "a")], AccountQueue("admin", "a"))
+    second = await client.accounts.queues(after=first.next, limit=1000)
+    assert second.queues[0] == AccountQueue("admin", "b")
+    assert second.next is None
 
 
 async def test_status_tells_about_the_server(client: Client) -> None:

@@ -108,6 +108,7 @@ async def test_a_repeat_that_is_refused_leaves_the_first_attempt_unknown(server:
         ("create_key", wire.CreateKey),
         ("delete_key", wire.DeleteKey),
         ("create_account", wire.CreateAccount),
+        ("delete_account", wire.DeleteAccount),
     ],
 )
 async def test_what_is_not_safe_to_repeat_is_not_repeated(
@@ -121,6 +122,7 @@ async def test_what_is_not_safe_to_repeat_is_not_repeated(
         "create_key": lambda: client.accounts.create_key(),
         "delete_key": lambda: client.accounts.delete_key("AKIDx"),
         "create_account": lambda: client.accounts.create("kitchen"),
+        "delete_account": lambda: client.accounts.delete("kitchen"),
     }
 
     with pytest.raises(OutcomeUnknown) as caught:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from cmqd.core import administration
 from cmqd.core.errors import InvalidArgument, QueueDeleted, QueueDiffers, QueueExists, QueueNotFound
 from cmqd.core.outcome import WAITING
 from support.core_builders import ACCOUNT, START_MS, Rig, counts
@@ -37,6 +38,24 @@ def test_the_same_name_may_exist_in_another_account():
     theirs = rig.done(rig.broker.create_queue("other", "q", {}, rig.now_ms))
 
     assert theirs.queue_id != mine.queue_id
+
+
+def test_a_list_of_all_accounts_examines_a_bounded_number_of_names(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(administration, "NAMES_EXAMINED", 4)
+    rig = Rig()
+    for account in ("a", "b", "c", "d"):
+        for name in ("x", "y", "z"):
+            rig.done(rig.broker.create_queue(account, name, {}, rig.now_ms))
+
+    pages: list[object] = []
+    after: tuple[str, str] | None = ("", "")
+    while after is not None:
+        page, after = rig.broker.list_all_queues("nowhere", after, 10)
+        pages.append((page, after))
+
+    assert pages == [([], ("c", "")), ([], None)]
+    found, after = rig.broker.list_all_queues("y", ("a", "y"), 10)
+    assert ([(account, name) for account, _, name in found], after) == ([("b", "y")], ("c", ""))
 
 
 def test_ensure_makes_a_queue_or_confirms_it():

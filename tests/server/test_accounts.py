@@ -304,6 +304,103 @@ async def test_keys_are_managed_over_the_wire_and_shown_once(rig: EdgeRig) -> No
     assert code_of(await admin.ask(wire.ListKeys, "nobody")) == "account_not_found"
 
 
+async def test_an_account_is_deleted_only_when_empty_and_its_clients_are_put_out(rig: EdgeRig) -> None:
+    admin = await rig.client()
+    await admin.expect(wire.KeyList, wire.CreateAccount, "other")
+    key = rig.accounts.first_key("other")
+    other = await rig.client(key)
+    await other.expect(wire.QueueInfo, wire.CreateQueue, "jobs", {})
+    await other.expect(wire.TopicInfo, wire.CreateTopic, "news", {})
+
+    refused = await admin.expect(wire.Error, wire.DeleteAccount, "other")
+    assert (refused.name, refused.details) == ("account_not_empty", {"account": "other", "queues": 1, "topics": 1})
+    assert other.ended is None, "a refusal changes nothing"
+    await other.expect(wire.Done, wire.DeleteQueue, "jobs")
+    assert code_of(await admin.ask(wire.DeleteAccount, "other")) == "account_not_empty"
+    await other.expect(wire.Done, wire.DeleteTopic, "news")
+    await admin.expect(wire.Done, wire.DeleteAccount, "other")
+
+    await other.settle()
+    assert other.ended is not None
+    assert other.ended.name == "authentication_failed"
+    again = rig.connect(key)
+    await again.settle()
+    assert again.opened is None
+    assert (await admin.expect(wire.AccountList, wire.ListAccounts)).accounts == ["admin"]
+    assert code_of(await admin.ask(wire.DeleteAccount, "other")) == "account_not_found"
+    assert (await admin.expect(wire.KeyList, wire.CreateAccount, "other")).keys[0].secret_id != key.secret_id
+
+
+async def test_only_admin_deletes_accounts_and_never_itself(rig: EdgeRig) -> None:
+    admin = await rig.client()
+    await admin.expect(wire.KeyList, wire.CreateAccount, "other")
+    other = await rig.client(rig.accounts.first_key("other"))
+
+    assert code_of(await other.ask(wire.DeleteAccount, "other")) == "permission_denied"
+    assert code_of(await other.ask(wire.ListAllQueues)) == "permission_denied"
+    assert code_of(await admin.ask(wire.DeleteAccount, "admin")) == "invalid_argument"
+
+
+async def test_a_deletion_that_cannot_be_written_leaves_the_account_usable(
+    rig: EdgeRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin = await rig.client()
+    await admin.expect(wire.KeyList, wire.CreateAccount, "other")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(accounts_file, "write_private", full)
+        assert code_of(await admin.ask(wire.DeleteAccount, "other")) == "internal_error"
+
+    other = await rig.client(rig.accounts.first_key("other"))
+    await other.expect(wire.QueueInfo, wire.CreateQueue, "jobs", {})
+
+
+async def test_an_account_leaves_the_file_only_when_the_deletes_before_are_durable(tmp_path: Path) -> None:
+    accounts, _ = open_accounts(tmp_path, 5)
+    await accounts.create_account("admin", "other", 6)
+    steps: list[str] = []
+
+    async def settle() -> None:
+        steps.append(f"settle with {len(accounts.list_accounts('admin'))} accounts")
+        assert accounts.find_key(accounts.first_key("other").secret_id) is None, "nobody connects meanwhile"
+
+    await accounts.delete_account("admin", "other", lambda: steps.append("look"), settle)
+
+    assert steps == ["look", "settle with 2 accounts", "look"]
+    again, _ = open_accounts(tmp_path, 7)
+    assert again.list_accounts("admin") == ["admin"]
+
+
+async def test_the_queues_of_all_accounts_are_listed_by_pages(rig: EdgeRig) -> None:
+    admin = await rig.client()
+    expected: list[tuple[str, str]] = []
+    for account in ("b", "a"):
+        await admin.expect(wire.KeyList, wire.CreateAccount, account)
+        client = await rig.client(rig.accounts.first_key(account))
+        for name in ("orders", "jobs", "Zoo"):
+            await client.expect(wire.QueueInfo, wire.CreateQueue, name, {})
+            expected.append((account, name))
+    await admin.expect(wire.QueueInfo, wire.CreateQueue, "jobs", {})
+    expected = sorted([*expected, ("admin", "jobs")])
+
+    for limit in (1, 2, 3, 7, 1000):
+        listed: list[tuple[str, str]] = []
+        after: tuple[str, str] | None = ("", "")
+        while after is not None:
+            page = await admin.expect(wire.AllQueues, wire.ListAllQueues, "", *after, limit)
+            assert len(page.queues) <= limit
+            listed += [(account, name) for account, _, name in page.queues]
+            after = page.next
+        assert listed == expected
+    found = await admin.expect(wire.AllQueues, wire.ListAllQueues, "ob")
+    assert [(account, name) for account, _, name in found.queues] == [("a", "jobs"), ("admin", "jobs"), ("b", "jobs")]
+    for limit in (0, 1001):
+        assert code_of(await admin.ask(wire.ListAllQueues, "", "", "", limit)) == "invalid_argument"
+
+
 async def test_secrets_of_subscriptions_are_there_after_a_restart(tmp_path: Path) -> None:
     accounts, _ = open_accounts(tmp_path, 5)
     first = await accounts.make_secret(7)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cmqd_client import connect
+from cmqd_client import AccountNotEmpty, connect
 from support.crash.disk import Unsynced, disk_after
 from support.crash.trace import AnyEvent, read_trace
 from support.crash.tracing import start_traced
@@ -164,6 +164,23 @@ async def test_a_lost_admin_key_is_replaced_while_the_broker_is_stopped(tmp_path
         assert secret_key not in server.log
 
 
+async def test_an_account_that_was_deleted_stays_deleted_after_kill_nine_and_its_queues_too(tmp_path: Path) -> None:
+    with RunningServer(tmp_path) as server:
+        async with connect(server.url) as admin:
+            key = await admin.accounts.create("other")
+            async with connect(f"cmq://{key.secret_id}:{key.secret_key}@{server.host}:{server.port}") as other:
+                await other.create_queue("jobs")
+                with pytest.raises(AccountNotEmpty):
+                    await admin.accounts.delete("other")
+                await other.delete_queue("jobs")
+                await admin.accounts.delete("other")
+        server.kill()
+        server.start()
+        async with connect(server.url) as admin:
+            assert await admin.accounts.list() == ["admin"]
+            assert (await admin.accounts.queues()).queues == []
+
+
 def run_cmqd(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, "-m", "cmqd", *arguments], capture_output=True, text=True, timeout=60, check=False
@@ -182,6 +199,8 @@ async def work():
     for number in range(4):
         await accounts.create_account("admin", f"account-{number}", 6)
         print(f"account-{number}", time.monotonic_ns(), flush=True)
+    await accounts.delete_account("admin", "account-1", lambda: None, lambda: asyncio.sleep(0))
+    print("-account-1", time.monotonic_ns(), flush=True)
 
 asyncio.run(work())
 """
@@ -190,6 +209,10 @@ asyncio.run(work())
 def test_a_power_failure_at_any_moment_leaves_a_whole_file_and_a_whole_copy(tmp_path: Path) -> None:
     """Cut after every event of the trace: what was answered is there, in a file and a copy that are both sound."""
     acknowledged, events = _run_traced(tmp_path)
+    states: list[set[str]] = []
+    for name, _ in acknowledged:
+        before = states[-1] if states else set[str]()
+        states.append(before - {name[1:]} if name.startswith("-") else before | {name})
     from cmqd.server.accounts_file import AccountsFile
 
     chance = random.Random(1)
@@ -198,19 +221,17 @@ def test_a_power_failure_at_any_moment_leaves_a_whole_file_and_a_whole_copy(tmp_
     for cut, event in enumerate(events):
         if event.at_ns < first_at:
             continue
-        expected = {name for name, at_ns in acknowledged if at_ns <= event.at_ns}
+        steps = sum(at_ns <= event.at_ns for _, at_ns in acknowledged)
         for unsynced in Unsynced:
             rebuilt = tmp_path / f"rebuilt-{cut}-{unsynced.name}"
             disk_after(events[:cut], unsynced, chance).write_to(rebuilt)
             document = AccountsFile(rebuilt).read()
             assert document is not None
-            # Before the first change, the first key is synced: the copy follows the file by at most one change.
-            assert expected <= set(document.accounts) <= {name for name, _ in acknowledged}
-            assert len(document.accounts) - len(expected) <= 1
+            at = states.index(set(document.accounts))
+            assert at in {steps - 1, steps}, "as answered last, or one change further"
             for path in rebuilt.glob("accounts.json.1"):
-                copy = AccountsFile.decode(path.read_bytes()).document
-                assert set(copy.accounts) <= set(document.accounts)
-                assert len(document.accounts) - len(copy.accounts) <= 1
+                # The copy follows the file by at most one change.
+                assert states.index(set(AccountsFile.decode(path.read_bytes()).document.accounts)) in {at - 1, at}
             checked += 1
     assert checked > 50
 

@@ -7,6 +7,7 @@ from cyclopts import App, Parameter
 from cmq_cli.output import show_time
 from cmq_cli.session import Session
 from cmqd_client import AccessKey
+from cmqd_client.accounts import AccountQueue
 
 app = App(name="account", help="Accounts and their keys. Accounts are managed by the account admin.")
 key = App(name="key", help="Keys of your own account or, as admin, of another.")
@@ -31,6 +32,38 @@ async def list_accounts(*, session: _Session) -> None:
         session.output.document([{"name": name} for name in names])
     else:
         session.output.table(("name",), [(name,) for name in names])
+
+
+@app.command(name="delete")
+async def delete_account(name: str, /, *, session: _Session) -> None:
+    """Delete an account that has no queues and no topics, with all its keys."""
+    async with session.client() as client:
+        await client.accounts.delete(name)
+    if session.output.json:
+        session.output.document({"deleted": name})
+    session.output.remark(f"account {name} deleted")
+
+
+@app.command
+async def queues(search: str = "", /, *, session: _Session) -> None:
+    """List the queues of all accounts.
+
+    Parameters
+    ----------
+    search
+        Only queues whose name contains this word.
+    """
+    found: list[AccountQueue] = []
+    async with session.client() as client:
+        page = await client.accounts.queues(search=search, limit=1000)
+        found += page.queues
+        while page.next is not None:
+            page = await client.accounts.queues(search=search, after=page.next, limit=1000)
+            found += page.queues
+    if session.output.json:
+        session.output.document([{"account": entry.account, "queue": entry.queue} for entry in found])
+    else:
+        session.output.table(("account", "queue"), [(entry.account, entry.queue) for entry in found])
 
 
 @key.command(name="create")

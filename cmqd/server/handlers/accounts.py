@@ -1,9 +1,11 @@
 """The handlers of accounts and keys, and of the server itself: its status, its segments."""
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from cmqd.core import errors as domain
+from cmqd.server.accounts import AccountNotEmpty
 from cmqd.server.accounts_file import Key
 from cmqd.server.handlers.outcomes import Client, Outcomes, translate
 from cmqd.server.logs import get_logger
@@ -61,6 +63,38 @@ class AccountHandlers(Outcomes):
 
         self._in_turn(client, request, change)
 
+    def _delete_account(self, client: Client, request: wire.DeleteAccount) -> None:
+        account = request.account
+
+        def refuse_held() -> None:
+            queues, _ = self._broker.list_queues(account, "", 0, 1)
+            topics, _ = self._broker.list_topics(account, "", 0, 1)
+            if queues or topics:
+                raise AccountNotEmpty(account, queues, topics)
+
+        async def settle() -> None:
+            marker = _DurableMarker()
+            self._gate.hold(self._log.last_lsn, marker, wire.Done(request.request_id))
+            self._schedule()
+            reply = await marker.answered
+            if isinstance(reply, wire.Error):
+                raise StorageFailed(reply.text)
+
+        async def change() -> wire.Reply:
+            try:
+                await self._accounts.delete_account(client.account, account, refuse_held, settle)
+            except StorageFailed as failure:
+                return error(request.request_id, ErrorCode.OUTCOME_UNKNOWN, str(failure))
+            return wire.Done(request.request_id)
+
+        self._in_turn(client, request, change)
+
+    def _list_all_queues(self, client: Client, request: wire.ListAllQueues) -> None:
+        self._accounts.must_be_admin(client.account, "list the queues of all accounts")
+        after = (request.after_account, request.after_queue)
+        queues, following = self._broker.list_all_queues(request.search, after, request.limit)
+        self._gate.hold(self._log.last_lsn, client, wire.AllQueues(request.request_id, queues, following))
+
     def _in_turn(
         self, client: Client, request: wire.Request, work: Callable[[], Coroutine[Any, Any, wire.Reply]]
     ) -> None:
@@ -96,6 +130,19 @@ class AccountHandlers(Outcomes):
                 client.answer(wire.SegmentsSealed(request.request_id, last_lsn))
 
         self._spawn(run())
+
+
+class _DurableMarker:
+    """Waits at the gate like a client, until the rows before it are durable."""
+
+    def __init__(self) -> None:
+        self.account = ""
+        self.answered: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+
+    def answer(self, reply: object, queue: str | None = None) -> None:
+        """The gate opened, or an Error: it never will."""
+        if not self.answered.done():
+            self.answered.set_result(reply)
 
 
 def _key_info(key: Key, *, shown: bool) -> wire.KeyInfo:

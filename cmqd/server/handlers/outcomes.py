@@ -72,6 +72,7 @@ ERROR_CODES: Final[dict[type[domain.DomainError], ErrorCode]] = {
     own.AccountNotFound: ErrorCode.ACCOUNT_NOT_FOUND,
     own.KeyNotFound: ErrorCode.KEY_NOT_FOUND,
     own.LastKey: ErrorCode.LAST_KEY,
+    own.AccountNotEmpty: ErrorCode.ACCOUNT_NOT_EMPTY,
     own.PermissionDenied: ErrorCode.PERMISSION_DENIED,
 }
 """Every refusal and its code; a test holds it against the core's closed set."""

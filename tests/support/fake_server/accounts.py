@@ -51,6 +51,20 @@ class AccountRequests(Listener):
             return wire.error(request.request_id, ErrorCode.KEY_NOT_FOUND, f"no key {request.secret_id!r}")
         return wire.Done(request.request_id)
 
+    def _DeleteAccount(self, peer: Peer, request: wire.DeleteAccount) -> wire.AnyReply:
+        if request.account not in self.accounts:
+            text = f"account {request.account!r} does not exist"
+            return wire.error(request.request_id, ErrorCode.ACCOUNT_NOT_FOUND, text)
+        self.accounts.remove(request.account)
+        return wire.Done(request.request_id)
+
+    def _ListAllQueues(self, peer: Peer, request: wire.ListAllQueues) -> wire.AnyReply:
+        behind = (request.after_account, request.after_queue)
+        found = [("admin", 1, name) for name in sorted(self.queues) if request.search in name]
+        rest = [entry for entry in found if (entry[0], entry[2]) > behind]
+        page = rest[: request.limit]
+        return wire.AllQueues(request.request_id, page, (page[-1][0], page[-1][2]) if len(rest) > len(page) else None)
+
     def _GetServerStatus(self, peer: Peer, request: wire.GetServerStatus) -> wire.AnyReply:
         return wire.ServerStatus(
             request.request_id, {"version": "fake", "durability": "none", "queues": len(self.queues)} | self.status
