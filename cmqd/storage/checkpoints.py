@@ -4,11 +4,11 @@ import asyncio
 import errno
 import hashlib
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from cmqd.storage.catalog import Catalog
+from cmqd.storage.complaints import complain
 from cmqd_segment.checkpoint_file import MAGIC, CheckpointError, frame, verify_checkpoint
 from cmqd_segment.manifest import CheckpointEntry, checkpoint_file, sync_folder
 
@@ -65,7 +65,7 @@ class Checkpoints:
             except (OSError, CheckpointError) as error:
                 if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
-                print(f"cmqd storage: a checkpoint was abandoned: {error}", file=sys.stderr, flush=True)
+                complain(f"a checkpoint was abandoned: {error}")
                 self._begun = False
                 self._path.unlink(missing_ok=True)
                 if isinstance(error, OSError):

@@ -7,12 +7,12 @@ names is durable.
 
 import asyncio
 import sqlite3
-import sys
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
 
 from cmqd.storage import ipc
 from cmqd.storage.catalog import Catalog, OpenSegment, SealedFile
+from cmqd.storage.complaints import complain
 from cmqd.storage.connection import ThreadConnection, connect
 from cmqd.storage.segmentreader import Answer, RowCache, SegmentReader, is_damage
 from cmqd_segment.records import ranges
@@ -173,5 +173,5 @@ class Pager:
     def _complain(self, lsn: int, text: str) -> None:
         if lsn not in self._damaged or not lsn:
             self._damaged.add(lsn)
-            print(f"cmqd storage: {text}", file=sys.stderr, flush=True)
+            complain(text)
             self._on_damage(text)

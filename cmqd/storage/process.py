@@ -11,8 +11,6 @@ import os
 import signal
 import socket
 import sqlite3
-import sys
-import traceback
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from time import monotonic, time
@@ -21,6 +19,7 @@ from typing import Any
 from cmqd.storage import ipc
 from cmqd.storage.catalog import Catalog, OpenSegment, SealedFile
 from cmqd.storage.checkpoints import Checkpoints
+from cmqd.storage.complaints import complain_of_exception
 from cmqd.storage.datadir import DataFolder, Disk, boot_id
 from cmqd.storage.errors import StorageError, StorageFailed
 from cmqd.storage.freshness import Freshness
@@ -96,7 +95,7 @@ class StorageService:
             self.control.send(ipc.Failed("StorageFailed", f"the disk failed: {_describe(error)}"))
             status = 1
         except Exception as error:
-            traceback.print_exc()
+            complain_of_exception()
             self.control.send(ipc.Failed("StorageFailed", f"a defect in storage: {_describe(error)}"))
             status = 1
         if status == 0 and hasattr(self, "writer"):
@@ -566,6 +565,5 @@ def main(arguments: list[str]) -> int:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         status = runner.run(serve())
-        sys.stderr.flush()
         # Threads may be in the middle of a seal, which the next start repeats: no reason to wait for them.
         os._exit(status)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import io
 import shutil
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -16,7 +17,7 @@ from cmqd.storage.processlog import StorageProcessLog
 from cmqd.storage.settings import Durability
 from cmqd_segment.manifest import SegmentState
 from cmqd_segment.schema import open_read_only
-from support.log_rig import NOW_MS, InProcess, LogRig, ProcessPlace, deleted, settings_for
+from support.log_rig import NOW_MS, InProcess, LogRig, ProcessPlace, checkpoint_parts, deleted, settings_for
 
 GIBIBYTE = 1 << 30
 
@@ -555,6 +556,35 @@ async def test_a_segment_left_unsealed_by_a_crash_can_be_dropped_before_it_is_se
 
     assert await rig.log.drop_segments([1], 2) == [1]
     assert not (folder / "segments" / "00000001.db").exists()
+
+
+class FullStream(io.TextIOBase):
+    """A log file on the full disk."""
+
+    def write(self, text: str) -> int:
+        raise OSError(28, "No space left on device")
+
+
+async def test_a_log_file_on_the_full_disk_ends_nothing(start: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = await start()
+    rig = broker.rig
+    await rig.store(1, 0, 1)
+    tried = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def write(path: Path, data: bytes) -> None:
+        loop.call_soon_threadsafe(tried.set)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("cmqd.storage.checkpoints.append", write)
+    monkeypatch.setattr("sys.stderr", FullStream())
+    for part in checkpoint_parts(1, 1):
+        rig.log.write_checkpoint(part)
+    await asyncio.wait_for(tried.wait(), 10)
+    await asyncio.wait_for(broker.process.service.checkpoints.drained(), 10)
+
+    await rig.store(1, 1, 1)
+    assert rig.fatal == []
 
 
 async def test_a_full_disk_keeps_a_broker_from_starting_only_if_the_ballast_does_not_help(
