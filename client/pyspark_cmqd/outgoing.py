@@ -192,7 +192,7 @@ def _headers(batch: pa.RecordBatch, columns: Mapping[str, str], first_row: int) 
         if None in named.values():
             raise RowError(columns["headers"], first_row + place, "has a header whose value is null")
         headers.append(named or None)
-    return headers
+    return headers if any(headers) else None
 
 
 def _delays(batch: pa.RecordBatch, columns: Mapping[str, str], first_row: int) -> list[float | None] | None:
@@ -212,7 +212,7 @@ def _tags(batch: pa.RecordBatch, columns: Mapping[str, str], first_row: int) -> 
     for place, tags in enumerate(values):
         if tags and None in tags:
             raise RowError(columns["tags"], first_row + place, "has a tag that is null")
-    return [tags or [] for tags in values]
+    return [tags or [] for tags in values] if any(values) else None
 
 
 def _dedup_ids(batch: pa.RecordBatch, columns: Mapping[str, str], dedup_id: DedupIds, first_row: int) -> list[str]:

@@ -11,16 +11,19 @@ import random
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from cmqd_client import connect
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from pyspark_cmqd.outgoing import RowError
 from pyspark_cmqd.sink import Delivered, SendError, deliver
 from pyspark_cmqd.sinkoptions import parse_sink_options
 from support.fake_server import FakeServer
+from support.running_broker import RunningBroker
 
 pytestmark = pytest.mark.spark
 
@@ -218,3 +221,37 @@ async def test_an_older_server_gets_one_request_at_a_time(server: FakeServer) ->
 
     assert server.queues["orders"].bodies == [b"%d" % row for row in range(80)]
     assert {request.after for request in server.of(wire.SendMessages)} == {None}
+
+
+@pytest.mark.system
+@pytest.mark.timeout(120)
+async def test_an_ordered_write_keeps_its_order_over_kills_of_a_real_broker(tmp_path: Path) -> None:
+    rows = 6_000
+    with RunningBroker(tmp_path) as broker:
+        async with connect(broker.url) as client:
+            queue = await client.create_queue("orders", max_message_bytes=65_536)
+
+            async def stored() -> int:
+                return (await queue.attributes()).active
+
+            # At a rate, so that there is something left to be sent after each start.
+            options = {"ordered": "true", "batchSize": "8", "retries": "50", "maxMessagesPerSecond": "3000"}
+            given = parse_sink_options({"url": broker.url, "queue": "orders", **options})
+            sending = asyncio.create_task(
+                deliver(given, {"body": "body"}, batches(*[100] * 60), lambda row: f"x:{row}")
+            )
+            crashed: list[int] = []
+            for least in (rows // 10, rows // 3):
+                while await stored() < least:  # noqa: ASYNC110 - the server tells when it is asked
+                    await asyncio.sleep(0)
+                await asyncio.to_thread(broker.kill)
+                await asyncio.to_thread(broker.start)
+                crashed.append(await stored())
+
+            assert (await sending).messages == rows
+            assert crashed[-1] < rows, "it was in the middle"
+            bodies: list[bytes] = []
+            while messages := await queue.receive(256, wait=0):
+                bodies += [message.body for message in messages]
+                await queue.delete_batch(messages)
+            assert bodies == [b"%d" % row for row in range(rows)]
