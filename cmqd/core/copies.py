@@ -7,7 +7,6 @@ from typing import NamedTuple
 from cmqd.core.deliveries import BACKOFF
 from cmqd.core.publishplan import Part
 from cmqd.core.queue import Queue
-from cmqd.core.sending import at_places
 from cmqd.core.topic import Audience, Subscription
 from cmqd_segment.published import (
     copy_counts,
@@ -18,7 +17,7 @@ from cmqd_segment.published import (
     set_positions,
     waiting_sets,
 )
-from cmqd_segment.records import CopyOf, MessagesPublished, MessagesSent, StoredMessage
+from cmqd_segment.records import CopyOf, MessagesPublished, StoredMessage
 
 
 class Shares:
@@ -146,29 +145,32 @@ class PublishedCopies:
         """Return the number of copies that the queue at ``place`` takes."""
         return len(self._record.sizes) if self._counts is None else self._counts[place]
 
-    def sent(self, place: int) -> tuple[MessagesSent, list[bytes]]:
-        """Return the copies in the queue at ``place`` in the form of a send, with the bodies."""
+    def messages(self, place: int) -> list[StoredMessage]:
+        """Return the copies in the queue at ``place``."""
         record, bodies, ids = self._record, self._bodies, self._message_ids
-        labels, headers, sizes = record.labels, record.headers, record.sizes
-        numbers: Sequence[int] = range(len(sizes))
+        labels, headers = record.labels, record.headers
+        position, copy_id = record.copies[2 * place + 1], record.first_copy_id
+        numbers: Sequence[int]
         if self._counts is None:
-            copy_id = record.first_copy_id + place * len(sizes)
+            numbers = range(len(bodies))
+            copy_id += place * len(bodies)
         else:
-            copy_id = self._first_ids[place]
             numbers = set_positions(queue_set(record, place))
-            bodies, sizes = at_places(bodies, numbers), at_places(sizes, numbers)
-            headers = None if headers is None else at_places(headers, numbers)
+            copy_id = self._first_ids[place]
         topic, subscription, enqueue_ms = record.topic, record.subscriptions[place], record.enqueue_ms
         of_each = labels is not None and len(labels) > 1
         of_all = labels[0] if labels is not None and not of_each else None
-        copies_of: list[CopyOf | None] = [
-            CopyOf(topic, subscription, ids[at], enqueue_ms, of_all if labels is None or not of_each else labels[at])
-            for at in numbers
-        ]
-        first = record.copies[2 * place + 1]
-        return MessagesSent(
-            record.copies[2 * place], first, copy_id, enqueue_ms, sizes, headers, copies_of=copies_of
-        ), bodies
+        messages: list[StoredMessage] = []
+        for number in numbers:
+            own = of_all if labels is None or not of_each else labels[number]
+            copy_of = CopyOf(topic, subscription, ids[number], enqueue_ms, own)
+            own_headers = None if headers is None else headers[number]
+            messages.append(
+                StoredMessage(position, copy_id, enqueue_ms, bodies[number], own_headers, 0, None, None, copy_of)
+            )
+            position += 1
+            copy_id += 1
+        return messages
 
     def message(self, number: int) -> StoredMessage:
         """A message of the topic."""

@@ -16,6 +16,7 @@ from cmqd.core.queue import Queue
 from cmqd.core.sending import Sending
 from cmqd.core.topic import Subscription
 from cmqd.core.topicstate import Endpoint, TopicState
+from cmqd.core.window import cost
 from cmqd_segment.records import (
     AnyRecord,
     CopyOf,
@@ -365,9 +366,21 @@ class Delivering(Sending, TopicState):
     # ------------------------------------------------------------------ copies that a publish made
 
     def _keep_copies(self, queue: Queue, copies: PublishedCopies, place: int, was_empty: bool) -> None:
-        """Keep in memory what is near enough to the queue's head, as if it had been sent there."""
-        sent, bodies = copies.sent(place)
-        self._keep_bodies(queue, sent, bodies, was_empty)
+        """Keep in memory the copies that are near enough to the queue's head to be received from there."""
+        window, budget = queue.window, self._budget
+        if window.cold:
+            if not was_empty:
+                return
+            window.cold = False
+        # As in ``_keep_bodies``: messages that go out at once need no room.
+        goes_out = was_empty and len(queue.line.waiting) > 0
+        for message in copies.messages(place):
+            size = cost(message)
+            if not goes_out and not budget.has_room(queue.queue_id, size):
+                self._go_back_to(queue, message.position)
+                return
+            window.messages[message.position] = message
+            budget.kept(queue.queue_id, window, size)
 
     def _tick_unserved(self, effects: Effects, now_ms: int) -> None:
         """Serve receives that wait at one queue with the copies of one publish that was too large to do so at once.
