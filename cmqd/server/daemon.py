@@ -241,7 +241,7 @@ class Daemon:
         settings = self._settings
         if settings.ephemeral:
             return MemoryLog(segment_bytes=settings.segment_bytes)
-        return StorageProcessLog(
+        log = StorageProcessLog(
             StorageSettings(
                 folder=str(settings.data),
                 durability=StorageDurability(str(settings.durability)),
@@ -252,6 +252,10 @@ class Daemon:
                 reserve_bytes=settings.min_free_bytes,
             )
         )
+        log.on_folder_in_use = lambda text, waiting_ms: _log.warning(
+            "data_folder_in_use", text=text, waiting_ms=waiting_ms
+        )
+        return log
 
     async def _keep_new_accounts(self, accounts: Accounts, broker: Broker, report: RecoveryReport) -> None:
         """Write the accounts of a new folder. A log with anything in it had accounts before, and a new admin over old

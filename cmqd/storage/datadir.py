@@ -16,6 +16,7 @@ import asyncio
 import fcntl
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 
@@ -64,21 +65,33 @@ class DataFolder:
                 folder.mkdir(mode=0o750, parents=True, exist_ok=True)
                 sync_folder(folder.parent)
 
-    async def lock(self, wait_ms: int, broker_pid: int) -> None:
-        """Take the lock. Raises FolderLocked, naming the holder, if it is not free within ``wait_ms``."""
+    async def lock(self, wait_ms: int, broker_pid: int, on_wait: Callable[[str], None] = lambda text: None) -> None:
+        """Take the lock.
+
+        Args:
+            wait_ms: how long to wait for the holder to end, as a restart needs it.
+            broker_pid: process of the broker that the lock is for.
+            on_wait: told once, at the beginning of the wait, which process holds the lock.
+
+        Raises:
+            FolderLocked: the lock was not free in time; the text names the holder.
+        """
         descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         deadline = monotonic() + wait_ms / 1000
+        is_told = False
         try:
             while True:
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except BlockingIOError:
+                    text = f"the data folder {self.path} is in use by {_holder(descriptor)}"
                     if monotonic() >= deadline:
-                        raise FolderLocked(
-                            f"the data folder {self.path} is in use by {_holder(descriptor)};"
-                            f" waited {wait_ms / 1000:g} s for it"
-                        ) from None
+                        waited = f"; waited {wait_ms / 1000:g} s for it" if wait_ms else ""
+                        raise FolderLocked(text + waited) from None
+                    if not is_told:
+                        is_told = True
+                        on_wait(text)
                 await asyncio.sleep(LOCK_POLL_SECONDS)
             # Over the text of the holder before, without truncating first: on a full disk the block that a truncation
             # gives up may be gone.

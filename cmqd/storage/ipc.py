@@ -155,6 +155,13 @@ class NamesWanted(Head, frozen=True, tag=31):
     """Queues and topics with messages in it."""
 
 
+class FolderInUse(Head, frozen=True, tag=32):
+    """Another broker holds the folder's lock; the answer to ``Open`` waits until that broker has ended."""
+
+    text: str
+    waiting_ms: int
+
+
 class CheckpointWanted(Head, frozen=True, tag=26):
     """A checkpoint would be of use."""
 
@@ -251,6 +258,7 @@ AnyHead: TypeAlias = (
     | SealNow
     | Close
     | SegmentNames
+    | FolderInUse
     | Opened
     | Durable
     | State

@@ -194,7 +194,11 @@ class StorageService:
         self.settings = settings
         self.folder = DataFolder(Path(settings.folder))
         self.folder.create()
-        await self.folder.lock(settings.lock_wait_ms, self._broker_pid)
+        await self.folder.lock(
+            settings.lock_wait_ms,
+            self._broker_pid,
+            lambda text: self.control.send(ipc.FolderInUse(text, settings.lock_wait_ms)),
+        )
         self.disk = self._make_disk(self.folder.path, settings.ballast_bytes, settings.start_ballast_bytes)
         # Before anything opens a database, which takes room for its WAL-index.
         self._make_room()

@@ -88,6 +88,8 @@ class StorageProcessLog:
         self.on_state: Callable[[StorageState], None] = ignore
         self.on_checkpoint_wanted: Callable[[], None] = ignore
         self.on_checkpoint_done: Callable[[int], None] = ignore
+        self.on_folder_in_use: Callable[[str, int], None] = ignore
+        """Gets the text that names the holder, and how long ``open`` waits for it at most, in ms."""
         self._settings = settings
         self._row = RowBuilder()
         self._closed_rows: deque[ClosedRow] = deque()
@@ -349,6 +351,8 @@ class StorageProcessLog:
                 answer = self._answers.pop(request_id)
                 if not answer.done():
                     answer.set_result(numbers)
+            case ipc.FolderInUse(text, waiting_ms):
+                self.on_folder_in_use(text, waiting_ms)
             case ipc.Opened():
                 assert self._opened is not None
                 if not self._opened.done():

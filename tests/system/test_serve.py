@@ -540,6 +540,31 @@ def test_a_second_broker_on_the_folder_is_refused_naming_the_first(tmp_path: Pat
         assert str(server.ready["storage_pid"]) in second.log or str(server.process.pid) in second.log
 
 
+def test_a_broker_that_waits_for_the_folder_says_so_at_once_and_starts_when_it_is_free(tmp_path: Path) -> None:
+    with RunningServer(tmp_path) as server:
+        second = RunningServer(tmp_path, "--log-format", "json")
+        second.ready_file = tmp_path / "second.json"
+        second.log_file = tmp_path / "second.log"
+        started = time.monotonic()
+        second.launch()
+        try:
+            deadline = time.monotonic() + 20
+            while "data_folder_in_use" not in second.log:
+                assert time.monotonic() < deadline
+                assert second.process.poll() is None, "it ended without a line before"
+                time.sleep(0.01)
+            (line,) = (json.loads(line) for line in second.log.splitlines() if "data_folder_in_use" in line)
+            assert str(server.process.pid) in line["text"]
+            assert line["waiting_ms"] == 10_000
+            server.stop()
+            while not second.ready_file.exists():
+                assert time.monotonic() < started + 40
+                time.sleep(0.01)
+        finally:
+            second.process.terminate()
+            assert second.wait() == 0
+
+
 def test_a_taken_address_ends_with_exit_code_5(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
