@@ -19,7 +19,7 @@ Rules:
 """
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, cast
 
@@ -224,7 +224,7 @@ class Connection(asyncio.Protocol):
         """Bytes noted in the memory budget."""
         self._cancelled: set[int] | None = None
         """Requests that the client gave up while their replies were on their way through the gate."""
-        self._parked: deque[Request] | None = None
+        self._parked: OrderedDict[int, Request] | None = None
         """Requests that wait until the client has read more."""
         self._paused_ms: int | None = None
         """Since when the socket's buffer is over its mark."""
@@ -492,8 +492,8 @@ class Connection(asyncio.Protocol):
     def park(self, request: Request) -> None:
         """Take a request up again when the client has read what it was sent."""
         if self._parked is None:
-            self._parked = deque()
-        self._parked.append(request)
+            self._parked = OrderedDict()
+        self._parked[request.request_id] = request
 
     @property
     def is_slow(self) -> bool:
@@ -649,7 +649,7 @@ class Connection(asyncio.Protocol):
                 requests.settle_collected_of(self)
                 if self.unread_receives >= most:
                     break
-            requests.dispatch(self, parked.popleft())
+            requests.dispatch(self, parked.popitem(last=False)[1])
         if not parked:
             self._parked = None
         self._shared.wakeup.schedule()
@@ -679,12 +679,9 @@ class Connection(asyncio.Protocol):
     def _cancel(self, request_id: int) -> None:
         if self._shared.requests.cancel(self, request_id):
             return
-        for request in self._parked or ():
-            if request.request_id == request_id:
-                assert self._parked is not None
-                self._parked.remove(request)
-                self.answer(error(request_id, ErrorCode.CANCELLED, "cancelled"))
-                return
+        if self._parked is not None and self._parked.pop(request_id, None) is not None:
+            self.answer(error(request_id, ErrorCode.CANCELLED, "cancelled"))
+            return
         if self._cancelled is None:
             self._cancelled = set()
         self._cancelled.add(request_id)
