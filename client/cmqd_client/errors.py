@@ -414,7 +414,10 @@ class OutcomeUnknown(ServerError, code=ErrorCode.OUTCOME_UNKNOWN):
 
 
 class TooManyRequests(ServerError, code=ErrorCode.TOO_MANY_REQUESTS):
-    """The account makes more requests a second than it may."""
+    """The account is at a limit: requests a second, waiting receives, or remembered sessions and dedup ids.
+
+    For the last, ``retry_after`` says when the oldest one ends; sends without a new session or dedup id go on.
+    """
 
 
 class InternalError(ServerError, code=ErrorCode.INTERNAL_ERROR):

@@ -9,6 +9,7 @@ The operations are in modules of their own, one for each theme; this class is th
 from collections.abc import Sequence
 
 from cmqd.core.administration import Administration
+from cmqd.core.dedup import DedupIds
 from cmqd.core.outcome import Effects, Outcome
 from cmqd.core.peeking import Peeking
 from cmqd.core.recovery import Recovery
@@ -119,5 +120,12 @@ class Broker(Administration, Topics, Ticking, Settling, Sending, Peeking, Recove
         }
         for waiter_id, request in self._deciding.items():
             assert waiting[waiter_id] is request, "a request waits, and none of its decisions does"
+        tables: dict[str, list[DedupIds]] = {}
+        for queue in self.queues.values():
+            tables.setdefault(queue.account, []).append(queue.index.dedup_ids)
+        for topic in self.topics.values():
+            if topic.known_dedup_ids is not None:
+                tables.setdefault(topic.account, []).append(topic.known_dedup_ids)
+        self.promises.memory.check_invariants(tables, self.sessions)
         ended = sum(waiter_id in self._waiters for _, waiter_ids in self._ended_waits for waiter_id in waiter_ids)
         assert len(self._waiters) == ended + sum(len(queue.line.waiting) for queue in self.queues.values())

@@ -6,7 +6,7 @@
     ├── DeadLetterQueueInUse, TimeNotRewindable, RedriveRunning, NotTransactional
     ├── MessageTooLarge, BatchTooLarge
     ├── TooManyInFlight, BacklogFull          (retryable: they pass as consumers work)
-    ├── SequenceTooOld, OutOfOrder
+    ├── SequenceTooOld, OutOfOrder, TooManyRemembered
     ├── TransactionNotFound, AlreadyCommitted, AlreadyRolledBack, MessageDamaged      (of one message of a batch)
     ├── TopicNotFound, TopicExists, TopicDiffers, TopicInUse, TooManyTopics
     └── SubscriptionNotFound, SubscriptionExists, SubscriptionDiffers, TooManySubscriptions
@@ -14,7 +14,7 @@
 The edge maps each class to a wire code by its name, in one table.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 
 class DomainError(Exception):
@@ -24,7 +24,7 @@ class DomainError(Exception):
     where the same request may succeed later.
     """
 
-    retry_after_ms: ClassVar[int | None] = None
+    retry_after_ms: int | None = None
 
     def __init__(self, text: str, **details: Any) -> None:
         super().__init__(text)
@@ -116,6 +116,18 @@ class TooManyWaiting(DomainError):
             f"account {account!r} has {limit} receives waiting, its limit; receive without a wait or try again",
             limit=limit,
         )
+
+
+class TooManyRemembered(DomainError):
+    """An account holds its share of sessions and dedup ids; it can have new ones as old ones end."""
+
+    def __init__(self, account: str, share: str, limit: int, oldest_ends_ms: int, now_ms: int) -> None:
+        super().__init__(
+            f"account {account!r} has {share}, its limit; sends of known sessions, and sends without a dedup id, go on",
+            limit=limit,
+            oldest_ends_ms=oldest_ends_ms,
+        )
+        self.retry_after_ms = oldest_ends_ms - now_ms
 
 
 class TooManyInFlight(DomainError):

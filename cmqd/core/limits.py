@@ -43,11 +43,14 @@ class Limits(msgspec.Struct, frozen=True):
     max_reads: int = 64
     """Page-ins under way at once, which bounds the memory of their answers to 32 MiB."""
     max_sessions: int = 100_000
+    """Of one account."""
+    promised_bytes: int = 512 * MIB
+    """Memory of the sessions and dedup ids of all accounts; see ``core.promises`` for the share of one account."""
     session_answers: int = 1024
     session_life_ms: int = 600_000
     max_dedup_id_bytes: int = 64
     max_dedup_ids: int = 1_000_000
-    """Of one queue; each costs about 250 bytes of memory."""
+    """Of one queue or topic; each costs about 170 bytes of memory and its text."""
     dedup_life_ms: int = 300_000
     max_dead_letter_sources: int = 6
     """Queues that may share a dead-letter queue, as in CMQ."""

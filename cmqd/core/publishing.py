@@ -57,7 +57,7 @@ class Publishing(Delivering):
         Raises:
             TopicNotFound.
         """
-        return PublishPlan(self.topic(account, name), requests, self.sessions, self.limits, now_ms)
+        return PublishPlan(self.topic(account, name), requests, self.promises, self.limits, now_ms)
 
     def apply_publish(self, plan: PublishPlan, now_ms: int) -> Outcome[list[Published | DomainError]]:
         """Store the messages of a whole plan: the batch of a request whole or not at all, with the copies for all

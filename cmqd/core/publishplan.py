@@ -23,8 +23,8 @@ from cmqd.core.dedup import DedupIds
 from cmqd.core.errors import DomainError, InvalidArgument
 from cmqd.core.limits import Limits, checked_sizes
 from cmqd.core.outcome import Published, PublishRequest
+from cmqd.core.promises import Promises
 from cmqd.core.sending import at_places, stored_before, unrepeated
-from cmqd.core.sessions import Sessions
 from cmqd.core.topic import Topic
 from cmqd_segment.records import Headers, Labels
 
@@ -113,7 +113,8 @@ class PublishPlan:
         "_requests",
         "_restarts",
         "_revision",
-        "_sessions",
+        "_new_sessions",
+        "_promises",
         "_steps",
         "_units",
         "count",
@@ -123,12 +124,14 @@ class PublishPlan:
     )
 
     def __init__(
-        self, topic: Topic, requests: Sequence[PublishRequest], sessions: Sessions, limits: Limits, now_ms: int
+        self, topic: Topic, requests: Sequence[PublishRequest], promises: Promises, limits: Limits, now_ms: int
     ) -> None:
         """``now_ms``: as of when dedup ids are remembered."""
         self.topic = topic
         self._requests = requests
-        self._sessions = sessions
+        self._promises = promises
+        self._new_sessions: set[int] = set()
+        """Sessions that begin with a publish of this plan."""
         self._limits = limits
         self._now_ms = now_ms
         self._units = 0
@@ -197,7 +200,7 @@ class PublishPlan:
         if entry.same_as is not None:
             return True
         topic = self.topic
-        stored = self._sessions.find(topic.account, session, sequence)
+        stored = self._promises.sessions.find(topic.account, session, sequence)
         if stored is None:
             return False
         known = topic.known_dedup_ids or DedupIds(self._limits)
@@ -244,12 +247,26 @@ class PublishPlan:
             assert entry.answer is not None
             entry.reply = Published(entry.answer, [None] * len(entry.answer))
             return
+        self._check_promises(request, dedup_ids)
         self._add(request, entry, sizes, bodies, headers, labels, members, dedup_ids)
         self.count += len(sizes)
         if request.session and request.sequence:
             self._numbered[request.session, request.sequence] = entry
         if self._units <= 0:
             yield
+
+    def _check_promises(self, request: PublishRequest, dedup_ids: list[str | None] | None) -> None:
+        """Check that the account may have the session and dedup ids of a request that is about to join the plan.
+
+        Raises:
+            TooManyRemembered: it has no room for new ones.
+        """
+        account, session = self.topic.account, request.session
+        if dedup_ids is not None and any(dedup_ids):
+            self._promises.check_dedup_ids(account, self._now_ms)
+        if session and request.sequence and not self._promises.sessions.knows(account, session, self._now_ms):
+            self._promises.check_session(account, session, self._new_sessions, self._now_ms)
+            self._new_sessions.add(session)
 
     def _listed(self, labels: list[Labels] | None, count: int) -> list[Labels]:
         """Return a single entry for all messages, or an entry per message, of the kind that the topic filters by.

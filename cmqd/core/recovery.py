@@ -246,11 +246,13 @@ class Recovery(TopicState):
             case DedupSlice():
                 queue = self.queues.get(part.queue_id)
                 if queue is not None:
-                    dedup_ids = queue.index.dedup_ids
+                    account, dedup_ids = queue.account, queue.index.dedup_ids
                 else:
-                    dedup_ids = self.topics[part.queue_id].make_dedup_ids(DedupIds(self.limits))
+                    topic = self.topics[part.queue_id]
+                    account, dedup_ids = topic.account, topic.make_dedup_ids(DedupIds(self.limits))
                 for dedup_id, message_id, sent_ms in part.entries:
                     dedup_ids.note(dedup_id, message_id, sent_ms)
+                self.promises.memory.recount(account, dedup_ids)
             case SessionsSlice():
                 self.sessions.load(part.lsn, part.sessions)
             case CheckpointEnd():
@@ -532,11 +534,15 @@ class Recovery(TopicState):
         queues = {number: queue for number, queue in self.queues.items() if not lsn or lsn > queue.slice_lsn}
         self._lease_buckets.no_later_than(now_ms + self.limits.max_visibility_timeout_ms, queues)
         self._delay_buckets.no_later_than(now_ms + self.limits.max_delay_ms, queues)
+        memory = self.promises.memory
         for queue in queues.values():
             queue.index.apply_step(now_ms)
+            memory.recount(queue.account, queue.index.dedup_ids)
         for topic in self.topics.values():
             if not lsn or lsn > topic.slice_lsn:
                 topic.apply_step(now_ms)
+                if topic.known_dedup_ids is not None:
+                    memory.recount(topic.account, topic.known_dedup_ids)
         self.sessions.no_later_than(now_ms, lsn)
 
     def recovered(self, *, lost: bool = False) -> Sequence[AnyRecord]:

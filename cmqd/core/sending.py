@@ -42,7 +42,8 @@ class Sending(Receiving):
         repeated. The decision is made here, where the predecessor is stored or not, and nowhere on the way to here.
 
         Raises:
-            QueueNotFound, InvalidArgument, MessageTooLarge, BatchTooLarge, BacklogFull, SequenceTooOld, OutOfOrder.
+            QueueNotFound, InvalidArgument, MessageTooLarge, BatchTooLarge, BacklogFull, SequenceTooOld, OutOfOrder,
+            TooManyRemembered.
         """
         queue = self.queue(account, name)
         index = queue.index
@@ -67,6 +68,10 @@ class Sending(Receiving):
             sizes, bodies = at_places(sizes, new), at_places(bodies, new)
             dedup_ids = at_places(dedup_ids, new) if any(dedup_ids) else None
             headers = None if headers is None else at_places(headers, new)
+        if session and sequence:
+            self.promises.check_session(account, session, (), now_ms)
+        if dedup_ids is not None:
+            self.promises.check_dedup_ids(account, now_ms)
         count = len(sizes)
         if index.live_count + count > attributes.max_backlog:
             raise BacklogFull(name, index.live_count, count, attributes.max_backlog)
@@ -164,6 +169,7 @@ class Sending(Receiving):
         numbered: list[int] = []
         here: dict[tuple[int, int], range] = {}
         """Numbered sends of this call: a producer may have repeated one over another connection."""
+        new_sessions: set[int] = set()
         next_id = self.numbers.next_message_id
         for request in requests:
             session, sequence = request.session, request.sequence
@@ -177,6 +183,13 @@ class Sending(Receiving):
                         replies.append(stored)
                         continue
                 own = checked_sizes(queue.name, request.bodies, None, attributes.max_message_bytes, self.limits)
+                is_new = (
+                    is_numbered
+                    and session not in new_sessions
+                    and not self.sessions.knows(queue.account, session, now_ms)
+                )
+                if is_new:
+                    self.promises.check_session(queue.account, session, new_sessions, now_ms)
                 if len(sizes) + len(own) > room:
                     raise BacklogFull(queue.name, index.live_count + len(sizes), len(own), attributes.max_backlog)
             except DomainError as refusal:
@@ -186,6 +199,8 @@ class Sending(Receiving):
             ids = range(first_id, first_id + len(own))
             if is_numbered:
                 here[session, sequence] = ids
+                if is_new:
+                    new_sessions.add(session)
                 numbered += (session, sequence, first_id, len(own))
             sizes += own
             taken += request.bodies

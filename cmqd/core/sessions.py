@@ -6,9 +6,16 @@ nothing is stored twice. The last 1,024 answers of a session are kept, 24 bytes 
 
 from array import array
 from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
 
 from cmqd.core.errors import SequenceTooOld
 from cmqd.core.limits import Limits
+
+SESSION_BYTES: Final = 450
+"""Memory of a session beside its ring of answers: objects, numbers, its place among the sessions."""
+ENDED_A_NOTE: Final = 2
+"""Ended sessions of an account that go with each new one."""
 
 
 class Session:
@@ -54,6 +61,11 @@ class Session:
             self.highest = sequence
         self.last_use_ms = now_ms
 
+    @property
+    def size_bytes(self) -> int:
+        """Memory of the session, roughly."""
+        return SESSION_BYTES + 8 * len(self._ring)
+
     def packed(self) -> bytes:
         """The ring for a checkpoint."""
         return self._ring.tobytes()
@@ -64,74 +76,144 @@ class Session:
         self._ring.frombytes(ring)
 
 
+_NONE: Final[OrderedDict[int, Session]] = OrderedDict()
+"""The sessions of an account that has none."""
+
+
 class Sessions:
-    """All producer sessions, least recently used first."""
+    """The producer sessions of each account, least recently used first.
 
-    __slots__ = ("_limits", "_sessions", "_slice_lsn")
+    A session is forgotten when its life after the last use is over, and for no other reason: a tick sweeps, and each
+    new session of an account takes ended ones with it, so that a replay, which has no ticks, is not larger for long.
+    """
 
-    def __init__(self, limits: Limits) -> None:
+    __slots__ = ("_by_account", "_changed", "_count", "_limits", "_slice_lsn")
+
+    def __init__(self, limits: Limits, changed: Callable[[str, int], None] | None = None) -> None:
+        """``changed`` is told by how many bytes the memory of an account's sessions grew."""
         self._limits = limits
-        self._sessions: OrderedDict[tuple[str, int], Session] = OrderedDict()
+        self._changed = changed or _nothing
+        self._by_account: dict[str, OrderedDict[int, Session]] = {}
+        self._count = 0
         self._slice_lsn = 0
         """LSN of the first checkpoint slice: a session that was used up to there and is in no slice was forgotten."""
 
     def __len__(self) -> int:
-        return len(self._sessions)
+        return self._count
+
+    def count_of(self, account: str) -> int:
+        """How many sessions an account has, ended ones that no sweep has seen included."""
+        return len(self._by_account.get(account, ()))
+
+    def oldest_use_ms(self, account: str) -> int | None:
+        """Last use of the session that an account used least recently; None if it has none."""
+        sessions = self._by_account.get(account)
+        return next(iter(sessions.values())).last_use_ms if sessions else None
+
+    def knows(self, account: str, session: int, now_ms: int) -> bool:
+        """Whether a session exists and its life is not over."""
+        found = self._by_account.get(account, _NONE).get(session)
+        return found is not None and found.last_use_ms + self._limits.session_life_ms > now_ms
 
     def find(self, account: str, session: int, sequence: int) -> range | None:
         """See :meth:`Session.find`."""
-        found = self._sessions.get((account, session))
+        sessions = self._by_account.get(account)
+        found = None if sessions is None else sessions.get(session)
         return None if found is None else found.find(sequence)
 
     def note(
         self, account: str, session: int, sequence: int, first_message_id: int, count: int, now_ms: int, lsn: int = 0
     ) -> None:
         """Remember an answer; in recovery only if it lies above the session's slice."""
-        key = (account, session)
-        found = self._sessions.get(key)
+        sessions = self._by_account.get(account, _NONE)
+        found = sessions.get(session)
         if found is None:
             if lsn and lsn <= self._slice_lsn:
                 return
-            found = self._sessions[key] = Session(self._limits.session_answers)
-            if len(self._sessions) > self._limits.max_sessions:
-                self._sessions.popitem(last=False)
+            for _ in range(ENDED_A_NOTE):
+                if not self.forget_ended(account, now_ms):
+                    break
+            found = self._add(account, session)
         elif lsn and lsn <= found.lsn:
             return
+        elif found.last_use_ms + self._limits.session_life_ms <= now_ms:
+            # Its life was over, whether a sweep has come by (as in recovery none does) or not.
+            self._remove(account, session)
+            found = self._add(account, session)
         else:
-            if found.last_use_ms + self._limits.session_life_ms <= now_ms:
-                # Its life was over, whether a sweep has come by (as in recovery none does) or not.
-                found = self._sessions[key] = Session(self._limits.session_answers)
-            self._sessions.move_to_end(key)
+            sessions.move_to_end(session)
+        before_bytes = found.size_bytes
         found.note(sequence, first_message_id, count, now_ms)
+        if found.size_bytes != before_bytes:
+            self._changed(account, found.size_bytes - before_bytes)
+
+    def _add(self, account: str, number: int) -> Session:
+        session = self._by_account.setdefault(account, OrderedDict())[number] = Session(self._limits.session_answers)
+        self._count += 1
+        self._changed(account, session.size_bytes)
+        return session
+
+    def _remove(self, account: str, number: int) -> None:
+        sessions = self._by_account[account]
+        session = sessions.pop(number)
+        if not sessions:
+            del self._by_account[account]
+        self._count -= 1
+        self._changed(account, -session.size_bytes)
+
+    def forget_ended(self, account: str, now_ms: int) -> bool:
+        """Forget the least recently used session of an account if its life is over; whether it was."""
+        sessions = self._by_account.get(account)
+        if not sessions:
+            return False
+        number, oldest = next(iter(sessions.items()))
+        if oldest.last_use_ms + self._limits.session_life_ms > now_ms:
+            return False
+        self._remove(account, number)
+        return True
 
     def expire(self, now_ms: int, most: int) -> bool:
         """Forget up to ``most`` sessions whose life after the last use has passed; True if there may be more."""
-        for _ in range(most):
-            key, oldest = next(iter(self._sessions.items()), (None, None))
-            if key is None or oldest is None or oldest.last_use_ms + self._limits.session_life_ms > now_ms:
-                return False
-            del self._sessions[key]
-        return True
+        for account in list(self._by_account):
+            while self.forget_ended(account, now_ms):
+                most -= 1
+                if most <= 0:
+                    return True
+        return False
 
     def no_later_than(self, time_ms: int, lsn: int) -> None:
         """Take later uses for made at ``time_ms``, to which broker time stepped back in row ``lsn`` (0 = now)."""
-        for session in self._sessions.values():
-            if not lsn or lsn > session.lsn:
-                session.last_use_ms = min(session.last_use_ms, time_ms)
+        for sessions in self._by_account.values():
+            for session in sessions.values():
+                if not lsn or lsn > session.lsn:
+                    session.last_use_ms = min(session.last_use_ms, time_ms)
+
+    def sizes_bytes(self) -> dict[str, int]:
+        """Memory by account."""
+        return {
+            account: sum(session.size_bytes for session in sessions.values())
+            for account, sessions in self._by_account.items()
+        }
 
     def keys(self) -> list[tuple[str, int]]:
-        """All sessions, least recently used first."""
-        return list(self._sessions)
+        """All sessions, those of an account least recently used first."""
+        return [(account, number) for account, sessions in self._by_account.items() for number in sessions]
 
     def packed(self, keys: list[tuple[str, int]]) -> list[tuple[str, int, int, int, bytes]]:
         """(account, session, last use, highest sequence, ring) of those of ``keys`` that still exist."""
-        found = ((key, self._sessions.get(key)) for key in keys)
+        found = ((key, self._by_account.get(key[0], _NONE).get(key[1])) for key in keys)
         return [(*key, one.last_use_ms, one.highest, one.packed()) for key, one in found if one is not None]
 
     def load(self, lsn: int, sessions: list[tuple[str, int, int, int, bytes]]) -> None:
         """Take back what ``packed`` gave, as of ``lsn``; slices in the order in which they were made."""
         self._slice_lsn = self._slice_lsn or lsn
         for account, number, last_use_ms, highest, ring in sessions:
-            session = self._sessions[account, number] = Session(self._limits.session_answers)
+            session = self._add(account, number)
             session.last_use_ms, session.highest, session.lsn = last_use_ms, highest, lsn
+            before_bytes = session.size_bytes
             session.load(ring)
+            self._changed(account, session.size_bytes - before_bytes)
+
+
+def _nothing(account: str, grown_bytes: int) -> None:
+    """Take no notice of a change of memory."""

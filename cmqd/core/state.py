@@ -18,10 +18,10 @@ from cmqd.core.limits import Limits
 from cmqd.core.names import folded
 from cmqd.core.numbers import Numbers
 from cmqd.core.outcome import PageRead, QueueInfo
+from cmqd.core.promises import Promises
 from cmqd.core.queue import Queue, Redriving
 from cmqd.core.receipts import HandleKey, ReceiptHandles
 from cmqd.core.salvage import Salvage
-from cmqd.core.sessions import Sessions
 from cmqd.core.topic import Subscription
 from cmqd.core.waiters import Waiter
 from cmqd.core.window import WindowBudget
@@ -126,7 +126,8 @@ class BrokerState:
         self.clock_offset_ms = 0
         """Wall clock less broker time, as the log records it. No rule looks at it: the next start does."""
         self.handles = ReceiptHandles(handle_key)
-        self.sessions = Sessions(self.limits)
+        self.promises = Promises(self.limits)
+        self.sessions = self.promises.sessions
         self.queues: dict[int, Queue] = {}
         """By id."""
         self._names: dict[str, dict[str, Queue]] = {}
@@ -323,6 +324,7 @@ class BrokerState:
         self._budget.clear(queue.queue_id, queue.window)
         self._checks.pop(queue.queue_id, None)
         self._set_target(queue, None)
+        self.promises.memory.drop(queue.account, queue.index.dedup_ids)
 
     def _apply_attributes(self, record: QueueAttributesSet) -> None:
         queue = self.queues[record.queue_id]
@@ -371,6 +373,8 @@ class BrokerState:
                 self._schedule_expiry(queue)
         if index.attributes.dead_letter_after_ms:
             self._set_agenda(queue, record.enqueue_ms + index.attributes.dead_letter_after_ms)
+        if record.dedup_ids is not None:
+            self.promises.memory.recount(queue.account, index.dedup_ids)
         self._note_answers(queue.account, record, lsn)
 
     def _note_answers(self, account: str, record: MessagesSent, lsn: int) -> None:

@@ -78,8 +78,10 @@ class Ticking(Prefetching, Moving, Rewinding, Transactions, Delivering):
         queue = self.queues.get(queue_id)
         topic = self.topics.get(queue_id)
         dedup_ids = queue.index.dedup_ids if queue is not None else topic and topic.known_dedup_ids
-        if dedup_ids is not None:
+        owner = queue or topic
+        if dedup_ids is not None and owner is not None:
             has_more = dedup_ids.expire(now_ms, self.limits.tick_items)
+            self.promises.memory.recount(owner.account, dedup_ids)
             if len(dedup_ids):
                 heappush(self._dedup_sweeps, (now_ms + (0 if has_more else SESSION_SWEEP_MS), queue_id))
 

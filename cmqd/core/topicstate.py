@@ -139,6 +139,8 @@ class TopicState(BrokerState):
                 del self.topics[topic.topic_id]
                 del self._topic_names[topic.account][topic.name]
                 del self._folded_topics[topic.account][folded(topic.name)]
+                if topic.known_dedup_ids is not None:
+                    self.promises.memory.drop(topic.account, topic.known_dedup_ids)
             case Subscribed():
                 self._add_subscription(
                     Subscription(
@@ -241,6 +243,7 @@ class TopicState(BrokerState):
             for message_id, dedup_id in enumerate(record.dedup_ids, record.first_message_id):
                 if dedup_id is not None:
                     known.note(dedup_id, message_id, record.enqueue_ms)
+            self.promises.memory.recount(topic.account, known)
         if record.numbered:
             self._note_numbered(topic.account, record.numbered, record.enqueue_ms, lsn)
 

@@ -95,7 +95,7 @@ class Transactions(Checking, Sending):
 
         Raises:
             QueueNotFound, NotTransactional, InvalidArgument, MessageTooLarge, BatchTooLarge, BacklogFull,
-            SequenceTooOld.
+            SequenceTooOld, TooManyRemembered.
         """
         queue = self.queue(account, name)
         index = queue.index
@@ -120,6 +120,10 @@ class Transactions(Checking, Sending):
             sizes, bodies = at_places(sizes, new), at_places(bodies, new)
             dedup_ids = at_places(dedup_ids, new) if any(dedup_ids) else None
             headers = None if headers is None else at_places(headers, new)
+        if session and sequence:
+            self.promises.check_session(account, session, (), now_ms)
+        if dedup_ids is not None:
+            self.promises.check_dedup_ids(account, now_ms)
         count = len(sizes)
         if index.live_count + count > attributes.max_backlog:
             raise BacklogFull(name, index.live_count, count, attributes.max_backlog)

@@ -159,15 +159,20 @@ def test_slices_of_one_queue_show_one_moment_however_late_they_are_made():
     assert facts(rig.crash_after(taken).broker) == facts(rig.broker)
 
 
-def test_a_session_evicted_before_its_slice_does_not_come_back():
-    rig = Rig(Limits(max_sessions=2))
+def test_a_session_that_ended_before_its_slice_does_not_come_back():
+    rig = Rig()
     rig.create()
     rig.send(b"x", session=1, sequence=1)
     rig.send(b"x", session=2, sequence=1)
     parts = rig.broker.checkpoint(lambda: rig.log.last_lsn, rig.now_ms)
     taken = [next(parts), next(parts)]
-    for session in (3, 2, 4):
+    rig.now_ms += 500_000
+    rig.send(b"x", session=2, sequence=2)
+    rig.now_ms += 100_000
+    for session in (3, 4):
         rig.send(b"x", session=session, sequence=2)
+    keys = rig.broker.sessions.keys()
+    assert [number for _, number in keys] == [2, 3, 4]
 
     taken.extend(parts)
 

@@ -58,12 +58,24 @@ def test_a_long_session_is_bounded():
     assert len(one[4]) == 1024 * 24
 
 
-def test_beyond_the_limit_the_session_least_recently_used_is_forgotten():
+def test_no_session_is_forgotten_before_its_time_however_many_there_are():
     sessions = Sessions(Limits(max_sessions=2))
     for session in (1, 2, 1, 3):
         sessions.note(ACCOUNT, session, 1, 1, 1, 0)
 
-    assert sessions.keys() == [(ACCOUNT, 1), (ACCOUNT, 3)]
+    assert sessions.keys() == [(ACCOUNT, 2), (ACCOUNT, 1), (ACCOUNT, 3)]
+
+
+def test_a_new_session_takes_ended_ones_with_it():
+    sessions = Sessions(Limits())
+    for session in (1, 2, 3):
+        sessions.note(ACCOUNT, session, 1, 1, 1, 0)
+    sessions.note("other", 1, 1, 1, 1, 0)
+
+    sessions.note(ACCOUNT, 4, 1, 1, 1, 600_000)
+
+    assert sessions.keys() == [(ACCOUNT, 3), (ACCOUNT, 4), ("other", 1)]
+    assert len(sessions) == 3
 
 
 def test_a_session_ends_ten_minutes_after_its_last_use():

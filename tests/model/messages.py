@@ -10,6 +10,7 @@ from cmqd.core.errors import (
     BatchTooLarge,
     SequenceTooOld,
     TooManyInFlight,
+    TooManyRemembered,
 )
 from cmqd.core.outcome import WAITING, HandlesDone, Outcome
 from cmqd_segment.records import (
@@ -49,6 +50,7 @@ class MessageRules(QueueRules):
         stored = self.sessions.find(queue.account, session, sequence) if session else "new"
         quiet = self.is_quiet()
         maybe_forgotten = session != 0 and self.sessions.may_be_forgotten(queue.account, session, self.now_ms)
+        is_full = session != 0 and self.sessions.is_full_for(queue.account, session, self.now_ms)
         try:
             outcome = self.broker.send(queue.account, queue.name, sent, marks, delay_ms, session, sequence, self.now_ms)
         except BacklogFull:
@@ -60,10 +62,14 @@ class MessageRules(QueueRules):
         except SequenceTooOld:
             assert stored == "too old"
             return
+        except TooManyRemembered:
+            assert is_full
+            return
         ids = list(outcome.reply)
         if not outcome.records:
             assert ids == stored, "a repeat got another answer"
             return
+        assert not is_full, "an account got one more session than its share"
         assert stored == "new" or maybe_forgotten, "stored twice, or though too old"
         assert len(ids) == len(batch)
         assert not set(ids) & self.message_ids, "a message id was used twice"

@@ -8,7 +8,14 @@ from hypothesis.stateful import precondition, rule
 from model.judge import which
 from model.machine import BrokerMachine
 
-from cmqd.core.errors import BatchTooLarge, SequenceTooOld, SubscriptionExists, TooManySubscriptions, TopicInUse
+from cmqd.core.errors import (
+    BatchTooLarge,
+    SequenceTooOld,
+    SubscriptionExists,
+    TooManyRemembered,
+    TooManySubscriptions,
+    TopicInUse,
+)
 from cmqd.core.outcome import Outcome, PageRead, Published, PublishRequest, Push, PushResult
 from cmqd_segment.records import (
     AnyRecord,
@@ -226,6 +233,7 @@ class TopicsMachine(BrokerMachine):
         marks = [MARKS[pick // 4 % 2] for _, pick in batch]
         stored = self.sessions.find("admin", session, sequence) if session else "new"
         maybe_forgotten = session != 0 and self.sessions.may_be_forgotten("admin", session, self.now_ms)
+        is_full = session != 0 and self.sessions.is_full_for("admin", session, self.now_ms)
         request = PublishRequest(bodies, marks, labels, session, sequence if session else 0)
         outcome = self.broker.publish("admin", topic.name, [request], self.now_ms)
         (reply,) = outcome.reply
@@ -235,6 +243,9 @@ class TopicsMachine(BrokerMachine):
         if isinstance(reply, SequenceTooOld):
             assert stored == "too old"
             return
+        if isinstance(reply, TooManyRemembered):
+            assert is_full
+            return
         assert isinstance(reply, Published)
         ids = list(reply.message_ids)
         if None in reply.matched:
@@ -243,6 +254,7 @@ class TopicsMachine(BrokerMachine):
             self.done(outcome)
             return
         assert stored == "new" or maybe_forgotten, "stored twice, or though too old"
+        assert not is_full, "an account got one more session than its share"
         assert reply.matched == [sum(one.matches(label) for one in topic.subscriptions) for label in labels]
         assert not set(ids) & self.message_ids, "a message id was used twice"
         self.message_ids.update(ids)

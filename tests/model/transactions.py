@@ -16,6 +16,7 @@ from cmqd.core.errors import (
     MessageDamaged,
     NotTransactional,
     SequenceTooOld,
+    TooManyRemembered,
     TransactionNotFound,
 )
 from cmqd.core.outcome import WAITING, Check, TransactionsDone
@@ -113,6 +114,7 @@ class TransactionsMachine(BrokerMachine):
             return
         if not half and queue.attributes["delay_ms"]:
             return
+        is_full = session != 0 and self.sessions.is_full_for(queue.account, session, self.now_ms)
         expected = self.expected_ids(queue, under)
         new = [place for place, one in enumerate(expected) if one is None]
         try:
@@ -123,6 +125,10 @@ class TransactionsMachine(BrokerMachine):
         except BatchTooLarge:
             assert len(batch) > 1
             return
+        except TooManyRemembered:
+            assert is_full
+            return
+        assert not (is_full and new), "an account got one more session than its share"
         ids = list(outcome.reply)
         assert len(ids) == len(batch)
         fresh = [ids[place] for place in new]

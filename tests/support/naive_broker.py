@@ -587,8 +587,11 @@ class NaiveSessions:
         answers[sequence] = ids
         self.sessions.move_to_end(key)
         self.last_use_ms[key] = now_ms
-        if len(self.sessions) > self.limits.max_sessions:
-            self.sessions.popitem(last=False)
+
+    def is_full_for(self, account: str, session: int, now_ms: int) -> bool:
+        """Whether this session would be new to an account that holds its share."""
+        held = {key for key in self.sessions if key[0] == account and not self.may_be_forgotten(*key, now_ms)}
+        return (account, session) not in held and len(held) >= self.limits.max_sessions
 
     def may_be_forgotten(self, account: str, session: int, now_ms: int) -> bool:
         key = account, session

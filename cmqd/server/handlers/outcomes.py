@@ -54,6 +54,7 @@ ERROR_CODES: Final[dict[type[domain.DomainError], ErrorCode]] = {
     domain.BacklogFull: ErrorCode.BACKLOG_FULL,
     domain.SequenceTooOld: ErrorCode.SEQUENCE_TOO_OLD,
     domain.OutOfOrder: ErrorCode.OUT_OF_ORDER,
+    domain.TooManyRemembered: ErrorCode.TOO_MANY_REQUESTS,
     domain.TransactionNotFound: ErrorCode.TRANSACTION_NOT_FOUND,
     domain.AlreadyCommitted: ErrorCode.ALREADY_COMMITTED,
     domain.AlreadyRolledBack: ErrorCode.ALREADY_ROLLED_BACK,

@@ -1,0 +1,166 @@
+"""Promises to producers, with shares of accounts: numbered sends and dedup ids are remembered until their time ends.
+
+A session or dedup id is never forgotten to save memory, because its producer may still repeat a send. So the memory is
+limited where a promise is made: before a send with a new session or a new dedup id gets a record, the account must have
+room. Repeats, further sends of a known session and sends without numbers are always accepted.
+
+Recovery applies records without asking for room. The index after a start depends on the records alone, and a start with
+a smaller budget only refuses new promises until old ones end.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from cmqd.core.dedup import DedupIds
+from cmqd.core.errors import TooManyRemembered
+from cmqd.core.limits import Limits
+from cmqd.core.sessions import Sessions
+
+SHARES: Final = 4
+"""The share of one account is the budget divided by this."""
+LEAST_PAUSE_MS: Final = 1_000
+"""Shortest suggested pause, and how long the end of an account's oldest dedup id is not looked for again."""
+
+
+class PromisedMemory:
+    """Memory of sessions and dedup ids by account, in bytes, as their tables estimate it."""
+
+    __slots__ = ("_budget_bytes", "_by_account", "_tables", "total_bytes")
+
+    def __init__(self, budget_bytes: int) -> None:
+        self._budget_bytes = budget_bytes
+        self._by_account: dict[str, int] = {}
+        self._tables: dict[str, dict[DedupIds, int]] = {}
+        """Tables of dedup ids by account, with the bytes of each when it was last counted; no empty ones."""
+        self.total_bytes = 0
+
+    @property
+    def share_bytes(self) -> int:
+        """Share of one account."""
+        return self._budget_bytes // SHARES
+
+    def bytes_of(self, account: str) -> int:
+        """Bytes that an account holds."""
+        return self._by_account.get(account, 0)
+
+    def has_room(self, account: str) -> bool:
+        """Return whether an account may hold more.
+
+        An account within its share may, as long as the budget is not used up. Beyond its share it may take as much of
+        the budget as leaves one share free, because memory that was lent cannot be taken back before the promises end.
+        """
+        share_bytes = self.share_bytes
+        free_bytes = self._budget_bytes - self.total_bytes
+        return free_bytes > (0 if self.bytes_of(account) < share_bytes else share_bytes)
+
+    def change(self, account: str, grown_bytes: int) -> None:
+        """Note that an account holds more, or less."""
+        self.total_bytes += grown_bytes
+        held_bytes = self.bytes_of(account) + grown_bytes
+        if held_bytes:
+            self._by_account[account] = held_bytes
+        else:
+            self._by_account.pop(account, None)
+
+    def recount(self, account: str, dedup_ids: DedupIds) -> None:
+        """Note the size of a table of dedup ids after a change."""
+        self._note_table(account, dedup_ids, dedup_ids.size_bytes)
+
+    def drop(self, account: str, dedup_ids: DedupIds) -> None:
+        """Note that a table is gone with its queue or topic."""
+        self._note_table(account, dedup_ids, 0)
+
+    def _note_table(self, account: str, dedup_ids: DedupIds, size_bytes: int) -> None:
+        tables = self._tables.setdefault(account, {})
+        self.change(account, size_bytes - tables.pop(dedup_ids, 0))
+        if size_bytes:
+            tables[dedup_ids] = size_bytes
+        elif not tables:
+            del self._tables[account]
+
+    def oldest_dedup_ms(self, account: str) -> int | None:
+        """Return the time of the oldest dedup id of an account, None if it has none."""
+        times_ms = (table.oldest_ms for table in self._tables.get(account, ()))
+        return min((time_ms for time_ms in times_ms if time_ms is not None), default=None)
+
+    def check_invariants(self, tables: Mapping[str, Collection[DedupIds]], sessions: Sessions) -> None:
+        """Raise AssertionError if the memory is not that of these tables of dedup ids, by account, and sessions."""
+        by_account = {account: sum(table.size_bytes for table in tables[account]) for account in tables}
+        for account, size_bytes in sessions.sizes_bytes().items():
+            by_account[account] = by_account.get(account, 0) + size_bytes
+        assert self._by_account == {account: size_bytes for account, size_bytes in by_account.items() if size_bytes}
+        assert self.total_bytes == sum(by_account.values())
+
+
+class Promises:
+    """Room for new promises; see the module."""
+
+    __slots__ = ("_ends_ms", "_limits", "memory", "sessions")
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._ends_ms: dict[str, int] = {}
+        """By account, the end of its oldest dedup id when it was last looked for; no older one appears later."""
+        self.memory = PromisedMemory(limits.promised_bytes)
+        self.sessions = Sessions(limits, self.memory.change)
+
+    def check_session(self, account: str, session: int, planned: Collection[int], now_ms: int) -> None:
+        """Check that a session of an account is known or ``planned``, or that the account has room for one more.
+
+        ``planned`` has new sessions of requests that are decided in the same call, and not applied yet.
+
+        Raises:
+            TooManyRemembered: the account has no room.
+        """
+        sessions = self.sessions
+        if session in planned or sessions.knows(account, session, now_ms):
+            return
+        limit = self._limits.max_sessions - len(planned)
+        while sessions.count_of(account) >= limit or not self.memory.has_room(account):
+            # No sweep may have seen the ended ones yet.
+            if not sessions.forget_ended(account, now_ms):
+                is_counted = sessions.count_of(account) >= limit
+                limit = self._limits.max_sessions
+                raise TooManyRemembered(
+                    account,
+                    f"{limit} producer sessions" if is_counted else self._share_text(),
+                    limit if is_counted else self.memory.share_bytes,
+                    self._end_ms(account, now_ms),
+                    now_ms,
+                )
+
+    def check_dedup_ids(self, account: str, now_ms: int) -> None:
+        """Check that an account may have more dedup ids.
+
+        Raises:
+            TooManyRemembered: it has no room.
+        """
+        if self.memory.has_room(account):
+            return
+        raise TooManyRemembered(
+            account, self._share_text(), self.memory.share_bytes, self._end_ms(account, now_ms), now_ms
+        )
+
+    def _share_text(self) -> str:
+        return f"sessions and dedup ids of {self.memory.share_bytes} bytes or more"
+
+    def _end_ms(self, account: str, now_ms: int) -> int:
+        """When the oldest session or dedup id of an account ends."""
+        ends = [now_ms + LEAST_PAUSE_MS]
+        session_ms = self.sessions.oldest_use_ms(account)
+        if session_ms is not None:
+            ends.append(session_ms + self._limits.session_life_ms)
+        dedup_end_ms = self._dedup_end_ms(account, now_ms)
+        if dedup_end_ms is not None:
+            ends.append(dedup_end_ms)
+        return max(ends[0], min(ends[1:], default=0))
+
+    def _dedup_end_ms(self, account: str, now_ms: int) -> int | None:
+        # Refusals come by the thousand, and the search goes through all queues of the account.
+        end_ms = self._ends_ms.get(account, 0)
+        if end_ms <= now_ms:
+            oldest_ms = self.memory.oldest_dedup_ms(account)
+            if oldest_ms is None:
+                return None
+            end_ms = self._ends_ms[account] = max(oldest_ms + self._limits.dedup_life_ms, now_ms + LEAST_PAUSE_MS)
+        return end_ms
