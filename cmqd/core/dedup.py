@@ -15,12 +15,11 @@ from cmqd.core.limits import Limits
 Entry: TypeAlias = tuple[str, int, int]
 """(dedup id, message id, time of sending in ms)"""
 CHUNK: Final = 8192
-"""Entries of one chunk: a checkpoint takes hold of the chunks, whatever the number of entries, and a part is one."""
+"""Entries of a chunk. A checkpoint takes references to all chunks at once and writes each chunk as a part."""
 ENTRY_BYTES: Final = 170
 """Memory of an entry beside the characters of its id: text object, slot of the dictionary, integer, arrays."""
 ENDED_A_NOTE: Final = 2
-"""Entries whose time is over that go with each new one, so that a replay, which has no ticks, holds what a live broker
-holds."""
+"""Ended entries that go with each new entry, so that a replay, which has no ticks, stays as small as a live broker."""
 
 
 class _Chunk:
@@ -35,10 +34,10 @@ class _Chunk:
 
 
 class DedupIds:
-    """Oldest first. A remembered id is found until its time has passed, whether a sweep has come by or not.
+    """The table, oldest id first. An id is found until its time has passed, with or without a sweep in between.
 
-    Invariant: message ids ascend over all chunks. The first chunk may begin with entries that are gone. An entry is
-    stale if its id was sent anew: then the dictionary has a higher message id.
+    Invariant: message ids ascend over all chunks. The first chunk may begin with forgotten entries. An entry is stale if
+    its id was sent anew: then the dictionary has a higher message id.
     """
 
     __slots__ = ("_chunks", "_gone", "_limits", "_sent", "size_bytes")
@@ -50,7 +49,7 @@ class DedupIds:
         self._gone = 0
         """Entries at the beginning of the first chunk that are forgotten."""
         self.size_bytes = 0
-        """Memory of all entries that are not forgotten, roughly."""
+        """Rough memory of all entries that are not forgotten."""
 
     def __len__(self) -> int:
         return len(self._sent)
@@ -61,14 +60,14 @@ class DedupIds:
         return self._chunks[0].times_ms[self._gone] if self._chunks else None
 
     def find(self, dedup_id: str, now_ms: int) -> int | None:
-        """The id of the message that was sent under this dedup id."""
+        """Return the id of the message that was sent under this dedup id, None if the id is new."""
         message_id = self._sent.get(dedup_id)
         if message_id is None or self._time_ms(message_id) + self._limits.dedup_life_ms <= now_ms:
             return None
         return message_id
 
     def note(self, dedup_id: str, message_id: int, sent_ms: int) -> None:
-        """A message was sent under this id; ids whose time is over go, and the oldest one if there are too many."""
+        """Note a message that was sent under this id; forget ended ids, and the oldest id if there are too many."""
         chunks = self._chunks
         if chunks and chunks[0].times_ms[self._gone] + self._limits.dedup_life_ms <= sent_ms:
             self.expire(sent_ms, ENDED_A_NOTE)
@@ -88,7 +87,7 @@ class DedupIds:
         self.size_bytes += ENTRY_BYTES + len(dedup_id)
 
     def expire(self, now_ms: int, most: int) -> bool:
-        """Forget up to ``most`` whose time has passed; True if there may be more."""
+        """Forget up to ``most`` ids whose time has passed; return whether more may be left."""
         for _ in range(most):
             oldest_ms = self.oldest_ms
             if oldest_ms is None or oldest_ms + self._limits.dedup_life_ms > now_ms:
@@ -97,7 +96,7 @@ class DedupIds:
         return True
 
     def no_later_than(self, time_ms: int) -> None:
-        """Take ids with a later time for sent at ``time_ms``; broker time stepped back to it."""
+        """Set later times to ``time_ms``, to which broker time stepped back."""
         if not self._chunks or self._chunks[-1].times_ms[-1] <= time_ms:
             return
         entries = self.entries()
@@ -124,12 +123,13 @@ class DedupIds:
             del self._sent[dedup_id]
 
     def entries(self) -> list[Entry]:
-        """All that are remembered, oldest first."""
+        """Return all remembered ids, oldest first."""
         return [entry for part in self.parts() for entry in part if self._sent.get(entry[0]) == entry[1]]
 
     def parts(self) -> Iterator[list[Entry]]:
-        """The entries as they are now, however late each part is asked for; stale ones too, which a later one of the
-        same id makes good. To be noted in this order.
+        """Return the entries of this moment in parts, stale entries included; a part may be taken at any later time.
+
+        To load the parts, note the entries in their order: the last entry of an id replaces its stale entries.
         """
         chunks, gone = list(self._chunks), self._gone
         return _parts(chunks, gone, len(chunks[-1].dedup_ids) if chunks else 0)

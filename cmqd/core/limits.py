@@ -44,8 +44,8 @@ class Limits(msgspec.Struct, frozen=True):
     """Page-ins under way at once, which bounds the memory of their answers to 32 MiB."""
     max_sessions: int = 100_000
     """Of one account."""
-    promised_bytes: int = 512 * MIB
-    """Memory of the sessions and dedup ids of all accounts; see ``core.promises`` for the share of one account."""
+    budget_bytes: int = 1024 * MIB
+    """Memory of sessions, dedup ids and what connections hold; see ``core.promises`` for the part of the first two."""
     session_answers: int = 1024
     session_life_ms: int = 600_000
     max_dedup_id_bytes: int = 64

@@ -5,7 +5,7 @@ limited where a promise is made: before a send with a new session or a new dedup
 room. Repeats, further sends of a known session and sends without numbers are always accepted.
 
 Recovery applies records without asking for room. The index after a start depends on the records alone, and a start with
-a smaller budget only refuses new promises until old ones end.
+a smaller budget only refuses new promises until old promises end.
 """
 
 from collections.abc import Collection, Mapping
@@ -18,6 +18,8 @@ from cmqd.core.sessions import Sessions
 
 SHARES: Final = 4
 """The share of one account is the budget divided by this."""
+ENDED_A_CHECK: Final = 512
+"""Ended sessions that one check forgets at most, within half a millisecond; a sweep takes the others."""
 LEAST_PAUSE_MS: Final = 1_000
 """Shortest suggested pause, and how long the end of an account's oldest dedup id is not looked for again."""
 
@@ -46,12 +48,13 @@ class PromisedMemory:
     def has_room(self, account: str) -> bool:
         """Return whether an account may hold more.
 
-        An account within its share may, as long as the budget is not used up. Beyond its share it may take as much of
-        the budget as leaves one share free, because memory that was lent cannot be taken back before the promises end.
+        One share of the budget stays free of promises: unfinished frames and unread replies need it. A second one stays
+        free for accounts within their share, because memory that an account borrows beyond its own share cannot be
+        taken back before the promises end.
         """
         share_bytes = self.share_bytes
-        free_bytes = self._budget_bytes - self.total_bytes
-        return free_bytes > (0 if self.bytes_of(account) < share_bytes else share_bytes)
+        kept_free_bytes = share_bytes if self.bytes_of(account) < share_bytes else 2 * share_bytes
+        return self.total_bytes < self._budget_bytes - kept_free_bytes
 
     def change(self, account: str, grown_bytes: int) -> None:
         """Note that an account holds more, or less."""
@@ -101,11 +104,11 @@ class Promises:
         self._limits = limits
         self._ends_ms: dict[str, int] = {}
         """By account, the end of its oldest dedup id when it was last looked for; no older one appears later."""
-        self.memory = PromisedMemory(limits.promised_bytes)
+        self.memory = PromisedMemory(limits.budget_bytes)
         self.sessions = Sessions(limits, self.memory.change)
 
     def check_session(self, account: str, session: int, planned: Collection[int], now_ms: int) -> None:
-        """Check that a session of an account is known or ``planned``, or that the account has room for one more.
+        """Check that a session of an account is known or ``planned``, or that the account has room for a new session.
 
         ``planned`` has new sessions of requests that are decided in the same call, and not applied yet.
 
@@ -115,19 +118,20 @@ class Promises:
         sessions = self.sessions
         if session in planned or sessions.knows(account, session, now_ms):
             return
-        limit = self._limits.max_sessions - len(planned)
-        while sessions.count_of(account) >= limit or not self.memory.has_room(account):
-            # No sweep may have seen the ended ones yet.
+        limit = self._limits.max_sessions
+        for _ in range(ENDED_A_CHECK):
+            is_full = sessions.count_of(account) + len(planned) >= limit
+            if not is_full and self.memory.has_room(account):
+                return
+            # No sweep may have seen the ended sessions yet.
             if not sessions.forget_ended(account, now_ms):
-                is_counted = sessions.count_of(account) >= limit
-                limit = self._limits.max_sessions
-                raise TooManyRemembered(
-                    account,
-                    f"{limit} producer sessions" if is_counted else self._share_text(),
-                    limit if is_counted else self.memory.share_bytes,
-                    self._end_ms(account, now_ms),
-                    now_ms,
-                )
+                break
+        else:
+            is_full = False
+        if not is_full:
+            raise self._no_memory(account, now_ms)
+        ends_ms = max(self._session_end_ms(account) or 0, now_ms + LEAST_PAUSE_MS)
+        raise TooManyRemembered(account, f"{limit} producer sessions", limit, ends_ms, now_ms)
 
     def check_dedup_ids(self, account: str, now_ms: int) -> None:
         """Check that an account may have more dedup ids.
@@ -137,23 +141,19 @@ class Promises:
         """
         if self.memory.has_room(account):
             return
-        raise TooManyRemembered(
-            account, self._share_text(), self.memory.share_bytes, self._end_ms(account, now_ms), now_ms
-        )
+        raise self._no_memory(account, now_ms)
 
-    def _share_text(self) -> str:
-        return f"sessions and dedup ids of {self.memory.share_bytes} bytes or more"
+    def _no_memory(self, account: str, now_ms: int) -> TooManyRemembered:
+        """The refusal of an account that has no room for more."""
+        limit = self.memory.share_bytes
+        share = f"sessions and dedup ids of {limit} bytes or more"
+        ends = (self._session_end_ms(account), self._dedup_end_ms(account, now_ms))
+        ends_ms = min((end_ms for end_ms in ends if end_ms is not None), default=0)
+        return TooManyRemembered(account, share, limit, max(ends_ms, now_ms + LEAST_PAUSE_MS), now_ms)
 
-    def _end_ms(self, account: str, now_ms: int) -> int:
-        """When the oldest session or dedup id of an account ends."""
-        ends = [now_ms + LEAST_PAUSE_MS]
-        session_ms = self.sessions.oldest_use_ms(account)
-        if session_ms is not None:
-            ends.append(session_ms + self._limits.session_life_ms)
-        dedup_end_ms = self._dedup_end_ms(account, now_ms)
-        if dedup_end_ms is not None:
-            ends.append(dedup_end_ms)
-        return max(ends[0], min(ends[1:], default=0))
+    def _session_end_ms(self, account: str) -> int | None:
+        oldest_ms = self.sessions.oldest_use_ms(account)
+        return None if oldest_ms is None else oldest_ms + self._limits.session_life_ms
 
     def _dedup_end_ms(self, account: str, now_ms: int) -> int | None:
         # Refusals come by the thousand, and the search goes through all queues of the account.

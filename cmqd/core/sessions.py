@@ -83,8 +83,8 @@ _NONE: Final[OrderedDict[int, Session]] = OrderedDict()
 class Sessions:
     """The producer sessions of each account, least recently used first.
 
-    A session is forgotten when its life after the last use is over, and for no other reason: a tick sweeps, and each
-    new session of an account takes ended ones with it, so that a replay, which has no ticks, is not larger for long.
+    A session is forgotten when its life after the last use is over, and for no other reason. A tick sweeps, and each new
+    session of an account removes ended sessions, so that a replay, which has no ticks, stays as small as a live broker.
     """
 
     __slots__ = ("_by_account", "_changed", "_count", "_limits", "_slice_lsn")
@@ -102,16 +102,16 @@ class Sessions:
         return self._count
 
     def count_of(self, account: str) -> int:
-        """How many sessions an account has, ended ones that no sweep has seen included."""
+        """Return the number of sessions of an account, ended but unswept sessions included."""
         return len(self._by_account.get(account, ()))
 
     def oldest_use_ms(self, account: str) -> int | None:
-        """Last use of the session that an account used least recently; None if it has none."""
+        """Return the last use of the least recently used session of an account; None without a session."""
         sessions = self._by_account.get(account)
         return next(iter(sessions.values())).last_use_ms if sessions else None
 
     def knows(self, account: str, session: int, now_ms: int) -> bool:
-        """Whether a session exists and its life is not over."""
+        """Return whether a session exists and its life is not over."""
         found = self._by_account.get(account, _NONE).get(session)
         return found is not None and found.last_use_ms + self._limits.session_life_ms > now_ms
 
@@ -162,7 +162,7 @@ class Sessions:
         self._changed(account, -session.size_bytes)
 
     def forget_ended(self, account: str, now_ms: int) -> bool:
-        """Forget the least recently used session of an account if its life is over; whether it was."""
+        """Forget the least recently used session of an account if its life is over; return whether a session went."""
         sessions = self._by_account.get(account)
         if not sessions:
             return False

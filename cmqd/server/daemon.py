@@ -35,7 +35,7 @@ from cmqd.server.clock import BrokerClock, LastTime, start_offset, wall_ms
 from cmqd.server.edge import Edge, failure_text
 from cmqd.server.listener import connection_limit, raise_descriptor_limit
 from cmqd.server.logs import configure_logs, get_logger
-from cmqd.server.memory_budget import budget_of
+from cmqd.server.memory_budget import budget_bytes
 from cmqd.server.reload import Reload
 from cmqd.server.statistics import rss_bytes
 from cmqd.settings import Settings
@@ -191,11 +191,11 @@ class Daemon:
         log.on_fatal = self._on_failed
         report = self._report = await self._unless_stopped(log.open())
         accounts, are_new = open_accounts(settings.data, wall_ms())
-        budget = budget_of(settings)
         limits = Limits(
             max_queues_per_account=settings.max_queues_per_account,
             max_topics_per_account=settings.max_topics_per_account,
             max_in_flight=settings.max_in_flight_per_queue,
+            budget_bytes=budget_bytes(settings),
             max_pushes_per_endpoint=settings.max_pushes_per_endpoint,
             max_pushes=settings.max_pushes,
         )
@@ -220,7 +220,6 @@ class Daemon:
             max_connections=connection_limit(settings.max_connections, raise_descriptor_limit(), settings.max_pushes),
             facts=self._facts,
             on_failed=self._on_failed,
-            budget=budget,
         )
         if "state" in early:
             edge.storage_state(early["state"])

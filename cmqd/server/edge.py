@@ -34,7 +34,7 @@ from cmqd.server.listener import Listener
 from cmqd.server.location import advertised_address
 from cmqd.server.logs import get_logger
 from cmqd.server.longpoll import LongPolls
-from cmqd.server.memory_budget import MemoryBudget, budget_of
+from cmqd.server.memory_budget import MemoryBudget, budget_bytes
 from cmqd.server.outbox import Outbox, Pushing
 from cmqd.server.pushing import Pusher
 from cmqd.server.statistics import Counters, rss_bytes
@@ -70,7 +70,6 @@ class Edge:
         make_pusher: Callable[..., Pushing] = Pusher,
         can_push: bool | None = None,
         timer: Callable[[], float] = time.perf_counter,
-        budget: MemoryBudget | None = None,
     ) -> None:
         """Join them; nothing listens yet.
 
@@ -78,7 +77,6 @@ class Edge:
             make_pusher: makes what posts to URLs.
             can_push: whether that can be made; None = if its extra is installed.
             facts: what else ``get_server_status`` tells the account ``admin``.
-            budget: memory that clients may make the broker hold; None = as the settings say.
             timer: seconds of any clock that never goes back, to measure wake-ups by.
             on_failed: told why, once, when nothing can be acknowledged any more: a StorageFailed, or a bug.
         """
@@ -147,7 +145,8 @@ class Edge:
                 )
             )
         broker.pushing = self.outbox.can_push
-        self.budget = budget_of(settings) if budget is None else budget
+        promised = broker.promises.memory
+        self.budget = MemoryBudget(budget_bytes(settings), lambda: promised.total_bytes)
         self.listener = Listener(
             budget=self.budget,
             loop=loop,
@@ -302,6 +301,7 @@ class Edge:
                 "sends_refused_reason": state.reason if state.sends_refused else None,
                 "memory_budget_bytes": self.budget.total_bytes,
                 "memory_held_bytes": self.budget.held_bytes,
+                "memory_promised_bytes": self._broker.promises.memory.total_bytes,
                 "rss_bytes": rss_bytes(),
                 "counters": self.counters.snapshot(),
             }

@@ -1,4 +1,4 @@
-"""The address at which clients reach this server: a fact of each queue and topic."""
+"""The address at which clients reach this server, a fact of queues and topics."""
 
 from collections.abc import Callable
 from typing import Final
@@ -6,16 +6,16 @@ from typing import Final
 from cmqd.settings import parse_address
 
 WILDCARDS: Final = frozenset({"0.0.0.0", "::", ""})
-"""Hosts that name all interfaces of the machine. A client on a different machine cannot connect to them."""
+"""Hosts that name all interfaces of the machine. A client elsewhere cannot connect to a wildcard."""
 
 
 def advertised_address(advertise: str, bound: tuple[str, int], machine_name: Callable[[], str]) -> str:
     """Return the fact ``address``, ``host:port``.
 
     Args:
-        advertise: the setting. Empty: derive the address from ``bound``. A lone host gets the port of ``bound``.
+        advertise: the setting. Empty: use ``bound``. A lone host gets the port of ``bound``.
         bound: host and port of the listening socket.
-        machine_name: returns the name of this machine, which replaces a wildcard.
+        machine_name: returns the name of this machine, in place of a wildcard.
     """
     host, port = bound
     if advertise:

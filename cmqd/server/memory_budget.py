@@ -1,11 +1,12 @@
 """The memory that clients can make the broker hold, as one budget with shares of accounts.
 
-Two kinds of holdings count. *Promised* holdings (sessions, dedup ids) are never dropped: the core decides by plain
-numbers (``share_bytes``), before a record is written, whether an account may have more. *Droppable* holdings belong to
-a connection: a frame that has not arrived whole, input that was put off, replies that the client has not read. When all
-holdings together exceed the budget, connections are dropped until the rest fits: of the account with the largest
-holdings, the connection with the largest. So an account within a quarter of the budget keeps its connections as long as
-an account over its quarter has any, and a single account may use the memory that other accounts leave.
+Two kinds of holdings count. *Promised* holdings (sessions, dedup ids) are never dropped: the core decides by the size
+of the budget (``core.promises``), before a record is written, whether an account may have more, and leaves a quarter of
+the budget free. *Droppable* holdings belong to a connection: a frame that has not arrived whole, input that was put
+off, replies that the client has not read. When all holdings together exceed the budget, connections are dropped until
+the rest fits: of the account with the largest holdings, the connection with the largest. So an account within a quarter
+of the budget keeps its connections as long as an account over its quarter has any, and a single account may use the
+memory that other accounts leave.
 
 Holdings under ``LEAST_BYTES`` are not counted: they belong to the cost of a connection.
 """
@@ -19,9 +20,6 @@ from cmqd.server.logs import get_logger
 from cmqd.settings import LEAST_MEMORY_BUDGET_BYTES, Settings
 
 _log = get_logger()
-
-SHARES: Final = 4
-"""The share of an account is the budget divided by this."""
 
 LEAST_BYTES: Final = 64 * 1024
 
@@ -43,9 +41,9 @@ def default_budget_bytes() -> int:
     return max(LEAST_MEMORY_BUDGET_BYTES, memory // 4)
 
 
-def budget_of(settings: Settings) -> "MemoryBudget":
+def budget_bytes(settings: Settings) -> int:
     """Return the budget that the settings name."""
-    return MemoryBudget(settings.memory_budget_bytes or default_budget_bytes())
+    return settings.memory_budget_bytes or default_budget_bytes()
 
 
 class Holder(Protocol):
@@ -81,11 +79,6 @@ class MemoryBudget:
 
     def __repr__(self) -> str:
         return f"<MemoryBudget held={self.held_bytes} kept={self._kept_bytes()} of {self.total_bytes}>"
-
-    @property
-    def share_bytes(self) -> int:
-        """Share of an account: the limit of its promised holdings, a plain number for the core."""
-        return self.total_bytes // SHARES
 
     def hold(self, holder: Holder, size: int) -> None:
         """Note the droppable memory of a connection, and drop the largest holders if the budget is exceeded."""

@@ -125,8 +125,8 @@ def test_new_sessions_of_requests_decided_together_count_too():
 
 @pytest.mark.parametrize("way", WAYS)
 def test_an_account_with_its_share_of_memory_gets_no_new_dedup_ids_until_the_oldest_ends(way: Send):
-    rig = a_rig(promised_bytes=8 * (ENTRY_BYTES + 1))
-    answers = [way(rig, "first", 0, 0, [name]) for name in "abcdef"]
+    rig = a_rig(budget_bytes=8 * (ENTRY_BYTES + 1))
+    answers = [way(rig, "first", 0, 0, [name]) for name in "abcd"]
     rig.now_ms += 1000
     before = facts(rig.broker)
 
@@ -138,17 +138,17 @@ def test_an_account_with_its_share_of_memory_gets_no_new_dedup_ids_until_the_old
     end_ms = START_MS + DEDUP_LIFE_MS
     assert refused.value.details == {"limit": 2 * (ENTRY_BYTES + 1), "oldest_ends_ms": end_ms}
     assert refused.value.retry_after_ms == end_ms - rig.now_ms
-    assert [way(rig, "first", 0, 0, [name]) for name in "abcdef"] == answers
+    assert [way(rig, "first", 0, 0, [name]) for name in "abcd"] == answers
     way(rig, "first", 0, 0, [None])
     rig.advance(DEDUP_LIFE_MS - 1000)
-    assert [way(rig, "first", 0, 0, [name]) for name in "abcdef"] != answers
+    assert [way(rig, "first", 0, 0, [name]) for name in "abcd"] != answers
     rig.broker.check_invariants()
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_what_an_account_borrows_leaves_another_one_its_share(way: Send):
-    rig = a_rig(promised_bytes=8 * (ENTRY_BYTES + 1))
-    for name in "abcdef":
+    rig = a_rig(budget_bytes=8 * (ENTRY_BYTES + 1))
+    for name in "abcd":
         way(rig, "first", 0, 0, [name])
 
     for name in "ab":
@@ -160,7 +160,7 @@ def test_what_an_account_borrows_leaves_another_one_its_share(way: Send):
 
 
 def test_sessions_and_dedup_ids_share_the_memory_of_their_account():
-    rig = a_rig(promised_bytes=4 * SESSION_BYTES)
+    rig = a_rig(budget_bytes=8 * SESSION_BYTES)
     memory = rig.broker.promises.memory
     send(rig, "first", 1, 1)
     session = 2
@@ -205,7 +205,7 @@ def test_a_start_with_a_smaller_budget_has_the_same_index_and_only_refuses_what_
     parts = rig.checkpoint()
     send(rig, "first", 6, 1, ["6"])
 
-    small = Limits(max_sessions=1, promised_bytes=1)
+    small = Limits(max_sessions=1, budget_bytes=1)
     for from_parts in (False, True):
         broker = Broker(KEY, small)
         header_lsn = 0
@@ -236,13 +236,13 @@ def test_dedup_ids_whose_time_is_over_go_with_new_ones_so_that_a_replay_stays_sm
     assert len(cold.broker.queue("first", "q").index.dedup_ids) == 10
 
 
-def test_the_share_is_a_quarter_and_beyond_it_a_quarter_stays_free():
+def test_the_share_is_a_quarter_and_what_is_borrowed_leaves_a_quarter_for_others_and_one_for_frames():
     memory = PromisedMemory(400)
 
     assert memory.has_room("a")
     memory.change("a", 100)
     assert memory.has_room("a")
-    memory.change("a", 200)
+    memory.change("a", 100)
     assert not memory.has_room("a")
     assert memory.has_room("b")
     memory.change("b", 99)
@@ -250,6 +250,6 @@ def test_the_share_is_a_quarter_and_beyond_it_a_quarter_stays_free():
     memory.change("b", 1)
     assert not memory.has_room("b")
     assert not memory.has_room("c")
-    memory.change("a", -300)
+    memory.change("a", -200)
     assert memory.has_room("b")
     assert memory.bytes_of("a") == 0

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from cmqd.core.limits import Limits
 from cmqd.server.memory_budget import MemoryBudget, default_budget_bytes
 from cmqd.settings import LEAST_MEMORY_BUDGET_BYTES
 from cmqd_protocol import messages as wire
@@ -50,7 +51,6 @@ class TestBudget:
         budget.hold(alone, 1_000)
 
         assert not alone.dropped
-        assert budget.share_bytes == 250
 
     def test_promised_memory_leaves_less_and_is_not_dropped(self) -> None:
         kept = 0
@@ -139,6 +139,23 @@ async def test_a_frame_that_grows_by_small_reads_counts_and_is_forgotten_when_it
 
     assert isinstance(client.replies[sending], wire.MessagesSent)
     assert rig.edge.budget.held_bytes == 0
+
+
+async def test_promises_of_the_core_count_and_one_too_many_is_refused_with_its_time(tmp_path: Path) -> None:
+    rig = await EdgeRig.make(tmp_path, limits=Limits(max_sessions=1))
+    client = await rig.client()
+    await client.expect(wire.QueueInfo, wire.EnsureQueue, "jobs", {})
+    await client.expect(wire.MessagesSent, wire.SendMessages, "jobs", [b"x"], None, None, 7, 1, ["order"])
+
+    refused = await client.expect(wire.Error, wire.SendMessages, "jobs", [b"x"], None, None, 8, 1)
+
+    assert (refused.code, refused.retryable, refused.retry_after_ms) == (ErrorCode.TOO_MANY_REQUESTS, True, 600_000)
+    assert refused.details == {"limit": 1, "oldest_ends_ms": rig.clock.now_ms() + 600_000}
+    promised = rig.broker.promises.memory.total_bytes
+    status = rig.edge.status("admin")
+    assert (status["memory_promised_bytes"], promised > 0) == (promised, True)
+    assert f"kept={promised}" in repr(rig.edge.budget)
+    rig.close()
 
 
 async def test_a_broken_connection_holds_nothing_and_its_frame_is_freed(rig: EdgeRig) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from cmqd.core.broker import Broker
+from cmqd.core.limits import Limits
 from cmqd.server.accounts import Accounts, open_accounts
 from cmqd.server.accounts_file import Key
 from cmqd.server.clock import BrokerClock
@@ -249,11 +250,13 @@ class EdgeRig:
         return self.pushers[0]
 
     @classmethod
-    async def make(cls, folder: Path, *, can_push: bool = True, **settings: Any) -> "EdgeRig":
+    async def make(
+        cls, folder: Path, *, can_push: bool = True, limits: Limits | None = None, **settings: Any
+    ) -> "EdgeRig":
         """An edge with these settings, its accounts in ``folder``; nothing is posted but to ``rig.pushers``."""
         clock = FakeClock()
         accounts, _ = open_accounts(folder, clock.now_ms())
-        broker = Broker(accounts.handle_key)
+        broker = Broker(accounts.handle_key, limits)
         log = MemoryLog()
         await log.open()
         failures: list[Exception] = []
