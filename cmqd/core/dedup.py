@@ -36,8 +36,8 @@ class _Chunk:
 class DedupIds:
     """The table, oldest id first. An id is found until its time has passed, with or without a sweep in between.
 
-    Invariant: message ids ascend over all chunks. The first chunk may begin with forgotten entries. An entry is stale if
-    its id was sent anew: then the dictionary has a higher message id.
+    Invariant: message ids ascend over all chunks. The first chunk may begin with forgotten entries. An entry is stale
+    if its id was sent anew: then the dictionary has a higher message id.
     """
 
     __slots__ = ("_chunks", "_gone", "_limits", "_sent", "size_bytes")

@@ -83,8 +83,9 @@ _NONE: Final[OrderedDict[int, Session]] = OrderedDict()
 class Sessions:
     """The producer sessions of each account, least recently used first.
 
-    A session is forgotten when its life after the last use is over, and for no other reason. A tick sweeps, and each new
-    session of an account removes ended sessions, so that a replay, which has no ticks, stays as small as a live broker.
+    A session is forgotten when its life after the last use is over, and for no other reason. A tick sweeps, and each
+    new session of an account removes ended sessions, so that a replay, which has no ticks, stays as small as a live
+    broker.
     """
 
     __slots__ = ("_by_account", "_changed", "_count", "_limits", "_slice_lsn")
