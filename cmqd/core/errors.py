@@ -121,6 +121,9 @@ class TooManyWaiting(DomainError):
 class TooManyRemembered(DomainError):
     """An account holds its share of sessions and dedup ids; it can have new ones as old ones end."""
 
+    retry_after_ms = 1000
+    """The least; each refusal says its own."""
+
     def __init__(self, account: str, share: str, limit: int, oldest_ends_ms: int, now_ms: int) -> None:
         super().__init__(
             f"account {account!r} has {share}, its limit; sends of known sessions, and sends without a dedup id, go on",
