@@ -258,6 +258,40 @@ async def test_a_shorter_wal_than_the_writer_left_stops_every_start(
     assert len(again.rows) == kept + 1
 
 
+async def test_a_shorter_wal_is_found_on_a_file_system_without_links(
+    open_process: OpenProcess, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await crashed_after(await open_process(), 10)
+    wal = active_wal(folder)
+    with wal.open("r+b") as file:
+        file.truncate(wal.stat().st_size - 4 * FRAME_BYTES)
+
+    def refuse(*_arguments: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("cmqd.storage.recovery.os.link", refuse)
+
+    with pytest.raises(DamagedError, match=r"its rows after 9 are gone"):
+        await opened_here(folder)
+    assert not (folder / "inspection").exists()
+
+
+async def test_a_missing_wal_of_a_retired_segment_stops_the_start(open_process: OpenProcess, folder: Path) -> None:
+    """A sealed one needs none, but SQLite would have marked the index before it removed the WAL."""
+    rig = await open_process()
+    await crashed_after(rig, 10)
+    manifest = read_manifest(folder)
+    segments = [
+        structs.replace(entry, state=SegmentState.RETIRED) if entry.state is SegmentState.ACTIVE else entry
+        for entry in manifest.segments
+    ]
+    write_manifest(folder, structs.replace(manifest, segments=segments))
+    active_wal(folder).unlink()
+
+    with pytest.raises(DamagedError, match=r"is missing, but \d+ frames of it were durable: all its rows are gone"):
+        await open_process()
+
+
 async def test_a_flipped_bit_in_the_last_commit_stops_every_start(open_process: OpenProcess, folder: Path) -> None:
     """Without the WAL-index nothing could tell it from a commit that was under way."""
     await crashed_after(await open_process(), 10)
