@@ -3,7 +3,14 @@
 import pytest
 
 from cmqd_segment.manifest import CheckpointEntry
-from cmqd_segment.records import CopyOf, MessagesDelivered, MessagesPublished, MessagesSent, TransactionsEnded
+from cmqd_segment.records import (
+    CopyOf,
+    MessagesDelivered,
+    MessagesPublished,
+    MessagesSent,
+    QueueAttributes,
+    TransactionsEnded,
+)
 from pyspark_cmqd.events import Event, stored_in
 from pyspark_cmqd.options import Options, parse_options
 from pyspark_cmqd.plan import (
@@ -22,6 +29,7 @@ from pyspark_cmqd.plan import (
     split,
     wanted_ids,
 )
+from pyspark_cmqd.states import Fold, QueueFold
 
 FIRST, SECOND, THIRD = (
     Extent(1, "segments/1", True, 1, 100, 1000, 2000, 1000),
@@ -188,6 +196,40 @@ def test_messages_are_numbered_within_their_row():
     assert [one.run.offset for one in stored] == [0, 3, 3, 3, 6]
     assert [one.run.first_message_id for one in stored] == [10, 20, 30, 31, 40]
     assert stored[2].run.labels == [["red"]]
+
+
+def test_queues_that_take_a_part_of_a_publish_have_their_messages_in_order():
+    row = [
+        MessagesPublished(
+            *(9, 4, 20, 5, [1, 2, 3], [1, 7, 2, 0], 30),
+            labels=[["a"], ["b"], ["c"]],
+            dedup_ids=["x", None, "z"],
+            subscriptions=["one", "two"],
+            message_sets=[b"\x05", b"\x06"],
+            taken=[0, 1],
+            message_ids=[0, 2, 1, 1],
+        )
+    ]
+
+    stored = stored_in(row)
+
+    assert [(one.source_id, one.run.first_position, one.first_index, one.run.sizes) for one in stored] == [
+        (9, 4, 0, [1, 2]),
+        (9, 6, 2, [3]),
+        (1, 7, 3, [1]),
+        (1, 8, 4, [3]),
+        (2, 0, 5, [2]),
+        (2, 1, 6, [3]),
+    ]
+    assert [one.run.first_message_id for one in stored] == [20, 23, 30, 31, 32, 33]
+    assert [one.run.offset for one in stored] == [0, 3, 0, 3, 1, 3]
+    assert [one.dedup_ids for one in stored[:3]] == [["x", None], ["z"], None]
+    assert [one.run.source and one.run.source.first_message_id for one in stored[2:]] == [20, 23, 21, 23]
+    fold = Fold()
+    for queue_id in (1, 2):
+        fold.queues[queue_id] = QueueFold(QueueAttributes())
+    fold.apply(1, row)
+    assert {queue_id: list(queue.active) for queue_id, queue in fold.queues.items()} == {1: [7, 8], 2: [0, 1]}
 
 
 def test_what_was_committed_is_told_from_what_was_sent_in_the_same_row():
