@@ -41,7 +41,7 @@ app = App(
     name="cmq",
     help="Talk to a cmqd message broker: queues, topics, messages, accounts.",
     help_epilogue=HELP,
-    help_format="plaintext",
+    help_format="restructuredtext",
     version=version("cmqd"),
     version_flags=["--version"],
 )

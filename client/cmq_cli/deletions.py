@@ -32,7 +32,7 @@ async def delete_each(
     deleted: list[str] = []
     failed: dict[str, CmqError] = {}
     async with session.client() as client:
-        if ask is not None and not session.output.confirm(await ask(client)):
+        if ask is not None and not await session.output.confirm(await ask(client)):
             return ExitCode.FAILED
         for name in names:
             try:

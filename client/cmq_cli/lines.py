@@ -1,12 +1,9 @@
-"""A stream of lines, read as they come; sent to a queue as messages, several at a time, in order."""
+"""A stream of lines, sent to a queue as messages, several at a time, in order."""
 
 import asyncio
-import os
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import suppress
-from typing import BinaryIO, TypeVar
+from typing import TypeVar
 
 from rich.progress import Progress, TaskID
 
@@ -18,61 +15,9 @@ T = TypeVar("T")
 
 INTERRUPTED = ExitCode.INTERRUPTED.error_name
 
-_READ = 256 * 1024
 _MAX_BATCH = 256
 _MAX_BATCH_BYTES = 1024 * 1024
 """The server's limits on a batch; headers count too."""
-
-
-async def read_lines(stream: BinaryIO) -> AsyncIterator[list[bytes]]:
-    """Yield the lines of a stream, as many as there are at a time, without their line breaks.
-
-    A thread of its own reads, because asyncio can wait for pipes and terminals but not for files. It is a daemon: a
-    program that was interrupted must not wait for a terminal to send one more line. For the same reason it reads the
-    descriptor: a thread inside the buffered stream would hold the lock that Python takes when it exits.
-    """
-    read = _reader(stream)
-    loop = asyncio.get_running_loop()
-    rest = b""
-    while data := await _in_daemon_thread(loop, read):
-        *lines, rest = (rest + data).split(b"\n")
-        if lines:
-            yield [line.removesuffix(b"\r") for line in lines]
-    if rest:
-        yield [rest.removesuffix(b"\r")]
-
-
-def _reader(stream: BinaryIO) -> Callable[[], bytes]:
-    try:
-        descriptor = stream.fileno()
-    except OSError:
-        # A stream in memory; its read does not block.
-        return lambda: stream.read(_READ)
-    return lambda: os.read(descriptor, _READ)
-
-
-async def _in_daemon_thread(loop: asyncio.AbstractEventLoop, read: Callable[[], bytes]) -> bytes:
-    done: asyncio.Future[bytes] = loop.create_future()
-
-    def settle(data: bytes, error: BaseException | None) -> None:
-        if done.cancelled():
-            return
-        if error is None:
-            done.set_result(data)
-        else:
-            done.set_exception(error)
-
-    def run() -> None:
-        data, error = b"", None
-        try:
-            data = read()
-        except OSError as failed:
-            error = failed
-        with suppress(RuntimeError):  # The loop is closed: the program was interrupted meanwhile.
-            loop.call_soon_threadsafe(settle, data, error)
-
-    threading.Thread(target=run, daemon=True, name="lines").start()
-    return await done
 
 
 async def send_lines(

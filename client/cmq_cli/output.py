@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cmq_cli.exitcodes import CommandFailed, ExitCode
+from cmq_cli.reading import in_daemon_thread, reader
 from cmqd_client import CmqError, Message, Peeked
 
 _REASONS = {"receives": "moved after too many receives", "age": "moved for its age", "redrive": "redriven"}
@@ -217,7 +218,7 @@ class Output:
         """Whether a person at a terminal can answer a question."""
         return sys.stdin.isatty() and sys.stderr.isatty()
 
-    def confirm(self, question: str) -> bool:
+    async def confirm(self, question: str) -> bool:
         """Ask a question that is answered with yes or no.
 
         Raises:
@@ -226,12 +227,23 @@ class Output:
         """
         if not self.can_ask:
             raise CommandFailed(f"{question} Without a terminal, say --yes.", ExitCode.USAGE)
-        return self.read_answer(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+        answer = await self.read_answer(f"{question} [y/N] ")
+        return answer.strip().lower() in (b"y", b"yes")
 
-    def read_answer(self, question: str) -> str:
-        """Print a question and read the line that is typed; empty at the end of the input."""
+    async def read_answer(self, question: str) -> bytes:
+        """Print a question and read the line that is typed; empty at the end of the input.
+
+        A read in this thread would hold the loop: Ctrl-C, which cancels the command, would wait for the line, and the
+        connection's heartbeats too.
+        """
         self._err.print(Text(question), end="")
-        return sys.stdin.readline()
+        answer = b""
+        try:
+            answer = await in_daemon_thread(reader(sys.stdin.buffer))
+        finally:
+            if not answer.endswith(b"\n"):
+                self._err.print()
+        return answer
 
 
 def message_document(message: Message | Peeked) -> dict[str, Any]:

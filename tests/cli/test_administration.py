@@ -154,9 +154,9 @@ def test_a_person_is_asked_with_the_count(
     asked: list[str] = []
     monkeypatch.setattr(Output, "can_ask", True)
 
-    def read_answer(_: Output, text: str) -> str:
+    async def read_answer(_: Output, text: str) -> bytes:
         asked.append(text)
-        return answer
+        return answer.encode()
 
     monkeypatch.setattr(Output, "read_answer", read_answer)
 
@@ -420,6 +420,13 @@ def test_help_lists_the_commands_in_groups(cmq: Cmq) -> None:
     headings = ["Messages", "Inspection", "Queues", "Topics", "Log", "Access", "Shell", "Options of all commands"]
     places = [text.index(f"─ {heading} ") for heading in headings]
     assert places == sorted(places)
+
+
+def test_help_fills_the_lines_of_a_terminal(cmq: Cmq, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+    # The lines of a docstring are longer than those of most terminals, and must not be broken in two places.
+    assert "so it may come from a program that runs" in cmq("send", "--help").out
 
 
 def test_help_explains_exit_codes_and_shared_options(cmq: Cmq) -> None:

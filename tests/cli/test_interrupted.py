@@ -1,7 +1,8 @@
-"""Ctrl-C while a stream is sent: the command says how many messages are stored, and ends at once."""
+"""Ctrl-C ends a command at once: a stream says how many messages are stored, a question changes nothing."""
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -92,3 +93,29 @@ def test_an_interrupted_stream_of_publishes_says_how_many_are_stored(server: Thr
 
     assert code == ExitCode.INTERRUPTED
     assert "interrupted: 2 messages are stored" in err or "and the 2 after them may be" in err
+
+
+def test_ctrl_c_at_a_question_ends_the_command_and_changes_nothing(server: ThreadedServer, tmp_path: Path) -> None:
+    server.do(server.fake.put, "orders", b"a")
+    terminal, end = pty.openpty()
+    running = subprocess.Popen(
+        [sys.executable, "-m", "cmq_cli", "queue", "clear", "orders"],
+        env=os.environ | {"CMQ_URL": server.fake.url, "XDG_CONFIG_HOME": str(tmp_path)},
+        stdin=end,
+        stdout=end,
+        stderr=end,
+    )
+    os.close(end)
+    shown = b""
+    try:
+        while b"[y/N]" not in shown:
+            shown += os.read(terminal, 1024)
+        running.send_signal(signal.SIGINT)
+        code = running.wait(20)
+    finally:
+        running.kill()
+        running.wait()
+        os.close(terminal)
+
+    assert code == ExitCode.INTERRUPTED
+    assert len(server.fake.queues["orders"].active) == 1

@@ -47,6 +47,17 @@ def test_the_segments_of_a_folder_are_listed(cmq: Cmq, folder: Path) -> None:
     assert found["segments"][0]["file"] == "segments/00000001.db"
 
 
+def test_counts_of_a_segment_have_separators_and_rows_have_none(cmq: Cmq, folder: Path) -> None:
+    manifest = read_manifest(folder)
+    large = msgspec.structs.replace(manifest.segments[0], messages=1_461_173, first_lsn=1_200, last_lsn=1_300)
+    write_manifest(folder, msgspec.structs.replace(manifest, segments=[large, *manifest.segments[1:]]))
+
+    table = cmq("segment", "list", "--path", str(folder)).out.splitlines()
+
+    # A row is typed into options as it is shown.
+    assert table[1].split()[:5] == ["1", "sealed", "1200", "1300", "1,461,173"]
+
+
 def test_a_folder_without_a_manifest_is_not_found(cmq: Cmq, tmp_path: Path) -> None:
     for command in ("list", "verify"):
         ran = cmq("segment", command, "--path", str(tmp_path))

@@ -11,8 +11,9 @@ from cyclopts import Parameter
 from cmq_cli.bodies import parse_headers, read_body
 from cmq_cli.durations import Seconds
 from cmq_cli.exitcodes import CommandFailed, ExitCode
-from cmq_cli.lines import read_lines, send_lines
+from cmq_cli.lines import send_lines
 from cmq_cli.output import Output
+from cmq_cli.reading import read_lines
 from cmq_cli.session import Session
 from cmqd_client import BatchResult, Message, Peeked, Queue
 

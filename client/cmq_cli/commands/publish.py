@@ -10,8 +10,8 @@ from cyclopts import Parameter
 
 from cmq_cli.bodies import parse_headers, read_body
 from cmq_cli.exitcodes import CommandFailed, ExitCode
-from cmq_cli.lines import read_lines
 from cmq_cli.publishing import LineForm, publish_lines
+from cmq_cli.reading import read_lines
 from cmq_cli.session import Session
 from cmqd_client import Published
 

@@ -198,7 +198,7 @@ async def clear(name: str, /, *, yes: _Flag = False, session: _Session) -> ExitC
         queue = client.queue(name)
         if not yes:
             question = f"Drop all {_held(await queue.attributes()):,} messages of {name}?"
-            if not session.output.confirm(question):
+            if not await session.output.confirm(question):
                 return ExitCode.FAILED
         await queue.clear()
     if session.output.json:

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from cmq_cli.durations import parse_moment
 from cmq_cli.exitcodes import CommandFailed, ExitCode
-from cmq_cli.output import Output, show_time, show_unsealed
+from cmq_cli.output import Output, show_count, show_time, show_unsealed
 from cmq_cli.session import Session
 
 if TYPE_CHECKING:
@@ -115,14 +115,14 @@ def _show(output: Output, result: "Reconciled") -> None:
         if line.difference:
             output.error(
                 f"queue {line.queue or UNNAMED!r} of account {line.account or UNNAMED!r}, hour "
-                f"{show_time(line.hour)}: {line.total} messages came, and "
-                f"{line.total - line.difference} are accounted for"
+                f"{show_time(line.hour)}: {line.total:,} messages came, and "
+                f"{line.total - line.difference:,} are accounted for"
             )
     if result.unsealed is not None:
         output.remark(show_unsealed(*result.unsealed))
     if result.holds:
         output.remark(
-            f"balanced as of row {result.lsn}: each of {result.total.total} messages that came is accounted for once"
+            f"balanced as of row {result.lsn}: each of {result.total.total:,} messages that came is accounted for once"
         )
 
 
@@ -147,7 +147,7 @@ def _table(output: Output, result: "Reconciled") -> None:
     if len(lines) > 1:
         heads.append(("all", *("" for _ in columns[1 : len(accounts) + 2])))
         lines.append(total)
-    rows = [(*head, *(str(line.count(name)) for name in shown)) for head, line in zip(heads, lines, strict=True)]
+    rows = [(*head, *(show_count(line.count(name)) for name in shown)) for head, line in zip(heads, lines, strict=True)]
     output.table(columns, rows)
 
 

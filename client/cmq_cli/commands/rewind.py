@@ -57,4 +57,4 @@ async def rewind(
     if rewound.clamped and not everything:
         asked = f"{time} ago" if moment is None else show_time(moment)
         output.warning(f"{asked} lies before the rewind window; the nearest time was taken")
-    output.remark(f"{rewound.messages} messages of {queue!r} sent since {show_time(rewound.time)} are active again")
+    output.remark(f"{rewound.messages:,} messages of {queue!r} sent since {show_time(rewound.time)} are active again")

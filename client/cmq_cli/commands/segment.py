@@ -8,7 +8,7 @@ import msgspec
 from cyclopts import App, Parameter
 
 from cmq_cli.exitcodes import CommandFailed, ExitCode
-from cmq_cli.output import show_size, show_time, show_unsealed
+from cmq_cli.output import show_count, show_size, show_time, show_unsealed
 from cmq_cli.session import Session
 from cmqd_segment.manifest import Manifest, SegmentEntry
 from cmqd_segment.newer import NewerFormatError
@@ -84,9 +84,9 @@ def verify(*, path: str, session: _Session) -> ExitCode:
     for problem in (text for problems in wrong.values() for text in problems):
         session.output.error(problem)
     if wrong:
-        session.output.remark(f"{len(wrong)} of {checked} files are damaged")
+        session.output.remark(f"{len(wrong):,} of {checked:,} files are damaged")
         return ExitCode.FAILED
-    session.output.remark(f"{checked} files are sound")
+    session.output.remark(f"{checked:,} files are sound")
     return ExitCode.OK
 
 
@@ -155,11 +155,17 @@ def export(
         session.output.document([_exported(one) for one in done])
         return
     rows = [
-        (str(one.segment), str(one.messages), show_size(one.bytes), str(one.file), "" if one.is_new else "was there")
+        (
+            str(one.segment),
+            show_count(one.messages),
+            show_size(one.bytes),
+            str(one.file),
+            "" if one.is_new else "was there",
+        )
         for one in done
     ]
     session.output.table(("segment#", "messages#", "size#", "file", ""), rows)
-    session.output.remark(f"{sum(one.messages for one in done)} messages in {len(done)} files")
+    session.output.remark(f"{sum(one.messages for one in done):,} messages in {len(done):,} files")
 
 
 def _exported(one: "Exported") -> dict[str, Any]:
@@ -195,7 +201,7 @@ def _row(entry: SegmentEntry) -> tuple[str, ...]:
         entry.state,
         str(entry.first_lsn),
         str(entry.last_lsn),
-        str(entry.messages),
+        show_count(entry.messages),
         show_size(entry.bytes),
         show_time(_moment(entry.first_ms)),
         show_time(_moment(entry.last_ms)),

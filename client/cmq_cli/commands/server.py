@@ -93,5 +93,6 @@ def _text(field: str, value: Any) -> str:
             return f"-{duration}" if value < 0 else duration
         if field.endswith("_bytes"):
             return show_size(value)
-        return str(value) if field.endswith("pid") else show_count(value)
+        # Process ids and rows of the log are names to be typed, and no counts.
+        return str(value) if field.endswith(("pid", "lsn")) else show_count(value)
     return show_value(value)

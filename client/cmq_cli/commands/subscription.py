@@ -228,7 +228,8 @@ async def drop(topic: str, name: str, /, *, yes: _Flag = False, session: _Sessio
         subscription = client.topic(topic).subscription(name)
         if not yes:
             held = await subscription.info()
-            if not session.output.confirm(f"Drop {held.waiting + held.in_retry:,} messages of {topic} for {name}?"):
+            question = f"Drop {held.waiting + held.in_retry:,} messages of {topic} for {name}?"
+            if not await session.output.confirm(question):
                 return ExitCode.FAILED
         count = await subscription.drop_waiting()
     if session.output.json:

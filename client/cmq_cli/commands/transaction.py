@@ -123,7 +123,7 @@ async def _decide(
             found, _ = await _some(queue, None, 0)
             chosen = [one.id for one in found]
             question = f"{len(chosen):,} half messages of {name} are to be {verb}. Go on?"
-            if chosen and not yes and not output.confirm(question):
+            if chosen and not yes and not await output.confirm(question):
                 return ExitCode.FAILED
         result = await queue.end_transactions(chosen, status)
     if output.json:

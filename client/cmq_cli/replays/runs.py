@@ -118,7 +118,7 @@ def resume_run(session: Session, resume: str, rate: int | None, parallel: int | 
         journal.master = master or journal.master
         left = journal.messages - sum(one.messages for one in journal.slices[: journal.done])
         session.output.remark(
-            f"run {journal.run}: {journal.done} of {len(journal.slices)} slices are done, "
+            f"run {journal.run}: {journal.done:,} of {len(journal.slices):,} slices are done, "
             f"{left:,} of {journal.messages:,} messages are left"
         )
         if journal.attempts:
