@@ -72,6 +72,51 @@ def test_a_traceback_in_the_log_shows_no_local_variables(tmp_path: Path, log_for
     assert "locals" not in server.log
 
 
+def test_a_traceback_of_the_storage_process_shows_no_local_variables(tmp_path: Path) -> None:
+    """``sitecustomize`` breaks a method in both processes of the server; only the storage process calls it."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import cmqd.storage.datadir\n"
+        "def broken(self):\n"
+        "    body = 'S3CR3T' + '-IN-A-LOCAL'\n"
+        "    raise RuntimeError('broken on purpose')\n"
+        "cmqd.storage.datadir.DataFolder.create = broken\n"
+    )
+    server = RunningServer(tmp_path, environment={"PYTHONPATH": str(tmp_path)})
+
+    with pytest.raises(ServerFailedError, match=r"code \d"):
+        server.start()
+
+    assert "Traceback" in server.log
+    assert "broken on purpose" in server.log
+    assert "S3CR3T-IN-A-LOCAL" not in server.log
+
+
+def test_a_traceback_of_cmq_shows_no_local_variables(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys\n"
+        "from cmq_cli.__main__ import main\n"
+        "from cmqd_client.client import Client\n"
+        "async def broken(*_, **__):\n"
+        "    secret_key = 'S3CR3T' + '-IN-A-LOCAL'\n"
+        "    raise RuntimeError('broken on purpose')\n"
+        "Client.__aenter__ = broken\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+
+    ended = subprocess.run(
+        [sys.executable, str(program), "--url", "cmq://a:b@127.0.0.1:1", "account", "list"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert ended.returncode != 0
+    assert "broken on purpose" in ended.stdout + ended.stderr
+    assert "S3CR3T-IN-A-LOCAL" not in ended.stdout + ended.stderr
+
+
 def test_a_wrong_checksum_refuses_to_start_with_accept_loss_too_and_the_copy_restores_everything(
     tmp_path: Path,
 ) -> None:
