@@ -108,6 +108,10 @@ class Settings:
     accept_loss: bool = _setting(
         False, "broker", "start although the log is damaged: what is damaged is set aside and reported"
     )
+    # Readers of the log (Spark) may be another user; the keys in accounts.json are for the server's user alone.
+    group_readable: bool = _setting(
+        False, "broker", "let the group of the data folder read the log: new folders get files of mode 0640, not 0600"
+    )
     adopt_wall_clock: bool = _setting(
         False, "broker", "set broker time to the wall clock at the start if they differ by more than a minute"
     )

@@ -249,6 +249,7 @@ class Daemon:
                 segment_age_ms=settings.segment_age_ms,
                 hold_retired=not settings.keep_history_ms,
                 reserve_bytes=settings.min_free_bytes,
+                group_readable=settings.group_readable,
             )
         )
         log.on_folder_in_use = lambda text, waiting_ms: _log.warning(

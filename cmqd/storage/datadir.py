@@ -16,6 +16,7 @@ import asyncio
 import fcntl
 import os
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
@@ -23,7 +24,7 @@ from time import monotonic
 import msgspec
 
 from cmqd.storage.errors import FolderLocked
-from cmqd_segment.manifest import CHECKPOINTS, SEGMENTS, Manifest, sync_folder
+from cmqd_segment.manifest import CHECKPOINTS, MANIFEST_NAME, SEGMENTS, Manifest, sync_folder
 
 LOCK_POLL_SECONDS = 0.05
 SET_ASIDE = "set-aside"
@@ -64,6 +65,23 @@ class DataFolder:
                 # Bodies are nobody else's business unless the operator opens the folder to a group (Spark's).
                 folder.mkdir(mode=0o750, parents=True, exist_ok=True)
                 sync_folder(folder.parent)
+
+    def file_mode(self, *, group_readable: bool) -> tuple[int, str]:
+        """Return the mode for new files of the log, and a text if it is not the one of a new folder.
+
+        The manifest shows it. A folder keeps its modes, since readers of the log may depend on them.
+        """
+        wanted = 0o640 if group_readable else 0o600
+        try:
+            mode = stat.S_IMODE((self.path / MANIFEST_NAME).stat().st_mode) & 0o666 | 0o600
+        except FileNotFoundError:
+            return wanted, ""
+        if mode == wanted:
+            return mode, ""
+        return mode, (
+            f"the files of the log keep their mode {mode:04o}, which new ones get too; a new folder would have"
+            f" {wanted:04o}. To change it, stop the broker and give that mode to manifest, segments/* and checkpoints/*"
+        )
 
     async def lock(self, wait_ms: int, broker_pid: int, on_wait: Callable[[str], None] = lambda text: None) -> None:
         """Take the lock.

@@ -89,7 +89,7 @@ class Finding(Head, frozen=True, tag=20):
 
     kind: str
     """``unclean_stop``, ``torn_tail``, ``damaged``, ``missing``, ``set_aside``, ``lost``,
-    ``checkpoint_damaged`` or ``format_raised``"""
+    ``checkpoint_damaged``, ``format_raised`` or ``modes_kept``"""
     text: str
 
 

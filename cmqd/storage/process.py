@@ -64,6 +64,10 @@ class StorageService:
         self._refreshing: asyncio.Task[None] | None = None
         self._drops: list[ipc.DropSegments] = []
         """They wait until the deletes that emptied the segments are durable."""
+        self._mode = 0o600
+        """Of new files of the log."""
+        self._umask = 0o022
+        """Before it was set by the mode."""
         self.control: ipc.Channel
         self.pages: ipc.Channel
         self.folder: DataFolder
@@ -124,6 +128,7 @@ class StorageService:
         await self.pager.close()
         for entry in self.catalog.open.values():
             await entry.segment.connection.close()
+        os.umask(self._umask)
         self.folder.unlock()
 
     def end(self, error: BaseException | None = None) -> None:
@@ -210,6 +215,11 @@ class StorageService:
             durability=settings.durability,
             boot_id=boot,
         )
+        self._mode, kept = self.folder.file_mode(group_readable=settings.group_readable)
+        if kept:
+            recovered.find("modes_kept", kept)
+        # SQLite makes a database with the mask, and its -wal and -shm with the mode of the database.
+        self._umask = os.umask(0o777 & ~self._mode)
         await asyncio.to_thread(put_right, recovered)
         self._assemble(recovered, boot)
         await self._take_up(recovered)
@@ -269,7 +279,7 @@ class StorageService:
         catalog = self.catalog
         durability = self.settings.durability
         for leftover in recovered.leftovers:
-            leftover.path.chmod(0o640)  # a crash may have come between making it read-only and saying so
+            leftover.path.chmod(self._mode)  # a crash may have come between making it read-only and saying so
             connection = await open_connection(leftover.path, durability, create=False)
             segment = WritableSegment(leftover.number, leftover.path, connection)
             await segment.load()

@@ -84,6 +84,8 @@ class Recovered:
         self.last_lsn = 0
         self.lost = False
         self.created = False
+        self.manifest_is_new = False
+        """Made anew from the files, because the one in the folder was damaged or missing."""
         self.same_boot = False
         """The manifest was written in this boot of the machine, so what lies in the page cache is as it was left."""
 
@@ -128,7 +130,7 @@ def _inspect(folder: DataFolder, accept_loss: bool, durability: Durability, boot
     recovered = Recovered(folder, manifest, accept_loss)
     recovered.created = not found_in_files and not (folder.path / MANIFEST_NAME).exists()
     if found_in_files:
-        recovered.lost = True
+        recovered.lost = recovered.manifest_is_new = True
         recovered.find("damaged", "the manifest was lost; it was made anew from the files")
     if manifest.format < MANIFEST_FORMAT:
         recovered.find(
@@ -165,7 +167,11 @@ def _manifest(folder: DataFolder, accept_loss: bool, durability: Durability) -> 
     except ManifestError as error:
         problem = str(error)
     if not accept_loss:
-        raise DamagedError(f"the data folder is damaged and nothing was changed: {problem}")
+        raise DamagedError(
+            f"the data folder is damaged and nothing was changed: {problem}. Put back the manifest of a copy that has"
+            " the same segments and checkpoints, or start with accept-loss: then the manifest is made anew from the"
+            " segments and checkpoints, and rows that were reclaimed count as lost"
+        )
     segments = [SegmentEntry(number, SegmentState.RETIRED) for number in files]
     checkpoints: list[CheckpointEntry] = []
     log_id = ""
@@ -403,6 +409,10 @@ def _check_replay(recovered: Recovered, gone: list[tuple[int, int]]) -> None:
 def put_right(recovered: Recovered) -> None:
     """The changes that recovery makes on disk before the new manifest: put aside what is damaged or unknown."""
     folder = recovered.folder
+    if recovered.manifest_is_new and (folder.path / MANIFEST_NAME).exists():
+        # A copy, before the next line writes over it: it may help to find out what happened.
+        target = folder.put_aside(folder.path / MANIFEST_NAME, keep=True)
+        recovered.find("set_aside", f"the damaged manifest was copied to {target}")
     if recovered.lost:
         # Before anything that tells of the loss goes: a start that ends in the middle would otherwise leave a folder
         # that looks whole, and the next one would give the numbers of lost rows to new ones.

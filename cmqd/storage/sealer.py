@@ -289,7 +289,7 @@ def finish_file(path: Path) -> tuple[str, int]:
     with path.open("rb", buffering=0) as file:
         while chunk := file.read(1 << 20):
             digest.update(chunk)
-        os.fchmod(file.fileno(), 0o444)
+        os.fchmod(file.fileno(), os.fstat(file.fileno()).st_mode & 0o444)
         os.fsync(file.fileno())
         size = file.tell()
     sync_folder(path.parent)

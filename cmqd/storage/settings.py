@@ -31,6 +31,8 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A segment with rows is retired at this age, so that Spark sees quiet queues too."""
     hold_retired: bool = True
     """Whether a retired segment waits before it is sealed, since it may be dropped soon; not if history is kept."""
+    group_readable: bool = False
+    """Whether the files of a new folder can be read by its group; an existing folder keeps the modes it has."""
     lock_wait_ms: int = 10_000
     """How long to wait for the broker before to let go of the folder."""
     ballast_bytes: int = 16 * MEBIBYTE

@@ -4,7 +4,9 @@ Written whole each time (temporary file, fsync, rename, fsync of the folder), so
 A file that is listed and missing is damage; one that is not listed does not belong to the log.
 """
 
+import contextlib
 import os
+import stat
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
@@ -211,6 +213,9 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     text = content + f',\n "checksum": "{_checksum(content)}"\n}}\n'.encode()
     temporary = folder / f"{MANIFEST_NAME}.tmp"
     with temporary.open("wb") as file:
+        with contextlib.suppress(FileNotFoundError):
+            # The mode of the manifest is that of the folder's files, whatever the mask of this process.
+            os.fchmod(file.fileno(), stat.S_IMODE((folder / MANIFEST_NAME).stat().st_mode))
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

@@ -610,6 +610,30 @@ async def test_a_missing_manifest_stops_the_start(open_process: OpenProcess, fol
         await open_process()
 
 
+async def test_a_byte_in_the_manifest_that_is_no_text_is_damage_that_can_be_accepted(
+    open_process: OpenProcess, folder: Path
+) -> None:
+    rig = await open_process()
+    await rig.store(1, 0, 5)
+    await rig.checkpoint()
+    await rig.store(1, 5, 5)
+    await rig.log.close()
+    whole = (folder / "manifest").read_bytes()
+    damaged = whole.replace(b'"fsync"', b'"f\xffync"')
+    (folder / "manifest").write_bytes(damaged)
+
+    with pytest.raises(DamagedError, match=r"manifest cannot be read: .* Put back the manifest of a copy"):
+        await open_process()
+    assert (folder / "manifest").read_bytes() == damaged
+    rig = await open_process(accept_loss=True)
+
+    assert [message.position for message in (await rig.page(1, [0, 10]))[0]] == list(range(10))
+    assert (folder / "set-aside" / "manifest.0").read_bytes() == damaged
+    await rig.log.close()
+    assert (await open_process()).report is not None
+    assert read_manifest(folder).log_id in whole.decode()
+
+
 async def test_a_folder_of_a_newer_format_is_refused_and_left_alone(open_process: OpenProcess, folder: Path) -> None:
     rig = await open_process()
     await rig.store(1, 0, 1)
