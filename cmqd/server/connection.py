@@ -30,7 +30,7 @@ from cmqd.server.logs import get_logger
 from cmqd.server.memory_budget import LEAST_BYTES, MemoryBudget
 from cmqd.server.statistics import Counters
 from cmqd.server.wakeup import WakeUp
-from cmqd_protocol.connection import ServerConnection
+from cmqd_protocol.connection import CONNECTION_RETRY_MS, ServerConnection
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.events import Authenticated, ConnectionEnded, RequestRefused
 from cmqd_protocol.limits import MIN_HEARTBEAT_MS
@@ -434,7 +434,7 @@ class Connection(asyncio.Protocol):
             # A client that does not read would not read the error either, and its buffer would stay for a while.
             transport.abort()
         else:
-            self.end(ErrorCode.BUSY, text)
+            self.end(ErrorCode.BUSY, text, CONNECTION_RETRY_MS)
 
     def _dispatch_each(self, events: Sequence[object]) -> int:
         """Have what a piece of input held dispatched, in order, until the connection is held; returns its number."""
@@ -732,13 +732,13 @@ class Connection(asyncio.Protocol):
         self._stalled = False
         self._plan_input()
 
-    def end(self, code: ErrorCode, text: str) -> None:
+    def end(self, code: ErrorCode, text: str, retry_after_ms: int | None = None) -> None:
         """Close it, telling why, after what is already to be written."""
         if self._transport is None:
             return
         if self._replies and self._paused_ms is None and self._wire.ended is None:
             self._encode_replies(self._transport)
-        self._wire.end(code, text)
+        self._wire.end(code, text, retry_after_ms=retry_after_ms)
         for event in self._wire.events():
             self._happened(event)
         self.flush()

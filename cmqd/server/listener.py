@@ -24,7 +24,7 @@ from cmqd.server.tls_door import TlsDoor
 from cmqd.server.wakeup import WakeUp
 from cmqd.server.wheel import STEP_MS, Wheel
 from cmqd.settings import Settings
-from cmqd_protocol.connection import ServerConnection
+from cmqd_protocol.connection import CONNECTION_RETRY_MS, ServerConnection
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.features import Feature
 from cmqd_protocol.handshake import AccessKey
@@ -245,7 +245,8 @@ class Listener:
         shared.connections.add(connection)
         if len(shared.connections) > self._max_connections:
             self._counters.connections_refused += 1
-            connection.end(ErrorCode.TOO_MANY_CONNECTIONS, f"{self._max_connections} connections are open, the limit")
+            text = f"{self._max_connections} connections are open, the limit"
+            connection.end(ErrorCode.TOO_MANY_CONNECTIONS, text, CONNECTION_RETRY_MS)
         self._look_again(connection)
 
     def _authenticated(self, connection: Connection) -> None:

@@ -79,7 +79,7 @@ ClientEvent: TypeAlias = Opened | AnyReply | AnyPush | ConnectionEnded
 EventT = TypeVar("EventT")
 
 CONNECTION_RETRY_MS: Final = 1_000
-"""Suggested pause of a client whose account has its limit of connections."""
+"""Suggested pause of a client that was refused, or dropped, for want of connections or memory."""
 
 # Looking a member up in its enum costs more than decoding a small message.
 _OPEN: Final = State.OPEN

@@ -104,6 +104,7 @@ async def test_one_connection_too_many_is_told_so(tmp_path: Path) -> None:
     assert third.ended is not None
     assert third.ended.code == ErrorCode.TOO_MANY_CONNECTIONS
     assert third.ended.retryable
+    assert third.ended.retry_after_ms == 1_000
     assert rig.edge.listener.connections == 2
     rig.close()
 

@@ -115,6 +115,7 @@ async def test_unfinished_frames_over_the_budget_cost_the_largest_its_connection
         assert client.ended is not None
         assert client.ended.code == ErrorCode.BUSY
         assert client.ended.retryable
+        assert client.ended.retry_after_ms == 1_000
         assert client.transport.lost
     assert not small.transport.lost
     assert not other.transport.lost
