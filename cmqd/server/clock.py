@@ -10,9 +10,10 @@ While the broker runs:
 
 - Broker time follows the monotonic clock. A difference of up to ``JUMP_MS`` is closed by a slew of 0.5 %, in both
   directions, so no timeout is off by more than a fraction of a percent.
-- A jump of the wall clock by more than ``JUMP_MS`` goes into the offset. Neither a mistaken ``date -s`` nor a suspended
-  machine makes messages expire: the monotonic clock stands still during a suspend, so leases go on afterwards where
-  they stopped, and to the broker the suspend looks like a jump of the wall clock. A jump back cancels it.
+- A jump of the wall clock by more than ``JUMP_MS``, or several smaller jumps forward that add up to that, go into the
+  offset. Neither a mistaken ``date -s`` nor a suspended machine makes messages expire: the monotonic clock stands still
+  during a suspend, so leases go on afterwards where they stopped, and to the broker the suspend looks like a jump of
+  the wall clock. A jump back cancels it.
 - A positive offset (the wall clock is ahead) that has lasted for ``FORWARD_WAIT_MS`` is closed by the same slew: by
   then the jump is taken for the truth, and slightly faster time is harmless. A negative offset stays: slower time could
   close it too, but a year of it would take two hundred.
@@ -170,6 +171,13 @@ class BrokerClock:
             self._take_in_small()
             self._forward_since_ms = monotonic
             self._on_jump(jump)
+        elif self._distance_ms > JUMP_MS:
+            # Smaller jumps forward can add up faster than the slew closes them. Unless they are recorded as an offset,
+            # the next start steps over all of them.
+            if self.lasting_offset_ms <= 0:
+                self._forward_since_ms = monotonic
+            self._keep(self._distance_ms)
+            self._take_in_small()
         limit = max(1, elapsed * SLEW_MS_PER_S // 1000)
         if self.lasting_offset_ms > 0 and monotonic - self._forward_since_ms >= FORWARD_WAIT_MS:
             self._keep(-min(self.lasting_offset_ms, limit))
@@ -255,7 +263,7 @@ class OffsetWatch:
             self._record(offset_ms)
             if is_over:
                 _log.info("clock_offset_over", text=OFFSET_OVER)
-        if offset_ms and now_ms - self._logged_at_ms >= REMIND_EVERY_MS:
+        if abs(clock.offset_ms) > JUMP_MS and now_ms - self._logged_at_ms >= REMIND_EVERY_MS:
             self._logged_at_ms = now_ms
             _log.warning("clock_offset", offset_ms=clock.offset_ms, text=offset_text(clock))
 
@@ -264,4 +272,6 @@ def offset_text(clock: BrokerClock) -> str:
     """The offset and what becomes of it, for the operator."""
     if clock.lasting_offset_ms > 0:
         return "broker time is behind the wall clock and runs 0.5 % faster once that has lasted an hour"
+    if not clock.lasting_offset_ms:
+        return "broker time is ahead of the wall clock and runs 0.5 % slower until they agree"
     return "broker time is ahead of the wall clock and stays so; cmqd serve --adopt-wall-clock ends it"

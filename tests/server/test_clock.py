@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from cmqd.server.clock import (
     FORWARD_WAIT_MS,
@@ -351,6 +352,38 @@ def test_an_offset_is_recorded_at_the_next_check_and_once() -> None:
     watch_for(fake, watch, 60)
 
     assert records == [HOUR_MS, 0]
+
+
+def test_small_jumps_forward_that_add_up_count_as_one_jump() -> None:
+    """As of a machine that is stopped for half a minute again and again, faster than the slew makes up for."""
+    fake = FakeClock()
+    clock, watch, records = watched(fake)
+
+    for _ in range(20):
+        fake.jump(30_000)
+        watch_for(fake, watch, 60)
+
+    total_ms = 20 * 30_000
+    assert clock.offset_ms == pytest.approx(total_ms, abs=20 * 60 * SLEW_MS_PER_S)
+    assert records[-1] == pytest.approx(total_ms, abs=2 * JUMP_MS)
+    again, _ = a_clock(fake, not_before_ms=clock.now_ms(), offset_ms=records[-1])
+    assert abs(again.now_ms() - clock.now_ms()) <= 2 * JUMP_MS, "a restart is no jump of broker time"
+
+
+def test_small_jumps_back_that_add_up_are_logged_and_made_up_for() -> None:
+    fake = FakeClock()
+    clock, watch, _ = watched(fake)
+
+    with capture_logs() as logs:
+        for _ in range(20):
+            fake.jump(-30_000)
+            watch_for(fake, watch, 1)
+        watch_for(fake, watch, HOUR_MS // 1000)
+
+    assert [event["event"] for event in logs] == ["clock_offset"]
+    assert "0.5 % slower" in logs[0]["text"]
+    watch_for(fake, watch, 34 * HOUR_MS // 1000)
+    assert clock.offset_ms == 0
 
 
 def test_a_clock_that_jumps_to_and_fro_writes_a_bounded_number_of_records() -> None:
