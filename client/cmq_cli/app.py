@@ -63,6 +63,8 @@ for _number, (_heading, _commands) in enumerate(_COMMANDS.items()):
         else:
             app.command(_command, group=_group)
 app.meta.group_parameters = _SHARED
+for _flag in ("--help", "--version"):
+    app[_flag].group = _SHARED
 
 
 @app.meta.default
