@@ -12,6 +12,9 @@ from cmq_cli.lines import INTERRUPTED, advance, batches, stored_so_far, weight_o
 from cmq_cli.output import Output
 from cmqd_client import BatchTooLarge, CmqError, InvalidArgument, MessageTooLarge, Published, Topic
 
+_LINE_UNUSABLE = "line_unusable"
+"""Name of the error of a line that is no message, for JSON."""
+
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _TEXT = msgspec.json.Decoder(str)
 _TAGS = msgspec.json.Decoder(str | list[str] | None)
@@ -138,6 +141,7 @@ async def publish_lines(
     bad_line: int | None = None
     problem: str | None = None
     failure: CmqError | None = None
+    subject = ""
     with output.progress() as progress:
         task = progress.add_task("publishing", total=None, rate="")
         try:
@@ -166,15 +170,15 @@ async def publish_lines(
                     break
         except _RefusedError as refused:
             failure, bad_line = refused.error, refused.line.number
-            problem = f"line {bad_line}: {failure.text}"
+            subject = f"line {bad_line}"
         except CmqError as error:
             failure = error
-            problem = f"after {totals.published:,} messages: {error.text}"
+            subject = f"after {totals.published:,} messages"
         except asyncio.CancelledError as cancelled:
             interrupted = cancelled
-    name = None if problem is None else "line_unusable" if failure is None else failure.name
+    name = failure.name if failure is not None else None if problem is None else _LINE_UNUSABLE
     if interrupted is not None:
-        name, problem = INTERRUPTED, stored_so_far(totals.published, under_way)
+        name = INTERRUPTED
     if output.json:
         output.document(
             msgspec.structs.asdict(totals)
@@ -187,11 +191,15 @@ async def publish_lines(
             }
         )
     output.remark(_summary(totals, empty))
-    if problem is None:
-        return ExitCode.OK
-    output.error(problem, name or "failed")
     if interrupted is not None:
+        output.error(stored_so_far(totals.published, under_way), INTERRUPTED)
         raise interrupted
+    if failure is not None:
+        output.client_error(failure, subject)
+    elif problem is not None:
+        output.error(problem, _LINE_UNUSABLE)
+    else:
+        return ExitCode.OK
     if totals.published:
         return ExitCode.PARTIAL
     return ExitCode.FAILED if failure is None else exit_code(failure)

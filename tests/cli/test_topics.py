@@ -338,6 +338,16 @@ def test_a_stream_that_fails_says_how_far_it_came(cmq_at: Cmq, shop: ThreadedSer
     assert ran.code == ExitCode.FAILED
     assert (ran.json["published"], ran.json["error"], ran.json["line"]) == (0, "internal_error", None)
     assert "after 0 messages: no idea" in ran.err
+    assert "connection" not in ran.err
+    assert ran.json_error["retryable"] is False
+
+
+def test_a_stream_that_fails_tells_the_numbers_of_the_request_if_asked(cmq_at: Cmq, shop: ThreadedServer) -> None:
+    shop.do(shop.fake.refuse, wire.PublishMessages, ErrorCode.INTERNAL_ERROR, "no idea")
+
+    ran = cmq_at("publish", "shop", "--stdin", "--verbose", "--output", "json", stdin=b"x\n")
+
+    assert {"request_id", "connection_id"} <= ran.json_error.keys()
 
 
 @pytest.mark.parametrize(

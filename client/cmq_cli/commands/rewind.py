@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from cmq_cli.durations import parse_ago, parse_moment
-from cmq_cli.exitcodes import CommandFailed, ExitCode
+from cmq_cli.exitcodes import CommandFailed, ExitCode, exit_code
 from cmq_cli.output import show_time
 from cmq_cli.session import Session
 from cmqd_client import TimeNotRewindable
@@ -21,7 +21,7 @@ async def rewind(
     *,
     strict: Annotated[bool, Parameter(negative=())] = False,
     session: Annotated[Session, Parameter(parse=False)],
-) -> None:
+) -> ExitCode:
     """Make deleted messages of a queue active again, for all its consumers.
 
     It needs a rewind window: cmq queue set QUEUE --rewind 1d. What was deleted before the window was set stays deleted.
@@ -47,14 +47,17 @@ async def rewind(
             # A duration is counted by the server, whose messages may have another time than this machine.
             rewound = await client.queue(queue).rewind(moment, ago=ago, strict=strict)
         except TimeNotRewindable as refused:
-            # The text has the time as a number.
+            output.client_error(refused)
             nearest = refused.nearest
-            hint = "" if nearest is None else f"\nthe nearest time is {show_time(nearest)} ({nearest.isoformat()})"
-            raise CommandFailed(f"{refused}{hint}") from refused
+            if nearest is not None:
+                # The text of the server has the time as a number.
+                output.remark(f"the nearest time is {show_time(nearest)} ({nearest.isoformat()})")
+            return exit_code(refused)
     if output.json:
         output.document({"messages": rewound.messages, "time": rewound.time, "clamped": rewound.clamped})
-        return
+        return ExitCode.OK
     if rewound.clamped and not everything:
         asked = f"{time} ago" if moment is None else show_time(moment)
         output.warning(f"{asked} lies before the rewind window; the nearest time was taken")
     output.remark(f"{rewound.messages:,} messages of {queue!r} sent since {show_time(rewound.time)} are active again")
+    return ExitCode.OK
