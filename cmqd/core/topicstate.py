@@ -18,7 +18,7 @@ from cmqd.core.queue import Queue
 from cmqd.core.receipts import HandleKey
 from cmqd.core.state import BrokerState
 from cmqd.core.topic import Subscription, Topic
-from cmqd_segment.published import copies_of, set_positions, waiting_sets
+from cmqd_segment.published import copies_of, message_ids_of, set_positions, waiting_sets
 from cmqd_segment.records import (
     DeliveriesCleared,
     DeliveriesDropped,
@@ -240,7 +240,7 @@ class TopicState(BrokerState):
             known = topic.make_dedup_ids(DedupIds(self.limits))
             if not len(known):
                 heappush(self._dedup_sweeps, (record.enqueue_ms + self.limits.dedup_life_ms, topic.topic_id))
-            for message_id, dedup_id in enumerate(record.dedup_ids, record.first_message_id):
+            for message_id, dedup_id in zip(message_ids_of(record), record.dedup_ids, strict=True):
                 if dedup_id is not None:
                     known.note(dedup_id, message_id, record.enqueue_ms)
             self.promises.memory.recount(topic.account, known)

@@ -402,6 +402,20 @@ def test_requests_of_one_plan_that_repeat_each_other_get_one_answer():
     check_recovery(rig)
 
 
+def test_a_dedup_id_behind_a_message_that_matched_nobody_gets_the_id_of_its_own_message():
+    rig = a_wide_rig()
+    labels: list[Any] = [["t0"], ["nobody"], ["t1"]]
+    (first,) = together(rig, PublishRequest([b"1", b"2", b"3"], None, labels, 0, 0, ["a", "b", "c"]))
+    assert isinstance(first, Published)
+
+    for now in (rig, rig.crash()):
+        (again,) = together(now, PublishRequest([b"1", b"3"], None, [["t0"], ["t1"]], 0, 0, ["a", "c"]))
+
+        assert isinstance(again, Published)
+        assert list(again.message_ids) == [first.message_ids[0], first.message_ids[2]]
+    check_recovery(rig)
+
+
 @given(st.lists(st.integers(1, (1 << 12) - 1), min_size=1, max_size=20))
 def test_subscriptions_by_message_are_turned_into_messages_by_subscription(rows: list[int]):
     union = 0
