@@ -406,6 +406,8 @@ class Connection(asyncio.Protocol):
         """Go on with the requests behind the one that was carried out."""
         self._held = False
         self._plan_input()
+        if self._parked is not None:
+            self._flush_soon()
 
     def _measure(self) -> None:
         """Note in the memory budget what this connection holds; the budget may drop it."""
@@ -530,7 +532,7 @@ class Connection(asyncio.Protocol):
             self._write(transport)
         if wire.ended is not None:
             self._close(transport)
-        elif self._parked is not None and self._paused_ms is None:
+        elif self._parked is not None and self._paused_ms is None and not self._held:
             self._take_up_parked()
 
     def _write_one(self, transport: asyncio.Transport, reply: Outgoing, queue: str | None) -> None:
@@ -643,7 +645,9 @@ class Connection(asyncio.Protocol):
         parked = self._parked
         requests = self._shared.requests
         most = self._shared.max_unread_receives
-        while parked:
+        # A long publish among these holds the connection. Put back, parked requests would come in reverse order.
+        requests.settle_collected_of(self)
+        while parked and not self._held:
             if self.unread_receives >= most:
                 # Those that were just taken up may wait instead, and then nothing would bring us back here.
                 requests.settle_collected_of(self)

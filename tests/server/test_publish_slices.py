@@ -1,5 +1,6 @@
 """Publishes with plans of several slices: other clients are served in between, and the order of requests is kept."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -182,6 +183,25 @@ async def test_a_repeat_over_another_connection_waits_and_gets_the_same_ids(rig:
     assert isinstance(again, wire.MessagesPublished)
     assert again.message_ids == first.message_ids
     assert len(bodies_of(await client.ask(wire.ReceiveMessages, "queue-0", 256, 0))) == MESSAGES // QUEUES
+
+
+async def test_receives_that_were_parked_keep_their_order_beside_a_publish(tmp_path: Path) -> None:
+    rig = await EdgeRig.make(tmp_path, max_unread_receives=2)
+    client = await with_topic(rig)
+    await client.send("queue-0", b"1", b"2", b"3", b"4", b"5")
+    rig.log.hold()
+    receives = [client.begin(wire.ReceiveMessages(client.next_id(), "queue-0", 1, 0)) for _ in range(5)]
+    asked = publish(client)
+    await rig.turn(2)
+    assert held(client)
+
+    rig.log.let_go()
+    await read_all(rig, client)
+
+    got = [bodies_of(client.replies[request_id]) for request_id in receives]
+    assert got == [[b"1"], [b"2"], [b"3"], [b"4"], [b"5"]]
+    assert isinstance(client.replies[asked], wire.MessagesPublished)
+    rig.close()
 
 
 async def test_a_cancel_neither_loses_the_publish_nor_answers_it_early(rig: EdgeRig) -> None:
