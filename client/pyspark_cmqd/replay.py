@@ -236,7 +236,7 @@ def sink_options(journal: Journal, at_once: int) -> dict[str, str]:
     options = {"queue": journal.queue} if journal.queue else {"topic": journal.topic}
     if journal.parallel == 1:
         # Else a request that is refused, or lost, and sent again comes behind others.
-        options["ordered"] = "true"
+        options |= {"ordered": "true", "uniqueDedupIds": "true"}
     if journal.rate is not None:
         options["maxMessagesPerSecond"] = f"{journal.rate / at_once:.6f}"
     return options

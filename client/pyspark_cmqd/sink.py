@@ -6,7 +6,12 @@ Each task connects for itself and sends the rows of its partition in batches, se
 (``inFlight``). They leave in order; in the queue they stand in the order in which the broker took them, so what was
 refused for a moment, or whose answer was lost, comes behind others. With ``ordered=true`` each batch names the last row
 of the one before, and the broker stores it only behind that: a partition's order is kept, and what a failed task stored
-is the beginning of its partition. A topic, and a broker that is too old for it, gets one request at a time then.
+is the beginning of its partition. One request at a time goes to a topic, to a broker that is too old for it, and of rows
+with ids of their own: an id that the broker remembers of an earlier row does not tell that the batch before is stored.
+``uniqueDedupIds=true`` says that no id repeats, and so allows several.
+
+A broker that has no memory for more dedup ids of the account refuses them until older ids end. The sink waits for that,
+for :data:`MEMORY_PATIENCE_S` with each request, and logs it.
 
 When a write is over, all of its rows are stored, on disk: *at least
 once*. Nothing is taken back when it fails.
@@ -54,7 +59,17 @@ from typing import TYPE_CHECKING, TypeAlias
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from cmqd_client import Client, CmqError, NotSupported, OutcomeUnknown, Outgoing, OutOfOrder, ServerUnreachable, connect
+from cmqd_client import (
+    Client,
+    CmqError,
+    NotSupported,
+    OutcomeUnknown,
+    Outgoing,
+    OutOfOrder,
+    ServerUnreachable,
+    TooManyRequests,
+    connect,
+)
 from pyspark_cmqd.errors import CmqdSourceError, OptionError, masked
 from pyspark_cmqd.outgoing import DedupIds, Request, chosen_columns, requests_of
 from pyspark_cmqd.pacing import Pace
@@ -69,10 +84,14 @@ QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 """Properties of a task of a stream. Spark does not document them; a test notices if they go."""
 
+MEMORY_PATIENCE_S = 600.0
+"""How long a request waits for room for its dedup ids: twice the life of an id."""
+
 _Send: TypeAlias = Callable[[Request, str | None], Awaitable["Delivered"]]
 """Sends a request; only if the queue remembers the dedup id, unless that is None."""
 
 _log = logging.getLogger("pyspark_cmqd")
+_sleep = asyncio.sleep
 
 
 class SendError(CmqdSourceError):
@@ -231,7 +250,8 @@ async def deliver(
 
     try:
         async with _connected(options) as client:
-            send = _sender(client, options)
+            send = _patient(_sender(client, options))
+            tied = options.unique_ids or "dedup_id" not in columns
             pace = Pace(options.max_rate) if options.max_rate else None
             most = options.batch_size if pace is None else min(options.batch_size, pace.most_at_once)
             under_way: set[asyncio.Task[Delivered]] = set()
@@ -244,7 +264,7 @@ async def deliver(
                             await asyncio.sleep(pace.wait_seconds(len(request.bodies), time.monotonic()))
                         while len(under_way) >= options.in_flight:
                             under_way = await one_ended(under_way)
-                        sending = _in_order(send, request, before) if options.ordered else send(request, None)
+                        sending = _in_order(send, request, before, tied) if options.ordered else send(request, None)
                         before = asyncio.ensure_future(sending), request.dedup_ids[-1]
                         under_way.add(before[0])
                     first_row += batch.num_rows
@@ -285,27 +305,51 @@ async def _connected(options: SinkOptions) -> AsyncGenerator[Client]:
         await client.close()
 
 
-async def _in_order(send: _Send, request: Request, before: "tuple[asyncio.Task[Delivered], str] | None") -> Delivered:
+async def _in_order(
+    send: _Send, request: Request, before: "tuple[asyncio.Task[Delivered], str] | None", tied: bool
+) -> Delivered:
     """Send a request, so that it is stored behind the one before or not at all.
 
-    While the one before is under way, this one is stored only if the broker has that one's last message. If it has not,
-    because the one before was refused, lost or not even sent yet, nothing of this one is stored; it goes again when the
-    one before is stored, and then needs no condition, because all before it are stored.
+    ``tied``: a dedup id that the broker remembers shows that its request is stored. Then a request goes while the one
+    before is under way, to be stored only if the broker has that one's last message. If it has not, because the one
+    before was refused, lost or not even sent yet, nothing of this one is stored; it goes again when the one before is
+    stored, and then needs no condition, because all before it are stored. If not ``tied``, it goes only then.
     """
     if before is None:
         return await send(request, None)
     previous, last_dedup_id = before
     if not previous.done():
         try:
-            return await send(request, last_dedup_id)
+            if tied:
+                return await send(request, last_dedup_id)
         except (OutOfOrder, NotSupported, OutcomeUnknown):
             # Unknown: an attempt was lost, and the next one refused. If the lost one is stored after all, its rows are
             # in their place, and the next attempt repeats what the broker has.
-            # The task before is not awaited itself: the end of this task must not cancel it.
-            await asyncio.wait([previous])
+            pass
+        # The task before is not awaited itself: the end of this task must not cancel it.
+        await asyncio.wait([previous])
     # Its failure is the failure of all behind it.
     previous.result()
     return await send(request, None)
+
+
+def _patient(send: _Send) -> _Send:
+    """Return ``send`` with pauses while the account has no memory for more dedup ids."""
+
+    async def patient(request: Request, after: str | None) -> Delivered:
+        waited_s = 0.0
+        while True:
+            try:
+                return await send(request, after)
+            except TooManyRequests as refusal:
+                pause_s = refusal.retry_after or 0.0
+                if "oldest_ends_ms" not in refusal.details or waited_s + pause_s > MEMORY_PATIENCE_S:
+                    raise
+                _log.warning("waiting %.0f s for room for dedup ids: %s", pause_s, refusal.text)
+                await _sleep(pause_s)
+                waited_s += max(pause_s, 1.0)
+
+    return patient
 
 
 def _sender(client: Client, options: SinkOptions) -> _Send:

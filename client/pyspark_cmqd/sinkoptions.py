@@ -15,6 +15,7 @@
 | ``batchSize`` | most messages in a request | 256 |
 | ``inFlight`` | requests of a task under way at once | 16 |
 | ``ordered`` | rows of a partition are stored in their order, whatever is refused or lost | ``false`` |
+| ``uniqueDedupIds`` | no two rows share a dedup id: ``ordered`` needs it to have several requests under way | ``false`` |
 | ``retries`` | how often a request, or connecting, is repeated | 10 |
 | ``requestTimeout`` | seconds that one attempt may take | 10 |
 | ``maxMessagesPerSecond`` | of each task; tasks that run side by side send so many each | no limit |
@@ -60,6 +61,7 @@ _NAMES = (
     "batchSize",
     "inFlight",
     "ordered",
+    "uniqueDedupIds",
     "retries",
     "requestTimeout",
     "maxMessagesPerSecond",
@@ -87,6 +89,8 @@ class SinkOptions:
     max_rate: float = 0.0
     """Messages a second; 0 = no limit."""
     ordered: bool = False
+    unique_ids: bool = False
+    """The rows' own dedup ids do not repeat."""
 
     @property
     def target(self) -> str:
@@ -127,6 +131,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         _number(values, "requestTimeout", 10.0, MAX_TIMEOUT_S, "seconds"),
         _number(values, "maxMessagesPerSecond", 0.0, MAX_RATE, "messages a second"),
         flag(values, "ordered", False),
+        flag(values, "uniqueDedupIds", False),
     )
 
 

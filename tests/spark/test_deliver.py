@@ -19,10 +19,12 @@ import pytest
 from cmqd_client import connect
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
+from pyspark_cmqd import sink
 from pyspark_cmqd.outgoing import RowError
 from pyspark_cmqd.sink import Delivered, SendError, deliver
 from pyspark_cmqd.sinkoptions import parse_sink_options
 from support.fake_server import FakeServer
+from support.fake_server.peer import Peer
 from support.running_broker import RunningBroker
 
 pytestmark = pytest.mark.spark
@@ -221,6 +223,68 @@ async def test_an_older_server_gets_one_request_at_a_time(server: FakeServer) ->
 
     assert server.queues["orders"].bodies == [b"%d" % row for row in range(80)]
     assert {request.after for request in server.of(wire.SendMessages)} == {None}
+
+
+async def test_an_id_of_an_earlier_row_does_not_break_the_order(server: FakeServer) -> None:
+    """The second request ends with an id that the broker knows from the first, and is refused for a moment."""
+    ids = ["same", "1", "2", "same", "4", "5", "6", "7"]
+    rows = pa.RecordBatch.from_pydict(
+        {"body": pa.array([b"%d" % row for row in range(8)], pa.binary()), "dedup_id": pa.array(ids)}
+    )
+    carry_out(server, 1)
+    server.refuse(wire.SendMessages, ErrorCode.BUSY, retry_after_ms=1)
+    given = parse_sink_options({"url": server.url, "queue": "orders", "batchSize": "2", "ordered": "true"})
+
+    await deliver(given, {"body": "body", "dedup_id": "dedup_id"}, iter([rows]), lambda row: f"x:{row}")
+
+    assert server.queues["orders"].bodies == [b"0", b"1", b"2", b"4", b"5", b"6", b"7"]
+
+
+async def test_room_for_dedup_ids_is_waited_for(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+
+    async def sleep(pause_s: float) -> None:
+        pauses.append(pause_s)
+
+    monkeypatch.setattr(sink, "_sleep", sleep)
+    carry_out(server, 2)
+    refuse_new_ids(server, 3)
+
+    delivered = await send(server, batches(100), ordered="true", inFlight="4")
+
+    assert delivered.messages == 100
+    assert server.queues["orders"].bodies == [b"%d" % row for row in range(100)]
+    assert pauses == [200.0] * 3
+
+
+async def test_room_for_dedup_ids_is_not_waited_for_without_end(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def sleep(_pause_s: float) -> None:
+        pass
+
+    monkeypatch.setattr(sink, "_sleep", sleep)
+    refuse_new_ids(server, 20)
+
+    with pytest.raises(SendError, match="TooManyRequests"):
+        await send(server, batches(10))
+
+    assert len(server.of(wire.SendMessages)) == sink.MEMORY_PATIENCE_S // 200 + 1
+
+
+def refuse_new_ids(server: FakeServer, times: int) -> None:
+    """Refuse sends as a broker does that has no memory for more dedup ids of the account."""
+
+    def refuse(_peer: Peer, request: wire.SendMessages) -> wire.AnyReply:
+        return wire.error(
+            request.request_id,
+            ErrorCode.TOO_MANY_REQUESTS,
+            "the account holds its share",
+            retry_after_ms=200_000,
+            details={"limit": 1, "oldest_ends_ms": 1},
+        )
+
+    server.answer(wire.SendMessages, *[refuse] * times)
 
 
 @pytest.mark.system

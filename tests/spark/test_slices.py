@@ -72,7 +72,11 @@ def test_a_slice_that_was_sent_is_on_record_before_anything_else(sent: list[int]
 
 
 def test_in_order_means_one_request_under_way():
-    assert sink_options(journal(), 1) == {"queue": "orders-replay", "ordered": "true"}
+    assert sink_options(journal(), 1) == {
+        "queue": "orders-replay",
+        "ordered": "true",
+        "uniqueDedupIds": "true",
+    }
     assert sink_options(journal(parallel=2), 2) == {"queue": "orders-replay"}
 
 
