@@ -2,7 +2,8 @@
 
 Each peer (an address without its port) has a bucket of lines, and all peers share another bucket, so that a stranger
 cannot fill the disk of the log or hide a line among millions. Lines over the limit are counted; the next line of the
-peer says how many were left out.
+peer says how many were left out. Log-ins and administration have buckets of their own: failed log-ins, from however many
+addresses, must not leave an administrative request out of the log.
 """
 
 import time
@@ -128,17 +129,20 @@ class _Bucket(msgspec.Struct):
 class Audit:
     """Writes the lines; see the module."""
 
-    def __init__(self, account_of: Callable[[str], str | None], limit: LineLimit | None = None) -> None:
+    def __init__(self, account_of: Callable[[str], str | None]) -> None:
         """``account_of`` returns the account of a key's id, whether or not the key is enabled."""
         self._account_of = account_of
-        self._limit = limit or LineLimit()
+        self._logins = LineLimit()
+        self._administration = LineLimit()
 
     def login_failed(self, peer: str, secret_id: str, ended: ConnectionEnded) -> None:
         """Log a connection that ended before its proof was accepted."""
         facts: dict[str, Any] = {"code": ended.name, "text": ended.text}
         if secret_id:
             facts |= {"secret_id": secret_id[:SHOWN_CHARACTERS], "account": self._account_of(secret_id)}
-        self._write("login_failed", peer, facts)
+        more = self._facts_of_limit(self._logins, peer)
+        if more is not None:
+            _log.warning("login_failed", peer=peer, **facts, **more)
 
     def watched(self, client: "Client", request: wire.Request) -> "Client":
         """Return the client for the handler to answer; the reply to the request is logged on its way."""
@@ -150,22 +154,23 @@ class Audit:
 
     def administered(self, client: Peer, request: wire.Request, reply: object) -> None:
         """Log an administrative request and its reply."""
+        more = self._facts_of_limit(self._administration, client.peer)
+        if more is None:
+            return
         outcome = "asked" if reply is None else reply.name if isinstance(reply, wire.Error) else "done"
-        facts = _facts(request) | {"outcome": outcome}
+        facts = _facts(request) | {"outcome": outcome, "by_key": client.secret_id} | more
         if isinstance(reply, wire.KeyList) and isinstance(request, wire.CreateAccount | wire.CreateKey):
             facts["made_key"] = reply.keys[0].secret_id
         name = Opcode(type(request).__struct_config__.tag).name.lower()
-        self._write("administration", client.peer, {"operation": name, "by": client.account, **facts}, client.secret_id)
+        _log.info("administration", peer=client.peer, operation=name, by=client.account, **facts)
 
-    def _write(self, event: str, peer: str, facts: Mapping[str, Any], by_key: str | None = None) -> None:
-        left_out = self._limit.take(peer.rpartition(":")[0])
+    @staticmethod
+    def _facts_of_limit(limit: LineLimit, peer: str) -> dict[str, Any] | None:
+        """Return the facts that the limit adds to a line, or None if the line is left out."""
+        left_out = limit.take(peer.rpartition(":")[0])
         if left_out is None:
-            return
-        more: dict[str, Any] = {"lines_left_out": left_out} if left_out else {}
-        if by_key is not None:
-            more["by_key"] = by_key
-        write = _log.warning if event == "login_failed" else _log.info
-        write(event, peer=peer, **facts, **more)
+            return None
+        return {"lines_left_out": left_out} if left_out else {}
 
 
 class _Watched:

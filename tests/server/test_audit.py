@@ -55,6 +55,19 @@ async def test_a_stranger_cannot_fill_the_log(rig: EdgeRig) -> None:
     assert len(logs) < LINES_PER_PEER + 20, "no other line comes in its place"
 
 
+async def test_failed_logins_leave_no_administration_out_of_the_log(rig: EdgeRig) -> None:
+    admin = await rig.client()
+    for _ in range(LINES_PER_PEER + 5):
+        stranger = rig.connect(secret_id="AKIDunknown")
+        await stranger.settle()
+
+    with capture_logs() as logs:
+        await admin.ask(wire.CreateAccount, "other")
+
+    (line,) = events(logs, "administration")
+    assert (line["operation"], line["outcome"]) == ("create_account", "done")
+
+
 async def test_administration_is_logged_with_its_outcome(rig: EdgeRig) -> None:
     admin = await rig.client()
     with capture_logs() as logs:
