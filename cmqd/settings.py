@@ -34,6 +34,8 @@ from cmqd_protocol.limits import (
 _T = TypeVar("_T")
 
 ENVIRONMENT_PREFIX = "CMQD_"
+HIDDEN = "..."
+"""Stands for the value of an unknown setting in its refusal."""
 DEFAULT_PORT = 5680
 
 LEAST_MEMORY_BUDGET_BYTES = 128 * 1024 * 1024
@@ -448,13 +450,14 @@ def _refuse_unknown(environment: Mapping[str, str]) -> None:
     known = {info.variable for info in SETTINGS.values()}
     for name in sorted(environment):
         if name.startswith(ENVIRONMENT_PREFIX) and name not in known and not _OF_PLATFORMS.fullmatch(name):
-            raise _unknown(name, environment[name], known, "environment")
+            raise _unknown(name, known, "environment")
 
 
-def _unknown(name: str, value: object, known: Iterable[str], source: str) -> SettingError:
+def _unknown(name: str, known: Iterable[str], source: str) -> SettingError:
+    # The value of an unknown name may be a secret (a URL of a client with its key), and the error goes to the log.
     near = difflib.get_close_matches(name.rpartition(".")[2], known, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    return SettingError(name, value, f"there is no such setting{hint}", source)
+    return SettingError(name, HIDDEN, f"there is no such setting{hint}", source)
 
 
 def _read_file(path: Path) -> dict[str, object]:
@@ -488,7 +491,7 @@ def _read_file(path: Path) -> dict[str, object]:
 
 def _put(values: dict[str, object], name: str, value: object, path: str, source: str) -> None:
     if name not in SETTINGS:
-        raise _unknown(path, value, SETTINGS, source)
+        raise _unknown(path, SETTINGS, source)
     if name in values:
         raise SettingError(path, value, "it is given twice", source)
     values[name] = value
