@@ -15,7 +15,7 @@
 | ``batchSize`` | most messages in a request | 256 |
 | ``inFlight`` | requests of a task under way at once | 16 |
 | ``ordered`` | rows of a partition are stored in their order, whatever is refused or lost | ``false`` |
-| ``uniqueDedupIds`` | no two rows share a dedup id: ``ordered`` needs it to have several requests under way | ``false`` |
+| ``uniqueDedupIds`` | with ``ordered``: no dedup id repeats, several requests may be under way | ``false`` |
 | ``retries`` | how often a request, or connecting, is repeated | 10 |
 | ``requestTimeout`` | seconds that one attempt may take | 10 |
 | ``maxMessagesPerSecond`` | of each task; tasks that run side by side send so many each | no limit |

@@ -2,8 +2,8 @@
 
 Each peer (an address without its port) has a bucket of lines, and all peers share another bucket, so that a stranger
 cannot fill the disk of the log or hide a line among millions. Lines over the limit are counted; the next line of the
-peer says how many were left out. Log-ins and administration have buckets of their own: failed log-ins, from however many
-addresses, must not leave an administrative request out of the log.
+peer says how many were left out. Log-ins and administration have buckets of their own: failed log-ins, from however
+many addresses, must not leave an administrative request out of the log.
 """
 
 import time
