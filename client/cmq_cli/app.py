@@ -119,8 +119,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         Output(form).error(f"{wrong}\ntry: cmq --help", ExitCode.USAGE.error_name)
         return ExitCode.USAGE
     except BrokenPipeError:
-        # Whoever read the output has seen enough. What is left in the buffer must not be tried again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of the output has closed it.
+        _leave_output()
         return ExitCode.OK
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
@@ -143,7 +143,21 @@ def _run(command: Any, args: Any, kwargs: Any, session: Session) -> ExitCode:
     except ValueError as problem:
         # An argument that the client refuses without asking the server: a URL, a duration.
         return _failed(session, problem, ExitCode.USAGE)
+    except BrokenPipeError:
+        raise
+    except OSError as problem:
+        # Of the output, or of a file that has a name.
+        if problem.filename is None:
+            _leave_output()
+        where = "" if problem.filename is None else f"{problem.filename}: "
+        session.output.error(f"{where}{problem.strerror or problem}", ExitCode.FAILED.error_name)
+        return ExitCode.FAILED
     return result if isinstance(result, ExitCode) else ExitCode.OK
+
+
+def _leave_output() -> None:
+    """Send the rest of the output nowhere: Python would try at exit to write it where it could not be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _failed(session: Session, error: Exception, code: ExitCode) -> ExitCode:

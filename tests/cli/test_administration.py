@@ -422,6 +422,29 @@ def test_help_lists_the_commands_in_groups(cmq: Cmq) -> None:
     assert places == sorted(places)
 
 
+def test_a_file_that_cannot_be_written_is_an_error_like_others(cmq: Cmq, no_server: Path) -> None:
+    no_server.symlink_to(no_server.parent / "gone")
+
+    ran = cmq("context", "add", "x", "cmq://a:b@127.0.0.1:1", "--output", "json")
+
+    assert ran.code == ExitCode.FAILED
+    assert ran.json_error["error"] == "failed"
+    assert str(no_server) in ran.json_error["text"]
+
+
+def test_an_output_that_cannot_be_written_is_an_error_like_others() -> None:
+    with open("/dev/full", "wb") as full:
+        ran = subprocess.run(
+            [sys.executable, "-m", "cmq_cli", "completion", "bash"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+            timeout=30,
+        )
+
+    assert (ran.returncode, ran.stderr.decode()) == (ExitCode.FAILED, "cmq: No space left on device\n")
+
+
 def test_help_fills_the_lines_of_a_terminal(cmq: Cmq, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
