@@ -39,8 +39,11 @@ from cmqd_protocol.messages import (
     Cancel,
     MessagesPeeked,
     MessagesReceived,
+    PublishMessages,
     Reply,
     Request,
+    SendHalfMessages,
+    SendMessages,
     TransactionCheck,
     error,
 )
@@ -415,6 +418,9 @@ class Connection(asyncio.Protocol):
         size = 0
         if transport is not None and not transport.is_closing():
             size = self._wire.unfinished_bytes + len(self._put_off) + transport.get_write_buffer_size()
+            for event in self._decoded or ():
+                if isinstance(event, SendMessages | PublishMessages | SendHalfMessages):
+                    size += sum(map(len, event.bodies))
             if self._paused_ms is not None:
                 for reply, _ in self._replies:
                     if isinstance(reply, MessagesReceived | MessagesPeeked):
@@ -453,7 +459,7 @@ class Connection(asyncio.Protocol):
                 self._decoded.extend(rest)
         if not self.account or self._wire.ended is not None:
             self._flush_soon()
-        if self._charged or not events:
+        if self._charged or self._decoded or not events:
             # A frame that grows from read to read yields no events meanwhile.
             self._measure()
         return len(events)

@@ -298,6 +298,20 @@ async def test_a_topic_that_is_deleted_meanwhile_is_not_found(rig: EdgeRig) -> N
     assert code_of(client.replies[asked]) == ErrorCode.TOPIC_NOT_FOUND.name.lower()
 
 
+async def test_a_large_request_behind_a_publish_counts_for_the_memory_budget(rig: EdgeRig) -> None:
+    client = await with_topic(rig)
+    publish(client)
+    send = client.begin(wire.SendMessages(client.next_id(), "queue-0", [bytes(60_000)] * 16))
+    rig.give_turns()
+    assert held(client)
+    assert rig.edge.budget.held_bytes >= 960_000
+
+    await read_all(rig, client)
+
+    assert isinstance(client.replies[send], wire.MessagesSent)
+    assert rig.edge.budget.held_bytes == 0
+
+
 async def test_what_is_being_planned_counts_for_busy(rig: EdgeRig) -> None:
     client = await with_topic(rig)
     publish(client)
