@@ -32,7 +32,14 @@ class _Refused(Exception):
 
 def check(folder: Path, out: Print) -> int:
     """Say what the file and its copy hold, and how they differ; 0 if a server would start with the file."""
-    file = AccountsFile(folder)
+    try:
+        return _check(AccountsFile(folder), out)
+    except OSError as failure:
+        out(str(failure))
+        return REFUSED
+
+
+def _check(file: AccountsFile, out: Print) -> int:
     decoded = _describe(file.path, out)
     copy = _describe(file.copy, out)
     if decoded is not None:
@@ -85,7 +92,7 @@ def _repair(file: AccountsFile, out: Print, *, from_copy: bool) -> None:
 
 def _make_key(file: AccountsFile, out: Print, account: str) -> None:
     now_ms = wall_ms()
-    document = _read_for_new_key(file)
+    document = _read_for_new_key(file, out)
     if document is None:
         if account != ADMIN:
             raise _Refused(f"{file.path} is missing: begin with 'cmqd accounts new-key {ADMIN}'")
@@ -106,12 +113,14 @@ def _make_key(file: AccountsFile, out: Print, account: str) -> None:
     out(f"  SecretKey  {key.secret_key}")
 
 
-def _read_for_new_key(file: AccountsFile) -> Document | None:
+def _read_for_new_key(file: AccountsFile, out: Print) -> Document | None:
     """Return the content to add a key to; an account without a usable key is the reason for this command."""
     content = read_private(file.path)
     if content is None:
-        if file.copy.exists():
+        if file.copy_version():
             raise _Refused(f"{file.path} is missing, its copy {file.copy} is not: 'cmqd accounts repair --from-copy'")
+        if file.copy.exists():
+            out(f"kept the copy, which cannot be used, as {file.put_aside(file.copy)}")
         return None
     decoded = file.decode(content)
     if not decoded.is_sealed:

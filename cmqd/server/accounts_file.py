@@ -151,7 +151,7 @@ class AccountsFile:
             decoded = self.decode(content)
             if not decoded.is_sealed:
                 raise AccountsFileError("does not match its checksum: it was edited by hand, or is damaged")
-            if decoded.version < FORMAT_VERSION and self._copy_version() == FORMAT_VERSION:
+            if decoded.version < FORMAT_VERSION and self.copy_version() == FORMAT_VERSION:
                 raise AccountsFileError(
                     f"has version {decoded.version}, which has no checksum, although it had one before"
                 )
@@ -227,7 +227,7 @@ class AccountsFile:
             # Neither the error's cause nor its object may reach a log: both hold the file's bytes.
             raise AccountsFileError(f"is damaged ({error})") from None
 
-    def _copy_version(self) -> int:
+    def copy_version(self) -> int:
         """Return the version of the copy, 0 without a sound one."""
         content = read_private(self.copy)
         try:
@@ -239,13 +239,16 @@ class AccountsFile:
     def _way_out(self) -> str:
         """Say how to go on after a refusal."""
         command = f"--data {self.path.parent}"
-        if self._copy_version():
+        if self.copy_version():
             return (
                 f"{self.copy} is the last good copy: 'cmqd accounts check {command}' compares the two,"
                 f" 'cmqd accounts repair --from-copy {command}' puts the copy back, and"
                 f" 'cmqd accounts repair {command}' keeps what was edited by hand"
             )
-        return f"There is no good copy ({self.copy}); 'cmqd accounts check {command}' says what can be read"
+        return (
+            f"There is no good copy ({self.copy}); 'cmqd accounts check {command}' says what can be read. If all is"
+            f" lost, move {self.path.name} away, and 'cmqd accounts new-key {ADMIN} {command}' begins a new one"
+        )
 
     def _write_copy(self, content: bytes) -> None:
         try:

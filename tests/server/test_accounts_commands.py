@@ -167,6 +167,26 @@ def test_new_key_admin_begins_a_file_that_is_lost_but_not_over_a_copy(
     assert set(read(file).accounts) == {"admin"}
 
 
+def test_new_key_admin_begins_a_file_beside_a_copy_that_cannot_be_used(file: AccountsFile) -> None:
+    file.path.unlink()
+    file.copy.write_bytes(b"\xff" * 40)
+
+    assert run(file, "new-key", "admin") == 0
+
+    assert set(read(file).accounts) == {"admin"}
+    assert file.copy.read_bytes() == file.path.read_bytes()
+    assert file.path.with_name("accounts.json.old.0").read_bytes() == b"\xff" * 40
+
+
+def test_check_of_a_file_that_cannot_be_read_says_why(file: AccountsFile, capsys: pytest.CaptureFixture[str]) -> None:
+    file.path.unlink()
+    file.path.mkdir()
+
+    assert run(file, "check") == 4
+
+    assert "Is a directory" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("arguments", [("repair",), ("new-key", "admin")])
 def test_a_running_broker_is_named_and_nothing_is_changed(
     file: AccountsFile, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
