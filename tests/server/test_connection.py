@@ -203,6 +203,22 @@ async def test_silence_for_two_heartbeats_ends_a_connection(tmp_path: Path) -> N
     rig.close()
 
 
+async def test_a_held_connection_is_not_taken_for_silent(tmp_path: Path) -> None:
+    rig = await EdgeRig.make(tmp_path, heartbeat_ms=1_000)
+    client = await rig.client()
+    client.connection.hold()
+
+    for _ in range(4):
+        beat(rig, 1_000)
+        await rig.turn()
+    client.read()
+    assert client.ended is None
+    client.connection.release()
+
+    await client.expect(wire.QueueList, wire.ListQueues)
+    rig.close()
+
+
 async def test_a_connection_that_does_not_take_its_last_bytes_is_cut_off(rig: EdgeRig) -> None:
     client = await rig.client()
     client.transport.stuck = True

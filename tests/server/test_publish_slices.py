@@ -204,6 +204,35 @@ async def test_receives_that_were_parked_keep_their_order_beside_a_publish(tmp_p
     rig.close()
 
 
+async def test_what_stands_behind_a_publish_is_counted_and_answered_once(rig: EdgeRig) -> None:
+    client = await with_topic(rig)
+    before = rig.edge.counters.requests
+    asked = publish(client)
+    behind = [client.begin(wire.SendMessages(client.next_id(), "queue-0", [b"%d" % number])) for number in range(3)]
+    behind.append(client.begin(wire.ListQueues(client.next_id())))
+    await rig.turn(1)
+    assert held(client)
+
+    await read_all(rig, client)
+
+    assert list(client.replies) == [asked, *behind]
+    assert rig.edge.counters.requests == before + 5
+
+
+async def test_input_that_comes_all_the_same_while_a_publish_is_planned_waits(rig: EdgeRig) -> None:
+    """Under TLS a read may have been under way when the connection was held."""
+    client = await with_topic(rig)
+    asked = publish(client)
+    await rig.turn(2)
+    assert held(client)
+
+    client.machine.send(wire.ListQueues(client.next_id()))
+    client.connection.data_received(b"".join(client.machine.data_to_send(0)))
+    await read_all(rig, client)
+
+    assert list(client.replies) == [asked, asked + 1]
+
+
 async def test_a_cancel_neither_loses_the_publish_nor_answers_it_early(rig: EdgeRig) -> None:
     client = await with_topic(rig)
     asked = publish(client)
