@@ -393,10 +393,10 @@ class Files:
 def files(monkeypatch: pytest.MonkeyPatch) -> Files:
     files = Files()
 
-    def system(path: str) -> tuple[Any, str]:
-        return files, path.removeprefix("fake:/")
+    def system(folder: Folder, _: dict[str, Any]) -> tuple[Any, str]:
+        return files, folder.path.removeprefix("fake:/")
 
-    monkeypatch.setattr(folder_module, "_file_system", system)
+    monkeypatch.setattr(Folder, "_file_system", system)
     return files
 
 
