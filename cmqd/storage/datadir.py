@@ -129,7 +129,10 @@ class DataFolder:
 
     def put_aside(self, path: Path, *, keep: bool = False) -> Path:
         """Move a file (``keep``: copy it) to ``set-aside/`` under a name of its own."""
-        self.set_aside.mkdir(mode=0o750, exist_ok=True)
+        if not self.set_aside.is_dir():
+            self.set_aside.mkdir()
+            # The mask of the process is made for files, and takes the right to enter a folder away.
+            self.set_aside.chmod(0o750)
         count = 0
         while (target := self.set_aside / f"{path.name}.{count}").exists():
             count += 1

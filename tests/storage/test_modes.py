@@ -87,3 +87,18 @@ async def test_a_new_id_leaves_the_mode_of_the_manifest(open_process: OpenProces
     await asyncio.to_thread(identity.give_new_log_id, folder)
 
     assert modes(folder)[MANIFEST_NAME] == 0o640
+
+
+@pytest.mark.parametrize("group_readable", [False, True])
+async def test_the_folder_of_what_is_set_aside_can_be_entered(
+    open_process: OpenProcess, folder: Path, group_readable: bool
+) -> None:
+    """By a server that is not root, which needs no such right."""
+    await (await open_process(group_readable=group_readable)).log.close()
+    (folder / "segments" / "stranger").write_bytes(b"x")
+
+    await open_process(group_readable=group_readable)
+
+    aside = folder / "set-aside"
+    assert stat.S_IMODE(aside.stat().st_mode) == 0o750
+    assert [path.name for path in aside.iterdir()] == ["stranger.0"]
