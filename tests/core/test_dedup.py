@@ -374,3 +374,18 @@ def test_what_a_send_may_follow_survives_a_restart():
         send(rig, (b"4", "d"), after="c")
 
     assert rig.bodies() == [b"1", b"2"]
+
+
+def test_an_id_that_was_sent_anew_outlives_the_entry_of_its_first_message() -> None:
+    limits = Limits()
+    ids = DedupIds(limits)
+    for number, dedup_id in enumerate("abc", 1):
+        ids.note(dedup_id, number, 1_000)
+    again_ms = 1_000 + limits.dedup_life_ms
+    # Two ended entries go with the new entry; the stale entry of the same id goes with the sweep.
+    ids.note("c", 4, again_ms)
+
+    ids.expire(again_ms, 100)
+
+    assert ids.find("c", again_ms) == 4
+    assert ids.entries() == [("c", 4, again_ms)]
