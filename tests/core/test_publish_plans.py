@@ -5,13 +5,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
+from cmqd.core.broker import Broker
 from cmqd.core.errors import TopicNotFound
 from cmqd.core.outcome import WAITING, Outcome, Published, PublishRequest
 from cmqd.core.publishing import REFUSED_AT_ONCE, SERVED_COPIES
 from cmqd.core.publishplan import MAX_RESTARTS, PublishPlan, turned
 from cmqd_segment.published import count_copies
-from support.core_builders import ACCOUNT, Rig
+from cmqd_segment.records import MessagesPublished, MessagesPublishedAlike
+from support.core_builders import ACCOUNT, KEY, Rig
 from support.core_facts import facts
 from support.publishing import a_rig, check_recovery, published, request, together
 
@@ -414,6 +417,32 @@ def test_a_dedup_id_behind_a_message_that_matched_nobody_gets_the_id_of_its_own_
         assert isinstance(again, Published)
         assert list(again.message_ids) == [first.message_ids[0], first.message_ids[2]]
     check_recovery(rig)
+
+
+def test_publishes_of_the_older_form_are_replayed_and_salvaged_as_the_same():
+    rig = a_rig()
+    rig.subscribe("one")
+    rig.subscribe("two")
+    rig.subscribe("gone")
+    rig.done(rig.broker.delete_queue(ACCOUNT, "gone", rig.now_ms))
+    together(rig, PublishRequest([b"1", b"2"], [{"k": "v"}, None], [["t0"]], 7, 1, ["a", "b"]), request(b"3"))
+    older = rig.log.only(rig.log.rows)
+    for row in older.rows:
+        for place, record in enumerate(row):
+            if isinstance(record, MessagesPublished):
+                row[place] = MessagesPublishedAlike(**structs.asdict(record))
+
+    for is_salvage in (False, True):
+        broker = Broker(KEY)
+        if is_salvage:
+            broker.begin_salvage()
+        for lsn, record in older.records():
+            broker.replay(record, lsn)
+        broker.recovered(lost=is_salvage)
+
+        assert facts(broker)["queues"] == facts(rig.broker)["queues"]
+        assert facts(broker)["topics"] == facts(rig.broker)["topics"]
+        assert facts(broker)["sessions"] == facts(rig.broker)["sessions"]
 
 
 @given(st.lists(st.integers(1, (1 << 12) - 1), min_size=1, max_size=20))
