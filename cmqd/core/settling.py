@@ -1,5 +1,6 @@
 """What the holder of a receipt handle can do: delete, change visibility, hand back."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from cmqd.core.deadlettering import DeadLettering
@@ -128,22 +129,32 @@ class Settling(DeadLettering):
         """
         if not 1 <= len(handles) <= self.limits.max_batch:
             raise InvalidArgument("receipt_handles", len(handles), f"1 to {self.limits.max_batch} handles")
-        if len(set(handles)) < len(handles):
-            handles = list(dict.fromkeys(handles))
         in_flight = queue.index.in_flight
         floor = queue.index.floor
         if queue.expiry_due_ms is not None and queue.expiry_due_ms <= now_ms:
             # The tick that moves the floor has not come by yet.
             floor = max(floor, queue.index.expired_below(now_ms))
-        failures: list[HandleFailure] = []
+        failed: list[int] = []
         for lease, handle in zip(self.handles.leases(handles), handles, strict=True):
             held = in_flight.get(lease)
             if held is not None and held.deadline_ms > now_ms and held.position >= floor and lease not in leases:
                 leases[lease] = held
             else:
-                text = (
-                    f"receipt handle {handle} is not valid in queue {queue.name!r}: the message was deleted, handed"
-                    " back or received again, or its visibility timeout passed"
-                )
-                failures.append(HandleFailure(handle, text))
-        return failures
+                failed.append(handle)
+        return _failures(queue.name, handles, failed) if failed else []
+
+
+def _failures(name: str, handles: list[int], failed: list[int]) -> list[HandleFailure]:
+    """One for each handle that holds nothing, however often it is named; a handle that was found holds something,
+    though it failed when it was named again.
+    """
+    named, failures = Counter(handles), Counter(failed)
+    return [
+        HandleFailure(
+            handle,
+            f"receipt handle {handle} is not valid in queue {name!r}: the message was deleted, handed back or received"
+            " again, or its visibility timeout passed",
+        )
+        for handle, count in failures.items()
+        if count == named[handle]
+    ]

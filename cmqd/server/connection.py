@@ -192,7 +192,6 @@ class Connection(asyncio.Protocol):
         "_closing_ms",
         "_decoded",
         "_dirty",
-        "_held",
         "_narrow",
         "_parked",
         "_paused_ms",
@@ -208,6 +207,7 @@ class Connection(asyncio.Protocol):
         "account",
         "checked_queues",
         "credit",
+        "is_held",
         "secret_id",
         "unread_receives",
         "waiting",
@@ -243,8 +243,9 @@ class Connection(asyncio.Protocol):
         self._put_off_from = 0
         self._decoded: deque[object] | None = None
         """Requests and events of the piece in which the connection was held; they come before ``_put_off``."""
-        self._held = False
-        """A request is being carried out in steps; the requests behind it wait."""
+        self.is_held = False
+        """A request is being carried out in steps; the requests behind it wait. An attribute and no property: it is
+        read for each request."""
         self._resting = False
         """Had its share of this wake-up."""
         self.credit = 0
@@ -290,18 +291,21 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes of the client. The hot path begins here."""
         shared = self._shared
-        wakeup = shared.wakeup
-        has_time = wakeup.take_input()
-        if not has_time or len(data) > PIECE_BYTES or self._put_off or self._decoded or self._held:
+        if not shared.wakeup.take_input() or len(data) > PIECE_BYTES or self._put_off or self._decoded or self.is_held:
             self._put_off = self._put_off[self._put_off_from :] + data
             self._put_off_from = 0
             self._plan_input()
             self._measure()
         else:
             events = self._wire.receive(data, shared.time_ms)
-            if len(events) == 1 and type(events[0]) not in _EVENTS and not self._charged:
-                # The usual case of ``_dispatch_each``: a client that waits for each answer.
-                shared.requests.dispatch(self, cast("Request", events[0]))
+            if len(events) == 1 and not self._charged:
+                # The usual case of ``_dispatch_each``: a client that waits for each answer. ``Any`` instead of a
+                # ``cast``, which is a call.
+                event: Any = events[0]
+                if type(event) not in _EVENTS:
+                    shared.requests.dispatch(self, event)
+                else:
+                    self._dispatch_each(events)
             else:
                 self._dispatch_each(events)
         if shared.overloaded and not self._stalled:
@@ -353,12 +357,13 @@ class Connection(asyncio.Protocol):
     @property
     def has_input(self) -> bool:
         """Whether input is put off, or has to be."""
-        return bool(self._put_off or self._decoded or self._held)
+        return bool(self._put_off or self._decoded or self.is_held)
 
     @property
     def has_turn(self) -> bool:
         """See ``fairness.Flow``."""
-        return bool(self._put_off or self._decoded) and not self._held and not self._stalled and self._paused_ms is None
+        is_kept = self.is_held or self._stalled or self._paused_ms is not None
+        return bool(self._put_off or self._decoded) and not is_kept
 
     def take_turn(self) -> int:
         """See ``fairness.Flow``."""
@@ -389,14 +394,9 @@ class Connection(asyncio.Protocol):
         self._plan_input()
         return READ_BYTES
 
-    @property
-    def is_held(self) -> bool:
-        """Whether a request of this connection is carried out in steps."""
-        return self._held
-
     def hold(self) -> None:
         """Dispatch no further request before ``release``: one of this connection is being carried out in steps."""
-        self._held = True
+        self.is_held = True
         self._plan_input()
 
     def put_back(self, request: Request) -> None:
@@ -407,7 +407,7 @@ class Connection(asyncio.Protocol):
 
     def release(self) -> None:
         """Go on with the requests behind the one that was carried out."""
-        self._held = False
+        self.is_held = False
         self._plan_input()
         if self._parked is not None:
             self._flush_soon()
@@ -453,7 +453,7 @@ class Connection(asyncio.Protocol):
                 self._happened(event)
             else:
                 dispatch(self, cast("Request", event))
-            if self._held:
+            if self.is_held:
                 if self._decoded is None:
                     self._decoded = deque()
                 self._decoded.extend(rest)
@@ -538,13 +538,14 @@ class Connection(asyncio.Protocol):
             self._write(transport)
         if wire.ended is not None:
             self._close(transport)
-        elif self._parked is not None and self._paused_ms is None and not self._held:
+        elif self._parked is not None and self._paused_ms is None and not self.is_held:
             self._take_up_parked()
 
     def _write_one(self, transport: asyncio.Transport, reply: Outgoing, queue: str | None) -> None:
         """The usual case of ``_encode_replies`` and ``_write``: a client that waits for each answer."""
         self._replies.clear()
-        transport.write(self._wire.reply_to_send(cast("AnyReply", reply), self._shared.time_ms))
+        encodable: Any = reply
+        transport.write(self._wire.reply_to_send(encodable, self._shared.time_ms))
         if queue is not None:
             self.unread_receives -= 1
             if transport.get_write_buffer_size():
@@ -653,7 +654,7 @@ class Connection(asyncio.Protocol):
         most = self._shared.max_unread_receives
         # A long publish among these holds the connection. Put back, parked requests would come in reverse order.
         requests.settle_collected_of(self)
-        while parked and not self._held:
+        while parked and not self.is_held:
             if self.unread_receives >= most:
                 # Those that were just taken up may wait instead, and then nothing would bring us back here.
                 requests.settle_collected_of(self)
@@ -793,7 +794,7 @@ class Connection(asyncio.Protocol):
         self._put_off = b""
         self._put_off_from = 0
         self._decoded = None
-        self._held = False
+        self.is_held = False
         self._parked = None
         self._cancelled = None
         replies = self._replies

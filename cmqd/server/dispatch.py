@@ -220,11 +220,11 @@ class Dispatcher(MessageHandlers, QueueHandlers, TopicHandlers, TransactionHandl
 
     def next_deadline_ms(self) -> int | None:
         """When :meth:`tick` has something to do next; a time that has passed means that more work is waiting."""
-        return 0 if self._publish_lines else self._broker.next_deadline_ms()
+        return 0 if self._publish_lines.lines else self._broker.next_deadline_ms()
 
     def tick(self, now_ms: int) -> None:
         """Do a slice of what is due."""
-        if self._publish_lines and not self._go_on_publishing():
+        if self._publish_lines.lines and not self._go_on_publishing():
             due_ms = self._broker.next_deadline_ms()
             if due_ms is None or due_ms > now_ms:
                 # Nothing has happened that a wake-up would be for.

@@ -329,7 +329,8 @@ class Edge:
             self._log.flush()
             self.ticker.plan()
             self.listener.watch_load()
-        self._look_if_quiet()
+        if self._quiet is not None:
+            self._look_if_quiet()
 
     def _beat(self) -> None:
         self._offset_watch.check()
@@ -343,15 +344,16 @@ class Edge:
         log = self._log
         settings = self._settings
         # While the storage hangs requests are read and refused: they add nothing to what waits.
-        return not self.dispatcher.is_stalled and (
+        return (
             log.pending_bytes >= settings.pause_pending_bytes or log.pending_records >= settings.pause_pending_records
-        )
+        ) and not self.dispatcher.is_stalled
 
     def _on_durable(self, lsn: int) -> None:
         self.gate.open_to(lsn)
         self.outbox.open_to(lsn)
         self.wakeup.schedule()
-        self._look_if_quiet()
+        if self._quiet is not None:
+            self._look_if_quiet()
 
     def _fail(self, failure: Exception) -> None:
         """Acknowledge nothing more; whoever waits learns that the outcome is unknown."""

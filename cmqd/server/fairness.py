@@ -134,7 +134,7 @@ class RoundRobin:
     Invariant: an account is in the round if and only if connections of it are; a connection is in one account.
     """
 
-    __slots__ = ("_account_of", "_entries", "_has_room", "_has_turn", "_round", "_take_turn")
+    __slots__ = ("_account_of", "_entries", "_has_room", "_has_turn", "_take_turn", "round")
 
     def __init__(
         self,
@@ -155,19 +155,22 @@ class RoundRobin:
         self._has_turn = has_turn
         self._entries: dict[str, AccountFlows] = {}
         """Accounts that ever took turns: leaving the round must not forgive a debt."""
-        self._round: OrderedDict[str, AccountFlows] = OrderedDict()
+        self.round: OrderedDict[str, AccountFlows] = OrderedDict()
+        """Accounts in the order of their turns; empty = no connection takes turns. Only to be looked at from outside:
+        ``wakeup`` does at every look, and asks ``can_serve`` if there is anything.
+        """
         self._account_of: dict[Flow, str] = {}
 
     def __len__(self) -> int:
         return len(self._account_of)
 
     def __repr__(self) -> str:
-        return f"<RoundRobin accounts={len(self._round)} connections={len(self._account_of)}>"
+        return f"<RoundRobin accounts={len(self.round)} connections={len(self._account_of)}>"
 
     @property
     def can_serve(self) -> bool:
         """Whether a turn is wanted and the log has room."""
-        return bool(self._round) and self._has_room()
+        return bool(self.round) and self._has_room()
 
     def add(self, flow: Flow) -> None:
         """Let a connection take turns; harmless if it does already."""
@@ -179,7 +182,7 @@ class RoundRobin:
             entry = self._entries[account] = AccountFlows()
         if not entry.flows:
             entry.credit = min(entry.credit, QUANTUM)
-            self._round[account] = entry
+            self.round[account] = entry
         if flow.credit >= 0:
             # First in a round with credit: a small request must not wait for the second round.
             flow.credit = QUANTUM
@@ -194,11 +197,11 @@ class RoundRobin:
         entry = self._entries[account]
         del entry.flows[flow]
         if not entry.flows:
-            del self._round[account]
+            del self.round[account]
 
     def serve(self, has_time: Callable[[], bool]) -> None:
         """Give turns while there is time (a single turn without) and room in the log."""
-        accounts = self._round
+        accounts = self.round
         while self.can_serve:
             account = next(iter(accounts))
             entry = accounts[account]
@@ -221,7 +224,7 @@ class RoundRobin:
 
     def check_invariants(self) -> None:
         """Raise AssertionError if an invariant is broken."""
-        flows = {flow: account for account, entry in self._round.items() for flow in entry.flows}
+        flows = {flow: account for account, entry in self.round.items() for flow in entry.flows}
         assert flows == self._account_of, (flows, self._account_of)
-        assert all(entry.flows for entry in self._round.values())
-        assert not any(entry.flows for account, entry in self._entries.items() if account not in self._round)
+        assert all(entry.flows for entry in self.round.values())
+        assert not any(entry.flows for account, entry in self._entries.items() if account not in self.round)

@@ -36,46 +36,45 @@ class PlannedPublish:
 class PublishLines:
     """The lines of all topics; see the module."""
 
-    __slots__ = ("_lines",)
+    __slots__ = ("lines",)
 
     def __init__(self) -> None:
-        self._lines: OrderedDict[tuple[str, str], deque[PlannedPublish]] = OrderedDict()
-        """By account and topic, in the order of their turns. No line is empty."""
+        self.lines: OrderedDict[tuple[str, str], deque[PlannedPublish]] = OrderedDict()
+        """By account and topic, in the order of their turns. No line is empty. Read-only outside: the dispatcher looks
+        at it at the end of every wake-up.
+        """
 
     def __len__(self) -> int:
-        return sum(map(len, self._lines.values()))
-
-    def __bool__(self) -> bool:
-        return bool(self._lines)
+        return sum(map(len, self.lines.values()))
 
     def has_line(self, account: str, topic: str) -> bool:
         """Return whether publishes to a topic stand in line."""
-        return (account, topic) in self._lines
+        return (account, topic) in self.lines
 
     def add(self, publish: PlannedPublish) -> None:
         """Put a publish at the end of its topic's line."""
         collected = publish.collected
-        self._lines.setdefault((collected.account, collected.name), deque()).append(publish)
+        self.lines.setdefault((collected.account, collected.name), deque()).append(publish)
 
     def take(self) -> PlannedPublish:
         """Remove and return the publish that has the turn. The lines must not be empty."""
-        key = next(iter(self._lines))
-        line = self._lines[key]
+        key = next(iter(self.lines))
+        line = self.lines[key]
         publish = line.popleft()
         if line:
-            self._lines.move_to_end(key)
+            self.lines.move_to_end(key)
         else:
-            del self._lines[key]
+            del self.lines[key]
         return publish
 
     def put_back(self, publish: PlannedPublish) -> None:
         """Put a publish that needs a further slice in front of its line, and the line at the end of the turns."""
         key = (publish.collected.account, publish.collected.name)
-        self._lines.setdefault(key, deque()).appendleft(publish)
-        self._lines.move_to_end(key)
+        self.lines.setdefault(key, deque()).appendleft(publish)
+        self.lines.move_to_end(key)
 
     def take_all(self) -> list[PlannedPublish]:
         """Remove and return every publish."""
-        publishes = [publish for line in self._lines.values() for publish in line]
-        self._lines.clear()
+        publishes = [publish for line in self.lines.values() for publish in line]
+        self.lines.clear()
         return publishes

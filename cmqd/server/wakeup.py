@@ -140,7 +140,7 @@ class WakeUp:
     def _look(self) -> None:
         """Write what is ready; then look at the sockets again, or end the wake-up if that has become useless."""
         self._write()
-        if self.turns.can_serve:
+        if self.turns.round and self.turns.can_serve:
             turns_end_at = max(self._ends_at, self._timer() + LEAST_TURNS_SECONDS)
             self.turns.serve(lambda: self._timer() < turns_end_at)
             self._something = True
@@ -160,10 +160,10 @@ class WakeUp:
         self._now_ms = None
         self._at_end()
         self._write()
-        if self.rests.can_serve:
+        if self.rests.round:
             more = iter(range(READS_PER_WAKEUP - 1))
             self.rests.serve(lambda: next(more, None) is not None)
-        if self.turns.can_serve or self.rests.can_serve:
+        if self.rests.round or (self.turns.round and self.turns.can_serve):
             self.schedule()
 
     def _write(self) -> None:

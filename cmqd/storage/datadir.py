@@ -7,7 +7,7 @@
     set-aside/      copies of what was damaged, files that nobody knows; never read again
     ballast         space to give back when the disk is full, so that deletes go on
     ballast-start   space that only a start gives back, so that a broker that died on a full disk starts again
-    inspection/     links or copies that a start makes while it looks for damage, and removes
+    inspection/     links that a start makes while it looks for damage, and removes
 
 Other files at the top (the accounts of the edge) are not storage's business.
 """
@@ -28,7 +28,6 @@ from cmqd_segment.manifest import CHECKPOINTS, MANIFEST_NAME, SEGMENTS, Manifest
 
 LOCK_POLL_SECONDS = 0.05
 SET_ASIDE = "set-aside"
-INSPECTION = "inspection"
 BALLAST = "ballast"
 START_BALLAST = "ballast-start"
 LOCK = "lock"

@@ -119,17 +119,17 @@ class StorageService:
         """Close every file and thread: for a service that is not alone in its process. The process itself just exits,
         since closing a segment would copy its WAL first.
         """
+        if not hasattr(self, "catalog"):
+            return
         # Those that began since the end, too. Segments that one is opening are closed by it.
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if hasattr(self, "catalog"):
-            await self.pager.close()
-            for entry in self.catalog.open.values():
-                await entry.segment.connection.close()
+        await self.pager.close()
+        for entry in self.catalog.open.values():
+            await entry.segment.connection.close()
         os.umask(self._umask)
-        if hasattr(self, "folder"):
-            self.folder.unlock()
+        self.folder.unlock()
 
     def end(self, error: BaseException | None = None) -> None:
         """Stop serving; with an error, tell the loop and exit with status 1."""

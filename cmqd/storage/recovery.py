@@ -21,7 +21,7 @@ import msgspec
 
 from cmqd.storage import ipc, walcheck
 from cmqd.storage.catalog import SealedFile
-from cmqd.storage.datadir import INSPECTION, DataFolder
+from cmqd.storage.datadir import DataFolder
 from cmqd.storage.errors import DamagedError, FolderFormatError
 from cmqd.storage.settings import Durability
 from cmqd.storage.writer import is_disk_full
@@ -126,8 +126,6 @@ def inspect(folder: DataFolder, *, accept_loss: bool, durability: Durability, bo
 
 
 def _inspect(folder: DataFolder, accept_loss: bool, durability: Durability, boot_id: str) -> Recovered:
-    # Left by a start that was killed.
-    shutil.rmtree(folder.path / INSPECTION, ignore_errors=True)
     manifest, found_in_files = _manifest(folder, accept_loss, durability)
     recovered = Recovered(folder, manifest, accept_loss)
     recovered.created = not found_in_files and not (folder.path / MANIFEST_NAME).exists()
@@ -302,27 +300,20 @@ def _check_leftover(recovered: Recovered, entry: SegmentEntry, path: Path, power
 def _linked(folder: DataFolder, path: Path) -> Generator[Path]:
     """The same database and WAL under other names, for a connection that leaves the WAL-index as it is.
 
-    Copies where the file system has no links; without room for copies, the database itself.
+    Where the file system has no links, or no room for one, the database itself.
     """
-    scratch = folder.path / INSPECTION
+    scratch = folder.path / "inspection"
+    shutil.rmtree(scratch, ignore_errors=True)
     try:
-        scratch.mkdir(mode=0o700)
+        scratch.mkdir()
         for file in (path, _wal(path)):
-            _link_or_copy(file, scratch / file.name)
+            os.link(file, scratch / file.name)
     except OSError:
-        shutil.rmtree(scratch, ignore_errors=True)
         yield path
     else:
         yield scratch / path.name
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _link_or_copy(file: Path, target: Path) -> None:
-    try:
-        os.link(file, target)
-    except OSError:
-        shutil.copyfile(file, target)
 
 
 def _judge_wal(recovered: Recovered, entry: SegmentEntry, path: Path, found: walcheck.Walk, power_lost: bool) -> None:

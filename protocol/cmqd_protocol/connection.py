@@ -19,6 +19,8 @@ The states and what leads from one to the next: ``states``. What the bytes mean:
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias, TypeVar
 
+from msgspec import Struct
+
 from cmqd_protocol.endpoint import Endpoint
 from cmqd_protocol.errors import ErrorCode, LocalProtocolError
 from cmqd_protocol.events import Authenticated, ConnectionEnded, Opened, RequestRefused
@@ -27,7 +29,8 @@ from cmqd_protocol.features import (
     FIELD_FEATURES,
     MAX_WAITING_REQUESTS_FACT,
     ServerFacts,
-    check_features,
+    check_unused,
+    fields_not_named,
 )
 from cmqd_protocol.frames import encode_preamble, header
 from cmqd_protocol.handshake import (
@@ -418,9 +421,9 @@ class ClientConnection(Endpoint[Opened | AnyReply | AnyPush]):
 
     __slots__ = (
         "_client_preamble",
-        "_facts",
         "_hello",
         "_last_id",
+        "_not_named",
         "_said",
         "_secret_key",
         "_server",
@@ -455,7 +458,8 @@ class ClientConnection(Endpoint[Opened | AnyReply | AnyPush]):
         self._secret_key = secret_key
         self._hello = ClientHello(secret_id, nonce, b"", max_frame_bytes, heartbeat_ms, region, product)
         self._server: ServerHello | None = None
-        self._facts = ServerFacts()
+        self._not_named: Mapping[type[Struct], Mapping[str, str]] = {}
+        """Fields of requests that this server would ignore; known from the welcome on."""
         self._said = b""
         self._last_id = 0
         self._client_preamble = encode_preamble(VERSION, OLDEST_VERSION)
@@ -499,9 +503,10 @@ class ClientConnection(Endpoint[Opened | AnyReply | AnyPush]):
             return
         if not 0 < request_id <= MAX_REQUEST_ID or request_id in self._outstanding:
             raise LocalProtocolError(f"request number {request_id} is out of range or in use")
-        fields = FIELD_FEATURES.get(type(message))
-        if fields is not None:
-            check_features(message, fields, self._facts.features)
+        if self._not_named:
+            fields = self._not_named.get(type(message))
+            if fields is not None:
+                check_unused(message, fields)
         payload = _encode(message)
         size = len(payload)
         if size > self._max_frame_bytes:
@@ -616,7 +621,8 @@ class ClientConnection(Endpoint[Opened | AnyReply | AnyPush]):
             self._end(ErrorCode.MALFORMED_FRAME, f"{text}; the hellos give {max_frame_bytes} and {heartbeat_ms}")
             return
         self._open(max_frame_bytes, heartbeat_ms)
-        self._facts = ServerFacts.from_wire(welcome.facts)
+        facts = ServerFacts.from_wire(welcome.facts)
+        self._not_named = fields_not_named(FIELD_FEATURES, facts.features)
         self._events.append(
             Opened(
                 welcome.account,
@@ -625,6 +631,6 @@ class ClientConnection(Endpoint[Opened | AnyReply | AnyPush]):
                 server.product,
                 max_frame_bytes,
                 heartbeat_ms,
-                self._facts,
+                facts,
             )
         )

@@ -67,14 +67,25 @@ class FeatureNotNamed(LocalProtocolError):
         self.feature = feature
 
 
-def check_features(request: Struct, fields: Mapping[str, str], named: frozenset[str]) -> None:
-    """Check that the server named the feature of each of ``fields`` that ``request`` uses.
+def fields_not_named(
+    fields: Mapping[type[Struct], Mapping[str, str]], named: frozenset[str]
+) -> dict[type[Struct], dict[str, str]]:
+    """Return the part of ``fields`` (see ``FIELD_FEATURES``) whose features a server did not name; empty, as a rule."""
+    left = {
+        kind: {field: feature for field, feature in features.items() if feature not in named}
+        for kind, features in fields.items()
+    }
+    return {kind: features for kind, features in left.items() if features}
+
+
+def check_unused(request: Struct, fields: Mapping[str, str]) -> None:
+    """Check that a request uses none of ``fields``, whose features the server did not name.
 
     Raises:
-        FeatureNotNamed: the server did not name a feature.
+        FeatureNotNamed: it uses one.
     """
     names, defaults = request.__struct_fields__, request.__struct_defaults__
     first_default = len(names) - len(defaults)
     for field, feature in fields.items():
-        if feature not in named and getattr(request, field) != defaults[names.index(field) - first_default]:
+        if getattr(request, field) != defaults[names.index(field) - first_default]:
             raise FeatureNotNamed(request, field, feature)

@@ -55,9 +55,10 @@ async def test_it_knows_what_the_server_said_of_itself(connection: Connection) -
 
 
 async def test_a_field_that_the_server_would_ignore_is_not_sent(
-    connection: Connection, monkeypatch: pytest.MonkeyPatch
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, "FIELD_FEATURES", {wire.ReceiveMessages: {"wait_ms": "patience"}})
+    connection = await Connection.open(server.url)
     request = wire.ReceiveMessages(connection.next_request_id(), "orders", 1, 0)
 
     with pytest.raises(NotSupported, match="did not name feature 'patience'") as refused:
@@ -66,6 +67,7 @@ async def test_a_field_that_the_server_would_ignore_is_not_sent(
     assert refused.value.details == {"field": "wait_ms", "feature": "patience"}
     assert not refused.value.retryable
     assert connection.statistics().outstanding == 0
+    await connection.close()
 
 
 async def test_requests_of_one_wake_up_go_out_in_one_write(connection: Connection, server: FakeServer) -> None:

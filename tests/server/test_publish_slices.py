@@ -48,7 +48,7 @@ async def read_all(rig: EdgeRig, *clients: RigClient, turns: int = 300) -> None:
             client.deliver()
             client.read()
     dispatcher: Any = rig.edge.dispatcher
-    assert not dispatcher._publish_lines
+    assert not dispatcher._publish_lines.lines
     assert (dispatcher._collected_bytes, dispatcher._collected_messages) == (0, 0)
 
 

@@ -270,12 +270,10 @@ async def test_a_shorter_wal_is_found_on_a_file_system_without_links(
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr("cmqd.storage.recovery.os.link", refuse)
-    (folder / "inspection").mkdir()  # of a start that was killed
 
-    for _ in range(2):
-        with pytest.raises(DamagedError, match=r"its rows after 9 are gone"):
-            await opened_here(folder)
-        assert not (folder / "inspection").exists()
+    with pytest.raises(DamagedError, match=r"its rows after 9 are gone"):
+        await opened_here(folder)
+    assert not (folder / "inspection").exists()
 
 
 async def test_a_missing_wal_of_a_retired_segment_stops_the_start(open_process: OpenProcess, folder: Path) -> None:

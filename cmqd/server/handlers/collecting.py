@@ -107,16 +107,14 @@ class Collecting(Outcomes):
             count = 1
         if others is not None and others is not collected:
             self._decide(others)
+            if self._is_too_late(client, asked):
+                return
             collected = self._collected.get(key)
         if collected is not None and (collected.messages + count > MAX_MESSAGES or collected.size + size > most):
             self._decide(collected)
+            if self._is_too_late(client, asked):
+                return
             collected = None
-        if self._halted:
-            client.answer(error(asked.request_id, ErrorCode.OUTCOME_UNKNOWN, HALTED))
-            return
-        if client.is_held:
-            self._put_back(client, asked)
-            return
         if kind == RECEIVE:
             client.unread_receives += 1
         if collected is None:
@@ -133,12 +131,21 @@ class Collecting(Outcomes):
         elif self._collected_messages >= MAX_COLLECTED:
             self.settle_collected()
 
-    def _put_back(self, client: Client, request: wire.Request) -> None:
-        """An earlier request of this client takes several slices: this one comes again when that is done."""
-        self._counters.requests -= 1
-        if self._rates is not None:
-            self._rates.give_back(client.account)
-        client.put_back(request)
+    def _is_too_late(self, client: Client, request: wire.Request) -> bool:
+        """Whether the decision that was just made keeps a request from being collected; then it is answered, or put
+        back. Nothing else halts or holds between ``dispatch``, which asks the same first, and here.
+        """
+        if self._halted:
+            client.answer(error(request.request_id, ErrorCode.OUTCOME_UNKNOWN, HALTED))
+            return True
+        if client.is_held:
+            # An earlier request of this client takes several slices: this one comes again when that is done.
+            self._counters.requests -= 1
+            if self._rates is not None:
+                self._rates.give_back(client.account)
+            client.put_back(request)
+            return True
+        return False
 
     def settle_collected(self) -> None:
         """Decide all that is collected: the wake-up ends."""
@@ -156,11 +163,10 @@ class Collecting(Outcomes):
     def _decide(self, collected: Collected) -> None:
         """Have the core decide these, and answer each."""
         self._forget_collected(collected)
-        self._carry_out(collected, self._deciding[collected.kind][0])
+        self._carry_out(collected, *self._deciding[collected.kind])
 
-    def _carry_out(self, collected: Collected, decide: Decide) -> bool:
+    def _carry_out(self, collected: Collected, decide: Decide, answer_all: AnswerAll) -> bool:
         """Decide and answer; False if it goes on in slices."""
-        answer_all = self._deciding[collected.kind][1]
         try:
             decided = decide(collected, self._now_ms())
         except domain.DomainError as refusal:

@@ -83,7 +83,7 @@ class TopicHandlers(Collecting):
                 publish.plan = plan
             return self._apply_publishes(plan, now_ms) if plan.advance(units) else None
 
-        if not self._carry_out(publish.collected, decide):
+        if not self._carry_out(publish.collected, decide, self._answer_publishes):
             self._publish_lines.put_back(publish)
             return False
         self._collected_bytes -= publish.collected.size
@@ -93,7 +93,7 @@ class TopicHandlers(Collecting):
 
     def finish_publishing(self) -> None:
         """Carry out every publish in line, in one go."""
-        while self._publish_lines:
+        while self._publish_lines.lines:
             self._go_on_publishing(WHOLE)
 
     def _answer_publishes(
