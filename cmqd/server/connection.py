@@ -35,7 +35,6 @@ from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.events import Authenticated, ConnectionEnded, RequestRefused
 from cmqd_protocol.limits import MIN_HEARTBEAT_MS
 from cmqd_protocol.messages import (
-    AnyReply,
     Cancel,
     MessagesPeeked,
     MessagesReceived,
@@ -291,7 +290,9 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes of the client. The hot path begins here."""
         shared = self._shared
-        if not shared.wakeup.take_input() or len(data) > PIECE_BYTES or self._put_off or self._decoded or self.is_held:
+        size = len(data)
+        has_time = shared.wakeup.take_input(size)
+        if not has_time or size > PIECE_BYTES or self._put_off or self._decoded or self.is_held:
             self._put_off = self._put_off[self._put_off_from :] + data
             self._put_off_from = 0
             self._plan_input()
@@ -448,11 +449,12 @@ class Connection(asyncio.Protocol):
         """Have what a piece of input held dispatched, in order, until the connection is held; returns its number."""
         dispatch = self._shared.requests.dispatch
         rest = iter(events)
+        event: Any
         for event in rest:
             if type(event) in _EVENTS:
                 self._happened(event)
             else:
-                dispatch(self, cast("Request", event))
+                dispatch(self, event)
             if self.is_held:
                 if self._decoded is None:
                     self._decoded = deque()
@@ -571,7 +573,8 @@ class Connection(asyncio.Protocol):
                     self._wire.push(reply)
                     data += self._wire.data_to_send(now_ms)
                     continue
-                encoded = encode(cast("AnyReply", reply), now_ms)
+                encodable: Any = reply
+                encoded = encode(encodable, now_ms)
                 data.append(encoded)
                 size += len(encoded)
                 if queue is not None:

@@ -38,6 +38,12 @@ LEAST_TURNS_SECONDS = 0.002
 """Time for turns at a look even if small requests used up the wake-up: neither kind of input starves the other."""
 
 
+CLOCK_BYTES = 2 * 1024
+"""Input that is taken up between two looks at the clock, each of which costs as much as a tenth of a small request."""
+
+BYTES_OF_READ = 256
+"""Counted for a read besides its bytes: eight small reads are taken up in some 0.1 ms."""
+
 READS_PER_WAKEUP = 4
 """Connections that may be read from again after a large read: each costs 0.1 ms before anything can be put off."""
 
@@ -72,6 +78,7 @@ class WakeUp:
         "_scheduled",
         "_something",
         "_timer",
+        "_unclocked",
         "rests",
         "turns",
     )
@@ -93,6 +100,8 @@ class WakeUp:
         self._timer = timer
         self._ends_at = 0.0
         """When the wake-up has lasted for its time, by ``timer``."""
+        self._unclocked = 0
+        """Bytes of input since the last look at the clock."""
         self.rests = RoundRobin(take_turn=lambda flow: flow.end_rest(), has_turn=lambda _: False)
         """Of the connections that had large reads: a turn ends the rest."""
         self._clock_ms = clock_ms
@@ -119,16 +128,24 @@ class WakeUp:
         self._something = True
         if not self._scheduled:
             self._scheduled = True
+            self._unclocked = 0
             self._ends_at = self._timer() + WAKEUP_SECONDS
             self._loop.call_soon(self._look)
 
-    def take_input(self) -> bool:
-        """Note that input has come; returns whether it may be taken up on arrival."""
-        if self._scheduled:
-            self._something = True
-            return self._timer() < self._ends_at
-        self.schedule()
-        return True
+    def take_input(self, size: int) -> bool:
+        """Note that input of so many bytes has come; returns whether it may be taken up on arrival."""
+        if not self._scheduled:
+            self.schedule()
+            return True
+        self._something = True
+        unclocked = self._unclocked + size + BYTES_OF_READ
+        if unclocked < CLOCK_BYTES:
+            self._unclocked = unclocked
+            return True
+        if self._timer() < self._ends_at:
+            self._unclocked = 0
+            return True
+        return False
 
     def write_later(self, connection: Writable) -> None:
         """Flush this one at the next look; it must not be named twice before it was flushed."""

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from cmqd.server.wakeup import MAX_LOOKS, READS_PER_WAKEUP, WAKEUP_SECONDS, WakeUp
+from cmqd.server.wakeup import CLOCK_BYTES, MAX_LOOKS, READS_PER_WAKEUP, WAKEUP_SECONDS, WakeUp
 
 
 class Client:
@@ -180,3 +180,27 @@ async def test_few_connections_are_read_from_again_in_a_wake_up_and_accounts_in_
     assert second_end - first_end - 1 == third_end - second_end - 1 == READS_PER_WAKEUP
     assert "alone" in log[first_end:second_end]
     assert log.count("crowd") == 2 * READS_PER_WAKEUP
+
+
+async def test_the_timer_is_asked_every_few_small_reads_and_from_the_end_of_the_time_on_at_each() -> None:
+    now = 0.0
+    asked = 0
+
+    def timer() -> float:
+        nonlocal asked
+        asked += 1
+        return now
+
+    wakeup = WakeUp(asyncio.get_running_loop(), lambda: 0, nothing, timer=timer)
+    wakeup.schedule()
+
+    assert all(wakeup.take_input(4) for _ in range(800))
+    assert 1 + 800 / 16 <= asked <= 1 + 800 / 4
+    asked = 0
+    assert wakeup.take_input(CLOCK_BYTES)
+    assert asked == 1
+
+    now = WAKEUP_SECONDS
+    taken = [wakeup.take_input(4) for _ in range(20)]
+    assert sum(taken) < 8
+    assert not any(taken[8:])

@@ -124,11 +124,12 @@ class Collecting(Outcomes):
         collected.askers.append((client, asked.request_id))
         collected.messages += count
         collected.size += size
-        self._collected_bytes += size
-        self._collected_messages += count
+        if size:
+            self._collected_bytes += size
+        self._collected_messages = in_all = self._collected_messages + count
         if collected.messages >= MAX_MESSAGES or collected.size >= most:
             self._decide(collected)
-        elif self._collected_messages >= MAX_COLLECTED:
+        elif in_all >= MAX_COLLECTED:
             self.settle_collected()
 
     def _is_too_late(self, client: Client, request: wire.Request) -> bool:
