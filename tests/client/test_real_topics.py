@@ -267,6 +267,6 @@ def test_the_command_line_publishes_a_stream(broker: RunningBroker, tmp_path: Pa
     assert cmq("receive", "red", "-n", "9", "--delete", "--raw").stdout == b'{"n": 1}\nthree\n'
     assert cmq("publish", "shop", "x", "--routing-key", "a").returncode == 1
     assert cmq("sub", "info", "shop", "nothing").returncode == 3
-    assert cmq("topic", "delete", "shop").returncode == 1
-    assert cmq("sub", "delete", "shop", "red").returncode == 0
-    assert cmq("topic", "delete", "shop").returncode == 0
+    assert cmq("topic", "delete", "shop", "--yes").returncode == 1
+    assert cmq("sub", "delete", "shop", "red", "--yes").returncode == 0
+    assert cmq("topic", "delete", "shop", "--yes").returncode == 0
