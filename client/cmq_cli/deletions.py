@@ -1,4 +1,4 @@
-"""Deleting several things by name: each is tried, and each failure is reported."""
+"""Deletion of several queues, topics or subscriptions by name. A failure is reported, and the next name is tried."""
 
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -15,14 +15,14 @@ async def delete_each(
     *,
     ask: Callable[[Client], Awaitable[str]] | None,
 ) -> ExitCode:
-    """Delete each by its name; how it ended.
+    """Delete every name and return the exit code.
 
     Args:
         session: the run.
-        noun: what they are: ``queue``.
-        names: their names.
-        delete: deletes one.
-        ask: returns the question to be answered with yes before anything is deleted; None = ask nothing.
+        noun: the kind of the names, for messages: ``queue``.
+        names: the names to delete.
+        delete: deletes a name.
+        ask: returns the question that must be answered with yes before the first deletion; None = no question.
 
     Raises:
         CommandFailed: no name is given, or there is a question and no terminal.
