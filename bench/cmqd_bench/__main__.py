@@ -42,6 +42,7 @@ def main() -> int:
                     seconds=arguments.seconds,
                     settle_seconds=arguments.settle,
                     rate=arguments.rate,
+                    durability=arguments.durability,
                     python=arguments.python,
                 ),
                 arguments.scratch,

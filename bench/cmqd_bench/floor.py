@@ -41,3 +41,25 @@ def sync_floor_ms(folder: Path, *, syncs: int = int(RATE * SECONDS)) -> dict[str
         os.close(descriptor)
         path.unlink()
     return {f"p{percent:g}".replace(".", ""): histogram.percentile(percent) / 1000 for percent in (50, 99, 99.9)}
+
+
+def longest_sync_ms(folder: Path, seconds: float) -> float:
+    """Return the longest of 50 small writes with fdatasync a second, in milliseconds; blocks for ``seconds``.
+
+    For a thread beside a running server: the stalls of the disk, which every process on it has.
+    """
+    longest = 0.0
+    path = folder / "sync.bin"
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        for _ in range(int(seconds * 50)):
+            begin = time.monotonic()
+            os.pwrite(descriptor, bytes(WRITE_BYTES), 0)
+            os.fdatasync(descriptor)
+            duration = time.monotonic() - begin
+            longest = max(longest, duration)
+            time.sleep(max(0.0, 0.02 - duration))
+    finally:
+        os.close(descriptor)
+        path.unlink()
+    return longest * 1000

@@ -303,6 +303,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--settle", type=decimal(0, 120), default=60.0, help="seconds after it until memory is measured (%(default)s)"
     )
     attack.add_argument("--rate", type=decimal(1, 1_000), default=100.0, help="healthy sends a second (%(default)s)")
+    attack.add_argument("--durability", choices=("fsync", "os"), default="fsync", help="of the server (%(default)s)")
     attack.add_argument("--python", help="interpreter of another installation whose server is attacked", metavar="PATH")
     attack.add_argument("--scratch", type=Path, help="folder for data, on a disk (default: the temporary folder)")
     attack.add_argument("--json", action="store_true", help="print one JSON object and nothing else")

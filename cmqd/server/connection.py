@@ -14,7 +14,8 @@ Rules:
   heartbeats, or the buffer passes the hard limit, the connection is closed.
 - Input that is too much for the wake-up is put off: its bytes are kept undecoded, and pieces of them are taken up in
   the turns of ``fairness``. As long as input is put off the connection is not read from, so that no end of the
-  connection overtakes its requests, and afterwards it rests until the wake-up ends.
+  connection overtakes its requests, and afterwards it rests until the wake-up ends. After input without a single
+  request (a flood of heartbeats or cancels) it rests until the next step of the coarse time instead.
 - An idle connection costs no task, no timer and no queue; containers are made when they are needed.
 """
 
@@ -33,6 +34,7 @@ from cmqd.server.wakeup import WakeUp
 from cmqd_protocol.connection import CONNECTION_RETRY_MS, ServerConnection
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.events import Authenticated, ConnectionEnded, RequestRefused
+from cmqd_protocol.frames import HEADER_BYTES
 from cmqd_protocol.limits import MIN_HEARTBEAT_MS
 from cmqd_protocol.messages import (
     Cancel,
@@ -113,6 +115,7 @@ class Shared:
         "budget",
         "connections",
         "counters",
+        "idle",
         "make_wire",
         "max_unread_bytes",
         "max_unread_receives",
@@ -170,6 +173,8 @@ class Shared:
         """The storage is so far behind that nothing more is to be read from clients."""
         self.stalled: list[Connection] = []
         """Connections that are not read from because of that."""
+        self.idle: list[Connection] = []
+        """Connections that rest until the next step of ``time_ms``, because their last input held no request."""
         self.slow: set[Connection] = set()
         """Connections whose socket buffer is over its mark."""
         self.connections: set[Connection] = set()
@@ -191,6 +196,7 @@ class Connection(asyncio.Protocol):
         "_closing_ms",
         "_decoded",
         "_dirty",
+        "_had_request",
         "_narrow",
         "_parked",
         "_paused_ms",
@@ -247,6 +253,8 @@ class Connection(asyncio.Protocol):
         read for each request."""
         self._resting = False
         """Had its share of this wake-up."""
+        self._had_request = False
+        """A request was in the input that took turns since the last rest."""
         self.credit = 0
         """Kept by ``RoundRobin``."""
         self.account = ""
@@ -372,7 +380,7 @@ class Connection(asyncio.Protocol):
         if decoded:
             self._decoded = None
             size = 0
-            count = self._dispatch_each(decoded)
+            events: Sequence[object] = decoded
         else:
             start = self._put_off_from
             stop = start + max(PIECE_BYTES, self._wire.missing_bytes)
@@ -383,11 +391,24 @@ class Connection(asyncio.Protocol):
                 self._put_off = b""
                 self._put_off_from = 0
             size = len(piece)
-            count = self._dispatch_each(self._wire.receive(piece, self._shared.time_ms))
+            events = self._wire.receive(piece, self._shared.time_ms)
+        self._had_request = self._had_request or not all(type(event) is Cancel for event in events)
+        count = self._dispatch_each(events)
         if not self.has_input and not self._resting:
             self._resting = True
-            self._shared.wakeup.rests.add(self)
+            # A large frame without its end is no idle input: an upload must not wait for the coarse time.
+            if self._had_request or self._wire.unfinished_bytes >= HEADER_BYTES:
+                self._shared.wakeup.rests.add(self)
+            else:
+                self._shared.idle.append(self)
+            self._had_request = False
         return size + count * REQUEST_COST
+
+    def rest_with_others(self) -> None:
+        """Rest only until the wake-up ends from now on, because the coarse time has moved on."""
+        if self._resting:
+            self._shared.wakeup.rests.add(self)
+            self._shared.wakeup.schedule()
 
     def end_rest(self) -> int:
         """See ``fairness.Flow``."""

@@ -286,11 +286,18 @@ class Listener:
 
     def _beat(self) -> None:
         self._timer = self._loop.call_later(STEP_MS / 1000, self._beat)
+        self.pass_time(_local_ms())
+        self.on_beat()
+
+    def pass_time(self, time_ms: int) -> None:
+        """Move the coarse time on, and do for the connections what has become due."""
         shared = self._shared
-        shared.time_ms = _local_ms()
-        self._due += self._wheel.turn(shared.time_ms)
+        shared.time_ms = time_ms
+        self._due += self._wheel.turn(time_ms)
         if self._visits is None:
             self._visit_some()
         for connection in list(shared.slow):
             connection.check_slow()
-        self.on_beat()
+        idle, shared.idle = shared.idle, []
+        for connection in idle:
+            connection.rest_with_others()

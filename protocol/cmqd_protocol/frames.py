@@ -30,8 +30,8 @@ _unpack_length = _LENGTH.unpack_from
 
 HEARTBEAT: Final = _LENGTH.pack(0)
 
-_HEARTBEATS: Final = bytes(1024)
-"""A run of heartbeats, skipped by one comparison."""
+_RUNS: Final = bytes(1024), bytes(64)
+"""Runs of heartbeats, each skipped by one comparison; the shorter one for the end of a piece."""
 
 header: Final[Callable[[int], bytes]] = _LENGTH.pack
 """The four bytes before a payload of so many bytes."""
@@ -173,8 +173,9 @@ class FrameReader:
                     self.refused_length = length
                     return found
                 position = start
-                while data.startswith(_HEARTBEATS, position):
-                    position += len(_HEARTBEATS)
+                for heartbeats in _RUNS:
+                    while data.startswith(heartbeats, position):
+                        position += len(heartbeats)
                 continue
             stop = start + length
             if stop > size:

@@ -23,13 +23,8 @@ async def a_queue(client: RigClient, name: str = "jobs", **attributes: Any) -> N
 def beat(rig: EdgeRig, ms: int) -> None:
     """Let local time pass, as the listener's timer would."""
     listener: Any = rig.edge.listener
-    shared = listener._shared
     for _ in range(ms // 100):
-        shared.time_ms += 100
-        for connection in listener._wheel.turn(shared.time_ms):
-            listener._look_again(connection)
-        for connection in list(shared.slow):
-            connection.check_slow()
+        listener.pass_time(listener._shared.time_ms + 100)
 
 
 # ------------------------------------------------------------------ getting in

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -191,6 +192,12 @@ def feed(client: RigClient, *requests: AnyRequest) -> None:
     client.connection.data_received(b"".join(client.machine.data_to_send(0)))
 
 
+def pass_time(rig: EdgeRig) -> None:
+    """Let a step of the coarse time pass."""
+    listener: Any = rig.edge.listener
+    listener.pass_time(listener._shared.time_ms + 100)
+
+
 @pytest.mark.parametrize("flood", [HEARTBEAT, frame(wire.encoder.encode(wire.Cancel(1)))])
 async def test_a_flood_is_read_no_further_before_the_wake_up_ends(rig: EdgeRig, flood: bytes) -> None:
     client = await with_queue(rig)
@@ -200,9 +207,47 @@ async def test_a_flood_is_read_no_further_before_the_wake_up_ends(rig: EdgeRig, 
     assert not client.transport.is_reading()
     rig.give_turns()
     assert not client.transport.is_reading(), "it rests"
+    await rig.turn(100)
+    assert not client.transport.is_reading(), "no request was in it"
+    pass_time(rig)
+    assert not client.transport.is_reading(), "connections that rest are read from in turns"
     await rig.turn()
     assert client.transport.is_reading()
     assert client.ended is None
+
+
+async def test_a_large_read_with_a_request_rests_no_longer_than_the_wake_up(rig: EdgeRig) -> None:
+    client = await with_queue(rig)
+    request = frame(wire.encoder.encode(wire.ListQueues(client.next_id())))
+
+    client.connection.data_received(HEARTBEAT * (MIB // 8) + request + HEARTBEAT)
+    rig.give_turns()
+    await rig.turn()
+
+    assert client.transport.is_reading()
+
+
+async def test_a_large_frame_is_read_on_without_a_rest_till_the_coarse_time(rig: EdgeRig) -> None:
+    client = await with_queue(rig)
+    request = frame(wire.encoder.encode(wire.SendMessages(client.next_id(), "jobs", [bytes(MIB)])))
+
+    client.connection.data_received(request[: MIB // 2])
+    rig.give_turns()
+    await rig.turn()
+
+    assert client.transport.is_reading()
+
+
+async def test_a_connection_that_breaks_while_it_rests_for_longer_leaves_nothing(rig: EdgeRig) -> None:
+    client = await with_queue(rig)
+    client.connection.data_received(bytes(256_000))
+    rig.give_turns()
+
+    client.transport.abort()
+    await rig.turn()
+    pass_time(rig)
+
+    assert not rig.edge.wakeup.rests.round
 
 
 async def test_a_flood_takes_no_more_than_its_time_of_a_wake_up(rig: EdgeRig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,6 +276,8 @@ async def test_a_flood_takes_no_more_than_its_time_of_a_wake_up(rig: EdgeRig, mo
     other.read()
     assert isinstance(other.replies[sending], wire.MessagesSent)
     assert sum(taken) == 256_000
+    pass_time(rig)
+    await rig.turn()
     assert client.transport.is_reading()
 
 

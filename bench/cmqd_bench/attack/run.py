@@ -1,7 +1,8 @@
 """The healthy client beside each attack: a fresh server per attack, sends at a fixed rate, and memory before and after.
 
 Latencies run from the intended time of a send to its reply, so a stall counts for every send that falls into it. A send
-without a reply at the end counts with the time that it has waited.
+without a reply at the end counts with the time that it has waited. Syncs of another file on the same disk run beside
+the attack, because a stall of the disk delays every durable reply, whatever the server does.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ import uvloop
 
 from cmqd_bench.attack.attacker import BULK_QUEUE, WIDE_FILTERS, WIDE_QUEUES, WIDE_TAGS, WIDE_TOPIC
 from cmqd_bench.broker import Broker, broker_folder
+from cmqd_bench.floor import longest_sync_ms
 from cmqd_bench.histogram import Histogram
 from cmqd_bench.machine import conditions, raise_file_limit, scratch_root
 from cmqd_bench.session import Session, request, running
@@ -44,6 +46,7 @@ class Plan:
     seconds: float
     settle_seconds: float
     rate: float
+    durability: str
     python: str | None
     """Interpreter of another installation whose server is attacked."""
 
@@ -123,7 +126,11 @@ async def _attack(plan: Plan, kind: str, connections: int, broker: Broker) -> di
         watching = asyncio.create_task(watch())
         try:
             await asyncio.sleep(RAMP_SECONDS)
+            syncing = asyncio.create_task(
+                asyncio.to_thread(longest_sync_ms, broker.folder, plan.seconds - RAMP_SECONDS)
+            )
             attacked = await client.send_for(plan.seconds - RAMP_SECONDS, plan.rate)
+            longest_sync = await syncing
             output, _ = await asyncio.wait_for(attacker.communicate(), plan.seconds + 60)
         finally:
             watching.cancel()
@@ -138,6 +145,7 @@ async def _attack(plan: Plan, kind: str, connections: int, broker: Broker) -> di
         "calm": calm,
         "attacked": attacked,
         "settled": settled,
+        "longest_sync_ms": round(longest_sync, 1),
         "rss_mib": {"before": round(before), "peak": round(peak), "after": round(after)},
         "attacker": output.decode().strip(),
     }
@@ -165,6 +173,7 @@ def run_attacks(plan: Plan, scratch: Path | None) -> dict[str, Any]:
     for kind, connections in plan.cases:
         with broker_folder(root) as broker:
             broker.python = plan.python
+            broker.durability = plan.durability
 
             async def one(broker: Broker = broker, kind: str = kind, connections: int = connections) -> dict[str, Any]:
                 return await _attack(plan, kind, connections, broker)
@@ -179,7 +188,10 @@ def _line(figures: dict[str, Any]) -> str:
     calm, attacked, rss = figures["calm"], figures["attacked"], figures["rss_mib"]
     latencies = "  ".join(f"{name} {calm[name + '_ms']:.1f} -> {attacked[name + '_ms']:.1f} ms" for name in NAMES)
     memory = f"server RSS {rss['before']} MiB before, {rss['peak']} peak, {rss['after']} after"
-    return f"{figures['attack']} x{figures['connections']}:  {latencies}  refused {attacked['refused']}; {memory}"
+    disk = f"longest sync of the disk {figures['longest_sync_ms']} ms"
+    return (
+        f"{figures['attack']} x{figures['connections']}:  {latencies}  refused {attacked['refused']}; {disk}; {memory}"
+    )
 
 
 NAMES: Final = ("p50", "p99", "longest")
@@ -192,7 +204,9 @@ def print_attacks(plan: Plan, scratch: Path | None, *, json_output: bool) -> Non
         print(json.dumps(report, indent=1))
         return
     print("conditions: " + ", ".join(f"{name} {value}" for name, value in report["conditions"].items()))
-    print(f"server: {report['server']}; {plan.seconds:g} s each, {plan.rate:g} healthy sends a second")
+    print(
+        f"server: {report['server']}; {plan.seconds:g} s each, {plan.rate:g} healthy sends a second, {plan.durability}"
+    )
     for figures in report["attacks"]:
         print(_line(figures))
         print(f"  attacker: {figures['attacker']}")
