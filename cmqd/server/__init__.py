@@ -1,1 +1,1 @@
-"""The edge: loop, sockets and clock."""
+"""The server: loop, sockets and clock."""

@@ -24,7 +24,7 @@ from typing import Final
 
 import msgspec
 
-from cmqd.server.logs import get_logger
+from cmqd.server.log_lines import get_logger
 from cmqd.storage.private_files import read_private, write_private
 
 _log = get_logger()

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
-from cmqd.server.logs import get_logger
+from cmqd.server.log_lines import get_logger
 from cmqd.storage.errors import StorageFailed
 from cmqd.storage.log import ClosedSegment, Log
 from cmqd_segment.checkpoint import AnyPart

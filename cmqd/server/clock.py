@@ -33,14 +33,14 @@ At a start:
 - ``adopt`` ends an offset: broker time is set to the wall clock, even to a time before the last time in the log. This
   is the only step. It precedes every other use of the time, and its record says ``stepped`` (decision 0070).
 
-The edge alone reads the time, once per wake-up of the loop; the rooms below get it as ``now_ms``.
+The server alone reads the time, once per I/O batch of the loop; the rooms below get it as ``now_ms``.
 """
 
 import time
 from collections.abc import Callable, Sequence
 
 from cmqd.core.broker import Broker
-from cmqd.server.logs import get_logger
+from cmqd.server.log_lines import get_logger
 from cmqd_segment.checkpoint import AnyPart, CheckpointHeader
 from cmqd_segment.records import AnyRecord, ClockOffset
 

@@ -2,8 +2,8 @@
 
 start      log opened (locked, checked, repaired) → accounts → checkpoint and newer records applied → clock →
            listening → ready
-SIGTERM    no new connections; requests and long polls end with ``shutting down``; commits finish and their replies
-           leave; connections close; a last checkpoint; the log is closed cleanly. Within ``drain_timeout_ms``.
+SIGTERM    no new connections; requests and waiting receives end with ``shutting down``; commits finish and their
+           replies leave; connections close; a last checkpoint; the log is closed cleanly. Within ``drain_timeout_ms``.
 SIGHUP     settings and TLS files are read again (``reload``)
 disaster   the storage failed, or a bug showed in the core: nothing more is acknowledged, everybody who waits
            learns ``outcome unknown``, the process ends and says why.
@@ -31,13 +31,13 @@ from cmqd.core.broker import Broker
 from cmqd.core.limits import Limits
 from cmqd.server.accounts import Accounts, open_accounts, write_context
 from cmqd.server.accounts_file import ADMIN, AccountsFile, AccountsFileError
+from cmqd.server.binary.listener import connection_limit, raise_descriptor_limit
 from cmqd.server.clock import BrokerClock, LastTime, start_offset, wall_ms
-from cmqd.server.edge import Edge, failure_text
-from cmqd.server.listener import connection_limit, raise_descriptor_limit
-from cmqd.server.logs import configure_logs, get_logger
+from cmqd.server.counters import rss_bytes
+from cmqd.server.log_lines import configure_logs, get_logger
 from cmqd.server.memory_budget import budget_bytes
 from cmqd.server.reload import Reload
-from cmqd.server.statistics import rss_bytes
+from cmqd.server.server import Server, failure_text
 from cmqd.settings import Settings
 from cmqd.storage.errors import StorageError, StorageFailed
 from cmqd.storage.log import Log, RecoveryReport, StorageState
@@ -116,7 +116,7 @@ class Daemon:
         self._report: RecoveryReport | None = None
         self._recovery_s = 0.0
         self._failure: Exception | None = None
-        self._edge: Edge | None = None
+        self._server: Server | None = None
         """From the moment in which it is made."""
 
     async def run(self) -> ExitCode:
@@ -137,15 +137,15 @@ class Daemon:
         code = await self._run()
         if code not in _LOG_IS_CLOSED:
             await self._close_log()
-        if self._edge is not None:
+        if self._server is not None:
             # It may have ended before it served.
-            await self._edge.outbox.close(0)
+            await self._server.outbox.close(0)
         return code
 
     async def _run(self) -> ExitCode:
         settings = self._settings
         try:
-            edge, accounts = await self._start()
+            server, accounts = await self._start()
         except _StoppedEarlyError:
             await self._close_log()
             return ExitCode.OK
@@ -159,13 +159,13 @@ class Daemon:
             _log.exception("unexpected_error")
             return ExitCode.BUG
         try:
-            host, port = await edge.start()
+            host, port = await server.start()
         except (OSError, ssl.SSLError) as failure:
             _log.error("cannot_listen", address=settings.listen, reason=str(failure))
             return ExitCode.CANNOT_LISTEN
         if self._failure is not None:
             # Nothing may say that the server is ready: a client would wait for answers that never come.
-            return await self._end_in_disaster(edge, self._failure)
+            return await self._end_in_disaster(server, self._failure)
         try:
             self._announce(accounts, host, port)
         except OSError as failure:
@@ -173,12 +173,12 @@ class Daemon:
             return ExitCode.CANNOT_OPEN
         await self._stop.wait()
         if self._failure is not None:
-            return await self._end_in_disaster(edge, self._failure)
-        return await self._drain(edge)
+            return await self._end_in_disaster(server, self._failure)
+        return await self._drain(server)
 
     # ------------------------------------------------------------------ start
 
-    async def _start(self) -> tuple[Edge, Accounts]:
+    async def _start(self) -> tuple[Server, Accounts]:
         settings = self._settings
         log = self._log
         # The storage reports its state and its wishes as soon as it is open, before there is anybody to act on them.
@@ -186,7 +186,7 @@ class Daemon:
         wanted: list[bool] = []
         log.on_state = lambda state: early.update(state=state)
         log.on_checkpoint_wanted = lambda: wanted.append(True)
-        # Until the edge takes the failure: a storage that fails behind the last chunk of its recovery stream would
+        # Until the server takes the failure: a storage that fails behind the last chunk of its recovery stream would
         # otherwise fail unheard, and the server would listen without ever answering.
         log.on_fatal = self._on_failed
         report = self._report = await self._unless_stopped(log.open())
@@ -210,7 +210,7 @@ class Daemon:
             adopt=settings.adopt_wall_clock,
             on_jump=lambda jump_ms: _log.warning("clock_jumped", by_ms=jump_ms, followed=False),
         )
-        edge = self._edge = Edge(
+        server = self._server = Server(
             loop=self._loop,
             settings=settings,
             broker=broker,
@@ -222,19 +222,19 @@ class Daemon:
             on_failed=self._on_failed,
         )
         if "state" in early:
-            edge.storage_state(early["state"])
+            server.storage_state(early["state"])
         # Before anything is planned by time.
         first_records = [*start_offset(broker, clock), *broker.recovered(lost=report.numbers_jump)]
         if first_records:
             log.append(first_records, (), clock.now_ms())
-        await edge.match_secrets()
+        await server.match_secrets()
         if self._failure is not None:
             raise self._failure
         if wanted or first_records:
             # Behind a checkpoint the next start replays neither the gap of a loss nor a step of broker time.
-            edge.checkpoints.want()
+            server.checkpoints.want()
         _tune_collector()
-        return edge, accounts
+        return server, accounts
 
     def _make_log(self) -> Log:
         settings = self._settings
@@ -394,7 +394,7 @@ class Daemon:
 
     def _on_reload(self) -> None:
         _log.info("signal", name="SIGHUP")
-        listener = None if self._edge is None else self._edge.listener
+        listener = None if self._server is None else self._server.listener
         task = self._loop.create_task(self._reload.run(listener))
         self._reloads.add(task)
         task.add_done_callback(self._reloads.discard)
@@ -403,12 +403,12 @@ class Daemon:
         self._failure = failure
         self._stop.set()
 
-    async def _drain(self, edge: Edge) -> ExitCode:
+    async def _drain(self, server: Server) -> ExitCode:
         stop_at = self._loop.time() + self._settings.drain_timeout_ms / 1000
-        await edge.drain((self._settings.drain_timeout_ms / 1000 - CLOSE_LOG_S) / 2)
+        await server.drain((self._settings.drain_timeout_ms / 1000 - CLOSE_LOG_S) / 2)
         try:
             left_s = stop_at - CLOSE_LOG_S - self._loop.time()
-            await asyncio.wait_for(edge.checkpoints.write_final(), max(0.1, left_s))
+            await asyncio.wait_for(server.checkpoints.write_final(), max(0.1, left_s))
         except TimeoutError:
             # Recovery takes the checkpoint before, and the records since: slower, not less.
             _log.warning("final_checkpoint_skipped")
@@ -424,9 +424,9 @@ class Daemon:
             return ExitCode.STORAGE_FAILED
         return ExitCode.OK
 
-    async def _end_in_disaster(self, edge: Edge, failure: Exception) -> ExitCode:
+    async def _end_in_disaster(self, server: Server, failure: Exception) -> ExitCode:
         reason = failure_text(failure)
-        await edge.end(reason, LAST_WORDS_S)
+        await server.end(reason, LAST_WORDS_S)
         print(f"cmqd: {reason}", file=sys.stderr)
         # After a bug, what was appended before it showed is sound and some of it acknowledged: the log is closed.
         return ExitCode.STORAGE_FAILED if isinstance(failure, StorageFailed) else ExitCode.BUG

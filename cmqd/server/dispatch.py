@@ -27,8 +27,8 @@ from cmqd.server.handlers.outcomes import (
 from cmqd.server.handlers.queues import QueueHandlers
 from cmqd.server.handlers.topics import TopicHandlers
 from cmqd.server.handlers.transactions import TransactionHandlers
-from cmqd.server.logs import get_logger
-from cmqd.server.storagewatch import Absent
+from cmqd.server.log_lines import get_logger
+from cmqd.server.storage_watch import Absent
 from cmqd.storage.errors import StorageFailed
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
@@ -168,7 +168,7 @@ class Dispatcher(MessageHandlers, QueueHandlers, TopicHandlers, TransactionHandl
 
     def last_waiter_id(self) -> int:
         """The newest number of a request that may wait in the core."""
-        return self._polls.last_id
+        return self._waiting_requests.last_id
 
     def give_up_waiting(
         self, up_to_waiter_id: int, text: str, absent: Callable[[str], Absent], *, receives: bool
@@ -179,7 +179,7 @@ class Dispatcher(MessageHandlers, QueueHandlers, TopicHandlers, TransactionHandl
         With ``receives``, waiting receives are refused: they hold no lease, so that nothing was changed.
         """
         given_up = 0
-        for waiter_id, client, request in self._polls.everybody():
+        for waiter_id, client, request in self._waiting_requests.everybody():
             if waiter_id > up_to_waiter_id:
                 break
             if isinstance(client, Absent):
@@ -190,7 +190,7 @@ class Dispatcher(MessageHandlers, QueueHandlers, TopicHandlers, TransactionHandl
                     client.answer(error(request.request_id, code, reason, retry_after_ms=retry_after_ms))
                     given_up += 1
                 continue
-            self._polls.replace(waiter_id, absent(client.account))
+            self._waiting_requests.replace(waiter_id, absent(client.account))
             if isinstance(request, wire.PeekMessages):
                 client.unread_receives -= 1
             client.answer(error(request.request_id, ErrorCode.OUTCOME_UNKNOWN, text))
@@ -227,7 +227,7 @@ class Dispatcher(MessageHandlers, QueueHandlers, TopicHandlers, TransactionHandl
         if self._publish_lines.lines and not self._go_on_publishing():
             due_ms = self._broker.next_deadline_ms()
             if due_ms is None or due_ms > now_ms:
-                # Nothing has happened that a wake-up would be for.
+                # Nothing has happened that an I/O batch would be for.
                 return
         if self._halted or self._quiet:
             return
@@ -267,7 +267,7 @@ class Dispatcher(MessageHandlers, QueueHandlers, TopicHandlers, TransactionHandl
     def cancel(self, client: Client, request_id: int) -> bool:
         """Give up a waiting request; False if it does not wait here."""
         self.settle_collected_of(client)
-        found = self._polls.find(client, request_id)
+        found = self._waiting_requests.find(client, request_id)
         if found is None:
             return False
         waiter_id, request = found
@@ -280,7 +280,7 @@ class Dispatcher(MessageHandlers, QueueHandlers, TopicHandlers, TransactionHandl
     def forget(self, client: Client) -> list[wire.Request]:
         """Nothing waits for this client any more; returns the requests that did."""
         self.settle_collected_of(client)
-        dropped = self._polls.drop_all(client)
+        dropped = self._waiting_requests.drop_all(client)
         for waiter_id, request in dropped:
             self._broker.cancel_receive(waiter_id)
             self._stopped_waiting(client, request)
@@ -303,7 +303,7 @@ class Dispatcher(MessageHandlers, QueueHandlers, TopicHandlers, TransactionHandl
         self.settle_collected()
         self.finish_publishing()
         ended = 0
-        for waiter_id, client, request in self._polls.everybody():
+        for waiter_id, client, request in self._waiting_requests.everybody():
             if self._stop_waiting(waiter_id):
                 client.answer(error(request.request_id, code, text))
                 ended += 1

@@ -1,8 +1,9 @@
 """Deficit round robin over connections with input that was put off.
 
-Input of a connection is taken up on arrival while the wake-up has time left (``wakeup``) and the read is small. Other
-input is put off: the connection keeps the bytes undecoded, is not read from, and takes turns here. Bytes wait undecoded
-because refusing a request costs as much as deciding it: a queue of decoded requests would have done the work already.
+Input of a connection is taken up on arrival while the I/O batch has time left (``io_batch``) and the read is small.
+Other input is put off: the connection keeps the bytes undecoded, is not read from, and takes turns here. Bytes wait
+undecoded because refusing a request costs as much as deciding it: a queue of decoded requests would have done the work
+already.
 
 The rounds are nested: accounts take turns, and within an account its connections do, so that an account gains nothing
 from a larger number of connections. The rule is deficit round robin (M. Shreedhar and G. Varghese, "Efficient Fair
@@ -157,7 +158,7 @@ class RoundRobin:
         """Accounts that ever took turns: leaving the round must not forgive a debt."""
         self.round: OrderedDict[str, AccountFlows] = OrderedDict()
         """Accounts in the order of their turns; empty = no connection takes turns. Only to be looked at from outside:
-        ``wakeup`` does at every look, and asks ``can_serve`` if there is anything.
+        ``io_batch`` does at every look, and asks ``can_serve`` if there is anything.
         """
         self._account_of: dict[Flow, str] = {}
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol
 
-from cmqd.server.logs import get_logger
+from cmqd.server.log_lines import get_logger
 from cmqd.settings import LEAST_MEMORY_BUDGET_BYTES, Settings
 
 _log = get_logger()

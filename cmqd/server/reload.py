@@ -10,8 +10,8 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
-from cmqd.server.listener import Listener, tls_context
-from cmqd.server.logs import get_logger, set_log_level
+from cmqd.server.binary.listener import Listener, tls_context
+from cmqd.server.log_lines import get_logger, set_log_level
 from cmqd.settings import SettingError, Settings
 
 _log = get_logger()

@@ -166,7 +166,7 @@ class Log(Protocol):
         ...
 
     def flush(self) -> None:
-        """Hand what is pending to the disk, unless a commit is under way. To be called at the end of each wake-up of
+        """Hand what is pending to the disk, unless a commit is under way. To be called at the end of each I/O batch of
         the loop, and so after each ``on_durable`` too: what could not go before goes then.
         """
         ...

@@ -2,8 +2,8 @@
 
 Group commit without a timer: at most ``OUTSTANDING_BATCHES`` commits are under way; what is appended meanwhile leaves
 together, in one write, with the first ``flush`` after a durable LSN arrived. Whoever is told of that LSN flushes in the
-same wake-up, after the answers have left and what they bring back is in. The storage process is started by exec, never
-by fork, and ends when its sockets do.
+same I/O batch, after the answers have left and what they bring back is in. The storage process is started by exec,
+never by fork, and ends when its sockets do.
 """
 
 import asyncio

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from support.edge_rig import EdgeRig
+from support.server_rig import ServerRig
 
 
 @pytest.fixture
-async def rig(tmp_path: Path) -> AsyncIterator[EdgeRig]:
-    """An edge over a log in memory, with default settings."""
-    made = await EdgeRig.make(tmp_path)
+async def rig(tmp_path: Path) -> AsyncIterator[ServerRig]:
+    """A server over a log in memory, with default settings."""
+    made = await ServerRig.make(tmp_path)
     yield made
     made.check()
     made.close()

@@ -25,7 +25,7 @@ from cmqd.server.accounts import (
 )
 from cmqd.server.accounts_file import COPY_NAME, FILE_NAME, AccountsFile, AccountsFileError, SubscriptionSecret
 from cmqd_protocol import messages as wire
-from support.edge_rig import EdgeRig, code_of
+from support.server_rig import ServerRig, code_of
 
 
 def open_accounts(folder: Path, now_ms: int) -> tuple[Accounts, bool]:
@@ -285,7 +285,7 @@ def test_a_key_does_not_show_its_secret_by_accident(tmp_path: Path) -> None:
     assert key.secret_key not in repr(key)
 
 
-async def test_keys_are_managed_over_the_wire_and_shown_once(rig: EdgeRig) -> None:
+async def test_keys_are_managed_over_the_wire_and_shown_once(rig: ServerRig) -> None:
     admin = await rig.client()
 
     made = await admin.expect(wire.KeyList, wire.CreateAccount, "other")
@@ -304,7 +304,7 @@ async def test_keys_are_managed_over_the_wire_and_shown_once(rig: EdgeRig) -> No
     assert code_of(await admin.ask(wire.ListKeys, "nobody")) == "account_not_found"
 
 
-async def test_an_account_is_deleted_only_when_empty_and_its_clients_are_put_out(rig: EdgeRig) -> None:
+async def test_an_account_is_deleted_only_when_empty_and_its_clients_are_put_out(rig: ServerRig) -> None:
     admin = await rig.client()
     await admin.expect(wire.KeyList, wire.CreateAccount, "other")
     key = rig.accounts.first_key("other")
@@ -331,7 +331,7 @@ async def test_an_account_is_deleted_only_when_empty_and_its_clients_are_put_out
     assert (await admin.expect(wire.KeyList, wire.CreateAccount, "other")).keys[0].secret_id != key.secret_id
 
 
-async def test_only_admin_deletes_accounts_and_never_itself(rig: EdgeRig) -> None:
+async def test_only_admin_deletes_accounts_and_never_itself(rig: ServerRig) -> None:
     admin = await rig.client()
     await admin.expect(wire.KeyList, wire.CreateAccount, "other")
     other = await rig.client(rig.accounts.first_key("other"))
@@ -342,7 +342,7 @@ async def test_only_admin_deletes_accounts_and_never_itself(rig: EdgeRig) -> Non
 
 
 async def test_a_deletion_that_cannot_be_written_leaves_the_account_usable(
-    rig: EdgeRig, monkeypatch: pytest.MonkeyPatch
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     admin = await rig.client()
     await admin.expect(wire.KeyList, wire.CreateAccount, "other")
@@ -374,7 +374,7 @@ async def test_an_account_leaves_the_file_only_when_the_deletes_before_are_durab
     assert again.list_accounts("admin") == ["admin"]
 
 
-async def test_the_queues_of_all_accounts_are_listed_by_pages(rig: EdgeRig) -> None:
+async def test_the_queues_of_all_accounts_are_listed_by_pages(rig: ServerRig) -> None:
     admin = await rig.client()
     expected: list[tuple[str, str]] = []
     for account in ("b", "a"):

@@ -10,7 +10,7 @@ from cmqd.server.accounts_file import Key
 from cmqd.server.audit import ADMINISTRATION, LINES_OF_ALL, LINES_PER_PEER, PEERS, LineLimit
 from cmqd_protocol import messages as wire
 from cmqd_protocol.messages import REQUEST_TYPES
-from support.edge_rig import EdgeRig
+from support.server_rig import ServerRig
 
 
 def events(logs: list[EventDict], name: str) -> list[dict[str, Any]]:
@@ -25,7 +25,7 @@ class Clock:
         return self.now_s
 
 
-async def test_a_failed_login_is_logged_with_the_key_its_account_and_the_peer(rig: EdgeRig) -> None:
+async def test_a_failed_login_is_logged_with_the_key_its_account_and_the_peer(rig: ServerRig) -> None:
     key = rig.accounts.first_key("admin")
     with capture_logs() as logs:
         wrong = rig.connect(key, secret_key="x" * 43)
@@ -41,10 +41,10 @@ async def test_a_failed_login_is_logged_with_the_key_its_account_and_the_peer(ri
     assert key.secret_key not in str(logs)
 
 
-async def test_a_stranger_cannot_fill_the_log(rig: EdgeRig) -> None:
+async def test_a_stranger_cannot_fill_the_log(rig: ServerRig) -> None:
     with capture_logs() as logs:
         for _ in range(200):
-            connection = rig.edge.listener.make_connection()
+            connection = rig.server.listener.make_connection()
             client = rig.connect(secret_id="x" * 3_000)
             await client.settle()
             del connection
@@ -55,7 +55,7 @@ async def test_a_stranger_cannot_fill_the_log(rig: EdgeRig) -> None:
     assert len(logs) < LINES_PER_PEER + 20, "no other line comes in its place"
 
 
-async def test_failed_logins_leave_no_administration_out_of_the_log(rig: EdgeRig) -> None:
+async def test_failed_logins_leave_no_administration_out_of_the_log(rig: ServerRig) -> None:
     admin = await rig.client()
     for _ in range(LINES_PER_PEER + 5):
         stranger = rig.connect(secret_id="AKIDunknown")
@@ -68,7 +68,7 @@ async def test_failed_logins_leave_no_administration_out_of_the_log(rig: EdgeRig
     assert (line["operation"], line["outcome"]) == ("create_account", "done")
 
 
-async def test_administration_is_logged_with_its_outcome(rig: EdgeRig) -> None:
+async def test_administration_is_logged_with_its_outcome(rig: ServerRig) -> None:
     admin = await rig.client()
     with capture_logs() as logs:
         await admin.ask(wire.CreateQueue, "jobs", {"max_message_bytes": 2_048})

@@ -12,11 +12,11 @@ from cmqd.storage.log import ClosedSegment, StorageState
 from cmqd.storage.memory import MemoryLog
 from cmqd_protocol import messages as wire
 from cmqd_segment.records import StoredMessage
-from support.edge_rig import EdgeRig
 from support.eventually import eventually
+from support.server_rig import ServerRig
 
 
-async def recovered(rig: EdgeRig) -> Broker:
+async def recovered(rig: ServerRig) -> Broker:
     """What a restart would find, as the daemon finds it."""
     broker = Broker(rig.accounts.handle_key)
     log = MemoryLog(rig.log.disk)
@@ -34,7 +34,7 @@ async def recovered(rig: EdgeRig) -> Broker:
     return broker
 
 
-async def some_queues(rig: EdgeRig, count: int = 5) -> None:
+async def some_queues(rig: ServerRig, count: int = 5) -> None:
     client = await rig.client()
     for number in range(count):
         await client.expect(wire.QueueInfo, wire.CreateQueue, f"q{number}", {})
@@ -42,10 +42,10 @@ async def some_queues(rig: EdgeRig, count: int = 5) -> None:
         await client.receive(f"q{number}", 4)
 
 
-async def test_a_checkpoint_that_is_asked_for_is_written_and_restores_the_index(rig: EdgeRig) -> None:
+async def test_a_checkpoint_that_is_asked_for_is_written_and_restores_the_index(rig: ServerRig) -> None:
     await some_queues(rig)
 
-    rig.edge.checkpoints.want()
+    rig.server.checkpoints.want()
     await rig.turn(30)
 
     assert len(rig.log.disk.checkpoints) == 1
@@ -54,7 +54,7 @@ async def test_a_checkpoint_that_is_asked_for_is_written_and_restores_the_index(
         assert broker.queue_info("admin", f"q{number}").counts == rig.broker.queue_info("admin", f"q{number}").counts
 
 
-async def test_what_happens_between_two_parts_of_a_checkpoint_is_neither_lost_nor_done_twice(rig: EdgeRig) -> None:
+async def test_what_happens_between_two_parts_of_a_checkpoint_is_neither_lost_nor_done_twice(rig: ServerRig) -> None:
     client = await rig.client()
     for number in range(3):
         await client.expect(wire.QueueInfo, wire.CreateQueue, f"q{number}", {})
@@ -75,7 +75,7 @@ async def test_what_happens_between_two_parts_of_a_checkpoint_is_neither_lost_no
         assert broker.queue_info("admin", f"q{number}").counts == rig.broker.queue_info("admin", f"q{number}").counts
 
 
-async def test_a_queue_deleted_while_a_checkpoint_is_written_stays_deleted(rig: EdgeRig) -> None:
+async def test_a_queue_deleted_while_a_checkpoint_is_written_stays_deleted(rig: ServerRig) -> None:
     client = await rig.client()
     for number in range(2):
         await client.expect(wire.QueueInfo, wire.CreateQueue, f"q{number}", {})
@@ -94,25 +94,25 @@ async def test_a_queue_deleted_while_a_checkpoint_is_written_stays_deleted(rig: 
     assert broker.list_queues("admin", "", 0, 10)[0] == 1
 
 
-async def test_one_asked_for_while_another_is_written_follows_it(rig: EdgeRig) -> None:
+async def test_one_asked_for_while_another_is_written_follows_it(rig: ServerRig) -> None:
     await some_queues(rig, 2)
 
-    rig.edge.checkpoints.want()
-    rig.edge.checkpoints.want()
+    rig.server.checkpoints.want()
+    rig.server.checkpoints.want()
     await rig.turn(60)
 
     assert len(rig.log.disk.checkpoints) == 2
 
 
 async def test_a_checkpoint_goes_on_slowly_while_the_storage_is_behind(tmp_path: Path) -> None:
-    rig = await EdgeRig.make(tmp_path, busy_pending_bytes=65_536)
+    rig = await ServerRig.make(tmp_path, busy_pending_bytes=65_536)
     await some_queues(rig, 3)
     client = await rig.client()
     rig.log.hold()
     client.begin(wire.SendMessages(client.next_id(), "q0", [bytes(60_000)]))
 
-    rig.edge.checkpoints.want()
-    await eventually(lambda: "writing=False" in repr(rig.edge.checkpoints))
+    rig.server.checkpoints.want()
+    await eventually(lambda: "writing=False" in repr(rig.server.checkpoints))
     rig.log.let_go()
     await rig.turn(30)
 
@@ -121,41 +121,41 @@ async def test_a_checkpoint_goes_on_slowly_while_the_storage_is_behind(tmp_path:
 
 
 async def test_a_failed_storage_ends_the_final_checkpoint_with_its_error(tmp_path: Path) -> None:
-    rig = await EdgeRig.make(tmp_path)
+    rig = await ServerRig.make(tmp_path)
     await some_queues(rig, 2)
     rig.log.fail(StorageFailed("fsync: I/O error"))
     await rig.turn()
 
     with pytest.raises(StorageFailed, match="I/O error"):
-        await asyncio.wait_for(rig.edge.checkpoints.write_final(), 5)
+        await asyncio.wait_for(rig.server.checkpoints.write_final(), 5)
 
 
-async def test_the_final_checkpoint_is_the_last(rig: EdgeRig) -> None:
+async def test_the_final_checkpoint_is_the_last(rig: ServerRig) -> None:
     await some_queues(rig, 2)
-    rig.edge.checkpoints.want()
+    rig.server.checkpoints.want()
 
-    await asyncio.wait_for(rig.edge.checkpoints.write_final(), 5)
-    rig.edge.checkpoints.want()
+    await asyncio.wait_for(rig.server.checkpoints.write_final(), 5)
+    rig.server.checkpoints.want()
     await rig.turn(30)
 
     assert len(rig.log.disk.checkpoints) == 2
 
 
 async def test_a_segment_stays_while_the_delete_that_emptied_it_waits_for_its_commit(tmp_path: Path) -> None:
-    rig = await EdgeRig.make(tmp_path)
+    rig = await ServerRig.make(tmp_path)
     client = await rig.client()
     await client.expect(wire.QueueInfo, wire.CreateQueue, "q", {})
     await client.send("q", b"x")
     (message,) = await client.receive("q")
     rig.log.disk.segments = [ClosedSegment(1, 1, 1, [(rig.broker.queue("admin", "q").queue_id, 0, 1)])]
     for _ in range(2):
-        rig.edge.checkpoints.want()
+        rig.server.checkpoints.want()
         await rig.turn(60)
     rig.log.hold()
 
     client.begin(wire.DeleteMessages(client.next_id(), "q", [message.receipt_handle]))
-    rig.edge.wakeup.end()
-    rig.edge.checkpoints.reclaim()
+    rig.server.io_batch.end()
+    rig.server.checkpoints.reclaim()
     for _ in range(30):  # rig.turn would wait for the drop
         await asyncio.sleep(0)
     assert rig.log.durable_lsn < rig.log.last_lsn
@@ -168,7 +168,7 @@ async def test_a_segment_stays_while_the_delete_that_emptied_it_waits_for_its_co
 
 
 async def test_a_segment_goes_when_nothing_in_it_lives_and_a_checkpoint_covers_it(tmp_path: Path) -> None:
-    rig = await EdgeRig.make(tmp_path)
+    rig = await ServerRig.make(tmp_path)
     client = await rig.client()
     for name in ("dead", "alive"):
         await client.expect(wire.QueueInfo, wire.CreateQueue, name, {})
@@ -182,11 +182,11 @@ async def test_a_segment_goes_when_nothing_in_it_lives_and_a_checkpoint_covers_i
         ClosedSegment(3, 3, 3, [(999, 0, 50)]),
         ClosedSegment(4, 1_000, 1_000, [(queue_ids["dead"], 0, 1)]),
     ]
-    rig.edge.checkpoints.reclaim()
+    rig.server.checkpoints.reclaim()
     await rig.turn(20)
     assert [segment.number for segment in rig.log.closed_segments()] == [1, 2, 3, 4], "no checkpoint covers them"
 
-    rig.edge.checkpoints.want()
+    rig.server.checkpoints.want()
     await rig.turn(60)
 
     assert [segment.number for segment in rig.log.closed_segments()] == [2, 4]
@@ -196,9 +196,9 @@ async def test_a_segment_goes_when_nothing_in_it_lives_and_a_checkpoint_covers_i
 KEPT_MS = 60_000
 
 
-async def kept_rig(tmp_path: Path) -> tuple[EdgeRig, dict[str, int]]:
+async def kept_rig(tmp_path: Path) -> tuple[ServerRig, dict[str, int]]:
     """A broker that keeps history, checkpoints of which cover all, and queues of which one is consumed."""
-    rig = await EdgeRig.make(tmp_path, keep_history_ms=KEPT_MS)
+    rig = await ServerRig.make(tmp_path, keep_history_ms=KEPT_MS)
     client = await rig.client()
     for name in ("dead", "alive"):
         await client.expect(wire.QueueInfo, wire.CreateQueue, name, {})
@@ -206,14 +206,14 @@ async def kept_rig(tmp_path: Path) -> tuple[EdgeRig, dict[str, int]]:
     for message in await client.receive("dead"):
         await client.expect(wire.HandlesDone, wire.DeleteMessages, "dead", [message.receipt_handle])
     for _ in range(2):
-        rig.edge.checkpoints.want()
+        rig.server.checkpoints.want()
         await rig.turn(60)
     return rig, {name: rig.broker.queue("admin", name).queue_id for name in ("dead", "alive")}
 
 
-async def look(rig: EdgeRig) -> list[int]:
+async def look(rig: ServerRig) -> list[int]:
     """Have the segments looked through; the numbers of those that stay."""
-    rig.edge.checkpoints.reclaim()
+    rig.server.checkpoints.reclaim()
     await rig.turn(20)
     return [segment.number for segment in rig.log.closed_segments()]
 
@@ -243,7 +243,7 @@ async def test_history_is_kept_until_so_long_after_the_last_row_of_its_segment(t
     rig.close()
 
 
-async def status(rig: EdgeRig) -> dict[str, Any]:
+async def status(rig: ServerRig) -> dict[str, Any]:
     client = await rig.client()
     return (await client.expect(wire.ServerStatus, wire.GetServerStatus)).status
 
@@ -251,7 +251,7 @@ async def status(rig: EdgeRig) -> dict[str, Any]:
 async def test_segments_whose_time_is_not_over_are_looked_through_once(tmp_path: Path) -> None:
     rig, queue_ids = await kept_rig(tmp_path)
     asked: list[int] = []
-    checkpoints: Any = rig.edge.checkpoints
+    checkpoints: Any = rig.server.checkpoints
     live_in = checkpoints._live_in
 
     def counting(queue_id: int, first: int, stop: int) -> int:
@@ -273,7 +273,7 @@ async def test_segments_whose_time_is_not_over_are_looked_through_once(tmp_path:
 
 async def test_without_keeping_history_a_dead_segment_goes_at_once(tmp_path: Path) -> None:
     rig, queue_ids = await kept_rig(tmp_path)
-    checkpoints: Any = rig.edge.checkpoints
+    checkpoints: Any = rig.server.checkpoints
     checkpoints._keep_history_ms = 0
     rig.log.disk.segments = [ClosedSegment(1, 1, 1, [(queue_ids["dead"], 0, 1)], last_ms=rig.clock.now_ms())]
 

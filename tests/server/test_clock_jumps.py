@@ -8,7 +8,7 @@ import pytest
 
 from cmqd_protocol import messages as wire
 from cmqd_segment.records import AnyRecord, ClockOffset
-from support.edge_rig import EdgeRig, RigClient
+from support.server_rig import RigClient, ServerRig
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
@@ -19,11 +19,11 @@ JUMPS = {"1 h forward": HOUR_MS, "1 h back": -HOUR_MS, "1 year forward": YEAR_MS
 """How far the wall clock is ahead afterwards. The monotonic clock stands still in a suspend."""
 
 
-async def live(rig: EdgeRig, seconds: int) -> None:
+async def live(rig: ServerRig, seconds: int) -> None:
     """Let time pass on both clocks, compared by the broker."""
     for _ in range(seconds):
         rig.clock.advance(1_000)
-        rig.edge.listener.on_beat()
+        rig.server.listener.on_beat()
         await rig.tick()
 
 
@@ -31,7 +31,7 @@ async def status(client: RigClient) -> dict[str, Any]:
     return (await client.expect(wire.ServerStatus, wire.GetServerStatus)).status
 
 
-def offsets(rig: EdgeRig) -> list[int]:
+def offsets(rig: ServerRig) -> list[int]:
     """Of the records in the log."""
     records: list[AnyRecord] = [record for row in rig.log.disk.rows for record in row.records]
     return [record.offset_ms for record in records if isinstance(record, ClockOffset)]
@@ -41,7 +41,7 @@ def offsets(rig: EdgeRig) -> list[int]:
 class Scene:
     """A queue with a message in each state, ten seconds before the wall clock jumps, and a subscription to a URL."""
 
-    rig: EdgeRig
+    rig: ServerRig
     client: RigClient
     jump_ms: int
     deleted_ms: int
@@ -56,7 +56,7 @@ class Scene:
 
 
 @pytest.fixture(params=JUMPS.values(), ids=list(JUMPS))
-async def scene(rig: EdgeRig, request: pytest.FixtureRequest) -> Scene:
+async def scene(rig: ServerRig, request: pytest.FixtureRequest) -> Scene:
     client = await rig.client()
     attributes = {"rewind_ms": HOUR_MS, "retention_ms": RETENTION_MS}
     await client.expect(wire.QueueInfo, wire.CreateQueue, "jobs", attributes)

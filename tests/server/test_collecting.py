@@ -1,4 +1,4 @@
-"""Sends, receives and deletes of several clients within one wake-up are decided in one call each."""
+"""Sends, receives and deletes of several clients within one I/O batch are decided in one call each."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,16 +11,16 @@ from cmqd.server.handlers import collecting
 from cmqd.storage.errors import StorageFailed
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
-from support.edge_rig import EdgeRig, RigClient, code_of
+from support.server_rig import RigClient, ServerRig, code_of
 
 
-async def with_queue(rig: EdgeRig, clients: int, **attributes: Any) -> list[RigClient]:
+async def with_queue(rig: ServerRig, clients: int, **attributes: Any) -> list[RigClient]:
     joined = [await rig.client() for _ in range(clients)]
     await joined[0].expect(wire.QueueInfo, wire.CreateQueue, "jobs", attributes)
     return joined
 
 
-def note_calls(rig: EdgeRig, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+def note_calls(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """(operation, number of requests) of each call of the core."""
     calls: list[tuple[str, int]] = []
     for name in ("send_all", "receive_all", "delete_all"):
@@ -46,7 +46,7 @@ async def settle(clients: list[RigClient]) -> None:
         await client.settle()
 
 
-async def test_one_call_and_one_row_for_each_kind(rig: EdgeRig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_call_and_one_row_for_each_kind(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> None:
     clients = await with_queue(rig, 6)
     calls = note_calls(rig, monkeypatch)
     lsn = rig.log.last_lsn
@@ -54,7 +54,7 @@ async def test_one_call_and_one_row_for_each_kind(rig: EdgeRig, monkeypatch: pyt
     asked = [receive(client) for client in clients[3:]]
     for number, client in enumerate(clients[:3]):
         send(client, b"%d" % number)
-    assert calls == [], "nothing is decided before the wake-up ends"
+    assert calls == [], "nothing is decided before the I/O batch ends"
     await settle(clients)
 
     assert calls == [("send_all", 3), ("receive_all", 3)], "sends come first, whoever asked first"
@@ -68,11 +68,11 @@ async def test_one_call_and_one_row_for_each_kind(rig: EdgeRig, monkeypatch: pyt
         client.begin(wire.DeleteMessages(client.next_id(), "jobs", [one.messages[0].receipt_handle]))
     await settle(clients)
     assert calls[2:] == [("delete_all", 3)]
-    assert rig.edge.counters.snapshot()["deleted"] == 3
+    assert rig.server.counters.snapshot()["deleted"] == 3
     assert (await clients[0].counts("jobs"))["in_flight"] == 0
 
 
-async def test_each_is_refused_for_itself(rig: EdgeRig) -> None:
+async def test_each_is_refused_for_itself(rig: ServerRig) -> None:
     clients = await with_queue(rig, 3, max_message_bytes=1024)
 
     ids = [send(client, body) for client, body in zip(clients, (b"a", bytes(1025), b"b"), strict=True)]
@@ -82,11 +82,11 @@ async def test_each_is_refused_for_itself(rig: EdgeRig) -> None:
     assert isinstance(replies[0], wire.MessagesSent)
     assert code_of(replies[1]) == "message_too_large"
     assert isinstance(replies[2], wire.MessagesSent)
-    assert rig.edge.counters.sent == 2
+    assert rig.server.counters.sent == 2
 
 
 @pytest.mark.parametrize("make", ["send", "receive", "delete"])
-async def test_a_missing_queue_is_told_to_each(rig: EdgeRig, make: str) -> None:
+async def test_a_missing_queue_is_told_to_each(rig: ServerRig, make: str) -> None:
     clients = [await rig.client() for _ in range(2)]
     requests: dict[str, Callable[[int], wire.AnyRequest]] = {
         "send": lambda number: wire.SendMessages(number, "nowhere", [b"x"]),
@@ -102,7 +102,9 @@ async def test_a_missing_queue_is_told_to_each(rig: EdgeRig, make: str) -> None:
     assert [client.connection.unread_receives for client in clients] == [0, 0]
 
 
-async def test_requests_of_one_client_have_effect_in_their_order(rig: EdgeRig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_requests_of_one_client_have_effect_in_their_order(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (client,) = await with_queue(rig, 1)
     calls = note_calls(rig, monkeypatch)
 
@@ -126,7 +128,7 @@ async def test_requests_of_one_client_have_effect_in_their_order(rig: EdgeRig, m
     assert [message.body for message in await client.receive("jobs")] == [b"three"]
 
 
-async def test_two_queues_of_one_client_keep_their_order(rig: EdgeRig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_two_queues_of_one_client_keep_their_order(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> None:
     (client,) = await with_queue(rig, 1)
     await client.expect(wire.QueueInfo, wire.CreateQueue, "other", {})
     calls = note_calls(rig, monkeypatch)
@@ -142,7 +144,7 @@ async def test_two_queues_of_one_client_keep_their_order(rig: EdgeRig, monkeypat
     ("count", "size", "together"), [(1, 10, 256), (100, 10, 2), (1, 30_000, 2), (1, 400_000, 1), (256, 10, 1)]
 )
 async def test_no_more_is_collected_than_a_batch_may_be(
-    rig: EdgeRig, monkeypatch: pytest.MonkeyPatch, count: int, size: int, together: int
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch, count: int, size: int, together: int
 ) -> None:
     (client,) = await with_queue(rig, 1, max_message_bytes=1_048_576)
     calls = note_calls(rig, monkeypatch)
@@ -160,7 +162,7 @@ async def test_no_more_is_collected_than_a_batch_may_be(
 
 
 class TestReceives:
-    async def test_a_client_that_goes_away_leaves_nothing_in_flight(self, rig: EdgeRig) -> None:
+    async def test_a_client_that_goes_away_leaves_nothing_in_flight(self, rig: ServerRig) -> None:
         one, two = await with_queue(rig, 2)
         await one.send("jobs", b"x")
 
@@ -172,17 +174,17 @@ class TestReceives:
         (message,) = await one.receive("jobs")
         assert message.receive_count == 1
 
-    async def test_a_client_that_goes_away_waits_no_longer(self, rig: EdgeRig) -> None:
+    async def test_a_client_that_goes_away_waits_no_longer(self, rig: ServerRig) -> None:
         one, two = await with_queue(rig, 2)
 
         receive(two, wait_ms=30_000)
         two.transport.lose()
         await one.settle()
 
-        assert len(rig.edge.polls) == 0
+        assert len(rig.server.waiting_requests) == 0
         assert (await one.counts("jobs"))["waiting_receives"] == 0
 
-    async def test_one_is_cancelled_in_the_wake_up_in_which_it_came(self, rig: EdgeRig) -> None:
+    async def test_one_is_cancelled_in_the_wake_up_in_which_it_came(self, rig: ServerRig) -> None:
         one, two = await with_queue(rig, 2)
 
         waiting = receive(two, wait_ms=30_000)
@@ -199,7 +201,7 @@ class TestReceives:
         assert (message.body, message.receive_count) == (b"x", 1), "as if it had not been received"
 
     async def test_no_more_are_answered_ahead_of_the_reader_than_the_limit(self, tmp_path: Path) -> None:
-        rig = await EdgeRig.make(tmp_path, max_unread_receives=2)
+        rig = await ServerRig.make(tmp_path, max_unread_receives=2)
         (client,) = await with_queue(rig, 1)
         await client.send("jobs", *[b"%d" % number for number in range(6)])
         rig.log.hold()
@@ -221,14 +223,14 @@ class TestReceives:
         rig.close()
 
     async def test_those_that_wait_are_no_unread_ones(self, tmp_path: Path) -> None:
-        rig = await EdgeRig.make(tmp_path, max_unread_receives=2)
+        rig = await ServerRig.make(tmp_path, max_unread_receives=2)
         one, two = await with_queue(rig, 2)
 
         for _ in range(7):
             receive(two, wait_ms=30_000)
         await settle([one, two])
 
-        assert len(rig.edge.polls) == 7
+        assert len(rig.server.waiting_requests) == 7
         assert two.connection.unread_receives == 0
         await one.send("jobs", *[b"%d" % number for number in range(7)])
         await settle([one, two])
@@ -236,7 +238,7 @@ class TestReceives:
         rig.close()
 
     async def test_those_that_were_parked_are_all_taken_up_again(self, tmp_path: Path) -> None:
-        rig = await EdgeRig.make(tmp_path, max_unread_receives=2)
+        rig = await ServerRig.make(tmp_path, max_unread_receives=2)
         one, two = await with_queue(rig, 2)
         await one.expect(wire.QueueInfo, wire.CreateQueue, "other", {})
         await one.send("jobs", b"1", b"2")
@@ -249,7 +251,7 @@ class TestReceives:
         rig.log.let_go()
         await settle([one, two])
 
-        assert len(rig.edge.polls) == 4
+        assert len(rig.server.waiting_requests) == 4
         await one.send("other", b"x")
         await settle([one, two])
         assert isinstance(two.replies[last], wire.MessagesReceived)
@@ -259,13 +261,13 @@ class TestReceives:
     async def test_receives_that_find_messages_are_served_although_the_account_has_its_limit_of_waiting_ones(
         self, tmp_path: Path, cold: bool
     ) -> None:
-        rig = await EdgeRig.make(tmp_path, max_waiting_receives_per_account=1)
+        rig = await ServerRig.make(tmp_path, max_waiting_receives_per_account=1)
         waiting, asking = await with_queue(rig, 2)
         await asking.expect(wire.QueueInfo, wire.CreateQueue, "full", {})
         await asking.send("full", *[b"x"] * 3)
         receive(waiting, wait_ms=30_000)
         await settle([waiting, asking])
-        assert len(rig.edge.polls) == 1
+        assert len(rig.server.waiting_requests) == 1
         if cold:
             rig.broker.queue("admin", "full").window.messages.clear()
 
@@ -279,7 +281,7 @@ class TestReceives:
         rig.close()
 
     async def test_peeks_are_no_waiting_receives(self, tmp_path: Path) -> None:
-        rig = await EdgeRig.make(tmp_path, max_waiting_receives_per_account=1)
+        rig = await ServerRig.make(tmp_path, max_waiting_receives_per_account=1)
         (client,) = await with_queue(rig, 1)
         await client.send("jobs", b"x")
         rig.broker.queue("admin", "jobs").window.messages.clear()
@@ -289,11 +291,11 @@ class TestReceives:
         client.begin(wire.ReceiveMessages(client.next_id(), "empty", 1, 30_000))
         await client.settle()
 
-        assert len(rig.edge.polls) == 1
+        assert len(rig.server.waiting_requests) == 1
         rig.close()
 
     async def test_no_more_wait_than_the_account_may(self, tmp_path: Path) -> None:
-        rig = await EdgeRig.make(tmp_path, max_waiting_receives_per_account=3)
+        rig = await ServerRig.make(tmp_path, max_waiting_receives_per_account=3)
         clients = await with_queue(rig, 5)
         await clients[0].send("jobs", b"x")
 
@@ -301,23 +303,23 @@ class TestReceives:
         await settle(clients)
 
         assert isinstance(clients[0].replies[ids[0]], wire.MessagesReceived)
-        assert len(rig.edge.polls) == 3
+        assert len(rig.server.waiting_requests) == 3
         assert code_of(clients[4].replies[ids[4]]) == "too_many_requests"
         clients[1].transport.lose()
         receive(clients[4], wait_ms=30_000)
         await settle(clients[2:])
-        assert len(rig.edge.polls) == 3
+        assert len(rig.server.waiting_requests) == 3
         rig.close()
 
 
-async def test_what_is_collected_when_the_server_drains_is_answered(rig: EdgeRig) -> None:
+async def test_what_is_collected_when_the_server_drains_is_answered(rig: ServerRig) -> None:
     one, two = await with_queue(rig, 2)
 
     sent = send(one, b"x", b"y")
     waiting = receive(two, most=1, wait_ms=30_000)
     taking = receive(two, most=16, wait_ms=30_000)
     empty = receive(two, wait_ms=30_000)
-    draining = asyncio.ensure_future(rig.edge.drain(1))
+    draining = asyncio.ensure_future(rig.server.drain(1))
     await settle([one, two])
     await draining
     for client in (one, two):
@@ -331,7 +333,7 @@ async def test_what_is_collected_when_the_server_drains_is_answered(rig: EdgeRig
     assert code_of(two.replies[empty]) == "shutting_down"
 
 
-async def test_what_is_collected_when_the_storage_fails_has_an_unknown_outcome(rig: EdgeRig) -> None:
+async def test_what_is_collected_when_the_storage_fails_has_an_unknown_outcome(rig: ServerRig) -> None:
     one, two = await with_queue(rig, 2)
 
     sent, asked = send(one, b"x"), receive(two, wait_ms=30_000)
@@ -345,7 +347,7 @@ async def test_what_is_collected_when_the_storage_fails_has_an_unknown_outcome(r
 
 
 async def test_what_is_collected_counts_as_pending(tmp_path: Path) -> None:
-    rig = await EdgeRig.make(tmp_path, busy_pending_bytes=64 * 1024)
+    rig = await ServerRig.make(tmp_path, busy_pending_bytes=64 * 1024)
     clients = [await rig.client() for _ in range(10)]
     for number, client in enumerate(clients):
         await client.expect(wire.QueueInfo, wire.CreateQueue, f"q{number}", {})
@@ -361,7 +363,7 @@ async def test_what_is_collected_counts_as_pending(tmp_path: Path) -> None:
 
 class TestABug:
     async def test_while_it_decides_ends_all_and_touches_the_log_no_more(
-        self, rig: EdgeRig, monkeypatch: pytest.MonkeyPatch
+        self, rig: ServerRig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         one, two = await with_queue(rig, 2)
 
@@ -378,10 +380,10 @@ class TestABug:
             reply = client.replies[request_id]
             assert isinstance(reply, wire.Error)
             assert reply.code == ErrorCode.OUTCOME_UNKNOWN
-        await rig.edge.end("a bug", 0.1)
+        await rig.server.end("a bug", 0.1)
 
     async def test_when_some_wait_already_each_is_answered_once(
-        self, rig: EdgeRig, monkeypatch: pytest.MonkeyPatch
+        self, rig: ServerRig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         one, two = await with_queue(rig, 2)
         await one.send("jobs", b"x")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from cmqd.server.daemon import Daemon, ExitCode
-from cmqd.server.edge import Edge
 from cmqd.server.reload import Reload
+from cmqd.server.server import Server
 from cmqd.settings import Settings
 from cmqd.storage.errors import StorageFailed
 from cmqd.storage.log import Log, RecoveredBatch
@@ -54,14 +54,14 @@ async def test_a_log_that_fails_while_the_server_is_set_up_ends_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     log = MemoryLog()
-    unharmed: Callable[[Edge], Awaitable[object]] = getattr(Edge, step)
+    unharmed: Callable[[Server], Awaitable[object]] = getattr(Server, step)
 
-    async def fail_meanwhile(edge: Edge) -> object:
+    async def fail_meanwhile(server: Server) -> object:
         log.fail(StorageFailed(FAILURE))
         await asyncio.sleep(0)
-        return await unharmed(edge)
+        return await unharmed(server)
 
-    monkeypatch.setattr(Edge, step, fail_meanwhile)
+    monkeypatch.setattr(Server, step, fail_meanwhile)
 
     code = await ended(tmp_path, log)
 

@@ -1,4 +1,4 @@
-"""Every operation through the edge: bytes in, core, log, gate, bytes out."""
+"""Every operation through the server: bytes in, core, log, gate, bytes out."""
 
 import typing
 from collections import Counter
@@ -15,7 +15,7 @@ from cmqd.storage.log import StorageState
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import RETRYABLE, ErrorCode
 from cmqd_segment import records
-from support.edge_rig import EdgeRig, code_of
+from support.server_rig import ServerRig, code_of
 
 
 def refusals(module: object) -> set[type[domain.DomainError]]:
@@ -35,8 +35,8 @@ def test_what_may_be_retried_says_when() -> None:
         assert (refusal.retry_after_ms is not None) == (code in RETRYABLE), refusal
 
 
-async def test_every_request_of_the_wire_has_a_handler(rig: EdgeRig) -> None:
-    assert rig.edge.dispatcher.operations == set(typing.get_args(wire.AnyRequest))
+async def test_every_request_of_the_wire_has_a_handler(rig: ServerRig) -> None:
+    assert rig.server.dispatcher.operations == set(typing.get_args(wire.AnyRequest))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_refusal_keeps_its_text_and_details() -> None:
     assert "'jobs'" in reply.text
 
 
-async def test_the_life_of_a_message(rig: EdgeRig) -> None:
+async def test_the_life_of_a_message(rig: ServerRig) -> None:
     client = await rig.client()
     await client.expect(wire.QueueInfo, wire.CreateQueue, "jobs", {})
 
@@ -95,7 +95,7 @@ async def test_the_life_of_a_message(rig: EdgeRig) -> None:
     assert (await client.counts("jobs"))["active"] == 0
 
 
-async def test_queues_are_made_listed_changed_and_deleted(rig: EdgeRig) -> None:
+async def test_queues_are_made_listed_changed_and_deleted(rig: ServerRig) -> None:
     client = await rig.client()
 
     made = await client.expect(wire.QueueInfo, wire.EnsureQueue, "jobs", {"delay_ms": 500})
@@ -113,7 +113,7 @@ async def test_queues_are_made_listed_changed_and_deleted(rig: EdgeRig) -> None:
     assert code_of(await client.ask(wire.GetQueueAttributes, "jobs")) == "queue_not_found"
 
 
-async def test_accounts_do_not_see_each_other(rig: EdgeRig) -> None:
+async def test_accounts_do_not_see_each_other(rig: ServerRig) -> None:
     admin = await rig.client()
     other = await rig.client(await rig.accounts.create_account("admin", "other", 1))
     await admin.expect(wire.QueueInfo, wire.CreateQueue, "jobs", {})
@@ -125,7 +125,7 @@ async def test_accounts_do_not_see_each_other(rig: EdgeRig) -> None:
     assert await admin.receive("jobs") == []
 
 
-async def test_no_reply_leaves_before_its_records_are_durable(rig: EdgeRig) -> None:
+async def test_no_reply_leaves_before_its_records_are_durable(rig: ServerRig) -> None:
     client = await rig.client()
     await client.expect(wire.QueueInfo, wire.CreateQueue, "jobs", {})
     rig.log.hold()
@@ -144,7 +144,7 @@ async def test_no_reply_leaves_before_its_records_are_durable(rig: EdgeRig) -> N
     assert list(client.replies) == ids
 
 
-async def test_replies_of_one_wake_up_leave_in_one_write(rig: EdgeRig) -> None:
+async def test_replies_of_one_wake_up_leave_in_one_write(rig: ServerRig) -> None:
     client = await rig.client()
     await client.expect(wire.QueueInfo, wire.CreateQueue, "jobs", {})
     before = client.transport.writes
@@ -157,7 +157,7 @@ async def test_replies_of_one_wake_up_leave_in_one_write(rig: EdgeRig) -> None:
     assert client.transport.writes == before + 1
 
 
-async def test_a_send_and_its_receive_by_a_waiting_client_share_one_commit(rig: EdgeRig) -> None:
+async def test_a_send_and_its_receive_by_a_waiting_client_share_one_commit(rig: ServerRig) -> None:
     sender, receiver = await rig.client(), await rig.client()
     await sender.expect(wire.QueueInfo, wire.CreateQueue, "jobs", {})
     waiting = receiver.begin(wire.ReceiveMessages(receiver.next_id(), "jobs", 10, 10_000))
@@ -174,7 +174,7 @@ async def test_a_send_and_its_receive_by_a_waiting_client_share_one_commit(rig: 
     assert rig.log.last_lsn == lsn + 1
 
 
-async def test_a_wait_ends_empty_when_its_time_is_over(rig: EdgeRig) -> None:
+async def test_a_wait_ends_empty_when_its_time_is_over(rig: ServerRig) -> None:
     client = await rig.client()
     await client.expect(wire.QueueInfo, wire.CreateQueue, "jobs", {})
     waiting = client.begin(wire.ReceiveMessages(client.next_id(), "jobs", 1, 500))
@@ -185,10 +185,10 @@ async def test_a_wait_ends_empty_when_its_time_is_over(rig: EdgeRig) -> None:
     await client.settle()
 
     assert client.replies[waiting] == wire.MessagesReceived(waiting, [])
-    assert len(rig.edge.polls) == 0
+    assert len(rig.server.waiting_requests) == 0
 
 
-async def test_receives_waiting_at_a_deleted_queue_end(rig: EdgeRig) -> None:
+async def test_receives_waiting_at_a_deleted_queue_end(rig: ServerRig) -> None:
     client = await rig.client()
     await client.expect(wire.QueueInfo, wire.CreateQueue, "jobs", {})
     waiting = client.begin(wire.ReceiveMessages(client.next_id(), "jobs", 1, 5_000))
@@ -198,7 +198,7 @@ async def test_receives_waiting_at_a_deleted_queue_end(rig: EdgeRig) -> None:
     assert code_of(client.replies[waiting]) == "queue_deleted"
 
 
-async def test_above_the_mark_of_pending_bytes_sends_are_busy_and_deletes_are_not(rig: EdgeRig) -> None:
+async def test_above_the_mark_of_pending_bytes_sends_are_busy_and_deletes_are_not(rig: ServerRig) -> None:
     client = await rig.client()
     await client.expect(wire.QueueInfo, wire.CreateQueue, "jobs", {"max_message_bytes": 1_048_576})
     await client.send("jobs", b"first")
@@ -222,7 +222,7 @@ async def test_above_the_mark_of_pending_bytes_sends_are_busy_and_deletes_are_no
     await client.send("jobs", b"again")
 
 
-async def test_a_nearly_full_disk_refuses_sends_and_nothing_else(rig: EdgeRig) -> None:
+async def test_a_nearly_full_disk_refuses_sends_and_nothing_else(rig: ServerRig) -> None:
     client = await rig.client()
     await client.expect(wire.QueueInfo, wire.CreateQueue, "jobs", {})
     await client.send("jobs", b"x")
@@ -241,7 +241,7 @@ async def test_a_nearly_full_disk_refuses_sends_and_nothing_else(rig: EdgeRig) -
     await client.send("jobs", b"y")
 
 
-async def test_after_a_failure_of_the_storage_everybody_learns_that_the_outcome_is_unknown(rig: EdgeRig) -> None:
+async def test_after_a_failure_of_the_storage_everybody_learns_that_the_outcome_is_unknown(rig: ServerRig) -> None:
     client = await rig.client()
     await client.expect(wire.QueueInfo, wire.CreateQueue, "jobs", {})
     waiting = client.begin(wire.ReceiveMessages(client.next_id(), "jobs", 1, 5_000))
@@ -262,7 +262,7 @@ async def test_after_a_failure_of_the_storage_everybody_learns_that_the_outcome_
 
 
 async def test_a_bug_in_the_core_stops_everything_rather_than_part_from_the_log(
-    rig: EdgeRig, monkeypatch: pytest.MonkeyPatch
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = await rig.client()
 
@@ -278,7 +278,7 @@ async def test_a_bug_in_the_core_stops_everything_rather_than_part_from_the_log(
 
 
 async def test_limits_of_an_account(tmp_path: typing.Any) -> None:
-    rig = await EdgeRig.make(tmp_path, max_waiting_receives_per_account=2, max_requests_per_second_per_account=10)
+    rig = await ServerRig.make(tmp_path, max_waiting_receives_per_account=2, max_requests_per_second_per_account=10)
     client = await rig.client()
     await client.expect(wire.QueueInfo, wire.CreateQueue, "jobs", {})
     for _ in range(2):
@@ -296,7 +296,7 @@ async def test_limits_of_an_account(tmp_path: typing.Any) -> None:
     rig.close()
 
 
-async def test_the_status_shows_the_admin_everything_and_others_what_concerns_them(rig: EdgeRig) -> None:
+async def test_the_status_shows_the_admin_everything_and_others_what_concerns_them(rig: ServerRig) -> None:
     admin = await rig.client()
     other = await rig.client(await rig.accounts.create_account("admin", "other", 1))
 
@@ -309,7 +309,7 @@ async def test_the_status_shows_the_admin_everything_and_others_what_concerns_th
     assert {"waiting_receives", "pending_bytes", "free_bytes", "segments", "rss_bytes", "counters"} <= set(whole)
 
 
-async def test_only_the_admin_has_segments_sealed(rig: EdgeRig) -> None:
+async def test_only_the_admin_has_segments_sealed(rig: ServerRig) -> None:
     admin = await rig.client()
     other = await rig.client(await rig.accounts.create_account("admin", "other", 1))
     await admin.expect(wire.QueueInfo, wire.CreateQueue, "q", {})
@@ -325,7 +325,7 @@ async def test_only_the_admin_has_segments_sealed(rig: EdgeRig) -> None:
 
 
 async def test_sealing_that_fails_has_an_unknown_outcome(tmp_path: Path) -> None:
-    rig = await EdgeRig.make(tmp_path)
+    rig = await ServerRig.make(tmp_path)
     client = await rig.client()
     rig.log.fail(StorageFailed("fsync: I/O error"))
 

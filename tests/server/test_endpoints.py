@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from cmqd.server import endpoints
-from cmqd.server.endpoints import (
+from cmqd.server.push import endpoints
+from cmqd.server.push.endpoints import (
     ANSWER_LIFE_S,
     AddressRefused,
     Allowed,

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from cmqd.server.connection import PIECE_BYTES
+from cmqd.server.binary.accepted_connection import PIECE_BYTES
 from cmqd.server.fairness import AHEAD_BYTES, DISK_PATIENCE_SECONDS, QUANTUM, CommitRoom, RoundRobin
-from cmqd.server.wakeup import LEAST_TURNS_SECONDS, WAKEUP_SECONDS
+from cmqd.server.io_batch import IO_BATCH_SECONDS, LEAST_TURNS_SECONDS
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.frames import HEARTBEAT, frame
 from cmqd_protocol.messages import AnyRequest
-from support.edge_rig import EdgeRig, RigClient, code_of
+from support.server_rig import RigClient, ServerRig, code_of
 
 MIB = 1024 * 1024
 
@@ -176,10 +176,10 @@ class TestCommitRoom:
         assert room.has_room()
 
 
-# ------------------------------------------------------------------ the edge
+# ------------------------------------------------------------------ the server
 
 
-async def with_queue(rig: EdgeRig) -> RigClient:
+async def with_queue(rig: ServerRig) -> RigClient:
     client = await rig.client()
     await client.expect(wire.QueueInfo, wire.CreateQueue, "jobs", {"max_message_bytes": MIB})
     return client
@@ -192,14 +192,14 @@ def feed(client: RigClient, *requests: AnyRequest) -> None:
     client.connection.data_received(b"".join(client.machine.data_to_send(0)))
 
 
-def pass_time(rig: EdgeRig) -> None:
+def pass_time(rig: ServerRig) -> None:
     """Let a step of the coarse time pass."""
-    listener: Any = rig.edge.listener
+    listener: Any = rig.server.listener
     listener.pass_time(listener._shared.time_ms + 100)
 
 
 @pytest.mark.parametrize("flood", [HEARTBEAT, frame(wire.encoder.encode(wire.Cancel(1)))])
-async def test_a_flood_is_read_no_further_before_the_wake_up_ends(rig: EdgeRig, flood: bytes) -> None:
+async def test_a_flood_is_read_no_further_before_the_wake_up_ends(rig: ServerRig, flood: bytes) -> None:
     client = await with_queue(rig)
 
     client.connection.data_received(flood * (256_000 // len(flood)))
@@ -216,7 +216,7 @@ async def test_a_flood_is_read_no_further_before_the_wake_up_ends(rig: EdgeRig, 
     assert client.ended is None
 
 
-async def test_a_large_read_with_a_request_rests_no_longer_than_the_wake_up(rig: EdgeRig) -> None:
+async def test_a_large_read_with_a_request_rests_no_longer_than_the_wake_up(rig: ServerRig) -> None:
     client = await with_queue(rig)
     request = frame(wire.encoder.encode(wire.ListQueues(client.next_id())))
 
@@ -227,7 +227,7 @@ async def test_a_large_read_with_a_request_rests_no_longer_than_the_wake_up(rig:
     assert client.transport.is_reading()
 
 
-async def test_a_large_frame_is_read_on_without_a_rest_till_the_coarse_time(rig: EdgeRig) -> None:
+async def test_a_large_frame_is_read_on_without_a_rest_till_the_coarse_time(rig: ServerRig) -> None:
     client = await with_queue(rig)
     request = frame(wire.encoder.encode(wire.SendMessages(client.next_id(), "jobs", [bytes(MIB)])))
 
@@ -238,7 +238,7 @@ async def test_a_large_frame_is_read_on_without_a_rest_till_the_coarse_time(rig:
     assert client.transport.is_reading()
 
 
-async def test_a_connection_that_breaks_while_it_rests_for_longer_leaves_nothing(rig: EdgeRig) -> None:
+async def test_a_connection_that_breaks_while_it_rests_for_longer_leaves_nothing(rig: ServerRig) -> None:
     client = await with_queue(rig)
     client.connection.data_received(bytes(256_000))
     rig.give_turns()
@@ -247,10 +247,12 @@ async def test_a_connection_that_breaks_while_it_rests_for_longer_leaves_nothing
     await rig.turn()
     pass_time(rig)
 
-    assert not rig.edge.wakeup.rests.round
+    assert not rig.server.io_batch.rests.round
 
 
-async def test_a_flood_takes_no_more_than_its_time_of_a_wake_up(rig: EdgeRig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_flood_takes_no_more_than_its_time_of_a_wake_up(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client, other = await with_queue(rig), await rig.client()
     taken: list[int] = []
     machine = client.connection._wire  # type: ignore[attr-defined]
@@ -266,7 +268,7 @@ async def test_a_flood_takes_no_more_than_its_time_of_a_wake_up(rig: EdgeRig, mo
     client.connection.data_received(bytes(256_000))
     await rig.turn(1)
 
-    assert sum(taken) <= PIECE_BYTES * (WAKEUP_SECONDS / (LEAST_TURNS_SECONDS / 2) + 1)
+    assert sum(taken) <= PIECE_BYTES * (IO_BATCH_SECONDS / (LEAST_TURNS_SECONDS / 2) + 1)
     assert not client.transport.is_reading()
     sending = other.begin(wire.SendMessages(other.next_id(), "jobs", [b"served in between"]))
     await rig.turn(1)
@@ -281,7 +283,7 @@ async def test_a_flood_takes_no_more_than_its_time_of_a_wake_up(rig: EdgeRig, mo
     assert client.transport.is_reading()
 
 
-async def test_a_bulk_producer_keeps_the_next_commit_open_for_others(rig: EdgeRig) -> None:
+async def test_a_bulk_producer_keeps_the_next_commit_open_for_others(rig: ServerRig) -> None:
     bulk, other = await with_queue(rig), await rig.client()
     rig.log.hold()
 
@@ -304,7 +306,7 @@ async def test_a_bulk_producer_keeps_the_next_commit_open_for_others(rig: EdgeRi
     ] * 64
 
 
-async def test_requests_keep_their_order_while_they_are_put_off(rig: EdgeRig) -> None:
+async def test_requests_keep_their_order_while_they_are_put_off(rig: ServerRig) -> None:
     client = await with_queue(rig)
     ids = [client.next_id() for _ in range(5)]
 
@@ -325,7 +327,7 @@ async def test_requests_keep_their_order_while_they_are_put_off(rig: EdgeRig) ->
     assert [len(first.messages), len(second.messages)] == [1, 1]
 
 
-async def test_a_cancel_behind_a_request_that_is_put_off_neither_loses_nor_answers_it_early(rig: EdgeRig) -> None:
+async def test_a_cancel_behind_a_request_that_is_put_off_neither_loses_nor_answers_it_early(rig: ServerRig) -> None:
     bulk = await with_queue(rig)
     rig.log.hold()
     ids = [bulk.next_id() for _ in range(64)]
@@ -344,7 +346,7 @@ async def test_a_cancel_behind_a_request_that_is_put_off_neither_loses_nor_answe
     assert code_of(bulk.replies[ids[-1]]) == "queue_not_found"
 
 
-async def test_requests_that_are_put_off_when_the_server_drains_are_refused_and_change_nothing(rig: EdgeRig) -> None:
+async def test_requests_that_are_put_off_when_the_server_drains_are_refused_and_change_nothing(rig: ServerRig) -> None:
     bulk = await with_queue(rig)
     rig.log.hold()
     feed(bulk, *(wire.SendMessages(bulk.next_id(), "jobs", [bytes(960_000)]) for _ in range(20)))
@@ -352,7 +354,7 @@ async def test_requests_that_are_put_off_when_the_server_drains_are_refused_and_
     decided = rig.broker.queue("admin", "jobs").index.active_count
 
     rig.log.let_go()
-    await rig.edge.drain(1)
+    await rig.server.drain(1)
     bulk.read()
 
     sent = [reply for reply in bulk.replies.values() if isinstance(reply, wire.MessagesSent)]
@@ -363,7 +365,7 @@ async def test_requests_that_are_put_off_when_the_server_drains_are_refused_and_
     assert bulk.ended.code == ErrorCode.SHUTTING_DOWN
 
 
-async def test_a_connection_that_breaks_leaves_no_turns(rig: EdgeRig) -> None:
+async def test_a_connection_that_breaks_leaves_no_turns(rig: ServerRig) -> None:
     bulk = await with_queue(rig)
     rig.log.hold()
     feed(bulk, *(wire.SendMessages(bulk.next_id(), "jobs", [bytes(960_000)]) for _ in range(20)))
@@ -374,13 +376,13 @@ async def test_a_connection_that_breaks_leaves_no_turns(rig: EdgeRig) -> None:
     rig.log.let_go()
     await rig.turn(20)
 
-    assert len(rig.edge.turns) == 0
+    assert len(rig.server.turns) == 0
     assert rig.broker.queue("admin", "jobs").index.active_count == decided
 
 
-async def test_a_held_connection_dispatches_nothing_until_it_is_released(rig: EdgeRig) -> None:
+async def test_a_held_connection_dispatches_nothing_until_it_is_released(rig: ServerRig) -> None:
     client, other = await with_queue(rig), await rig.client()
-    dispatch = rig.edge.dispatcher.dispatch
+    dispatch = rig.server.dispatcher.dispatch
     seen: list[int] = []
 
     def hold_at_the_first(asker: object, request: AnyRequest) -> None:
@@ -414,7 +416,7 @@ async def test_a_held_connection_dispatches_nothing_until_it_is_released(rig: Ed
 
 
 async def test_a_slow_reader_takes_no_turns(tmp_path: Path) -> None:
-    rig = await EdgeRig.make(tmp_path, slow_reader_bytes=4_096)
+    rig = await ServerRig.make(tmp_path, slow_reader_bytes=4_096)
     client = await with_queue(rig)
     await client.send("jobs", bytes(50_000))
     client.transport.stuck = True

@@ -11,7 +11,7 @@ from cmqd.settings import LEAST_MEMORY_BUDGET_BYTES
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.frames import header
-from support.edge_rig import EdgeRig, RigClient
+from support.server_rig import RigClient, ServerRig
 
 MIB = 1024 * 1024
 
@@ -82,10 +82,10 @@ class TestBudget:
 # ------------------------------------------------------------------ connections
 
 
-async def a_rig(folder: Path, total_bytes: int) -> EdgeRig:
-    """An edge with a budget smaller than any that the settings allow."""
-    rig = await EdgeRig.make(folder)
-    rig.edge.budget.total_bytes = total_bytes
+async def a_rig(folder: Path, total_bytes: int) -> ServerRig:
+    """A server with a budget smaller than any that the settings allow."""
+    rig = await ServerRig.make(folder)
+    rig.server.budget.total_bytes = total_bytes
     return rig
 
 
@@ -119,13 +119,13 @@ async def test_unfinished_frames_over_the_budget_cost_the_largest_its_connection
         assert client.transport.lost
     assert not small.transport.lost
     assert not other.transport.lost
-    assert rig.edge.budget.held_bytes <= 10 * MIB
-    assert rig.edge.counters.dropped_for_memory == 2
-    rig.edge.budget.check_invariants()
+    assert rig.server.budget.held_bytes <= 10 * MIB
+    assert rig.server.counters.dropped_for_memory == 2
+    rig.server.budget.check_invariants()
     rig.close()
 
 
-async def test_a_frame_that_grows_by_small_reads_counts_and_is_forgotten_when_it_is_whole(rig: EdgeRig) -> None:
+async def test_a_frame_that_grows_by_small_reads_counts_and_is_forgotten_when_it_is_whole(rig: ServerRig) -> None:
     client = await rig.client()
     await client.expect(wire.QueueInfo, wire.CreateQueue, "jobs", {"max_message_bytes": MIB})
     client.machine.send(wire.SendMessages(sending := client.next_id(), "jobs", [bytes(600_000)]))
@@ -134,16 +134,16 @@ async def test_a_frame_that_grows_by_small_reads_counts_and_is_forgotten_when_it
     for start in range(0, 500_000, 10_000):
         client.connection.data_received(data[start : start + 10_000])
         await rig.turn(1)
-    assert rig.edge.budget.held_bytes == 500_000
+    assert rig.server.budget.held_bytes == 500_000
     client.connection.data_received(data[500_000:])
     await client.settle()
 
     assert isinstance(client.replies[sending], wire.MessagesSent)
-    assert rig.edge.budget.held_bytes == 0
+    assert rig.server.budget.held_bytes == 0
 
 
 async def test_promises_of_the_core_count_and_one_too_many_is_refused_with_its_time(tmp_path: Path) -> None:
-    rig = await EdgeRig.make(tmp_path, limits=Limits(max_sessions=1))
+    rig = await ServerRig.make(tmp_path, limits=Limits(max_sessions=1))
     client = await rig.client()
     await client.expect(wire.QueueInfo, wire.EnsureQueue, "jobs", {})
     await client.expect(wire.MessagesSent, wire.SendMessages, "jobs", [b"x"], None, None, 7, 1, ["order"])
@@ -153,24 +153,24 @@ async def test_promises_of_the_core_count_and_one_too_many_is_refused_with_its_t
     assert (refused.code, refused.retryable, refused.retry_after_ms) == (ErrorCode.TOO_MANY_REQUESTS, True, 600_000)
     assert refused.details == {"limit": 1, "oldest_ends_ms": rig.clock.now_ms() + 600_000}
     promised = rig.broker.promises.memory.total_bytes
-    status = rig.edge.status("admin")
+    status = rig.server.status("admin")
     assert (status["memory_promised_bytes"], promised > 0) == (promised, True)
-    assert f"kept={promised}" in repr(rig.edge.budget)
+    assert f"kept={promised}" in repr(rig.server.budget)
     rig.close()
 
 
-async def test_a_broken_connection_holds_nothing_and_its_frame_is_freed(rig: EdgeRig) -> None:
+async def test_a_broken_connection_holds_nothing_and_its_frame_is_freed(rig: ServerRig) -> None:
     client = await rig.client()
     send_unfinished(client, 2 * MIB)
     await rig.turn(20)
-    assert rig.edge.budget.held_bytes == 2 * MIB + 4
+    assert rig.server.budget.held_bytes == 2 * MIB + 4
 
     client.transport.lose()
 
     machine: Any = client.connection._wire  # type: ignore[attr-defined]
     assert machine.unfinished_bytes == 0
-    assert rig.edge.budget.held_bytes == 0
-    rig.edge.budget.check_invariants()
+    assert rig.server.budget.held_bytes == 0
+    rig.server.budget.check_invariants()
 
 
 async def test_unread_replies_over_the_budget_cost_the_connection_and_their_messages_come_back(tmp_path: Path) -> None:
@@ -185,8 +185,8 @@ async def test_unread_replies_over_the_budget_cost_the_connection_and_their_mess
     await rig.turn(20)
 
     assert slow.transport.lost
-    assert rig.edge.counters.dropped_for_memory == 1
-    assert rig.edge.budget.held_bytes == 0
+    assert rig.server.counters.dropped_for_memory == 1
+    assert rig.server.budget.held_bytes == 0
     assert (await other.counts("big"))["active"] == 6
     rig.close()
 
@@ -200,12 +200,12 @@ async def test_a_reader_within_the_budget_is_left_alone(tmp_path: Path, read: bo
     slow.transport.stuck = True
     receiving = slow.begin(wire.ReceiveMessages(slow.next_id(), "big", 1, 0, 60_000))
     await rig.turn()
-    assert rig.edge.budget.held_bytes > MIB
+    assert rig.server.budget.held_bytes > MIB
 
     slow.transport.stuck = not read
     await slow.settle()
 
     assert not slow.transport.lost
     assert (receiving in slow.replies) == read
-    assert (rig.edge.budget.held_bytes == 0) == read
+    assert (rig.server.budget.held_bytes == 0) == read
     rig.close()

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cmqd.core.outcome import Push, PushResult
-from cmqd.server.outbox import Outbox
+from cmqd.server.push.outbox import Outbox
 from cmqd_segment.records import StoredMessage
 from support.fake_pusher import FakePusher
 

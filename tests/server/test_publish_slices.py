@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from cmqd.server import ticker
+from cmqd.server import agenda_timer
 from cmqd.server.handlers import topics
 from cmqd.storage.errors import StorageFailed
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
-from support.edge_rig import EdgeRig, RigClient, code_of
+from support.server_rig import RigClient, ServerRig, code_of
 
 QUEUES = 10
 MESSAGES = 200
@@ -18,11 +18,11 @@ MESSAGES = 200
 
 @pytest.fixture(autouse=True)
 def one_short_slice_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ticker, "SLICE_S", 0)
+    monkeypatch.setattr(agenda_timer, "SLICE_S", 0)
     monkeypatch.setattr(topics, "SLICE_UNITS", 64)
 
 
-async def with_topic(rig: EdgeRig, *names: str) -> RigClient:
+async def with_topic(rig: ServerRig, *names: str) -> RigClient:
     client = await rig.client()
     for name in names or ("news",):
         await client.expect(wire.TopicInfo, wire.CreateTopic, name, {})
@@ -41,13 +41,13 @@ def publish(client: RigClient, count: int = MESSAGES, topic: str = "news", first
     return client.begin(wire.PublishMessages(client.next_id(), topic, bodies, tags=tags))
 
 
-async def read_all(rig: EdgeRig, *clients: RigClient, turns: int = 300) -> None:
+async def read_all(rig: ServerRig, *clients: RigClient, turns: int = 300) -> None:
     for _ in range(turns):
         await rig.turn(1)
         for client in clients:
             client.deliver()
             client.read()
-    dispatcher: Any = rig.edge.dispatcher
+    dispatcher: Any = rig.server.dispatcher
     assert not dispatcher._publish_lines.lines
     assert (dispatcher._collected_bytes, dispatcher._collected_messages) == (0, 0)
 
@@ -61,7 +61,7 @@ def held(client: RigClient) -> bool:
     return client.connection.is_held
 
 
-async def test_other_clients_are_served_while_a_publish_is_planned(rig: EdgeRig) -> None:
+async def test_other_clients_are_served_while_a_publish_is_planned(rig: ServerRig) -> None:
     client, other = await with_topic(rig), await rig.client()
     rows = rig.log.last_lsn
     asked = publish(client)
@@ -85,7 +85,7 @@ async def test_other_clients_are_served_while_a_publish_is_planned(rig: EdgeRig)
     assert got == [b"between", *(b"%d" % number for number in range(1, MESSAGES, QUEUES))]
 
 
-async def test_later_requests_of_its_client_see_the_publish_and_keep_their_order(rig: EdgeRig) -> None:
+async def test_later_requests_of_its_client_see_the_publish_and_keep_their_order(rig: ServerRig) -> None:
     client = await with_topic(rig)
     publish(client)
     first = client.begin(wire.ReceiveMessages(client.next_id(), "queue-3", 100, 0))
@@ -104,7 +104,7 @@ async def test_later_requests_of_its_client_see_the_publish_and_keep_their_order
 
 
 @pytest.mark.parametrize("behind", ["send", "publish", "list"])
-async def test_a_request_by_which_a_publish_is_found_to_be_long_comes_after_it(rig: EdgeRig, behind: str) -> None:
+async def test_a_request_by_which_a_publish_is_found_to_be_long_comes_after_it(rig: ServerRig, behind: str) -> None:
     """The publish is decided because the next request cannot join the publish."""
     client = await with_topic(rig)
     first = publish(client)
@@ -116,11 +116,11 @@ async def test_a_request_by_which_a_publish_is_found_to_be_long_comes_after_it(r
     else:
         client.begin(wire.PublishMessages(request_id, "news", [b"x"] * 100, tags=[["t0"]]))
     assert held(client)
-    requests = rig.edge.counters.requests
+    requests = rig.server.counters.requests
 
     await read_all(rig, client)
 
-    assert rig.edge.counters.requests == requests + 1
+    assert rig.server.counters.requests == requests + 1
     assert isinstance(client.replies[first], wire.MessagesPublished)
     assert list(client.replies)[-2:] == [first, request_id]
     got = bodies_of(await client.ask(wire.ReceiveMessages, "queue-0", 256, 0))
@@ -128,7 +128,7 @@ async def test_a_request_by_which_a_publish_is_found_to_be_long_comes_after_it(r
     assert got == mine + {"send": [b"sent"], "publish": [b"x"] * 100, "list": []}[behind]
 
 
-async def test_publishes_of_others_to_the_same_topic_stand_in_line_and_to_other_topics_do_not(rig: EdgeRig) -> None:
+async def test_publishes_of_others_to_the_same_topic_stand_in_line_and_to_other_topics_do_not(rig: ServerRig) -> None:
     client = await with_topic(rig, "news", "other-news")
     second, third = await rig.client(), await rig.client()
     first_id = publish(client)
@@ -153,7 +153,7 @@ async def test_publishes_of_others_to_the_same_topic_stand_in_line_and_to_other_
     assert got == [b"2000", *(b"%d" % number for number in range(0, MESSAGES, QUEUES)), b"1000"]
 
 
-async def test_topics_take_turns(rig: EdgeRig) -> None:
+async def test_topics_take_turns(rig: ServerRig) -> None:
     client, other = await with_topic(rig, "news", "other-news"), await rig.client()
     long_id, short_id = publish(client), publish(other, 50, "other-news")
 
@@ -167,7 +167,7 @@ async def test_topics_take_turns(rig: EdgeRig) -> None:
     assert isinstance(client.replies[long_id], wire.MessagesPublished)
 
 
-async def test_a_repeat_over_another_connection_waits_and_gets_the_same_ids(rig: EdgeRig) -> None:
+async def test_a_repeat_over_another_connection_waits_and_gets_the_same_ids(rig: ServerRig) -> None:
     client, other = await with_topic(rig), await rig.client()
     bodies = [b"%d" % number for number in range(MESSAGES)]
     tags = [[f"t{number % QUEUES}", f"own-{number}"] for number in range(MESSAGES)]
@@ -186,7 +186,7 @@ async def test_a_repeat_over_another_connection_waits_and_gets_the_same_ids(rig:
 
 
 async def test_receives_that_were_parked_keep_their_order_beside_a_publish(tmp_path: Path) -> None:
-    rig = await EdgeRig.make(tmp_path, max_unread_receives=2)
+    rig = await ServerRig.make(tmp_path, max_unread_receives=2)
     client = await with_topic(rig)
     await client.send("queue-0", b"1", b"2", b"3", b"4", b"5")
     rig.log.hold()
@@ -204,9 +204,9 @@ async def test_receives_that_were_parked_keep_their_order_beside_a_publish(tmp_p
     rig.close()
 
 
-async def test_what_stands_behind_a_publish_is_counted_and_answered_once(rig: EdgeRig) -> None:
+async def test_what_stands_behind_a_publish_is_counted_and_answered_once(rig: ServerRig) -> None:
     client = await with_topic(rig)
-    before = rig.edge.counters.requests
+    before = rig.server.counters.requests
     asked = publish(client)
     behind = [client.begin(wire.SendMessages(client.next_id(), "queue-0", [b"%d" % number])) for number in range(3)]
     behind.append(client.begin(wire.ListQueues(client.next_id())))
@@ -216,10 +216,10 @@ async def test_what_stands_behind_a_publish_is_counted_and_answered_once(rig: Ed
     await read_all(rig, client)
 
     assert list(client.replies) == [asked, *behind]
-    assert rig.edge.counters.requests == before + 5
+    assert rig.server.counters.requests == before + 5
 
 
-async def test_input_that_comes_all_the_same_while_a_publish_is_planned_waits(rig: EdgeRig) -> None:
+async def test_input_that_comes_all_the_same_while_a_publish_is_planned_waits(rig: ServerRig) -> None:
     """Under TLS a read may have been under way when the connection was held."""
     client = await with_topic(rig)
     asked = publish(client)
@@ -233,7 +233,7 @@ async def test_input_that_comes_all_the_same_while_a_publish_is_planned_waits(ri
     assert list(client.replies) == [asked, asked + 1]
 
 
-async def test_a_cancel_neither_loses_the_publish_nor_answers_it_early(rig: EdgeRig) -> None:
+async def test_a_cancel_neither_loses_the_publish_nor_answers_it_early(rig: ServerRig) -> None:
     client = await with_topic(rig)
     asked = publish(client)
     await rig.turn(2)
@@ -247,7 +247,7 @@ async def test_a_cancel_neither_loses_the_publish_nor_answers_it_early(rig: Edge
     assert isinstance(client.replies[asked], wire.MessagesPublished)
 
 
-async def test_the_publish_of_a_connection_that_is_lost_meanwhile_is_carried_out(rig: EdgeRig) -> None:
+async def test_the_publish_of_a_connection_that_is_lost_meanwhile_is_carried_out(rig: ServerRig) -> None:
     client, other = await with_topic(rig), await rig.client()
     publish(client)
     await rig.turn(2)
@@ -259,7 +259,7 @@ async def test_the_publish_of_a_connection_that_is_lost_meanwhile_is_carried_out
     assert len(bodies_of(await other.ask(wire.ReceiveMessages, "queue-7", 100, 0))) == MESSAGES // QUEUES
 
 
-async def test_a_publish_that_is_decided_because_its_connection_is_lost_is_carried_out(rig: EdgeRig) -> None:
+async def test_a_publish_that_is_decided_because_its_connection_is_lost_is_carried_out(rig: ServerRig) -> None:
     client, other = await with_topic(rig), await rig.client()
     publish(client)
 
@@ -269,14 +269,14 @@ async def test_a_publish_that_is_decided_because_its_connection_is_lost_is_carri
     assert len(bodies_of(await other.ask(wire.ReceiveMessages, "queue-7", 100, 0))) == MESSAGES // QUEUES
 
 
-async def test_a_drain_finishes_what_is_being_planned_and_refuses_what_stands_behind_it(rig: EdgeRig) -> None:
+async def test_a_drain_finishes_what_is_being_planned_and_refuses_what_stands_behind_it(rig: ServerRig) -> None:
     client, other = await with_topic(rig), await rig.client()
     asked = publish(client)
     behind = client.begin(wire.SendMessages(client.next_id(), "queue-0", [b"late"]))
     in_line = publish(other, 1, first=1000)
     await rig.turn(2)
 
-    await rig.edge.drain(5)
+    await rig.server.drain(5)
     client.read()
     other.read()
 
@@ -286,7 +286,7 @@ async def test_a_drain_finishes_what_is_being_planned_and_refuses_what_stands_be
     assert rig.broker.queue("admin", "queue-0").index.live_count == MESSAGES // QUEUES + 1
 
 
-async def test_a_failure_meanwhile_leaves_it_unknown_and_not_done(rig: EdgeRig) -> None:
+async def test_a_failure_meanwhile_leaves_it_unknown_and_not_done(rig: ServerRig) -> None:
     client, other = await with_topic(rig), await rig.client()
     asked, in_line = publish(client), publish(other, 1, first=1000)
     await rig.turn(2)
@@ -298,7 +298,9 @@ async def test_a_failure_meanwhile_leaves_it_unknown_and_not_done(rig: EdgeRig) 
     assert rig.broker.queue("admin", "queue-0").index.live_count == 0
 
 
-async def test_a_bug_while_it_is_planned_leaves_it_unknown_once(rig: EdgeRig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bug_while_it_is_planned_leaves_it_unknown_once(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client = await with_topic(rig)
     asked = publish(client)
     await rig.turn(2)
@@ -314,7 +316,7 @@ async def test_a_bug_while_it_is_planned_leaves_it_unknown_once(rig: EdgeRig, mo
     rig.failures.clear()
 
 
-async def test_a_topic_that_is_deleted_meanwhile_is_not_found(rig: EdgeRig) -> None:
+async def test_a_topic_that_is_deleted_meanwhile_is_not_found(rig: ServerRig) -> None:
     client, other = await with_topic(rig), await rig.client()
     asked = publish(client)
     await rig.turn(2)
@@ -327,34 +329,34 @@ async def test_a_topic_that_is_deleted_meanwhile_is_not_found(rig: EdgeRig) -> N
     assert code_of(client.replies[asked]) == ErrorCode.TOPIC_NOT_FOUND.name.lower()
 
 
-async def test_a_large_request_behind_a_publish_counts_for_the_memory_budget(rig: EdgeRig) -> None:
+async def test_a_large_request_behind_a_publish_counts_for_the_memory_budget(rig: ServerRig) -> None:
     client = await with_topic(rig)
     publish(client)
     send = client.begin(wire.SendMessages(client.next_id(), "queue-0", [bytes(60_000)] * 16))
     rig.give_turns()
     assert held(client)
-    assert rig.edge.budget.held_bytes >= 960_000
+    assert rig.server.budget.held_bytes >= 960_000
 
     await read_all(rig, client)
 
     assert isinstance(client.replies[send], wire.MessagesSent)
-    assert rig.edge.budget.held_bytes == 0
+    assert rig.server.budget.held_bytes == 0
 
 
-async def test_what_is_being_planned_counts_for_busy(rig: EdgeRig) -> None:
+async def test_what_is_being_planned_counts_for_busy(rig: ServerRig) -> None:
     client = await with_topic(rig)
     publish(client)
     await rig.turn(2)
 
-    dispatcher: Any = rig.edge.dispatcher
+    dispatcher: Any = rig.server.dispatcher
     assert dispatcher._collected_bytes > 0
     await read_all(rig, client)
 
 
 async def test_much_that_is_collected_is_decided_before_the_wake_up_ends(
-    rig: EdgeRig, monkeypatch: pytest.MonkeyPatch
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The work for all queues together would hold the loop at the end of the wake-up."""
+    """The work for all queues together would hold the loop at the end of the I/O batch."""
     monkeypatch.setattr("cmqd.server.handlers.collecting.MAX_COLLECTED", 20)
     client = await with_topic(rig)
     clients = [await rig.client() for _ in range(QUEUES)]

@@ -8,9 +8,9 @@ import pytest
 
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.limits import PREAMBLE_BYTES
-from support.edge_rig import FakeTransport
 from support.newer import frames, says_the_same
 from support.recorded_sessions import SERVER_NONCE, fixed_bytes, make_server
+from support.server_rig import FakeTransport
 from support.vectors import load, names
 
 SESSIONS = load("sessions")
@@ -24,8 +24,8 @@ async def test_an_older_client_is_answered_as_its_own_server_answered_it(
 ) -> None:
     monkeypatch.setattr("os.urandom", fixed_bytes(SERVER_NONCE, os.urandom))
     rig = await make_server(tmp_path)
-    await rig.edge.start()
-    connection = rig.edge.listener.make_connection()
+    await rig.server.start()
+    connection = rig.server.listener.make_connection()
     transport = FakeTransport(connection)
     connection.connection_made(transport)
     steps = session["steps"]
@@ -48,5 +48,5 @@ async def test_an_older_client_is_answered_as_its_own_server_answered_it(
 
     assert not rig.failures
     rig.check()
-    await rig.edge.listener.close(ErrorCode.SHUTTING_DOWN, "bye", 1)
+    await rig.server.listener.close(ErrorCode.SHUTTING_DOWN, "bye", 1)
     rig.close()

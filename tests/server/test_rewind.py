@@ -1,9 +1,9 @@
-"""Rewind, dead letters and redrive through the edge."""
+"""Rewind, dead letters and redrive through the server."""
 
 from typing import Any
 
 from cmqd_protocol import messages as wire
-from support.edge_rig import EdgeRig, RigClient, code_of
+from support.server_rig import RigClient, ServerRig, code_of
 
 
 async def consume(client: RigClient, queue: str) -> list[int]:
@@ -14,7 +14,7 @@ async def consume(client: RigClient, queue: str) -> list[int]:
     return [message.message_id for message in received]
 
 
-async def a_consumed_queue(rig: EdgeRig) -> tuple[RigClient, list[int], list[int]]:
+async def a_consumed_queue(rig: ServerRig) -> tuple[RigClient, list[int], list[int]]:
     """A client, the ids of four messages, sent 10 ms apart and deleted, and their times."""
     client = await rig.client()
     await client.expect(wire.QueueInfo, wire.CreateQueue, "jobs", {"rewind_ms": 60_000})
@@ -29,7 +29,7 @@ async def a_consumed_queue(rig: EdgeRig) -> tuple[RigClient, list[int], list[int
     return client, ids, times
 
 
-async def test_deleted_messages_come_back_from_a_time_on(rig: EdgeRig) -> None:
+async def test_deleted_messages_come_back_from_a_time_on(rig: ServerRig) -> None:
     client, ids, times = await a_consumed_queue(rig)
     assert (await client.counts("jobs"))["rewindable"] == 4
     peek = wire.PeekMessages
@@ -45,7 +45,7 @@ async def test_deleted_messages_come_back_from_a_time_on(rig: EdgeRig) -> None:
     rig.check()
 
 
-async def test_a_time_before_the_window_is_moved_or_refused(rig: EdgeRig) -> None:
+async def test_a_time_before_the_window_is_moved_or_refused(rig: ServerRig) -> None:
     client, ids, times = await a_consumed_queue(rig)
     nearest_ms = rig.clock.now_ms() - 60_000
 
@@ -57,7 +57,7 @@ async def test_a_time_before_the_window_is_moved_or_refused(rig: EdgeRig) -> Non
     assert (rewound.messages, rewound.time_ms, rewound.clamped) == (len(ids), nearest_ms, True)
 
 
-async def test_without_a_window_nothing_can_be_rewound(rig: EdgeRig) -> None:
+async def test_without_a_window_nothing_can_be_rewound(rig: ServerRig) -> None:
     client = await rig.client()
     await client.expect(wire.QueueInfo, wire.CreateQueue, "jobs", {})
 
@@ -68,7 +68,7 @@ async def test_without_a_window_nothing_can_be_rewound(rig: EdgeRig) -> None:
     assert refused.details["nearest_ms"] is None
 
 
-async def begin_to_rewind(rig: EdgeRig, client: RigClient, time_ms: int) -> int:
+async def begin_to_rewind(rig: ServerRig, client: RigClient, time_ms: int) -> int:
     """A rewind that waits for the log, which is held."""
     rig.log.hold()
     for name in ("one", "two"):
@@ -78,11 +78,11 @@ async def begin_to_rewind(rig: EdgeRig, client: RigClient, time_ms: int) -> int:
     request_id = client.begin(wire.RewindQueue(client.next_id(), "jobs", time_ms))
     await client.settle()
     assert request_id not in client.replies
-    assert len(rig.edge.polls) == 1
+    assert len(rig.server.waiting_requests) == 1
     return request_id
 
 
-async def test_a_rewind_waits_for_the_log(rig: EdgeRig) -> None:
+async def test_a_rewind_waits_for_the_log(rig: ServerRig) -> None:
     client, ids, times = await a_consumed_queue(rig)
     waiting = await begin_to_rewind(rig, client, times[1])
 
@@ -94,7 +94,7 @@ async def test_a_rewind_waits_for_the_log(rig: EdgeRig) -> None:
     rig.check()
 
 
-async def test_a_cancelled_rewind_has_changed_nothing(rig: EdgeRig) -> None:
+async def test_a_cancelled_rewind_has_changed_nothing(rig: ServerRig) -> None:
     client, _, times = await a_consumed_queue(rig)
     waiting = await begin_to_rewind(rig, client, times[1])
 
@@ -104,11 +104,11 @@ async def test_a_cancelled_rewind_has_changed_nothing(rig: EdgeRig) -> None:
 
     assert code_of(client.replies[waiting]) == "cancelled"
     assert await client.receive("jobs") == []
-    assert len(rig.edge.polls) == 0
+    assert len(rig.server.waiting_requests) == 0
     rig.check()
 
 
-async def test_a_rewind_at_a_deleted_queue_ends(rig: EdgeRig) -> None:
+async def test_a_rewind_at_a_deleted_queue_ends(rig: ServerRig) -> None:
     client, _, times = await a_consumed_queue(rig)
     waiting = await begin_to_rewind(rig, client, times[1])
 
@@ -119,7 +119,7 @@ async def test_a_rewind_at_a_deleted_queue_ends(rig: EdgeRig) -> None:
     assert code_of(client.replies[waiting]) == "queue_deleted"
 
 
-async def test_a_client_that_is_gone_rewinds_nothing(rig: EdgeRig) -> None:
+async def test_a_client_that_is_gone_rewinds_nothing(rig: ServerRig) -> None:
     client, _, times = await a_consumed_queue(rig)
     await begin_to_rewind(rig, client, times[1])
 
@@ -131,7 +131,7 @@ async def test_a_client_that_is_gone_rewinds_nothing(rig: EdgeRig) -> None:
     rig.check()
 
 
-async def test_a_decision_waits_for_a_page_and_cannot_be_cancelled(rig: EdgeRig) -> None:
+async def test_a_decision_waits_for_a_page_and_cannot_be_cancelled(rig: ServerRig) -> None:
     client = await rig.client()
     await client.expect(wire.QueueInfo, wire.CreateQueue, "pay", {"transactional": True})
     (message_id,) = await client.send_half("pay", b"body")
@@ -144,7 +144,7 @@ async def test_a_decision_waits_for_a_page_and_cannot_be_cancelled(rig: EdgeRig)
         await rig.turn()
     deciding = client.begin(wire.EndTransactions(client.next_id(), "pay", [message_id], [wire.COMMIT]))
     await client.settle()
-    assert len(rig.edge.polls) == 1
+    assert len(rig.server.waiting_requests) == 1
 
     client.cancel(deciding)
     await client.settle()
@@ -157,7 +157,7 @@ async def test_a_decision_waits_for_a_page_and_cannot_be_cancelled(rig: EdgeRig)
     rig.check()
 
 
-async def test_dead_letters_and_their_way_back(rig: EdgeRig) -> None:
+async def test_dead_letters_and_their_way_back(rig: ServerRig) -> None:
     client = await rig.client()
     await client.expect(wire.QueueInfo, wire.CreateQueue, "dead", {})
     policy = {"dead_letter_queue": "dead", "dead_letter_max_receives": 1}
@@ -195,7 +195,7 @@ async def test_dead_letters_and_their_way_back(rig: EdgeRig) -> None:
     rig.check()
 
 
-async def test_a_send_under_a_dedup_id_is_stored_once(rig: EdgeRig) -> None:
+async def test_a_send_under_a_dedup_id_is_stored_once(rig: ServerRig) -> None:
     client = await rig.client()
     await client.expect(wire.QueueInfo, wire.CreateQueue, "jobs", {})
     make = wire.SendMessages

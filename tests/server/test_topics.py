@@ -1,4 +1,4 @@
-"""Topics through the edge: every operation, publishes decided together, pushes and their secrets."""
+"""Topics through the server: every operation, publishes decided together, pushes and their secrets."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from cmqd.storage.errors import StorageFailed
 from cmqd.storage.log import StorageState
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
-from support.edge_rig import EdgeRig, RigClient, code_of
+from support.server_rig import RigClient, ServerRig, code_of
 
 URL = "https://example.com/hook"
 
@@ -42,7 +42,7 @@ async def publish(client: RigClient, *bodies: bytes, topic: str = "news", **name
     return await client.expect(wire.MessagesPublished, wire.PublishMessages, topic, list(bodies), **named)
 
 
-def note_publishes(rig: EdgeRig, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[list[bytes]]]]:
+def note_publishes(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[list[bytes]]]]:
     """What the core is asked to publish: topic, and the bodies of each request; one entry for each call."""
     calls: list[tuple[str, list[list[bytes]]]] = []
     real = rig.broker.plan_publish
@@ -57,8 +57,8 @@ def note_publishes(rig: EdgeRig, monkeypatch: pytest.MonkeyPatch) -> list[tuple[
 
 class TestTopics:
     async def test_a_topic_tells_where_it_is_as_a_queue_does(self, tmp_path: Path) -> None:
-        rig = await EdgeRig.make(tmp_path, region="east", listen="127.0.0.1:0", advertise="mq.example.com:5681")
-        await rig.edge.start()
+        rig = await ServerRig.make(tmp_path, region="east", listen="127.0.0.1:0", advertise="mq.example.com:5681")
+        await rig.server.start()
         client = await rig.client()
 
         topic = await a_topic(client)
@@ -67,10 +67,10 @@ class TestTopics:
         where = {"region": "east", "address": "mq.example.com:5681"}
         assert where.items() <= topic.facts.items()
         assert where.items() <= queue.facts.items()
-        await rig.edge.listener.close(ErrorCode.SHUTTING_DOWN, "bye", 1)
+        await rig.server.listener.close(ErrorCode.SHUTTING_DOWN, "bye", 1)
         rig.close()
 
-    async def test_topics_are_made_listed_changed_and_deleted(self, rig: EdgeRig) -> None:
+    async def test_topics_are_made_listed_changed_and_deleted(self, rig: ServerRig) -> None:
         client = await rig.client()
 
         made = await client.expect(wire.TopicInfo, wire.CreateTopic, "news", {"max_message_bytes": 2048})
@@ -94,7 +94,7 @@ class TestTopics:
         await client.expect(wire.Done, wire.DeleteTopic, "news")
         assert code_of(await client.ask(wire.GetTopicAttributes, "news")) == "topic_not_found"
 
-    async def test_what_is_refused_has_its_code(self, rig: EdgeRig) -> None:
+    async def test_what_is_refused_has_its_code(self, rig: ServerRig) -> None:
         client = await rig.client()
         await a_topic(client)
         await to_queue(client, "jobs")
@@ -111,7 +111,7 @@ class TestTopics:
         bad = await client.expect(wire.Error, wire.Subscribe, "news", "bad", {"endpoint": "jobs", "strategy": "never"})
         assert (bad.name, (bad.details or {})["field"]) == ("invalid_argument", "strategy")
 
-    async def test_accounts_do_not_see_each_other(self, rig: EdgeRig) -> None:
+    async def test_accounts_do_not_see_each_other(self, rig: ServerRig) -> None:
         admin = await rig.client()
         other = await rig.client(await rig.accounts.create_account("admin", "other", 1))
         await a_topic(admin)
@@ -125,7 +125,7 @@ class TestTopics:
 
 
 class TestSubscriptions:
-    async def test_subscriptions_are_made_listed_changed_and_ended(self, rig: EdgeRig) -> None:
+    async def test_subscriptions_are_made_listed_changed_and_ended(self, rig: ServerRig) -> None:
         client = await rig.client()
         await a_topic(client)
 
@@ -153,7 +153,7 @@ class TestSubscriptions:
         assert code_of(await client.ask(wire.GetSubscription, "news", "jobs")) == "subscription_not_found"
         assert (await publish(client, b"y")).matched == [1]
 
-    async def test_a_message_reaches_those_it_matches(self, rig: EdgeRig) -> None:
+    async def test_a_message_reaches_those_it_matches(self, rig: ServerRig) -> None:
         client = await rig.client()
         await a_topic(client)
         for queue, tags in (("apples", ["apple"]), ("phones", ["xiaomi"]), ("all", [])):
@@ -166,7 +166,7 @@ class TestSubscriptions:
         assert await client.receive("phones") == []
         assert [message.body for message in await client.receive("all")] == [b"1", b"2", b"3"]
 
-    async def test_a_routing_topic_takes_keys(self, rig: EdgeRig) -> None:
+    async def test_a_routing_topic_takes_keys(self, rig: ServerRig) -> None:
         client = await rig.client()
         await a_topic(client, filter_type="routing")
         await to_queue(client, "jobs", binding_keys=["1.*.0", "2.#"])
@@ -189,7 +189,7 @@ class TestSubscriptions:
         ],
     )
     async def test_labels_of_the_other_kind_are_refused(
-        self, rig: EdgeRig, filter_type: str, named: dict[str, Any], field: str
+        self, rig: ServerRig, filter_type: str, named: dict[str, Any], field: str
     ) -> None:
         client = await rig.client()
         await a_topic(client, filter_type=filter_type)
@@ -199,7 +199,7 @@ class TestSubscriptions:
         assert refused.name == "invalid_argument"
         assert (refused.details or {})["field"].startswith(field)
 
-    async def test_empty_labels_of_the_other_kind_are_none(self, rig: EdgeRig) -> None:
+    async def test_empty_labels_of_the_other_kind_are_none(self, rig: ServerRig) -> None:
         client = await rig.client()
         await a_topic(client)
         await to_queue(client, "jobs", filter_tags=["a"])
@@ -207,7 +207,7 @@ class TestSubscriptions:
         assert (await publish(client, b"x", routing_keys=[""])).matched == [0]
         assert (await publish(client, b"x", routing_keys=[""], tags=[["a"]])).matched == [1]
 
-    async def test_a_numbered_publish_is_stored_once(self, rig: EdgeRig) -> None:
+    async def test_a_numbered_publish_is_stored_once(self, rig: ServerRig) -> None:
         client, other = await rig.client(), await rig.client()
         await a_topic(client)
         await to_queue(client, "jobs")
@@ -222,7 +222,7 @@ class TestSubscriptions:
 
 class TestCollecting:
     async def test_publishes_of_several_clients_are_one_call_and_one_row(
-        self, rig: EdgeRig, monkeypatch: pytest.MonkeyPatch
+        self, rig: ServerRig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         clients = [await rig.client() for _ in range(3)]
         await a_topic(clients[0], max_message_bytes=1024)
@@ -235,7 +235,7 @@ class TestCollecting:
             client.begin(wire.PublishMessages(client.next_id(), "news", [body]))
             for client, body in zip(clients, bodies, strict=True)
         ]
-        assert calls == [], "nothing is decided before the wake-up ends"
+        assert calls == [], "nothing is decided before the I/O batch ends"
         for client in clients:
             await client.settle()
 
@@ -246,9 +246,9 @@ class TestCollecting:
         assert isinstance(three, wire.MessagesPublished)
         assert code_of(two) == "message_too_large"
         assert [message.body for message in await clients[0].receive("jobs")] == [b"one", b"three"]
-        assert rig.edge.counters.published == 2
+        assert rig.server.counters.published == 2
 
-    async def test_a_missing_topic_is_told_to_each(self, rig: EdgeRig) -> None:
+    async def test_a_missing_topic_is_told_to_each(self, rig: ServerRig) -> None:
         clients = [await rig.client() for _ in range(2)]
 
         ids = [client.begin(wire.PublishMessages(client.next_id(), "nowhere", [b"x"])) for client in clients]
@@ -259,7 +259,7 @@ class TestCollecting:
             "topic_not_found"
         ] * 2
 
-    async def test_a_client_sees_its_own_publishes(self, rig: EdgeRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_client_sees_its_own_publishes(self, rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> None:
         client = await rig.client()
         await a_topic(client)
         await to_queue(client, "jobs")
@@ -285,7 +285,7 @@ class TestCollecting:
         assert matched == [[1], [1], [1], [0]]
         assert list(client.replies) == [request.request_id for request in requests]
 
-    async def test_publishes_of_one_client_to_two_topics_keep_their_order(self, rig: EdgeRig) -> None:
+    async def test_publishes_of_one_client_to_two_topics_keep_their_order(self, rig: ServerRig) -> None:
         client = await rig.client()
         for topic in ("one", "two"):
             await a_topic(client, topic)
@@ -297,7 +297,7 @@ class TestCollecting:
 
         assert [message.body for message in await client.receive("jobs")] == [b"%d" % number for number in range(6)]
 
-    async def test_what_others_do_does_not_wait(self, rig: EdgeRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_what_others_do_does_not_wait(self, rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> None:
         one, two = await rig.client(), await rig.client()
         await a_topic(one)
         await to_queue(one, "jobs")
@@ -314,7 +314,7 @@ class TestCollecting:
         ("count", "size", "together"), [(1, 10, 256), (100, 10, 2), (1, 400_000, 2), (1, 1_048_576, 1), (256, 10, 1)]
     )
     async def test_no_more_is_collected_than_a_batch_may_be(
-        self, rig: EdgeRig, monkeypatch: pytest.MonkeyPatch, count: int, size: int, together: int
+        self, rig: ServerRig, monkeypatch: pytest.MonkeyPatch, count: int, size: int, together: int
     ) -> None:
         client = await rig.client()
         await a_topic(client, max_message_bytes=1_048_576)
@@ -332,7 +332,7 @@ class TestCollecting:
         assert len(client.replies) == together + 1
         assert collecting.MAX_MESSAGES == 256
 
-    async def test_headers_count_as_bodies_do(self, rig: EdgeRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_headers_count_as_bodies_do(self, rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> None:
         client = await rig.client()
         await a_topic(client)
         calls = note_publishes(rig, monkeypatch)
@@ -344,7 +344,7 @@ class TestCollecting:
 
         assert [len(requests) for _, requests in calls] == [65, 5]
 
-    async def test_a_client_that_goes_has_published(self, rig: EdgeRig) -> None:
+    async def test_a_client_that_goes_has_published(self, rig: ServerRig) -> None:
         one, two = await rig.client(), await rig.client()
         await a_topic(one)
         await to_queue(one, "jobs")
@@ -355,7 +355,7 @@ class TestCollecting:
 
         assert [message.body for message in await one.receive("jobs")] == [b"x"]
 
-    async def test_a_publish_is_too_late_to_cancel(self, rig: EdgeRig) -> None:
+    async def test_a_publish_is_too_late_to_cancel(self, rig: ServerRig) -> None:
         client = await rig.client()
         await a_topic(client)
 
@@ -365,7 +365,7 @@ class TestCollecting:
 
         assert isinstance(client.replies[request_id], wire.MessagesPublished)
 
-    async def test_what_is_collected_when_the_storage_fails_is_unknown(self, rig: EdgeRig) -> None:
+    async def test_what_is_collected_when_the_storage_fails_is_unknown(self, rig: ServerRig) -> None:
         client = await rig.client()
         await a_topic(client)
 
@@ -376,7 +376,7 @@ class TestCollecting:
         assert code_of(client.replies[request_id]) == "outcome_unknown"
 
     async def test_a_bug_in_the_core_leaves_all_of_them_unknown(
-        self, rig: EdgeRig, monkeypatch: pytest.MonkeyPatch
+        self, rig: ServerRig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         clients = [await rig.client() for _ in range(2)]
         await a_topic(clients[0])
@@ -393,7 +393,7 @@ class TestCollecting:
             assert code_of(client.replies[request_id]) == "outcome_unknown"
         assert [type(failure) for failure in rig.failures] == [ZeroDivisionError]
 
-    async def test_a_storage_that_is_behind_makes_publishes_busy(self, rig: EdgeRig) -> None:
+    async def test_a_storage_that_is_behind_makes_publishes_busy(self, rig: ServerRig) -> None:
         client = await rig.client()
         await a_topic(client, max_message_bytes=1_048_576)
         await to_queue(client, "jobs")
@@ -412,7 +412,7 @@ class TestCollecting:
 
         assert (refused.name, refused.retryable) == ("busy", True)
 
-    async def test_a_nearly_full_disk_refuses_publishes(self, rig: EdgeRig) -> None:
+    async def test_a_nearly_full_disk_refuses_publishes(self, rig: ServerRig) -> None:
         client = await rig.client()
         await a_topic(client)
         rig.log.report_state(StorageState(True, "12 bytes are free", 12, 1, 1))
@@ -424,7 +424,7 @@ class TestCollecting:
 
 
 class TestPushes:
-    async def test_a_message_is_posted_signed_and_done(self, rig: EdgeRig) -> None:
+    async def test_a_message_is_posted_signed_and_done(self, rig: ServerRig) -> None:
         client = await rig.client()
         await a_topic(client)
         secret = await to_url(client)
@@ -440,9 +440,9 @@ class TestPushes:
         rig.pusher.end()
         await rig.turn()
         assert (await client.expect(wire.TopicInfo, wire.GetTopicAttributes, "news")).counts["retained"] == 0
-        assert rig.edge.counters.pushes_delivered == 1
+        assert rig.server.counters.pushes_delivered == 1
 
-    async def test_one_that_failed_is_retried_and_its_error_shown(self, rig: EdgeRig) -> None:
+    async def test_one_that_failed_is_retried_and_its_error_shown(self, rig: ServerRig) -> None:
         client = await rig.client()
         await a_topic(client)
         await to_url(client)
@@ -453,13 +453,13 @@ class TestPushes:
         await rig.turn()
         info = await client.expect(wire.SubscriptionInfo, wire.GetSubscription, "news", "hook")
         assert (info.facts["last_error"], info.counts["in_retry"]) == ("status 500", 1)
-        assert rig.edge.counters.pushes_failed == 1
+        assert rig.server.counters.pushes_failed == 1
         rig.clock.advance(1_000)
         await rig.tick()
 
         assert [push.attempt for push in rig.pusher.pushes] == [2]
 
-    async def test_nothing_is_posted_before_it_is_durable(self, rig: EdgeRig) -> None:
+    async def test_nothing_is_posted_before_it_is_durable(self, rig: ServerRig) -> None:
         client = await rig.client()
         await a_topic(client)
         await to_url(client)
@@ -475,7 +475,7 @@ class TestPushes:
 
         assert [push.message.body for push in rig.pusher.pushes] == [b"x"]
 
-    async def test_after_a_failure_of_the_storage_nothing_is_posted(self, rig: EdgeRig) -> None:
+    async def test_after_a_failure_of_the_storage_nothing_is_posted(self, rig: ServerRig) -> None:
         client = await rig.client()
         await a_topic(client)
         await to_url(client)
@@ -487,9 +487,9 @@ class TestPushes:
         await client.settle()
 
         assert rig.pusher.pushes == []
-        assert len(rig.edge.outbox) == 0
+        assert len(rig.server.outbox) == 0
 
-    async def test_a_drain_begins_no_push_and_records_what_ends(self, rig: EdgeRig) -> None:
+    async def test_a_drain_begins_no_push_and_records_what_ends(self, rig: ServerRig) -> None:
         client = await rig.client()
         await a_topic(client)
         await to_url(client)
@@ -498,26 +498,26 @@ class TestPushes:
         assert rig.pusher.under_way == 2
         rig.pusher.ends_with = None
 
-        await rig.edge.drain(2.0)
+        await rig.server.drain(2.0)
 
         assert rig.pusher.closed_within_s == 1.0
         assert [topic.counts()["retained"] for topic in rig.broker.topics.values()] == [0]
         assert rig.log.durable_lsn == rig.log.last_lsn
 
-    async def test_what_a_drain_cuts_short_is_for_the_next_start(self, rig: EdgeRig) -> None:
+    async def test_what_a_drain_cuts_short_is_for_the_next_start(self, rig: ServerRig) -> None:
         client = await rig.client()
         await a_topic(client)
         await to_url(client)
         await publish(client, b"x")
         await rig.tick()
 
-        await rig.edge.drain(0.2)
+        await rig.server.drain(0.2)
 
         (subscription,) = rig.broker.subscriptions.values()
         assert subscription.counts()["in_retry"] == 0
         assert [topic.counts()["retained"] for topic in rig.broker.topics.values()] == [1]
 
-    async def test_the_status_tells_of_topics_and_pushes(self, rig: EdgeRig) -> None:
+    async def test_the_status_tells_of_topics_and_pushes(self, rig: ServerRig) -> None:
         client = await rig.client()
         await a_topic(client)
         await to_url(client)
@@ -531,7 +531,7 @@ class TestPushes:
         assert status["counters"]["pushes_delivered"] == 0
 
     async def test_without_the_extra_a_subscription_to_a_url_is_refused(self, tmp_path: Path) -> None:
-        rig = await EdgeRig.make(tmp_path, can_push=False)
+        rig = await ServerRig.make(tmp_path, can_push=False)
         client = await rig.client()
         await a_topic(client)
 
@@ -550,7 +550,7 @@ def secrets_in(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 class TestSecrets:
-    async def test_a_secret_is_told_once(self, rig: EdgeRig, tmp_path: Path) -> None:
+    async def test_a_secret_is_told_once(self, rig: ServerRig, tmp_path: Path) -> None:
         client = await rig.client()
         await a_topic(client)
 
@@ -564,7 +564,7 @@ class TestSecrets:
         (kept,) = secrets_in(tmp_path).values()
         assert kept == {"secret": secret}
 
-    async def test_a_rotated_one_stays_valid_for_a_while(self, rig: EdgeRig) -> None:
+    async def test_a_rotated_one_stays_valid_for_a_while(self, rig: ServerRig) -> None:
         client = await rig.client()
         await a_topic(client)
         first = await to_url(client)
@@ -583,7 +583,7 @@ class TestSecrets:
         await rig.tick()
         assert rig.pusher.signed_with == [[by_default.secret, rotated.secret]]
 
-    async def test_a_rotation_that_makes_no_sense_is_refused(self, rig: EdgeRig) -> None:
+    async def test_a_rotation_that_makes_no_sense_is_refused(self, rig: ServerRig) -> None:
         client = await rig.client()
         await a_topic(client)
         await to_url(client)
@@ -598,7 +598,7 @@ class TestSecrets:
         ]
         assert code_of(await client.ask(wire.RotateSecret, "news", "nobody")) == "subscription_not_found"
 
-    async def test_unsubscribing_forgets_it(self, rig: EdgeRig, tmp_path: Path) -> None:
+    async def test_unsubscribing_forgets_it(self, rig: ServerRig, tmp_path: Path) -> None:
         client = await rig.client()
         await a_topic(client)
         await to_url(client)
@@ -608,7 +608,7 @@ class TestSecrets:
 
         assert secrets_in(tmp_path) == {}
 
-    async def test_requests_that_follow_at_once_are_taken_in_turn(self, rig: EdgeRig, tmp_path: Path) -> None:
+    async def test_requests_that_follow_at_once_are_taken_in_turn(self, rig: ServerRig, tmp_path: Path) -> None:
         client = await rig.client()
         await a_topic(client)
 
@@ -634,7 +634,7 @@ class TestSecrets:
         assert secrets_in(tmp_path) == {}
 
     async def test_nothing_is_posted_before_there_is_a_secret(
-        self, rig: EdgeRig, monkeypatch: pytest.MonkeyPatch
+        self, rig: ServerRig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         client = await rig.client()
         await a_topic(client)
@@ -651,13 +651,13 @@ class TestSecrets:
         publishing = client.begin(wire.PublishMessages(client.next_id(), "news", [b"x"]))
         for _ in range(20):
             await asyncio.sleep(0)
-        rig.edge.dispatcher.tick(rig.clock.now_ms())
+        rig.server.dispatcher.tick(rig.clock.now_ms())
         for _ in range(20):
             await asyncio.sleep(0)
         client.read()
         assert publishing in client.replies
         assert subscribing not in client.replies
-        assert (rig.pusher.pushes, len(rig.edge.outbox)) == ([], 1)
+        assert (rig.pusher.pushes, len(rig.server.outbox)) == ([], 1)
         go_on.set()
         await client.settle()
 
@@ -666,7 +666,7 @@ class TestSecrets:
         assert rig.pusher.signed_with == [[made.secret]]
 
     async def test_if_it_cannot_be_written_there_is_no_subscription(
-        self, rig: EdgeRig, monkeypatch: pytest.MonkeyPatch
+        self, rig: ServerRig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         client = await rig.client()
         await a_topic(client)
@@ -683,7 +683,7 @@ class TestSecrets:
 
         await to_url(client)
 
-    async def test_a_start_gives_and_forgets_secrets_as_the_log_says(self, rig: EdgeRig, tmp_path: Path) -> None:
+    async def test_a_start_gives_and_forgets_secrets_as_the_log_says(self, rig: ServerRig, tmp_path: Path) -> None:
         client = await rig.client()
         await a_topic(client)
         await to_url(client, "kept")
@@ -693,12 +693,12 @@ class TestSecrets:
         await rig.accounts.forget_secret(lost)
         await rig.accounts.make_secret(999)
 
-        await rig.edge.match_secrets()
+        await rig.server.match_secrets()
 
         after = secrets_in(tmp_path)
         assert set(after) == {str(kept), str(lost)}
         assert after[str(kept)] == before[str(kept)]
         assert after[str(lost)] != before[str(lost)]
         written = (tmp_path / FILE_NAME).stat().st_mtime_ns
-        await rig.edge.match_secrets()
+        await rig.server.match_secrets()
         assert (tmp_path / FILE_NAME).stat().st_mtime_ns == written, "nothing to change, nothing written"

@@ -1,35 +1,35 @@
-"""Half messages through the edge: decisions, and checks pushed to those who registered."""
+"""Half messages through the server: decisions, and checks pushed to those who registered."""
 
 from typing import Any
 
 import pytest
 
 from cmqd.core.outcome import Check, Outcome
-from cmqd.server import checkers
+from cmqd.server import transaction_checkers
 from cmqd.storage.errors import StorageFailed
 from cmqd.storage.log import StorageState
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_segment.records import StoredMessage
-from support.edge_rig import EdgeRig, RigClient, code_of
+from support.server_rig import RigClient, ServerRig, code_of
 
 COMMIT, ROLL_BACK, UNKNOWN = wire.COMMIT, wire.ROLL_BACK, wire.UNKNOWN
 
 
-async def a_producer(rig: EdgeRig, queue: str = "pay") -> RigClient:
+async def a_producer(rig: ServerRig, queue: str = "pay") -> RigClient:
     """A client, and the transactional queue."""
     client = await rig.client()
     await client.expect(wire.QueueInfo, wire.EnsureQueue, queue, {"transactional": True})
     return client
 
 
-async def a_checker(rig: EdgeRig, queue: str = "pay") -> RigClient:
+async def a_checker(rig: ServerRig, queue: str = "pay") -> RigClient:
     client = await rig.client()
     await client.expect(wire.Done, wire.RegisterChecker, queue)
     return client
 
 
-async def later(rig: EdgeRig, ms: int, *clients: RigClient) -> None:
+async def later(rig: ServerRig, ms: int, *clients: RigClient) -> None:
     """Time passes, what is due happens, and the clients read."""
     rig.clock.advance(ms)
     for _ in range(4):
@@ -38,7 +38,7 @@ async def later(rig: EdgeRig, ms: int, *clients: RigClient) -> None:
             await client.settle()
 
 
-async def test_the_life_of_a_half_message(rig: EdgeRig) -> None:
+async def test_the_life_of_a_half_message(rig: ServerRig) -> None:
     client = await a_producer(rig)
 
     committed, rolled_back, undecided = await client.send_half("pay", b"one", b"two", b"three")
@@ -63,7 +63,7 @@ async def test_the_life_of_a_half_message(rig: EdgeRig) -> None:
     rig.check()
 
 
-async def test_the_first_decision_wins(rig: EdgeRig) -> None:
+async def test_the_first_decision_wins(rig: ServerRig) -> None:
     client = await a_producer(rig)
     one, two = await client.send_half("pay", b"one", b"two")
     await client.decide("pay", [one], COMMIT)
@@ -75,7 +75,7 @@ async def test_the_first_decision_wins(rig: EdgeRig) -> None:
     assert [failure.code for failure in await client.decide("pay", [two], COMMIT)] == [ErrorCode.ALREADY_ROLLED_BACK]
 
 
-async def test_a_plain_queue_takes_no_half_messages_and_no_checkers(rig: EdgeRig) -> None:
+async def test_a_plain_queue_takes_no_half_messages_and_no_checkers(rig: ServerRig) -> None:
     client = await rig.client()
     await client.expect(wire.QueueInfo, wire.CreateQueue, "plain", {})
 
@@ -88,10 +88,10 @@ async def test_a_plain_queue_takes_no_half_messages_and_no_checkers(rig: EdgeRig
         assert (refused.name, refused.retryable, refused.details) == ("not_transactional", False, {"queue": "plain"})
     assert code_of(await client.ask(wire.RegisterChecker, "nowhere")) == "queue_not_found"
     await client.expect(wire.Done, wire.UnregisterChecker, "plain")
-    assert len(rig.edge.dispatcher.checkers) == 0
+    assert len(rig.server.dispatcher.checkers) == 0
 
 
-async def test_checks_are_spread_over_those_who_registered(rig: EdgeRig) -> None:
+async def test_checks_are_spread_over_those_who_registered(rig: ServerRig) -> None:
     producer = await a_producer(rig)
     one, two = await a_checker(rig), await a_checker(rig)
     ids = await producer.send_half("pay", *(b"%d" % number for number in range(10)))
@@ -110,7 +110,7 @@ async def test_checks_are_spread_over_those_who_registered(rig: EdgeRig) -> None
     rig.check()
 
 
-async def test_an_answer_settles_a_check_whoever_gives_it(rig: EdgeRig) -> None:
+async def test_an_answer_settles_a_check_whoever_gives_it(rig: ServerRig) -> None:
     producer = await a_producer(rig)
     one = await a_checker(rig)
     first, second = await producer.send_half("pay", b"one", b"two")
@@ -129,7 +129,7 @@ async def test_an_answer_settles_a_check_whoever_gives_it(rig: EdgeRig) -> None:
     rig.check()
 
 
-async def test_what_one_left_unanswered_another_is_asked_at_once(rig: EdgeRig) -> None:
+async def test_what_one_left_unanswered_another_is_asked_at_once(rig: ServerRig) -> None:
     producer = await a_producer(rig)
     one = await a_checker(rig)
     (message_id,) = await producer.send_half("pay", b"one")
@@ -149,7 +149,7 @@ async def test_what_one_left_unanswered_another_is_asked_at_once(rig: EdgeRig) -
     rig.check()
 
 
-async def test_nothing_is_counted_while_nobody_is_there(rig: EdgeRig) -> None:
+async def test_nothing_is_counted_while_nobody_is_there(rig: ServerRig) -> None:
     producer = await a_producer(rig)
     (message_id,) = await producer.send_half("pay", b"one")
 
@@ -166,7 +166,7 @@ async def test_nothing_is_counted_while_nobody_is_there(rig: EdgeRig) -> None:
     assert left.checks == 1
 
 
-async def test_after_the_last_check_nobody_is_asked_any_more(rig: EdgeRig) -> None:
+async def test_after_the_last_check_nobody_is_asked_any_more(rig: ServerRig) -> None:
     producer = await a_producer(rig)
     await producer.expect(wire.QueueInfo, wire.SetQueueAttributes, "pay", {"max_checks": 2})
     one = await a_checker(rig)
@@ -180,7 +180,7 @@ async def test_after_the_last_check_nobody_is_asked_any_more(rig: EdgeRig) -> No
     assert await one.decide("pay", [message_id], COMMIT) == []
 
 
-async def test_one_that_does_not_read_is_not_asked(rig: EdgeRig) -> None:
+async def test_one_that_does_not_read_is_not_asked(rig: ServerRig) -> None:
     producer = await a_producer(rig)
     slow, other = await a_checker(rig), await a_checker(rig)
     await producer.expect(wire.QueueInfo, wire.CreateQueue, "big", {"max_message_bytes": 1_048_576})
@@ -203,7 +203,7 @@ async def test_one_that_does_not_read_is_not_asked(rig: EdgeRig) -> None:
     rig.check()
 
 
-async def test_a_check_leaves_only_when_it_is_durable_and_after_the_reply_before_it(rig: EdgeRig) -> None:
+async def test_a_check_leaves_only_when_it_is_durable_and_after_the_reply_before_it(rig: ServerRig) -> None:
     producer = await a_producer(rig)
     one = await a_checker(rig)
     await producer.send_half("pay", b"one")
@@ -219,7 +219,7 @@ async def test_a_check_leaves_only_when_it_is_durable_and_after_the_reply_before
     assert len(one.checks) == 1
 
 
-async def test_a_deleted_queue_has_no_checkers_any_more(rig: EdgeRig) -> None:
+async def test_a_deleted_queue_has_no_checkers_any_more(rig: ServerRig) -> None:
     producer = await a_producer(rig)
     one = await a_checker(rig)
     await producer.send_half("pay", b"one")
@@ -230,14 +230,14 @@ async def test_a_deleted_queue_has_no_checkers_any_more(rig: EdgeRig) -> None:
     await later(rig, 5_000, one)
 
     assert one.checks == []
-    assert len(rig.edge.dispatcher.checkers) == 0
+    assert len(rig.server.dispatcher.checkers) == 0
     one.transport.lose()
     await rig.turn()
     rig.check()
 
 
-async def test_registrations_are_bounded(rig: EdgeRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkers, "MAX_REGISTRATIONS", 1)
+async def test_registrations_are_bounded(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction_checkers, "MAX_REGISTRATIONS", 1)
     client = await a_producer(rig)
     await a_producer(rig, "more")
     await client.expect(wire.Done, wire.RegisterChecker, "pay")
@@ -250,7 +250,7 @@ async def test_registrations_are_bounded(rig: EdgeRig, monkeypatch: pytest.Monke
     await client.expect(wire.Done, wire.RegisterChecker, "more")
 
 
-async def test_a_nearly_full_disk_refuses_half_sends_and_commits_but_no_roll_backs(rig: EdgeRig) -> None:
+async def test_a_nearly_full_disk_refuses_half_sends_and_commits_but_no_roll_backs(rig: ServerRig) -> None:
     client = await a_producer(rig)
     one, two = await client.send_half("pay", b"one", b"two")
     rig.log.report_state(StorageState(True, "12 bytes are free", 12, 1, 1))
@@ -268,7 +268,7 @@ async def test_a_nearly_full_disk_refuses_half_sends_and_commits_but_no_roll_bac
     assert len(await client.receive("pay")) == 1
 
 
-async def test_a_half_send_under_a_dedup_id_is_stored_once(rig: EdgeRig) -> None:
+async def test_a_half_send_under_a_dedup_id_is_stored_once(rig: ServerRig) -> None:
     client = await a_producer(rig)
     make = wire.SendHalfMessages
     first = await client.expect(wire.MessagesSent, make, "pay", [b"a", b"b"], None, None, 0, 0, ["one", None])
@@ -280,7 +280,7 @@ async def test_a_half_send_under_a_dedup_id_is_stored_once(rig: EdgeRig) -> None
     assert (await client.counts("pay"))["half"] == 3
 
 
-async def test_a_check_that_was_decided_for_a_client_that_ended_goes_to_another(rig: EdgeRig) -> None:
+async def test_a_check_that_was_decided_for_a_client_that_ended_goes_to_another(rig: ServerRig) -> None:
     producer = await a_producer(rig)
     one, two = await a_checker(rig), await a_checker(rig)
     (message_id,) = await producer.send_half("pay", b"one")
@@ -297,7 +297,7 @@ async def test_a_check_that_was_decided_for_a_client_that_ended_goes_to_another(
     rig.check()
 
 
-async def test_a_check_beside_a_cancelled_receive_still_leaves(rig: EdgeRig) -> None:
+async def test_a_check_beside_a_cancelled_receive_still_leaves(rig: ServerRig) -> None:
     producer = await a_producer(rig)
     one = await a_checker(rig)
     await producer.expect(wire.QueueInfo, wire.CreateQueue, "jobs", {})
@@ -316,7 +316,7 @@ async def test_a_check_beside_a_cancelled_receive_still_leaves(rig: EdgeRig) -> 
     assert (await producer.counts("jobs"))["active"] == 1
 
 
-async def test_a_commit_is_busy_when_the_storage_is_behind(rig: EdgeRig) -> None:
+async def test_a_commit_is_busy_when_the_storage_is_behind(rig: ServerRig) -> None:
     client = await a_producer(rig)
     await client.expect(wire.QueueInfo, wire.CreateQueue, "jobs", {"max_message_bytes": 1_048_576})
     (message_id,) = await client.send_half("pay", b"one")
@@ -336,7 +336,7 @@ async def test_a_commit_is_busy_when_the_storage_is_behind(rig: EdgeRig) -> None
     assert client.replies[rolling_back] == wire.TransactionsEnded(rolling_back, [])
 
 
-async def test_the_status_counts_checkers_and_checks(rig: EdgeRig) -> None:
+async def test_the_status_counts_checkers_and_checks(rig: ServerRig) -> None:
     producer = await a_producer(rig)
     one = await a_checker(rig)
     await producer.send_half("pay", b"one", b"two")
@@ -348,7 +348,7 @@ async def test_the_status_counts_checkers_and_checks(rig: EdgeRig) -> None:
     assert (status["counters"]["half_sent"], status["counters"]["checks"]) == (2, 2)
 
 
-async def test_after_a_failure_of_the_storage_a_checker_that_goes_changes_nothing(rig: EdgeRig) -> None:
+async def test_after_a_failure_of_the_storage_a_checker_that_goes_changes_nothing(rig: ServerRig) -> None:
     producer = await a_producer(rig)
     one = await a_checker(rig)
     await producer.send_half("pay", b"one")
@@ -362,7 +362,7 @@ async def test_after_a_failure_of_the_storage_a_checker_that_goes_changes_nothin
     assert [str(failure) for failure in rig.failures] == ["fsync: I/O error"]
 
 
-async def test_a_check_whose_last_checker_goes_while_its_body_is_read_is_not_lost(rig: EdgeRig) -> None:
+async def test_a_check_whose_last_checker_goes_while_its_body_is_read_is_not_lost(rig: ServerRig) -> None:
     producer = await a_producer(rig)
     one = await a_checker(rig)
     (message_id,) = await producer.send_half("pay", b"one")
@@ -388,7 +388,7 @@ async def test_a_check_whose_last_checker_goes_while_its_body_is_read_is_not_los
 
 
 async def test_a_check_for_which_nobody_is_left_goes_back_to_the_core(
-    rig: EdgeRig, monkeypatch: pytest.MonkeyPatch
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     again: list[list[int]] = []
 
@@ -398,7 +398,7 @@ async def test_a_check_for_which_nobody_is_left_goes_back_to_the_core(
 
     monkeypatch.setattr(rig.broker, "check_again", check_again)
     check = Check("admin", "pay", StoredMessage(0, 7, 1, b"x"), 5_000, 1)
-    dispatcher: Any = rig.edge.dispatcher
+    dispatcher: Any = rig.server.dispatcher
 
     dispatcher._settle(Outcome(None, checks=[check]), rig.clock.now_ms())
 

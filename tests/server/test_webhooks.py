@@ -10,7 +10,7 @@ import pytest
 
 from cmqd import __version__
 from cmqd.core.outcome import Push
-from cmqd.server.webhooks import encoded, key_of, request_of, signature
+from cmqd.server.push.webhooks import encoded, key_of, request_of, signature
 from cmqd_segment.records import Labels, StoredMessage
 
 SECRET = "whsec_" + base64.b64encode(b"twenty-four secret bytes").decode()

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from cmqd.core.outcome import Push, PushResult
-from cmqd.server.webhooks import request_of
+from cmqd.server.push.webhooks import request_of
 
 
 class FakePusher:
@@ -20,7 +20,7 @@ class FakePusher:
         **named: Any,
     ) -> None:
         self.named = named
-        """What else the edge gave it."""
+        """What else the server gave it."""
         self.pushes: list[Push] = []
         """Under way, oldest first."""
         self.signed_with: list[list[str]] = []

@@ -75,7 +75,7 @@ class LogRig:
 
     def _on_durable(self, lsn: int) -> None:
         self.durable.append(lsn)
-        # As the edge does at the end of the wake-up.
+        # As the edge does at the end of the I/O batch.
         self.log.flush()
 
     def _note(self, keep: Callable[[T], None]) -> Callable[[T], None]:

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from cmqd_client import Client, CmqError, TransactionStatus, connect
-from support.edge_rig import EdgeRig
 from support.fake_clock import EPOCH_MS
+from support.server_rig import ServerRig
 
 SECRET_ID: Final = "AKIDexample"
 SECRET_KEY: Final = "correct-horse-battery-staple-0123456789"
@@ -125,10 +125,10 @@ async def converse(client: Client) -> list[Any]:
     return results
 
 
-async def make_server(folder: Path) -> EdgeRig:
+async def make_server(folder: Path) -> ServerRig:
     """A server with the fixed keys; its nonces are fixed if the caller has patched ``os.urandom``."""
     (folder / "accounts.json").write_text(json.dumps(ACCOUNTS_FILE))
-    return await EdgeRig.make(folder, listen="127.0.0.1:0")
+    return await ServerRig.make(folder, listen="127.0.0.1:0")
 
 
 def url(port: int) -> str:
@@ -172,7 +172,7 @@ async def record(name: str) -> dict[str, Any]:
     secrets.randbits = lambda k: PRODUCER_SESSION
     with tempfile.TemporaryDirectory() as folder:
         rig = await make_server(Path(folder))
-        _, port = await rig.edge.start()
+        _, port = await rig.server.start()
         relay = Relay(port)
         proxy = await asyncio.start_server(relay.connected, "127.0.0.1", 0)
         async with connect(url(proxy.sockets[0].getsockname()[1]), retries=0) as client:

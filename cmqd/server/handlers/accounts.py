@@ -8,7 +8,7 @@ from cmqd.core import errors as domain
 from cmqd.server.accounts import AccountNotEmpty
 from cmqd.server.accounts_file import Key
 from cmqd.server.handlers.outcomes import Client, Outcomes, translate
-from cmqd.server.logs import get_logger
+from cmqd.server.log_lines import get_logger
 from cmqd.storage.errors import StorageFailed
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode

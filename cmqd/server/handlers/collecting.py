@@ -1,4 +1,4 @@
-"""Requests of one wake-up that ask the same of the same queue or topic, collected, so that the core decides those of
+"""Requests of one I/O batch that ask the same of the same queue or topic, collected, so that the core decides those of
 many clients in one call.
 
 A call that decides sixteen sends costs little more than one that decides a single one: the look-ups, the record and the
@@ -12,7 +12,7 @@ does not touch the others. Rules:
 - Between connections there is no order before the answer, and no answer leaves before the log is flushed; so what
   time, the log and other clients bring meanwhile may come first, as if it had arrived sooner. Sends are decided before
   receives, so that these find something.
-- What is collected is decided at the latest when the wake-up ends, just before its records go to the storage, and
+- What is collected is decided at the latest when the I/O batch ends, just before its records go to the storage, and
   sooner when it is as much as one batch may be. So collecting delays no commit; what needs none (a receive that finds
   nothing and does not wait, a refusal) is answered with the others.
 - Publishes that take long to plan go on in slices (``publishlines``). Their clients are held meanwhile, so that none of
@@ -44,7 +44,7 @@ SEND: Final = 0
 PUBLISH: Final = 1
 DELETE: Final = 2
 RECEIVE: Final = 3
-"""Kinds of requests, in the order in which they are decided at the end of a wake-up."""
+"""Kinds of requests, in the order in which they are decided at the end of an I/O batch."""
 KINDS: Final[dict[type[wire.Request], int]] = {
     wire.SendMessages: SEND,
     wire.PublishMessages: PUBLISH,
@@ -55,7 +55,7 @@ NAMES: Final = ("send", "publish", "delete", "receive")
 HALTED: Final = "internal error"
 MAX_COLLECTED: Final = 1024
 """Messages of all that is collected, beyond which it is decided at once: up to 4 ms of work, which else would come at
-the end of a wake-up that has used up its time."""
+the end of an I/O batch that has used up its time."""
 
 
 class Collected:
@@ -149,7 +149,7 @@ class Collecting(Outcomes):
         return False
 
     def settle_collected(self) -> None:
-        """Decide all that is collected: the wake-up ends."""
+        """Decide all that is collected: the I/O batch ends."""
         for key in sorted(self._collected):
             collected = self._collected.get(key)
             if collected is not None:
@@ -219,5 +219,5 @@ class Collecting(Outcomes):
     def _leave_unknown(self, collected: Collected, reason: str) -> None:
         for client, request_id in collected.askers:
             # Who waits by now is answered with all that wait.
-            if self._polls.find(client, request_id) is None:
+            if self._waiting_requests.find(client, request_id) is None:
                 client.answer(error(request_id, ErrorCode.OUTCOME_UNKNOWN, reason))

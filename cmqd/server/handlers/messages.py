@@ -80,7 +80,7 @@ class MessageHandlers(Collecting):
         self, collected: Collected, now_ms: int
     ) -> tuple[Sequence[list[ReceivedMessage] | Waiting | DomainError], int]:
         requests: list[wire.ReceiveMessages] = collected.requests
-        waiter_ids = [self._polls.new_id() for _ in requests]
+        waiter_ids = [self._waiting_requests.new_id() for _ in requests]
         account = collected.account
         outcome = self._broker.receive_all(
             account,
@@ -98,7 +98,7 @@ class MessageHandlers(Collecting):
                 collected.askers, requests, waiter_ids, replies, strict=True
             ):
                 if reply is WAITING:
-                    self._polls.add(waiter_id, client, request)
+                    self._waiting_requests.add(waiter_id, client, request)
                     self._count_waiting(account, 1)
         return replies, self._settle(outcome, now_ms)
 
@@ -146,14 +146,14 @@ class MessageHandlers(Collecting):
             client.park(request)
             return
         now_ms = self._now_ms()
-        waiter_id = self._polls.new_id()
+        waiter_id = self._waiting_requests.new_id()
         outcome = self._broker.peek(
             client.account, request.queue, waiter_id, request.start, request.max_messages, now_ms, request.states
         )
         if outcome.reply is WAITING:
             # Counted before there are bodies, else any number of pipelined peeks would pass the bound above.
             client.unread_receives += 1
-            self._polls.add(waiter_id, client, request)
+            self._waiting_requests.add(waiter_id, client, request)
             self._settle(outcome, now_ms)
         else:
             self._answer_peeked(client, request, outcome.reply, self._settle(outcome, now_ms))

@@ -5,7 +5,8 @@ of an operation waits at the gate for the LSN of its records; an operation witho
 because what it saw may not be durable yet. Only refusals in which the core had no part (busy, shutting down ...) leave
 at once.
 
-Who is asked what became of a half message is settled here too (``Checkers``); what a check is, and when, is not.
+Who is asked what became of a half message is settled here too (``TransactionCheckers``); what a check is, and when, is
+not.
 """
 
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -17,14 +18,14 @@ from cmqd.core.outcome import WAITING, Check, Outcome
 from cmqd.server import accounts as own
 from cmqd.server.accounts import Accounts
 from cmqd.server.audit import ADMINISTRATION, Audit, audited
-from cmqd.server.checkers import Checkers, Told
-from cmqd.server.commit import Answerable, ReplyGate
-from cmqd.server.logs import get_logger
-from cmqd.server.longpoll import LongPolls
-from cmqd.server.outbox import Outbox
-from cmqd.server.publishlines import PublishLines
-from cmqd.server.rates import RateLimits
-from cmqd.server.statistics import Counters
+from cmqd.server.counters import Counters
+from cmqd.server.log_lines import get_logger
+from cmqd.server.publish_lines import PublishLines
+from cmqd.server.push.outbox import Outbox
+from cmqd.server.rate_limits import RateLimits
+from cmqd.server.reply_gate import Answerable, ReplyGate
+from cmqd.server.transaction_checkers import Told, TransactionCheckers
+from cmqd.server.waiting_requests import WaitingRequests
 from cmqd.storage.errors import StorageFailed
 from cmqd.storage.log import Log
 from cmqd_protocol import messages as wire
@@ -155,7 +156,7 @@ class Outcomes:
         broker: Broker,
         log: Log,
         gate: ReplyGate,
-        polls: LongPolls[Client],
+        waiting_requests: WaitingRequests[Client],
         accounts: Accounts,
         outbox: Outbox,
         counters: Counters,
@@ -174,7 +175,7 @@ class Outcomes:
         """Join them.
 
         Args:
-            schedule: something was appended or answered outside a request; see ``WakeUp.schedule``.
+            schedule: something was appended or answered outside a request; see ``IoBatch.schedule``.
             status: what ``get_server_status`` tells an account.
             audit: logs administrative requests and their replies.
             spawn: run what must wait for the disk by itself (changes of accounts).
@@ -183,8 +184,8 @@ class Outcomes:
         self._broker = broker
         self._log = log
         self._gate = gate
-        self._polls = polls
-        self.checkers: Checkers[Client] = Checkers()
+        self._waiting_requests = waiting_requests
+        self.checkers: TransactionCheckers[Client] = TransactionCheckers()
         self._accounts = accounts
         self._outbox = outbox
         self._counters = counters
@@ -291,7 +292,7 @@ class Outcomes:
         self._schedule()
 
     def _wake(self, waiter_id: int, reply: Any, lsn: int) -> None:
-        found = self._polls.take(waiter_id)
+        found = self._waiting_requests.take(waiter_id)
         assert found is not None, f"the core answered waiter {waiter_id}, whom nobody knows"
         client, request = found
         self._stopped_waiting(client, request)
@@ -303,7 +304,7 @@ class Outcomes:
 
     def _stop_waiting(self, waiter_id: int) -> bool:
         """Take it off the table and its queue's line; False if it waits no more."""
-        found = self._polls.take(waiter_id)
+        found = self._waiting_requests.take(waiter_id)
         if found is None:
             return False
         client, request = found
@@ -327,7 +328,7 @@ class Outcomes:
     ) -> None:
         if outcome.reply is WAITING:
             # Before the outcome is settled, as for a receive.
-            self._polls.add(waiter_id, client, request)
+            self._waiting_requests.add(waiter_id, client, request)
             self._settle(outcome, now_ms)
         else:
             self._answers[type(request)](client, request, outcome.reply, self._settle(outcome, now_ms))

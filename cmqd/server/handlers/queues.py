@@ -44,7 +44,7 @@ class QueueHandlers(Outcomes):
 
     def _rewind_queue(self, client: Client, request: wire.RewindQueue) -> None:
         now_ms = self._now_ms()
-        waiter_id = self._polls.new_id()
+        waiter_id = self._waiting_requests.new_id()
         # Counted here: the client's clock may differ from broker time, in which messages have their times.
         time_ms = request.time_ms if request.ago_ms is None else max(0, now_ms - request.ago_ms)
         outcome = self._broker.rewind(client.account, request.queue, waiter_id, time_ms, request.strict, now_ms)

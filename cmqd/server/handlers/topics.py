@@ -20,8 +20,8 @@ from cmqd.core.publishplan import PublishPlan
 from cmqd.server.accounts import PushUnavailable
 from cmqd.server.handlers.collecting import PUBLISH, Collected, Collecting
 from cmqd.server.handlers.outcomes import Client, translate
-from cmqd.server.logs import get_logger
-from cmqd.server.publishlines import SLICE_UNITS, PlannedPublish
+from cmqd.server.log_lines import get_logger
+from cmqd.server.publish_lines import SLICE_UNITS, PlannedPublish
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error

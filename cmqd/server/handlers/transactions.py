@@ -2,8 +2,8 @@
 
 from cmqd.core import errors as domain
 from cmqd.core.outcome import TransactionsDone
-from cmqd.server.checkers import MAX_REGISTRATIONS, TooManyRegistrations
 from cmqd.server.handlers.outcomes import ERROR_CODES, RATE_RETRY_MS, Client, Outcomes
+from cmqd.server.transaction_checkers import MAX_REGISTRATIONS, TooManyRegistrations
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
@@ -37,7 +37,7 @@ class TransactionHandlers(Outcomes):
         if wire.COMMIT in request.decisions and self._is_disk_behind(client, request.request_id):
             return
         now_ms = self._now_ms()
-        waiter_id = self._polls.new_id()
+        waiter_id = self._waiting_requests.new_id()
         outcome = self._broker.end_transactions(
             client.account, request.queue, waiter_id, request.message_ids, request.decisions, now_ms
         )

@@ -1,4 +1,4 @@
-"""A whole broker on a real data folder: the edge without sockets, a storage process, and a clock that a test moves.
+"""A whole broker on a real data folder: the server without sockets, a storage process, and a clock that a test moves.
 
 The clock makes a folder and its answers repeatable: leases, delays and windows end at the same moment in every run,
 whatever the date is.
@@ -12,20 +12,20 @@ from typing import Any
 from cmqd.core.broker import Broker
 from cmqd.server.accounts import open_accounts
 from cmqd.server.clock import BrokerClock, LastTime, start_offset
-from cmqd.server.edge import Edge
+from cmqd.server.server import Server
 from cmqd.settings import Settings
 from cmqd.storage.log import RecoveryReport
 from cmqd.storage.processlog import StorageProcessLog
 from cmqd_protocol.messages import AnyReply, AnyRequest
-from support.edge_rig import EdgeRig, RigClient
 from support.eventually import eventually
 from support.fake_clock import FakeClock
 from support.fake_pusher import FakePusher
 from support.log_rig import settings_for
+from support.server_rig import RigClient, ServerRig
 
 
-class FolderBroker(EdgeRig):
-    """An ``EdgeRig`` whose log is on disk; made by ``open_folder``."""
+class FolderBroker(ServerRig):
+    """An ``ServerRig`` whose log is on disk; made by ``open_folder``."""
 
     storage: StorageProcessLog
     report: RecoveryReport
@@ -47,7 +47,7 @@ class FolderBroker(EdgeRig):
         """Do what is due by the clock, with the page reads and commits that it needs, until nothing more happens."""
         deadline_ms = 0
         while deadline_ms <= self.clock.now_ms():
-            self.edge.dispatcher.tick(self.clock.now_ms())
+            self.server.dispatcher.tick(self.clock.now_ms())
             await self.quiet()
             deadline_ms = self.broker.next_deadline_ms() or self.clock.now_ms() + 1
 
@@ -65,7 +65,7 @@ class FolderBroker(EdgeRig):
         """Write a checkpoint and wait until it is kept."""
         folder = self.folder / "checkpoints"
         kept = set(folder.glob("*.ckpt"))
-        self.edge.checkpoints.want()
+        self.server.checkpoints.want()
         await eventually(lambda: set(folder.glob("*.ckpt")) - kept)
 
     async def kill(self) -> None:
@@ -114,7 +114,7 @@ async def open_folder(folder: Path, wall_ms: int, **storage: Any) -> FolderBroke
         wall=clock.wall,
         monotonic_ns=clock.monotonic_ns,
     )
-    edge = Edge(
+    server = Server(
         loop=asyncio.get_running_loop(),
         settings=Settings(data=folder),
         broker=broker,
@@ -131,8 +131,8 @@ async def open_folder(folder: Path, wall_ms: int, **storage: Any) -> FolderBroke
     if first_records:
         log.append(first_records, (), clock.now_ms())
         log.flush()
-    await edge.match_secrets()
-    rig: Any = FolderBroker(edge, clock, broker_clock, broker, log, accounts)  # pyright: ignore[reportArgumentType]
+    await server.match_secrets()
+    rig: Any = FolderBroker(server, clock, broker_clock, broker, log, accounts)  # pyright: ignore[reportArgumentType]
     rig.failures, rig.pushers, rig.storage, rig.report = failures, pushers, log, report
     rig.folder = folder
     return rig

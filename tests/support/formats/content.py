@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 
 from cmqd_protocol import messages as wire
-from support.edge_rig import RigClient
 from support.formats.broker import FolderBroker
+from support.server_rig import RigClient
 
 BEGIN_MS = 1_700_000_000_000
 MINUTE_MS = 60_000

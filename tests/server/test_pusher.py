@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from cmqd.core.outcome import Push, PushResult
-from cmqd.server import posting
-from cmqd.server.pushing import Pusher
-from cmqd.server.webhooks import signature
+from cmqd.server.push import poster
+from cmqd.server.push.pusher import Pusher
+from cmqd.server.push.webhooks import signature
 from cmqd_segment.records import StoredMessage
 from support.eventually import eventually
 from support.webhook_receiver import (
@@ -283,7 +283,7 @@ async def test_each_has_its_own_time(rig: Rig) -> None:
 
 
 async def test_the_status_decides_whatever_the_body_does(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(posting, "DRAIN_S", 0.05)
+    monkeypatch.setattr(poster, "DRAIN_S", 0.05)
     for behaviour in (silent_body(), endless_body(), big_body(1 << 20), say(b"HTTP/1.1 200 OK\r\n\r\nno length")):
         rig.receiver.next("/hook", behaviour)
         assert await rig.error_of() is None
@@ -507,7 +507,9 @@ async def test_a_close_that_is_cancelled_closes_all_the_same(rig: Rig) -> None:
 
 
 def test_without_aiohttp_the_module_is_there_and_says_so() -> None:
-    program = "import sys; from cmqd.server.pushing import Pusher; print('aiohttp' in sys.modules, Pusher.available())"
+    program = (
+        "import sys; from cmqd.server.push.pusher import Pusher; print('aiohttp' in sys.modules, Pusher.available())"
+    )
     hidden = "import importlib.util as u; f = u.find_spec; u.find_spec = lambda n: None if n == 'aiohttp' else f(n); "
 
     def run(text: str) -> str:

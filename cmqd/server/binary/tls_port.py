@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, cast
 
 from cmqd.server.audit import LineLimit
-from cmqd.server.logs import get_logger
+from cmqd.server.log_lines import get_logger
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.frames import encode_preamble, frame
 from cmqd_protocol.handshake import VERSION
@@ -32,7 +32,7 @@ PLAIN_CLOSE_S: Final = 1.0
 PLAIN_MOST_BYTES: Final = 64 * 1024
 
 
-class TlsDoor:
+class TlsPort:
     """The sockets of a TLS port between arrival and TLS handshake."""
 
     def __init__(

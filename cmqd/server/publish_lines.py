@@ -41,7 +41,7 @@ class PublishLines:
     def __init__(self) -> None:
         self.lines: OrderedDict[tuple[str, str], deque[PlannedPublish]] = OrderedDict()
         """By account and topic, in the order of their turns. No line is empty. Read-only outside: the dispatcher looks
-        at it at the end of every wake-up.
+        at it at the end of every I/O batch.
         """
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""The whole edge without sockets, disk and clock: real rooms over a log in memory, clients over transports in memory.
+"""The whole server without sockets, disk and clock: real rooms over a log in memory, clients over transports in memory.
 
 Time passes only by ``rig.clock.advance`` (and ``rig.beat``); the loop turns only while a test awaits ``rig.turn()``.
 """
@@ -13,10 +13,10 @@ from cmqd.core.broker import Broker
 from cmqd.core.limits import Limits
 from cmqd.server.accounts import Accounts, open_accounts
 from cmqd.server.accounts_file import Key
+from cmqd.server.binary.accepted_connection import AcceptedConnection
 from cmqd.server.clock import BrokerClock
-from cmqd.server.connection import Connection
-from cmqd.server.edge import Edge
 from cmqd.server.fairness import DISK_PATIENCE_SECONDS
+from cmqd.server.server import Server
 from cmqd.settings import Settings
 from cmqd.storage.memory import MemoryLog
 from cmqd_protocol import messages as wire
@@ -118,7 +118,7 @@ class FakeTransport(asyncio.Transport):
 
 
 class StoppedTimer:
-    """Seconds that pass only when a test says so: of wake-ups."""
+    """Seconds that pass only when a test says so: of I/O batches."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -131,8 +131,8 @@ class StoppedTimer:
 class RigClient:
     """A client: the protocol's own client machine, joined to the server's connection by hand."""
 
-    rig: "EdgeRig"
-    connection: Connection
+    rig: "ServerRig"
+    connection: AcceptedConnection
     transport: FakeTransport
     machine: ClientConnection
     opened: Opened | None = None
@@ -143,7 +143,7 @@ class RigClient:
     _last_id: int = 0
 
     def begin(self, request: AnyRequest) -> int:
-        """Hand a request to the server in the same wake-up; returns its id."""
+        """Hand a request to the server in the same I/O batch; returns its id."""
         self.machine.send(request)
         self.deliver()
         return request.request_id
@@ -222,19 +222,19 @@ class RigClient:
         return (await self.expect(wire.QueueInfo, wire.GetQueueAttributes, queue)).counts
 
 
-class EdgeRig:
-    """One edge; made by ``EdgeRig.make``."""
+class ServerRig:
+    """One edge; made by ``ServerRig.make``."""
 
     def __init__(
         self,
-        edge: Edge,
+        server: Server,
         clock: FakeClock,
         broker_clock: BrokerClock,
         broker: Broker,
         log: MemoryLog,
         accounts: Accounts,
     ) -> None:
-        self.edge = edge
+        self.server = server
         self.clock = clock
         self.broker_clock = broker_clock
         self.broker = broker
@@ -243,7 +243,7 @@ class EdgeRig:
         self.failures: list[Exception] = []
         self.timer = StoppedTimer()
         self.pushers: list[FakePusher] = []
-        """The one that the edge posts with, unless it cannot."""
+        """The one that the server posts with, unless it cannot."""
 
     @property
     def pusher(self) -> FakePusher:
@@ -252,8 +252,8 @@ class EdgeRig:
     @classmethod
     async def make(
         cls, folder: Path, *, can_push: bool = True, limits: Limits | None = None, **settings: Any
-    ) -> "EdgeRig":
-        """An edge with these settings, its accounts in ``folder``; nothing is posted but to ``rig.pushers``."""
+    ) -> "ServerRig":
+        """A server with these settings, its accounts in ``folder``; nothing is posted but to ``rig.pushers``."""
         clock = FakeClock()
         accounts, _ = open_accounts(folder, clock.now_ms())
         broker = Broker(accounts.handle_key, limits)
@@ -268,7 +268,7 @@ class EdgeRig:
 
         timer = StoppedTimer()
         broker_clock = BrokerClock(wall=clock.wall, monotonic_ns=clock.monotonic_ns)
-        edge = Edge(
+        server = Server(
             loop=asyncio.get_running_loop(),
             settings=Settings(data=folder, **settings),
             broker=broker,
@@ -282,7 +282,7 @@ class EdgeRig:
             can_push=can_push,
             timer=timer,
         )
-        rig = cls(edge, clock, broker_clock, broker, log, accounts)
+        rig = cls(server, clock, broker_clock, broker, log, accounts)
         rig.failures = failures
         rig.pushers = pushers
         rig.timer = timer
@@ -291,7 +291,7 @@ class EdgeRig:
     def connect(self, key: Key | None = None, **named: Any) -> RigClient:
         """A client that has just connected and says nothing yet; with the admin's key unless given another."""
         key = key or self.accounts.first_key("admin")
-        connection = self.edge.listener.make_connection()
+        connection = self.server.listener.make_connection()
         transport = FakeTransport(connection)
         connection.connection_made(transport)
         arguments: dict[str, Any] = {
@@ -310,46 +310,46 @@ class EdgeRig:
         return client
 
     def give_turns(self) -> None:
-        """Take up what was put off, in the same wake-up."""
-        self.edge.turns.serve(lambda: True)
+        """Take up what was put off, in the same I/O batch."""
+        self.server.turns.serve(lambda: True)
 
     async def wait_for_disk(self) -> None:
         """Let so much time pass that input is taken up although the storage ends no commit."""
         await self.turn()
         self.timer.seconds += DISK_PATIENCE_SECONDS
-        self.edge.wakeup.schedule()
+        self.server.io_batch.schedule()
         await self.turn()
 
     async def turn(self, times: int = 6) -> None:
-        """Let the loop go round, so that what was put off to the end of the wake-up happens, commits too."""
+        """Let the loop go round, so that what was put off to the end of the I/O batch happens, commits too."""
         for _ in range(times):
             await asyncio.sleep(0)
-        edge: Any = self.edge
-        if edge._tasks:
+        server: Any = self.server
+        if server._tasks:
             # Changes of accounts are written in a thread.
-            await asyncio.wait(set(edge._tasks), timeout=10)
+            await asyncio.wait(set(server._tasks), timeout=10)
             await asyncio.sleep(0)
 
     async def tick(self) -> None:
         """Let the core do what is due."""
         now_ms = self.broker_clock.now_ms()
         while (due_ms := self.broker.next_deadline_ms()) is not None and due_ms <= now_ms:
-            self.edge.dispatcher.tick(now_ms)
+            self.server.dispatcher.tick(now_ms)
         await self.turn()
 
     def close(self) -> None:
-        self.edge.ticker.stop()
-        self.edge.checkpoints.stop()
+        self.server.agenda_timer.stop()
+        self.server.checkpoints.stop()
 
     def check(self) -> None:
         """The invariants of every room."""
         self.broker.check_invariants()
-        self.edge.gate.check_invariants()
-        self.edge.outbox.check_invariants()
-        self.edge.polls.check_invariants()
-        self.edge.turns.check_invariants()
-        self.edge.wakeup.rests.check_invariants()
-        self.edge.dispatcher.checkers.check_invariants()
+        self.server.gate.check_invariants()
+        self.server.outbox.check_invariants()
+        self.server.waiting_requests.check_invariants()
+        self.server.turns.check_invariants()
+        self.server.io_batch.rests.check_invariants()
+        self.server.dispatcher.checkers.check_invariants()
         self.accounts.check_invariants()
 
 

@@ -16,13 +16,13 @@ from typing import Final
 
 from cmqd.server.accounts import Accounts
 from cmqd.server.audit import Audit
-from cmqd.server.connection import Connection, Requests, Shared
-from cmqd.server.logs import get_logger
+from cmqd.server.binary.accepted_connection import AcceptedConnection, Requests, Shared
+from cmqd.server.binary.tls_port import TlsPort
+from cmqd.server.connection_timer import STEP_MS, ConnectionTimer
+from cmqd.server.counters import Counters
+from cmqd.server.io_batch import IoBatch
+from cmqd.server.log_lines import get_logger
 from cmqd.server.memory_budget import MemoryBudget
-from cmqd.server.statistics import Counters
-from cmqd.server.tls_door import TlsDoor
-from cmqd.server.wakeup import WakeUp
-from cmqd.server.wheel import STEP_MS, Wheel
 from cmqd.settings import Settings
 from cmqd_protocol.connection import CONNECTION_RETRY_MS, ServerConnection
 from cmqd_protocol.errors import ErrorCode
@@ -40,7 +40,7 @@ BACKLOG: Final = 4_096
 
 PIECES: Final = 25
 """Thousands of connections can be due at once, at some 20 us each: they are looked at in as many pieces as this, spread
-over half a step of the wheel or more, because whoever sends meanwhile would wait behind them."""
+over half a step of the timer or more, because whoever sends meanwhile would wait behind them."""
 LEAST_VISITS: Final = 8
 
 
@@ -87,7 +87,7 @@ class Listener:
         loop: asyncio.AbstractEventLoop,
         settings: Settings,
         requests: Requests,
-        wakeup: WakeUp,
+        io_batch: IoBatch,
         budget: MemoryBudget,
         counters: Counters,
         accounts: Accounts,
@@ -105,18 +105,18 @@ class Listener:
         self._by_account: dict[str, int] = {}
         self._last_connection_id = 0
         self._server: asyncio.Server | None = None
-        self._door: TlsDoor | None = None
+        self._tls_port: TlsPort | None = None
         self._all_lost: asyncio.Event | None = None
         """Set, once ``close`` waits for it, when the last connection is gone."""
         self._timer: asyncio.TimerHandle | None = None
         now_ms = _local_ms()
-        self._wheel: Wheel[Connection] = Wheel(now_ms)
-        self._due: list[Connection] = []
-        """To be looked at within a step of the wheel, a few at a time."""
+        self._connection_timer: ConnectionTimer[AcceptedConnection] = ConnectionTimer(now_ms)
+        self._due: list[AcceptedConnection] = []
+        """To be looked at within a step of the timer, a few at a time."""
         self._visits: asyncio.TimerHandle | None = None
         self._shared = Shared(
             requests=requests,
-            wakeup=wakeup,
+            io_batch=io_batch,
             budget=budget,
             counters=counters,
             make_wire=self._make_wire,
@@ -149,14 +149,14 @@ class Listener:
         host, port = self._settings.listen_address
         context = tls_context(self._settings)
         if context is not None:
-            self._door = TlsDoor(
+            self._tls_port = TlsPort(
                 loop=self._loop,
                 context=context,
                 make_connection=self.make_connection,
                 has_room=lambda arriving: arriving + self.connections < self._max_connections,
                 timeout_s=self._settings.authentication_timeout_ms / 1000,
             )
-        make_protocol = self.make_connection if self._door is None else self._door.make_arrival
+        make_protocol = self.make_connection if self._tls_port is None else self._tls_port.make_arrival
         self._server = await self._loop.create_server(make_protocol, host, port, backlog=BACKLOG, reuse_address=True)
         self._beat()
         bound: tuple[str, int] = self._server.sockets[0].getsockname()[:2]
@@ -165,19 +165,19 @@ class Listener:
     @property
     def uses_tls(self) -> bool:
         """Whether connections are made with TLS."""
-        return self._door is not None
+        return self._tls_port is not None
 
     def use_tls(self, context: ssl.SSLContext) -> None:
         """Use another certificate and key for the handshakes that begin from now on."""
-        assert self._door is not None
-        self._door.context = context
+        assert self._tls_port is not None
+        self._tls_port.context = context
 
-    def make_connection(self) -> Connection:
+    def make_connection(self) -> AcceptedConnection:
         """The protocol for a connection that was just accepted."""
-        return Connection(self._shared)
+        return AcceptedConnection(self._shared)
 
     def watch_load(self) -> None:
-        """Stall or go on with reading from clients; called at the end of each wake-up."""
+        """Stall or go on with reading from clients; called at the end of each I/O batch."""
         shared = self._shared
         overloaded = self._is_overloaded()
         if overloaded == shared.overloaded:
@@ -199,8 +199,8 @@ class Listener:
         """Close the listening sockets; connections stay."""
         if self._server is not None:
             self._server.close()
-        if self._door is not None:
-            self._door.close()
+        if self._tls_port is not None:
+            self._tls_port.close()
 
     async def close(self, code: ErrorCode, text: str, within_s: float) -> None:
         """Tell everybody why and close; whoever has not read the last bytes in time is cut off."""
@@ -239,7 +239,7 @@ class Listener:
         key = self._accounts.find_key(secret_id)
         return None if key is None else AccessKey(account=key.account, secret_key=key.secret_key)
 
-    def _made(self, connection: Connection) -> None:
+    def _made(self, connection: AcceptedConnection) -> None:
         shared = self._shared
         self._counters.connections_accepted += 1
         shared.connections.add(connection)
@@ -249,7 +249,7 @@ class Listener:
             connection.end(ErrorCode.TOO_MANY_CONNECTIONS, text, CONNECTION_RETRY_MS)
         self._look_again(connection)
 
-    def _authenticated(self, connection: Connection) -> None:
+    def _authenticated(self, connection: AcceptedConnection) -> None:
         account = connection.account
         self._by_account[account] = self._by_account.get(account, 0) + 1
 
@@ -261,7 +261,7 @@ class Listener:
         self._counters.connections_refused += 1
         return f"account {account!r} has {limit} connections, its limit"
 
-    def _lost(self, connection: Connection) -> None:
+    def _lost(self, connection: AcceptedConnection) -> None:
         self._shared.connections.discard(connection)
         account = connection.account
         if account:
@@ -271,10 +271,10 @@ class Listener:
         if self._all_lost is not None and not self._shared.connections:
             self._all_lost.set()
 
-    def _look_again(self, connection: Connection) -> None:
+    def _look_again(self, connection: AcceptedConnection) -> None:
         due_ms = connection.visit()
         if due_ms is not None:
-            self._wheel.add(connection, due_ms)
+            self._connection_timer.add(connection, due_ms)
 
     def _visit_some(self) -> None:
         due = self._due
@@ -293,7 +293,7 @@ class Listener:
         """Move the coarse time on, and do for the connections what has become due."""
         shared = self._shared
         shared.time_ms = time_ms
-        self._due += self._wheel.turn(time_ms)
+        self._due += self._connection_timer.turn(time_ms)
         if self._visits is None:
             self._visit_some()
         for connection in list(shared.slow):

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from cmqd.server.listener import connection_limit
+from cmqd.server.binary.listener import connection_limit
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.frames import encode_preamble, frame
 from cmqd_protocol.limits import HANDSHAKE_FRAME_BYTES
-from support.edge_rig import EdgeRig, RigClient, code_of
+from support.server_rig import RigClient, ServerRig, code_of
 
 MIB = 1024 * 1024
 
@@ -20,9 +20,9 @@ async def a_queue(client: RigClient, name: str = "jobs", **attributes: Any) -> N
     await client.expect(wire.QueueInfo, wire.CreateQueue, name, attributes)
 
 
-def beat(rig: EdgeRig, ms: int) -> None:
+def beat(rig: ServerRig, ms: int) -> None:
     """Let local time pass, as the listener's timer would."""
-    listener: Any = rig.edge.listener
+    listener: Any = rig.server.listener
     for _ in range(ms // 100):
         listener.pass_time(listener._shared.time_ms + 100)
 
@@ -30,18 +30,18 @@ def beat(rig: EdgeRig, ms: int) -> None:
 # ------------------------------------------------------------------ getting in
 
 
-async def test_a_wrong_key_is_refused_and_the_connection_closed(rig: EdgeRig) -> None:
+async def test_a_wrong_key_is_refused_and_the_connection_closed(rig: ServerRig) -> None:
     client = rig.connect(secret_key="wrong")
     await client.settle()
 
     assert client.ended is not None
     assert client.ended.code == ErrorCode.AUTHENTICATION_FAILED
     assert client.transport.lost
-    assert rig.edge.listener.connections == 0
-    assert rig.edge.counters.authentications_failed == 1
+    assert rig.server.listener.connections == 0
+    assert rig.server.counters.authentications_failed == 1
 
 
-async def test_another_region_is_refused(rig: EdgeRig) -> None:
+async def test_another_region_is_refused(rig: ServerRig) -> None:
     client = rig.connect(region="elsewhere")
     await client.settle()
 
@@ -60,7 +60,7 @@ async def test_another_region_is_refused(rig: EdgeRig) -> None:
         encode_preamble(9, 8),
     ],
 )
-async def test_garbage_before_authentication_gets_the_door(rig: EdgeRig, garbage: bytes) -> None:
+async def test_garbage_before_authentication_gets_the_door(rig: ServerRig, garbage: bytes) -> None:
     other = await rig.client()
     await a_queue(other)
     client = rig.connect()
@@ -69,12 +69,12 @@ async def test_garbage_before_authentication_gets_the_door(rig: EdgeRig, garbage
     await rig.turn()
 
     assert client.transport.lost
-    assert rig.edge.listener.connections == 1
+    assert rig.server.listener.connections == 1
     await other.send("jobs", b"still served")
 
 
 async def test_who_does_not_authenticate_in_time_is_put_out(tmp_path: Path) -> None:
-    rig = await EdgeRig.make(tmp_path, authentication_timeout_ms=300)
+    rig = await ServerRig.make(tmp_path, authentication_timeout_ms=300)
     client = rig.connect()
     await rig.turn()
 
@@ -89,7 +89,7 @@ async def test_who_does_not_authenticate_in_time_is_put_out(tmp_path: Path) -> N
 
 
 async def test_one_connection_too_many_is_told_so(tmp_path: Path) -> None:
-    rig = await EdgeRig.make(tmp_path, max_connections=2)
+    rig = await ServerRig.make(tmp_path, max_connections=2)
     await rig.client()
     await rig.client()
 
@@ -100,12 +100,12 @@ async def test_one_connection_too_many_is_told_so(tmp_path: Path) -> None:
     assert third.ended.code == ErrorCode.TOO_MANY_CONNECTIONS
     assert third.ended.retryable
     assert third.ended.retry_after_ms == 1_000
-    assert rig.edge.listener.connections == 2
+    assert rig.server.listener.connections == 2
     rig.close()
 
 
 async def test_one_connection_too_many_of_an_account_is_told_so(tmp_path: Path) -> None:
-    rig = await EdgeRig.make(tmp_path, max_connections_per_account=1)
+    rig = await ServerRig.make(tmp_path, max_connections_per_account=1)
     first = await rig.client()
     second = rig.connect()
     await second.settle()
@@ -115,7 +115,7 @@ async def test_one_connection_too_many_of_an_account_is_told_so(tmp_path: Path) 
     assert second.ended.code == ErrorCode.TOO_MANY_CONNECTIONS
     assert second.ended.retry_after_ms == 1_000
     assert second.opened is None, "a welcome would invite requests whose outcome nobody learns"
-    assert rig.edge.counters.connections_refused == 1
+    assert rig.server.counters.connections_refused == 1
     assert first.ended is None
     assert other.ended is None
     first.transport.lose()
@@ -133,7 +133,7 @@ def test_the_limit_of_connections_leaves_descriptors_for_the_server_itself() -> 
     assert connection_limit(0, 1024, pushes=4_096) == 704
 
 
-async def test_a_disabled_key_closes_its_live_connections_and_no_others(rig: EdgeRig) -> None:
+async def test_a_disabled_key_closes_its_live_connections_and_no_others(rig: ServerRig) -> None:
     key = await rig.accounts.create_key("admin", None, 1)
     admin, doomed = await rig.client(), await rig.client(key)
 
@@ -150,7 +150,7 @@ async def test_a_disabled_key_closes_its_live_connections_and_no_others(rig: Edg
 # ------------------------------------------------------------------ bad requests
 
 
-async def test_a_bad_request_of_one_connection_never_hurts_others(rig: EdgeRig) -> None:
+async def test_a_bad_request_of_one_connection_never_hurts_others(rig: ServerRig) -> None:
     good, bad = await rig.client(), await rig.client()
     await a_queue(good)
     waiting = good.begin(wire.ReceiveMessages(good.next_id(), "jobs", 1, 5_000))
@@ -171,7 +171,7 @@ async def test_a_bad_request_of_one_connection_never_hurts_others(rig: EdgeRig) 
 
 
 async def test_more_requests_than_allowed_at_once_are_refused(tmp_path: Path) -> None:
-    rig = await EdgeRig.make(tmp_path, max_requests_per_connection=3)
+    rig = await ServerRig.make(tmp_path, max_requests_per_connection=3)
     client = await rig.client()
     await a_queue(client)
     for _ in range(3):
@@ -182,7 +182,7 @@ async def test_more_requests_than_allowed_at_once_are_refused(tmp_path: Path) ->
 
 
 async def test_silence_for_two_heartbeats_ends_a_connection(tmp_path: Path) -> None:
-    rig = await EdgeRig.make(tmp_path, heartbeat_ms=1_000)
+    rig = await ServerRig.make(tmp_path, heartbeat_ms=1_000)
     client = await rig.client()
 
     beat(rig, 1_000)
@@ -199,7 +199,7 @@ async def test_silence_for_two_heartbeats_ends_a_connection(tmp_path: Path) -> N
 
 
 async def test_a_held_connection_is_not_taken_for_silent(tmp_path: Path) -> None:
-    rig = await EdgeRig.make(tmp_path, heartbeat_ms=1_000)
+    rig = await ServerRig.make(tmp_path, heartbeat_ms=1_000)
     client = await rig.client()
     client.connection.hold()
 
@@ -214,7 +214,7 @@ async def test_a_held_connection_is_not_taken_for_silent(tmp_path: Path) -> None
     rig.close()
 
 
-async def test_a_connection_that_does_not_take_its_last_bytes_is_cut_off(rig: EdgeRig) -> None:
+async def test_a_connection_that_does_not_take_its_last_bytes_is_cut_off(rig: ServerRig) -> None:
     client = await rig.client()
     client.transport.stuck = True
 
@@ -231,7 +231,7 @@ async def test_a_connection_that_does_not_take_its_last_bytes_is_cut_off(rig: Ed
 # ------------------------------------------------------------------ messages that nobody took
 
 
-async def test_messages_of_a_connection_that_died_before_they_were_durable_come_back_uncounted(rig: EdgeRig) -> None:
+async def test_messages_of_a_connection_that_died_before_they_were_durable_come_back_uncounted(rig: ServerRig) -> None:
     sender, receiver = await rig.client(), await rig.client()
     await a_queue(sender)
     await sender.send("jobs", b"x", b"y")
@@ -245,10 +245,10 @@ async def test_messages_of_a_connection_that_died_before_they_were_durable_come_
 
     again = await sender.receive("jobs")
     assert [(message.body, message.receive_count) for message in again] == [(b"x", 1), (b"y", 1)]
-    assert rig.edge.counters.given_back == 2
+    assert rig.server.counters.given_back == 2
 
 
-async def test_messages_that_a_dead_connection_did_not_take_go_to_the_next_waiter_at_once(rig: EdgeRig) -> None:
+async def test_messages_that_a_dead_connection_did_not_take_go_to_the_next_waiter_at_once(rig: ServerRig) -> None:
     sender, dying, waiting = await rig.client(), await rig.client(), await rig.client()
     await a_queue(sender)
     dying.begin(wire.ReceiveMessages(dying.next_id(), "jobs", 1, 5_000))
@@ -268,7 +268,7 @@ async def test_messages_that_a_dead_connection_did_not_take_go_to_the_next_waite
     assert [(message.body, message.receive_count) for message in reply.messages] == [(b"x", 1)]
 
 
-async def test_a_dead_connection_waits_for_nothing(rig: EdgeRig) -> None:
+async def test_a_dead_connection_waits_for_nothing(rig: ServerRig) -> None:
     sender, dying = await rig.client(), await rig.client()
     await a_queue(sender)
     for _ in range(3):
@@ -277,13 +277,13 @@ async def test_a_dead_connection_waits_for_nothing(rig: EdgeRig) -> None:
 
     dying.transport.lose()
 
-    assert len(rig.edge.polls) == 0
+    assert len(rig.server.waiting_requests) == 0
     assert (await sender.counts("jobs"))["waiting_receives"] == 0
     await sender.send("jobs", b"x")
     assert [message.receive_count for message in await sender.receive("jobs")] == [1]
 
 
-async def test_a_cancelled_wait_is_answered_cancelled_and_takes_nothing(rig: EdgeRig) -> None:
+async def test_a_cancelled_wait_is_answered_cancelled_and_takes_nothing(rig: ServerRig) -> None:
     client = await rig.client()
     await a_queue(client)
     waiting = client.begin(wire.ReceiveMessages(client.next_id(), "jobs", 1, 5_000))
@@ -297,7 +297,7 @@ async def test_a_cancelled_wait_is_answered_cancelled_and_takes_nothing(rig: Edg
     assert (await client.counts("jobs"))["active"] == 1
 
 
-async def test_the_number_of_a_cancelled_request_can_be_used_again(rig: EdgeRig) -> None:
+async def test_the_number_of_a_cancelled_request_can_be_used_again(rig: ServerRig) -> None:
     client = await rig.client()
     await a_queue(client)
     request = wire.ReceiveMessages(500, "jobs", 1, 20_000)
@@ -317,7 +317,7 @@ async def test_the_number_of_a_cancelled_request_can_be_used_again(rig: EdgeRig)
         assert [message.body for message in received.messages] == [body]
 
 
-async def test_messages_that_crossed_a_cancellation_come_back_uncounted(rig: EdgeRig) -> None:
+async def test_messages_that_crossed_a_cancellation_come_back_uncounted(rig: ServerRig) -> None:
     client = await rig.client()
     await a_queue(client)
     await client.send("jobs", b"x")
@@ -339,7 +339,7 @@ async def test_messages_that_crossed_a_cancellation_come_back_uncounted(rig: Edg
     assert [(message.body, message.receive_count) for message in again] == [(b"x", 1), (b"y", 1)]
 
 
-async def test_messages_for_a_connection_that_is_being_closed_come_back(rig: EdgeRig) -> None:
+async def test_messages_for_a_connection_that_is_being_closed_come_back(rig: ServerRig) -> None:
     client, other = await rig.client(), await rig.client()
     await a_queue(client)
     await client.send("jobs", b"x")
@@ -357,7 +357,7 @@ async def test_messages_for_a_connection_that_is_being_closed_come_back(rig: Edg
 # ------------------------------------------------------------------ slow readers
 
 
-async def a_slow_reader(rig: EdgeRig, *, messages: int = 8) -> tuple[RigClient, RigClient]:
+async def a_slow_reader(rig: ServerRig, *, messages: int = 8) -> tuple[RigClient, RigClient]:
     """A client whose socket is stuck with a large reply in it, and a healthy one."""
     slow, other = await rig.client(), await rig.client()
     await a_queue(other, "big", max_message_bytes=MIB)
@@ -371,7 +371,7 @@ async def a_slow_reader(rig: EdgeRig, *, messages: int = 8) -> tuple[RigClient, 
     return slow, other
 
 
-async def test_a_slow_reader_is_not_read_from_until_it_has_read(rig: EdgeRig) -> None:
+async def test_a_slow_reader_is_not_read_from_until_it_has_read(rig: ServerRig) -> None:
     slow, other = await a_slow_reader(rig)
 
     assert not slow.transport.is_reading()
@@ -384,7 +384,7 @@ async def test_a_slow_reader_is_not_read_from_until_it_has_read(rig: EdgeRig) ->
     assert len(slow.replies) == 2
 
 
-async def test_a_receive_of_a_slow_reader_takes_no_messages_from_others(rig: EdgeRig) -> None:
+async def test_a_receive_of_a_slow_reader_takes_no_messages_from_others(rig: ServerRig) -> None:
     slow, other = await rig.client(), await rig.client()
     await a_queue(other, "big", max_message_bytes=MIB)
     await a_queue(other)
@@ -410,7 +410,7 @@ async def test_a_receive_of_a_slow_reader_takes_no_messages_from_others(rig: Edg
 
 
 async def test_a_slow_reader_gets_no_more_than_its_bound_of_replies_at_once(tmp_path: Path) -> None:
-    rig = await EdgeRig.make(tmp_path, max_unread_receives=4)
+    rig = await ServerRig.make(tmp_path, max_unread_receives=4)
     slow, other = await rig.client(), await rig.client()
     await a_queue(other)
     await other.send("jobs", *[b"x"] * 50)
@@ -432,7 +432,7 @@ async def test_a_slow_reader_gets_no_more_than_its_bound_of_replies_at_once(tmp_
 
 
 async def test_browsing_is_bounded_like_receiving(tmp_path: Path) -> None:
-    rig = await EdgeRig.make(tmp_path, max_unread_receives=4)
+    rig = await ServerRig.make(tmp_path, max_unread_receives=4)
     client = await rig.client()
     await a_queue(client)
     await client.send("jobs", b"x")
@@ -453,7 +453,7 @@ async def test_browsing_is_bounded_like_receiving(tmp_path: Path) -> None:
 
 
 async def test_a_slow_reader_that_never_reads_is_closed_and_its_unsent_messages_come_back(tmp_path: Path) -> None:
-    rig = await EdgeRig.make(tmp_path, heartbeat_ms=1_000)
+    rig = await ServerRig.make(tmp_path, heartbeat_ms=1_000)
     slow, other = await a_slow_reader(rig, messages=30)
     slow.transport.stuck = False
     slow.read()
@@ -471,13 +471,13 @@ async def test_a_slow_reader_that_never_reads_is_closed_and_its_unsent_messages_
     await rig.turn()
 
     assert slow.transport.lost
-    assert rig.edge.counters.slow_readers_closed == 1
-    assert rig.edge.counters.given_back == 25
+    assert rig.server.counters.slow_readers_closed == 1
+    assert rig.server.counters.given_back == 25
     rig.close()
 
 
 async def test_a_reader_over_the_hard_limit_is_closed_at_once(tmp_path: Path) -> None:
-    rig = await EdgeRig.make(tmp_path, slow_reader_bytes=4_096, max_unread_bytes=65_536)
+    rig = await ServerRig.make(tmp_path, slow_reader_bytes=4_096, max_unread_bytes=65_536)
     slow, other = await a_slow_reader(rig)
     await rig.turn()
 
@@ -487,7 +487,7 @@ async def test_a_reader_over_the_hard_limit_is_closed_at_once(tmp_path: Path) ->
 
 
 async def test_replies_to_a_slow_reader_and_its_own_waits_ended_in_one_step_break_nothing(tmp_path: Path) -> None:
-    rig = await EdgeRig.make(tmp_path, max_unread_receives=64)
+    rig = await ServerRig.make(tmp_path, max_unread_receives=64)
     slow, sender = await rig.client(), await rig.client()
     await a_queue(sender, "big", max_message_bytes=MIB)
     await a_queue(sender, "empty")
@@ -518,10 +518,10 @@ async def test_replies_to_a_slow_reader_and_its_own_waits_ended_in_one_step_brea
 
 
 async def test_waits_of_a_slow_reader_that_all_end_at_once_are_answered_once(tmp_path: Path) -> None:
-    rig = await EdgeRig.make(tmp_path, max_unread_receives=4)
+    rig = await ServerRig.make(tmp_path, max_unread_receives=4)
     slow, waiting = await a_slow_reader_that_waits(rig, waits=3)
 
-    rig.edge.dispatcher.end_waits(ErrorCode.SHUTTING_DOWN, "bye")
+    rig.server.dispatcher.end_waits(ErrorCode.SHUTTING_DOWN, "bye")
     await rig.turn()
     slow.transport.stuck = False
     await slow.settle()
@@ -532,7 +532,7 @@ async def test_waits_of_a_slow_reader_that_all_end_at_once_are_answered_once(tmp
     rig.close()
 
 
-async def a_slow_reader_that_waits(rig: EdgeRig, *, waits: int) -> tuple[RigClient, list[int]]:
+async def a_slow_reader_that_waits(rig: ServerRig, *, waits: int) -> tuple[RigClient, list[int]]:
     """A stuck client with more unread replies than its bound, and with receives that wait."""
     slow, other = await rig.client(), await rig.client()
     await a_queue(other, "big", max_message_bytes=MIB)
@@ -549,7 +549,7 @@ async def a_slow_reader_that_waits(rig: EdgeRig, *, waits: int) -> tuple[RigClie
     return slow, waiting
 
 
-async def test_a_reply_of_which_the_socket_took_only_a_part_comes_back_uncounted(rig: EdgeRig) -> None:
+async def test_a_reply_of_which_the_socket_took_only_a_part_comes_back_uncounted(rig: ServerRig) -> None:
     slow, other = await a_slow_reader(rig, messages=3)
     assert slow.connection.is_slow, "one large reply is enough"
     assert slow.transport.unread < 2 * MIB, "the second is not encoded before the first is gone"
@@ -562,7 +562,7 @@ async def test_a_reply_of_which_the_socket_took_only_a_part_comes_back_uncounted
     assert [message.receive_count for message in again] == [1, 1, 1]
 
 
-async def test_replies_that_the_socket_took_stay_in_flight_when_the_connection_dies(rig: EdgeRig) -> None:
+async def test_replies_that_the_socket_took_stay_in_flight_when_the_connection_dies(rig: ServerRig) -> None:
     slow, other = await a_slow_reader(rig, messages=3)
     slow.transport.stuck = False
     slow.read()
@@ -572,10 +572,10 @@ async def test_replies_that_the_socket_took_stay_in_flight_when_the_connection_d
     slow.transport.lose()
 
     assert (await other.counts("big"))["in_flight"] == 2
-    assert rig.edge.counters.given_back == 0
+    assert rig.server.counters.given_back == 0
 
 
-async def test_small_replies_do_not_make_a_reader_slow_before_the_mark(rig: EdgeRig) -> None:
+async def test_small_replies_do_not_make_a_reader_slow_before_the_mark(rig: ServerRig) -> None:
     client = await rig.client()
     await a_queue(client)
     client.transport.stuck = True
@@ -598,7 +598,7 @@ async def test_small_replies_do_not_make_a_reader_slow_before_the_mark(rig: Edge
 
 
 async def test_peeks_that_wait_for_bodies_are_bounded(tmp_path: Path) -> None:
-    rig = await EdgeRig.make(tmp_path, max_unread_receives=4)
+    rig = await ServerRig.make(tmp_path, max_unread_receives=4)
     client = await rig.client()
     await a_queue(client, delay_ms=600_000)
     await client.send("jobs", b"x")
@@ -607,11 +607,11 @@ async def test_peeks_that_wait_for_bodies_are_bounded(tmp_path: Path) -> None:
 
     ids = [client.begin(wire.PeekMessages(client.next_id(), "jobs")) for _ in range(20)]
     await rig.turn()
-    assert len(rig.edge.polls) == 4
+    assert len(rig.server.waiting_requests) == 4
     assert client.connection.unread_receives == 4
     client.cancel(ids[0])
     await rig.turn()
-    assert len(rig.edge.polls) == 4, "the next has taken its place"
+    assert len(rig.server.waiting_requests) == 4, "the next has taken its place"
     rig.log.let_go()
     for _ in range(6):
         await client.settle()
@@ -625,7 +625,7 @@ async def test_peeks_that_wait_for_bodies_are_bounded(tmp_path: Path) -> None:
 async def test_above_the_hard_mark_of_pending_bytes_nothing_is_read_until_the_disk_has_caught_up(
     tmp_path: Path,
 ) -> None:
-    rig = await EdgeRig.make(tmp_path, busy_pending_bytes=2 * MIB, pause_pending_bytes=2 * MIB)
+    rig = await ServerRig.make(tmp_path, busy_pending_bytes=2 * MIB, pause_pending_bytes=2 * MIB)
     client = await rig.client()
     await a_queue(client, max_message_bytes=MIB)
     rig.log.hold()
@@ -646,8 +646,8 @@ async def test_above_the_hard_mark_of_pending_bytes_nothing_is_read_until_the_di
     rig.close()
 
 
-def test_connections_that_are_due_together_are_looked_at_in_pieces(rig: EdgeRig) -> None:
-    listener: Any = rig.edge.listener
+def test_connections_that_are_due_together_are_looked_at_in_pieces(rig: ServerRig) -> None:
+    listener: Any = rig.server.listener
     looked_at: list[int] = []
     planned: list[Any] = []
 

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from cmqd.storage.log import StorageState
 from cmqd_protocol import messages as wire
-from support.edge_rig import EdgeRig, RigClient, code_of
+from support.server_rig import RigClient, ServerRig, code_of
 
 PATIENCE_MS = 5_000
 
@@ -17,31 +17,31 @@ PATIENCE_MS = 5_000
 class Beats:
     """Ten beats a second of a clock that only tests move."""
 
-    def __init__(self, rig: EdgeRig) -> None:
+    def __init__(self, rig: ServerRig) -> None:
         self._rig = rig
         self.now_ms = 1_000_000
 
     async def pass_ms(self, ms: int) -> None:
         for _ in range(ms // 100):
             self.now_ms += 100
-            self._rig.edge.storage_watch.beat(self.now_ms)
+            self._rig.server.storage_watch.beat(self.now_ms)
         await self._rig.turn()
 
 
 @pytest.fixture
-async def rig(tmp_path: Path) -> AsyncIterator[EdgeRig]:
-    made = await EdgeRig.make(tmp_path, storage_patience_ms=PATIENCE_MS)
+async def rig(tmp_path: Path) -> AsyncIterator[ServerRig]:
+    made = await ServerRig.make(tmp_path, storage_patience_ms=PATIENCE_MS)
     yield made
     made.check()
     made.close()
 
 
 @pytest.fixture
-def beats(rig: EdgeRig) -> Beats:
+def beats(rig: ServerRig) -> Beats:
     return Beats(rig)
 
 
-async def with_queue(rig: EdgeRig, *bodies: bytes) -> RigClient:
+async def with_queue(rig: ServerRig, *bodies: bytes) -> RigClient:
     client = await rig.client()
     await client.expect(wire.QueueInfo, wire.CreateQueue, "orders", {})
     if bodies:
@@ -56,7 +56,7 @@ async def begin(client: RigClient, make: Any, *arguments: Any) -> int:
     return request_id
 
 
-async def test_what_waits_for_the_disk_for_too_long_is_answered_outcome_unknown(rig: EdgeRig, beats: Beats) -> None:
+async def test_what_waits_for_the_disk_for_too_long_is_answered_outcome_unknown(rig: ServerRig, beats: Beats) -> None:
     client = await with_queue(rig)
     await beats.pass_ms(100)
     rig.log.hold()
@@ -81,7 +81,7 @@ async def test_what_waits_for_the_disk_for_too_long_is_answered_outcome_unknown(
 
 
 async def test_messages_of_a_receive_that_was_given_up_go_back_uncounted_when_it_is_durable(
-    rig: EdgeRig, beats: Beats
+    rig: ServerRig, beats: Beats
 ) -> None:
     client = await with_queue(rig, b"a", b"b")
     await beats.pass_ms(100)
@@ -100,7 +100,7 @@ async def test_messages_of_a_receive_that_was_given_up_go_back_uncounted_when_it
     assert [(message.body, message.receive_count) for message in messages] == [(b"a", 1), (b"b", 1)]
 
 
-async def test_a_delete_that_was_given_up_is_carried_out_all_the_same(rig: EdgeRig, beats: Beats) -> None:
+async def test_a_delete_that_was_given_up_is_carried_out_all_the_same(rig: ServerRig, beats: Beats) -> None:
     client = await with_queue(rig, b"a")
     (message,) = await client.receive("orders")
     await beats.pass_ms(100)
@@ -123,12 +123,12 @@ async def test_a_delete_that_was_given_up_is_carried_out_all_the_same(rig: EdgeR
     ids=["unknown", "full"],
 )
 async def test_what_begins_while_the_storage_hangs_is_refused_and_changes_nothing(
-    rig: EdgeRig, beats: Beats, state: StorageState | None, code: str
+    rig: ServerRig, beats: Beats, state: StorageState | None, code: str
 ) -> None:
     client = await with_queue(rig, b"a")
     (message,) = await client.receive("orders")
     if state is not None:
-        rig.edge.storage_state(state)
+        rig.server.storage_state(state)
     await beats.pass_ms(100)
     rig.log.hold()
     await begin(client, wire.ReleaseMessages, "orders", [message.receipt_handle])
@@ -155,7 +155,7 @@ async def test_what_begins_while_the_storage_hangs_is_refused_and_changes_nothin
     assert [each.body for each in await client.receive("orders")] == [b"a"]
 
 
-async def test_many_are_given_up_in_pieces_and_none_twice(rig: EdgeRig, beats: Beats) -> None:
+async def test_many_are_given_up_in_pieces_and_none_twice(rig: ServerRig, beats: Beats) -> None:
     client = await with_queue(rig)
     await beats.pass_ms(100)
     rig.log.hold()
@@ -173,7 +173,7 @@ async def test_many_are_given_up_in_pieces_and_none_twice(rig: EdgeRig, beats: B
     assert client.replies == {}
 
 
-async def test_a_client_that_left_meanwhile_loses_nothing(rig: EdgeRig, beats: Beats) -> None:
+async def test_a_client_that_left_meanwhile_loses_nothing(rig: ServerRig, beats: Beats) -> None:
     client = await with_queue(rig, b"a")
     await beats.pass_ms(100)
     rig.log.hold()
@@ -189,7 +189,7 @@ async def test_a_client_that_left_meanwhile_loses_nothing(rig: EdgeRig, beats: B
     assert [(message.body, message.receive_count) for message in await other.receive("orders")] == [(b"a", 1)]
 
 
-async def test_a_request_that_waits_for_bodies_is_given_up_too(rig: EdgeRig, beats: Beats) -> None:
+async def test_a_request_that_waits_for_bodies_is_given_up_too(rig: ServerRig, beats: Beats) -> None:
     """The commit of a half message reads the body, which a hanging storage does not bring."""
     client = await rig.client()
     await client.expect(wire.QueueInfo, wire.CreateQueue, "orders", {"transactional": True})
@@ -212,7 +212,7 @@ async def test_a_request_that_waits_for_bodies_is_given_up_too(rig: EdgeRig, bea
     assert {message.body for message in await client.receive("orders")} == {b"half", b"x"}
 
 
-async def test_reads_that_hang_are_noticed_without_a_commit(rig: EdgeRig, beats: Beats) -> None:
+async def test_reads_that_hang_are_noticed_without_a_commit(rig: ServerRig, beats: Beats) -> None:
     client = await rig.client()
     await client.expect(wire.QueueInfo, wire.CreateQueue, "orders", {"delay_ms": 10_000})
     await client.send("orders", b"a", b"b")
@@ -241,7 +241,7 @@ async def test_reads_that_hang_are_noticed_without_a_commit(rig: EdgeRig, beats:
     ]
 
 
-async def test_a_storage_that_hangs_is_logged_after_a_second_and_when_it_goes_on(rig: EdgeRig, beats: Beats) -> None:
+async def test_a_storage_that_hangs_is_logged_after_a_second_and_when_it_goes_on(rig: ServerRig, beats: Beats) -> None:
     client = await with_queue(rig)
     await beats.pass_ms(100)
     rig.log.hold()
@@ -259,7 +259,7 @@ async def test_a_storage_that_hangs_is_logged_after_a_second_and_when_it_goes_on
     assert (logs[0]["for_ms"], logs[0]["records"], logs[0]["replies"]) == (1_000, 1, 1)
 
 
-async def test_a_storage_that_has_nothing_to_do_does_not_hang(rig: EdgeRig, beats: Beats) -> None:
+async def test_a_storage_that_has_nothing_to_do_does_not_hang(rig: ServerRig, beats: Beats) -> None:
     client = await with_queue(rig)
 
     with capture_logs() as logs:
@@ -269,7 +269,7 @@ async def test_a_storage_that_has_nothing_to_do_does_not_hang(rig: EdgeRig, beat
     assert await client.send("orders", b"x")
 
 
-async def test_a_slow_storage_that_goes_on_refuses_nothing(rig: EdgeRig, beats: Beats) -> None:
+async def test_a_slow_storage_that_goes_on_refuses_nothing(rig: ServerRig, beats: Beats) -> None:
     client = await with_queue(rig)
     for _ in range(5):
         rig.log.hold()

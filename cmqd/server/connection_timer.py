@@ -1,7 +1,7 @@
 """A timing wheel: one coarse timer for the time limits of all connections.
 
 Ten thousand idle connections would be ten thousand timers, each set anew at every read. Here a connection lies in one
-bucket, costs one list entry, and is looked at when the wheel comes round: if it has been active meanwhile it is put
+bucket, costs one list entry, and is looked at when the timer comes round: if it has been active meanwhile it is put
 into a later bucket, so activity itself costs nothing. (Varghese and Lauck's simple timing wheel.)
 """
 
@@ -15,7 +15,7 @@ BUCKETS = 1024
 """102 s in one turn; what is due later is looked at once a turn."""
 
 
-class Wheel(Generic[T]):
+class ConnectionTimer(Generic[T]):
     """Things and when to look at them. Time is any number of milliseconds that never goes back."""
 
     __slots__ = ("_buckets", "_step")

@@ -12,9 +12,9 @@ Rules:
 - A client that does not read (the socket's buffer is over its mark) is not read from. If that lasts, what it waits for
   is taken off the queues' lines and kept here, so that it holds no messages that others could have. If it lasts for two
   heartbeats, or the buffer passes the hard limit, the connection is closed.
-- Input that is too much for the wake-up is put off: its bytes are kept undecoded, and pieces of them are taken up in
+- Input that is too much for the I/O batch is put off: its bytes are kept undecoded, and pieces of them are taken up in
   the turns of ``fairness``. As long as input is put off the connection is not read from, so that no end of the
-  connection overtakes its requests, and afterwards it rests until the wake-up ends. After input without a single
+  connection overtakes its requests, and afterwards it rests until the I/O batch ends. After input without a single
   request (a flood of heartbeats or cancels) it rests until the next step of the coarse time instead.
 - An idle connection costs no task, no timer and no queue; containers are made when they are needed.
 """
@@ -25,12 +25,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, cast
 
 from cmqd.server.audit import FAILED_LOGINS
-from cmqd.server.commit import Outgoing
+from cmqd.server.counters import Counters
 from cmqd.server.fairness import REQUEST_COST
-from cmqd.server.logs import get_logger
+from cmqd.server.io_batch import IoBatch
+from cmqd.server.log_lines import get_logger
 from cmqd.server.memory_budget import LEAST_BYTES, MemoryBudget
-from cmqd.server.statistics import Counters
-from cmqd.server.wakeup import WakeUp
+from cmqd.server.reply_gate import Outgoing
 from cmqd_protocol.connection import CONNECTION_RETRY_MS, ServerConnection
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.events import Authenticated, ConnectionEnded, RequestRefused
@@ -79,27 +79,27 @@ DEFAULT_PATIENCE_MS: Final = 60_000
 class Requests(Protocol):
     """What a connection asks of the dispatcher."""
 
-    def dispatch(self, client: "Connection", request: Request) -> None:
+    def dispatch(self, client: "AcceptedConnection", request: Request) -> None:
         """Have it answered."""
         ...
 
-    def cancel(self, client: "Connection", request_id: int) -> bool:
+    def cancel(self, client: "AcceptedConnection", request_id: int) -> bool:
         """Give up a waiting request."""
         ...
 
-    def forget(self, client: "Connection") -> list[Request]:
+    def forget(self, client: "AcceptedConnection") -> list[Request]:
         """Let nothing wait for it any more."""
         ...
 
-    def leave(self, client: "Connection") -> None:
+    def leave(self, client: "AcceptedConnection") -> None:
         """It is gone: let nothing wait for it, and ask it nothing more."""
         ...
 
-    def settle_collected_of(self, client: "Connection") -> None:
+    def settle_collected_of(self, client: "AcceptedConnection") -> None:
         """Decide what of its requests is collected."""
         ...
 
-    def slowness_changed(self, client: "Connection") -> None:
+    def slowness_changed(self, client: "AcceptedConnection") -> None:
         """One that answers checks has begun to leave unread what it was sent, or has read it."""
         ...
 
@@ -129,20 +129,20 @@ class Shared:
         "slow_reader_bytes",
         "stalled",
         "time_ms",
-        "wakeup",
+        "io_batch",
     )
 
     def __init__(
         self,
         *,
         requests: Requests,
-        wakeup: WakeUp,
+        io_batch: IoBatch,
         budget: MemoryBudget,
         counters: Counters,
         make_wire: Callable[[int], ServerConnection],
-        on_made: Callable[["Connection"], None],
-        on_authenticated: Callable[["Connection"], None],
-        on_lost: Callable[["Connection"], None],
+        on_made: Callable[["AcceptedConnection"], None],
+        on_authenticated: Callable[["AcceptedConnection"], None],
+        on_lost: Callable[["AcceptedConnection"], None],
         on_login_failed: Callable[[str, str, ConnectionEnded], None],
         time_ms: int,
         slow_reader_bytes: int,
@@ -156,7 +156,7 @@ class Shared:
             on_login_failed: gets the peer, the key's id as the client named it, and why the connection ended.
         """
         self.requests = requests
-        self.wakeup = wakeup
+        self.io_batch = io_batch
         self.budget = budget
         self.counters = counters
         self.make_wire = make_wire
@@ -171,16 +171,16 @@ class Shared:
         """Coarse local time, moved on by the listener every tenth of a second: nobody needs it finer."""
         self.overloaded = False
         """The storage is so far behind that nothing more is to be read from clients."""
-        self.stalled: list[Connection] = []
+        self.stalled: list[AcceptedConnection] = []
         """Connections that are not read from because of that."""
-        self.idle: list[Connection] = []
+        self.idle: list[AcceptedConnection] = []
         """Connections that rest until the next step of ``time_ms``, because their last input held no request."""
-        self.slow: set[Connection] = set()
+        self.slow: set[AcceptedConnection] = set()
         """Connections whose socket buffer is over its mark."""
-        self.connections: set[Connection] = set()
+        self.connections: set[AcceptedConnection] = set()
 
 
-class Connection(asyncio.Protocol):
+class AcceptedConnection(asyncio.Protocol):
     """A client's connection; see the module.
 
     Invariants: ``unread_receives`` is the number of replies with messages that are at the gate or in ``_replies``, of
@@ -252,7 +252,7 @@ class Connection(asyncio.Protocol):
         """A request is being carried out in steps; the requests behind it wait. An attribute and no property: it is
         read for each request."""
         self._resting = False
-        """Had its share of this wake-up."""
+        """Had its share of this I/O batch."""
         self._had_request = False
         """A request was in the input that took turns since the last rest."""
         self.credit = 0
@@ -261,9 +261,9 @@ class Connection(asyncio.Protocol):
         """Empty until it has authenticated."""
         self.secret_id = ""
         self.waiting: dict[int, int] | None = None
-        """Waiter ids by request id; kept by ``LongPolls``."""
+        """Waiter ids by request id; kept by ``WaitingRequests``."""
         self.checked_queues: set[str] | None = None
-        """Queues whose checks it answers; kept by ``Checkers``."""
+        """Queues whose checks it answers; kept by ``TransactionCheckers``."""
         self.unread_receives = 0
         """Replies with messages that are at the gate or in ``_replies``, receives that are collected, and peeks that
         wait; kept by both sides.
@@ -271,7 +271,7 @@ class Connection(asyncio.Protocol):
 
     def __repr__(self) -> str:
         return (
-            f"<Connection {self.account or 'unauthenticated'} {self._wire!r} waiting={len(self.waiting or ())} "
+            f"<AcceptedConnection {self.account or 'unauthenticated'} {self._wire!r} waiting={len(self.waiting or ())} "
             f"replies={len(self._replies)} slow={self._paused_ms is not None}>"
         )
 
@@ -299,7 +299,7 @@ class Connection(asyncio.Protocol):
         """Bytes of the client. The hot path begins here."""
         shared = self._shared
         size = len(data)
-        has_time = shared.wakeup.take_input(size)
+        has_time = shared.io_batch.take_input(size)
         if not has_time or size > PIECE_BYTES or self._put_off or self._decoded or self.is_held:
             self._put_off = self._put_off[self._put_off_from :] + data
             self._put_off_from = 0
@@ -398,17 +398,17 @@ class Connection(asyncio.Protocol):
             self._resting = True
             # A large frame without its end is no idle input: an upload must not wait for the coarse time.
             if self._had_request or self._wire.unfinished_bytes >= HEADER_BYTES:
-                self._shared.wakeup.rests.add(self)
+                self._shared.io_batch.rests.add(self)
             else:
                 self._shared.idle.append(self)
             self._had_request = False
         return size + count * REQUEST_COST
 
     def rest_with_others(self) -> None:
-        """Rest only until the wake-up ends from now on, because the coarse time has moved on."""
+        """Rest only until the I/O batch ends from now on, because the coarse time has moved on."""
         if self._resting:
-            self._shared.wakeup.rests.add(self)
-            self._shared.wakeup.schedule()
+            self._shared.io_batch.rests.add(self)
+            self._shared.io_batch.schedule()
 
     def end_rest(self) -> int:
         """See ``fairness.Flow``."""
@@ -494,10 +494,10 @@ class Connection(asyncio.Protocol):
             return
         shared = self._shared
         if self.has_turn:
-            shared.wakeup.turns.add(self)
-            shared.wakeup.schedule()
+            shared.io_batch.turns.add(self)
+            shared.io_batch.schedule()
         else:
-            shared.wakeup.turns.remove(self)
+            shared.io_batch.turns.remove(self)
         wanted = not (self.has_input or self._resting or self._stalled) and self._paused_ms is None
         if wanted != transport.is_reading():
             if wanted:
@@ -508,7 +508,7 @@ class Connection(asyncio.Protocol):
     # ------------------------------------------------------------------ replies
 
     def answer(self, reply: Outgoing, queue: str | None = None) -> None:
-        """Send a reply (or a push) at the end of this wake-up; with ``queue``, one with messages, which go back there
+        """Send a reply (or a push) at the end of this I/O batch; with ``queue``, one with messages, which go back there
         if they cannot be sent ("": they were only looked at).
         """
         if self._transport is None or self._wire.ended is not None:
@@ -518,7 +518,7 @@ class Connection(asyncio.Protocol):
         self._replies.append((reply, queue))
         if not self._dirty:
             self._dirty = True
-            self._shared.wakeup.write_later(self)
+            self._shared.io_batch.write_later(self)
 
     def park(self, request: Request) -> None:
         """Take a request up again when the client has read what it was sent."""
@@ -687,7 +687,7 @@ class Connection(asyncio.Protocol):
             requests.dispatch(self, parked.popitem(last=False)[1])
         if not parked:
             self._parked = None
-        self._shared.wakeup.schedule()
+        self._shared.io_batch.schedule()
 
     # ------------------------------------------------------------------ what happens besides requests
 
@@ -747,7 +747,7 @@ class Connection(asyncio.Protocol):
         due_ms = wire.next_deadline_ms()
         if due_ms is None:
             return now_ms + CLOSE_WITHIN_MS
-        # Its heartbeats begin when it has authenticated, and nobody tells the wheel.
+        # Its heartbeats begin when it has authenticated, and nobody tells the timer.
         return due_ms if self.account else min(due_ms, now_ms + MIN_HEARTBEAT_MS // 2)
 
     def check_slow(self) -> None:
@@ -788,7 +788,7 @@ class Connection(asyncio.Protocol):
     def _flush_soon(self) -> None:
         if not self._dirty and self._transport is not None:
             self._dirty = True
-            self._shared.wakeup.write_later(self)
+            self._shared.io_batch.write_later(self)
 
     def _park_waiting(self) -> None:
         for request in self._shared.requests.forget(self):
@@ -812,8 +812,8 @@ class Connection(asyncio.Protocol):
         self._shared.requests.leave(self)
         self._shared.budget.hold(self, 0)
         self._charged = 0
-        self._shared.wakeup.turns.remove(self)
-        self._shared.wakeup.rests.remove(self)
+        self._shared.io_batch.turns.remove(self)
+        self._shared.io_batch.rests.remove(self)
         self._resting = False
         self._put_off = b""
         self._put_off_from = 0

@@ -1,4 +1,4 @@
-"""One POST with aiohttp, and what went wrong with it in one short line. ``cmqd.server.pushing`` alone imports this
+"""One POST with aiohttp, and what went wrong with it in one short line. ``cmqd.server.push.pusher`` alone imports this
 module, and only where aiohttp is installed.
 
 - An answer's status decides, as soon as its headers are there. What follows of the body is taken for ``DRAIN_S`` and
@@ -20,7 +20,7 @@ import aiohttp
 import yarl
 from aiohttp.client_proto import ResponseHandler
 
-from cmqd.server.endpoints import AddressRefused, Allowed, CheckedResolver, Lookup, NameNotFound, refused_literal
+from cmqd.server.push.endpoints import AddressRefused, Allowed, CheckedResolver, Lookup, NameNotFound, refused_literal
 
 DRAIN_BYTES: Final = 65_536
 DRAIN_S: Final = 1.0

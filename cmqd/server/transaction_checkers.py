@@ -78,7 +78,7 @@ class _Queue(Generic[C]):
             del self.asked[checker][message_id]
 
 
-class Checkers(Generic[C]):
+class TransactionCheckers(Generic[C]):
     """See the module.
 
     Invariants: a connection is among a queue's checkers if and only if it lists the queue in ``checked_queues``; a
@@ -95,7 +95,7 @@ class Checkers(Generic[C]):
         return sum(len(queue.turns) for queue in self._queues.values())
 
     def __repr__(self) -> str:
-        return f"<Checkers registrations={len(self)} queues={len(self._queues)}>"
+        return f"<TransactionCheckers registrations={len(self)} queues={len(self._queues)}>"
 
     def register(self, checker: C, name: str) -> Told:
         """It answers checks of this queue from now on; registering again changes nothing.

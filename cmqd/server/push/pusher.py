@@ -26,12 +26,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from cmqd.core.outcome import Push, PushResult
-from cmqd.server.endpoints import Allowed, Lookup, system_lookup
-from cmqd.server.logs import get_logger
-from cmqd.server.webhooks import request_of
+from cmqd.server.log_lines import get_logger
+from cmqd.server.push.endpoints import Allowed, Lookup, system_lookup
+from cmqd.server.push.webhooks import request_of
 
 if TYPE_CHECKING:
-    from cmqd.server.posting import Post
+    from cmqd.server.push.poster import Post
 
 _log = get_logger()
 
@@ -86,7 +86,7 @@ class Pusher:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         # Here and not above: it takes a tenth of a second and some 15 MiB, and need not be installed.
-        from cmqd.server.posting import Post, Poster
+        from cmqd.server.push.poster import Post, Poster
 
         self._loop = loop
         self._timeout_s = timeout_ms / 1000

@@ -1,4 +1,4 @@
-"""The end of a wake-up of the loop: what the events of one wake-up have in common is done once, after all of them.
+"""The end of an I/O batch of the loop: what the events of one I/O batch have in common is done once, after all of them.
 
 The records of everybody go to the storage in one write, the replies to one client in one write, the timer is set
 once. A system call costs more than deciding a request, and a commit more than either, so this is where the speed is.
@@ -8,10 +8,10 @@ few times at most: clients whose replies just left, and clients that were served
 microseconds, and what they bring shares the next commit. No timer is involved: with nobody else about, one look that
 brings nothing (some 5 us) is all that it costs.
 
-A wake-up is bounded in time, so that a flood of input keeps neither records from the storage nor replies from clients.
-Input beyond the bound is put off to turns (``fairness``), which are given at each look and in the next wake-ups. A
-connection that had turns rests, unread from, until the wake-up ends or later: its share of a wake-up is one read of the
-socket, and so many large reads may come in a wake-up, the accounts and connections in turns again.
+An I/O batch is bounded in time, so that a flood of input keeps neither records from the storage nor replies from
+clients. Input beyond the bound is put off to turns (``fairness``), which are given at each look and in the next I/O
+batches. A connection that had turns rests, unread from, until the I/O batch ends or later: its share of an I/O batch is
+one read of the socket, and so many large reads may come in an I/O batch, the accounts and connections in turns again.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from cmqd.server.fairness import RoundRobin
-from cmqd.server.logs import get_logger
+from cmqd.server.log_lines import get_logger
 
 _log = get_logger()
 
@@ -30,12 +30,12 @@ MAX_LOOKS = 16
 the server's CPU time, 20 some 5 % more at batch 1, 60 nothing more."""
 
 
-WAKEUP_SECONDS = 0.005
-"""Time of a wake-up, after which input is put off. As long as a commit on a fast disk takes: longer ones would keep the
-storage waiting."""
+IO_BATCH_SECONDS = 0.005
+"""Time of an I/O batch, after which input is put off. As long as a commit on a fast disk takes: longer ones would keep
+the storage waiting."""
 
 LEAST_TURNS_SECONDS = 0.002
-"""Time for turns at a look even if small requests used up the wake-up: neither kind of input starves the other."""
+"""Time for turns at a look even if small requests used up the I/O batch: neither kind of input starves the other."""
 
 
 CLOCK_BYTES = 2 * 1024
@@ -44,7 +44,7 @@ CLOCK_BYTES = 2 * 1024
 BYTES_OF_READ = 256
 """Counted for a read besides its bytes: eight small reads are taken up in some 0.1 ms."""
 
-READS_PER_WAKEUP = 4
+READS_PER_IO_BATCH = 4
 """Connections that may be read from again after a large read: each costs 0.1 ms before anything can be put off."""
 
 
@@ -60,8 +60,8 @@ class Writable(Protocol):
         ...
 
 
-class WakeUp:
-    """Collects what is to be done at the end of this wake-up; see the module.
+class IoBatch:
+    """Collects what is to be done at the end of this I/O batch; see the module.
 
     ``call_soon`` runs after the callbacks of all sockets that were ready and before the loop waits again.
     """
@@ -92,14 +92,14 @@ class WakeUp:
         turns: RoundRobin | None = None,
         timer: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """``before_end`` and ``at_end`` are called once at each end. The first still belongs to the wake-up: what it
-        brings about is not another one. ``timer`` measures the wake-up in seconds.
+        """``before_end`` and ``at_end`` are called once at each end. The first still belongs to the I/O batch: what it
+        brings about is not another one. ``timer`` measures the I/O batch in seconds.
         """
         self.turns = RoundRobin() if turns is None else turns
         """Of the connections whose input was put off."""
         self._timer = timer
         self._ends_at = 0.0
-        """When the wake-up has lasted for its time, by ``timer``."""
+        """When the I/O batch has lasted for its time, by ``timer``."""
         self._unclocked = 0
         """Bytes of input since the last look at the clock."""
         self.rests = RoundRobin(take_turn=lambda flow: flow.end_rest(), has_turn=lambda _: False)
@@ -129,7 +129,7 @@ class WakeUp:
         if not self._scheduled:
             self._scheduled = True
             self._unclocked = 0
-            self._ends_at = self._timer() + WAKEUP_SECONDS
+            self._ends_at = self._timer() + IO_BATCH_SECONDS
             self._loop.call_soon(self._look)
 
     def take_input(self, size: int) -> bool:
@@ -155,7 +155,7 @@ class WakeUp:
             self.schedule()
 
     def _look(self) -> None:
-        """Write what is ready; then look at the sockets again, or end the wake-up if that has become useless."""
+        """Write what is ready; then look at the sockets again, or end the I/O batch if that has become useless."""
         self._write()
         if self.turns.round and self.turns.can_serve:
             turns_end_at = max(self._ends_at, self._timer() + LEAST_TURNS_SECONDS)
@@ -170,7 +170,7 @@ class WakeUp:
             self.end()
 
     def end(self) -> None:
-        """End the wake-up now."""
+        """End the I/O batch now."""
         self._before_end()
         self._looks = 0
         self._something = self._scheduled = False
@@ -178,7 +178,7 @@ class WakeUp:
         self._at_end()
         self._write()
         if self.rests.round:
-            more = iter(range(READS_PER_WAKEUP - 1))
+            more = iter(range(READS_PER_IO_BATCH - 1))
             self.rests.serve(lambda: next(more, None) is not None)
         if self.rests.round or (self.turns.round and self.turns.can_serve):
             self.schedule()

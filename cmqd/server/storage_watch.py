@@ -20,8 +20,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from cmqd.server.commit import Outgoing, ReplyGate
-from cmqd.server.logs import get_logger
+from cmqd.server.log_lines import get_logger
+from cmqd.server.reply_gate import Outgoing, ReplyGate
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error

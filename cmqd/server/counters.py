@@ -1,4 +1,4 @@
-"""What the edge counts, and what a process costs."""
+"""What the server counts, and what a process costs."""
 
 import resource
 from pathlib import Path

@@ -1,6 +1,6 @@
 """One timer for everything that happens by itself: leases that end, delays, retention, waits that are over.
 
-The core says when it next has something to do; the ticker sleeps until then and lets it work in slices, with the
+The core says when it next has something to do; the agenda_timer sleeps until then and lets it work in slices, with the
 sockets served between two slices. It knows neither what is due nor whose it is.
 """
 
@@ -16,7 +16,7 @@ MAX_SLEEP_S = 5.0
 that due messages are active in 100 ms."""
 
 
-class Ticker:
+class AgendaTimer:
     """Calls ``tick`` when ``next_deadline_ms`` says so; see the module."""
 
     __slots__ = ("_handle", "_loop", "_next_deadline_ms", "_now_ms", "_planned_ms", "_tick")

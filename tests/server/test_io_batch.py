@@ -2,7 +2,7 @@
 
 import asyncio
 
-from cmqd.server.wakeup import CLOCK_BYTES, MAX_LOOKS, READS_PER_WAKEUP, WAKEUP_SECONDS, WakeUp
+from cmqd.server.io_batch import CLOCK_BYTES, IO_BATCH_SECONDS, MAX_LOOKS, READS_PER_IO_BATCH, IoBatch
 
 
 class Client:
@@ -31,12 +31,12 @@ async def turns(count: int) -> None:
 
 async def test_replies_leave_first_and_what_is_common_comes_once_when_nothing_more_comes() -> None:
     log: list[str] = []
-    wakeup = WakeUp(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"))
+    io_batch = IoBatch(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"))
 
-    wakeup.schedule()
-    wakeup.write_later(Client(log, "a"))
-    wakeup.schedule()
-    wakeup.write_later(Client(log, "b"))
+    io_batch.schedule()
+    io_batch.write_later(Client(log, "a"))
+    io_batch.schedule()
+    io_batch.write_later(Client(log, "b"))
     assert log == []
     await turns(1)
     assert log == ["flush a", "flush b"]
@@ -52,26 +52,26 @@ async def test_what_is_done_before_the_end_is_part_of_it() -> None:
 
     def before() -> None:
         log.append("before")
-        wakeup.now_ms()
-        wakeup.write_later(Client(log, "answered"))
+        io_batch.now_ms()
+        io_batch.write_later(Client(log, "answered"))
 
-    wakeup = WakeUp(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"), before)
-    wakeup.schedule()
+    io_batch = IoBatch(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"), before)
+    io_batch.schedule()
     await turns(8)
 
-    assert log == ["before", "end", "flush answered"], "it is no reason for another wake-up"
+    assert log == ["before", "end", "flush answered"], "it is no reason for another I/O batch"
 
 
 async def test_what_the_sockets_bring_meanwhile_shares_the_end() -> None:
     log: list[str] = []
-    wakeup = WakeUp(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"))
+    io_batch = IoBatch(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"))
 
     class Asking(Client):
         def flush(self) -> None:
             super().flush()
-            wakeup.write_later(Client(log, "next"))
+            io_batch.write_later(Client(log, "next"))
 
-    wakeup.write_later(Asking(log, "first"))
+    io_batch.write_later(Asking(log, "first"))
     await turns(3)
 
     assert log == ["flush first", "flush next", "end"]
@@ -80,10 +80,10 @@ async def test_what_the_sockets_bring_meanwhile_shares_the_end() -> None:
 async def test_clients_that_never_pause_do_not_put_the_end_off_for_ever() -> None:
     ends: list[int] = []
     looks = 0
-    wakeup = WakeUp(asyncio.get_running_loop(), lambda: 0, lambda: ends.append(looks))
+    io_batch = IoBatch(asyncio.get_running_loop(), lambda: 0, lambda: ends.append(looks))
 
     while len(ends) < 3:
-        wakeup.schedule()
+        io_batch.schedule()
         await turns(1)
         looks += 1
         assert looks < 100
@@ -93,20 +93,20 @@ async def test_clients_that_never_pause_do_not_put_the_end_off_for_ever() -> Non
 
 async def test_an_end_that_is_asked_for_comes_at_once() -> None:
     log: list[str] = []
-    wakeup = WakeUp(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"))
+    io_batch = IoBatch(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"))
 
-    wakeup.write_later(Client(log, "a"))
-    wakeup.end()
+    io_batch.write_later(Client(log, "a"))
+    io_batch.end()
 
     assert log == ["end", "flush a"]
 
 
 async def test_a_bug_met_while_one_client_is_answered_does_not_hold_back_the_others() -> None:
     log: list[str] = []
-    wakeup = WakeUp(asyncio.get_running_loop(), lambda: 0, nothing)
+    io_batch = IoBatch(asyncio.get_running_loop(), lambda: 0, nothing)
 
-    wakeup.write_later(Client(log, "unlucky", broken=True))
-    wakeup.write_later(Client(log, "other"))
+    io_batch.write_later(Client(log, "unlucky", broken=True))
+    io_batch.write_later(Client(log, "other"))
     await asyncio.sleep(0)
 
     assert log == ["abort unlucky", "flush other"]
@@ -114,23 +114,23 @@ async def test_a_bug_met_while_one_client_is_answered_does_not_hold_back_the_oth
 
 async def test_the_clock_is_read_once_a_look() -> None:
     times = iter(range(100, 200))
-    wakeup = WakeUp(asyncio.get_running_loop(), lambda: next(times), nothing)
+    io_batch = IoBatch(asyncio.get_running_loop(), lambda: next(times), nothing)
 
-    assert [wakeup.now_ms(), wakeup.now_ms()] == [100, 100]
+    assert [io_batch.now_ms(), io_batch.now_ms()] == [100, 100]
     await turns(1)
 
-    assert [wakeup.now_ms(), wakeup.now_ms()] == [101, 101]
+    assert [io_batch.now_ms(), io_batch.now_ms()] == [101, 101]
 
 
 async def test_a_wake_up_ends_when_its_time_is_over_although_clients_never_pause() -> None:
     ends: list[int] = []
     looks = 0
-    wakeup = WakeUp(
-        asyncio.get_running_loop(), lambda: 0, lambda: ends.append(looks), timer=lambda: looks * WAKEUP_SECONDS / 3
+    io_batch = IoBatch(
+        asyncio.get_running_loop(), lambda: 0, lambda: ends.append(looks), timer=lambda: looks * IO_BATCH_SECONDS / 3
     )
 
     while len(ends) < 3:
-        wakeup.schedule()
+        io_batch.schedule()
         await turns(1)
         looks += 1
         assert looks < 100
@@ -158,10 +158,10 @@ class Tired:
 
 async def test_a_connection_rests_until_the_end() -> None:
     log: list[str] = []
-    wakeup = WakeUp(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"))
+    io_batch = IoBatch(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"))
 
-    wakeup.schedule()
-    wakeup.rests.add(Tired("a", log))
+    io_batch.schedule()
+    io_batch.rests.add(Tired("a", log))
     await turns(6)
 
     assert log == ["end", "a"]
@@ -169,17 +169,17 @@ async def test_a_connection_rests_until_the_end() -> None:
 
 async def test_few_connections_are_read_from_again_in_a_wake_up_and_accounts_in_turns() -> None:
     log: list[str] = []
-    wakeup = WakeUp(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"))
+    io_batch = IoBatch(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"))
 
-    wakeup.schedule()
-    for account in ("crowd",) * (2 * READS_PER_WAKEUP) + ("alone",):
-        wakeup.rests.add(Tired(account, log))
+    io_batch.schedule()
+    for account in ("crowd",) * (2 * READS_PER_IO_BATCH) + ("alone",):
+        io_batch.rests.add(Tired(account, log))
     await turns(20)
 
     first_end, second_end, third_end = (position for position, entry in enumerate(log) if entry == "end")
-    assert second_end - first_end - 1 == third_end - second_end - 1 == READS_PER_WAKEUP
+    assert second_end - first_end - 1 == third_end - second_end - 1 == READS_PER_IO_BATCH
     assert "alone" in log[first_end:second_end]
-    assert log.count("crowd") == 2 * READS_PER_WAKEUP
+    assert log.count("crowd") == 2 * READS_PER_IO_BATCH
 
 
 async def test_the_timer_is_asked_every_few_small_reads_and_from_the_end_of_the_time_on_at_each() -> None:
@@ -191,16 +191,16 @@ async def test_the_timer_is_asked_every_few_small_reads_and_from_the_end_of_the_
         asked += 1
         return now
 
-    wakeup = WakeUp(asyncio.get_running_loop(), lambda: 0, nothing, timer=timer)
-    wakeup.schedule()
+    io_batch = IoBatch(asyncio.get_running_loop(), lambda: 0, nothing, timer=timer)
+    io_batch.schedule()
 
-    assert all(wakeup.take_input(4) for _ in range(800))
+    assert all(io_batch.take_input(4) for _ in range(800))
     assert 1 + 800 / 16 <= asked <= 1 + 800 / 4
     asked = 0
-    assert wakeup.take_input(CLOCK_BYTES)
+    assert io_batch.take_input(CLOCK_BYTES)
     assert asked == 1
 
-    now = WAKEUP_SECONDS
-    taken = [wakeup.take_input(4) for _ in range(20)]
+    now = IO_BATCH_SECONDS
+    taken = [io_batch.take_input(4) for _ in range(20)]
     assert sum(taken) < 8
     assert not any(taken[8:])

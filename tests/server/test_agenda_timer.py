@@ -1,10 +1,10 @@
-"""The ticker: one timer, set to what is due first, working in slices."""
+"""The agenda_timer: one timer, set to what is due first, working in slices."""
 
 import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
-from cmqd.server.ticker import MAX_SLEEP_S, Ticker
+from cmqd.server.agenda_timer import MAX_SLEEP_S, AgendaTimer
 from support.fake_clock import FakeClock
 
 
@@ -51,7 +51,7 @@ class Work:
         self.dues = sorted(dues)
         self.done: list[int] = []
         self.loop = FakeLoop()
-        self.ticker = Ticker(
+        self.agenda_timer = AgendaTimer(
             loop=cast("asyncio.AbstractEventLoop", self.loop),
             now_ms=clock.now_ms,
             next_deadline_ms=lambda: self.dues[0] if self.dues else None,
@@ -66,7 +66,7 @@ class Work:
 def test_nothing_due_sets_no_timer() -> None:
     work = Work(FakeClock(0))
 
-    work.ticker.plan()
+    work.agenda_timer.plan()
 
     assert work.loop.set_timers == []
 
@@ -74,28 +74,28 @@ def test_nothing_due_sets_no_timer() -> None:
 def test_the_timer_is_set_to_the_first_deadline_and_once() -> None:
     work = Work(FakeClock(0), 700, 300)
 
-    work.ticker.plan()
-    work.ticker.plan()
+    work.agenda_timer.plan()
+    work.agenda_timer.plan()
 
     assert work.loop.set_timers == [0.3]
 
 
 def test_a_sooner_deadline_sets_the_timer_anew_and_a_later_one_does_not() -> None:
     work = Work(FakeClock(0), 500)
-    work.ticker.plan()
+    work.agenda_timer.plan()
 
     work.dues.insert(0, 200)
-    work.ticker.plan()
+    work.agenda_timer.plan()
     assert work.loop.set_timers == [0.2]
     work.dues = [900]
-    work.ticker.plan()
+    work.agenda_timer.plan()
     assert work.loop.set_timers == [0.2]
 
 
 def test_what_is_due_is_done_and_the_next_deadline_planned() -> None:
     clock = FakeClock(0)
     work = Work(clock, 100, 100, 100, 400)
-    work.ticker.plan()
+    work.agenda_timer.plan()
 
     clock.advance(150)
     work.loop.fire()
@@ -107,7 +107,7 @@ def test_what_is_due_is_done_and_the_next_deadline_planned() -> None:
 def test_a_timer_that_fires_early_only_plans_again() -> None:
     clock = FakeClock(0)
     work = Work(clock, 100)
-    work.ticker.plan()
+    work.agenda_timer.plan()
 
     clock.advance(99)
     work.loop.fire()
@@ -119,7 +119,7 @@ def test_a_timer_that_fires_early_only_plans_again() -> None:
 def test_more_work_than_a_slice_lets_the_sockets_in_between() -> None:
     clock = FakeClock(0)
     work = Work(clock, *range(1, 100_001))
-    work.ticker.plan()
+    work.agenda_timer.plan()
     clock.advance(200_000)
 
     rounds = 0
@@ -134,16 +134,16 @@ def test_more_work_than_a_slice_lets_the_sockets_in_between() -> None:
 def test_no_sleep_is_longer_than_the_two_clocks_may_drift_apart() -> None:
     work = Work(FakeClock(0), 1_000_000)
 
-    work.ticker.plan()
+    work.agenda_timer.plan()
 
     assert work.loop.set_timers == [MAX_SLEEP_S]
 
 
 def test_stopped_is_stopped() -> None:
     work = Work(FakeClock(0), 100)
-    work.ticker.plan()
+    work.agenda_timer.plan()
 
-    work.ticker.stop()
-    work.ticker.plan()
+    work.agenda_timer.stop()
+    work.agenda_timer.plan()
 
     assert work.loop.set_timers == []

@@ -2,8 +2,8 @@
 
 import pytest
 
-from cmqd.server import checkers as module
-from cmqd.server.checkers import MAX_REGISTRATIONS, Checkers, Told, TooManyRegistrations
+from cmqd.server import transaction_checkers as module
+from cmqd.server.transaction_checkers import MAX_REGISTRATIONS, Told, TooManyRegistrations, TransactionCheckers
 
 
 class Asked:
@@ -15,8 +15,8 @@ class Asked:
         self.is_slow = False
 
 
-def a_table(*registered: Asked) -> Checkers[Asked]:
-    checkers: Checkers[Asked] = Checkers()
+def a_table(*registered: Asked) -> TransactionCheckers[Asked]:
+    checkers: TransactionCheckers[Asked] = TransactionCheckers()
     for each in registered:
         checkers.register(each, "q")
     return checkers

@@ -1,4 +1,5 @@
-"""Who waits: the core knows long polls by number, clients know them by connection and request id; this is the table.
+"""Who waits: the core knows waiting receives by number, clients know them by connection and request id; this is the
+table.
 
 A waiter is in the table from the moment in which the core said "waiting" until it is answered, cancelled, or its
 connection is gone. It must not know what is waited for.
@@ -18,7 +19,7 @@ class Asker(Protocol):
 A = TypeVar("A", bound=Asker)
 
 
-class LongPolls(Generic[A]):
+class WaitingRequests(Generic[A]):
     """Waiter ids and whose they are; see the module.
 
     Invariant: a waiter is known here if and only if its asker lists it in ``waiting``.
@@ -34,7 +35,7 @@ class LongPolls(Generic[A]):
         return len(self._waiters)
 
     def __repr__(self) -> str:
-        return f"<LongPolls waiting={len(self._waiters)}>"
+        return f"<WaitingRequests waiting={len(self._waiters)}>"
 
     def new_id(self) -> int:
         """A waiter id that was never used; the core is asked with it before anybody knows whether it will wait."""

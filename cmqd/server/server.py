@@ -4,8 +4,8 @@
                    ▲                   │ records, reads
                    │ replies           ▼
                ReplyGate  ◄── LSN ──  Log ── wants a checkpoint ──► Checkpoints
-               WakeUp: replies leave in one write a client, then records in one write, once the sockets bring no more
-               Ticker: what is due by itself
+               IoBatch: replies leave in one write a client, then records in one write, once the sockets bring no more
+               AgendaTimer: what is due by itself
                Outbox: pushes, once durable and signable ──► Pusher ── results ──► Dispatcher
 
 The process around it (signals, recovery, exit codes) is ``daemon``; tests assemble the same over a log in memory.
@@ -23,24 +23,24 @@ import cmqd
 from cmqd.core.broker import Broker
 from cmqd.server.accounts import Accounts
 from cmqd.server.accounts_file import ADMIN
+from cmqd.server.advertised_address import advertised_address
+from cmqd.server.agenda_timer import AgendaTimer
 from cmqd.server.audit import Audit
+from cmqd.server.binary.listener import Listener
 from cmqd.server.checkpoints import Checkpoints
 from cmqd.server.clock import BrokerClock, OffsetWatch
-from cmqd.server.commit import ReplyGate
+from cmqd.server.counters import Counters, rss_bytes
 from cmqd.server.dispatch import Dispatcher
 from cmqd.server.fairness import CommitRoom, RoundRobin
 from cmqd.server.handlers.outcomes import Client
-from cmqd.server.listener import Listener
-from cmqd.server.location import advertised_address
-from cmqd.server.logs import get_logger
-from cmqd.server.longpoll import LongPolls
+from cmqd.server.io_batch import IoBatch
+from cmqd.server.log_lines import get_logger
 from cmqd.server.memory_budget import MemoryBudget, budget_bytes
-from cmqd.server.outbox import Outbox, Pushing
-from cmqd.server.pushing import Pusher
-from cmqd.server.statistics import Counters, rss_bytes
-from cmqd.server.storagewatch import StorageWatch
-from cmqd.server.ticker import Ticker
-from cmqd.server.wakeup import WakeUp
+from cmqd.server.push.outbox import Outbox, Pushing
+from cmqd.server.push.pusher import Pusher
+from cmqd.server.reply_gate import ReplyGate
+from cmqd.server.storage_watch import StorageWatch
+from cmqd.server.waiting_requests import WaitingRequests
 from cmqd.settings import Settings
 from cmqd.storage.errors import StorageFailed
 from cmqd.storage.log import Log, StorageState
@@ -52,8 +52,8 @@ _log = get_logger()
 SHUTTING_DOWN = "the server is shutting down"
 
 
-class Edge:
-    """The rooms of the edge, joined to one broker and one log; see the module."""
+class Server:
+    """The rooms of the server, joined to one broker and one log; see the module."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Edge:
             make_pusher: makes what posts to URLs.
             can_push: whether that can be made; None = if its extra is installed.
             facts: what else ``get_server_status`` tells the account ``admin``.
-            timer: seconds of any clock that never goes back, to measure wake-ups by.
+            timer: seconds of any clock that never goes back, to measure I/O batches by.
             on_failed: told why, once, when nothing can be acknowledged any more: a StorageFailed, or a bug.
         """
         self._loop = loop
@@ -96,14 +96,14 @@ class Edge:
         """Set, once draining waits for it, when nothing is unfinished."""
         self.counters = Counters()
         self.gate = ReplyGate(log.durable_lsn)
-        self.polls: LongPolls[Client] = LongPolls()
+        self.waiting_requests: WaitingRequests[Client] = WaitingRequests()
         self.outbox = Outbox(log.durable_lsn, accounts.has_secret)
         room = CommitRoom(log, timer)
         self.turns = RoundRobin(lambda: self._failure is not None or room.has_room())
-        self.wakeup = WakeUp(
+        self.io_batch = IoBatch(
             loop,
             clock.now_ms,
-            self._end_of_wakeup,
+            self._end_of_io_batch,
             before_end=lambda: self.dispatcher.settle_collected(),
             turns=self.turns,
             timer=timer,
@@ -113,12 +113,12 @@ class Edge:
             broker=broker,
             log=log,
             gate=self.gate,
-            polls=self.polls,
+            waiting_requests=self.waiting_requests,
             accounts=accounts,
             outbox=self.outbox,
             counters=self.counters,
-            now_ms=self.wakeup.now_ms,
-            schedule=self.wakeup.schedule,
+            now_ms=self.io_batch.now_ms,
+            schedule=self.io_batch.schedule,
             status=self.status,
             audit=self.audit,
             spawn=self._spawn,
@@ -152,7 +152,7 @@ class Edge:
             loop=loop,
             settings=settings,
             requests=self.dispatcher,
-            wakeup=self.wakeup,
+            io_batch=self.io_batch,
             counters=self.counters,
             accounts=accounts,
             max_connections=max_connections,
@@ -170,9 +170,9 @@ class Edge:
             reason=lambda: self._state.reason if self._state.sends_refused else "",
         )
         accounts.on_revoked = self.listener.revoke
-        self.ticker = Ticker(
+        self.agenda_timer = AgendaTimer(
             loop=loop,
-            now_ms=self.wakeup.now_ms,
+            now_ms=self.io_batch.now_ms,
             next_deadline_ms=self.dispatcher.next_deadline_ms,
             tick=self.dispatcher.tick,
         )
@@ -204,7 +204,7 @@ class Edge:
         advertised = advertised_address(self._settings.advertise, address, socket.gethostname)
         self.dispatcher.location["address"] = advertised
         self.checkpoints.reclaim()
-        self.wakeup.schedule()
+        self.io_batch.schedule()
         return address
 
     async def match_secrets(self) -> None:
@@ -247,14 +247,14 @@ class Edge:
             connections=self.listener.connections,
             pushes=self.outbox.under_way,
         )
-        self.wakeup.end()
+        self.io_batch.end()
         # What is posted without its result being recorded is posted again after the start.
         await asyncio.gather(self.outbox.close(within_s / 2), self._wait_until_quiet(within_s / 2))
-        self.wakeup.end()
+        self.io_batch.end()
         # A client that reads nothing must not take the time that the last checkpoint needs.
         left_s = stop_at - self._loop.time()
         await self.listener.close(ErrorCode.SHUTTING_DOWN, SHUTTING_DOWN, max(0.1, left_s / 2))
-        self.ticker.stop()
+        self.agenda_timer.stop()
 
     async def end(self, reason: str, within_s: float) -> None:
         """After a failure: let clients read why, and close."""
@@ -282,7 +282,7 @@ class Edge:
             | {
                 "pid": os.getpid(),
                 "connections": self.listener.connections,
-                "waiting_receives": len(self.polls),
+                "waiting_receives": len(self.waiting_requests),
                 "held_replies": len(self.gate),
                 "checkers": len(self.dispatcher.checkers),
                 "queues": len(self._broker.queues),
@@ -324,10 +324,10 @@ class Edge:
 
     # ------------------------------------------------------------------ what the loop and the log bring
 
-    def _end_of_wakeup(self) -> None:
+    def _end_of_io_batch(self) -> None:
         if self._failure is None:
             self._log.flush()
-            self.ticker.plan()
+            self.agenda_timer.plan()
             self.listener.watch_load()
         if self._quiet is not None:
             self._look_if_quiet()
@@ -338,7 +338,7 @@ class Edge:
             self.storage_watch.beat(int(self._loop.time() * 1000))
         if self.turns.can_serve:
             # The storage has not ended a commit for long, else a commit would have gone on with them.
-            self.wakeup.schedule()
+            self.io_batch.schedule()
 
     def _is_overloaded(self) -> bool:
         log = self._log
@@ -351,7 +351,7 @@ class Edge:
     def _on_durable(self, lsn: int) -> None:
         self.gate.open_to(lsn)
         self.outbox.open_to(lsn)
-        self.wakeup.schedule()
+        self.io_batch.schedule()
         if self._quiet is not None:
             self._look_if_quiet()
 
@@ -362,14 +362,14 @@ class Edge:
         self._failure = failure
         reason = failure_text(failure)
         _log.error("failed", reason=reason)
-        self.ticker.stop()
+        self.agenda_timer.stop()
         self.checkpoints.stop()
         self.outbox.stop()
         self.dispatcher.halt(reason)
         for client, reply in self.gate.take_all():
             client.answer(error(reply.request_id, ErrorCode.OUTCOME_UNKNOWN, reason))
         self.dispatcher.end_waits(ErrorCode.OUTCOME_UNKNOWN, reason)
-        self.wakeup.schedule()
+        self.io_batch.schedule()
         self._look_if_quiet()
         self._on_failed(failure)
 

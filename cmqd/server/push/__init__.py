@@ -1,0 +1,1 @@
+"""Pushes to URLs: held until durable and signable, posted, and their results."""
