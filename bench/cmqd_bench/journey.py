@@ -10,7 +10,8 @@ from cmqd_bench.broadcast import TOPIC, Broadcast, has_http
 from cmqd_bench.broker import Broker
 from cmqd_bench.ledger import Ledger
 from cmqd_bench.source import Source
-from cmqd_client import Client, CmqError, Message, OutcomeUnknown, Outgoing, Queue, Topic, connect
+from cmqd_client import Client, CmqError, Message, Outgoing, Queue, Topic, connect
+from cmqd_client.errors import OutcomeUnknown
 
 QUEUE = "demo"
 NUMBER = "demo-number"

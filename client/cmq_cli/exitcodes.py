@@ -2,9 +2,9 @@
 
 from enum import IntEnum
 
-from cmqd_client import (
+from cmqd_client import CmqError
+from cmqd_client.errors import (
     AccountNotFound,
-    CmqError,
     ConnectionLost,
     ConnectionRefused,
     KeyNotFound,

@@ -10,7 +10,8 @@ import msgspec
 from cmq_cli.exitcodes import ExitCode, exit_code
 from cmq_cli.lines import INTERRUPTED, advance, batches, stored_so_far, weight_of
 from cmq_cli.output import Output
-from cmqd_client import BatchTooLarge, CmqError, InvalidArgument, MessageTooLarge, Published, Topic
+from cmqd_client import CmqError, Published, Topic
+from cmqd_client.errors import BatchTooLarge, InvalidArgument, MessageTooLarge
 
 _LINE_UNUSABLE = "line_unusable"
 """Name of the error of a line that is no message, for JSON."""

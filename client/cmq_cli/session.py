@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 
 from cmq_cli.output import Output
-from cmqd_client import Address, Client, connect, parse_address
+from cmqd_client import Client, connect
+from cmqd_client.address import Address, parse_address
 from cmqd_client.contexts import Contexts, default_path, is_exposed, load_contexts
 
 

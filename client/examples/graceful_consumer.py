@@ -16,7 +16,8 @@ import os
 import signal
 import sys
 
-from cmqd_client import CmqError, Message, Queue, ReceiptHandleInvalid, connect
+from cmqd_client import CmqError, Message, Queue, connect
+from cmqd_client.errors import ReceiptHandleInvalid
 
 AT_ONCE = 8
 MAX_RECEIVES = 3

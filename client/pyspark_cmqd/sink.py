@@ -59,17 +59,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from cmqd_client import (
-    Client,
-    CmqError,
-    NotSupported,
-    OutcomeUnknown,
-    Outgoing,
-    OutOfOrder,
-    ServerUnreachable,
-    TooManyRequests,
-    connect,
-)
+from cmqd_client import Client, CmqError, Outgoing, connect
+from cmqd_client.errors import NotSupported, OutcomeUnknown, OutOfOrder, ServerUnreachable, TooManyRequests
 from pyspark_cmqd.errors import CmqdSourceError, OptionError, masked
 from pyspark_cmqd.outgoing import DedupIds, Request, chosen_columns, requests_of
 from pyspark_cmqd.pacing import Pace

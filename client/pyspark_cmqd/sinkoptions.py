@@ -29,7 +29,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cmqd_client import Address, parse_address
+from cmqd_client.address import Address, parse_address
 from cmqd_client.contexts import ContextError, default_path, load_contexts
 from cmqd_protocol.limits import MAX_BATCH
 from pyspark_cmqd.errors import HIDDEN, OptionError

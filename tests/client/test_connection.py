@@ -6,17 +6,16 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from cmqd_client import (
-    Client,
+from cmqd_client import Client, connect
+from cmqd_client.connection import Connection
+from cmqd_client.errors import (
     ClientClosed,
     ConnectionLost,
     NotSupported,
     QueueNotFound,
     RequestTimeout,
     ServerUnreachable,
-    connect,
 )
-from cmqd_client.connection import Connection
 from cmqd_protocol import connection as machine
 from cmqd_protocol import messages as wire
 from cmqd_protocol.features import Feature, ServerFacts

@@ -3,6 +3,9 @@
 import subprocess
 import sys
 
+import cmqd_client
+from cmqd_client import errors
+
 
 def test_the_client_needs_the_standard_library_and_msgspec_only() -> None:
     script = """
@@ -15,3 +18,12 @@ print(*sorted(top for top in tops if top not in sys.stdlib_module_names))
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     # msgspec looks for typing_extensions and does without.
     assert set(ran.stdout.split()) - {"typing_extensions"} == {"cmqd_client", "cmqd_protocol", "msgspec"}
+
+
+def test_the_package_exports_only_what_programs_use_daily() -> None:
+    exported = cmqd_client.__all__
+
+    assert len(exported) <= 50
+    assert sorted(set(exported)) == sorted(exported)
+    error_names = [name for name in exported if name in vars(errors)]
+    assert error_names == ["CmqError"]

@@ -4,18 +4,17 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cmqd_client import (
-    Client,
+from cmqd_client import Client, Outgoing
+from cmqd_client.accounts import AccountQueue
+from cmqd_client.errors import (
     InvalidArgument,
     MessageTooLarge,
-    Outgoing,
     PartialFailure,
     QueueDiffers,
     QueueExists,
     QueueNotFound,
     ReceiptHandleInvalid,
 )
-from cmqd_client.accounts import AccountQueue
 from cmqd_protocol import messages as wire
 from support.fake_server import FakeServer
 

@@ -6,17 +6,14 @@ from typing import Any
 
 import pytest
 
-from cmqd_client import (
-    Client,
+from cmqd_client import Client, Outgoing, Queue, connect
+from cmqd_client.errors import (
     DeadLetterQueueInUse,
     InvalidArgument,
     OutcomeUnknown,
-    Outgoing,
-    Queue,
     QueueDiffers,
     RedriveRunning,
     TimeNotRewindable,
-    connect,
 )
 from cmqd_protocol import messages as wire
 from support.fake_server import FakeServer

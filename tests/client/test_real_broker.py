@@ -9,20 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from cmqd_client import (
+from cmqd_client import Client, HalfMessage, TransactionCheck, TransactionProducer, TransactionStatus, connect
+from cmqd_client.errors import (
     AlreadyCommitted,
-    Client,
     DeadLetterQueueInUse,
-    HalfMessage,
     InvalidArgument,
     QueueDeleted,
     QueueDiffers,
     ReceiptHandleInvalid,
     TimeNotRewindable,
-    TransactionCheck,
-    TransactionProducer,
-    TransactionStatus,
-    connect,
 )
 from support.running_broker import RunningBroker
 

@@ -11,15 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from cmqd_client import (
-    Client,
-    ContentFormat,
-    FilterType,
+from cmqd_client import Client, ContentFormat, FilterType, Queue, RetryStrategy, connect
+from cmqd_client.errors import (
     InvalidArgument,
     MessageTooLarge,
-    Queue,
     QueueNotFound,
-    RetryStrategy,
     SubscriptionDiffers,
     SubscriptionExists,
     SubscriptionNotFound,
@@ -27,7 +23,6 @@ from cmqd_client import (
     TopicExists,
     TopicInUse,
     TopicNotFound,
-    connect,
 )
 from support.running_broker import RunningBroker
 from support.webhook_receiver import Received, WebhookReceiver, answer

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from cmqd_client import (
+from cmqd_client import Client, connect
+from cmqd_client.errors import (
     AuthenticationFailed,
     Busy,
-    Client,
     ClientClosed,
     OutcomeUnknown,
     ProtocolViolation,
@@ -16,7 +16,6 @@ from cmqd_client import (
     ServerUnreachable,
     TooManyConnections,
     WrongRegion,
-    connect,
 )
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode

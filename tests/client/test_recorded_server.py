@@ -9,8 +9,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from cmqd_client import NotSupported, connect
+from cmqd_client import connect
 from cmqd_client.connection import Connection
+from cmqd_client.errors import NotSupported
 from cmqd_protocol.features import FIELD_FEATURES, ServerFacts
 from cmqd_protocol.limits import PREAMBLE_BYTES
 from support.newer import extends, frames

@@ -2,10 +2,10 @@
 
 import pytest
 
-from cmqd_client import (
+from cmqd_client import CmqError
+from cmqd_client.errors import (
     AuthenticationFailed,
     Busy,
-    CmqError,
     ConnectionLost,
     OutcomeUnknown,
     QueueNotFound,

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cmqd_client import ProtocolViolation, ServerUnreachable, connect
+from cmqd_client import connect
+from cmqd_client.errors import ProtocolViolation, ServerUnreachable
 from support.fake_server import FakeServer
 
 CERTIFICATE = Path(__file__).parents[1] / "support" / "tls" / "certificate.pem"

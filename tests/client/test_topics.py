@@ -6,25 +6,20 @@ from typing import Any
 
 import pytest
 
-from cmqd_client import (
-    Client,
-    ContentFormat,
-    FilterType,
+from cmqd_client import Client, ContentFormat, FilterType, RetryStrategy, Topic, connect
+from cmqd_client.errors import (
     InvalidArgument,
     MessageTooLarge,
     OutcomeUnknown,
     PushUnavailable,
     QueueNotFound,
-    RetryStrategy,
     SubscriptionDiffers,
     SubscriptionExists,
     SubscriptionNotFound,
-    Topic,
     TopicDiffers,
     TopicExists,
     TopicInUse,
     TopicNotFound,
-    connect,
 )
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode

@@ -7,20 +7,22 @@ from collections.abc import AsyncIterator
 import pytest
 
 from cmqd_client import (
-    AlreadyCommitted,
-    AlreadyRolledBack,
     Client,
-    ClientClosed,
     HalfMessage,
     MessageId,
-    NotTransactional,
-    OutcomeUnknown,
     Outgoing,
     TransactionCheck,
-    TransactionNotFound,
     TransactionProducer,
     TransactionStatus,
     connect,
+)
+from cmqd_client.errors import (
+    AlreadyCommitted,
+    AlreadyRolledBack,
+    ClientClosed,
+    NotTransactional,
+    OutcomeUnknown,
+    TransactionNotFound,
 )
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from cmqd_client import Address, connect, parse_address
+from cmqd_client import connect
+from cmqd_client.address import Address, parse_address
 from cmqd_client.attributes import to_wire
 from cmqd_client.durations import Duration, to_datetime, to_ms
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from cmqd_client import AccountNotEmpty, connect
+from cmqd_client import connect
+from cmqd_client.errors import AccountNotEmpty
 from support.crash.disk import Unsynced, disk_after
 from support.crash.trace import AnyEvent, read_trace
 from support.crash.tracing import start_traced

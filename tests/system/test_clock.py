@@ -13,7 +13,8 @@ from cmqd.core.broker import Broker
 from cmqd.server.accounts import ADMIN, open_accounts
 from cmqd.storage.processlog import StorageProcessLog
 from cmqd.storage.settings import StorageSettings
-from cmqd_client import Client, TimeNotRewindable, connect
+from cmqd_client import Client, connect
+from cmqd_client.errors import TimeNotRewindable
 from support.running_server import RunningServer
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]

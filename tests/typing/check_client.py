@@ -7,7 +7,6 @@ from cmqd_client import (
     BatchResult,
     Client,
     ContentFormat,
-    DecisionResult,
     FilterType,
     HalfMessage,
     HandleResult,
@@ -24,23 +23,21 @@ from cmqd_client import (
     Redrive,
     RetryStrategy,
     Rewound,
-    RotatedSecret,
     Sent,
     SentBatch,
     Subscription,
     SubscriptionInfo,
-    SubscriptionPage,
-    SubscriptionSummary,
     Topic,
     TopicInfo,
-    TopicPage,
     TransactionCheck,
     TransactionProducer,
     TransactionResult,
     TransactionStatus,
-    UndecidedPage,
     connect,
 )
+from cmqd_client.results import DecisionResult, UndecidedPage
+from cmqd_client.subscription import RotatedSecret, SubscriptionPage, SubscriptionSummary
+from cmqd_client.topic import TopicPage
 
 
 def insert(message: HalfMessage, order: int) -> TransactionStatus:

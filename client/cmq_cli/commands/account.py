@@ -6,8 +6,7 @@ from cyclopts import App, Parameter
 
 from cmq_cli.output import show_time
 from cmq_cli.session import Session
-from cmqd_client import AccessKey
-from cmqd_client.accounts import AccountQueue
+from cmqd_client.accounts import AccessKey, AccountQueue
 
 app = App(name="account", help="Accounts and their keys. Accounts are managed by the account admin.")
 key = App(name="key", help="Keys of your own account or, as admin, of another.")

@@ -8,7 +8,7 @@ from cyclopts import App, Parameter
 
 from cmq_cli.exitcodes import CommandFailed, ExitCode
 from cmq_cli.session import Session
-from cmqd_client import parse_address
+from cmqd_client.address import parse_address
 from cmqd_client.contexts import load_contexts
 
 app = App(name="context", help="Named servers with their keys, kept in a file that only you can read.")

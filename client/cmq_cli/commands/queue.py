@@ -12,7 +12,8 @@ from cmq_cli.durations import Seconds, show_duration, typed_duration
 from cmq_cli.exitcodes import CommandFailed, ExitCode
 from cmq_cli.output import info_document, show_count, show_size, show_time, show_value
 from cmq_cli.session import Session
-from cmqd_client import Client, QueueAttributes, QueueDiffers, QueueInfo, QueueNotFound
+from cmqd_client import Client, QueueAttributes, QueueInfo
+from cmqd_client.errors import QueueDiffers, QueueNotFound
 
 app = App(name="queue", help="Make, look at, change and delete queues.")
 

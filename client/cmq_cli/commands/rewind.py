@@ -9,7 +9,7 @@ from cmq_cli.durations import parse_ago, parse_moment
 from cmq_cli.exitcodes import CommandFailed, ExitCode, exit_code
 from cmq_cli.output import show_time
 from cmq_cli.session import Session
-from cmqd_client import TimeNotRewindable
+from cmqd_client.errors import TimeNotRewindable
 
 _EVERYTHING = "all"
 

@@ -11,14 +11,8 @@ from cmq_cli.durations import Seconds
 from cmq_cli.exitcodes import CommandFailed, ExitCode
 from cmq_cli.output import Output, info_document, printable, show_count, show_time, show_value
 from cmq_cli.session import Session
-from cmqd_client import (
-    Client,
-    ContentFormat,
-    RetryStrategy,
-    SubscriptionDiffers,
-    SubscriptionInfo,
-    SubscriptionNotFound,
-)
+from cmqd_client import Client, ContentFormat, RetryStrategy, SubscriptionInfo
+from cmqd_client.errors import SubscriptionDiffers, SubscriptionNotFound
 
 app = App(name="sub", help="Subscriptions: what a topic delivers to a queue, or posts to a URL.")
 

@@ -11,7 +11,8 @@ from cmq_cli.durations import show_duration
 from cmq_cli.exitcodes import ExitCode
 from cmq_cli.output import info_document, show_count, show_size, show_time, show_value
 from cmq_cli.session import Session
-from cmqd_client import Client, FilterType, TopicDiffers, TopicInfo, TopicNotFound
+from cmqd_client import Client, FilterType, TopicInfo
+from cmqd_client.errors import TopicDiffers, TopicNotFound
 
 app = App(name="topic", help="Make, look at, change and delete topics.")
 

@@ -7,7 +7,8 @@ import msgspec
 from cmq_cli.exitcodes import CommandFailed
 from cmq_cli.replays.order import Order
 from cmq_cli.session import Session
-from cmqd_client import Client, FilterType, QueueNotFound
+from cmqd_client import Client, FilterType
+from cmqd_client.errors import QueueNotFound
 from cmqd_protocol.limits import MAX_HEADERS
 
 if TYPE_CHECKING:
