@@ -9,15 +9,15 @@ The operations are in modules of their own, one for each theme; this class is th
 from collections.abc import Sequence
 
 from cmqd.core.administration import Administration
-from cmqd.core.dedup import DedupIds
+from cmqd.core.facts.dedup import DedupIds
 from cmqd.core.outcome import Effects, Outcome
 from cmqd.core.peeking import Peeking
 from cmqd.core.recovery import Recovery
+from cmqd.core.runtime.window import cost
 from cmqd.core.sending import Sending
 from cmqd.core.settling import Settling
 from cmqd.core.ticking import Ticking
 from cmqd.core.topics import Topics
-from cmqd.core.window import cost
 from cmqd_segment.records import Runs, StoredMessage
 
 

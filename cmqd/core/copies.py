@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from cmqd.core.deliveries import BACKOFF
+from cmqd.core.facts.deliveries import BACKOFF
 from cmqd.core.publishplan import Part
 from cmqd.core.queue import Queue
 from cmqd.core.topic import Audience, Subscription

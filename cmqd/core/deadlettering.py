@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from pyroaring import BitMap64
 
-from cmqd.core.index import QueueIndex
+from cmqd.core.facts.index import QueueIndex
 from cmqd.core.outcome import Effects
 from cmqd.core.queue import Queue
 from cmqd.core.receiving import Receiving

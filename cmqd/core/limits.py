@@ -45,7 +45,7 @@ class Limits(msgspec.Struct, frozen=True):
     max_sessions: int = 100_000
     """Of one account."""
     budget_bytes: int = 1024 * MIB
-    """Memory of sessions, dedup ids and what connections hold; see ``core.promises`` for the part of the first two."""
+    """Memory of sessions, dedup ids and what connections hold; ``core.facts.promises`` has the first two."""
     session_answers: int = 1024
     session_life_ms: int = 600_000
     max_dedup_id_bytes: int = 64

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from pyroaring import BitMap64
 
-from cmqd.core.activations import GRAIN_MS
 from cmqd.core.deadlettering import RETRY_MS, DeadLettering
 from cmqd.core.errors import InvalidArgument, RedriveRunning
+from cmqd.core.facts.activations import GRAIN_MS
 from cmqd.core.limits import check_range
 from cmqd.core.outcome import Effects, Outcome, RedriveStatus
 from cmqd.core.queue import Queue, Redriving

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pyroaring import BitMap64
 
 from cmqd.core.errors import InvalidArgument
-from cmqd.core.index import QueueIndex
+from cmqd.core.facts.index import QueueIndex
 from cmqd.core.limits import ORIGIN_BYTES, check_range, copy_bytes, headers_bytes
 from cmqd.core.outcome import WAITING, Effects, Outcome, Peeked, PeekedMessage, Waiting, Woken
 from cmqd.core.queue import Queue

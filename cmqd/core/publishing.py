@@ -17,9 +17,9 @@ receives, with the copies of a publish for a single queue at a time (:class:`~cm
 from collections.abc import Sequence
 
 from cmqd.core.copies import PublishedCopies, Shares, Unserved
-from cmqd.core.deliveries import BACKOFF
 from cmqd.core.delivering import Delivering
 from cmqd.core.errors import DomainError, TopicNotFound
+from cmqd.core.facts.deliveries import BACKOFF
 from cmqd.core.outcome import Effects, Outcome, Published, PublishRequest
 from cmqd.core.publishplan import Part, PublishPlan
 from cmqd.core.topic import Subscription, Topic

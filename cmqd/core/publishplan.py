@@ -19,11 +19,11 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from cmqd.core.dedup import DedupIds
 from cmqd.core.errors import DomainError, InvalidArgument
+from cmqd.core.facts.dedup import DedupIds
+from cmqd.core.facts.promises import Promises
 from cmqd.core.limits import Limits, checked_sizes
 from cmqd.core.outcome import Published, PublishRequest
-from cmqd.core.promises import Promises
 from cmqd.core.sending import at_places, stored_before, unrepeated
 from cmqd.core.topic import Topic
 from cmqd_segment.records import Headers, Labels

@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 from pyroaring import BitMap64
 
-from cmqd.core.index import QueueIndex
-from cmqd.core.waiters import WaitingLine
-from cmqd.core.window import Window
+from cmqd.core.facts.index import QueueIndex
+from cmqd.core.runtime.waiters import WaitingLine
+from cmqd.core.runtime.window import Window
 
 
 class Redriving(msgspec.Struct):

@@ -15,8 +15,8 @@ from cmqd.core.errors import DomainError, TooManyInFlight, TooManyWaiting
 from cmqd.core.limits import ORIGIN_BYTES, check_range, copy_bytes, headers_bytes
 from cmqd.core.outcome import WAITING, Effects, Outcome, PageRead, ReceivedMessage, ReceiveRequest, Waiting, Woken
 from cmqd.core.queue import Queue
+from cmqd.core.runtime.waiters import Waiter
 from cmqd.core.state import LEASE_SWEEP_ABOVE, BrokerState
-from cmqd.core.waiters import Waiter
 from cmqd_segment.records import (
     AnyRecord,
     MessagesExpired,

@@ -7,9 +7,9 @@ from itertools import islice
 import msgspec
 from pyroaring import BitMap64
 
-from cmqd.core.dedup import DedupIds
-from cmqd.core.halves import Checked
-from cmqd.core.index import InFlight
+from cmqd.core.facts.dedup import DedupIds
+from cmqd.core.facts.halves import Checked
+from cmqd.core.facts.index import InFlight
 from cmqd.core.names import folded
 from cmqd.core.outcome import Outcome
 from cmqd.core.queue import Queue

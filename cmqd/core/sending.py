@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import TypeVar
 
-from cmqd.core.dedup import DedupIds
 from cmqd.core.errors import BacklogFull, DomainError, InvalidArgument, OutOfOrder, SequenceTooOld
+from cmqd.core.facts.dedup import DedupIds
 from cmqd.core.limits import Limits, check_range, checked_sizes
 from cmqd.core.outcome import Effects, Outcome, SendRequest
 from cmqd.core.queue import Queue
 from cmqd.core.receiving import Receiving
-from cmqd.core.window import OVERHEAD_BYTES, cost
+from cmqd.core.runtime.window import OVERHEAD_BYTES, cost
 from cmqd_segment.records import AnyRecord, Headers, MessagesSent, StoredMessage
 
 T = TypeVar("T")

@@ -1,6 +1,6 @@
 """What the operations share: the queues by id and name, the numbers, the agenda of times, and how facts are applied.
 
-Every change of a fact goes through the ``_apply_*`` methods here (and those of :class:`~cmqd.core.index.QueueIndex`),
+Every change of a fact goes through the ``_apply_*`` methods here (and of :class:`~cmqd.core.facts.index.QueueIndex`),
 live and in recovery alike.
 """
 
@@ -11,20 +11,20 @@ from heapq import heappush
 import msgspec
 from pyroaring import BitMap64
 
-from cmqd.core.deadlines import DeadlineBuckets
 from cmqd.core.errors import DomainError, QueueNotFound
-from cmqd.core.index import QueueIndex
+from cmqd.core.facts.deadlines import DeadlineBuckets
+from cmqd.core.facts.index import QueueIndex
+from cmqd.core.facts.numbers import Numbers
+from cmqd.core.facts.promises import Promises
 from cmqd.core.limits import Limits
 from cmqd.core.names import folded
-from cmqd.core.numbers import Numbers
 from cmqd.core.outcome import PageRead, QueueInfo
-from cmqd.core.promises import Promises
 from cmqd.core.queue import Queue, Redriving
 from cmqd.core.receipts import HandleKey, ReceiptHandles
+from cmqd.core.runtime.waiters import Waiter
+from cmqd.core.runtime.window import WindowBudget
 from cmqd.core.salvage import Salvage
 from cmqd.core.topic import Subscription
-from cmqd.core.waiters import Waiter
-from cmqd.core.window import WindowBudget
 from cmqd_segment.records import (
     AnyRecord,
     MessagesExpired,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 
 from cmqd.core.delivering import Delivering
-from cmqd.core.index import InFlight
+from cmqd.core.facts.index import InFlight
 from cmqd.core.moving import Moving
 from cmqd.core.outcome import Effects, Outcome, Woken
 from cmqd.core.prefetching import Prefetching

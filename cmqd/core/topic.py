@@ -1,8 +1,8 @@
 """One topic: who is subscribed to it, who matches what, and which of its messages somebody has not had yet.
 
 A topic has positions like a queue: it numbers the messages that matched anybody. It holds no set of them itself. What
-is retained is the union of what its subscriptions have not had (:class:`~cmqd.core.deliveries.Deliveries`); what waits
-for nobody is gone, at once.
+is retained is the union of what its subscriptions have not had (:class:`~cmqd.core.facts.deliveries.Deliveries`); what
+waits for nobody is gone, at once.
 """
 
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 from pyroaring import BitMap64
 
-from cmqd.core.dedup import DedupIds
-from cmqd.core.deliveries import Deliveries
+from cmqd.core.facts.dedup import DedupIds
+from cmqd.core.facts.deliveries import Deliveries
+from cmqd.core.facts.steps import TimeSteps
 from cmqd.core.matching import KeyMatcher, TagMatcher, check_routing_key, check_tags
 from cmqd.core.queue import Queue
-from cmqd.core.steps import TimeSteps
 from cmqd_segment.records import Labels, SubscriptionAttributes, TopicAttributes
 
 CHECKED_LABELS = 4096

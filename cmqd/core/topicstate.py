@@ -8,14 +8,14 @@ from heapq import heappush
 import msgspec
 from pyroaring import BitMap64
 
-from cmqd.core.bodies import TopicBodies
 from cmqd.core.copies import Unserved
-from cmqd.core.dedup import DedupIds
 from cmqd.core.errors import SubscriptionNotFound, TopicNotFound
+from cmqd.core.facts.dedup import DedupIds
 from cmqd.core.limits import Limits
 from cmqd.core.names import folded
 from cmqd.core.queue import Queue
 from cmqd.core.receipts import HandleKey
+from cmqd.core.runtime.bodies import TopicBodies
 from cmqd.core.state import BrokerState
 from cmqd.core.topic import Subscription, Topic
 from cmqd_segment.published import copies_of, message_ids_of, set_positions, waiting_sets

@@ -29,7 +29,7 @@ from cmqd.core.errors import (
     QueueDeleted,
     TransactionNotFound,
 )
-from cmqd.core.halves import Checked
+from cmqd.core.facts.halves import Checked
 from cmqd.core.limits import ATTRIBUTE_RANGES, check_range, checked_sizes, headers_bytes
 from cmqd.core.outcome import (
     WAITING,

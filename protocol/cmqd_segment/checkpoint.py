@@ -103,7 +103,7 @@ class HistorySlice(CheckpointPart, frozen=True, tag=4):
 
     queue_id: int
     entries: list[tuple[int, bytes]]
-    """(first position of a chunk, packed history; see ``cmqd.core.history``)."""
+    """(first position of a chunk, packed history; see ``cmqd.core.facts.history``)."""
 
 
 class HalvesSlice(CheckpointPart, frozen=True, tag=7):
@@ -187,7 +187,7 @@ class SessionsSlice(CheckpointPart, frozen=True, tag=5):
 
     lsn: int
     sessions: list[tuple[str, int, int, int, bytes]]
-    """(account, session, last use in ms, highest sequence, packed answers; see ``cmqd.core.sessions``)."""
+    """(account, session, last use in ms, highest sequence, packed answers; see ``cmqd.core.facts.sessions``)."""
 
 
 class CheckpointEnd(CheckpointPart, frozen=True, tag=6):

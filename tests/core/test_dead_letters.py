@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from cmqd.core.errors import DeadLetterQueueInUse, InvalidArgument, QueueDiffers
-from cmqd.core.index import SERVED_BEFORE
+from cmqd.core.facts.index import SERVED_BEFORE
 from cmqd.core.limits import Limits
 from support.core_builders import ACCOUNT, START_MS, Rig, counts
 from support.dead_letters import (

@@ -4,7 +4,7 @@ from array import array
 
 import pytest
 
-from cmqd.core.deadlines import DeadlineBuckets
+from cmqd.core.facts.deadlines import DeadlineBuckets
 
 
 def buckets_of(*entries: tuple[int, int, int], width_ms: int = 100) -> DeadlineBuckets:

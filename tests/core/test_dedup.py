@@ -2,8 +2,8 @@
 
 import pytest
 
-from cmqd.core.dedup import DedupIds
 from cmqd.core.errors import BacklogFull, InvalidArgument, MessageTooLarge, OutOfOrder, SequenceTooOld
+from cmqd.core.facts.dedup import DedupIds
 from cmqd.core.limits import Limits
 from cmqd_protocol import messages as wire
 from support.core_builders import ACCOUNT, Rig

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cmqd.core.deliveries import BACKOFF, EXPONENTIAL_DECAY, Retry, gap_ms
+from cmqd.core.facts.deliveries import BACKOFF, EXPONENTIAL_DECAY, Retry, gap_ms
 from support.subscriber import DAY_MS, JITTER_MS, START_MS, Subscriber, exhausted
 
 # ---------------------------------------------------------------------- exponential decay

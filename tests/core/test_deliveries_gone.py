@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from cmqd.core.deliveries import BACKOFF, EXPONENTIAL_DECAY, Deliveries, Retry
+from cmqd.core.facts.deliveries import BACKOFF, EXPONENTIAL_DECAY, Deliveries, Retry
 from cmqd_segment.records import DeliveriesFailed
 from support.subscriber import START_MS, Subscriber, exhausted, facts, reloaded
 

@@ -1,6 +1,6 @@
 """The table of half messages."""
 
-from cmqd.core.halves import Checked, HalfTable
+from cmqd.core.facts.halves import Checked, HalfTable
 
 
 def table() -> HalfTable:

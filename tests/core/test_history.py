@@ -2,7 +2,7 @@
 
 import pytest
 
-from cmqd.core.history import CHUNK, MAX_COUNT, ReceiveHistory
+from cmqd.core.facts.history import CHUNK, MAX_COUNT, ReceiveHistory
 from support.core_builders import START_MS
 
 

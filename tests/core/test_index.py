@@ -2,10 +2,10 @@
 
 import pytest
 
-from cmqd.core.index import QueueIndex
+from cmqd.core.facts.index import QueueIndex
 from cmqd.core.limits import Limits
-from cmqd.core.waiters import Waiter, WaitingLine
-from cmqd.core.window import Window, WindowBudget
+from cmqd.core.runtime.waiters import Waiter, WaitingLine
+from cmqd.core.runtime.window import Window, WindowBudget
 from cmqd_segment.records import (
     LeasesEnded,
     MessagesDeleted,

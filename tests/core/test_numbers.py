@@ -1,6 +1,6 @@
 """Counters that never give out a number twice."""
 
-from cmqd.core.numbers import BLOCK, JUMP, Numbers
+from cmqd.core.facts.numbers import BLOCK, JUMP, Numbers
 from cmqd_segment.records import NumbersReserved
 from support.core_builders import Rig
 

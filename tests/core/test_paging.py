@@ -4,7 +4,7 @@ import pytest
 
 from cmqd.core.limits import Limits
 from cmqd.core.outcome import WAITING, Waiting
-from cmqd.core.window import cost
+from cmqd.core.runtime.window import cost
 from cmqd_segment.records import StoredMessage
 from support.core_builders import ACCOUNT, Rig, counts
 

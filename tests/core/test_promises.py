@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from cmqd.core.broker import Broker
-from cmqd.core.dedup import ENTRY_BYTES
 from cmqd.core.errors import DomainError, TooManyRemembered
+from cmqd.core.facts.dedup import ENTRY_BYTES
+from cmqd.core.facts.promises import PromisedMemory
+from cmqd.core.facts.sessions import SESSION_BYTES
 from cmqd.core.limits import Limits
 from cmqd.core.outcome import PublishRequest
-from cmqd.core.promises import PromisedMemory
-from cmqd.core.sessions import SESSION_BYTES
 from cmqd_protocol.messages import SendMessages
 from cmqd_segment.records import AnyRecord
 from support.core_builders import KEY, START_MS, Rig

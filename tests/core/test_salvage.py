@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 
 from cmqd.core.broker import Broker
+from cmqd.core.facts.numbers import JUMP
 from cmqd.core.limits import Limits
-from cmqd.core.numbers import JUMP
 from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.records import (
     AnyRecord,

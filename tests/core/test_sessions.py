@@ -3,8 +3,8 @@
 import pytest
 
 from cmqd.core.errors import SequenceTooOld
+from cmqd.core.facts.sessions import Sessions
 from cmqd.core.limits import Limits
-from cmqd.core.sessions import Sessions
 from cmqd_protocol.messages import SendMessages
 from support.core_builders import ACCOUNT, Rig
 

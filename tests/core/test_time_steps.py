@@ -2,7 +2,7 @@
 
 import pytest
 
-from cmqd.core.steps import MAX_STEPS, TimeSteps
+from cmqd.core.facts.steps import MAX_STEPS, TimeSteps
 
 
 def steps_of(*sends: tuple[int, int]) -> TimeSteps:

@@ -2,7 +2,7 @@
 
 from pyroaring import BitMap64
 
-from cmqd.core.deliveries import EXPONENTIAL_DECAY, Deliveries
+from cmqd.core.facts.deliveries import EXPONENTIAL_DECAY, Deliveries
 from cmqd_segment.records import DeliveriesDropped, DeliveriesFailed, MessagesDelivered, runs_of
 
 START_MS = 1_700_000_000_000

@@ -26,13 +26,13 @@ from collections.abc import Iterator
 import msgspec
 from pyroaring import BitMap64
 
-from cmqd.core.activations import Activations
-from cmqd.core.deadlines import DeadlineBuckets
-from cmqd.core.dedup import DedupIds
-from cmqd.core.halves import HalfTable
-from cmqd.core.history import ReceiveHistory
+from cmqd.core.facts.activations import Activations
+from cmqd.core.facts.deadlines import DeadlineBuckets
+from cmqd.core.facts.dedup import DedupIds
+from cmqd.core.facts.halves import HalfTable
+from cmqd.core.facts.history import ReceiveHistory
+from cmqd.core.facts.steps import TimeSteps
 from cmqd.core.limits import Limits
-from cmqd.core.steps import TimeSteps
 from cmqd_segment.checkpoint import Redrive
 from cmqd_segment.records import (
     DeadLettersFrom,

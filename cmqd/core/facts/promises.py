@@ -11,10 +11,10 @@ a smaller budget only refuses new promises until old promises end.
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from cmqd.core.dedup import DedupIds
 from cmqd.core.errors import TooManyRemembered
+from cmqd.core.facts.dedup import DedupIds
+from cmqd.core.facts.sessions import Sessions
 from cmqd.core.limits import Limits
-from cmqd.core.sessions import Sessions
 
 SHARES: Final = 4
 """The share of one account is the budget divided by this."""

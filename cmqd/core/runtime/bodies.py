@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 
-from cmqd.core.window import cost
+from cmqd.core.runtime.window import cost
 from cmqd_segment.records import StoredMessage
 
 
