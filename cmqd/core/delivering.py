@@ -1,8 +1,8 @@
 """Delivering: bringing what waits for a subscription to its queue or its URL.
 
 What is due is up to :class:`~cmqd.core.facts.deliveries.Deliveries`. Here it gets its body, from memory or a page of
-the log, and its way: a copy into a queue is decided at once, in one row with the fact that it was delivered; what is
-to be posted leaves in an outcome, and how that went comes back through :meth:`Delivering.pushes_ended`. Each subscription
+the log, and its way: a copy into a queue is decided at once, in one row with the fact that it was delivered; what is to
+be posted leaves in an outcome, and how that went comes back through :meth:`Delivering.pushes_ended`. Each subscription
 gets on by itself; they share nothing but the room of an endpoint and a bound on requests in all.
 """
 
