@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cmqd.core import deliveries, matching
+from cmqd.core.facts import deliveries, matching
 from cmqd.core.limits import (
     ATTRIBUTE_RANGES,
     CONTENT_FORMATS,
