@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from cmqd.core.facts import deliveries, matching
+from cmqd.core import matching
+from cmqd.core.facts import deliveries
 from cmqd.core.limits import (
     ATTRIBUTE_RANGES,
     CONTENT_FORMATS,
