@@ -8,7 +8,7 @@ import msgspec
 
 from cmqd_client.durations import Duration, to_datetime
 from cmqd_client.results import CopyOf, HandleResult, MessageId, Origin, copy_of, origin, printed_id
-from cmqd_protocol.messages import Headers, ReceivedMessage
+from cmqd_types.messages import Headers, ReceivedMessage
 
 if TYPE_CHECKING:
     from cmqd_client.queue import Queue

@@ -51,6 +51,7 @@ from cmqd_client.results import (
 from cmqd_client.retry import Repeat
 from cmqd_protocol import messages as wire
 from cmqd_protocol.limits import MAX_BATCH
+from cmqd_types.messages import Headers
 
 ReceiptHandle: TypeAlias = int
 Held: TypeAlias = Message | ReceiptHandle
@@ -175,7 +176,7 @@ class Queue:
     async def _send(
         self,
         bodies: list[bytes],
-        headers: list[wire.Headers | None] | None,
+        headers: list[Headers | None] | None,
         delay_ms: int | list[int] | None,
         dedup_ids: list[str | None] | None,
         after: str | None = None,
@@ -653,7 +654,7 @@ class _Batch:
         common_delay = None if delay is None else to_ms(delay, "delay")
         self.bodies: list[bytes] = []
         self.delays: list[int | None] = []
-        all_headers: list[wire.Headers | None] = []
+        all_headers: list[Headers | None] = []
         all_ids: list[str | None] = []
         for message, dedup_id in zip(messages, chain(dedup_ids or (), repeat(None)), strict=False):
             if isinstance(message, Outgoing):
@@ -668,7 +669,7 @@ class _Batch:
                 all_ids.append(dedup_id)
         if dedup_ids is not None and len(dedup_ids) != len(self.bodies):
             raise ValueError(f"{len(dedup_ids)} dedup_ids for {len(self.bodies)} messages; give one (or None) for each")
-        self.headers: list[wire.Headers | None] | None = all_headers if any(all_headers) else None
+        self.headers: list[Headers | None] | None = all_headers if any(all_headers) else None
         self.dedup_ids: list[str | None] | None = all_ids if any(one is not None for one in all_ids) else None
 
 

@@ -15,7 +15,9 @@ from cmqd_client.durations import to_datetime
 from cmqd_client.errors import PartialFailure, ReceiptHandleInvalid, ServerError, UnknownServerError
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
-from cmqd_protocol.messages import HandleFailure, Headers
+from cmqd_protocol.messages import HandleFailure
+from cmqd_types import messages
+from cmqd_types.messages import Headers
 
 MessageId = NewType("MessageId", str)
 """A message's id as it is printed: ``Msg-`` and 16 hex digits. Unique for ever in a broker."""
@@ -298,7 +300,7 @@ class DecisionResult(msgspec.Struct, frozen=True):
             )
 
 
-def origin(moved: wire.Origin | None) -> Origin | None:
+def origin(moved: messages.Origin | None) -> Origin | None:
     """The origin of a message that was moved."""
     if moved is None:
         return None
@@ -311,7 +313,7 @@ def origin(moved: wire.Origin | None) -> Origin | None:
     )
 
 
-def copy_of(copied: wire.CopyOf | None) -> CopyOf | None:
+def copy_of(copied: messages.CopyOf | None) -> CopyOf | None:
     """What a copy of a published message is a copy of."""
     if copied is None:
         return None
@@ -343,7 +345,7 @@ def redrive(status: wire.RedriveStatus) -> Redrive:
     )
 
 
-def undecided(half: wire.HalfMessage) -> Undecided:
+def undecided(half: messages.HalfMessage) -> Undecided:
     """What the server told about a half message."""
     return Undecided(
         printed_id(half.message_id),

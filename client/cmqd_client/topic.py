@@ -29,6 +29,7 @@ from cmqd_client.subscription import (
     subscription_info,
 )
 from cmqd_protocol import messages as wire
+from cmqd_types.messages import Headers
 
 T = TypeVar("T")
 
@@ -202,7 +203,7 @@ class Topic:
         if routing_keys is not None:
             keys = _one_each(strings(routing_keys, "routing_keys"), count, "routing_keys")
         labels = None if tags is None else _tags(tags, count)
-        all_headers: list[wire.Headers | None] | None = None
+        all_headers: list[Headers | None] | None = None
         if isinstance(headers, Mapping):
             common = dict(headers)
             all_headers = [common for _ in contents]
@@ -219,7 +220,7 @@ class Topic:
         bodies: list[bytes],
         tags: list[list[str]] | None,
         routing_keys: list[str] | None,
-        headers: list[wire.Headers | None] | None,
+        headers: list[Headers | None] | None,
         dedup_ids: list[str | None] | None,
     ) -> list[Published]:
         if tags and any(tags) and routing_keys and any(routing_keys):

@@ -42,7 +42,7 @@ from cmqd_client.queue import Queue
 from cmqd_client.results import DecisionResult, MessageId, SentBatch, TransactionStatus, printed_id
 from cmqd_client.retry import Repeat
 from cmqd_protocol import messages as wire
-from cmqd_protocol.messages import Headers
+from cmqd_types.messages import Headers
 
 _log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cmqd_segment.records import CopyOf
 from cmqd_segment.rows import Run
+from cmqd_types.messages import CopyOf
 from pyspark_cmqd.errors import OptionError
 from pyspark_cmqd.schema import COLUMNS, message_id_text
 

@@ -17,7 +17,8 @@ from cmqd_segment.published import (
     set_positions,
     waiting_sets,
 )
-from cmqd_segment.records import CopyOf, MessagesPublished, StoredMessage
+from cmqd_segment.records import MessagesPublished, StoredMessage
+from cmqd_types.messages import CopyOf
 
 
 class Shares:

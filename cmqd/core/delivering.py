@@ -19,7 +19,6 @@ from cmqd.core.topic import Subscription
 from cmqd.core.topicstate import Endpoint, TopicState
 from cmqd_segment.records import (
     AnyRecord,
-    CopyOf,
     DeliveriesDropped,
     DeliveriesFailed,
     MessagesDelivered,
@@ -30,6 +29,7 @@ from cmqd_segment.records import (
     pack_runs,
     unpack_runs,
 )
+from cmqd_types.messages import CopyOf
 
 BACKOFF_MS = (10_000, 20_000)
 """Between which two a pause under ``backoff`` lies."""

@@ -19,7 +19,6 @@ from cmqd.core.sending import Sending
 from cmqd_segment.records import (
     MessagesMoved,
     MessagesSent,
-    Origin,
     RedriveEnded,
     RedriveStarted,
     Runs,
@@ -27,6 +26,7 @@ from cmqd_segment.records import (
     pack_runs,
     unpack_runs,
 )
+from cmqd_types.messages import Origin
 
 NO_ORIGIN = "(no origin)"
 PACE_SLACK_MS = 100

@@ -7,7 +7,8 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 import msgspec
 
 from cmqd.core.errors import DomainError
-from cmqd_segment.records import AnyRecord, CopyOf, Headers, Labels, Origin, Runs, StoredMessage
+from cmqd_segment.records import AnyRecord, Runs, StoredMessage
+from cmqd_types.messages import HalfMessage, Headers, Labels, PeekedMessage
 
 T = TypeVar("T")
 
@@ -223,37 +224,6 @@ class Effects(msgspec.Struct, gc=False):
         return Outcome(reply, self.records, self.bodies, self.woken, self.reads, self.checks, self.pushes)
 
 
-class ReceivedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A received message; field by field as on the wire, so that it is encoded as it is."""
-
-    message_id: int
-    receipt_handle: int
-    body: bytes
-    enqueue_ms: int
-    first_receive_ms: int
-    next_visible_ms: int
-    receive_count: int
-    headers: Headers | None = None
-    origin: Origin | None = None
-    copy_of: CopyOf | None = None
-
-
-class PeekedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A message looked at; field by field as on the wire."""
-
-    message_id: int
-    state: str
-    """``active``, ``delayed``, ``in_flight``, ``half`` or ``rewindable``."""
-    body: bytes
-    enqueue_ms: int
-    visible_ms: int
-    """When a delayed message becomes active, else 0."""
-    receive_count: int
-    headers: Headers | None = None
-    origin: Origin | None = None
-    copy_of: CopyOf | None = None
-
-
 class Peeked(msgspec.Struct, frozen=True):
     """Reply of a peek."""
 
@@ -283,17 +253,6 @@ class RedriveStatus(msgspec.Struct, frozen=True):
     moved: int
     remaining: int
     missing_origins: dict[str, int]
-
-
-class HalfMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An undecided half message; field by field as on the wire."""
-
-    message_id: int
-    enqueue_ms: int
-    checks: int
-    last_check_ms: int
-    last_answer: str
-    next_check_ms: int
 
 
 class HalfMessages(msgspec.Struct, frozen=True):

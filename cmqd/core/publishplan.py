@@ -26,7 +26,7 @@ from cmqd.core.limits import Limits, checked_sizes
 from cmqd.core.outcome import Published, PublishRequest
 from cmqd.core.sending import at_places, stored_before, unrepeated
 from cmqd.core.topic import Topic
-from cmqd_segment.records import Headers, Labels
+from cmqd_types.messages import Headers, Labels
 
 NO_TAGS: list[str] = []
 MATCH_UNITS = 16

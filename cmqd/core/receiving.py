@@ -13,7 +13,7 @@ from msgspec import structs
 
 from cmqd.core.errors import DomainError, TooManyInFlight, TooManyWaiting
 from cmqd.core.limits import ORIGIN_BYTES, check_range, copy_bytes, headers_bytes
-from cmqd.core.outcome import WAITING, Effects, Outcome, PageRead, ReceivedMessage, ReceiveRequest, Waiting, Woken
+from cmqd.core.outcome import WAITING, Effects, Outcome, PageRead, ReceiveRequest, Waiting, Woken
 from cmqd.core.queue import Queue
 from cmqd.core.runtime.waiters import Waiter
 from cmqd.core.state import LEASE_SWEEP_ABOVE, BrokerState
@@ -27,6 +27,7 @@ from cmqd_segment.records import (
     pack_runs,
     unpack_runs,
 )
+from cmqd_types.messages import ReceivedMessage
 
 MAX_TAKEN = 256
 """Messages that go to several who wait in one step."""

@@ -10,7 +10,8 @@ from cmqd.core.outcome import Effects, Outcome, SendRequest
 from cmqd.core.queue import Queue
 from cmqd.core.receiving import Receiving
 from cmqd.core.runtime.window import OVERHEAD_BYTES, cost
-from cmqd_segment.records import AnyRecord, Headers, MessagesSent, StoredMessage
+from cmqd_segment.records import AnyRecord, MessagesSent, StoredMessage
+from cmqd_types.messages import Headers
 
 T = TypeVar("T")
 

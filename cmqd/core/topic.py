@@ -16,7 +16,8 @@ from cmqd.core.facts.deliveries import Deliveries
 from cmqd.core.facts.steps import TimeSteps
 from cmqd.core.matching import KeyMatcher, TagMatcher, check_routing_key, check_tags
 from cmqd.core.queue import Queue
-from cmqd_segment.records import Labels, SubscriptionAttributes, TopicAttributes
+from cmqd_segment.records import SubscriptionAttributes, TopicAttributes
+from cmqd_types.messages import Labels
 
 CHECKED_LABELS = 4096
 """Tags or routing keys of one topic that are known to be legal: to check them again costs as much as all the rest."""

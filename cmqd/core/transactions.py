@@ -31,22 +31,12 @@ from cmqd.core.errors import (
 )
 from cmqd.core.facts.halves import Checked
 from cmqd.core.limits import ATTRIBUTE_RANGES, check_range, checked_sizes, headers_bytes
-from cmqd.core.outcome import (
-    WAITING,
-    Effects,
-    HalfMessage,
-    HalfMessages,
-    Outcome,
-    TransactionsDone,
-    Waiting,
-    Woken,
-)
+from cmqd.core.outcome import WAITING, Effects, HalfMessages, Outcome, TransactionsDone, Waiting, Woken
 from cmqd.core.queue import Queue
 from cmqd.core.sending import Sending, answered, at_places, stored_before, unrepeated
 from cmqd.core.state import PendingCommits, PendingDecisions
 from cmqd_segment.records import (
     AnyRecord,
-    Headers,
     MessagesSent,
     Runs,
     StoredMessage,
@@ -55,6 +45,7 @@ from cmqd_segment.records import (
     pack_runs,
     unpack_runs,
 )
+from cmqd_types.messages import HalfMessage, Headers
 
 COMMIT, ROLL_BACK, UNKNOWN = 1, 2, 3
 """What becomes of a half message, as on the wire."""

@@ -11,7 +11,6 @@ Rules:
 from collections.abc import Callable, Sequence
 
 from cmqd.core import errors as domain
-from cmqd.core.outcome import ReceivedMessage
 from cmqd.server.handlers.accounts import AccountHandlers
 from cmqd.server.handlers.collecting import DELETE, KINDS, PUBLISH, RECEIVE, SEND
 from cmqd.server.handlers.messages import MessageHandlers
@@ -34,6 +33,7 @@ from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
 from cmqd_segment.records import Runs, StoredMessage
+from cmqd_types.messages import ReceivedMessage
 
 _log = get_logger()
 
@@ -309,7 +309,7 @@ class Dispatcher(MessageHandlers, QueueHandlers, TopicHandlers, TransactionHandl
                 ended += 1
         return ended
 
-    def give_back(self, account: str, queue: str, messages: Sequence[ReceivedMessage | wire.ReceivedMessage]) -> None:
+    def give_back(self, account: str, queue: str, messages: Sequence[ReceivedMessage]) -> None:
         """Messages that could not be handed over: active at once, as if they had not been received."""
         if self._halted:
             return

@@ -25,6 +25,7 @@ from cmqd.server.reply_gate import Outgoing, ReplyGate
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
+from cmqd_types.messages import ReceivedMessage
 
 if TYPE_CHECKING:
     from cmqd.server.handlers.outcomes import Client
@@ -84,7 +85,7 @@ class Requests(Protocol):
         """
         ...
 
-    def give_back(self, account: str, queue: str, messages: Sequence[wire.ReceivedMessage]) -> None:
+    def give_back(self, account: str, queue: str, messages: Sequence[ReceivedMessage]) -> None:
         """Put messages back into their queue, as if they had not been received."""
         ...
 
@@ -92,7 +93,7 @@ class Requests(Protocol):
 class Absent:
     """Stands in for the client of a request that was given up, and takes the late reply."""
 
-    def __init__(self, account: str, put_back: Callable[[str, str, Sequence[wire.ReceivedMessage]], None]) -> None:
+    def __init__(self, account: str, put_back: Callable[[str, str, Sequence[ReceivedMessage]], None]) -> None:
         self.account = account
         self.secret_id = ""
         self.peer = "gone"
@@ -151,7 +152,7 @@ class StorageWatch:
         """Overdue are the replies up to this count of all replies since the start."""
         self._giving_up = False
         self._scanned_ms = 0
-        self._late: deque[tuple[str, str, Sequence[wire.ReceivedMessage]]] = deque()
+        self._late: deque[tuple[str, str, Sequence[ReceivedMessage]]] = deque()
         """Messages to put back, in slices: (account, queue, messages)."""
 
     def beat(self, now_ms: int) -> None:
@@ -225,7 +226,7 @@ class StorageWatch:
     def _absent(self, account: str) -> Absent:
         return Absent(account, self._put_back)
 
-    def _put_back(self, account: str, queue: str, messages: Sequence[wire.ReceivedMessage]) -> None:
+    def _put_back(self, account: str, queue: str, messages: Sequence[ReceivedMessage]) -> None:
         self._late.append((account, queue, messages))
         if len(self._late) == 1:
             self._loop.call_soon(self._put_back_some)

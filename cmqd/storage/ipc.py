@@ -17,7 +17,8 @@ import msgspec
 
 from cmqd.storage.settings import StorageSettings
 from cmqd_segment.manifest import SourceName
-from cmqd_segment.records import CopyOf, Headers, Labels, Origin, Runs
+from cmqd_segment.records import Runs
+from cmqd_types.messages import CopyOf, Headers, Labels, Origin
 
 _PREFIX = Struct("<II")
 _encode = msgspec.msgpack.Encoder().encode

@@ -11,12 +11,9 @@ from typing import Any, NamedTuple
 from cmqd_segment.published import SetSizes, unpack_set
 from cmqd_segment.records import (
     AnyRecord,
-    CopyOf,
     DelaysScheduled,
     DeliveriesDropped,
     DeliveriesFailed,
-    Headers,
-    Labels,
     LeasesEnded,
     MessagesActivated,
     MessagesDeleted,
@@ -35,6 +32,7 @@ from cmqd_segment.records import (
     VisibilityChanged,
 )
 from cmqd_segment.rows import NO_QUEUES, encode_queues, encode_records
+from cmqd_types.messages import CopyOf, Headers, Labels
 
 ROW_BYTES = 64 * 1024
 """Of data, and of meta. A row is read whole to get at one message of it (29 us), and costs a few hundred bytes."""

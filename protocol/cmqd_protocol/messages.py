@@ -8,7 +8,7 @@ Opcodes leave room by theme: 1-15 connection, 16-31 messages, 32-47 consumer str
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -28,9 +28,7 @@ from cmqd_protocol.limits import (
     NONCE_BYTES,
     PROOF_BYTES,
 )
-
-if TYPE_CHECKING:
-    from cmqd_protocol.layouts import HalfT, PeekedT, ReceivedT
+from cmqd_types.messages import HalfMessage, Headers, PeekedMessage, ReceivedMessage
 
 # Shapes that bound what a frame can become in memory; msgspec checks them while it decodes, before it allocates.
 # Ranges that depend on a queue or a setting are checked by whoever knows those.
@@ -43,7 +41,6 @@ Proof: TypeAlias = Annotated[bytes, Meta(min_length=PROOF_BYTES, max_length=PROO
 ShortText: TypeAlias = Annotated[str, Meta(max_length=MAX_NAME_BYTES)]
 Bodies: TypeAlias = Annotated[list[bytes], Meta(min_length=1, max_length=MAX_BATCH)]
 Handles: TypeAlias = Annotated[list[Unsigned], Meta(min_length=1, max_length=MAX_BATCH)]
-Headers: TypeAlias = dict[str, str]
 HeadersList: TypeAlias = Annotated[
     list[Annotated[Headers, Meta(max_length=MAX_HEADERS)] | None], Meta(max_length=MAX_BATCH)
 ]
@@ -535,44 +532,6 @@ class MessagesSent(Reply, frozen=True, tag=193):
     message_ids: list[int]
 
 
-class Origin(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Where a message stood before it was moved to where it is."""
-
-    queue: str
-    message_id: int
-    enqueue_ms: int
-    receive_count: int
-    reason: str
-    """``receives`` or ``age``: why it became a dead letter; ``redrive``."""
-
-
-class CopyOf(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a message in a queue is a copy of: who published what, and for which subscription it is here."""
-
-    topic: str
-    subscription: str
-    message_id: int
-    """Of the published message."""
-    publish_ms: int
-    labels: list[str] | str | None = None
-    """Its tags (null = none) on a tag topic, its routing key on the other kind."""
-
-
-class ReceivedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One received (or, with ``receipt_handle`` 0, peeked) message."""
-
-    message_id: int
-    receipt_handle: int
-    body: bytes
-    enqueue_ms: int
-    first_receive_ms: int
-    next_visible_ms: int
-    receive_count: int
-    headers: Headers | None = None
-    origin: Origin | None = None
-    copy_of: CopyOf | None = None
-
-
 class MessagesReceived(Reply, frozen=True, tag=194):
     """Empty when the wait ended without a message."""
 
@@ -592,20 +551,6 @@ class HandlesDone(Reply, frozen=True, tag=195):
 
     failures: list[HandleFailure]
     next_visible_ms: int = 0
-
-
-class PeekedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One browsed message; ``state`` is ``active``, ``in_flight``, ``delayed``, ``half`` or ``rewindable``."""
-
-    message_id: int
-    state: str
-    body: bytes
-    enqueue_ms: int
-    visible_ms: int
-    receive_count: int
-    headers: Headers | None = None
-    origin: Origin | None = None
-    copy_of: CopyOf | None = None
 
 
 class MessagesPeeked(Reply, frozen=True, tag=196):
@@ -702,21 +647,6 @@ class TransactionsEnded(Reply, frozen=True, tag=204):
     """What was refused; the rest is decided as asked."""
 
     failures: list[TransactionFailure]
-
-
-class HalfMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An undecided half message, for operators."""
-
-    message_id: int
-    enqueue_ms: int
-    checks: int
-    """How often a producer was asked."""
-    last_check_ms: int
-    """0 = never."""
-    last_answer: str
-    """``unknown``, or empty if nobody answered (yet)."""
-    next_check_ms: int
-    """0 = none will be sent any more."""
 
 
 class HalfMessages(Reply, frozen=True, tag=205):
@@ -936,27 +866,6 @@ request_decoder: "msgspec.msgpack.Decoder[Cancel | AnyRequest]" = msgspec.msgpac
 server_hello_decoder: "msgspec.msgpack.Decoder[ServerHello | Error]" = msgspec.msgpack.Decoder(ServerHello | Error)
 welcome_decoder: "msgspec.msgpack.Decoder[Welcome | Error]" = msgspec.msgpack.Decoder(Welcome | Error)
 reply_decoder: "msgspec.msgpack.Decoder[AnyReply | AnyPush]" = msgspec.msgpack.Decoder(AnyReply | AnyPush)
-
-
-if TYPE_CHECKING:
-
-    def messages_received(request_id: int, messages: list[ReceivedT]) -> MessagesReceived:
-        """A reply with messages as another room built them; for encoding only."""
-        ...
-
-    def messages_peeked(request_id: int, messages: list[PeekedT], next_start: int | None) -> MessagesPeeked:
-        """The same for browsed messages."""
-        ...
-
-    def half_messages(request_id: int, messages: list[HalfT], next_start: int | None) -> HalfMessages:
-        """The same for half messages."""
-        ...
-
-else:
-    # When it runs it is the constructor itself: no call, no copy.
-    messages_received = MessagesReceived
-    messages_peeked = MessagesPeeked
-    half_messages = HalfMessages
 
 
 def error(

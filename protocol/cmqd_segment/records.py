@@ -9,13 +9,15 @@ Positions number the messages of one queue densely from 0; leases number the rec
 is used twice. Sets of them travel as *runs*: a flat list ``[first, count, gap, count, gap, count ...]`` in which each
 gap is the distance from the end of the run before it, so a contiguous batch of any size costs two small integers.
 
-This module is shared by the server's core and by readers of the log; it imports msgspec alone.
+This module is shared by the server's core and by readers of the log; it imports msgspec and the shared types alone.
 """
 
 from collections.abc import Iterable, Iterator
 from typing import NewType, TypeAlias
 
 import msgspec
+
+from cmqd_types.messages import CopyOf, Headers, Labels, Origin
 
 Lsn = NewType("Lsn", int)
 """Number of a row of the log, contiguous from 1 over all segments."""
@@ -27,9 +29,6 @@ Lease = NewType("Lease", int)
 """Number of one receive of one message, broker-wide."""
 
 Runs: TypeAlias = list[int]
-Headers: TypeAlias = dict[str, str]
-Labels: TypeAlias = list[str] | str
-"""What a published message is matched by: its tags, or its routing key."""
 
 
 def pack_runs(numbers: Iterable[int]) -> Runs:
@@ -143,29 +142,6 @@ class SubscriptionAttributes(msgspec.Struct, frozen=True, omit_defaults=True, fo
     """Of a subscription to a routing topic."""
     paused: bool = False
     """Nothing is delivered; what is published meanwhile waits."""
-
-
-class Origin(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Where a message stood before it was moved to where it is."""
-
-    queue: str
-    message_id: int
-    enqueue_ms: int
-    receive_count: int
-    reason: str
-    """``receives`` or ``age`` (dead letters of policy 0 and 1), ``redrive``."""
-
-
-class CopyOf(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a message in a queue is a copy of: who published what, and for which subscription it is here."""
-
-    topic: str
-    subscription: str
-    message_id: int
-    """Of the published message."""
-    publish_ms: int
-    labels: Labels | None = None
-    """Its tags or its routing key; None = no tags."""
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):

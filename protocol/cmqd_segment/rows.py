@@ -18,16 +18,8 @@ import msgspec
 
 from cmqd_segment.newer import NewerFormatError, known_tags, raw_items, unknown_tags
 from cmqd_segment.published import copy_counts, id_stretches, set_ranges, unpack_set
-from cmqd_segment.records import (
-    AnyRecord,
-    CopyOf,
-    Headers,
-    Labels,
-    MessagesPublished,
-    MessagesSent,
-    Origin,
-    StoredMessage,
-)
+from cmqd_segment.records import AnyRecord, MessagesPublished, MessagesSent, StoredMessage
+from cmqd_types.messages import CopyOf, Headers, Labels, Origin
 
 QueueSummary: TypeAlias = tuple[int, int, int, int]
 """(queue or topic id, first position, stop position, bytes of bodies) of what a row holds of one queue or topic. Its

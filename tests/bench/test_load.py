@@ -19,12 +19,12 @@ from cmqd_protocol.messages import (
     HandlesDone,
     MessagesReceived,
     MessagesSent,
-    ReceivedMessage,
     ReceiveMessages,
     SendMessages,
     encoder,
     request_decoder,
 )
+from cmqd_types.messages import ReceivedMessage
 
 
 @dataclass

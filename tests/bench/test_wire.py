@@ -18,12 +18,12 @@ from cmqd_protocol.messages import (
     DeleteMessages,
     MessagesReceived,
     MessagesSent,
-    ReceivedMessage,
     ReceiveMessages,
     SendMessages,
     encoder,
     request_decoder,
 )
+from cmqd_types.messages import ReceivedMessage
 
 
 def payload_of(frame: bytes) -> bytes:

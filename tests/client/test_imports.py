@@ -17,7 +17,7 @@ print(*sorted(top for top in tops if top not in sys.stdlib_module_names))
 """
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     # msgspec looks for typing_extensions and does without.
-    assert set(ran.stdout.split()) - {"typing_extensions"} == {"cmqd_client", "cmqd_protocol", "msgspec"}
+    assert set(ran.stdout.split()) - {"typing_extensions"} == {"cmqd_client", "cmqd_protocol", "cmqd_types", "msgspec"}
 
 
 def test_the_package_exports_only_what_programs_use_daily() -> None:

@@ -3,8 +3,8 @@
 import pytest
 
 from cmqd.core.limits import Limits, copy_bytes
-from cmqd.core.outcome import PeekedMessage, Waiting
-from cmqd_segment.records import CopyOf, Labels
+from cmqd.core.outcome import Waiting
+from cmqd_types.messages import CopyOf, Labels, PeekedMessage
 from support.core_builders import ACCOUNT, START_MS, Rig
 
 PEEKER = 9999

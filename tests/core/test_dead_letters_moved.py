@@ -6,8 +6,9 @@ import pytest
 
 from cmqd.core.errors import InvalidArgument, RedriveRunning
 from cmqd.core.limits import Limits
-from cmqd.core.outcome import WAITING, ReceivedMessage
-from cmqd_segment.records import MessagesMoved, MessagesSent, Origin
+from cmqd.core.outcome import WAITING
+from cmqd_segment.records import MessagesMoved, MessagesSent
+from cmqd_types.messages import Origin, ReceivedMessage
 from support.core_builders import ACCOUNT, START_MS, Rig, counts
 from support.core_facts import facts
 from support.dead_letters import (

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from cmqd.core.broker import Broker
 from cmqd.core.errors import BacklogFull, DomainError, InvalidArgument, MessageTooLarge, QueueNotFound, TooManyInFlight
 from cmqd.core.limits import Limits
-from cmqd.core.outcome import WAITING, HandlesDone, Outcome, ReceivedMessage
-from cmqd_segment.records import Headers, MessagesDeleted, MessagesReceived, MessagesSent
+from cmqd.core.outcome import WAITING, HandlesDone, Outcome
+from cmqd_segment.records import MessagesDeleted, MessagesReceived, MessagesSent
+from cmqd_types.messages import Headers, ReceivedMessage
 from support.core_builders import ACCOUNT, NaiveLog, Rig
 from support.core_facts import facts
 

@@ -13,8 +13,9 @@ from cmqd.core.errors import (
     TransactionNotFound,
 )
 from cmqd.core.limits import Limits
-from cmqd.core.outcome import HalfMessage, Waiting
+from cmqd.core.outcome import Waiting
 from cmqd.core.transactions import COMMIT, ROLL_BACK, UNKNOWN
+from cmqd_types.messages import HalfMessage
 from support.core_builders import ACCOUNT, START_MS, Rig
 from support.half_messages import ask, asked, checkers, decide, kinds, listed, transactional
 

@@ -6,7 +6,8 @@ import pytest
 
 from cmqd.core.errors import InvalidArgument
 from cmqd.core.limits import Limits
-from cmqd.core.outcome import WAITING, Peeked, PeekedMessage, Waiting
+from cmqd.core.outcome import WAITING, Peeked, Waiting
+from cmqd_types.messages import PeekedMessage
 from support.core_builders import ACCOUNT, START_MS, Rig, counts
 from support.core_facts import facts
 

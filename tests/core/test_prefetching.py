@@ -3,8 +3,9 @@
 import pytest
 
 from cmqd.core.limits import Limits
-from cmqd.core.outcome import WAITING, ReceivedMessage
+from cmqd.core.outcome import WAITING
 from cmqd_segment.records import unpack_runs
+from cmqd_types.messages import ReceivedMessage
 from support.core_builders import Rig
 
 

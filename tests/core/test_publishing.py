@@ -5,11 +5,8 @@ import pytest
 from cmqd.core.errors import BatchTooLarge, InvalidArgument, MessageTooLarge
 from cmqd.core.limits import Limits
 from cmqd.core.outcome import WAITING, Published
-from cmqd_segment.records import (
-    AnyRecord,
-    Headers,
-    MessagesReceived,
-)
+from cmqd_segment.records import AnyRecord, MessagesReceived
+from cmqd_types.messages import Headers
 from support.core_builders import ACCOUNT, START_MS, counts
 from support.publishing import URL, a_rig, check_recovery, published, request
 

@@ -5,7 +5,7 @@ import pytest
 from cmqd.core.errors import DeadLetterQueueInUse, InvalidArgument, QueueNotFound, RedriveRunning
 from cmqd.core.limits import Limits
 from cmqd.core.outcome import RedriveStatus
-from cmqd_segment.records import Origin
+from cmqd_types.messages import Origin
 from support.core_builders import ACCOUNT, START_MS, Rig, counts
 from support.core_facts import facts
 

@@ -7,9 +7,7 @@ import pytest
 from cmqd.core.errors import InvalidArgument, MessageTooLarge, SequenceTooOld
 from cmqd.core.limits import Limits
 from cmqd.core.outcome import Published
-from cmqd_segment.records import (
-    Labels,
-)
+from cmqd_types.messages import Labels
 from support.publishing import a_rig, check_recovery, published, request, together
 
 # ---------------------------------------------------------------------- repeats

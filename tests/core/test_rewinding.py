@@ -6,8 +6,9 @@ import pytest
 
 from cmqd.core.errors import DomainError
 from cmqd.core.limits import Limits
-from cmqd.core.outcome import WAITING, ReceivedMessage, Rewound
+from cmqd.core.outcome import WAITING, Rewound
 from cmqd_segment.records import QueueRewound
+from cmqd_types.messages import ReceivedMessage
 from support.core_builders import ACCOUNT, START_MS, Rig, counts
 from support.core_facts import facts, queue_facts
 from support.rewinds import HOUR_MS, ask, consume, refused, rewindable

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from cmqd.core.outcome import Push
-from cmqd_segment.records import Labels
+from cmqd_types.messages import Labels
 from support.core_builders import ACCOUNT, Rig
 from support.core_facts import facts
 

@@ -11,9 +11,10 @@ from cmqd.core.errors import (
     TransactionNotFound,
 )
 from cmqd.core.limits import Limits
-from cmqd.core.outcome import ReceivedMessage, TransactionsDone, Waiting
+from cmqd.core.outcome import TransactionsDone, Waiting
 from cmqd.core.transactions import COMMIT, ROLL_BACK, UNKNOWN
 from cmqd_segment.records import MessagesSent, TransactionsEnded
+from cmqd_types.messages import ReceivedMessage
 from support.core_builders import ACCOUNT, START_MS
 from support.core_facts import facts
 from support.half_messages import ask, decide, kinds, listed, transactional

@@ -4,8 +4,9 @@ import pytest
 
 from cmqd.core.errors import QueueDeleted, TooManyInFlight
 from cmqd.core.limits import Limits
-from cmqd.core.outcome import WAITING, ReceivedMessage
+from cmqd.core.outcome import WAITING
 from cmqd.core.state import ENDED_AT_ONCE
+from cmqd_types.messages import ReceivedMessage
 from support.core_builders import ACCOUNT, Rig
 
 

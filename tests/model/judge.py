@@ -22,19 +22,18 @@ from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.records import (
     AnyRecord,
     DelaysScheduled,
-    Headers,
     LeasesEnded,
     MessagesActivated,
     MessagesExpired,
     MessagesMoved,
     MessagesReceived,
     MessagesSent,
-    Origin,
     QueueAttributes,
     TransactionsEnded,
     count_runs,
     unpack_runs,
 )
+from cmqd_types.messages import Headers, Origin
 from support.core_builders import NaiveLog
 from support.naive_broker import (
     NaiveMessage,

@@ -19,12 +19,9 @@ from cmqd.core.errors import (
 from cmqd.core.outcome import Outcome, PageRead, Published, PublishRequest, Push, PushResult
 from cmqd_segment.records import (
     AnyRecord,
-    CopyOf,
     DeliveriesCleared,
     DeliveriesDropped,
     DeliveriesFailed,
-    Headers,
-    Labels,
     MessagesDelivered,
     MessagesPublished,
     MessagesSent,
@@ -34,6 +31,7 @@ from cmqd_segment.records import (
     pack_runs,
     unpack_runs,
 )
+from cmqd_types.messages import CopyOf, Headers, Labels
 from support.naive_broker import STEP_GRAIN_MS, NaiveQueue, NaiveRow, fields_of
 from support.naive_topics import NaivePublished, NaiveSubscription, NaiveTopic
 

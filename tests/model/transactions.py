@@ -20,14 +20,8 @@ from cmqd.core.errors import (
     TransactionNotFound,
 )
 from cmqd.core.outcome import WAITING, Check, TransactionsDone
-from cmqd_segment.records import (
-    AnyRecord,
-    Headers,
-    TransactionsChecked,
-    TransactionsEnded,
-    TransactionsUndecided,
-    unpack_runs,
-)
+from cmqd_segment.records import AnyRecord, TransactionsChecked, TransactionsEnded, TransactionsUndecided, unpack_runs
+from cmqd_types.messages import Headers
 from support.naive_broker import STEP_GRAIN_MS, NaiveMessage, NaivePeek, NaiveQueue, NaiveRow, State
 
 COMMIT, ROLL_BACK, UNKNOWN = 1, 2, 3

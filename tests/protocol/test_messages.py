@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from cmqd.core.limits import copy_bytes
-from cmqd_protocol import layouts, messages
+from cmqd_protocol import messages
 from cmqd_protocol.errors import RETRYABLE, ErrorCode
 from cmqd_protocol.frames import FrameReader, frame
 from cmqd_protocol.limits import (
@@ -15,14 +15,9 @@ from cmqd_protocol.limits import (
     MIN_MAX_FRAME_BYTES,
 )
 from cmqd_protocol.messages import (
-    CopyOf,
-    HalfMessage,
     MessagesPeeked,
     MessagesReceived,
-    Origin,
-    PeekedMessage,
     PublishMessages,
-    ReceivedMessage,
     SendHalfMessages,
     SendMessages,
     TransactionCheck,
@@ -30,11 +25,10 @@ from cmqd_protocol.messages import (
     client_message_decoder,
     encoder,
     error,
-    messages_received,
     server_message_decoder,
 )
 from cmqd_protocol.opcodes import THEMES, Opcode
-from cmqd_segment import records
+from cmqd_types.messages import CopyOf, Origin, PeekedMessage, ReceivedMessage
 from support.plain_msgpack import unpack
 from support.vectors import load, names, value_of
 
@@ -156,51 +150,6 @@ class TestErrors:
         assert made.retry_after_ms == 10
 
 
-class TestLayouts:
-    @pytest.mark.parametrize(
-        ("layout", "message"),
-        [
-            (layouts.ReceivedLayout, ReceivedMessage),
-            (layouts.PeekedLayout, PeekedMessage),
-            (layouts.OriginLayout, Origin),
-            (layouts.CopyOfLayout, CopyOf),
-            (layouts.HalfLayout, HalfMessage),
-        ],
-    )
-    def test_a_layout_names_the_fields_of_its_message(self, layout: type, message: type[msgspec.Struct]) -> None:
-        properties = tuple(name for name, member in vars(layout).items() if isinstance(member, property))
-
-        assert properties == message.__struct_fields__
-
-    def test_another_rooms_struct_of_the_same_layout_is_encoded_in_place(self) -> None:
-        class Copied(msgspec.Struct, frozen=True, array_like=True, gc=False):
-            topic: str
-            subscription: str
-            message_id: int
-            publish_ms: int
-            labels: list[str] | str | None = None
-
-        class Held(msgspec.Struct, frozen=True, array_like=True, gc=False):
-            message_id: int
-            receipt_handle: int
-            body: bytes
-            enqueue_ms: int
-            first_receive_ms: int
-            next_visible_ms: int
-            receive_count: int
-            headers: dict[str, str] | None = None
-            origin: Origin | None = None
-            copy_of: Copied | None = None
-
-        values = (1, 2, b"body", 3, 4, 5, 6, {"k": "v"}, Origin("q", 7, 8, 9, "age"))
-        copied = ("t", "s", 10, 11, ["red"])
-
-        reply = messages_received(9, [Held(*values, Copied(*copied)), Held(*values)])
-
-        wanted = [ReceivedMessage(*values, CopyOf(*copied)), ReceivedMessage(*values)]
-        assert encoder.encode(reply) == encoder.encode(MessagesReceived(9, wanted))
-
-
 class TestSizes:
     """What the limits of a batch allow fits the smallest frame that a tune can give."""
 
@@ -281,7 +230,7 @@ class TestSizes:
         headers = self.headers_of(32, 32)
         highest = 2**64 - 1
         copy_of = CopyOf("t" * 64, "s" * 64, highest, highest, labels)
-        counted = copy_bytes(records.CopyOf("t" * 64, "s" * 64, highest, highest, labels))
+        counted = copy_bytes(CopyOf("t" * 64, "s" * 64, highest, highest, labels))
         size = MIB // MAX_BATCH
         body = b"x" * (size - MAX_HEADERS * 64 - counted)
         received = ReceivedMessage(highest, highest, body, highest, highest, highest, highest, headers, None, copy_of)

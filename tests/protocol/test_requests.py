@@ -18,7 +18,6 @@ from cmqd_protocol.messages import (
     GetServerStatus,
     MessagesReceived,
     MessagesSent,
-    ReceivedMessage,
     ReceiveMessages,
     SendMessages,
     TransactionCheck,
@@ -26,6 +25,7 @@ from cmqd_protocol.messages import (
     error,
     reply_decoder,
 )
+from cmqd_types.messages import ReceivedMessage
 from support.connection_pair import ConnectionPair, byte_by_byte
 
 

@@ -28,6 +28,7 @@ from cmqd_protocol.features import FEATURES_FACT, FIELD_FEATURES, MAX_WAITING_RE
 from cmqd_protocol.messages import REQUEST_TYPES
 from cmqd_protocol.opcodes import THEMES, Opcode
 from cmqd_segment.records import QueueAttributes, SubscriptionAttributes, TopicAttributes
+from cmqd_types.messages import CopyOf, HalfMessage, Origin, PeekedMessage, ReceivedMessage
 from support.vectors import load
 
 SPEC = (Path(__file__).parents[2] / "protocol" / "SPEC.md").read_text(encoding="utf-8")
@@ -72,12 +73,12 @@ def test_every_request_names_its_reply(opcode: Opcode) -> None:
 @pytest.mark.parametrize(
     "struct",
     [
-        messages.ReceivedMessage,
-        messages.PeekedMessage,
-        messages.Origin,
-        messages.CopyOf,
+        ReceivedMessage,
+        PeekedMessage,
+        Origin,
+        CopyOf,
         messages.TransactionFailure,
-        messages.HalfMessage,
+        HalfMessage,
         messages.SubscriptionSummary,
         messages.KeyInfo,
     ],

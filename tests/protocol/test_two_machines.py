@@ -18,11 +18,11 @@ from cmqd_protocol.messages import (
     GetServerStatus,
     MessagesReceived,
     MessagesSent,
-    ReceivedMessage,
     ReceiveMessages,
     SendMessages,
     error,
 )
+from cmqd_types.messages import ReceivedMessage
 from support.connection_pair import a_client, a_server
 
 HEARTBEAT_MS = 2_000

@@ -7,14 +7,12 @@ from pathlib import Path
 import pytest
 
 from cmqd.core import errors as domain
-from cmqd.core import outcome
 from cmqd.server import accounts
 from cmqd.server.handlers.outcomes import ERROR_CODES, translate
 from cmqd.storage.errors import StorageFailed
 from cmqd.storage.log import StorageState
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import RETRYABLE, ErrorCode
-from cmqd_segment import records
 from support.server_rig import ServerRig, code_of
 
 
@@ -37,29 +35,6 @@ def test_what_may_be_retried_says_when() -> None:
 
 async def test_every_request_of_the_wire_has_a_handler(rig: ServerRig) -> None:
     assert rig.server.dispatcher.operations == set(typing.get_args(wire.AnyRequest))
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs"),
-    [
-        (outcome.ReceivedMessage, wire.ReceivedMessage),
-        (outcome.PeekedMessage, wire.PeekedMessage),
-        (outcome.HalfMessage, wire.HalfMessage),
-        (records.Origin, wire.Origin),
-        (records.CopyOf, wire.CopyOf),
-    ],
-)
-def test_messages_of_the_core_are_laid_out_as_on_the_wire(ours: typing.Any, theirs: typing.Any) -> None:
-    assert ours.__struct_fields__ == theirs.__struct_fields__
-    assert ours.__struct_defaults__ == theirs.__struct_defaults__
-    assert ours.__struct_config__.array_like
-    assert theirs.__struct_config__.array_like
-    assert ours.__struct_config__.tag is None
-    assert theirs.__struct_config__.tag is None
-    values = {"message_id": 7, "body": b"b", "headers": {"a": "b"}, "state": "active"}
-    numbers = {name: number for number, name in enumerate(ours.__struct_fields__)}
-    arguments = numbers | {name: value for name, value in values.items() if name in numbers}
-    assert wire.encoder.encode(ours(**arguments)) == wire.encoder.encode(theirs(**arguments))
 
 
 def test_a_refusal_keeps_its_text_and_details() -> None:

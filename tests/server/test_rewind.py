@@ -3,6 +3,7 @@
 from typing import Any
 
 from cmqd_protocol import messages as wire
+from cmqd_types.messages import Origin
 from support.server_rig import RigClient, ServerRig, code_of
 
 
@@ -175,7 +176,7 @@ async def test_dead_letters_and_their_way_back(rig: ServerRig) -> None:
         rig.clock.advance(30_000)
         await rig.tick()
     (dead,) = (await client.expect(wire.MessagesPeeked, wire.PeekMessages, "dead")).messages
-    assert dead.origin == wire.Origin("jobs", message_id, sent_ms, 1, "receives")
+    assert dead.origin == Origin("jobs", message_id, sent_ms, 1, "receives")
 
     assert code_of(await client.ask(wire.GetRedrive, "dead")) == "invalid_argument"
     started = await client.expect(wire.RedriveStatus, wire.StartRedrive, "dead", None, 100)

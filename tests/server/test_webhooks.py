@@ -11,7 +11,8 @@ import pytest
 from cmqd import __version__
 from cmqd.core.outcome import Push
 from cmqd.server.push.webhooks import encoded, key_of, request_of, signature
-from cmqd_segment.records import Labels, StoredMessage
+from cmqd_segment.records import StoredMessage
+from cmqd_types.messages import Labels
 
 SECRET = "whsec_" + base64.b64encode(b"twenty-four secret bytes").decode()
 OLDER = "whsec_" + base64.b64encode(b"and as many of the older").decode()

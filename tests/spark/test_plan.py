@@ -3,14 +3,8 @@
 import pytest
 
 from cmqd_segment.manifest import CheckpointEntry
-from cmqd_segment.records import (
-    CopyOf,
-    MessagesDelivered,
-    MessagesPublished,
-    MessagesSent,
-    QueueAttributes,
-    TransactionsEnded,
-)
+from cmqd_segment.records import MessagesDelivered, MessagesPublished, MessagesSent, QueueAttributes, TransactionsEnded
+from cmqd_types.messages import CopyOf
 from pyspark_cmqd.events import Event, stored_in
 from pyspark_cmqd.options import Options, parse_options
 from pyspark_cmqd.plan import (

@@ -8,7 +8,8 @@ from msgspec import structs
 from cmqd.storage.errors import StorageFailed
 from cmqd.storage.rowbuilder import ROW_BYTES
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
-from cmqd_segment.records import MessagesSent, NumbersReserved, Origin, StoredMessage, pack_runs
+from cmqd_segment.records import MessagesSent, NumbersReserved, StoredMessage, pack_runs
+from cmqd_types.messages import Origin
 from support.log_rig import NOW_MS, LogRig, OpenRig, Place, body, checkpoint_parts, deleted, sent
 
 

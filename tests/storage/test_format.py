@@ -66,6 +66,7 @@ from cmqd_segment.sparse import (
     sparse_queue,
     unpack_u64,
 )
+from cmqd_types.messages import CopyOf, Labels, Origin
 from support.log_rig import NOW_MS, OpenProcess, body, deleted, sent
 
 # Rows
@@ -86,13 +87,11 @@ def one_of_each() -> list[records.AnyRecord]:
         records.RedriveStarted(1, "target", 100, 7, NOW_MS),
         records.RedriveEnded(1, "done", NOW_MS, {"gone": 2}),
         records.ClockOffset(-(365 * 86_400_000), NOW_MS, True),
-        records.MessagesSent(
-            1, 0, 9, NOW_MS, [3, 4], origins=[records.Origin("q" * 64, 1 << 62, NOW_MS, 3, "receives"), None]
-        ),
+        records.MessagesSent(1, 0, 9, NOW_MS, [3, 4], origins=[Origin("q" * 64, 1 << 62, NOW_MS, 3, "receives"), None]),
         records.MessagesSent(1, 0, 9, NOW_MS, [3, 4], visible_ms=NOW_MS, half=True, dedup_ids=["i" * 64, None]),
         records.MessagesSent(
             *(1, 0, 9, NOW_MS, [3, 4]),
-            copies_of=[records.CopyOf("t" * 64, "s" * 64, 1 << 62, NOW_MS, ["\u20ac" * 16] * 10), None],
+            copies_of=[CopyOf("t" * 64, "s" * 64, 1 << 62, NOW_MS, ["\u20ac" * 16] * 10), None],
         ),
         records.MessagesReceived(1, [0, 2], 1, NOW_MS, NOW_MS + 1),
         records.MessagesDeleted(1, [0, 2], [1, 2], NOW_MS),
@@ -211,7 +210,7 @@ def test_delays_and_headers_go_with_their_message() -> None:
 
 
 def test_origins_go_with_their_message() -> None:
-    origin = records.Origin("source", 3, NOW_MS - 5, 2, "age")
+    origin = Origin("source", 3, NOW_MS - 5, 2, "age")
     record = MessagesSent(1, 4, 8, NOW_MS, [1, 1], origins=[origin, None])
 
     (run,) = (run for _, run in sent_runs([record]))
@@ -223,7 +222,7 @@ def test_origins_go_with_their_message() -> None:
 
 
 def test_what_late_and_moved_copies_are_copies_of_goes_with_them() -> None:
-    copy_of = records.CopyOf("topic", "subscription", 3, NOW_MS - 5, ["a"])
+    copy_of = CopyOf("topic", "subscription", 3, NOW_MS - 5, ["a"])
     record = MessagesSent(1, 4, 8, NOW_MS, [1, 1], copies_of=[copy_of, None])
 
     (run,) = (run for _, run in sent_runs([record]))
@@ -327,7 +326,7 @@ def test_a_queue_has_a_run_for_each_stretch_of_the_messages_that_it_takes() -> N
     def copy(queue_id: int, position: int, copy_id: int, body: bytes, original: int, label: str) -> tuple[int, Any]:
         headers = {"k": "v"} if label == "b" else None
         name = "s" if queue_id == 17 else "u"
-        copy_of = records.CopyOf("t", name, original, NOW_MS, label)
+        copy_of = CopyOf("t", name, original, NOW_MS, label)
         return queue_id, StoredMessage(position, copy_id, NOW_MS, body, headers, copy_of=copy_of)
 
     assert found == [
@@ -390,8 +389,8 @@ def test_runs_of_a_publish_are_those_of_its_topic_and_of_its_queues() -> None:
     ]
     for queue_id, place, first, name in ((17, 3, 302, "s"), (18, 0, 304, "u")):
         assert found[queue_id, place] == [
-            StoredMessage(place, first, NOW_MS, b"aa", copy_of=records.CopyOf("t", name, 300, NOW_MS, "k")),
-            StoredMessage(place + 1, first + 1, NOW_MS, b"bbb", copy_of=records.CopyOf("t", name, 301, NOW_MS, "k")),
+            StoredMessage(place, first, NOW_MS, b"aa", copy_of=CopyOf("t", name, 300, NOW_MS, "k")),
+            StoredMessage(place + 1, first + 1, NOW_MS, b"bbb", copy_of=CopyOf("t", name, 301, NOW_MS, "k")),
         ]
     assert found[17, 5] == [StoredMessage(5, 400, NOW_MS, b"z")]
     assert [queue_id for queue_id, _ in sent_runs(recs, 18)] == [18]
@@ -418,7 +417,7 @@ def test_a_decoded_row_has_the_runs_of_its_records(seed: int) -> None:
             queues = chance.choice([(3, 4, 5), (3, 5, 3), (6,), ()])
             copies = [each for queue_id in queues for each in (queue_id, taken(queue_id, len(sizes)))]
             names = chance.choice([["s", "u", "v"], ["a", "b", "c"]])[: len(queues)]
-            labels: list[records.Labels] | None = chance.choice([None, ["k"], list("klm"[: len(sizes)])])
+            labels: list[Labels] | None = chance.choice([None, ["k"], list("klm"[: len(sizes)])])
             recs.append(
                 records.MessagesPublished(
                     *(topic_id, first, 1, NOW_MS, sizes, copies, number),

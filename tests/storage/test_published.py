@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from cmqd_segment.records import CopyOf, Labels, MessagesPublished, MessagesSent, StoredMessage, pack_runs
+from cmqd_segment.records import MessagesPublished, MessagesSent, StoredMessage, pack_runs
+from cmqd_types.messages import CopyOf, Labels
 from support.log_rig import NOW_MS, LogRig, OpenRig, Place, body
 
 TOPIC = 9

@@ -9,8 +9,9 @@ import pytest
 
 from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.manifest import CheckpointEntry, Manifest, SegmentEntry, SegmentState
-from cmqd_segment.records import AnyRecord, CopyOf, Origin, QueueAttributes, SubscriptionAttributes, TopicAttributes
+from cmqd_segment.records import AnyRecord, QueueAttributes, SubscriptionAttributes, TopicAttributes
 from cmqd_segment.schema import NAMES_TABLE, TABLES
+from cmqd_types.messages import CopyOf, Origin
 
 TEXT = (Path(__file__).parents[2] / "protocol" / "SEGMENTS.md").read_text()
 

@@ -15,7 +15,6 @@ from cmqd.core.outcome import (
     PublishRequest,
     Push,
     PushResult,
-    ReceivedMessage,
     RedriveStatus,
     Rewound,
     TransactionsDone,
@@ -26,8 +25,6 @@ from cmqd.core.topic import Subscription, Topic
 from cmqd_segment.checkpoint import AnyPart, CheckpointHeader
 from cmqd_segment.records import (
     AnyRecord,
-    Headers,
-    Labels,
     MessagesPublished,
     MessagesSent,
     QueueAttributesSet,
@@ -37,6 +34,7 @@ from cmqd_segment.records import (
     unpack_runs,
 )
 from cmqd_segment.rows import extra_bytes, sent_runs, stored_messages
+from cmqd_types.messages import Headers, Labels, ReceivedMessage
 
 T = TypeVar("T")
 

@@ -7,7 +7,8 @@ from cmqd.core.errors import (
     DomainError,
 )
 from cmqd.core.limits import Limits
-from cmqd.core.outcome import HalfMessage, Waiting
+from cmqd.core.outcome import Waiting
+from cmqd_types.messages import HalfMessage
 from support.core_builders import ACCOUNT, Rig
 
 

@@ -12,9 +12,9 @@ from enum import Enum
 from typing import Any
 
 from cmqd.core.limits import Limits
-from cmqd.core.outcome import Outcome, Peeked, PeekedMessage, ReceivedMessage
+from cmqd.core.outcome import Outcome, Peeked
 from cmqd.core.state import DELAY_BUCKET_MS, LEASE_BUCKET_MS, WAIT_BUCKET_MS
-from cmqd_segment.records import CopyOf, Headers, Labels, Origin
+from cmqd_types.messages import CopyOf, Headers, Labels, Origin, PeekedMessage, ReceivedMessage
 
 STEP_GRAIN_MS = 100
 """How late the floor of retention may pass a message."""

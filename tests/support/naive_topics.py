@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass, field
 
-from cmqd_segment.records import Headers, Labels
+from cmqd_types.messages import Headers, Labels
 
 BACKOFF_MS = (10_000, 20_000)
 BACKOFF_ATTEMPTS = 4

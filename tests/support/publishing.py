@@ -2,10 +2,8 @@
 
 from cmqd.core.limits import Limits
 from cmqd.core.outcome import Published, PublishRequest
-from cmqd_segment.records import (
-    Labels,
-    MessagesPublished,
-)
+from cmqd_segment.records import MessagesPublished
+from cmqd_types.messages import Labels
 from support.core_builders import ACCOUNT, Rig
 from support.core_facts import facts
 

@@ -23,6 +23,7 @@ from cmqd_protocol import messages as wire
 from cmqd_protocol.connection import ClientConnection
 from cmqd_protocol.events import ConnectionEnded, Opened
 from cmqd_protocol.messages import AnyReply, AnyRequest, Cancel, TransactionCheck
+from cmqd_types.messages import ReceivedMessage
 from support.fake_clock import FakeClock
 from support.fake_pusher import FakePusher
 
@@ -201,7 +202,7 @@ class RigClient:
     async def send(self, queue: str, *bodies: bytes) -> list[int]:
         return (await self.expect(wire.MessagesSent, wire.SendMessages, queue, list(bodies))).message_ids
 
-    async def receive(self, queue: str, count: int = 16) -> list[wire.ReceivedMessage]:
+    async def receive(self, queue: str, count: int = 16) -> list[ReceivedMessage]:
         return (await self.expect(wire.MessagesReceived, wire.ReceiveMessages, queue, count, 0)).messages
 
     async def send_half(self, queue: str, *bodies: bytes) -> list[int]:

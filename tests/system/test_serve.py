@@ -30,6 +30,7 @@ from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.frames import encode_preamble
 from cmqd_protocol.messages import Error, server_message_decoder
+from cmqd_types.messages import ReceivedMessage
 from support.raw_client import RawClient
 from support.running_server import RunningServer, ServerFailedError
 
@@ -405,7 +406,7 @@ async def test_what_a_slow_reader_was_not_sent_in_full_comes_back_and_nothing_el
                 assert {message.id for message in again}.isdisjoint(message.message_id for message in got)
 
 
-def messages_of(reply: object) -> list[wire.ReceivedMessage]:
+def messages_of(reply: object) -> list[ReceivedMessage]:
     assert isinstance(reply, wire.MessagesReceived), reply
     return reply.messages
 

@@ -11,7 +11,6 @@ from cmqd_protocol.messages import (
     HandlesDone,
     MessagesReceived,
     MessagesSent,
-    ReceivedMessage,
     ReceiveMessages,
     SendMessages,
     encoder,
@@ -21,6 +20,7 @@ from cmqd_protocol.messages import (
 from cmqd_segment.records import MessagesDeleted as MessagesDeletedRecord
 from cmqd_segment.records import MessagesReceived as MessagesReceivedRecord
 from cmqd_segment.records import MessagesSent as MessagesSentRecord
+from cmqd_types.messages import ReceivedMessage
 
 BODY = bytes(256)
 NOW_MS = 1_700_000_000_000

@@ -48,7 +48,7 @@ from cmqd_protocol.messages import (
     TransactionCheck,
     error,
 )
-from cmqd_protocol.messages import ReceivedMessage as WireReceivedMessage
+from cmqd_types.messages import ReceivedMessage as WireReceivedMessage
 
 _log = get_logger()
 

@@ -25,7 +25,7 @@ from cmqd.server.publish_lines import SLICE_UNITS, PlannedPublish
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
-from cmqd_segment.records import Labels
+from cmqd_types.messages import Labels
 
 _log = get_logger()
 

@@ -21,7 +21,6 @@ from cmqd_protocol.messages import (
     MessagesReceived,
     MessagesSent,
     QueueInfo,
-    ReceivedMessage,
     ReceiveMessages,
     RegisterChecker,
     ReleaseMessages,
@@ -33,6 +32,7 @@ from cmqd_protocol.messages import (
     StartRedrive,
     TransactionsEnded,
 )
+from cmqd_types.messages import ReceivedMessage
 from support.crash import history as recorded
 from support.crash.history import Decision, Delivery, HandleOperation, Operation, Origin, QueueOperation
 from support.crash.link import now

@@ -9,7 +9,6 @@ from cmqd_protocol.messages import (
     DeliveriesDone,
     GetSubscription,
     GetTopicAttributes,
-    Headers,
     MessagesPublished,
     PublishMessages,
     RetryDeliveries,
@@ -18,6 +17,7 @@ from cmqd_protocol.messages import (
     SubscriptionInfo,
     TopicInfo,
 )
+from cmqd_types.messages import Headers
 from support.crash import history as recorded
 from support.crash.link import Link, now
 

@@ -6,6 +6,7 @@ import msgspec
 
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
+from cmqd_types.messages import Origin
 from support.fake_server.peer import Peer
 from support.fake_server.queues import QueueRequests
 from support.fake_server.state import FakeQueue, Stored, now_ms
@@ -44,7 +45,7 @@ class DeadLetterRequests(QueueRequests):
 
     def _move(self, source: FakeQueue, target: FakeQueue, message: Stored, reason: str) -> None:
         source.active.remove(message)
-        origin = wire.Origin(source.name, message.message_id, message.enqueue_ms, message.receive_count, reason)
+        origin = Origin(source.name, message.message_id, message.enqueue_ms, message.receive_count, reason)
         target.active.append(
             Stored(self._number(), message.body, message.headers, now_ms(), origin=origin, copy_of=message.copy_of)
         )

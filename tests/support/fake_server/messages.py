@@ -6,6 +6,7 @@ from typing import Any
 
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
+from cmqd_types.messages import CopyOf, Headers, PeekedMessage, ReceivedMessage
 from support.fake_server.listener import Listener
 from support.fake_server.peer import Peer
 from support.fake_server.state import FakeQueue, Stored, now_ms
@@ -18,9 +19,9 @@ class MessageRequests(Listener):
         self,
         queue: str,
         *bodies: bytes,
-        headers: wire.Headers | None = None,
+        headers: Headers | None = None,
         delayed: bool = False,
-        copy_of: wire.CopyOf | None = None,
+        copy_of: CopyOf | None = None,
     ) -> list[int]:
         """Messages out of nowhere; those who wait get them."""
         found = self.queues[queue]
@@ -67,8 +68,8 @@ class MessageRequests(Listener):
         asyncio.get_running_loop().call_later(wait_ms / 1000, self._end_wait, found, waiting)
         return None
 
-    def _take(self, queue: FakeQueue, count: int) -> list[wire.ReceivedMessage]:
-        taken: list[wire.ReceivedMessage] = []
+    def _take(self, queue: FakeQueue, count: int) -> list[ReceivedMessage]:
+        taken: list[ReceivedMessage] = []
         for message in [message for message in queue.active if not message.delayed][:count]:
             queue.active.remove(message)
             handle = 2**63 + self._number()
@@ -76,7 +77,7 @@ class MessageRequests(Listener):
             message.first_receive_ms = message.first_receive_ms or now_ms()
             queue.in_flight[handle] = message
             taken.append(
-                wire.ReceivedMessage(
+                ReceivedMessage(
                     message.message_id,
                     handle,
                     message.body,
@@ -163,7 +164,7 @@ class MessageRequests(Listener):
         return wire.MessagesPeeked(
             request.request_id,
             [
-                wire.PeekedMessage(
+                PeekedMessage(
                     one.message_id,
                     state,
                     one.body,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cmqd_protocol import messages as wire
+from cmqd_types.messages import CopyOf, Headers, Origin
 
 if TYPE_CHECKING:
     from support.fake_server.peer import Peer
@@ -38,13 +39,13 @@ class Stored(msgspec.Struct):
 
     message_id: int
     body: bytes
-    headers: wire.Headers | None
+    headers: Headers | None
     enqueue_ms: int
     delayed: bool = False
     receive_count: int = 0
     first_receive_ms: int = 0
-    origin: wire.Origin | None = None
-    copy_of: wire.CopyOf | None = None
+    origin: Origin | None = None
+    copy_of: CopyOf | None = None
 
 
 class Half(msgspec.Struct):

@@ -4,6 +4,7 @@ from typing import Any
 
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
+from cmqd_types.messages import CopyOf, Headers
 from support.fake_server.listener import Refused
 from support.fake_server.messages import MessageRequests
 from support.fake_server.peer import Peer
@@ -128,15 +129,13 @@ class TopicRequests(MessageRequests):
                 topic.dedup[dedup_id] = ids[-1]
             subscribers = [one for one in topic.subscriptions.values() if one.matches(labels, key)]
             for one in subscribers:
-                copy_of = wire.CopyOf(topic.name, one.name, ids[-1], now_ms(), key or labels or None)
+                copy_of = CopyOf(topic.name, one.name, ids[-1], now_ms(), key or labels or None)
                 self._deliver(one, body, headers, copy_of)
             matched.append(len(subscribers))
         self._answers[number] = ids
         return wire.MessagesPublished(request.request_id, ids, matched)
 
-    def _deliver(
-        self, subscription: FakeSubscription, body: bytes, headers: wire.Headers | None, copy_of: wire.CopyOf
-    ) -> None:
+    def _deliver(self, subscription: FakeSubscription, body: bytes, headers: Headers | None, copy_of: CopyOf) -> None:
         attributes = subscription.attributes
         if attributes["protocol"] == "queue" and attributes["endpoint"] in self.queues and not attributes["paused"]:
             self.put(attributes["endpoint"], body, headers=headers, copy_of=copy_of)

@@ -4,6 +4,7 @@ from typing import Any
 
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
+from cmqd_types.messages import HalfMessage
 from support.fake_server.messages import MessageRequests
 from support.fake_server.peer import Peer
 from support.fake_server.state import FakeQueue, Half, Stored, now_ms
@@ -94,7 +95,7 @@ class TransactionRequests(MessageRequests):
         return wire.HalfMessages(
             request.request_id,
             [
-                wire.HalfMessage(
+                HalfMessage(
                     one.stored.message_id,
                     one.stored.enqueue_ms,
                     one.checks,

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from cmqd_protocol import messages as wire
+from cmqd_types.messages import ReceivedMessage
 from support.formats.broker import FolderBroker
 from support.server_rig import RigClient
 
@@ -46,10 +47,10 @@ class Filling:
     async def send(self, queue: str, *bodies: str, **named: Any) -> list[int]:
         return (await self.ask(wire.SendMessages, queue, [body.encode() for body in bodies], **named)).message_ids
 
-    async def receive(self, queue: str, count: int, visibility_ms: int = 30_000) -> list[wire.ReceivedMessage]:
+    async def receive(self, queue: str, count: int, visibility_ms: int = 30_000) -> list[ReceivedMessage]:
         return (await self.ask(wire.ReceiveMessages, queue, count, 0, visibility_ms)).messages
 
-    async def delete(self, queue: str, messages: list[wire.ReceivedMessage]) -> None:
+    async def delete(self, queue: str, messages: list[ReceivedMessage]) -> None:
         done = await self.ask(wire.DeleteMessages, queue, [message.receipt_handle for message in messages])
         assert not done.failures
 

@@ -1,0 +1,85 @@
+"""Messages: received, peeked and half messages, and where a message came from.
+
+The structs encode to msgpack arrays, so the order of the fields is part of the wire format and of the disk format.
+Fields are only ever appended, with a default.
+"""
+
+from typing import TypeAlias
+
+import msgspec
+
+Headers: TypeAlias = dict[str, str]
+Labels: TypeAlias = list[str] | str
+"""The tags of a published message, or its routing key."""
+
+
+class Origin(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The queue from which a message was moved to its present one."""
+
+    queue: str
+    message_id: int
+    """Id of the message in that queue."""
+    enqueue_ms: int
+    receive_count: int
+    reason: str
+    """``receives`` or ``age``: the message became a dead letter; ``redrive``: it left a dead-letter queue."""
+
+
+class CopyOf(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The published message of which a message in a queue is a copy, and the subscription that made the copy."""
+
+    topic: str
+    subscription: str
+    message_id: int
+    """Id of the published message."""
+    publish_ms: int
+    labels: Labels | None = None
+    """Tags (None = no tags) on a tag topic, the routing key on a routing topic."""
+
+
+class ReceivedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A received message."""
+
+    message_id: int
+    receipt_handle: int
+    body: bytes
+    enqueue_ms: int
+    first_receive_ms: int
+    next_visible_ms: int
+    """End of the visibility timeout of this receive."""
+    receive_count: int
+    """Number of receives of the message, this one included."""
+    headers: Headers | None = None
+    origin: Origin | None = None
+    copy_of: CopyOf | None = None
+
+
+class PeekedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A message as a peek shows it."""
+
+    message_id: int
+    state: str
+    """``active``, ``delayed``, ``in_flight``, ``half`` or ``rewindable``."""
+    body: bytes
+    enqueue_ms: int
+    visible_ms: int
+    """Time at which a delayed message becomes active, else 0."""
+    receive_count: int
+    headers: Headers | None = None
+    origin: Origin | None = None
+    copy_of: CopyOf | None = None
+
+
+class HalfMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An undecided half message, as an operator sees it."""
+
+    message_id: int
+    enqueue_ms: int
+    checks: int
+    """Number of checks sent to producers."""
+    last_check_ms: int
+    """0 = no check was sent."""
+    last_answer: str
+    """``unknown``, or empty as long as no producer answered."""
+    next_check_ms: int
+    """0 = no further check is planned."""
