@@ -16,7 +16,7 @@
         ├── QueueNotFound, QueueExists, QueueDiffers, QueueDeleted, TooManyQueues
         ├── DeadLetterQueueInUse, TimeNotRewindable, RedriveRunning, NotTransactional
         ├── MessageTooLarge, BatchTooLarge, ReceiptHandleInvalid, TooManyInFlight, SequenceTooOld, BacklogFull,
-        ├── OutOfOrder                    of a send that names the one before it
+        ├── OutOfOrder                    of a send or publish that names the message before it
         ├── TransactionNotFound, AlreadyCommitted, AlreadyRolledBack      of one half message
         ├── TopicNotFound, TopicExists, TopicDiffers, TopicInUse, TooManyTopics
         ├── SubscriptionNotFound, SubscriptionExists, SubscriptionDiffers, TooManySubscriptions, PushUnavailable
@@ -303,7 +303,7 @@ class SequenceTooOld(ServerError, code=ErrorCode.SEQUENCE_TOO_OLD):
 
 
 class OutOfOrder(ServerError, code=ErrorCode.OUT_OF_ORDER):
-    """The queue does not remember the message after which this send is to be stored; nothing was stored."""
+    """The queue or topic does not remember the message named in ``after``; nothing was stored."""
 
 
 class BacklogFull(ServerError, code=ErrorCode.BACKLOG_FULL):

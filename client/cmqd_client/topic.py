@@ -170,6 +170,7 @@ class Topic:
         routing_keys: Sequence[str] | None = None,
         headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None,
         dedup_ids: Sequence[str | None] | None = None,
+        after: str | None = None,
     ) -> list[Published]:
         """Publish up to 256 messages in one step: all are published with all their copies, or none is.
 
@@ -186,12 +187,17 @@ class Topic:
             headers: of every message, or one (or None) for each.
             dedup_ids: one (or None) for each message; see :meth:`publish`. Of a batch, those that the topic remembers
                 are not published again, and the others are.
+            after: a dedup id that the topic must remember for this batch to be stored. A producer that names the last
+                message of the batch before can have several batches under way, and no batch overtakes another. A
+                message that matches no subscription is not remembered.
 
         Returns:
             An id and a number of subscriptions for each message, in the same order.
 
         Raises:
             BatchTooLarge: bodies and headers are too large together; nothing was published.
+            OutOfOrder: the topic does not remember ``after``; nothing was published.
+            NotSupported: the server is older than ``after``; nothing was sent.
             CmqError: as for :meth:`publish`.
             ValueError: there are not as many of something as messages, or there are both tags and routing keys.
         """
@@ -213,7 +219,7 @@ class Topic:
         ids = None if dedup_ids is None else _one_each(dedup_ids, count, "dedup_ids")
         if not contents:
             return []
-        return await self._publish(contents, labels, keys, all_headers, ids)
+        return await self._publish(contents, labels, keys, all_headers, ids, after)
 
     async def _publish(
         self,
@@ -222,6 +228,7 @@ class Topic:
         routing_keys: list[str] | None,
         headers: list[Headers | None] | None,
         dedup_ids: list[str | None] | None,
+        after: str | None = None,
     ) -> list[Published]:
         if tags and any(tags) and routing_keys and any(routing_keys):
             raise ValueError("give tags (tag topic) or a routing key (routing topic), not both")
@@ -237,6 +244,7 @@ class Topic:
             session.number,
             sequence,
             dedup_ids if dedup_ids and any(one is not None for one in dedup_ids) else None,
+            after,
         )
         try:
             reply = await channel.call(request, wire.MessagesPublished, Repeat.SAFE)

@@ -6,9 +6,10 @@ Each task connects for itself and sends the rows of its partition in batches, se
 (``inFlight``). They leave in order; in the queue they stand in the order in which the broker took them, so what was
 refused for a moment, or whose answer was lost, comes behind others. With ``ordered=true`` each batch names the last row
 of the one before, and the broker stores it only behind that: a partition's order is kept, and what a failed task stored
-is the beginning of its partition. One request at a time goes to a topic, to a broker that is too old for it, and for
-rows with ids of their own: an id that the broker remembers of an earlier row does not tell that the batch before is
-stored. ``uniqueDedupIds=true`` says that no id repeats, and so allows several.
+is the beginning of its partition. One request at a time goes to a broker that is too old for it, and for rows with ids
+of their own: an id that the broker remembers of an earlier row does not tell that the batch before is stored.
+``uniqueDedupIds=true`` says that no id repeats, and so allows several. A topic remembers no message that matches no
+subscription: the batch behind such a message is refused once, and published when the batch before is answered.
 
 A broker that has no memory for more dedup ids of the account refuses them until older ids end. The sink waits for that,
 for :data:`MEMORY_PATIENCE_S` with each request, and logs it.
@@ -356,14 +357,13 @@ def _sender(client: Client, options: SinkOptions) -> _Send:
     topic = client.topic(options.topic)
 
     async def publish(request: Request, after: str | None) -> Delivered:
-        if after is not None:
-            raise NotSupported("a publish cannot be tied to the one before it")
         published = await topic.publish_batch(
             request.bodies,
             tags=request.tags,
             routing_keys=request.routing_keys,
             headers=request.headers,
             dedup_ids=request.dedup_ids,
+            after=after,
         )
         return Delivered(len(request.bodies), request.size, 1, sum(one.matched or 0 for one in published))
 

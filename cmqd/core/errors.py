@@ -14,7 +14,7 @@
 The edge maps each class to a wire code by its name, in one table.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 
 class DomainError(Exception):
@@ -173,14 +173,15 @@ class SequenceTooOld(DomainError):
 
 
 class OutOfOrder(DomainError):
-    """A send that is to follow another one, which the queue does not remember."""
+    """A send or publish names the message before it, and the queue or topic does not remember that message."""
 
-    def __init__(self, name: str, after: str) -> None:
+    def __init__(self, kind: Literal["queue", "topic"], name: str, after: str) -> None:
+        verb = "send" if kind == "queue" else "publish"
         super().__init__(
-            f"queue {name!r} remembers no message under dedup id {after!r}, after which this send is to be stored:"
-            " send that one first",
-            queue=name,
+            f"{kind} {name!r} remembers no message under dedup id {after!r}, after which this {verb} is to be stored:"
+            f" {verb} that message first",
             value=after,
+            **{kind: name},
         )
 
 

@@ -143,6 +143,8 @@ class PublishRequest(msgspec.Struct, frozen=True, gc=False):
     session: int = 0
     sequence: int = 0
     dedup_ids: list[str | None] | None = None
+    after: str | None = None
+    """A dedup id that the topic must remember for the publish to be stored."""
 
 
 class Published(msgspec.Struct, frozen=True, gc=False):

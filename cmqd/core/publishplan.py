@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from cmqd.core.errors import DomainError, InvalidArgument
+from cmqd.core.errors import DomainError, InvalidArgument, OutOfOrder
 from cmqd.core.facts.dedup import DedupIds
 from cmqd.core.facts.promises import Promises
 from cmqd.core.limits import Limits, checked_sizes
@@ -183,6 +183,7 @@ class PublishPlan:
             try:
                 if self._is_repeated(request, entry):
                     continue
+                self._check_order(request)
                 yield from self._take(request, entry)
             except DomainError as refusal:
                 entry.reply = refusal
@@ -209,6 +210,22 @@ class PublishPlan:
         )
         entry.reply = Published(ids, [None] * len(ids))
         return True
+
+    def _check_order(self, request: PublishRequest) -> None:
+        """Check that the topic remembers the message that a request names in ``after``, or that this plan stores it.
+
+        The plan is the right place: the publishes of a topic are planned and applied one after the other, so every
+        earlier publish is stored or refused by now, and the earlier requests of this plan are known.
+
+        Raises:
+            OutOfOrder: the message is not stored.
+        """
+        after = request.after
+        if after is None or after in self._dedup_ids:
+            return
+        known = self.topic.known_dedup_ids
+        if known is None or known.find(after, self._now_ms) is None:
+            raise OutOfOrder("topic", self.topic.name, after)
 
     def _take(self, request: PublishRequest, entry: Entry) -> Iterator[None]:
         """Check a request and match its messages. A refused request leaves nothing in the plan."""

@@ -56,7 +56,7 @@ class Sending(Receiving):
                 known = index.dedup_ids
                 return Outcome(stored_before(known, stored, sequence, len(bodies), dedup_ids, now_ms, self.limits))
         if after is not None and index.dedup_ids.find(after, now_ms) is None:
-            raise OutOfOrder(name, after)
+            raise OutOfOrder("queue", name, after)
         sizes = checked_sizes(name, bodies, headers, attributes.max_message_bytes, self.limits)
         answer = None
         if dedup_ids is not None:

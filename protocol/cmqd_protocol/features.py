@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 from msgspec import Struct
 
 from cmqd_protocol.errors import LocalProtocolError
-from cmqd_protocol.messages import RewindQueue, SendMessages
+from cmqd_protocol.messages import PublishMessages, RewindQueue, SendMessages
 
 MAX_WAITING_REQUESTS_FACT: Final = "max_waiting_requests"
 FEATURES_FACT: Final = "features"
@@ -26,11 +26,13 @@ class Feature(StrEnum):
 
     REWIND_AGO = "rewind_ago"
     ORDERED_SENDS = "ordered_sends"
+    ORDERED_PUBLISHES = "ordered_publishes"
 
 
 FIELD_FEATURES: Final[Mapping[type[Struct], Mapping[str, str]]] = {
     RewindQueue: {"ago_ms": Feature.REWIND_AGO},
     SendMessages: {"after": Feature.ORDERED_SENDS},
+    PublishMessages: {"after": Feature.ORDERED_PUBLISHES},
 }
 """By request, the fields that a server must have named. A field that holds its default asks for nothing."""
 

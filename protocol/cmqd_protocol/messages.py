@@ -333,6 +333,8 @@ class PublishMessages(Request, frozen=True, tag=86):
     session: Unsigned = 0
     sequence: Unsigned = 0
     dedup_ids: DedupIds | None = None
+    after: DedupId | None = None
+    """Stored only if the topic remembers this dedup id; see ``features.Feature.ORDERED_PUBLISHES``."""
 
 
 class Subscribe(Request, frozen=True, tag=88):

@@ -45,6 +45,7 @@ class _Elements(Struct, array_like=True, gc=False):
     e7: msgspec.Raw = _raw
     e8: msgspec.Raw = _raw
     e9: msgspec.Raw = _raw
+    e10: msgspec.Raw = _raw
 
 
 _envelope_decoder = msgspec.msgpack.Decoder(_Envelope)

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -212,6 +213,72 @@ async def test_a_refusal_in_the_middle_of_an_ordered_write_leaves_a_beginning(se
     # The same again, as a run that is gone on with does.
     assert (await send(server, batches(200), ordered="true", inFlight="8")).messages == 200
     assert server.queues["orders"].bodies == [b"%d" % row for row in range(200)]
+
+
+async def publish(server: FakeServer, rows: Iterator[pa.RecordBatch], **options: str) -> Delivered:
+    given = {"url": server.url, "topic": "news", "batchSize": "10", **options}
+    return await deliver(parse_sink_options(given), {"body": "body"}, rows, lambda row: f"x:{row}")
+
+
+def a_topic(server: FakeServer, **attributes: Any) -> None:
+    server.topic("news", filter_type="tag", max_message_bytes=65536)
+    server.subscription("news", "to-orders", "orders", **attributes)
+
+
+async def test_an_ordered_write_to_a_topic_has_several_requests_under_way(server: FakeServer) -> None:
+    a_topic(server)
+    server.ignore(wire.PublishMessages, 3)
+    publishing = asyncio.create_task(publish(server, batches(100), ordered="true", inFlight="3", requestTimeout="0.5"))
+    await server.wait_handled(wire.PublishMessages, 3)
+
+    first, second, third = server.of(wire.PublishMessages)
+    assert (first.after, second.after, third.after) == (None, "x:9", "x:19")
+    assert (await publishing).messages == 100
+    assert server.queues["orders"].bodies == [b"%d" % row for row in range(100)]
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_an_ordered_write_to_a_topic_keeps_its_order_whatever_is_refused_or_lost(
+    server: FakeServer, seed: int
+) -> None:
+    a_topic(server)
+    choose = random.Random(seed)
+    for _ in range(6):
+        match choose.randrange(4):
+            case 0:
+                server.refuse(wire.PublishMessages, ErrorCode.BUSY, retry_after_ms=1)
+            case 1:
+                server.lose_answer(wire.PublishMessages)
+            case 2:
+                server.drop_request(wire.PublishMessages)
+            case _:
+                server.answer(wire.PublishMessages, *[server._carry_out] * choose.randrange(1, 4))  # pyright: ignore[reportPrivateUsage]
+
+    delivered = await publish(server, batches(200), ordered="true", inFlight="5")
+
+    assert delivered.messages == 200
+    assert server.queues["orders"].bodies == [b"%d" % row for row in range(200)]
+
+
+async def test_an_ordered_write_goes_on_behind_messages_that_match_no_subscription(server: FakeServer) -> None:
+    a_topic(server, filter_tags=["other"])
+
+    assert (await publish(server, batches(100), ordered="true", inFlight="8")).messages == 100
+
+    assert len([request for request in server.of(wire.PublishMessages) if request.after is None]) == 10
+
+
+@pytest.mark.parametrize("features", [(), ("ordered_sends",)])
+async def test_a_server_without_ordered_publishes_gets_one_publish_at_a_time(
+    server: FakeServer, features: tuple[str, ...]
+) -> None:
+    a_topic(server)
+    server.features = features
+
+    await publish(server, batches(80), ordered="true", inFlight="8")
+
+    assert server.queues["orders"].bodies == [b"%d" % row for row in range(80)]
+    assert {request.after for request in server.of(wire.PublishMessages)} == {None}
 
 
 async def test_an_older_server_gets_one_request_at_a_time(server: FakeServer) -> None:

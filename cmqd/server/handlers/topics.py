@@ -47,7 +47,13 @@ class TopicHandlers(Collecting):
         if request.headers is not None:
             size += sum(headers_bytes(entry) for entry in request.headers if entry)
         asked = PublishRequest(
-            bodies, request.headers, _labels(request), request.session, request.sequence, request.dedup_ids
+            bodies,
+            request.headers,
+            _labels(request),
+            request.session,
+            request.sequence,
+            request.dedup_ids,
+            request.after,
         )
         self._collect(PUBLISH, client, request, request.topic, asked, len(bodies), size)
 

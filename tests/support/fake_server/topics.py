@@ -108,6 +108,8 @@ class TopicRequests(MessageRequests):
         if number in self._answers and request.sequence:
             ids = self._answers[number]
             return wire.MessagesPublished(request.request_id, ids, [None] * len(ids))
+        if request.after is not None and request.after not in topic.dedup:
+            raise Refused(ErrorCode.OUT_OF_ORDER, f"{request.after!r} is not remembered")
         tags = request.tags or [[]]
         keys: list[str] | list[None] = request.routing_keys or [None]
         ids: list[int] = []
@@ -125,9 +127,9 @@ class TopicRequests(MessageRequests):
                 matched.append(None)
                 continue
             ids.append(self._number())
-            if dedup_id is not None:
-                topic.dedup[dedup_id] = ids[-1]
             subscribers = [one for one in topic.subscriptions.values() if one.matches(labels, key)]
+            if dedup_id is not None and subscribers:
+                topic.dedup[dedup_id] = ids[-1]
             for one in subscribers:
                 copy_of = CopyOf(topic.name, one.name, ids[-1], now_ms(), key or labels or None)
                 self._deliver(one, body, headers, copy_of)
