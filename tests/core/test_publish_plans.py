@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from cmqd.core.broker import Broker
-from cmqd.core.errors import TopicNotFound
+from cmqd.core.errors import SequenceTooOld, TopicNotFound
 from cmqd.core.outcome import WAITING, Outcome, Published, PublishRequest
 from cmqd.core.publishing import REFUSED_AT_ONCE, SERVED_COPIES
 from cmqd.core.publishplan import MAX_RESTARTS, PublishPlan, turned
@@ -112,6 +112,25 @@ def test_a_crash_in_any_slice_leaves_nothing_of_the_publish_and_one_after_it_lea
 
     assert facts(rig.crash().broker) == facts(rig.broker) != before
     check_recovery(rig)
+
+
+def test_a_publish_that_is_applied_behind_many_later_numbers_of_its_session_leaves_their_answers() -> None:
+    rig = a_wide_rig(2)
+    rig.subscribe("q", filter_tags=["no-tag"])
+    plan = plan_of(rig, different())
+    assert not plan.advance(100)
+    later = rig.limits.session_answers + 1
+    sent = {sequence: rig.send(b"x", session=7, sequence=sequence) for sequence in (*range(2, 10), later)}
+    slices(plan, 100)
+    (reply,) = rig.done(rig.broker.apply_publish(plan, rig.now_ms))
+    assert isinstance(reply, Published)
+
+    counts = rig.counts(), rig.counts("queue-0")
+    for again in (rig, rig.crash(), rig.crash_after(rig.checkpoint())):
+        assert again.send(b"x", session=7, sequence=later) == sent[later]
+        (repeated,) = together(again, different())
+        assert isinstance(repeated, SequenceTooOld)
+        assert (again.counts(), again.counts("queue-0")) == counts
 
 
 def test_a_plan_is_made_anew_when_subscriptions_change_between_two_slices():

@@ -46,6 +46,14 @@ def test_sequences_may_have_gaps_and_come_late():
     assert sessions.find(ACCOUNT, 1, 6) is None
 
 
+def test_an_answer_that_comes_too_late_takes_the_place_of_no_later_answer() -> None:
+    sessions = sessions_of(*range(2, 1026), 1)
+
+    assert sessions.find(ACCOUNT, 1, 1025) == range(102_500, 102_502)
+    with pytest.raises(SequenceTooOld):
+        sessions.find(ACCOUNT, 1, 1)
+
+
 def test_a_short_session_is_small():
     (one,) = sessions_of(1, 2, 3).packed([(ACCOUNT, 1)])
 

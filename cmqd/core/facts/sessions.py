@@ -47,7 +47,15 @@ class Session:
         return None
 
     def note(self, sequence: int, first_message_id: int, count: int, now_ms: int) -> None:
-        """Remember an answer."""
+        """Remember an answer, unless the place in the ring belongs to a later answer.
+
+        A publish that is planned in slices is stored late: ``size`` later numbers of its session can be stored before
+        it. A repeat of the publish is then too old (see ``find``). If the publish took the place, a repeat of the later
+        number would be unknown, and stored a second time.
+        """
+        self.last_use_ms = now_ms
+        if sequence + self._size <= self.highest:
+            return
         place = sequence % self._size * 3
         ring = self._ring
         if place >= len(ring):
@@ -59,7 +67,6 @@ class Session:
         ring[place + 2] = count
         if sequence > self.highest:
             self.highest = sequence
-        self.last_use_ms = now_ms
 
     @property
     def size_bytes(self) -> int:
