@@ -173,8 +173,27 @@ class Accounts:
         async with self._lock:
             pass
 
-    async def create_account(self, caller: str, account: str, now_ms: int) -> Key:
-        """A new account with its first key.
+    def check_exists(self, account: str) -> None:
+        """Check that an account is there and not being deleted: what is made for it would outlive it.
+
+        Raises:
+            AccountNotFound: it is not.
+        """
+        if account not in self._document.accounts or account == self._leaving:
+            raise AccountNotFound(account)
+
+    def _check_key(self, caller: str, secret_id: str | None) -> None:
+        """Check that the key of a request is still valid, now that the changes asked for before are done. Else a change
+        that was asked for with a stolen key, just before the key was disabled, would enable the key again.
+
+        Raises:
+            PermissionDenied: it is not.
+        """
+        if secret_id is not None and self.find_key(secret_id) is None:
+            raise PermissionDenied(f"key {secret_id!r} was disabled or deleted", account=caller)
+
+    async def create_account(self, caller: str, account: str, now_ms: int, *, with_key: str | None = None) -> Key:
+        """A new account with its first key. ``with_key``, here and below, is the key of the request; see ``_check_key``.
 
         Raises:
             PermissionDenied, InvalidArgument, AccountExists: nothing was changed.
@@ -183,6 +202,7 @@ class Accounts:
         if ACCOUNT_NAME.fullmatch(account) is None:
             raise InvalidArgument("account", account, "1 to 64 ASCII letters, digits, '-' or '_'")
         async with self._lock:
+            self._check_key(caller, with_key)
             document = self._document
             if account.lower() in {name.lower() for name in document.accounts}:
                 raise AccountExists(account)
@@ -193,7 +213,13 @@ class Accounts:
             return key
 
     async def delete_account(
-        self, caller: str, account: str, refuse_held: Callable[[], None], settle: Callable[[], Awaitable[None]]
+        self,
+        caller: str,
+        account: str,
+        refuse_held: Callable[[], None],
+        settle: Callable[[], Awaitable[None]],
+        *,
+        with_key: str | None = None,
     ) -> None:
         """Delete an account with its keys.
 
@@ -212,6 +238,7 @@ class Accounts:
         """
         self.must_be_admin(caller, "delete accounts")
         async with self._lock:
+            self._check_key(caller, with_key)
             document = self._document
             if account not in document.accounts:
                 raise AccountNotFound(account)
@@ -234,13 +261,14 @@ class Accounts:
             finally:
                 self._leaving = None
 
-    async def create_key(self, caller: str, account: str | None, now_ms: int) -> Key:
+    async def create_key(self, caller: str, account: str | None, now_ms: int, *, with_key: str | None = None) -> Key:
         """One more key for an account.
 
         Raises:
             PermissionDenied, AccountNotFound, InvalidArgument: nothing was changed.
         """
         async with self._lock:
+            self._check_key(caller, with_key)
             account = self._own_or_managed(caller, account)
             document = self._document
             if sum(key.account == account for key in document.keys) >= MAX_KEYS:
@@ -249,13 +277,16 @@ class Accounts:
             await self._change(document, keys=[*document.keys, key])
             return key
 
-    async def set_key_enabled(self, caller: str, account: str | None, secret_id: str, enabled: bool) -> None:
+    async def set_key_enabled(
+        self, caller: str, account: str | None, secret_id: str, enabled: bool, *, with_key: str | None = None
+    ) -> None:
         """Switch a key on or off; a key that already is as wanted stays so.
 
         Raises:
             PermissionDenied, AccountNotFound, KeyNotFound, LastKey: nothing was changed.
         """
         async with self._lock:
+            self._check_key(caller, with_key)
             account = self._own_or_managed(caller, account)
             key = self._key_of(account, secret_id)
             if not enabled:
@@ -266,13 +297,16 @@ class Accounts:
         if not enabled:
             self.on_revoked(secret_id)
 
-    async def delete_key(self, caller: str, account: str | None, secret_id: str) -> None:
+    async def delete_key(
+        self, caller: str, account: str | None, secret_id: str, *, with_key: str | None = None
+    ) -> None:
         """Forget a key for ever.
 
         Raises:
             PermissionDenied, AccountNotFound, KeyNotFound, LastKey: nothing was changed.
         """
         async with self._lock:
+            self._check_key(caller, with_key)
             account = self._own_or_managed(caller, account)
             key = self._key_of(account, secret_id)
             self._keep_one_other(key)
@@ -372,6 +406,7 @@ class Accounts:
 
     def _own_or_managed(self, caller: str, account: str | None) -> str:
         if account is None or account == caller:
+            self.check_exists(caller)
             return caller
         self.must_be_admin(caller, "manage the keys of other accounts")
         if account not in self._document.accounts:

@@ -331,6 +331,60 @@ async def test_an_account_is_deleted_only_when_empty_and_its_clients_are_put_out
     assert (await admin.expect(wire.KeyList, wire.CreateAccount, "other")).keys[0].secret_id != key.secret_id
 
 
+@pytest.mark.parametrize("make", [wire.CreateQueue, wire.EnsureQueue, wire.CreateTopic, wire.EnsureTopic])
+async def test_a_request_that_is_carried_out_late_makes_nothing_for_a_deleted_account(
+    rig: ServerRig, make: Any
+) -> None:
+    admin = await rig.client()
+    await admin.expect(wire.KeyList, wire.CreateAccount, "other")
+    other = await rig.client(rig.accounts.first_key("other"))
+    rows = rig.log.last_lsn
+    refused: list[str] = []
+
+    async def settle() -> None:
+        rig.server.dispatcher.dispatch(other.connection, make(7, "late", {}))
+        refused.append(f"while leaving: {rig.log.last_lsn - rows} rows")
+
+    await rig.accounts.delete_account("admin", "other", lambda: None, settle)
+    rig.server.dispatcher.dispatch(other.connection, make(8, "late", {}))
+
+    assert rig.log.last_lsn == rows
+    assert refused == ["while leaving: 0 rows"]
+    assert rig.broker.list_queues("other", "", 0, 1)[0] == rig.broker.list_topics("other", "", 0, 1)[0] == 0
+
+
+async def test_a_key_that_is_asked_for_just_before_its_account_is_deleted_is_not_made(
+    rig: ServerRig, tmp_path: Path
+) -> None:
+    admin = await rig.client()
+    await admin.expect(wire.KeyList, wire.CreateAccount, "other")
+    other = await rig.client(rig.accounts.first_key("other"))
+
+    admin.begin(wire.DeleteAccount(admin.next_id(), "other"))
+    other.begin(wire.CreateKey(other.next_id()))
+    await admin.settle()
+
+    rig.accounts.check_invariants()
+    open_accounts(tmp_path, 7)
+
+
+async def test_a_disabled_key_does_not_enable_itself_again(rig: ServerRig) -> None:
+    admin = await rig.client()
+    await admin.expect(wire.KeyList, wire.CreateAccount, "other")
+    stolen = rig.accounts.first_key("other")
+    thief = await rig.client(stolen)
+    (kept,) = (await admin.expect(wire.KeyList, wire.CreateKey, "other")).keys
+
+    admin.begin(wire.SetKeyEnabled(admin.next_id(), stolen.secret_id, False, "other"))
+    thief.begin(wire.SetKeyEnabled(thief.next_id(), stolen.secret_id, True))
+    thief.begin(wire.CreateKey(thief.next_id()))
+    thief.begin(wire.DeleteKey(thief.next_id(), kept.secret_id))
+    await admin.settle()
+
+    enabled = {key.secret_id: key.enabled for key in rig.accounts.list_keys("other", None)}
+    assert enabled == {stolen.secret_id: False, kept.secret_id: True}
+
+
 async def test_only_admin_deletes_accounts_and_never_itself(rig: ServerRig) -> None:
     admin = await rig.client()
     await admin.expect(wire.KeyList, wire.CreateAccount, "other")

@@ -22,7 +22,9 @@ class AccountHandlers(Outcomes):
 
     def _create_account(self, client: Client, request: wire.CreateAccount) -> None:
         async def change() -> wire.Reply:
-            key = await self._accounts.create_account(client.account, request.account, self._now_ms())
+            key = await self._accounts.create_account(
+                client.account, request.account, self._now_ms(), with_key=client.secret_id
+            )
             return wire.KeyList(request.request_id, [_key_info(key, shown=True)])
 
         self._in_turn(client, request, change)
@@ -36,7 +38,9 @@ class AccountHandlers(Outcomes):
 
     def _create_key(self, client: Client, request: wire.CreateKey) -> None:
         async def change() -> wire.Reply:
-            key = await self._accounts.create_key(client.account, request.account, self._now_ms())
+            key = await self._accounts.create_key(
+                client.account, request.account, self._now_ms(), with_key=client.secret_id
+            )
             return wire.KeyList(request.request_id, [_key_info(key, shown=True)])
 
         self._in_turn(client, request, change)
@@ -51,14 +55,18 @@ class AccountHandlers(Outcomes):
 
     def _set_key_enabled(self, client: Client, request: wire.SetKeyEnabled) -> None:
         async def change() -> wire.Reply:
-            await self._accounts.set_key_enabled(client.account, request.account, request.secret_id, request.enabled)
+            await self._accounts.set_key_enabled(
+                client.account, request.account, request.secret_id, request.enabled, with_key=client.secret_id
+            )
             return wire.Done(request.request_id)
 
         self._in_turn(client, request, change)
 
     def _delete_key(self, client: Client, request: wire.DeleteKey) -> None:
         async def change() -> wire.Reply:
-            await self._accounts.delete_key(client.account, request.account, request.secret_id)
+            await self._accounts.delete_key(
+                client.account, request.account, request.secret_id, with_key=client.secret_id
+            )
             return wire.Done(request.request_id)
 
         self._in_turn(client, request, change)
@@ -82,7 +90,9 @@ class AccountHandlers(Outcomes):
 
         async def change() -> wire.Reply:
             try:
-                await self._accounts.delete_account(client.account, account, refuse_held, settle)
+                await self._accounts.delete_account(
+                    client.account, account, refuse_held, settle, with_key=client.secret_id
+                )
             except StorageFailed as failure:
                 return error(request.request_id, ErrorCode.OUTCOME_UNKNOWN, str(failure))
             return wire.Done(request.request_id)

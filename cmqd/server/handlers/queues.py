@@ -9,11 +9,13 @@ class QueueHandlers(Outcomes):
     """Queues; see the module."""
 
     def _create_queue(self, client: Client, request: wire.CreateQueue) -> None:
+        self._accounts.check_exists(client.account)
         now_ms = self._now_ms()
         outcome = self._broker.create_queue(client.account, request.queue, request.attributes, now_ms)
         self._answer_queue(client, request.request_id, outcome.reply, self._settle(outcome, now_ms))
 
     def _ensure_queue(self, client: Client, request: wire.EnsureQueue) -> None:
+        self._accounts.check_exists(client.account)
         now_ms = self._now_ms()
         outcome = self._broker.ensure_queue(client.account, request.queue, request.attributes, now_ms)
         self._answer_queue(client, request.request_id, outcome.reply, self._settle(outcome, now_ms))

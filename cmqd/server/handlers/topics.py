@@ -130,11 +130,13 @@ class TopicHandlers(Collecting):
     # ------------------------------------------------------------------ topics
 
     def _create_topic(self, client: Client, request: wire.CreateTopic) -> None:
+        self._accounts.check_exists(client.account)
         now_ms = self._now_ms()
         outcome = self._broker.create_topic(client.account, request.topic, request.attributes, now_ms)
         self._answer_topic(client, request.request_id, outcome.reply, self._settle(outcome, now_ms))
 
     def _ensure_topic(self, client: Client, request: wire.EnsureTopic) -> None:
+        self._accounts.check_exists(client.account)
         now_ms = self._now_ms()
         outcome = self._broker.ensure_topic(client.account, request.topic, request.attributes, now_ms)
         self._answer_topic(client, request.request_id, outcome.reply, self._settle(outcome, now_ms))
