@@ -193,7 +193,7 @@ class Accounts:
             raise PermissionDenied(f"key {secret_id!r} was disabled or deleted", account=caller)
 
     async def create_account(self, caller: str, account: str, now_ms: int, *, with_key: str | None = None) -> Key:
-        """A new account with its first key. ``with_key``, here and below, is the key of the request; see ``_check_key``.
+        """Make an account with its first key. ``with_key``, here and below: the key of the request, see ``_check_key``.
 
         Raises:
             PermissionDenied, InvalidArgument, AccountExists: nothing was changed.
