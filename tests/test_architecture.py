@@ -11,12 +11,13 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 # Those whose modules are seen one by one; of any other package only the top name is.
-ROOT_PACKAGES = ("cmqd", "cmqd_client", "cmqd_protocol", "cmqd_segment", "cmqd_types", "pyspark_cmqd")
+ROOT_PACKAGES = ("cmqd", "cmqd_client", "cmqd_fold", "cmqd_protocol", "cmqd_segment", "cmqd_types", "pyspark_cmqd")
 
 # What a pure package, or the Spark connector, may import beside itself and the standard library (whose impure part the
 # contracts in pyproject.toml forbid). A package named here stands for its submodules too.
 MAY_IMPORT = {
     "cmqd.core": {
+        "cmqd_fold",
         "cmqd_segment.records",
         "cmqd_segment.published",
         "cmqd_segment.checkpoint",
@@ -24,12 +25,14 @@ MAY_IMPORT = {
         "msgspec",
         "pyroaring",
     },
+    "cmqd_fold": {"cmqd_segment.checkpoint", "cmqd_segment.records", "msgspec", "pyroaring"},
     "cmqd_protocol": {"cmqd_types", "msgspec"},
     "cmqd_segment": {"cmqd_types", "msgspec"},
     "cmqd_types": {"msgspec"},
     # Beside these fsspec, by name: it is there only if somebody reads a URL.
     "pyspark_cmqd": {
         "cmqd_client",
+        "cmqd_fold",
         "cmqd_protocol.limits",
         "cmqd_segment",
         "cmqd_types",

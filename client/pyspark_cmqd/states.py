@@ -30,6 +30,8 @@ from operator import itemgetter
 
 from pyroaring import BitMap64
 
+from cmqd_fold.rewind_floor import rewind_floor_of
+from cmqd_fold.time_steps import TimeSteps
 from cmqd_segment.checkpoint import AnyPart, HistorySlice, LeasesSlice, QueueSlice
 from cmqd_segment.published import copies_of
 from cmqd_segment.records import (
@@ -90,57 +92,8 @@ DEAD_REASONS = frozenset({"receives", "age"})
 
 HISTORY_CHUNK = 1024
 HISTORY_TIME_BITS = 42
-MAX_STEPS = 16_384
-FIRST_GRAIN_MS = 100
 UNKNOWN_MS = 1 << 62
 """A rewind window of which nothing is known: anything deleted may come back."""
-
-
-class SentTimes:
-    """When the messages of a queue were sent, by steps: as coarse as the broker's own, because which deleted messages
-    a rewind can bring back is decided by whole steps.
-    """
-
-    def __init__(self) -> None:
-        self._grain_ms = FIRST_GRAIN_MS
-        self._positions = array("Q")
-        self._starts = array("Q")
-        self._ends = array("Q")
-
-    def note(self, position: int, enqueue_ms: int) -> None:
-        """Messages were sent from a position on. Positions and times ascend."""
-        if self._starts and enqueue_ms - self._starts[-1] < self._grain_ms:
-            self._ends[-1] = max(enqueue_ms, self._ends[-1])
-            return
-        self._positions.append(position)
-        self._starts.append(enqueue_ms)
-        self._ends.append(enqueue_ms)
-        if len(self._positions) > MAX_STEPS:
-            self._grain_ms *= 2
-            last = self._ends[-1]
-            self._positions, self._starts, self._ends = self._positions[::2], self._starts[::2], self._ends[1::2]
-            self._ends.append(last)
-
-    def passed(self, sent_ms: int, next_position: int) -> int:
-        """Below it everything was sent at or before a time, by whole steps."""
-        place = bisect_right(self._ends, sent_ms)
-        if not place:
-            return 0
-        return self._positions[place] if place < len(self._positions) else next_position
-
-    def no_later_than(self, time_ms: int) -> None:
-        """Take later times for this one, to which broker time stepped back."""
-        for times in (self._starts, self._ends):
-            for place in range(bisect_right(times, time_ms), len(times)):
-                times[place] = time_ms
-
-    def load(self, positions: bytes, starts: bytes, ends: bytes) -> None:
-        """Take what a checkpoint says."""
-        for column, packed in ((self._positions, positions), (self._starts, starts), (self._ends, ends)):
-            column.frombytes(packed)
-        if len(self._positions) >= MAX_STEPS // 2:
-            while len(self._positions) * self._grain_ms * 2 < self._starts[-1] - self._starts[0]:
-                self._grain_ms *= 2
 
 
 class QueueFold:
@@ -171,7 +124,7 @@ class QueueFold:
         """Receive counts of messages that came back."""
         self.last_counts: dict[int, int] = {}
         """Receive counts with which messages in flight left the queue; 1 is left out for deleted ones."""
-        self.sent = SentTimes()
+        self.steps = TimeSteps()
         self._last_ms = 0
 
     # ------------------------------------------------------------------ from a checkpoint
@@ -192,7 +145,7 @@ class QueueFold:
             fold.rewindable = BitMap64.deserialize(part.rewindable)
             fold.deleted_before = BitMap64(fold.rewindable)
             fold._note_gone(State.DELETED, fold.rewindable)
-        fold.sent.load(part.step_positions, part.step_starts, part.step_ends)
+        fold.steps.load(part.step_positions, part.step_starts, part.step_ends)
         fold._last_ms = part.last_enqueue_ms
         return fold
 
@@ -245,12 +198,8 @@ class QueueFold:
             case MessagesExpired():
                 self._raise_floor(record.floor, State.EXPIRED)
             case QueueAttributesSet():
-                self._prune(record.modified_ms)
+                self._prune(record)
                 self.attributes = record.attributes
-                if record.attributes.rewind_ms:
-                    self._prune(record.modified_ms)
-                else:
-                    self.rewindable = BitMap64()
             case QueueDeleted():
                 self._note_gone(State.QUEUE_DELETED, self.live)
                 self.live = BitMap64()
@@ -261,7 +210,7 @@ class QueueFold:
     def apply_step(self, time_ms: int) -> None:
         """Broker time stepped back to ``time_ms``; no message counts as sent later."""
         self._last_ms = min(self._last_ms, time_ms)
-        self.sent.no_later_than(time_ms)
+        self.steps.no_later_than(time_ms)
 
     def apply_copies(self, first: int, count: int, enqueue_ms: int) -> None:
         """Copies of what was published to a topic."""
@@ -286,7 +235,7 @@ class QueueFold:
     def _stored(self, first: int, stop: int, enqueue_ms: int) -> None:
         self.next_position = stop
         self.live.add_range(first, stop)
-        self.sent.note(first, enqueue_ms)
+        self.steps.note(first, enqueue_ms)
         self._last_ms = enqueue_ms
 
     def _activate(self, start: int, stop: int) -> None:
@@ -320,7 +269,7 @@ class QueueFold:
                 self.active.add(position)
 
     def _rewound(self, record: QueueRewound) -> None:
-        self._prune(record.rewound_ms)
+        self._prune(record)
         back = BitMap64(self.rewindable)
         back.remove_range(0, record.from_position)
         back.remove_range(record.stop_position, max(self.next_position, record.stop_position) + 1)
@@ -332,11 +281,11 @@ class QueueFold:
         self.live |= back
         self.active |= back
 
-    def _prune(self, now_ms: int) -> None:
-        """Let go of deleted messages that can be rewound no more."""
+    def _prune(self, record: QueueRewound | QueueAttributesSet) -> None:
+        """Remove the deleted messages below the record's rewind floor."""
         if self.rewindable:
-            gone_ms = max(now_ms - self.attributes.rewind_ms - 1, now_ms - self.attributes.retention_ms)
-            self.rewindable.remove_range(0, self.sent.passed(gone_ms, self.next_position))
+            floor = rewind_floor_of(record, self.attributes, self.steps, self.next_position)
+            self.rewindable.remove_range(0, floor)
 
     def _leave(self, state: State, positions: Sequence[int]) -> None:
         gone = self.gone.setdefault(state, BitMap64())
@@ -450,9 +399,9 @@ class QueueCauses(QueueFold):
         self.rewindable.difference_update(back)
         self.gone.setdefault(State.DELETED, BitMap64()).difference_update(back)
 
-    def _prune(self, now_ms: int) -> None:
-        if self._is_whole:
-            super()._prune(now_ms)
+    def _prune(self, record: QueueRewound | QueueAttributesSet) -> None:
+        if self._is_whole or record.rewind_floor >= 0:
+            super()._prune(record)
 
 
 class Fold:

@@ -142,7 +142,7 @@ class Administration(Moving):
         most = chosen.dead_letter_max_receives
         if most != queue.index.attributes.dead_letter_max_receives:
             queue.overdue = queue.index.history.at_least(most) if most else BitMap64()
-        record = QueueAttributesSet(queue.queue_id, chosen, now_ms)
+        record = queue.index.with_rewind_floor(QueueAttributesSet(queue.queue_id, chosen, now_ms))
         self._apply_attributes(record)
         self._schedule_expiry(queue)
         effects = Effects([record])

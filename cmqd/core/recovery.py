@@ -605,7 +605,7 @@ class Recovery(TopicState):
                 attributes = msgspec.structs.replace(
                     index.attributes, dead_letter_queue="", dead_letter_max_receives=0, dead_letter_after_ms=0
                 )
-                record = QueueAttributesSet(queue.queue_id, attributes, queue.modified_ms)
+                record = index.with_rewind_floor(QueueAttributesSet(queue.queue_id, attributes, queue.modified_ms))
                 self._apply_attributes(record)
                 records.append(record)
             if queue.sources and index.dead_letter_floor < 0:

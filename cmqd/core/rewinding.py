@@ -92,7 +92,7 @@ class Rewinding(Receiving):
         first = next(index.rewindable.iter_equal_or_larger(rewind.low), None) if index.rewindable_count else None
         if first is None:
             return Outcome(Rewound(0, rewind.time_ms, rewind.clamped))
-        record = QueueRewound(queue.queue_id, first, index.next_position, now_ms)
+        record = index.with_rewind_floor(QueueRewound(queue.queue_id, first, index.next_position, now_ms))
         back = index.apply_rewound(record)
         # Never received: whatever befell them before they were deleted.
         queue.overdue -= back

@@ -125,7 +125,7 @@ class Settling(DeadLettering):
         request of the same call holds. A handle named twice in a request counts once.
 
         A handle ends with its message's retention, never before it and less than a time step after it: 100 ms, or more
-        where a long backlog made steps merge (``core.facts.steps``). Exact would need each lease's send time.
+        where a long backlog made steps merge (see :mod:`cmqd_fold.time_steps`). Exact needs each lease's send time.
         """
         if not 1 <= len(handles) <= self.limits.max_batch:
             raise InvalidArgument("receipt_handles", len(handles), f"1 to {self.limits.max_batch} handles")

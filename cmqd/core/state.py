@@ -329,7 +329,7 @@ class BrokerState:
     def _apply_attributes(self, record: QueueAttributesSet) -> None:
         queue = self.queues[record.queue_id]
         more_checks = record.attributes.max_checks > queue.index.attributes.max_checks
-        queue.index.apply_attributes(record.attributes, record.modified_ms)
+        queue.index.apply_attributes(record)
         queue.modified_ms = record.modified_ms
         if more_checks:
             overdue = queue.index.halves.unasked(record.attributes.max_checks, record.modified_ms)

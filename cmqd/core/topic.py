@@ -13,9 +13,9 @@ from pyroaring import BitMap64
 
 from cmqd.core.facts.dedup import DedupIds
 from cmqd.core.facts.deliveries import Deliveries
-from cmqd.core.facts.steps import TimeSteps
 from cmqd.core.matching import KeyMatcher, TagMatcher, check_routing_key, check_tags
 from cmqd.core.queue import Queue
+from cmqd_fold.time_steps import TimeSteps
 from cmqd_segment.records import SubscriptionAttributes, TopicAttributes
 from cmqd_types.messages import Labels
 

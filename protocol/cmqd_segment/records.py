@@ -172,6 +172,10 @@ class QueueAttributesSet(Record, frozen=True, tag=3):
     queue_id: int
     attributes: QueueAttributes
     modified_ms: int
+    rewind_floor: int = -1
+    """No deleted message below this position can be rewound from here on; -1 = an older version wrote the record, and
+    the rule of ``cmqd_fold.rewind_floor`` gives the floor.
+    """
 
 
 class QueueDeleted(Record, frozen=True, tag=4):
@@ -201,6 +205,8 @@ class QueueRewound(Record, frozen=True, tag=7):
     from_position: int
     stop_position: int
     rewound_ms: int
+    rewind_floor: int = -1
+    """As in ``QueueAttributesSet``. Messages below the floor are not brought back."""
 
 
 class DeadLettersFrom(Record, frozen=True, tag=8):

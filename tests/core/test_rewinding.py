@@ -9,9 +9,10 @@ from cmqd.core.limits import Limits
 from cmqd.core.outcome import WAITING, Rewound
 from cmqd_segment.records import QueueRewound
 from cmqd_types.messages import ReceivedMessage
+from support.busy_rig import replayed
 from support.core_builders import ACCOUNT, START_MS, Rig, counts
 from support.core_facts import facts, queue_facts
-from support.rewinds import HOUR_MS, ask, consume, refused, rewindable
+from support.rewinds import HOUR_MS, ask, consume, merged_in_replay, refused, rewindable
 
 # ---------------------------------------------------------------------- what stays rewindable
 
@@ -29,6 +30,20 @@ def test_deleted_messages_stay_rewindable_while_their_production_time_is_within_
 
     assert rig.counts() == counts()
     assert rig.broker.live_in(rig.queue().queue_id, 0, 2) == 0
+
+
+def test_a_replay_with_coarser_time_steps_lets_go_of_the_same_messages(monkeypatch: pytest.MonkeyPatch):
+    rig = merged_in_replay(monkeypatch)
+    queue_id = rig.queue().queue_id
+
+    assert replayed(rig.log.rows).queues[queue_id].index.rewindable == rig.queue().index.rewindable
+
+    rig.now_ms += 1000
+    rig.rewind(rig.now_ms - 5_500)
+    again = replayed(rig.log.rows).queues[queue_id].index
+
+    assert list(rig.queue().index.active) == list(range(254, 258))
+    assert (again.active, again.rewindable) == (rig.queue().index.active, rig.queue().index.rewindable)
 
 
 def test_it_does_not_matter_when_they_were_deleted():
@@ -420,7 +435,7 @@ def test_a_million_messages_are_rewound_as_a_set(monkeypatch: pytest.MonkeyPatch
 
     assert outcome.reply == Rewound(500_000, START_MS + 5000, False)
     (record,) = outcome.records
-    assert record == QueueRewound(queue.queue_id, 500_000, 1_000_000, rig.now_ms)
+    assert record == QueueRewound(queue.queue_id, 500_000, 1_000_000, rig.now_ms, 0)
     rig.broker.check_invariants()
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cmqd.core.facts.steps import MAX_STEPS, TimeSteps
+from cmqd_fold.time_steps import MAX_STEPS, TimeSteps
 
 
 def steps_of(*sends: tuple[int, int]) -> TimeSteps:

@@ -14,7 +14,7 @@ from pyspark_cmqd.options import Mode
 from pyspark_cmqd.states import LIVE, Fold, Folds, QueueFold, Result, State, StateReader, result_of
 from support.busy_rig import SOME_MS, busy_rig, replayed
 from support.core_builders import KEY, START_MS, Rig
-from support.rewinds import consume
+from support.rewinds import consume, merged_in_replay
 
 
 def folded(rows: "list[list[AnyRecord]]", *, parts: "list[AnyPart] | None" = None) -> Fold:
@@ -87,6 +87,14 @@ def test_after_a_step_of_broker_time_the_fold_prunes_by_the_new_time():
     for parts in (None, checkpoint):
         (queue,) = folded(rig.log.rows, parts=parts).queues.values()
         assert not queue.rewindable
+
+
+def test_the_fold_lets_go_of_what_the_broker_lets_go_with_finer_time_steps(monkeypatch: pytest.MonkeyPatch):
+    rig = merged_in_replay(monkeypatch)
+
+    (queue,) = folded(rig.log.rows).queues.values()
+
+    assert queue.rewindable == rig.queue().index.rewindable
 
 
 def last_receive_counts(rows: "list[list[AnyRecord]]") -> dict[tuple[int, int], int]:

@@ -6,6 +6,7 @@ import pytest
 
 from cmqd.core.errors import TimeNotRewindable
 from cmqd.core.limits import Limits
+from cmqd_fold import time_steps
 from support.core_builders import ACCOUNT, Rig
 from support.core_facts import facts
 
@@ -51,3 +52,20 @@ def refused(rig: Rig, time_ms: int, strict: bool = False) -> TimeNotRewindable:
         rig.rewind(time_ms, strict=strict)
     assert facts(rig.broker) == before
     return raised.value
+
+
+def merged_in_replay(monkeypatch: pytest.MonkeyPatch) -> Rig:
+    """A queue of which the live broker keeps each time step, while a replay of the whole log merges neighbours.
+
+    The live broker drops the steps of messages that it let go; a replay does not know when that was.
+    """
+    monkeypatch.setattr(time_steps, "MAX_STEPS", 128)
+    rig = Rig()
+    rig.create(rewind_ms=10_000)
+    for _ in range(258):
+        rig.send(b"x")
+        consume(rig, 1)
+        rig.settle(1000)
+    rig.set(rewind_ms=5_500)
+    assert list(rig.queue().index.rewindable) == list(range(253, 258))
+    return rig

@@ -22,6 +22,7 @@ moved to another queue): a restart looks again, and finds them active.
 """
 
 from collections.abc import Iterator
+from typing import TypeVar
 
 import msgspec
 from pyroaring import BitMap64
@@ -31,8 +32,9 @@ from cmqd.core.facts.deadlines import DeadlineBuckets
 from cmqd.core.facts.dedup import DedupIds
 from cmqd.core.facts.halves import HalfTable
 from cmqd.core.facts.history import ReceiveHistory
-from cmqd.core.facts.steps import TimeSteps
 from cmqd.core.limits import Limits
+from cmqd_fold.rewind_floor import passed_floor, rewind_floor_of
+from cmqd_fold.time_steps import TimeSteps
 from cmqd_segment.checkpoint import Redrive
 from cmqd_segment.records import (
     DeadLettersFrom,
@@ -45,6 +47,7 @@ from cmqd_segment.records import (
     MessagesReleased,
     MessagesSent,
     QueueAttributes,
+    QueueAttributesSet,
     QueueRewound,
     RedriveEnded,
     RedriveStarted,
@@ -58,6 +61,8 @@ from cmqd_segment.records import (
     ranges,
     unpack_runs,
 )
+
+_LetsGo = TypeVar("_LetsGo", QueueRewound, QueueAttributesSet)
 
 NEVER_SERVED = -1
 SERVED_BEFORE = -2
@@ -440,19 +445,28 @@ class QueueIndex:
     def prune_rewindable(self, now_ms: int) -> None:
         """Let go of deleted messages that can be rewound no more, by whole time steps.
 
-        There is no record of it. Each record upon which it matters what is left (a rewind, other attributes) does it
-        first, for its own time: so replay, in which nothing else does it, comes to the same.
+        There is no record of the prune alone. Each record that depends on the messages that are left (a rewind, changed
+        attributes) carries the resulting floor, so replay prunes there and comes to the same set.
         """
-        if not self.rewindable_count:
-            return
-        attributes = self.attributes
-        gone_ms = max(now_ms - attributes.rewind_ms - 1, now_ms - attributes.retention_ms)
-        self.rewindable.remove_range(0, self.steps.floor_at(gone_ms, self.next_position))
+        if self.rewindable_count:
+            floor = passed_floor(self.attributes, self.steps, now_ms, self.next_position)
+            self.rewindable.remove_range(0, floor)
+
+    def with_rewind_floor(self, record: _LetsGo) -> _LetsGo:
+        """Return the record with its rewind floor: the lowest position that stays rewindable under the record.
+
+        The rule alone is not enough. Earlier prunes may have removed more than the time steps of this moment tell,
+        because steps merge. The positions that are left show every earlier prune.
+        """
+        floor = self.next_position
+        if self.rewindable_count:
+            passed = rewind_floor_of(record, self.attributes, self.steps, floor)
+            floor = next(self.rewindable.iter_equal_or_larger(passed), floor)
+        return msgspec.structs.replace(record, rewind_floor=floor)
 
     def apply_rewound(self, record: QueueRewound) -> BitMap64:
         """Deleted messages are back; those that are."""
-        self.prune_rewindable(record.rewound_ms)
-        back = BitMap64(self.rewindable)
+        back = BitMap64(self._prune_by(record))
         back.remove_range(0, record.from_position)
         back.remove_range(record.stop_position, self.next_position + 1)
         if not back:
@@ -519,15 +533,19 @@ class QueueIndex:
         """A producer could not tell."""
         self.halves.note_unknown(unpack_runs(record.positions), record.answered_ms)
 
-    def apply_attributes(self, attributes: QueueAttributes, modified_ms: int) -> None:
-        """Other rules from here on."""
-        # By the old rules and by the new: what was let go by either does not come back with a longer window.
-        self.prune_rewindable(modified_ms)
-        self.attributes = attributes
-        if attributes.rewind_ms:
-            self.prune_rewindable(modified_ms)
-        else:
+    def apply_attributes(self, record: QueueAttributesSet) -> None:
+        """Other attributes from here on."""
+        self._prune_by(record)
+        self.attributes = record.attributes
+        if not record.attributes.rewind_ms:
             self._rewindable = None
+
+    def _prune_by(self, record: QueueRewound | QueueAttributesSet) -> BitMap64:
+        """Remove the positions below the record's rewind floor; return those that stay rewindable."""
+        rewindable = self.rewindable
+        if rewindable:
+            rewindable.remove_range(0, rewind_floor_of(record, self.attributes, self.steps, self.next_position))
+        return rewindable
 
     def apply_returned(self, record: LeasesEnded | MessagesReleased) -> None:
         """Messages come back; an uncounted one as if this receive had not been."""
