@@ -63,27 +63,28 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _accounts(chosen: argparse.Namespace, folder: Path) -> int:
     from cmqd.server import accounts_commands
+    from cmqd.storage.data_folder import locked_folder
 
     match chosen.accounts_command:
         case "check":
             return accounts_commands.check(folder, print)
         case "repair":
-            return accounts_commands.repair(folder, print, from_copy=chosen.from_copy)
+            return accounts_commands.repair(folder, print, locked_folder, from_copy=chosen.from_copy)
         case _:
-            return accounts_commands.make_key(folder, print, chosen.account)
+            return accounts_commands.make_key(folder, print, locked_folder, chosen.account)
 
 
 def _give_new_log_id(folder: Path) -> int:
     """Make the log of a cloned data folder one of its own; returns the exit code."""
+    from cmqd.log.errors import LogError
     from cmqd.storage import identity
-    from cmqd.storage.errors import StorageError
 
     try:
         manifest = identity.give_new_log_id(folder)
     except FileNotFoundError:
         print(f"cmqd: {folder} is no data folder: it has no manifest", file=sys.stderr)
         return 4
-    except (StorageError, OSError) as refusal:
+    except (LogError, OSError) as refusal:
         print(f"cmqd: the log of {folder} keeps its id: {refusal}", file=sys.stderr)
         return 4
     before = manifest.former_log_ids[-1] if manifest.former_log_ids else "without an id"

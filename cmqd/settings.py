@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from cmqd.log.values import Durability
 from cmqd.units import DURATION, SIZE, Unit
 from cmqd_protocol.limits import (
     AUTHENTICATION_TIMEOUT_MS,
@@ -56,15 +57,6 @@ class SettingError(ValueError):
         self.value = value
         self.allowed = allowed
         self.source = source
-
-
-class Durability(enum.StrEnum):
-    """What an answered request survives."""
-
-    FSYNC = "fsync"
-    """Power loss: the commit was fsynced before the answer."""
-    OS = "os"
-    """A crash of the broker, not of the machine: the commit was handed to the operating system."""
 
 
 class LogFormat(enum.StrEnum):

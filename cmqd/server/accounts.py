@@ -37,7 +37,7 @@ from cmqd.server.accounts_file import (
     new_document,
     new_key,
 )
-from cmqd.storage.private_files import read_private, write_private
+from cmqd.server.private_files import read_private, write_private
 
 CONTEXT_FILE_NAME = "admin.context.toml"
 

@@ -4,26 +4,25 @@
 writes the file meanwhile.
 """
 
-import asyncio
-import os
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import msgspec
 
+from cmqd.log.errors import LogError
 from cmqd.server.accounts import MAX_KEYS
 from cmqd.server.accounts_file import ADMIN, AccountsFile, AccountsFileError, Decoded, Document, new_document, new_key
 from cmqd.server.clock import wall_ms
-from cmqd.storage.datadir import DataFolder
-from cmqd.storage.errors import FolderLocked
-from cmqd.storage.private_files import read_private
+from cmqd.server.private_files import read_private
 
 DONE = 0
 REFUSED = 4
 """The exit code of ``cmqd serve`` for a folder that cannot be opened."""
 
 Print = Callable[[str], None]
+Lock = Callable[[Path], AbstractContextManager[None]]
+"""Holds the lock of a data folder; LogError if a broker works on it."""
 
 
 class _Refused(Exception):
@@ -58,14 +57,14 @@ def _check(file: AccountsFile, out: Print) -> int:
     return DONE if document is not None else REFUSED
 
 
-def repair(folder: Path, out: Print, *, from_copy: bool) -> int:
+def repair(folder: Path, out: Print, lock: Lock, *, from_copy: bool) -> int:
     """Give a file that was edited by hand its checksum again, or put the copy in its place."""
-    return _with_lock(folder, out, lambda: _repair(AccountsFile(folder), out, from_copy=from_copy))
+    return _with_lock(folder, out, lock, lambda: _repair(AccountsFile(folder), out, from_copy=from_copy))
 
 
-def make_key(folder: Path, out: Print, account: str) -> int:
+def make_key(folder: Path, out: Print, lock: Lock, account: str) -> int:
     """Add a key to an account and show it; for an admin that has none any more."""
-    return _with_lock(folder, out, lambda: _make_key(AccountsFile(folder), out, account))
+    return _with_lock(folder, out, lock, lambda: _make_key(AccountsFile(folder), out, account))
 
 
 def _repair(file: AccountsFile, out: Print, *, from_copy: bool) -> None:
@@ -128,11 +127,13 @@ def _read_for_new_key(file: AccountsFile, out: Print) -> Document | None:
     return decoded.document
 
 
-def _with_lock(folder: Path, out: Print, work: Callable[[], None]) -> int:
+def _with_lock(folder: Path, out: Print, lock: Lock, work: Callable[[], None]) -> int:
     try:
-        with _locked(folder):
+        if not folder.is_dir():
+            raise _Refused(f"{folder} is no data folder")
+        with lock(folder):
             work()
-    except FolderLocked as refusal:
+    except LogError as refusal:
         out(f"{refusal}; stop the broker first")
         return REFUSED
     except AccountsFileError as fault:
@@ -142,18 +143,6 @@ def _with_lock(folder: Path, out: Print, work: Callable[[], None]) -> int:
         out(str(refusal))
         return REFUSED
     return DONE
-
-
-@contextmanager
-def _locked(folder: Path) -> Generator[None]:
-    if not folder.is_dir():
-        raise _Refused(f"{folder} is no data folder")
-    data = DataFolder(folder)
-    asyncio.run(data.lock(0, os.getpid()))
-    try:
-        yield
-    finally:
-        data.unlock()
 
 
 def _describe(path: Path, out: Print) -> Decoded | None:

@@ -25,7 +25,7 @@ from typing import Final
 import msgspec
 
 from cmqd.server.log_lines import get_logger
-from cmqd.storage.private_files import read_private, write_private
+from cmqd.server.private_files import read_private, write_private
 
 _log = get_logger()
 

@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
+from cmqd.log.errors import LogFailed
+from cmqd.log.interface import Log
+from cmqd.log.values import SegmentReport
 from cmqd.server.log_lines import get_logger
-from cmqd.storage.errors import StorageFailed
-from cmqd.storage.log import ClosedSegment, Log
 from cmqd_segment.checkpoint import AnyPart
 
 SLICE_S = 0.002
@@ -149,7 +150,7 @@ class Checkpoints:
                 if time.perf_counter() >= stop_at:
                     self._loop.call_soon(self._write_slice)
                     return
-        except StorageFailed as failure:
+        except LogFailed as failure:
             finished, self._finished = self._finished, None
             self.stop()
             if finished is not None and not finished.done():
@@ -212,7 +213,7 @@ class Checkpoints:
         self._history = history
         self.history_bytes = history_bytes
 
-    async def _drop(self, segment: ClosedSegment, min_lsn: int) -> None:
+    async def _drop(self, segment: SegmentReport, min_lsn: int) -> None:
         try:
             if await self._log.drop_segments([segment.number], min_lsn):
                 _log.info("segment_dropped", segment=segment.number, last_lsn=segment.last_lsn, bytes=segment.bytes)

@@ -29,6 +29,10 @@ import cmqd
 from cmqd.allocator import return_large_blocks
 from cmqd.core.broker import Broker
 from cmqd.core.limits import Limits
+from cmqd.log.errors import LogError, LogFailed
+from cmqd.log.interface import Log
+from cmqd.log.values import LogState, RecoveryReport
+from cmqd.memory_log import MemoryLog
 from cmqd.server.accounts import Accounts, open_accounts, write_context
 from cmqd.server.accounts_file import ADMIN, AccountsFile, AccountsFileError
 from cmqd.server.binary.listener import connection_limit, raise_descriptor_limit
@@ -39,11 +43,7 @@ from cmqd.server.memory_budget import budget_bytes
 from cmqd.server.reload import Reload
 from cmqd.server.server import Server, failure_text
 from cmqd.settings import Settings
-from cmqd.storage.errors import StorageError, StorageFailed
-from cmqd.storage.log import Log, RecoveryReport, StorageState
-from cmqd.storage.memory import MemoryLog
-from cmqd.storage.processlog import StorageProcessLog
-from cmqd.storage.settings import Durability as StorageDurability
+from cmqd.storage.process_log import StorageProcessLog
 from cmqd.storage.settings import StorageSettings
 
 _log = get_logger()
@@ -149,10 +149,10 @@ class Daemon:
         except _StoppedEarlyError:
             await self._close_log()
             return ExitCode.OK
-        except StorageFailed as failure:
+        except LogFailed as failure:
             _log.error("storage_failed", reason=str(failure))
             return ExitCode.STORAGE_FAILED
-        except (StorageError, AccountsFileError, OSError) as refusal:
+        except (LogError, AccountsFileError, OSError) as refusal:
             _log.error("data_folder_refused", data=str(settings.data), reason=str(refusal))
             return ExitCode.CANNOT_OPEN
         except Exception:
@@ -182,7 +182,7 @@ class Daemon:
         settings = self._settings
         log = self._log
         # The storage reports its state and its wishes as soon as it is open, before there is anybody to act on them.
-        early: dict[str, StorageState] = {}
+        early: dict[str, LogState] = {}
         wanted: list[bool] = []
         log.on_state = lambda state: early.update(state=state)
         log.on_checkpoint_wanted = lambda: wanted.append(True)
@@ -240,18 +240,7 @@ class Daemon:
         settings = self._settings
         if settings.ephemeral:
             return MemoryLog(segment_bytes=settings.segment_bytes)
-        log = StorageProcessLog(
-            StorageSettings(
-                folder=str(settings.data),
-                durability=StorageDurability(str(settings.durability)),
-                accept_loss=settings.accept_loss,
-                segment_bytes=settings.segment_bytes,
-                segment_age_ms=settings.segment_age_ms,
-                hold_retired=not settings.keep_history_ms,
-                reserve_bytes=settings.min_free_bytes,
-                group_readable=settings.group_readable,
-            )
-        )
+        log = StorageProcessLog(StorageSettings.of(settings))
         log.on_folder_in_use = lambda text, waiting_ms: _log.warning(
             "data_folder_in_use", text=text, waiting_ms=waiting_ms
         )
@@ -412,14 +401,14 @@ class Daemon:
         except TimeoutError:
             # Recovery takes the checkpoint before, and the records since: slower, not less.
             _log.warning("final_checkpoint_skipped")
-        except StorageFailed:
+        except LogFailed:
             pass  # told below, by closing the log
         try:
             await self._log.close(max(0.1, stop_at - LAST_STEPS_S - self._loop.time()))
         except TimeoutError:
             _log.warning("drain_incomplete")
             return ExitCode.DRAIN_INCOMPLETE
-        except StorageFailed as failure:
+        except LogFailed as failure:
             _log.error("storage_failed", reason=str(failure))
             return ExitCode.STORAGE_FAILED
         return ExitCode.OK
@@ -429,13 +418,13 @@ class Daemon:
         await server.end(reason, LAST_WORDS_S)
         print(f"cmqd: {reason}", file=sys.stderr)
         # After a bug, what was appended before it showed is sound and some of it acknowledged: the log is closed.
-        return ExitCode.STORAGE_FAILED if isinstance(failure, StorageFailed) else ExitCode.BUG
+        return ExitCode.STORAGE_FAILED if isinstance(failure, LogFailed) else ExitCode.BUG
 
     async def _close_log(self) -> None:
         """Let go of the folder on the way out after a failure; what cannot be closed is left to recovery."""
         try:
             await self._log.close(CLOSE_LOG_S)
-        except (StorageError, TimeoutError):
+        except (LogError, TimeoutError):
             _log.debug("log_not_closed", exc_info=True)
 
     async def _unless_stopped(self, work: Awaitable[_T]) -> _T:

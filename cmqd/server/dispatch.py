@@ -11,6 +11,7 @@ Rules:
 from collections.abc import Callable, Sequence
 
 from cmqd.core import errors as domain
+from cmqd.log.errors import LogFailed
 from cmqd.server.handlers.accounts import AccountHandlers
 from cmqd.server.handlers.collecting import DELETE, KINDS, PUBLISH, RECEIVE, SEND
 from cmqd.server.handlers.messages import MessageHandlers
@@ -28,7 +29,6 @@ from cmqd.server.handlers.topics import TopicHandlers
 from cmqd.server.handlers.transactions import TransactionHandlers
 from cmqd.server.log_lines import get_logger
 from cmqd.server.storage_watch import Absent
-from cmqd.storage.errors import StorageFailed
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
@@ -139,7 +139,7 @@ class Dispatcher(MessageHandlers, QueueHandlers, TopicHandlers, TransactionHandl
         except domain.DomainError as refusal:
             self._counters.refusals += 1
             self._gate.hold(self._log.last_lsn, client, translate(request.request_id, refusal))
-        except StorageFailed as failure:
+        except LogFailed as failure:
             # The process is about to end; this one came in between.
             client.answer(error(request.request_id, ErrorCode.OUTCOME_UNKNOWN, str(failure)))
         except Exception as bug:

@@ -44,7 +44,7 @@ DISK_PATIENCE_SECONDS: Final = 1.0
 
 
 class PendingLog(Protocol):
-    """Counts of a log; see ``cmqd.storage.log.Log``."""
+    """Counts of a log; see ``cmqd.log.interface.Log``."""
 
     @property
     def pending_bytes(self) -> int:

@@ -21,6 +21,9 @@ from typing import Any
 
 import cmqd
 from cmqd.core.broker import Broker
+from cmqd.log.errors import LogFailed
+from cmqd.log.interface import Log
+from cmqd.log.values import LogState
 from cmqd.server.accounts import Accounts
 from cmqd.server.accounts_file import ADMIN
 from cmqd.server.advertised_address import advertised_address
@@ -42,8 +45,6 @@ from cmqd.server.reply_gate import ReplyGate
 from cmqd.server.storage_watch import StorageWatch
 from cmqd.server.waiting_requests import WaitingRequests
 from cmqd.settings import Settings
-from cmqd.storage.errors import StorageFailed
-from cmqd.storage.log import Log, StorageState
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
 
@@ -78,7 +79,7 @@ class Server:
             can_push: whether that can be made; None = if its extra is installed.
             facts: what else ``get_server_status`` tells the account ``admin``.
             timer: seconds of any clock that never goes back, to measure I/O batches by.
-            on_failed: told why, once, when nothing can be acknowledged any more: a StorageFailed, or a bug.
+            on_failed: told why, once, when nothing can be acknowledged any more: a LogFailed, or a bug.
         """
         self._loop = loop
         self._settings = settings
@@ -89,7 +90,7 @@ class Server:
         self._facts = facts
         self._on_failed = on_failed
         self._started = time.monotonic()
-        self._state = StorageState(False, "", 0, 0, 0)
+        self._state = LogState(False, "", 0, 0, 0)
         self._failure: Exception | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._quiet: asyncio.Event | None = None
@@ -308,7 +309,7 @@ class Server:
             | self._facts()
         )
 
-    def storage_state(self, state: StorageState) -> None:
+    def storage_state(self, state: LogState) -> None:
         """Refuse or take sends as the storage's free space asks, and remember its figures for the status."""
         if state.sends_refused != self._state.sends_refused:
             if state.sends_refused:
@@ -383,7 +384,7 @@ class Server:
     def _task_ended(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         failure = None if task.cancelled() else task.exception()
-        if failure is not None and not isinstance(failure, StorageFailed):
+        if failure is not None and not isinstance(failure, LogFailed):
             _log.error("task_failed", exc_info=failure)
         self._look_if_quiet()
 
@@ -404,6 +405,6 @@ class Server:
 
 def failure_text(failure: Exception) -> str:
     """Why nothing is acknowledged any more, in one line for clients and operators."""
-    if isinstance(failure, StorageFailed):
+    if isinstance(failure, LogFailed):
         return f"the storage failed: {failure}"
     return f"internal error ({type(failure).__name__}); the broker stops and recovers from its log"

@@ -1,11 +1,11 @@
-"""Entry of the storage process, started by ``processlog.start_process`` and by nobody else."""
+"""Entry of the storage process, started by ``process_log.start_process`` and by nobody else."""
 
 import ctypes
 import gc
 import signal
 import sys
 
-from cmqd.storage.process import main
+from cmqd.storage.service import main
 
 PR_SET_PDEATHSIG = 1
 SWITCH_SECONDS = 0.001

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from cmqd.storage import ipc
-from cmqd.storage.datadir import DataFolder
+from cmqd.log.values import SegmentReport, segment_report
+from cmqd.storage.data_folder import DataFolder
 from cmqd.storage.segment import WritableSegment
 from cmqd_segment.manifest import (
     MAX_NAMES,
@@ -70,19 +70,17 @@ class SealedFile:
             return None
         return self._firsts[place], self._stops[place]
 
-    def report(self) -> ipc.SegmentReport:
-        """What the loop process needs to know of it."""
+    def report(self) -> SegmentReport:
+        """Describe the segment to the loop process."""
         entry = self.entry
-        queues = list(zip(self._queue_ids, self._firsts, self._stops, strict=True))
-        return ipc.SegmentReport(
+        return segment_report(
             entry.number,
             entry.first_lsn,
             entry.last_lsn,
-            entry.rows,
+            zip(self._queue_ids, self._firsts, self._stops, strict=True),
             entry.messages,
             entry.bytes,
             entry.last_ms,
-            queues,
         )
 
 

@@ -6,14 +6,12 @@ among the rows of one is refused in the other. A clone that is to live beside it
 :func:`give_new_log_id`.
 """
 
-import asyncio
-import os
 import secrets
 from pathlib import Path
 
 from msgspec import structs
 
-from cmqd.storage.datadir import DataFolder
+from cmqd.storage.data_folder import locked_folder
 from cmqd.storage.errors import DamagedError, FolderFormatError
 from cmqd_segment.manifest import MANIFEST_FORMAT, Manifest, ManifestError, read_manifest, write_manifest
 from cmqd_segment.newer import NewerFormatError
@@ -39,20 +37,16 @@ def give_new_log_id(path: Path) -> Manifest:
         FolderFormatError: a newer version wrote it.
         OSError: the manifest cannot be written; the old id stays.
     """
-    folder = DataFolder(path)
     try:
-        read_manifest(folder.path)
-        asyncio.run(folder.lock(0, os.getpid()))
-        try:
-            manifest = read_manifest(folder.path)
+        read_manifest(path)
+        with locked_folder(path):
+            manifest = read_manifest(path)
             former = [*manifest.former_log_ids, manifest.log_id] if manifest.log_id else manifest.former_log_ids
             changed = structs.replace(
                 manifest, format=MANIFEST_FORMAT, log_id=new_log_id(), former_log_ids=former, starts=[]
             )
-            write_manifest(folder.path, changed)
+            write_manifest(path, changed)
             return changed
-        finally:
-            folder.unlock()
     except ManifestError as error:
         raise DamagedError(str(error)) from error
     except NewerFormatError as error:

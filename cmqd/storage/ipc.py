@@ -15,6 +15,7 @@ from typing import TypeAlias, cast
 
 import msgspec
 
+from cmqd.log.values import LogState, RecoveryReport, SegmentReport
 from cmqd.storage.settings import StorageSettings
 from cmqd_segment.manifest import SourceName
 from cmqd_segment.records import Runs
@@ -85,41 +86,12 @@ class SegmentNames(Head, frozen=True, tag=7):
 # Storage to loop, first socket
 
 
-class Finding(Head, frozen=True, tag=20):
-    """Something that recovery found and that an operator should know."""
-
-    kind: str
-    """``unclean_stop``, ``torn_tail``, ``damaged``, ``missing``, ``set_aside``, ``lost``,
-    ``checkpoint_damaged``, ``format_raised`` or ``modes_kept``"""
-    text: str
-
-
-class SegmentReport(Head, frozen=True, tag=21):
-    """A segment that takes no more rows."""
-
-    number: int
-    first_lsn: int
-    last_lsn: int
-    rows: int
-    messages: int
-    bytes: int
-    last_ms: int
-    queues: list[tuple[int, int, int]]
-    """(queue id, first position, stop position)"""
-
-
 class Opened(Head, frozen=True, tag=22):
     """The folder is locked, checked and ready for the recovery stream."""
 
-    created: bool
-    clean: bool
-    checkpoint_lsn: int
+    report: RecoveryReport
     droppable_lsn: int
-    last_lsn: int
-    numbers_jump: bool
-    findings: list[Finding]
     segments: list[SegmentReport]
-    log_id: str
 
 
 class Durable(Head, frozen=True, tag=23):
@@ -128,16 +100,10 @@ class Durable(Head, frozen=True, tag=23):
     lsn: int
 
 
-class State(Head, frozen=True, tag=24):
-    """See ``cmqd.storage.log.StorageState``."""
+class StateChanged(Head, frozen=True, tag=24):
+    """Room and health of the log, when they have changed."""
 
-    sends_refused: bool
-    reason: str
-    free_bytes: int
-    segments: int
-    log_bytes: int
-    damaged_rows: int
-    is_short: bool
+    state: LogState
 
 
 class SegmentClosed(Head, frozen=True, tag=25):
@@ -217,7 +183,7 @@ class RecoverEnd(Head, frozen=True, tag=43):
 
 
 class ReadPage(Head, frozen=True, tag=44):
-    """See ``cmqd.storage.log.Log.read_page``."""
+    """See ``cmqd.log.interface.Log.read_page``."""
 
     read_id: int
     queue_id: int
@@ -262,7 +228,7 @@ AnyHead: TypeAlias = (
     | FolderInUse
     | Opened
     | Durable
-    | State
+    | StateChanged
     | SegmentClosed
     | NamesWanted
     | CheckpointWanted

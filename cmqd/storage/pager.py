@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from cmqd.storage import ipc
 from cmqd.storage.catalog import Catalog, OpenSegment, SealedFile
-from cmqd.storage.complaints import complain
-from cmqd.storage.connection import ThreadConnection, connect
-from cmqd.storage.segmentreader import Answer, RowCache, SegmentReader, is_damage
+from cmqd.storage.segment_reader import Answer, RowCache, SegmentReader, is_damage
+from cmqd.storage.sqlite_thread import ThreadConnection, connect
+from cmqd.storage.standard_error import complain
 from cmqd_segment.records import ranges
 from cmqd_segment.schema import SegmentFormatError, open_read_only
 from cmqd_segment.sparse import SparseQueue

@@ -25,9 +25,9 @@ from msgspec import structs
 
 from cmqd.storage import ipc
 from cmqd.storage.catalog import Catalog, SealedFile
-from cmqd.storage.names import SourceNames
 from cmqd.storage.pager import Pager
 from cmqd.storage.segment import WritableSegment
+from cmqd.storage.source_names import SourceNames
 from cmqd.storage.writer import is_disk_full
 from cmqd_segment.manifest import SegmentState, SourceName, sync_folder
 from cmqd_segment.newer import NewerFormatError

@@ -14,9 +14,8 @@ from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
 
-from cmqd.storage import ipc
-from cmqd.storage.connection import ThreadConnection, connect
-from cmqd.storage.settings import Durability
+from cmqd.log.values import Durability, SegmentReport, segment_report
+from cmqd.storage.sqlite_thread import ThreadConnection, connect
 from cmqd_segment.manifest import SegmentEntry, SegmentState
 from cmqd_segment.rows import data_checksum, decode_queues, meta_checksum
 from cmqd_segment.schema import check_format, create_tables, open_read_only
@@ -146,20 +145,19 @@ class WritableSegment:
         await self.connection.close()
         self.closed = True
 
-    def report(self) -> ipc.SegmentReport:
-        """What the loop process needs to know of it."""
+    def report(self) -> SegmentReport:
+        """Describe the segment to the loop process."""
         queues = [
             (queue_id, queue.first_position, queue.stop_position) for queue_id, queue in self.index.queues.items()
         ]
-        return ipc.SegmentReport(
+        return segment_report(
             self.number,
             self.first_lsn,
             self.last_lsn,
-            self.rows,
+            sorted(queues),
             self.messages,
             self.bytes_on_disk,
             self.last_ms,
-            sorted(queues),
         )
 
     def entry(self, state: SegmentState) -> SegmentEntry:

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from time import monotonic
 
+from cmqd.storage.disk_space import Space
 from cmqd.storage.segment import LogRow, WritableSegment
-from cmqd.storage.space import Space
 
 RETRY_SECONDS = (0.01, 1.0)
 """First and longest pause before a batch is tried again on a full disk."""

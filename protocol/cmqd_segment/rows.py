@@ -38,6 +38,22 @@ encode_queues = _encoder.encode
 NO_QUEUES: bytes = encode_queues([])
 
 
+def join_records(lists: Sequence[bytes], count: int) -> bytes:
+    """Join encoded lists with ``count`` records in all: the bytes that encoding them as one list would give."""
+    if len(lists) == 1:
+        return lists[0]
+    if count < 16:
+        head = bytes((0x90 | count,))
+    elif count < 0x10000:
+        head = b"\xdc" + count.to_bytes(2, "big")
+    else:
+        head = b"\xdd" + count.to_bytes(4, "big")
+    # The first byte of a list tells how long its own head is: 1 byte (fixarray), 3 (array 16) or 5 (array 32).
+    return head + b"".join(
+        [encoded[1:] if encoded[0] < 0xA0 else encoded[3 if encoded[0] == 0xDC else 5 :] for encoded in lists]
+    )
+
+
 def decode_records(meta: Buffer) -> list[AnyRecord]:
     """Decode the records of a row whose checksum is right.
 

@@ -11,7 +11,7 @@ import pytest
 
 from cmqd.__main__ import main
 from cmqd.server.accounts_file import AccountsFile, AccountsFileError, Document, Key, encode, new_document, new_key
-from cmqd.storage.datadir import DataFolder
+from cmqd.storage.data_folder import DataFolder
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from cmqd.core.broker import Broker
-from cmqd.storage.errors import StorageFailed
-from cmqd.storage.log import ClosedSegment, StorageState
-from cmqd.storage.memory import MemoryLog
+from cmqd.log.errors import LogFailed
+from cmqd.log.values import LogState, segment_report
+from cmqd.memory_log import MemoryLog
 from cmqd_protocol import messages as wire
 from cmqd_segment.records import StoredMessage
 from support.eventually import eventually
@@ -123,10 +123,10 @@ async def test_a_checkpoint_goes_on_slowly_while_the_storage_is_behind(tmp_path:
 async def test_a_failed_storage_ends_the_final_checkpoint_with_its_error(tmp_path: Path) -> None:
     rig = await ServerRig.make(tmp_path)
     await some_queues(rig, 2)
-    rig.log.fail(StorageFailed("fsync: I/O error"))
+    rig.log.fail(LogFailed("fsync: I/O error"))
     await rig.turn()
 
-    with pytest.raises(StorageFailed, match="I/O error"):
+    with pytest.raises(LogFailed, match="I/O error"):
         await asyncio.wait_for(rig.server.checkpoints.write_final(), 5)
 
 
@@ -147,7 +147,7 @@ async def test_a_segment_stays_while_the_delete_that_emptied_it_waits_for_its_co
     await client.expect(wire.QueueInfo, wire.CreateQueue, "q", {})
     await client.send("q", b"x")
     (message,) = await client.receive("q")
-    rig.log.disk.segments = [ClosedSegment(1, 1, 1, [(rig.broker.queue("admin", "q").queue_id, 0, 1)])]
+    rig.log.disk.segments = [segment_report(1, 1, 1, [(rig.broker.queue("admin", "q").queue_id, 0, 1)])]
     for _ in range(2):
         rig.server.checkpoints.want()
         await rig.turn(60)
@@ -177,10 +177,10 @@ async def test_a_segment_goes_when_nothing_in_it_lives_and_a_checkpoint_covers_i
         await client.expect(wire.HandlesDone, wire.DeleteMessages, "dead", [message.receipt_handle])
     queue_ids = {name: rig.broker.queue("admin", name).queue_id for name in ("dead", "alive")}
     rig.log.disk.segments = [
-        ClosedSegment(1, 1, 1, [(queue_ids["dead"], 0, 1)]),
-        ClosedSegment(2, 2, 2, [(queue_ids["dead"], 0, 1), (queue_ids["alive"], 0, 1)]),
-        ClosedSegment(3, 3, 3, [(999, 0, 50)]),
-        ClosedSegment(4, 1_000, 1_000, [(queue_ids["dead"], 0, 1)]),
+        segment_report(1, 1, 1, [(queue_ids["dead"], 0, 1)]),
+        segment_report(2, 2, 2, [(queue_ids["dead"], 0, 1), (queue_ids["alive"], 0, 1)]),
+        segment_report(3, 3, 3, [(999, 0, 50)]),
+        segment_report(4, 1_000, 1_000, [(queue_ids["dead"], 0, 1)]),
     ]
     rig.server.checkpoints.reclaim()
     await rig.turn(20)
@@ -222,11 +222,11 @@ async def test_history_is_kept_until_so_long_after_the_last_row_of_its_segment(t
     rig, queue_ids = await kept_rig(tmp_path)
     now_ms = rig.clock.now_ms()
     rig.log.disk.segments = [
-        ClosedSegment(1, 1, 1, [(999, 0, 1)], 1, 100, last_ms=now_ms - KEPT_MS),
-        ClosedSegment(2, 2, 2, [(999, 1, 2)], 1, 200, last_ms=now_ms - KEPT_MS + 1),
-        ClosedSegment(3, 3, 3, [(queue_ids["alive"], 0, 1)], 1, 400, last_ms=now_ms),
-        ClosedSegment(4, 4, 4, [], 0, 800, last_ms=now_ms),
-        ClosedSegment(5, 1_000, 1_000, [(999, 2, 3)], 1, 1_600, last_ms=now_ms),
+        segment_report(1, 1, 1, [(999, 0, 1)], 1, 100, last_ms=now_ms - KEPT_MS),
+        segment_report(2, 2, 2, [(999, 1, 2)], 1, 200, last_ms=now_ms - KEPT_MS + 1),
+        segment_report(3, 3, 3, [(queue_ids["alive"], 0, 1)], 1, 400, last_ms=now_ms),
+        segment_report(4, 4, 4, [], 0, 800, last_ms=now_ms),
+        segment_report(5, 1_000, 1_000, [(999, 2, 3)], 1, 1_600, last_ms=now_ms),
     ]
     rig.log.disk.messages[999] = dict.fromkeys(range(3), StoredMessage(0, 0, 0, b""))
 
@@ -259,7 +259,7 @@ async def test_segments_whose_time_is_not_over_are_looked_through_once(tmp_path:
         return live_in(queue_id, first, stop)
 
     checkpoints._live_in = counting
-    rig.log.disk.segments = [ClosedSegment(1, 1, 1, [(queue_ids["dead"], 0, 1)], last_ms=rig.clock.now_ms())]
+    rig.log.disk.segments = [segment_report(1, 1, 1, [(queue_ids["dead"], 0, 1)], last_ms=rig.clock.now_ms())]
 
     for _ in range(3):
         assert await look(rig) == [1]
@@ -275,7 +275,7 @@ async def test_without_keeping_history_a_dead_segment_goes_at_once(tmp_path: Pat
     rig, queue_ids = await kept_rig(tmp_path)
     checkpoints: Any = rig.server.checkpoints
     checkpoints._keep_history_ms = 0
-    rig.log.disk.segments = [ClosedSegment(1, 1, 1, [(queue_ids["dead"], 0, 1)], last_ms=rig.clock.now_ms())]
+    rig.log.disk.segments = [segment_report(1, 1, 1, [(queue_ids["dead"], 0, 1)], last_ms=rig.clock.now_ms())]
 
     assert await look(rig) == []
     rig.close()
@@ -285,12 +285,12 @@ async def test_history_gives_way_to_new_messages_the_oldest_first(tmp_path: Path
     rig, queue_ids = await kept_rig(tmp_path)
     now_ms = rig.clock.now_ms()
     rig.log.disk.segments = [
-        ClosedSegment(1, 1, 1, [(queue_ids["alive"], 0, 1)], last_ms=now_ms),
-        *(ClosedSegment(number, 2, 2, [(queue_ids["dead"], 0, 1)], last_ms=now_ms) for number in (2, 3, 4)),
+        segment_report(1, 1, 1, [(queue_ids["alive"], 0, 1)], last_ms=now_ms),
+        *(segment_report(number, 2, 2, [(queue_ids["dead"], 0, 1)], last_ms=now_ms) for number in (2, 3, 4)),
     ]
 
     def left(free_bytes: int, is_short: bool) -> None:
-        rig.log.report_state(StorageState(False, "", free_bytes, 4, 1, is_short=is_short))
+        rig.log.report_state(LogState(False, "", free_bytes, 4, 1, is_short=is_short))
 
     left(12, True)
     await rig.turn(20)

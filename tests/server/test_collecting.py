@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from cmqd.log.errors import LogFailed
 from cmqd.server.handlers import collecting
-from cmqd.storage.errors import StorageFailed
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from support.server_rig import RigClient, ServerRig, code_of
@@ -337,7 +337,7 @@ async def test_what_is_collected_when_the_storage_fails_has_an_unknown_outcome(r
     one, two = await with_queue(rig, 2)
 
     sent, asked = send(one, b"x"), receive(two, wait_ms=30_000)
-    rig.log.fail(StorageFailed("the disk is gone"))
+    rig.log.fail(LogFailed("the disk is gone"))
     await settle([one, two])
 
     for client, request_id in ((one, sent), (two, asked)):

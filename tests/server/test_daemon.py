@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from cmqd.log.errors import LogFailed
+from cmqd.log.interface import Log
+from cmqd.log.values import RecoveredBatch
+from cmqd.memory_log import MemoryLog
 from cmqd.server.daemon import Daemon, ExitCode
 from cmqd.server.reload import Reload
 from cmqd.server.server import Server
 from cmqd.settings import Settings
-from cmqd.storage.errors import StorageFailed
-from cmqd.storage.log import Log, RecoveredBatch
-from cmqd.storage.memory import MemoryLog
 
 FAILURE = "database disk image is malformed"
 
@@ -23,7 +24,7 @@ class FailingLog(MemoryLog):
     async def recover(self) -> AsyncIterator[RecoveredBatch]:
         async for batch in super().recover():
             yield batch
-        self.fail(StorageFailed(FAILURE))
+        self.fail(LogFailed(FAILURE))
 
 
 class DaemonOverLog(Daemon):
@@ -57,7 +58,7 @@ async def test_a_log_that_fails_while_the_server_is_set_up_ends_the_process(
     unharmed: Callable[[Server], Awaitable[object]] = getattr(Server, step)
 
     async def fail_meanwhile(server: Server) -> object:
-        log.fail(StorageFailed(FAILURE))
+        log.fail(LogFailed(FAILURE))
         await asyncio.sleep(0)
         return await unharmed(server)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from cmqd.core import errors as domain
+from cmqd.log.errors import LogFailed
+from cmqd.log.values import LogState
 from cmqd.server import accounts
 from cmqd.server.handlers.outcomes import ERROR_CODES, translate
-from cmqd.storage.errors import StorageFailed
-from cmqd.storage.log import StorageState
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import RETRYABLE, ErrorCode
 from support.server_rig import ServerRig, code_of
@@ -201,7 +201,7 @@ async def test_a_nearly_full_disk_refuses_sends_and_nothing_else(rig: ServerRig)
     client = await rig.client()
     await client.expect(wire.QueueInfo, wire.CreateQueue, "jobs", {})
     await client.send("jobs", b"x")
-    rig.log.report_state(StorageState(True, "12 bytes are free", 12, 1, 1))
+    rig.log.report_state(LogState(True, "12 bytes are free", 12, 1, 1))
     await rig.turn()
     assert rig.broker.moves_held_up, "they write bodies as well"
 
@@ -210,7 +210,7 @@ async def test_a_nearly_full_disk_refuses_sends_and_nothing_else(rig: ServerRig)
     await client.expect(wire.HandlesDone, wire.DeleteMessages, "jobs", [message.receipt_handle])
 
     assert (refused.name, refused.retryable, refused.text) == ("disk_nearly_full", True, "12 bytes are free")
-    rig.log.report_state(StorageState(False, "", 1 << 30, 1, 1))
+    rig.log.report_state(LogState(False, "", 1 << 30, 1, 1))
     await rig.turn()
     assert not rig.broker.moves_held_up
     await client.send("jobs", b"y")
@@ -224,7 +224,7 @@ async def test_after_a_failure_of_the_storage_everybody_learns_that_the_outcome_
     sending = client.begin(wire.CreateQueue(client.next_id(), "other", {}))
     await client.settle()
 
-    rig.log.fail(StorageFailed("fsync: I/O error"))
+    rig.log.fail(LogFailed("fsync: I/O error"))
     await client.settle()
     late = await client.expect(wire.Error, wire.SendMessages, "jobs", [b"late"])
 
@@ -302,7 +302,7 @@ async def test_only_the_admin_has_segments_sealed(rig: ServerRig) -> None:
 async def test_sealing_that_fails_has_an_unknown_outcome(tmp_path: Path) -> None:
     rig = await ServerRig.make(tmp_path)
     client = await rig.client()
-    rig.log.fail(StorageFailed("fsync: I/O error"))
+    rig.log.fail(LogFailed("fsync: I/O error"))
 
     assert code_of(await client.ask(wire.SealSegments)) == "outcome_unknown"
     rig.close()

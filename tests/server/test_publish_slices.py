@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from cmqd.log.errors import LogFailed
 from cmqd.server import agenda_timer
 from cmqd.server.handlers import topics
-from cmqd.storage.errors import StorageFailed
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from support.server_rig import RigClient, ServerRig, code_of
@@ -291,7 +291,7 @@ async def test_a_failure_meanwhile_leaves_it_unknown_and_not_done(rig: ServerRig
     asked, in_line = publish(client), publish(other, 1, first=1000)
     await rig.turn(2)
 
-    rig.log.fail(StorageFailed("no more"))
+    rig.log.fail(LogFailed("no more"))
     await read_all(rig, client, other)
 
     assert code_of(client.replies[asked]) == code_of(other.replies[in_line]) == "outcome_unknown"

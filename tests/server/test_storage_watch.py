@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from cmqd.storage.log import StorageState
+from cmqd.log.values import LogState
 from cmqd_protocol import messages as wire
 from support.server_rig import RigClient, ServerRig, code_of
 
@@ -119,11 +119,11 @@ async def test_a_delete_that_was_given_up_is_carried_out_all_the_same(rig: Serve
 
 @pytest.mark.parametrize(
     ("state", "code"),
-    [(None, "busy"), (StorageState(True, "the disk is full (0 bytes free)", 0, 1, 1), "disk_nearly_full")],
+    [(None, "busy"), (LogState(True, "the disk is full (0 bytes free)", 0, 1, 1), "disk_nearly_full")],
     ids=["unknown", "full"],
 )
 async def test_what_begins_while_the_storage_hangs_is_refused_and_changes_nothing(
-    rig: ServerRig, beats: Beats, state: StorageState | None, code: str
+    rig: ServerRig, beats: Beats, state: LogState | None, code: str
 ) -> None:
     client = await with_queue(rig, b"a")
     (message,) = await client.receive("orders")

@@ -10,10 +10,10 @@ import pytest
 
 from cmqd.core.outcome import PublishRequest
 from cmqd.core.publishplan import PublishPlan
+from cmqd.log.errors import LogFailed
+from cmqd.log.values import LogState
 from cmqd.server.accounts_file import FILE_NAME
 from cmqd.server.handlers import collecting
-from cmqd.storage.errors import StorageFailed
-from cmqd.storage.log import StorageState
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from support.server_rig import RigClient, ServerRig, code_of
@@ -370,7 +370,7 @@ class TestCollecting:
         await a_topic(client)
 
         request_id = client.begin(wire.PublishMessages(client.next_id(), "news", [b"x"]))
-        rig.log.fail(StorageFailed("fsync: I/O error"))
+        rig.log.fail(LogFailed("fsync: I/O error"))
         await client.settle()
 
         assert code_of(client.replies[request_id]) == "outcome_unknown"
@@ -415,7 +415,7 @@ class TestCollecting:
     async def test_a_nearly_full_disk_refuses_publishes(self, rig: ServerRig) -> None:
         client = await rig.client()
         await a_topic(client)
-        rig.log.report_state(StorageState(True, "12 bytes are free", 12, 1, 1))
+        rig.log.report_state(LogState(True, "12 bytes are free", 12, 1, 1))
         await rig.turn()
 
         refused = await client.expect(wire.Error, wire.PublishMessages, "news", [b"x"])
@@ -483,7 +483,7 @@ class TestPushes:
         client.begin(wire.PublishMessages(client.next_id(), "news", [b"x"]))
         await client.settle()
 
-        rig.log.fail(StorageFailed("fsync: I/O error"))
+        rig.log.fail(LogFailed("fsync: I/O error"))
         await client.settle()
 
         assert rig.pusher.pushes == []

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from cmqd.core.outcome import Check, Outcome
+from cmqd.log.errors import LogFailed
+from cmqd.log.values import LogState
 from cmqd.server import transaction_checkers
-from cmqd.storage.errors import StorageFailed
-from cmqd.storage.log import StorageState
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_segment.records import StoredMessage
@@ -253,7 +253,7 @@ async def test_registrations_are_bounded(rig: ServerRig, monkeypatch: pytest.Mon
 async def test_a_nearly_full_disk_refuses_half_sends_and_commits_but_no_roll_backs(rig: ServerRig) -> None:
     client = await a_producer(rig)
     one, two = await client.send_half("pay", b"one", b"two")
-    rig.log.report_state(StorageState(True, "12 bytes are free", 12, 1, 1))
+    rig.log.report_state(LogState(True, "12 bytes are free", 12, 1, 1))
     await rig.turn()
 
     assert code_of(await client.ask(wire.SendHalfMessages, "pay", [b"x"])) == "disk_nearly_full"
@@ -261,7 +261,7 @@ async def test_a_nearly_full_disk_refuses_half_sends_and_commits_but_no_roll_bac
     assert code_of(refused) == "disk_nearly_full"
     assert await client.decide("pay", [one], ROLL_BACK) == []
     assert await client.decide("pay", [two], UNKNOWN) == []
-    rig.log.report_state(StorageState(False, "", 1 << 30, 1, 1))
+    rig.log.report_state(LogState(False, "", 1 << 30, 1, 1))
     await rig.turn()
 
     assert await client.decide("pay", [two], COMMIT) == []
@@ -354,7 +354,7 @@ async def test_after_a_failure_of_the_storage_a_checker_that_goes_changes_nothin
     await producer.send_half("pay", b"one")
     await later(rig, 5_000, one)
 
-    rig.log.fail(StorageFailed("fsync: I/O error"))
+    rig.log.fail(LogFailed("fsync: I/O error"))
     await rig.turn()
     one.transport.lose()
     await rig.turn()

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from cmqd.storage.errors import StorageFailed
-from support.log_rig import LogRig, MemoryPlace, OpenProcess, OpenRig, Place, ProcessPlace
+from cmqd.log.errors import LogFailed
+from support.log_rig import LogRig, OpenProcess, ProcessPlace
 
 
 @pytest.fixture
@@ -30,30 +30,5 @@ async def open_process(folder: Path) -> AsyncIterator[OpenProcess]:
     for rig in rigs:
         try:
             await rig.log.close()
-        except StorageFailed:
+        except LogFailed:
             pass
-
-
-@pytest.fixture(params=["memory", pytest.param("process", marks=pytest.mark.system)])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """Where a log is kept: in memory, and on disk."""
-    return MemoryPlace() if request.param == "memory" else ProcessPlace(tmp_path / "data")
-
-
-@pytest.fixture
-async def open_rig(place: Place) -> AsyncIterator[OpenRig]:
-    """Open the log of the place."""
-    rigs: list[LogRig] = []
-
-    async def open_one() -> LogRig:
-        rig = LogRig(place.log())
-        rigs.append(rig)
-        await rig.open()
-        return rig
-
-    yield open_one
-    for rig in rigs:
-        try:
-            await rig.log.close()
-        except StorageFailed:
-            pass  # a test crashed it, or closed it itself

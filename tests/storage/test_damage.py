@@ -9,8 +9,9 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from cmqd.storage.errors import DamagedError, FolderFormatError, StorageFailed
-from cmqd.storage.processlog import StorageProcessLog
+from cmqd.log.errors import LogFailed
+from cmqd.storage.errors import DamagedError, FolderFormatError
+from cmqd.storage.process_log import StorageProcessLog
 from cmqd.storage.sealer import truncate_wal
 from cmqd.storage.segment import WritableSegment
 from cmqd_segment.checkpoint import CheckpointEnd, CheckpointHeader
@@ -168,7 +169,7 @@ async def test_what_is_lost_is_in_the_manifest_before_the_damage_can_no_longer_b
         told.append((len(read_manifest(folder).losses), synchronous))
         return truncate_wal(segment)
 
-    monkeypatch.setattr("cmqd.storage.process.truncate_wal", noted)
+    monkeypatch.setattr("cmqd.storage.service.truncate_wal", noted)
     await opened_here(folder, accept_loss=True, durability="os")
 
     assert told == [(1, 2)], "one loss, and synchronous=FULL"
@@ -188,7 +189,7 @@ async def test_a_full_disk_does_not_keep_a_broker_from_starting_after_a_loss(
         error.sqlite_errorcode = sqlite3.SQLITE_FULL
         raise error
 
-    monkeypatch.setattr("cmqd.storage.process.truncate_wal", full)
+    monkeypatch.setattr("cmqd.storage.service.truncate_wal", full)
     await opened_here(folder, accept_loss=True)
 
     assert tried == [1]
@@ -269,7 +270,7 @@ async def test_a_shorter_wal_is_found_on_a_file_system_without_links(
     def refuse(*_arguments: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr("cmqd.storage.recovery.os.link", refuse)
+    monkeypatch.setattr("cmqd.storage.inspection.os.link", refuse)
 
     with pytest.raises(DamagedError, match=r"its rows after 9 are gone"):
         await opened_here(folder)
@@ -313,10 +314,10 @@ async def test_a_start_that_accepts_a_loss_and_dies_at_once_leaves_a_folder_that
         file.truncate(wal.stat().st_size - 4 * FRAME_BYTES)
 
     async def die(*_arguments: object, **_named: object) -> None:
-        raise StorageFailed("killed here")
+        raise LogFailed("killed here")
 
-    monkeypatch.setattr("cmqd.storage.process.open_connection", die)
-    with pytest.raises(StorageFailed, match="killed here"):
+    monkeypatch.setattr("cmqd.storage.service.open_connection", die)
+    with pytest.raises(LogFailed, match="killed here"):
         await opened_here(folder, accept_loss=True)
 
     assert [(entry.first_lsn, entry.reason) for entry in read_manifest(folder).losses] == [

@@ -3,6 +3,8 @@
 import random
 import sqlite3
 import struct
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cmqd.storage.decodedrow import KNOWN_QUEUES, Audiences, DecodedRow
-from cmqd.storage.rowbuilder import RowBuilder, meta_cost
+from cmqd.storage.decoded_row import KNOWN_QUEUES, Audiences, DecodedRow
+from cmqd.storage.row_builder import RowBuilder
 from cmqd.storage.summaries import Summaries, Summary, summary_of
 from cmqd_segment import records
 from cmqd_segment.checkpoint import CheckpointEnd, CheckpointHeader
@@ -51,6 +53,7 @@ from cmqd_segment.rows import (
     decode_records,
     encode_queues,
     encode_records,
+    join_records,
     meta_checksum,
     sent_runs,
     stored_messages,
@@ -169,16 +172,43 @@ def test_an_unknown_part_of_a_checkpoint_is_of_a_newer_version(tmp_path: Path) -
         verify_checkpoint(path)
 
 
-def test_the_estimate_of_a_record_is_near_what_it_takes() -> None:
-    for record in one_of_each():
-        assert len(encode_records([record])) <= meta_cost([record]) + 32, record
+@pytest.mark.parametrize("count", [1, 2, 15, 16, 40, 65_535, 65_536])
+def test_appends_that_are_joined_are_the_row_that_one_append_would_have_made(count: int) -> None:
+    whole: list[records.AnyRecord] = [records.NumbersReserved(number, 2, 3) for number in range(count)]
+    cuts = sorted({0, 1 % count, count // 3, count - 17 if count > 17 else 0, count})
+    lists = [encode_records(whole[start:stop]) for start, stop in pairwise(cuts)]
+
+    assert join_records(lists, count) == encode_records(whole)
+
+
+ENCODED_WITHOUT_FAIL = (int, str, bytes, bool, type(None))
+"""Text of a record was decoded from UTF-8, or is a name; a number has less than 64 bits. Both are checked before the
+core sees them, so no value of these types is refused by the encoder."""
+
+
+def leaves(declared: Any) -> Iterator[object]:
+    """The types that values of a declared type are made of."""
+    arguments = get_args(declared)
+    if not arguments and hasattr(declared, "__struct_fields__"):
+        arguments = tuple(field.type for field in msgspec.structs.fields(declared))
+    for argument in arguments:
+        yield from leaves(argument)
+    if not arguments:
+        yield getattr(declared, "__supertype__", declared)
+
+
+def test_no_record_holds_a_type_that_its_encoder_could_refuse() -> None:
+    kinds = {leaf for record in get_args(records.AnyRecord) for leaf in leaves(record)}
+
+    assert kinds <= set(ENCODED_WITHOUT_FAIL), kinds
+    assert {int, str} <= kinds
 
 
 def test_a_row_counts_what_was_sent_to_each_queue() -> None:
     builder = RowBuilder()
     for queue_id, first, count in ((1, 5, 2), (2, 0, 1), (1, 7, 3)):
         record, bodies = sent(queue_id, first, count, 10)
-        builder.add([record], bodies, 0, 10 * count, NOW_MS + first)
+        builder.add([record], encode_records([record]), bodies, 10 * count, NOW_MS + first)
 
     row = builder.close()
 
@@ -243,7 +273,7 @@ def test_a_copy_takes_few_bytes_in_a_row_of_its_own() -> None:
             9, 1_000_000, 1 << 33, NOW_MS, [256], copies, 1 << 34, topic="t" * 20, subscriptions=names
         )
         builder = RowBuilder()
-        builder.add([record], [b"x" * 256], 0, 256, NOW_MS)
+        builder.add([record], encode_records([record]), [b"x" * 256], 256, NOW_MS)
         closed = builder.close()
         return len(closed.queues) + len(closed.meta) + len(closed.data)
 
@@ -344,7 +374,7 @@ def test_a_queue_has_a_run_for_each_stretch_of_the_messages_that_it_takes() -> N
     for queue_id in (9, 17, 18):
         assert list(row.runs_of(queue_id)) == [run for _, run in sent_runs(recs, queue_id)]
     builder = RowBuilder()
-    builder.add(recs, [b"-", b"a", b"bb", b"ccc", b"dddd"], 0, 11, NOW_MS)
+    builder.add(recs, encode_records(recs), [b"-", b"a", b"bb", b"ccc", b"dddd"], 11, NOW_MS)
     assert decode_queues(builder.close().queues) == [(17, 2, 6, 9), (9, 5, 9, 10), (18, 0, 2, 5)]
 
 
@@ -365,8 +395,10 @@ def test_a_row_has_a_summary_for_the_topic_and_for_each_queue_with_copies() -> N
     builder = RowBuilder()
     first = records.MessagesPublished(9, 5, 300, NOW_MS, [2, 3], [17, 3, 18, 200], 301, subscriptions=["s", "u"])
     second = records.MessagesPublished(9, 7, 306, NOW_MS, [4], [18, 202, 20, 0], 307, subscriptions=["s", "u"])
-    builder.add([first, second], [b"aa", b"bbb", b"cccc"], 0, 9, NOW_MS)
-    builder.add([MessagesSent(17, 5, 400, NOW_MS, [1])], [b"d"], 0, 1, NOW_MS)
+    published = [first, second]
+    builder.add(published, encode_records(published), [b"aa", b"bbb", b"cccc"], 9, NOW_MS)
+    later = [MessagesSent(17, 5, 400, NOW_MS, [1])]
+    builder.add(later, encode_records(later), [b"d"], 1, NOW_MS)
 
     row = builder.close()
 

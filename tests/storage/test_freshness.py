@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cmqd.storage.freshness import REFRESH_BYTES, REFRESH_S, Freshness
-from cmqd.storage.processlog import StorageProcessLog
+from cmqd.storage.process_log import StorageProcessLog
 from cmqd_segment.manifest import SegmentState, read_manifest
 from support.log_rig import InProcess, LogRig, settings_for
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from cmqd.storage.datadir import Disk, Reserve
-from cmqd.storage.errors import StorageFailed
-from cmqd.storage.processlog import StorageProcessLog
-from cmqd.storage.settings import Durability
+from cmqd.log.errors import LogFailed
+from cmqd.log.values import Durability
+from cmqd.storage.data_folder import Disk, Reserve
+from cmqd.storage.process_log import StorageProcessLog
 from cmqd_segment.manifest import SegmentState
 from cmqd_segment.schema import open_read_only
 from support.log_rig import NOW_MS, InProcess, LogRig, ProcessPlace, checkpoint_parts, deleted, settings_for
@@ -195,7 +195,7 @@ async def test_a_broker_that_dies_on_a_full_disk_comes_back_with_what_was_durabl
 
 
 async def test_sends_are_refused_below_the_mark_and_taken_again_above_it(start: StartBroker) -> None:
-    broker = await start(reserve_bytes=10_000_000)
+    broker = await start(min_free_bytes=10_000_000)
     rig = broker.rig
     await rig.store(1, 0, 1)
 
@@ -209,7 +209,7 @@ async def test_sends_are_refused_below_the_mark_and_taken_again_above_it(start: 
 
 
 async def test_a_fast_writer_is_stopped_at_the_mark_between_two_ticks(start: StartBroker) -> None:
-    broker = await start(SmallDisk, reserve_bytes=4 << 20, durability=Durability.OS)
+    broker = await start(SmallDisk, min_free_bytes=4 << 20, durability=Durability.OS)
     rig = broker.rig
     service = broker.process.service
     service.settings = structs.replace(service.settings, state_interval_ms=3_600_000)
@@ -228,7 +228,7 @@ async def test_a_fast_writer_is_stopped_at_the_mark_between_two_ticks(start: Sta
 
 
 async def test_the_mark_grows_with_what_sealing_and_deletes_will_need(start: StartBroker) -> None:
-    broker = await start(reserve_bytes=0)
+    broker = await start(min_free_bytes=0)
     space = broker.process.service.space
     empty = space.mark_bytes()
 
@@ -239,7 +239,7 @@ async def test_the_mark_grows_with_what_sealing_and_deletes_will_need(start: Sta
 
 async def test_consumers_that_delete_one_by_one_empty_a_nearly_full_disk(start: StartBroker) -> None:
     """Each of their commits takes two pages of WAL, which would fill the disk long before the segment's usual end."""
-    broker = await start(SmallDisk, reserve_bytes=4 << 20, durability=Durability.OS)
+    broker = await start(SmallDisk, min_free_bytes=4 << 20, durability=Durability.OS)
     rig = broker.rig
     service = broker.process.service
     disk = service.disk
@@ -273,7 +273,7 @@ async def test_consumers_that_delete_one_by_one_empty_a_nearly_full_disk(start: 
 
 async def test_segments_do_not_end_early_while_a_seal_is_held_up(start: StartBroker, folder: Path) -> None:
     """Each would cost a file and a thread and give nothing back."""
-    broker = await start(SmallDisk, reserve_bytes=4 << 20, durability=Durability.OS)
+    broker = await start(SmallDisk, min_free_bytes=4 << 20, durability=Durability.OS)
     rig = broker.rig
     await rig.store(1, 0, 1)
     reader = open_read_only(folder / "segments" / "00000001.db", sealed=False)
@@ -299,7 +299,7 @@ async def test_segments_do_not_end_early_while_a_seal_is_held_up(start: StartBro
 
 
 async def test_a_full_disk_gets_the_wal_of_the_active_segment_back(start: StartBroker) -> None:
-    broker = await start(reserve_bytes=0)
+    broker = await start(min_free_bytes=0)
     rig = broker.rig
     for position in range(300):
         await rig.store(1, position, 1)
@@ -341,7 +341,7 @@ async def test_an_io_error_is_never_retried_and_ends_everything(
     assert attempts == 1
     assert "SQLITE_IOERR_FSYNC" in str(rig.fatal[0])
     assert rig.log.durable_lsn == 1
-    with pytest.raises(StorageFailed):
+    with pytest.raises(LogFailed):
         rig.send(1, 2, 1)
     assert broker.process.task is not None
     assert await asyncio.wait_for(broker.process.task, 10) == 1
@@ -401,7 +401,7 @@ async def test_a_checkpoint_that_does_not_fit_is_abandoned_and_the_next_one_is_n
         with path.open("ab") as file:
             file.write(data)
 
-    monkeypatch.setattr("cmqd.storage.checkpoints.append", write)
+    monkeypatch.setattr("cmqd.storage.checkpoint_writer.append", write)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(rig.checkpoint(), 0.3)
     refuse = False
@@ -510,16 +510,16 @@ async def test_a_disk_without_room_for_a_wal_index_is_not_taken_for_damage(
         error.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHMSIZE
         raise error
 
-    monkeypatch.setattr("cmqd.storage.recovery.open_read_only", full)
+    monkeypatch.setattr("cmqd.storage.inspection.open_read_only", full)
 
-    with pytest.raises(StorageFailed, match="the disk failed"):
+    with pytest.raises(LogFailed, match="the disk failed"):
         await start(accept_loss=True)
 
 
 async def test_a_segment_too_large_for_the_room_left_holds_up_no_other_seal_and_can_be_dropped(
     start: StartBroker, folder: Path
 ) -> None:
-    broker = await start(reserve_bytes=0)
+    broker = await start(min_free_bytes=0)
     rig = broker.rig
     service = broker.process.service
     for position in range(40):
@@ -552,7 +552,7 @@ async def test_a_segment_left_unsealed_by_a_crash_can_be_dropped_before_it_is_se
     """On a full disk it cannot be sealed, and consuming must make room."""
     await crashed(start, folder)
     # With room the sealer would begin with the segment at the start, and a segment that is being sealed stays.
-    rig = (await start(FullAfterStart, reserve_bytes=0)).rig
+    rig = (await start(FullAfterStart, min_free_bytes=0)).rig
 
     (left,) = rig.log.closed_segments()
     assert (left.number, left.last_lsn, left.messages) == (1, 1, 10)
@@ -583,7 +583,7 @@ async def test_a_log_file_on_the_full_disk_ends_nothing(start: StartBroker, monk
         loop.call_soon_threadsafe(tried.set)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("cmqd.storage.checkpoints.append", write)
+    monkeypatch.setattr("cmqd.storage.checkpoint_writer.append", write)
     monkeypatch.setattr("sys.stderr", FullStream())
     for part in checkpoint_parts(1, 1):
         rig.log.write_checkpoint(part)
@@ -617,7 +617,7 @@ async def test_a_full_disk_keeps_a_broker_from_starting_only_if_the_ballast_does
 
     monkeypatch.setattr(FakeDisk, "free_bytes", free_hardly)
     broker = Broker(folder.with_name("other"))
-    with pytest.raises(StorageFailed, match="is full: 1000 bytes free"):
+    with pytest.raises(LogFailed, match="is full: 1000 bytes free"):
         await broker.rig.open()
     assert broker.process.task is not None
     await broker.process.task

@@ -8,7 +8,7 @@ import pytest
 
 from cmqd.__main__ import main
 from cmqd.storage import identity
-from cmqd.storage.datadir import DataFolder
+from cmqd.storage.data_folder import DataFolder
 from cmqd.storage.errors import DamagedError, FolderLocked
 from cmqd_segment.checkpoint_file import verify_checkpoint
 from cmqd_segment.manifest import (

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from cmqd.storage.errors import FolderLocked, StorageFailed
-from cmqd.storage.processlog import StorageProcessLog
+from cmqd.log.errors import LogFailed
+from cmqd.storage.errors import FolderLocked
+from cmqd.storage.process_log import StorageProcessLog
 from cmqd_segment.manifest import read_manifest
 from cmqd_segment.schema import open_read_only
 from support.log_rig import NOW_MS, LogRig, OpenProcess, ProcessPlace, settings_for
@@ -81,15 +82,15 @@ async def test_storage_that_is_killed_is_fatal_to_the_loop(open_process: OpenPro
 
     assert len(rig.fatal) == 1
     assert "ended unexpectedly" in str(rig.fatal[0])
-    with pytest.raises(StorageFailed):
+    with pytest.raises(LogFailed):
         rig.log.flush()
-    with pytest.raises(StorageFailed):
+    with pytest.raises(LogFailed):
         await rig.log.close()
 
 
 LOOP_PROCESS = """
     import asyncio, sys
-    from cmqd.storage.processlog import StorageProcessLog
+    from cmqd.storage.process_log import StorageProcessLog
     from support.log_rig import LogRig, settings_for
     from pathlib import Path
 
@@ -182,7 +183,7 @@ async def test_a_folder_that_cannot_be_made_is_an_error_that_names_it(tmp_path: 
     (tmp_path / "file").write_text("in the way")
     log = StorageProcessLog(settings_for(tmp_path / "file" / "data"))
 
-    with pytest.raises(StorageFailed, match="file"):
+    with pytest.raises(LogFailed, match="file"):
         await log.open()
 
 

@@ -12,12 +12,16 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from cmqd.storage.datadir import Disk
-from cmqd.storage.errors import StorageFailed
-from cmqd.storage.log import Log, RecoveredRow, RecoveryReport, StorageState
-from cmqd.storage.memory import MemoryDisk, MemoryLog
-from cmqd.storage.process import StorageService
-from cmqd.storage.processlog import StorageProcessLog
+from msgspec import structs
+
+from cmqd.log.errors import LogFailed
+from cmqd.log.interface import Log, Segments
+from cmqd.log.values import LogState, RecoveredRow, RecoveryReport
+from cmqd.memory_log import MemoryDisk, MemoryLog
+from cmqd.settings import Settings
+from cmqd.storage.data_folder import Disk
+from cmqd.storage.process_log import StorageProcessLog
+from cmqd.storage.service import StorageService
 from cmqd.storage.settings import StorageSettings
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
 from cmqd_segment.records import AnyRecord, MessagesDeleted, MessagesSent, Runs, StoredMessage
@@ -50,18 +54,22 @@ OpenRig: TypeAlias = "Callable[[], Awaitable[LogRig]]"
 """Open the log of a ``Place``, again and again."""
 
 
+class AnyLog(Log, Segments, Protocol):
+    """The logs of this project: segments included."""
+
+
 class LogRig:
     """A log and what it said."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: AnyLog) -> None:
         self.log = log
         self.report: RecoveryReport | None = None
         self.parts: list[AnyPart] = []
         self.rows: list[RecoveredRow] = []
         self.durable: list[int] = []
         self.pages: dict[int, tuple[list[StoredMessage], Runs]] = {}
-        self.states: list[StorageState] = []
-        self.fatal: list[StorageFailed] = []
+        self.states: list[LogState] = []
+        self.fatal: list[LogFailed] = []
         self.checkpoints_wanted = 0
         self.checkpoints_done: list[int] = []
         self._reads = 0
@@ -161,7 +169,7 @@ def checkpoint_parts(header_lsn: int, end_lsn: int) -> Sequence[AnyPart]:
 class Place(Protocol):
     """Where a log is kept."""
 
-    def log(self) -> Log: ...
+    def log(self) -> AnyLog: ...
 
     async def crash(self, log: Log) -> None:
         """End everything that belongs to the log, as kill -9 would."""
@@ -173,19 +181,19 @@ class MemoryPlace:
         self.disk = MemoryDisk()
         self._segment_bytes = segment_bytes
 
-    def log(self) -> Log:
+    def log(self) -> AnyLog:
         return MemoryLog(self.disk, segment_bytes=self._segment_bytes)
 
     async def crash(self, log: Log) -> None:
         assert isinstance(log, MemoryLog)
-        log.fail(StorageFailed("crashed"))
+        log.fail(LogFailed("crashed"))
         await asyncio.sleep(0)
 
 
 def settings_for(folder: Path, **changes: object) -> StorageSettings:
     """Storage settings for tests: small reserves, since a test's disk may be small."""
-    small: dict[str, object] = {"reserve_bytes": 1 << 20, "ballast_bytes": 1 << 16, "start_ballast_bytes": 1 << 16}
-    return StorageSettings(**{"folder": str(folder), **small, **changes})  # pyright: ignore[reportArgumentType]
+    small: dict[str, object] = {"min_free_bytes": 1 << 20, "ballast_bytes": 1 << 16, "start_ballast_bytes": 1 << 16}
+    return structs.replace(StorageSettings.of(Settings(data=folder)), **{**small, **changes})
 
 
 class ProcessPlace:
@@ -193,7 +201,7 @@ class ProcessPlace:
         self.folder = folder
         self.settings = settings_for(folder, **changes)
 
-    def log(self) -> Log:
+    def log(self) -> AnyLog:
         return StorageProcessLog(self.settings)
 
     async def crash(self, log: Log) -> None:

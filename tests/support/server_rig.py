@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 
 from cmqd.core.broker import Broker
 from cmqd.core.limits import Limits
+from cmqd.memory_log import MemoryLog
 from cmqd.server.accounts import Accounts, open_accounts
 from cmqd.server.accounts_file import Key
 from cmqd.server.binary.accepted_connection import AcceptedConnection
@@ -18,7 +19,6 @@ from cmqd.server.clock import BrokerClock
 from cmqd.server.fairness import DISK_PATIENCE_SECONDS
 from cmqd.server.server import Server
 from cmqd.settings import Settings
-from cmqd.storage.memory import MemoryLog
 from cmqd_protocol import messages as wire
 from cmqd_protocol.connection import ClientConnection
 from cmqd_protocol.events import ConnectionEnded, Opened

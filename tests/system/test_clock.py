@@ -11,7 +11,8 @@ import pytest
 
 from cmqd.core.broker import Broker
 from cmqd.server.accounts import ADMIN, open_accounts
-from cmqd.storage.processlog import StorageProcessLog
+from cmqd.settings import Settings
+from cmqd.storage.process_log import StorageProcessLog
 from cmqd.storage.settings import StorageSettings
 from cmqd_client import Client, connect
 from cmqd_client.errors import TimeNotRewindable
@@ -30,7 +31,7 @@ async def lived(data: Path, now_ms: int, offset_ms: int = 0) -> None:
     accounts, _ = open_accounts(data, now_ms)
     await accounts.save_new()
     broker = Broker(accounts.handle_key)
-    log = StorageProcessLog(StorageSettings(folder=str(data)))
+    log = StorageProcessLog(StorageSettings.of(Settings(data=data)))
     await log.open()
     outcomes = [
         broker.create_queue(ADMIN, "jobs", {"rewind_ms": HOUR_MS, "retention_ms": 24 * HOUR_MS}, now_ms),

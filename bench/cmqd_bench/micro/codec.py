@@ -1,6 +1,6 @@
 """The codec: each message of the hot path, a whole read of pipelined frames, and a row of the log."""
 
-from cmqd.storage.rowbuilder import RowBuilder, meta_cost
+from cmqd.storage.row_builder import RowBuilder
 from cmqd_bench.micro.runner import Micro, Work, repeated
 from cmqd_protocol.connection import ClientConnection, ServerConnection
 from cmqd_protocol.handshake import AccessKey
@@ -20,6 +20,7 @@ from cmqd_protocol.messages import (
 from cmqd_segment.records import MessagesDeleted as MessagesDeletedRecord
 from cmqd_segment.records import MessagesReceived as MessagesReceivedRecord
 from cmqd_segment.records import MessagesSent as MessagesSentRecord
+from cmqd_segment.rows import encode_records
 from cmqd_types.messages import ReceivedMessage
 
 BODY = bytes(256)
@@ -110,15 +111,14 @@ def _row() -> Work:
         )
     ]
     bodies = [BODY] * 16
-    send_costs = [meta_cost([record]) for record in sends]
-    other_cost = meta_cost(others[:2])
 
     def work() -> int:
         builder = RowBuilder()
         for _ in range(CALLS // 256):
             for index, record in enumerate(sends):
-                builder.add([record], bodies, send_costs[index], 16 * len(BODY), NOW_MS)
-                builder.add(others[2 * index : 2 * index + 2], (), other_cost, 0, NOW_MS)
+                builder.add([record], encode_records([record]), bodies, 16 * len(BODY), NOW_MS)
+                pair = others[2 * index : 2 * index + 2]
+                builder.add(pair, encode_records(pair), (), 0, NOW_MS)
             builder.close()
         return CALLS // 256 * 256
 

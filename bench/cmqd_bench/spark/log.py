@@ -10,8 +10,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cmqd.storage.processlog import StorageProcessLog
-from cmqd.storage.settings import Durability, StorageSettings
+from msgspec.structs import replace
+
+from cmqd.log.values import Durability
+from cmqd.settings import Settings
+from cmqd.storage.process_log import StorageProcessLog
+from cmqd.storage.settings import StorageSettings
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader, QueueSlice
 from cmqd_segment.manifest import SegmentEntry, SegmentState, read_manifest
 from cmqd_segment.records import MessagesSent, QueueAttributes, QueueCreated
@@ -34,9 +38,8 @@ def sealed(folder: Path) -> list[SegmentEntry]:
 
 async def write_log(folder: Path, messages: int, body: int) -> None:
     """Sealed segments with so many messages."""
-    settings = StorageSettings(
-        folder=str(folder),
-        durability=Durability.OS,
+    settings = replace(
+        StorageSettings.of(Settings(data=folder, durability=Durability.OS)),
         segment_bytes=max(2 * messages * (body + 8) // SEGMENTS, 1 << 16),
         hold_retired=False,
     )

@@ -5,11 +5,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from cmqd.core import errors as domain
+from cmqd.log.errors import LogFailed
+from cmqd.log.interface import Segments
 from cmqd.server.accounts import AccountNotEmpty
 from cmqd.server.accounts_file import Key
 from cmqd.server.handlers.outcomes import Client, Outcomes, translate
 from cmqd.server.log_lines import get_logger
-from cmqd.storage.errors import StorageFailed
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
@@ -86,14 +87,14 @@ class AccountHandlers(Outcomes):
             self._schedule()
             reply = await marker.answered
             if isinstance(reply, wire.Error):
-                raise StorageFailed(reply.text)
+                raise LogFailed(reply.text)
 
         async def change() -> wire.Reply:
             try:
                 await self._accounts.delete_account(
                     client.account, account, refuse_held, settle, with_key=client.secret_id
                 )
-            except StorageFailed as failure:
+            except LogFailed as failure:
                 return error(request.request_id, ErrorCode.OUTCOME_UNKNOWN, str(failure))
             return wire.Done(request.request_id)
 
@@ -129,12 +130,17 @@ class AccountHandlers(Outcomes):
 
     def _seal_segments(self, client: Client, request: wire.SealSegments) -> None:
         self._accounts.must_be_admin(client.account, "seal segments")
+        log = self._log
+        if not isinstance(log, Segments):
+            text = "the log of this broker has no segment files"
+            client.answer(error(request.request_id, ErrorCode.UNKNOWN_OPERATION, text))
+            return
 
         async def run() -> None:
-            last_lsn = self._log.last_lsn
+            last_lsn = log.last_lsn
             try:
-                await self._log.seal_now()
-            except StorageFailed as failure:
+                await log.seal_now()
+            except LogFailed as failure:
                 client.answer(error(request.request_id, ErrorCode.OUTCOME_UNKNOWN, str(failure)))
             else:
                 client.answer(wire.SegmentsSealed(request.request_id, last_lsn))

@@ -24,9 +24,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 from cmqd.core import errors as domain
+from cmqd.log.errors import LogFailed
+from cmqd.log.values import ROW_BYTES
 from cmqd.server.handlers.outcomes import Client, Outcomes, translate
-from cmqd.storage.errors import StorageFailed
-from cmqd.storage.rowbuilder import ROW_BYTES
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
@@ -173,7 +173,7 @@ class Collecting(Outcomes):
         except domain.DomainError as refusal:
             for client, request_id in collected.askers:
                 self._refuse(client, request_id, refusal, self._log.last_lsn)
-        except StorageFailed as failure:
+        except LogFailed as failure:
             # The process is about to end; these came in between.
             self._leave_unknown(collected, str(failure))
         except Exception as bug:

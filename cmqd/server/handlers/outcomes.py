@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from cmqd.core import errors as domain
 from cmqd.core.broker import Broker
 from cmqd.core.outcome import WAITING, Check, Outcome
+from cmqd.log.errors import LogFailed
+from cmqd.log.interface import Log
 from cmqd.server import accounts as own
 from cmqd.server.accounts import Accounts
 from cmqd.server.audit import ADMINISTRATION, Audit, audited
@@ -26,8 +28,6 @@ from cmqd.server.rate_limits import RateLimits
 from cmqd.server.reply_gate import Answerable, ReplyGate
 from cmqd.server.transaction_checkers import Told, TransactionCheckers
 from cmqd.server.waiting_requests import WaitingRequests
-from cmqd.storage.errors import StorageFailed
-from cmqd.storage.log import Log
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
@@ -229,7 +229,7 @@ class Outcomes:
 
     def _broke(self, bug: Exception, during: str) -> None:
         """An exception that is no refusal; of the storage's failure the log has told already."""
-        if not isinstance(bug, StorageFailed):
+        if not isinstance(bug, LogFailed):
             _log.exception("core_broken", during=during)
             self._on_broken(bug)
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from cmqd.core.broker import Broker
+from cmqd.log.values import RecoveryReport
 from cmqd.server.accounts import open_accounts
 from cmqd.server.clock import BrokerClock, LastTime, start_offset
 from cmqd.server.server import Server
 from cmqd.settings import Settings
-from cmqd.storage.log import RecoveryReport
-from cmqd.storage.processlog import StorageProcessLog
+from cmqd.storage.process_log import StorageProcessLog
 from cmqd_protocol.messages import AnyReply, AnyRequest
 from support.eventually import eventually
 from support.fake_clock import FakeClock

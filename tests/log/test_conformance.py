@@ -1,14 +1,21 @@
-"""What every log keeps to, the one in memory and the one on disk alike."""
+"""The contract of ``cmqd.log.interface``, checked for each log of this project."""
 
 import asyncio
 
 import pytest
 from msgspec import structs
 
-from cmqd.storage.errors import StorageFailed
-from cmqd.storage.rowbuilder import ROW_BYTES
+from cmqd.log.errors import LogFailed
+from cmqd.log.values import ROW_BYTES
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
-from cmqd_segment.records import MessagesSent, NumbersReserved, StoredMessage, pack_runs
+from cmqd_segment.records import (
+    MessagesSent,
+    NumbersReserved,
+    QueueAttributes,
+    QueueCreated,
+    StoredMessage,
+    pack_runs,
+)
 from cmqd_types.messages import Origin
 from support.log_rig import NOW_MS, LogRig, OpenRig, Place, body, checkpoint_parts, deleted, sent
 
@@ -109,6 +116,20 @@ async def test_many_batches_become_durable_in_order(open_rig: OpenRig) -> None:
     assert rig.durable == sorted(rig.durable)
     messages, _ = await rig.page(1, [0, 300 * 16], 1 << 30)
     assert positions(messages) == list(range(300 * 16))
+
+
+async def test_an_append_that_cannot_be_encoded_leaves_no_trace(open_rig: OpenRig, place: Place) -> None:
+    rig = await open_rig()
+    rig.send(1, 0, 1)
+    before = (rig.log.last_lsn, rig.log.pending_records, rig.log.pending_bytes)
+
+    with pytest.raises(UnicodeEncodeError):
+        rig.log.append([deleted(1, 0, 1), QueueCreated(2, "admin", "\ud800", QueueAttributes(), NOW_MS)], [], NOW_MS)
+
+    assert (rig.log.last_lsn, rig.log.pending_records, rig.log.pending_bytes) == before
+    await rig.store(1, 1, 1)
+    await place.crash(rig.log)
+    assert (await open_rig()).recovered == [sent(1, 0, 1)[0], sent(1, 1, 1)[0]]
 
 
 # Recovery
@@ -460,9 +481,9 @@ async def test_a_failed_log_takes_nothing_more(open_rig: OpenRig, place: Place) 
     rig = await open_rig()
     await place.crash(rig.log)
 
-    with pytest.raises(StorageFailed):
+    with pytest.raises(LogFailed):
         rig.send(1, 0, 1)
-    with pytest.raises(StorageFailed):
+    with pytest.raises(LogFailed):
         rig.log.flush()
-    with pytest.raises(StorageFailed):
+    with pytest.raises(LogFailed):
         rig.ask(1, [0, 1])

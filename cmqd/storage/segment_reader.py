@@ -15,7 +15,7 @@ import msgspec
 
 from cmqd.storage import ipc
 from cmqd.storage.catalog import OpenSegment, SealedFile
-from cmqd.storage.decodedrow import Audiences, DecodedRow
+from cmqd.storage.decoded_row import Audiences, DecodedRow
 from cmqd.storage.summaries import Summaries, Summary, summary_of
 from cmqd_segment.records import Runs
 from cmqd_segment.rows import (

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cmqd.storage.catalog import Catalog
-from cmqd.storage.complaints import complain
+from cmqd.storage.standard_error import complain
 from cmqd_segment.checkpoint_file import MAGIC, CheckpointError, frame, verify_checkpoint
 from cmqd_segment.manifest import CheckpointEntry, checkpoint_file, sync_folder
 

@@ -17,7 +17,8 @@ import fcntl
 import os
 import shutil
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 
@@ -152,6 +153,17 @@ class DataFolder:
                 if path not in known and main not in known:
                     found.append(path)
         return found
+
+
+@contextmanager
+def locked_folder(path: Path) -> Generator[None]:
+    """Hold the lock of a folder for a command that needs its broker stopped. Raises FolderLocked, OSError."""
+    folder = DataFolder(path)
+    asyncio.run(folder.lock(0, os.getpid()))
+    try:
+        yield
+    finally:
+        folder.unlock()
 
 
 def _holder(descriptor: int) -> str:

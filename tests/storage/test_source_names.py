@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cmqd.storage.names import SourceNames
+from cmqd.storage.source_names import SourceNames
 from cmqd_segment.manifest import MAX_SOURCES, SegmentEntry, SegmentState, SourceName, read_manifest
 from cmqd_segment.records import (
     AnyRecord,

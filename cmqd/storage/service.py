@@ -16,20 +16,21 @@ from pathlib import Path
 from time import monotonic, time
 from typing import Any
 
+from cmqd.log.errors import LogError, LogFailed
+from cmqd.log.values import RecoveryReport
 from cmqd.storage import ipc
 from cmqd.storage.catalog import Catalog, OpenSegment, SealedFile
-from cmqd.storage.checkpoints import Checkpoints
-from cmqd.storage.complaints import complain_of_exception
-from cmqd.storage.datadir import DataFolder, Disk, boot_id
-from cmqd.storage.errors import StorageError, StorageFailed
+from cmqd.storage.checkpoint_writer import Checkpoints
+from cmqd.storage.data_folder import DataFolder, Disk, boot_id
+from cmqd.storage.disk_space import Space
 from cmqd.storage.freshness import Freshness
 from cmqd.storage.identity import new_log_id, new_start_number
+from cmqd.storage.inspection import Recovered, checkpoint_chunks, inspect, put_right, row_chunks
 from cmqd.storage.pager import Pager
-from cmqd.storage.recovery import Recovered, checkpoint_chunks, inspect, put_right, row_chunks
 from cmqd.storage.sealer import Sealer, truncate_wal
 from cmqd.storage.segment import LogRow, WritableSegment, create_segment, open_connection
 from cmqd.storage.settings import StorageSettings
-from cmqd.storage.space import Space
+from cmqd.storage.standard_error import complain_of_exception
 from cmqd.storage.writer import Writer, is_disk_full
 from cmqd_segment.manifest import SegmentEntry, SegmentState, merge_ranges, sync_folder, with_start
 from cmqd_segment.newer import NewerFormatError
@@ -88,7 +89,7 @@ class StorageService:
         status = 0
         try:
             await self._ended
-        except StorageError as error:
+        except LogError as error:
             self.control.send(ipc.Failed(type(error).__name__, str(error)))
             status = 1
         except NewerFormatError as error:
@@ -96,11 +97,11 @@ class StorageService:
             self.control.send(ipc.Failed("FolderFormatError", str(error)))
             status = 1
         except (sqlite3.Error, OSError) as error:
-            self.control.send(ipc.Failed("StorageFailed", f"the disk failed: {_describe(error)}"))
+            self.control.send(ipc.Failed("LogFailed", f"the disk failed: {_describe(error)}"))
             status = 1
         except Exception as error:
             complain_of_exception()
-            self.control.send(ipc.Failed("StorageFailed", f"a defect in storage: {_describe(error)}"))
+            self.control.send(ipc.Failed("LogFailed", f"a defect in storage: {_describe(error)}"))
             status = 1
         if status == 0 and hasattr(self, "writer"):
             self.writer.stop()
@@ -244,7 +245,12 @@ class StorageService:
                 *((entry.first_lsn, entry.last_lsn) for entry in recovered.dropping if entry.rows),
             )
         )
-        self.space = Space(catalog, self.disk, settings.reserve_bytes, self.control.send)
+        self.space = Space(
+            catalog,
+            self.disk,
+            settings.min_free_bytes,
+            lambda state: self.control.send(ipc.StateChanged(state)),
+        )
         self.pager = Pager(
             catalog,
             durable_lsn=lambda: self.writer.durable_lsn,
@@ -272,7 +278,7 @@ class StorageService:
                 reserve.release()
         free = self.disk.free_bytes()
         if free < needed:
-            raise StorageFailed(f"the disk of {self.folder.path} is full: {free} bytes free, {needed} needed")
+            raise LogFailed(f"the disk of {self.folder.path} is full: {free} bytes free, {needed} needed")
 
     async def _take_up(self, recovered: Recovered) -> None:
         """Open what was left unsealed, make a fresh active segment and its successor, and say so in the manifest."""
@@ -340,17 +346,16 @@ class StorageService:
             for segment in self.catalog.segments()
             if isinstance(segment, SealedFile) or segment.state is SegmentState.RETIRED
         ]
-        return ipc.Opened(
+        report = RecoveryReport(
             created=recovered.created,
             clean=recovered.manifest.clean,
             checkpoint_lsn=recovered.checkpoint_lsn,
-            droppable_lsn=self.catalog.droppable_lsn,
             last_lsn=recovered.last_lsn,
             numbers_jump=recovered.lost,
-            findings=recovered.findings,
-            segments=reports,
+            findings=tuple(recovered.findings),
             log_id=self.catalog.log_id,
         )
+        return ipc.Opened(report, self.catalog.droppable_lsn, reports)
 
     def _recovery_stream(self, recovered: Recovered) -> Iterator[tuple[ipc.Head, list[bytes]]]:
         if recovered.checkpoint is not None:

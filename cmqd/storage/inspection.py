@@ -19,11 +19,11 @@ from typing import NamedTuple
 
 import msgspec
 
+from cmqd.log.values import Durability, Finding
 from cmqd.storage import ipc, walcheck
 from cmqd.storage.catalog import SealedFile
-from cmqd.storage.datadir import DataFolder
+from cmqd.storage.data_folder import DataFolder
 from cmqd.storage.errors import DamagedError, FolderFormatError
-from cmqd.storage.settings import Durability
 from cmqd.storage.writer import is_disk_full
 from cmqd_segment.checkpoint_file import CheckpointError, read_payloads, verify_checkpoint
 from cmqd_segment.manifest import (
@@ -66,7 +66,7 @@ class Recovered:
         self.folder = folder
         self.manifest = manifest
         self.accept_loss = accept_loss
-        self.findings: list[ipc.Finding] = []
+        self.findings: list[Finding] = []
         self.damage: list[str] = []
         self.sealed: list[SealedFile] = []
         self.leftovers: list[Leftover] = []
@@ -101,7 +101,7 @@ class Recovered:
 
     def find(self, kind: str, text: str) -> None:
         """Note something for the operator."""
-        self.findings.append(ipc.Finding(kind, text))
+        self.findings.append(Finding(kind, text))
 
     def found_damage(self, text: str, *aside: Path) -> None:
         """Note what is broken, and which files to put aside if that is accepted."""

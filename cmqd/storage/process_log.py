@@ -18,24 +18,17 @@ from typing import NamedTuple, Protocol
 
 from msgspec import structs
 
+from cmqd.log.errors import LogError, LogFailed
+from cmqd.log.interface import ignore
+from cmqd.log.values import ROW_BYTES, LogState, OnPage, RecoveredBatch, RecoveryReport, SegmentReport
 from cmqd.storage import errors, ipc
-from cmqd.storage.errors import StorageError, StorageFailed
-from cmqd.storage.log import (
-    ClosedSegment,
-    Finding,
-    OnPage,
-    RecoveredBatch,
-    RecoveryReport,
-    StorageState,
-    ignore,
-)
-from cmqd.storage.names import SourceNames
-from cmqd.storage.rowbuilder import ROW_BYTES, ClosedRow, RowBuilder, meta_cost
+from cmqd.storage.row_builder import ClosedRow, RowBuilder
 from cmqd.storage.settings import StorageSettings
+from cmqd.storage.source_names import SourceNames
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
 from cmqd_segment.checkpoint_file import decode_part, encode_part
 from cmqd_segment.records import AnyRecord, Lsn, Runs, StoredMessage
-from cmqd_segment.rows import Run, Source, decode_records, stored_messages
+from cmqd_segment.rows import Run, Source, decode_records, encode_records, stored_messages
 
 OUTSTANDING_BATCHES = 1
 """One: then a crash can tear at most one commit, which is what tells a torn tail from damage (``walcheck``)."""
@@ -71,12 +64,12 @@ class Batch(NamedTuple):
     """A commit under way."""
 
     last_lsn: int
-    cost: int
+    size: int
     records: int
 
 
 class StorageProcessLog:
-    """See the module and ``cmqd.storage.log.Log``."""
+    """See the module and ``cmqd.log.interface.Log``."""
 
     def __init__(
         self, settings: StorageSettings, start: "Callable[[socket.socket, socket.socket], ChildProcess] | None" = None
@@ -84,8 +77,8 @@ class StorageProcessLog:
         """``start`` stands in for ``start_process`` in tests: it gets the other ends of the two sockets."""
         self.on_durable: Callable[[int], None] = ignore
         self.on_page: OnPage = ignore
-        self.on_fatal: Callable[[StorageFailed], None] = ignore
-        self.on_state: Callable[[StorageState], None] = ignore
+        self.on_fatal: Callable[[LogFailed], None] = ignore
+        self.on_state: Callable[[LogState], None] = ignore
         self.on_checkpoint_wanted: Callable[[], None] = ignore
         self.on_checkpoint_done: Callable[[int], None] = ignore
         self.on_folder_in_use: Callable[[str, int], None] = ignore
@@ -103,8 +96,8 @@ class StorageProcessLog:
         self.droppable_lsn = 0
         self._log_id = ""
         self._names = SourceNames()
-        self._segments: dict[int, ClosedSegment] = {}
-        self._failed: StorageFailed | None = None
+        self._segments: dict[int, SegmentReport] = {}
+        self._failed: LogFailed | None = None
         self._closing = False
         self._ended = False
         self._start = start or start_process
@@ -116,7 +109,7 @@ class StorageProcessLog:
         self._idle: asyncio.Future[None] | None = None
         """Set while ``close`` waits for the last batch."""
         self._answers: dict[int, asyncio.Future[list[int]]] = {}
-        self._recovery: asyncio.Queue[RecoveredBatch | StorageFailed | None] = asyncio.Queue()
+        self._recovery: asyncio.Queue[RecoveredBatch | LogFailed | None] = asyncio.Queue()
         self._recovered = False
 
     @property
@@ -141,30 +134,23 @@ class StorageProcessLog:
         except BaseException:
             await self._end_process()
             raise
-        self.last_lsn = self.durable_lsn = opened.last_lsn
-        self._log_id = opened.log_id
+        report = opened.report
+        self.last_lsn = self.durable_lsn = report.last_lsn
+        self._log_id = report.log_id
         self.droppable_lsn = opened.droppable_lsn
         for segment in opened.segments:
-            self._segments[segment.number] = _closed_segment(segment)
-        return RecoveryReport(
-            created=opened.created,
-            clean=opened.clean,
-            checkpoint_lsn=opened.checkpoint_lsn,
-            last_lsn=opened.last_lsn,
-            numbers_jump=opened.numbers_jump,
-            findings=tuple(Finding(finding.kind, finding.text) for finding in opened.findings),
-            log_id=opened.log_id,
-        )
+            self._segments[segment.number] = segment
+        return report
 
     async def recover(self) -> AsyncIterator[RecoveredBatch]:
         """See ``Log``."""
         pages = self._pages
         if pages is None or self._failed is not None:
-            raise self._failed or StorageFailed("the log is not open")
+            raise self._failed or LogFailed("the log is not open")
         for _ in range(RECOVERY_CHUNKS):
             pages.send(ipc.RecoverNext())
         while (batch := await self._recovery.get()) is not None:
-            if isinstance(batch, StorageFailed):
+            if isinstance(batch, LogFailed):
                 raise batch
             pages.send(ipc.RecoverNext())
             yield batch
@@ -176,17 +162,18 @@ class StorageProcessLog:
         """See ``Log``."""
         if self._failed is not None:
             raise self._failed
-        meta_bytes = meta_cost(records)
+        # Before anything changes: the core counts on it that an append that fails has left no trace.
+        meta = encode_records(records)
         data_bytes = sum(map(len, bodies)) if bodies else 0
         row = self._row
         if not row.records:
             self.last_lsn += 1
-        elif row.data_bytes + data_bytes > ROW_BYTES or row.meta_bytes + meta_bytes > ROW_BYTES:
+        elif row.data_bytes + data_bytes > ROW_BYTES or row.meta_bytes + len(meta) > ROW_BYTES:
             self._closed_rows.append(row.close())
             self.last_lsn += 1
-        row.add(records, bodies, meta_bytes, data_bytes, now_ms)
+        row.add(records, meta, bodies, data_bytes, now_ms)
         self._names.note(records, self.last_lsn)
-        self.pending_bytes += meta_bytes + data_bytes
+        self.pending_bytes += len(meta) + data_bytes
         self.pending_records += len(records)
         return Lsn(self.last_lsn)
 
@@ -214,23 +201,23 @@ class StorageProcessLog:
         first_lsn = self.last_lsn - len(closed) + 1
         heads: list[tuple[int, int, bytes, int, int]] = []
         blobs: list[bytes] = []
-        size = cost = records = 0
+        size = pending = records = 0
         while closed and (not heads or size + len(closed[0].data) <= BATCH_BYTES):
             row = closed.popleft()
             heads.append((row.time_ms, row.messages, row.queues, len(row.meta), len(row.data)))
             blobs.append(row.meta)
             blobs.append(row.data)
             size += len(row.meta) + len(row.data)
-            cost += row.cost
+            pending += row.size
             records += row.records
-        self._batches.append(Batch(first_lsn + len(heads) - 1, cost, records))
+        self._batches.append(Batch(first_lsn + len(heads) - 1, pending, records))
         self._control.send(ipc.Commit(first_lsn, heads), *blobs)
 
     def _on_durable(self, lsn: int) -> None:
         batches = self._batches
         while batches and batches[0].last_lsn <= lsn:
             batch = batches.popleft()
-            self.pending_bytes -= batch.cost
+            self.pending_bytes -= batch.size
             self.pending_records -= batch.records
         self.durable_lsn = lsn
         if self._idle is not None and not batches:
@@ -288,7 +275,7 @@ class StorageProcessLog:
         payload = encode_part(part)
         control.send(ipc.CheckpointPart(isinstance(part, CheckpointHeader), end_lsn, len(payload)), payload)
 
-    def closed_segments(self) -> list[ClosedSegment]:
+    def closed_segments(self) -> list[SegmentReport]:
         """See ``Log``."""
         return list(self._segments.values())
 
@@ -332,12 +319,10 @@ class StorageProcessLog:
         match head:
             case ipc.Durable(lsn):
                 self._on_durable(lsn)
-            case ipc.State(sends_refused, reason, free_bytes, segments, log_bytes, damaged_rows, is_short):
-                self.on_state(
-                    StorageState(sends_refused, reason, free_bytes, segments, log_bytes, damaged_rows, is_short)
-                )
+            case ipc.StateChanged(state):
+                self.on_state(state)
             case ipc.SegmentClosed(segment, sealed_upto):
-                self._segments[segment.number] = _closed_segment(segment)
+                self._segments[segment.number] = segment
                 self._names.forget_deleted(sealed_upto)
             case ipc.NamesWanted(number, ids):
                 assert self._control is not None
@@ -376,12 +361,12 @@ class StorageProcessLog:
                 await self._close_in_order()
         except (TimeoutError, asyncio.CancelledError):
             # The caller's time is over: recovery does the rest.
-            self._failed = self._failed or StorageFailed("the log was not closed in time")
+            self._failed = self._failed or LogFailed("the log was not closed in time")
             self._kill_process()
             raise
         if self._failed is not None:
             raise self._failed
-        self._failed = StorageFailed("the log is closed")
+        self._failed = LogFailed("the log is closed")
 
     async def _close_in_order(self) -> None:
         # Before recovery is over nothing can have been appended, and nothing is under way that would need an end.
@@ -392,7 +377,7 @@ class StorageProcessLog:
             self._control.send(ipc.Close())
             try:
                 await self._closed
-            except StorageError:
+            except LogError:
                 await self._end_process()
                 raise
             await self._end_process()
@@ -401,19 +386,19 @@ class StorageProcessLog:
 
     async def kill(self) -> None:
         """Drop everything as a crash of this process would: for tests and for a broker that must end at once."""
-        self._failed = self._failed or StorageFailed("the log was killed")
+        self._failed = self._failed or LogFailed("the log was killed")
         await self._end_process()
 
     def _on_lost(self) -> None:
         """A socket ended. Expected after goodbye; otherwise the storage process died without a word."""
         if not (self._closing and (self._closed is None or self._closed.done())):
             process = self._process
-            self._fail(StorageFailed("the storage process ended unexpectedly" + _exit_text(process)))
+            self._fail(LogFailed("the storage process ended unexpectedly" + _exit_text(process)))
 
-    def _fail(self, error: StorageError) -> None:
+    def _fail(self, error: LogError) -> None:
         if self._failed is not None:
             return
-        failed = error if isinstance(error, StorageFailed) else StorageFailed(str(error))
+        failed = error if isinstance(error, LogFailed) else LogFailed(str(error))
         self._failed = failed
         opening = self._opened is not None and not self._opened.done()
         for future in (self._opened, self._closed, self._idle, *self._answers.values()):
@@ -456,7 +441,7 @@ class StorageProcessLog:
         if self._failed is not None:
             raise self._failed
         if channel is None:
-            raise StorageFailed("the log is not open")
+            raise LogFailed("the log is not open")
         return channel
 
 
@@ -474,21 +459,9 @@ def start_process(control: socket.socket, pages: socket.socket) -> "subprocess.P
     )
 
 
-def _closed_segment(segment: ipc.SegmentReport) -> ClosedSegment:
-    return ClosedSegment(
-        segment.number,
-        segment.first_lsn,
-        segment.last_lsn,
-        segment.queues,
-        segment.messages,
-        segment.bytes,
-        segment.last_ms,
-    )
-
-
-def _error(kind: str, text: str) -> StorageError:
-    error = getattr(errors, kind, StorageFailed)
-    assert issubclass(error, StorageError)
+def _error(kind: str, text: str) -> LogError:
+    error = getattr(errors, kind, LogFailed)
+    assert issubclass(error, LogError)
     return error(text)
 
 

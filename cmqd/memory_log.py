@@ -8,20 +8,21 @@ restart would find: what was durable, and nothing else.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from cmqd.storage.errors import StorageFailed
-from cmqd.storage.log import (
-    ClosedSegment,
+from cmqd.log.errors import LogFailed
+from cmqd.log.interface import ignore
+from cmqd.log.values import (
+    ROW_BYTES,
+    LogState,
     OnPage,
     RecoveredBatch,
     RecoveredRow,
     RecoveryReport,
-    StorageState,
-    ignore,
+    SegmentReport,
+    segment_report,
 )
-from cmqd.storage.rowbuilder import ROW_BYTES, meta_cost
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
 from cmqd_segment.records import AnyRecord, Lsn, Runs, StoredMessage, pack_runs, ranges
-from cmqd_segment.rows import Run, bodies_of, extra_bytes, sent_runs, stored_messages
+from cmqd_segment.rows import Run, bodies_of, encode_records, extra_bytes, sent_runs, stored_messages
 
 RECOVERY_BATCH = 256
 
@@ -49,7 +50,7 @@ class MemoryDisk:
         self.rows: list[MemoryRow] = []
         self.checkpoints: list[list[AnyPart]] = []
         """Complete ones, the newest last; at most two."""
-        self.segments: list[ClosedSegment] = []
+        self.segments: list[SegmentReport] = []
         self.messages: dict[int, dict[int, StoredMessage]] = {}
         """queue or topic id -> position -> message"""
         self.next_segment = 1
@@ -58,14 +59,14 @@ class MemoryDisk:
 
 
 class MemoryLog:
-    """See the module and ``cmqd.storage.log.Log``."""
+    """See the module and ``cmqd.log.interface.Log``."""
 
     def __init__(self, disk: MemoryDisk | None = None, *, segment_bytes: int = 128 * 1024 * 1024) -> None:
         """See ``Log``."""
         self.on_durable: Callable[[int], None] = ignore
         self.on_page: OnPage = ignore
-        self.on_fatal: Callable[[StorageFailed], None] = ignore
-        self.on_state: Callable[[StorageState], None] = ignore
+        self.on_fatal: Callable[[LogFailed], None] = ignore
+        self.on_state: Callable[[LogState], None] = ignore
         self.on_checkpoint_wanted: Callable[[], None] = ignore
         self.on_checkpoint_done: Callable[[int], None] = ignore
         self.disk = disk or MemoryDisk()
@@ -77,7 +78,7 @@ class MemoryLog:
         self._row_closed = False
         """The last row takes no more although no commit took it."""
         self._held = False
-        self._failed: StorageFailed | None = None
+        self._failed: LogFailed | None = None
         self._durable_lsn = 0
         self._last_lsn = 0
         self._pending_bytes = 0
@@ -156,7 +157,7 @@ class MemoryLog:
         """See ``Log``."""
         self._check()
         data_bytes = sum(map(len, bodies))
-        meta_bytes = meta_cost(records)
+        meta_bytes = len(encode_records(records))
         if len(self._rows) > self._committing and not self._row_closed:
             row = self._rows[-1]
             if row.data_bytes + data_bytes > ROW_BYTES or row.cost - row.data_bytes + meta_bytes > ROW_BYTES:
@@ -200,13 +201,13 @@ class MemoryLog:
         self._held = False
         self.flush()
 
-    def fail(self, error: StorageFailed) -> None:
+    def fail(self, error: LogFailed) -> None:
         """Behave as after an I/O error from here on."""
         self._failed = error
         self._wake_drops()
         asyncio.get_running_loop().call_soon(lambda: self.on_fatal(error))
 
-    def report_state(self, state: StorageState) -> None:
+    def report_state(self, state: LogState) -> None:
         """Give a state to ``on_state``, such as that of a full disk."""
         asyncio.get_running_loop().call_soon(lambda: self.on_state(state))
 
@@ -263,7 +264,7 @@ class MemoryLog:
                 entry = found.setdefault(queue_id, [run.first_position, run.stop_position])
                 entry[1] = run.stop_position
         self.disk.segments.append(
-            ClosedSegment(
+            segment_report(
                 self.disk.next_segment,
                 self._active[0].lsn,
                 self._active[-1].lsn,
@@ -342,7 +343,7 @@ class MemoryLog:
             lsn = _header(parts).lsn
             asyncio.get_running_loop().call_soon(lambda: self.on_checkpoint_done(lsn))
 
-    def closed_segments(self) -> list[ClosedSegment]:
+    def closed_segments(self) -> list[SegmentReport]:
         """See ``Log``."""
         return [segment for segment in self.disk.segments if segment.number not in self._dropping]
 
@@ -393,7 +394,7 @@ class MemoryLog:
         self._seal()
         self.disk.clean = True
         self._closed = True
-        self._failed = StorageFailed("the log is closed")
+        self._failed = LogFailed("the log is closed")
 
     def _check(self) -> None:
         if self._failed is not None:

@@ -18,9 +18,9 @@ Some way above the mark the loop is told that room is short, so that history giv
 
 from collections.abc import Callable
 
-from cmqd.storage import ipc
+from cmqd.log.values import LogState
 from cmqd.storage.catalog import Catalog
-from cmqd.storage.datadir import Disk
+from cmqd.storage.data_folder import Disk
 from cmqd.storage.segment import WritableSegment
 from cmqd_segment.manifest import SegmentState
 
@@ -35,7 +35,7 @@ ROW_BYTES = 64
 LOOK_BYTES = (1024 * 1024, 16 * 1024 * 1024)
 """Least and most of ``look_bytes``."""
 COMMIT_BYTES = 4 * 1024 * 1024
-"""Most that a commit takes (``processlog.BATCH_BYTES``)."""
+"""Most that a commit takes (``process_log.BATCH_BYTES``)."""
 RESUME_SLACK = 1.05
 """Sends are taken again only this far above the mark, so that the answer does not flap."""
 SHORT_SLACK = 1.25
@@ -46,12 +46,12 @@ meanwhile."""
 class Space:
     """See the module."""
 
-    def __init__(self, catalog: Catalog, disk: Disk, reserve_bytes: int, on_state: Callable[[ipc.State], None]) -> None:
+    def __init__(self, catalog: Catalog, disk: Disk, reserve_bytes: int, on_state: Callable[[LogState], None]) -> None:
         self._catalog = catalog
         self._disk = disk
         self._reserve_bytes = reserve_bytes
         self._on_state = on_state
-        self._last: ipc.State | None = None
+        self._last: LogState | None = None
         self._told_full = False
         """So in the last state: the reason is another one then, whatever else is the same."""
         self._blocked = False
@@ -159,7 +159,7 @@ class Space:
         elif self._low:
             reason = f"the disk has {free} bytes free; {mark} are kept back for seals and deletes"
         catalog = self._catalog
-        state = ipc.State(
+        state = LogState(
             self._full or self._low,
             reason,
             free,
@@ -179,7 +179,7 @@ def _sealed_growth(segment: WritableSegment) -> int:
     return min(segment.wal_bytes, segment.row_bytes + ROW_BYTES * segment.rows)
 
 
-def _differs(state: ipc.State, last: ipc.State) -> bool:
+def _differs(state: LogState, last: LogState) -> bool:
     return (state.sends_refused, state.is_short, state.segments, state.damaged_rows) != (
         last.sends_refused,
         last.is_short,

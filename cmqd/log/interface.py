@@ -1,0 +1,174 @@
+"""The interface of a log: append facts, learn when they are durable, read bodies back, checkpoint, drop.
+
+    append ─► flush ─► on_durable(lsn)        a reply leaves when the row that it depends on is durable
+    read_page ─► on_page                      bodies that are no longer in memory
+    write_checkpoint ─► on_checkpoint_done    the next start replays only newer rows
+    closed_segments ─► drop_segments          rows that no live message and no kept checkpoint needs
+    open ─► recover                           once, before all of these
+
+Contract, checked by ``tests/log/test_conformance.py`` for every implementation:
+
+- Rows have contiguous numbers (LSNs) from 1. No LSN is used twice, also after a loss (``numbers_jump``).
+- An append is atomic: it is one row or part of one row, and after a crash a row is whole or missing.
+- ``on_durable(lsn)`` covers every row up to that LSN. Rows become durable in the order of their LSNs, so one number
+  tells the server which replies may leave.
+- Records and bodies come back as they were appended.
+- ``append`` fails before it changes anything, or not at all. The core has applied the records by then: a part of an
+  append in the log, with an error to the caller, would let the next start disagree with the memory of this one.
+- After ``LogFailed`` nothing becomes durable.
+
+All methods belong to the thread of the loop.
+"""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Protocol, runtime_checkable
+
+from cmqd.log.errors import LogFailed
+from cmqd.log.values import LogState, OnPage, RecoveredBatch, RecoveryReport, SegmentReport
+from cmqd_segment.checkpoint import AnyPart
+from cmqd_segment.records import AnyRecord, Lsn, Runs
+
+
+class Log(Protocol):
+    """The calls of every log; see the module.
+
+    Callbacks are set before ``open``. A log calls them in the loop's thread, and never from inside one of its methods:
+    a caller in the middle of its own change must not be entered again.
+    """
+
+    on_durable: Callable[[int], None]
+    """All rows up to this LSN are durable."""
+    on_page: OnPage
+    on_fatal: Callable[[LogFailed], None]
+    """Called once; nothing becomes durable afterwards."""
+    on_state: Callable[[LogState], None]
+    on_checkpoint_wanted: Callable[[], None]
+    """A checkpoint would let segments be dropped or make the next start faster. The server may ignore the wish."""
+    on_checkpoint_done: Callable[[int], None]
+    """The checkpoint with this header LSN is durable and was read back."""
+
+    @property
+    def last_lsn(self) -> int:
+        """LSN of the newest row, which may still be open."""
+        ...
+
+    @property
+    def durable_lsn(self) -> int:
+        """Every row up to this LSN is durable."""
+        ...
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of records and bodies that are appended and not durable: for back-pressure."""
+        ...
+
+    @property
+    def pending_records(self) -> int:
+        """Records that are appended and not durable: for back-pressure."""
+        ...
+
+    @property
+    def pages_asked(self) -> int:
+        """Pages requested since the start."""
+        ...
+
+    @property
+    def pages_answered(self) -> int:
+        """Pages answered since the start."""
+        ...
+
+    @property
+    def droppable_lsn(self) -> int:
+        """LSN of the oldest kept checkpoint: segments with no row above it may be dropped."""
+        ...
+
+    async def open(self) -> RecoveryReport:
+        """Take the log for this broker alone, check it, repair it. Raises LogError."""
+        ...
+
+    def recover(self) -> AsyncIterator[RecoveredBatch]:
+        """Yield the parts of the newest checkpoint, then every row above its LSN.
+
+        To be called after ``open``, once, and read to its end before the first ``append``.
+        """
+        ...
+
+    def append(self, records: Sequence[AnyRecord], bodies: Sequence[bytes], now_ms: int) -> Lsn:
+        """Add facts to the open row and return its LSN. They become durable together, after a ``flush``.
+
+        Args:
+            records: the facts.
+            bodies: those of the ``MessagesSent`` and ``MessagesPublished`` records, in order; a published body once.
+            now_ms: broker time.
+
+        Raises:
+            LogFailed: the log has failed before.
+        """
+        ...
+
+    def flush(self) -> None:
+        """Commit the pending rows, unless a commit is under way.
+
+        To be called at the end of each wake-up of the loop. ``on_durable`` is a wake-up too: rows that had to wait for
+        the commit before leave then.
+        """
+        ...
+
+    def close_row(self) -> Lsn:
+        """End the open row and return its LSN; the next append gets a higher one.
+
+        A checkpoint needs it: its slices state what is true at that LSN, and a later append in the same row would
+        make them wrong.
+        """
+        ...
+
+    def read_page(self, read_id: int, queue_id: int, positions: Runs, max_bytes: int, min_lsn: int) -> None:
+        """Request messages by position; ``on_page`` answers once row ``min_lsn`` is durable.
+
+        The answer covers a prefix of ``positions``: as many as fit into ``max_bytes`` of bodies, headers, origins and
+        labels, at least one. ``queue_id`` may be a topic's: its messages have labels, copies have none.
+        """
+        ...
+
+    def write_checkpoint(self, part: AnyPart) -> None:
+        """Take the next part of a checkpoint: a header, slices, an end. Appends may come in between.
+
+        A header abandons an unfinished checkpoint.
+        """
+        ...
+
+    def closed_segments(self) -> list[SegmentReport]:
+        """Return the segments that take no more rows, ascending, without those that are being dropped.
+
+        A segment is a stretch of rows that the log reclaims as one: a file, a partition of a table, a part of a list.
+        """
+        ...
+
+    async def drop_segments(self, numbers: Sequence[int], min_lsn: int) -> list[int]:
+        """Reclaim segments without a live message; return the numbers of those that are gone.
+
+        The log waits until row ``min_lsn`` is durable: a crash before that would take back the deletes that emptied
+        the segments, and leave live messages without bodies. A segment with a row above ``droppable_lsn`` stays: a
+        restart from the oldest checkpoint needs its deletes, or the messages that they removed would come back.
+        """
+        ...
+
+    async def close(self, within_s: float | None = None) -> None:
+        """Make all appended rows durable and release the log. Raises LogFailed.
+
+        After ``within_s`` seconds (TimeoutError), or when the caller is cancelled, the log ends as by a crash.
+        """
+        ...
+
+
+@runtime_checkable
+class Segments(Protocol):
+    """An extra of logs whose segments are files that other programs read (Spark, backups)."""
+
+    async def seal_now(self) -> None:
+        """Close the active segment, if it has rows, and wait until every closed segment is a finished file."""
+        ...
+
+
+def ignore(*_arguments: object) -> None:
+    """Do nothing: the initial value of each callback."""

@@ -1,0 +1,115 @@
+"""The types that a log takes and returns, one declaration each.
+
+The structs are encoded as msgpack arrays, because ``cmqd.storage`` passes them between its two processes.
+"""
+
+from array import array
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from typing import TypeAlias
+
+import msgspec
+
+from cmqd_segment.checkpoint import AnyPart
+from cmqd_segment.records import AnyRecord, Runs, StoredMessage
+
+ROW_BYTES = 64 * 1024
+"""Limit of bodies, and of records, in one row. An append never spans two rows; a larger append has a row of its own.
+
+Reading one message reads its whole row (29 us at this size), and a row costs a few hundred bytes."""
+
+
+class Durability(StrEnum):
+    """The failures that an answered request survives."""
+
+    FSYNC = "fsync"
+    """Power loss: the commit was fsynced before the answer."""
+    OS = "os"
+    """A crash of the broker, not of the machine: the commit was handed to the operating system."""
+
+
+class Finding(msgspec.Struct, frozen=True, array_like=True):
+    """A result of the checks at the start that an operator should know."""
+
+    kind: str
+    """``unclean_stop``, ``torn_tail``, ``damaged``, ``missing``, ``set_aside``, ``lost``, ``checkpoint_damaged``,
+    ``format_raised`` or ``modes_kept``"""
+    text: str
+
+
+class RecoveryReport(msgspec.Struct, frozen=True, array_like=True):
+    """The result of ``open``."""
+
+    created: bool
+    """The log is new."""
+    clean: bool
+    """The previous broker stopped in order, or there was none."""
+    checkpoint_lsn: int
+    """LSN of the checkpoint that ``recover`` begins with, 0 = none."""
+    last_lsn: int
+    numbers_jump: bool
+    """Rows were lost, so numbers may have been handed out that are not in the log: new numbers begin far ahead."""
+    findings: tuple[Finding, ...] = ()
+    log_id: str = ""
+    """Identity of a log that outlives the process, else empty."""
+
+
+class LogState(msgspec.Struct, frozen=True, array_like=True):
+    """Room and health of a log."""
+
+    sends_refused: bool
+    """New sends must be refused until a later state; receives and deletes go on."""
+    reason: str
+    free_bytes: int
+    segments: int
+    log_bytes: int
+    """Size on disk, WAL included."""
+    damaged_rows: int = 0
+    """Rows that could not be read since the start; standard error has the details."""
+    is_short: bool = False
+    """Sends are refused, or will be soon: segments that are kept for history alone should be dropped."""
+
+
+PackedRanges: TypeAlias = bytes
+
+
+class SegmentReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A closed segment, with the positions that decide whether a message in it is live."""
+
+    number: int
+    first_lsn: int
+    last_lsn: int
+    messages: int
+    bytes: int
+    last_ms: int
+    """Time of the newest row."""
+    ranges: PackedRanges
+    """``queues``, packed: 24 bytes a queue. A thousand segments of ten thousand queues must not take a gigabyte."""
+
+    @property
+    def queues(self) -> list[tuple[int, int, int]]:
+        """(queue or topic id, first position, stop position) of the messages sent in it; made anew on each call."""
+        numbers = array("Q", self.ranges)
+        return list(zip(numbers[0::3], numbers[1::3], numbers[2::3], strict=True))
+
+
+def segment_report(
+    number: int,
+    first_lsn: int,
+    last_lsn: int,
+    queues: Iterable[tuple[int, int, int]],
+    messages: int = 0,
+    size: int = 0,
+    last_ms: int = 0,
+) -> SegmentReport:
+    """Make a ``SegmentReport`` from its ``queues``."""
+    ranges = array("Q", [number for entry in queues for number in entry]).tobytes()
+    return SegmentReport(number, first_lsn, last_lsn, messages, size, last_ms, ranges)
+
+
+RecoveredRow: TypeAlias = tuple[int, int, list[AnyRecord]]
+"""(LSN, time in ms, records) of a row above the checkpoint."""
+RecoveredBatch: TypeAlias = list[AnyPart | RecoveredRow]
+
+OnPage: TypeAlias = Callable[[int, list[StoredMessage], Runs], None]
+"""(read id, messages found, positions that are durable and cannot be read)"""

@@ -1,0 +1,124 @@
+"""The open row of the log, in the loop process.
+
+An append stays in one row, so it is atomic; a row is closed before its bodies or its records would exceed 64 KiB (a
+larger append has a row of its own). The records are encoded when they are appended: their size decides where the row
+ends, and a record that cannot be encoded fails there, before the row has changed.
+
+The code runs for every request.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import repeat
+from typing import NamedTuple
+
+from cmqd_segment.published import SetSizes, unpack_set
+from cmqd_segment.records import AnyRecord, MessagesPublished, MessagesSent
+from cmqd_segment.rows import NO_QUEUES, encode_queues, join_records
+
+
+class ClosedRow(NamedTuple):
+    """A row as bytes, ready to be handed over."""
+
+    time_ms: int
+    messages: int
+    queues: bytes
+    meta: bytes
+    data: bytes
+    records: int
+    size: int
+    """Bytes by which it was counted while pending: those of its appends."""
+
+
+class RowBuilder:
+    """The open row."""
+
+    __slots__ = ("_bodies", "_metas", "_sends", "data_bytes", "messages", "meta_bytes", "records", "time_ms")
+
+    def __init__(self) -> None:
+        self.records = 0
+        """0 if nothing was added yet."""
+        self._metas: list[bytes] = []
+        """The encoded records of each append."""
+        self._bodies: list[bytes] = []
+        self._sends: dict[int, list[int]] = {}
+        """queue or topic id -> [that id, first position, stop position, bytes]"""
+        self.messages = 0
+        self.data_bytes = 0
+        self.meta_bytes = 0
+        self.time_ms = 0
+
+    def add(
+        self, records: Sequence[AnyRecord], meta: bytes, bodies: Sequence[bytes], data_bytes: int, now_ms: int
+    ) -> None:
+        """Add one append: its records, the same encoded, its bodies and the sum of their sizes.
+
+        A published message has its body once, however many queues get copies, and counts once in ``messages``.
+        """
+        self.records += len(records)
+        self._metas.append(meta)
+        self.meta_bytes += len(meta)
+        if now_ms > self.time_ms:
+            self.time_ms = now_ms
+        if bodies:
+            self._bodies += bodies
+            self.messages += len(bodies)
+            self.data_bytes += data_bytes
+            sends = self._sends
+            for record in records:
+                if type(record) is MessagesSent:
+                    size = sum(record.sizes)
+                    stop = record.first_position + len(record.sizes)
+                    send = sends.get(record.queue_id)
+                    if send is None:
+                        sends[record.queue_id] = [record.queue_id, record.first_position, stop, size]
+                    else:
+                        send[2] = stop
+                        send[3] += size
+                elif type(record) is MessagesPublished:
+                    size = sum(record.sizes)
+                    count = len(record.sizes)
+                    send = sends.get(record.topic_id)
+                    if send is None:
+                        first = record.first_position
+                        sends[record.topic_id] = [record.topic_id, first, first + count, size]
+                    else:
+                        send[2] = record.first_position + count
+                        send[3] += size
+                    # Hundreds of queues for each publish: one step each, and nothing is called.
+                    copies = iter(record.copies)
+                    totals = _copy_totals(record, size)
+                    for queue_id, first, (number, own_size) in zip(copies, copies, totals, strict=False):
+                        if queue_id in sends:
+                            send = sends[queue_id]
+                            send[2] = first + number
+                            send[3] += own_size
+                        else:
+                            sends[queue_id] = [queue_id, first, first + number, own_size]
+
+    def close(self) -> ClosedRow:
+        """The row as bytes; the builder is empty afterwards."""
+        sends = self._sends
+        row = ClosedRow(
+            self.time_ms,
+            self.messages,
+            encode_queues(list(sends.values())) if sends else NO_QUEUES,
+            join_records(self._metas, self.records),
+            b"".join(self._bodies),
+            self.records,
+            self.meta_bytes + self.data_bytes,
+        )
+        self._metas.clear()
+        self._bodies.clear()
+        sends.clear()
+        self.records = self.messages = self.data_bytes = self.meta_bytes = 0
+        return row
+
+
+def _copy_totals(record: MessagesPublished, size: int) -> Iterable[tuple[int, int]]:
+    """Number and bytes of the copies of each queue, at least; ``size``: bytes of all the messages."""
+    if not record.taken:
+        return repeat((len(record.sizes), size))
+    sizes = SetSizes(record.sizes)
+    sets = map(unpack_set, record.message_sets)
+    totals = [(messages.bit_count(), sizes.of(messages)) for messages in sets]
+    return [totals[number] for number in record.taken]

@@ -1,0 +1,34 @@
+"""The logs that the conformance suite runs over."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from cmqd.log.errors import LogFailed
+from support.log_rig import LogRig, MemoryPlace, OpenRig, Place, ProcessPlace
+
+
+@pytest.fixture(params=["memory", pytest.param("process", marks=pytest.mark.system)])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """Where a log is kept: in memory, and on disk."""
+    return MemoryPlace() if request.param == "memory" else ProcessPlace(tmp_path / "data")
+
+
+@pytest.fixture
+async def open_rig(place: Place) -> AsyncIterator[OpenRig]:
+    """Open the log of the place."""
+    rigs: list[LogRig] = []
+
+    async def open_one() -> LogRig:
+        rig = LogRig(place.log())
+        rigs.append(rig)
+        await rig.open()
+        return rig
+
+    yield open_one
+    for rig in rigs:
+        try:
+            await rig.log.close()
+        except LogFailed:
+            pass  # a test crashed it, or closed it itself
