@@ -21,6 +21,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from msgspec import Struct
 
+from cmqd_protocol import large_frames
 from cmqd_protocol.endpoint import Endpoint
 from cmqd_protocol.errors import ErrorCode, LocalProtocolError
 from cmqd_protocol.events import Authenticated, ConnectionEnded, Opened, RequestRefused
@@ -50,6 +51,7 @@ from cmqd_protocol.limits import (
     DEFAULT_MAX_FRAME_BYTES,
     DEFAULT_MAX_WAITING_REQUESTS,
     HANDSHAKE_BYTES,
+    LARGE_PAYLOAD_BYTES,
     MAX_REQUEST_ID,
     NONCE_BYTES,
     OLDEST_VERSION,
@@ -89,6 +91,10 @@ _OPEN: Final = State.OPEN
 _encode = encoder.encode
 _decode_request = request_decoder.decode
 _decode_reply = reply_decoder.decode
+
+
+def _decode_any_request(payload: bytes) -> AnyRequest | Cancel:
+    return _decode_request(payload) if len(payload) <= LARGE_PAYLOAD_BYTES else large_frames.decode(payload)
 
 
 class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRefused]):
@@ -168,7 +174,8 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
             return
         self._last_read_ms = now_ms
         reader = self._reader
-        self._receive_requests(reader.read(data))
+        is_small = len(data) <= LARGE_PAYLOAD_BYTES and not reader.stored_bytes
+        self._receive_requests(reader.read(data), _decode_request if is_small else _decode_any_request)
         if reader.refused_length and self._state is _OPEN:
             self._check_length()
 
@@ -264,7 +271,7 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
 
     # -------------------------------------------------------------- requests
 
-    def _receive_requests(self, payloads: list[bytes]) -> None:
+    def _receive_requests(self, payloads: list[bytes], decode: Callable[[bytes], AnyRequest | Cancel]) -> None:
         """The hot path: decode, check the number, pass on."""
         outstanding = self._outstanding
         add = outstanding.add
@@ -272,7 +279,7 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
         append = self._events.append
         for payload in payloads:
             try:
-                message = _decode_request(payload)
+                message = decode(payload)
             except DECODE_ERRORS as problem:
                 if not self._refuse(payload, problem):
                     return

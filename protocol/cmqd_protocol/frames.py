@@ -22,7 +22,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
-from cmqd_protocol.limits import HEADER_BYTES, MAGIC
+from cmqd_protocol.limits import HEADER_BYTES, LARGE_PAYLOAD_BYTES, MAGIC
 
 _LENGTH: Final = Struct(">I")
 _PREAMBLE: Final = Struct(">4sHH")
@@ -141,13 +141,13 @@ class FrameReader:
         return None
 
     def lone_frame(self, data: bytes) -> bytes | None:
-        """The payload if ``data`` is exactly one frame, not empty, and nothing is stored; else None, and nothing is
-        taken.
+        """The payload if ``data`` is exactly one frame, not empty and not large, and nothing is stored; else None, and
+        nothing is taken.
         """
         size = len(data)
         if size > HEADER_BYTES and not self._partial and not self._data:
             length: int = _unpack_length(data)[0]
-            if length == size - HEADER_BYTES and length <= self.limit:
+            if length == size - HEADER_BYTES and length <= LARGE_PAYLOAD_BYTES:
                 return data[HEADER_BYTES:]
         return None
 

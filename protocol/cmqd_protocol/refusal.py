@@ -2,7 +2,8 @@
 
 Off the hot path: msgspec has refused the payload already. A payload that is an array starting with an operation and
 a request number, and is well-formed to its last byte, gets its own Error reply; anything else is the connection's end.
-Nothing here decodes a value that is larger than a few bytes.
+Nothing here decodes a value that is larger than a few bytes. A large payload is not walked over: its error names the
+field and no value, and bytes behind the fault are not examined.
 """
 
 import re
@@ -11,8 +12,9 @@ from typing import Annotated, Any, Final, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
+from cmqd_protocol import large_frames
 from cmqd_protocol.errors import ErrorCode
-from cmqd_protocol.limits import MAX_REQUEST_ID, VERSION
+from cmqd_protocol.limits import LARGE_PAYLOAD_BYTES, MAX_REQUEST_ID, VERSION
 from cmqd_protocol.messages import REQUEST_TYPES, Error, Request, error
 
 DECODE_ERRORS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -57,7 +59,9 @@ _short_decoder = msgspec.msgpack.Decoder()
 # What msgspec says, for instance: Expected `array` of length <= 256 - at `$[3]`
 _TOO_SHORT: Final = re.compile(r"Expected `array` of at least length \d+, got (?P<length>\d+)$")
 _WRONG_TYPE: Final = re.compile(r"Expected `(?P<expected>[^`]*)`, got `(?P<got>[^`]*)`")
-_OUT_OF_BOUNDS: Final = re.compile(r"Expected `[^`]*`(?P<length> of length)? (?P<operator>[<>]=) (?P<limit>\d+)")
+_OUT_OF_BOUNDS: Final = re.compile(
+    r"Expected `(?P<kind>[^`]*)`(?P<length> of length)? (?P<operator>[<>]=) (?P<limit>\d+)"
+)
 _PATH: Final = re.compile(r" - at (?P<key>`key` in )?`\$(?P<path>[^`]*)`$")
 _INDEX: Final = re.compile(r"\[(\d+)\]")
 _INSIDE_MAP: Final = "[...]"
@@ -65,8 +69,9 @@ _INSIDE_MAP: Final = "[...]"
 
 def refuse(payload: bytes, problem: Exception) -> Error | None:
     """The reply to a request that ``problem`` kept from being decoded; None if it cannot be answered by number."""
+    is_large = len(payload) > LARGE_PAYLOAD_BYTES
     try:
-        envelope = _envelope_decoder.decode(payload)
+        envelope = _large_envelope(payload, problem) if is_large else _envelope_decoder.decode(payload)
     except DECODE_ERRORS:
         return None
     if envelope.opcode < 16:
@@ -80,12 +85,30 @@ def refuse(payload: bytes, problem: Exception) -> Error | None:
             f"operation {envelope.opcode} is not known to version {VERSION} of the protocol",
             details={"opcode": envelope.opcode, "version": VERSION},
         )
+    if is_large:
+        payload = b""
     if isinstance(problem, UnicodeDecodeError):
         field = _field_that_is_not_text(payload, request_type)
         text, details = f"{field} is not UTF-8", {"field": field, "expected": "UTF-8"}
     else:
         text, details = _explain(payload, request_type.__struct_fields__, str(problem))
     return error(envelope.request_id, ErrorCode.INVALID_ARGUMENT, text, details=details)
+
+
+def _large_envelope(payload: bytes, problem: Exception) -> _Envelope:
+    """Read the envelope of a large payload, whose end is not looked at. A payload with a fault of msgpack has none.
+
+    Raises:
+        Exception: ``problem``; the payload is malformed.
+    """
+    if not isinstance(problem, msgspec.ValidationError | UnicodeDecodeError):
+        raise problem
+    count, start = large_frames.array_header(payload)
+    opcode, start = large_frames.integer_at(payload, start)
+    request_id, _ = large_frames.integer_at(payload, start)
+    if count < 2 or opcode < 0 or not 1 <= request_id <= MAX_REQUEST_ID:
+        raise problem
+    return _Envelope(opcode, request_id)
 
 
 _Explanation: TypeAlias = tuple[str, dict[str, Any]]
@@ -103,7 +126,7 @@ def _explain(payload: bytes, fields: tuple[str, ...], said: str) -> _Explanation
     field = "".join((fields[indexes[0] - 1], *(f"[{index}]" for index in indexes[1:]))) if indexes else "request"
     is_key = bool(where and where["key"])
     in_map = _INSIDE_MAP in path
-    encoded = b"" if is_key or in_map or not indexes else _encoded_at(payload, indexes)
+    encoded = b"" if is_key or in_map or not indexes or not payload else _encoded_at(payload, indexes)
     if bounds := _OUT_OF_BOUNDS.match(said):
         return _out_of_bounds(field, bounds, encoded)
     part = "a key of " if is_key else "a value of " if in_map else ""
@@ -117,7 +140,11 @@ def _out_of_bounds(field: str, bounds: re.Match[str], encoded: bytes) -> _Explan
         unit = "entries"
         if value is None and encoded:
             value, unit = len(_text_decoder.decode(encoded)), "characters"
-        text = f"{field} has {value} {unit}; it must have {limit}"
+        if value is None:
+            unit = "characters" if bounds["kind"] == "str" else "bytes" if bounds["kind"] == "bytes" else "entries"
+            text = f"{field} must have {limit} {unit}"
+        else:
+            text = f"{field} has {value} {unit}; it must have {limit}"
     else:
         value = _short_value(encoded)
         text = f"{field} is {value}; it must be {limit}"
@@ -179,7 +206,9 @@ def _count_entries(encoded: bytes) -> int | None:
 
 
 def _field_that_is_not_text(payload: bytes, request_type: type[Request]) -> str:
-    """The first field that fails as the request did; those before it were fine."""
+    """The first field that fails as the request did; those before it were fine. Unknown in a large payload."""
+    if not payload:
+        return "request"
     for index, field in enumerate(msgspec.structs.fields(request_type), start=1):
         try:
             msgspec.msgpack.decode(_element(payload, index), type=field.type)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from cmqd_protocol.frames import FrameReader, decode_preamble, encode_preamble, frame, header
+from cmqd_protocol.limits import LARGE_PAYLOAD_BYTES
 from support.vectors import load, names
 
 STREAMS = load("streams")
@@ -161,7 +162,7 @@ def test_a_lone_frame_is_taken_only_when_it_is_the_whole_read() -> None:
     assert reader.lone_frame(frame(b"")) is None
     assert reader.lone_frame(frame(b"abc") + b"x") is None
     assert reader.lone_frame(frame(b"abc")[:-1]) is None
-    assert reader.lone_frame(frame(bytes(101))) is None
+    assert reader.lone_frame(frame(bytes(LARGE_PAYLOAD_BYTES + 1))) is None
     assert reader.read(frame(b"abc")[:-1]) == []
     assert reader.lone_frame(frame(b"abc")) is None, "what is stored comes first"
 
