@@ -18,7 +18,7 @@ LOCK   := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gene
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-spark demo demo-spark serve test test-root check lint types fmt bench lock clean
+.PHONY: help setup setup-spark setup-docs demo demo-spark serve test test-root check lint docs types fmt bench lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -43,6 +43,12 @@ $(VENV)/.setup-spark-done: requirements/spark.txt | $(VENV)/.setup-done
 	$(LOCKED) --no-build-isolation --use-pep517 -r requirements/spark.txt
 	@touch $@
 
+setup-docs: $(VENV)/.setup-docs-done  ## add the generator of the site to .venv
+
+$(VENV)/.setup-docs-done: requirements/docs.txt | $(VENV)/.setup-done
+	$(LOCKED) --only-binary :all: -r requirements/docs.txt
+	@touch $@
+
 demo: setup  ## a broker killed half way through real input; INPUT=file.ndjson for your own
 	$(BIN)/python -m cmqd_bench.demo $(if $(INPUT),--input "$(INPUT)")
 
@@ -54,7 +60,7 @@ serve: setup  ## run a broker in the foreground; ARGS="--help" lists its flags
 
 # Two files at a time: real processes, a Spark among them, wait for one another more than they compute. More at once
 # would want more cores and memory than the tests' time limits count on.
-test: setup setup-spark  ## the whole suite; ARGS="-k name" for a part of it
+test: setup setup-spark setup-docs  ## the whole suite; ARGS="-k name" for a part of it
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 test-root: setup  ## the tests that mount a file system of their own; run as root
@@ -63,12 +69,19 @@ test-root: setup  ## the tests that mount a file system of their own; run as roo
 check: lint  ## lint, types and the unit tests: what to run before each commit
 	HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest -m "not system and not spark" $(ARGS)
 
-lint: setup setup-spark  ## format, ruff, spelling, import contracts and types; changes nothing
+lint: setup setup-spark setup-docs  ## format, ruff, spelling, import contracts, types and the site; changes no source
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/codespell
 	$(BIN)/lint-imports
 	$(BIN)/pyright
+	$(BIN)/python -m cmqd_bench.pages --check
+	$(BIN)/zensical build --strict --clean
+
+docs: setup setup-docs  ## the documents as a site, in build/site; makes their generated parts anew
+	$(BIN)/python -m cmqd_bench.pages
+	$(BIN)/zensical build --strict --clean
+	@echo "Open build/site/index.html; for the search: python3 -m http.server --directory build/site"
 
 types: setup setup-spark  ## pyright, strict, over everything
 	$(BIN)/pyright
@@ -83,6 +96,7 @@ bench: setup  ## the load harness; ARGS="cycle --batch 16 --json", ARGS="--help"
 lock: setup  ## resolve the dependencies of pyproject.toml anew into requirements/
 	$(LOCK) --extra server --extra http --extra cli --group dev --output-file requirements/dev.txt
 	$(LOCK) --extra spark --constraint requirements/dev.txt --output-file requirements/spark.txt
+	$(LOCK) --group docs --constraint requirements/dev.txt --output-file requirements/docs.txt
 
 clean:  ## remove caches and build output; .venv stays
 	rm -rf dist build .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage .coverage.* htmlcov

@@ -1,47 +1,105 @@
-"""What the README says is so."""
+"""README and docs/: generated parts, links, names of targets and options, and the built site."""
 
 import re
+import subprocess
+import sys
+import tomllib
+from html.parser import HTMLParser
 from pathlib import Path
 
-from cmqd.settings import SETTINGS, SettingInfo
+import pytest
+
+from cmqd import settings
+from cmqd_bench import pages as generated
 from pyspark_cmqd import options, sinkoptions
+from support.pages import PAGES, ROOT, blocks
 
-ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
-
-
-def section(title: str) -> str:
-    """A chapter of the README, with what is below it."""
-    return README.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+README = ROOT / "README.md"
 
 
-def shown_default(info: SettingInfo) -> str:
-    if info.default in (None, ""):
-        return "none"
-    return str(info.default).lower() if isinstance(info.default, bool) else str(info.default)
+def test_the_readme_is_short_and_runs_code_by_line_20() -> None:
+    lines = README.read_text().splitlines()
+
+    assert len(lines) <= 200
+    assert "cmq send" in "\n".join(lines[:20])
 
 
-def test_the_readme_lists_every_setting_with_its_default_and_meaning() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*) \|$", section("Settings"), re.MULTILINE)
-
-    assert rows == [(info.name, shown_default(info), info.text) for info in SETTINGS.values()]
+def test_the_generated_parts_are_up_to_date() -> None:
+    assert [*generated.stale_pages(), *generated.missing_decision_pages()] == [], "run: make docs"
 
 
-def test_the_readme_links_to_files_that_exist() -> None:
-    links = re.findall(r"\]\(([^)#]+)\)", README)
-
-    assert links
-    assert [link for link in links if not (ROOT / link).exists()] == []
+def test_a_page_without_a_part_is_an_error() -> None:
+    with pytest.raises(ValueError, match="the page has 0 parts named 'settings', not 1"):
+        generated.replaced("# Settings\n", "settings", "content")
 
 
-def test_the_readme_names_only_make_targets_that_exist() -> None:
+def test_every_setting_is_in_its_section_of_the_settings_page() -> None:
+    page = (ROOT / "docs/settings.md").read_text()
+    sections = {
+        part.partition("]")[0]: re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE) for part in page.split("\n### [")[1:]
+    }
+
+    rows = [(info.section, info.name) for info in settings.SETTINGS.values()]
+    assert [(section, name) for section, names in sections.items() for name in names] == rows
+
+
+def test_the_settings_file_that_the_page_shows_is_accepted(tmp_path: Path) -> None:
+    (block,) = blocks(ROOT / "docs/settings.md", "toml")
+    file = tmp_path / "cmqd.toml"
+    file.write_text(block.text)
+
+    loaded = settings.load(file=file)
+
+    shown = {name: value for section in tomllib.loads(block.text).values() for name, value in section.items()}
+    assert shown.keys() == {"data", "listen", "segment_bytes", "keep_history_ms"}
+    assert (loaded.segment_bytes, loaded.keep_history_ms) == (1 << 30, 7 * 86_400_000)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_links_of_a_page_lead_to_files(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text())
+
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_the_pages_name_only_make_targets_that_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {name for page in PAGES for name in re.findall(r"(?:^|`|: )make ([a-z-]+)", page.read_text(), re.MULTILINE)}
 
-    assert set(re.findall(r"\bmake ([a-z-]+)", README)) <= targets
+    assert {"serve", "demo", "test"} <= named
+    assert named - targets == set()
 
 
-def test_the_readme_names_every_option_of_the_spark_source_and_sink() -> None:
-    chapter = section("The log in Spark")
+def test_the_pages_name_only_files_of_the_checkout_that_exist() -> None:
+    named = {name for page in PAGES for name in re.findall(r"`((?:client|bench|protocol)/[\w./]+)`", page.read_text())}
+
+    assert "client/examples/send_and_receive.py" in named
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+def test_every_block_of_a_page_is_run_or_says_why_not() -> None:
+    # Which test runs the blocks of a page; a new page with blocks needs a line here.
+    run_by = {
+        "sh": {"README.md", "model.md", "topics.md", "transactions.md", "command-line.md", "replay.md"},
+        "python": {"README.md", "client.md", "topics.md", "transactions.md", "spark.md"},
+        "toml": {"settings.md"},
+    }
+    for language, names in run_by.items():
+        shown = {
+            page.name for page in PAGES for block in blocks(page, language) if is_for_tests(block.text, block.reason)
+        }
+        assert shown == names, language
+    languages = {match for page in PAGES for match in re.findall(r"^```(\w+)$", page.read_text(), re.MULTILINE)}
+    assert languages == set(run_by)
+
+
+def is_for_tests(text: str, reason: str | None) -> bool:
+    """Calls of make are not: they build and install. Their targets are checked above."""
+    return reason is None and not text.startswith("make ")
+
+
+def test_the_spark_page_names_every_option_of_source_and_sink() -> None:
+    page = (ROOT / "docs/spark.md").read_text()
     names = {
         name
         for module in (options, sinkoptions)
@@ -50,5 +108,48 @@ def test_the_readme_names_every_option_of_the_spark_source_and_sink() -> None:
     }
 
     assert {"path", "writeId"} <= names
-    # What one command hands to another job of its own is nobody else's.
-    assert {name for name in names - {"statesFile"} if f"`{name}`" not in chapter} == set()
+    # ``statesFile`` is passed from a command to its own job; users do not set it.
+    assert {name for name in names - {"statesFile"} if f"`{name}`" not in page} == set()
+
+
+class Resources(HTMLParser):
+    """Collects the addresses from which a browser loads something when it shows a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Every attribute that loads; a link that is clicked (``a``, canonical) loads nothing."""
+        attributes = dict(attrs)
+        if tag == "link" and attributes.get("rel") not in {"canonical", "next", "prev"}:
+            self.addresses.append(attributes.get("href") or "")
+        if tag != "a":
+            self.addresses += [value or "" for name, value in attrs if name in {"src", "srcset", "poster", "data"}]
+
+
+def test_the_built_site_loads_nothing_from_another_host() -> None:
+    built = subprocess.run(
+        [str(Path(sys.executable).parent / "zensical"), "build", "--strict", "--clean"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    site = ROOT / "build/site"
+    outside = re.compile(r"^(?:[a-z]+:)?//")
+    html = sorted(site.rglob("*.html"))
+
+    assert {"index.html", "SPEC.html", "ARCHITECTURE.html", "settings.html"} <= {path.name for path in html}
+    for path in html:
+        resources = Resources()
+        resources.feed(path.read_text())
+        assert resources.addresses
+        assert [address for address in resources.addresses if outside.match(address)] == [], path
+        # The script of the theme loads libraries from a public host for these classes.
+        assert not re.search(r'class="[^"]*\b(?:mermaid|arithmatex|glightbox|pyodide)\b', path.read_text()), path
+    for path in site.rglob("*.css"):
+        loaded = re.findall(r"(?:url\(|@import\s+)[\"']?([^\"')\s]+)", path.read_text())
+        assert [address for address in loaded if outside.match(address)] == [], path
+    for path in site.rglob("*.svg"):
+        assert not re.search(r"(?:href|src)=", path.read_text()), path

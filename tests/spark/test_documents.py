@@ -1,17 +1,21 @@
-"""The Python of the README's chapter on Spark runs as it stands there."""
+"""The programs of docs/spark.md and the commands of docs/replay.md run as they stand there."""
 
 # pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportMissingModuleSource=false
 
 import asyncio
 import json
-import re
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cmqd_client import connect
+from support.environment import plain_environment
+from support.pages import ROOT, blocks_to_run
 from support.running_broker import RunningBroker
 
 if TYPE_CHECKING:
@@ -19,8 +23,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.system, pytest.mark.timeout(240)]
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
-CHAPTER = README.partition("\n## The log in Spark\n")[2].partition("\n## ")[0]
 KEYS = ("issues.opened.someone", "push.none.someone", "issue_comment.created.someone")
 
 
@@ -48,8 +50,8 @@ async def taken(url: str, name: str) -> list[Any]:
         return await client.queue(name).receive(16, wait=0)
 
 
-def test_the_chapter_runs(spark: "SparkSession", tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    blocks = re.findall(r"^```python\n(.*?)^```", CHAPTER, re.MULTILINE | re.DOTALL)
+def test_the_programs_of_the_spark_page_run(spark: "SparkSession", tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    blocks = blocks_to_run(ROOT / "docs/spark.md", "python")
     with RunningBroker(tmp_path, "--durability", "os", "--keep-history-ms", "3600000") as broker:
         asyncio.run(webhooks(broker.url))
         names: dict[str, Any] = {}
@@ -59,14 +61,30 @@ def test_the_chapter_runs(spark: "SparkSession", tmp_path: Path, capsys: pytest.
             placed = block.replace('"data"', f'"{tmp_path / "data"}"').replace('"out/', f'"{tmp_path}/out/')
             # So is the environment with the server's URL.
             placed = placed.replace('option("queue", "again")', f'options(queue="again", url="{broker.url}")')
-            exec(compile(placed, "README.md", "exec"), names)
+            exec(compile(placed, "spark.md", "exec"), names)
 
         again = asyncio.run(taken(broker.url, "again"))
 
-    assert len(blocks) >= 5
+    assert len(blocks) == 5
     out = capsys.readouterr().out
     assert "|published|hooks|  NULL|   30|" in out
     assert "|issues|dead_lettered|    1|" in out
     assert "|A title|" in out
     assert "[30]" in out
     assert [message.headers for message in again] == [{}]
+
+
+def test_the_commands_of_the_replay_page_run(tmp_path: Path):
+    blocks = blocks_to_run(ROOT / "docs/replay.md", "sh")
+    environment = plain_environment() | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    with RunningBroker(tmp_path, "--durability", "os", "--keep-history-ms", "3600000") as broker:
+        asyncio.run(webhooks(broker.url))
+
+        for text in blocks:
+            command = ["bash", "-euo", "pipefail", "-c", text]
+            ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+            assert ran.returncode == 0, f"{text}\n{ran.stdout}\n{ran.stderr}"
+
+    assert len(blocks) == 2
+    assert (tmp_path / "counts.parquet").exists()
+    assert list((tmp_path / "parquet").glob("*.parquet"))

@@ -1,0 +1,272 @@
+"""The generated parts of the documents: ``python -m cmqd_bench.pages``; ``make docs`` and ``make lint`` run it.
+
+- ``docs/settings.md``: the tables of settings, from ``cmqd.settings``.
+- ``README.md`` and ``docs/benchmarks.md``: the table of measurements, from the files in ``bench/results``.
+- ``docs/benchmarks.svg``: the plot of server CPU per message, from the same files.
+- ``docs/internals/decisions.md``: the list of decision records; ``docs/internals/decisions/``: a link to each of them.
+
+A generated part of a page stands between ``<!-- NAME: ... -->`` and ``<!-- end of NAME -->``; the rest of the page is
+written by hand. ``make lint`` fails if a file differs from the output of this module.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from cmqd.settings import SETTINGS, SettingInfo
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "bench/results"
+DECISIONS = ROOT / "cmqd/decisions"
+DECISION_PAGES = ROOT / "docs/internals/decisions"
+
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One row of the table; the file is in ``bench/results``, named by commit and scenario."""
+
+    work: str
+    file: str
+    rate: Callable[[Result], float]
+    server_cpu_us: Callable[[Result], float] | None
+    also: Callable[[Result], str]
+    bar: str = ""
+    """The label in the plot; empty if the row has no bar."""
+
+
+def _rate(result: Result) -> float:
+    return float(result["messages_per_second"])
+
+
+def _cpu(result: Result) -> float:
+    return float(result["server_cpu_us_per_message"])
+
+
+def _latency(result: Result) -> str:
+    return f"latency p50 {result['latency_ms']['p50']:.1f} ms, p99 {result['latency_ms']['p99']:.1f} ms"
+
+
+def _no_remark(_: Result) -> str:
+    return ""
+
+
+MEASUREMENTS = (
+    Measurement(
+        "send, receive and delete, one message per request",
+        "50a394d6ad-cycle-1",
+        _rate,
+        _cpu,
+        _no_remark,
+        bar="send + receive + delete, batch 1",
+    ),
+    Measurement(
+        "send, receive and delete, 16 messages per request",
+        "50a394d6ad-cycle-16",
+        _rate,
+        _cpu,
+        _no_remark,
+        bar="send + receive + delete, batch 16",
+    ),
+    Measurement("one message at a time, 2,000 a second", "50a394d6ad-latency", _rate, _cpu, _latency),
+    Measurement(
+        "10,000 idle connections in long polls, 500 messages a second",
+        "50a394d6ad-idle",
+        _rate,
+        _cpu,
+        lambda result: f"{result['rss_kib_per_connection']:.1f} KiB of memory per connection; {_latency(result)}",
+    ),
+    Measurement(
+        "receive and delete from a backlog of 10,000,000",
+        "50a394d6ad-backlog",
+        _rate,
+        _cpu,
+        lambda result: (
+            f"backlog: {result['rss_growth_mib']:.0f} MiB of memory; restart after SIGKILL: "
+            f"{result['restart_seconds']:.1f} s"
+        ),
+        bar="receive + delete from a backlog",
+    ),
+    Measurement(
+        "publish to 10 queues (per copy)",
+        "c00b6ef8eb-fanout10",
+        lambda result: float(result["copies_per_second"]),
+        lambda result: float(result["server_cpu_us_per_copy"]),
+        lambda result: f"{result['disk_bytes_per_copy']:.0f} bytes of disk per copy",
+        bar="publish to 10 queues, per copy",
+    ),
+    Measurement(
+        "publish to 100 queues (per copy)",
+        "c00b6ef8eb-fanout100",
+        lambda result: float(result["copies_per_second"]),
+        lambda result: float(result["server_cpu_us_per_copy"]),
+        lambda result: f"{result['disk_bytes_per_copy']:.0f} bytes of disk per copy",
+        bar="publish to 100 queues, per copy",
+    ),
+    Measurement(
+        "Spark reads the log, all columns",
+        "50a394d6ad-spark",
+        lambda result: float(result["batch"]["messages_per_second"]["cmqd"]),
+        None,
+        lambda result: f"{result['batch']['of_parquet']['best']:.2f} of the rate of Parquet",
+    ),
+)
+
+
+def load(measurement: Measurement) -> Result:
+    """Return the stored result of a measurement."""
+    return json.loads((RESULTS / f"{measurement.file}.json").read_text())
+
+
+def measurements_table() -> str:
+    """Return the table of measurements in Markdown."""
+    lines = ["| work | messages/s | server CPU per message | |", "| --- | ---: | ---: | --- |"]
+    for measurement in MEASUREMENTS:
+        result = load(measurement)
+        cpu = f"{measurement.server_cpu_us(result):.3g} µs" if measurement.server_cpu_us else ""
+        row = (measurement.work, f"{measurement.rate(result):,.0f}", cpu, measurement.also(result))
+        lines.append("| " + " | ".join(row) + " |")
+    return "\n".join(lines)
+
+
+def sources_table() -> str:
+    """Return the table that names file, commit, machine and options of each measurement."""
+    lines = ["| work | file in `bench/results` | machine | options |", "| --- | --- | --- | --- |"]
+    for measurement in MEASUREMENTS:
+        result = load(measurement)
+        conditions = result["conditions"]
+        machine = f"{conditions['cores']} cores, Python {conditions['python']}, {conditions['file_system']}"
+        options = result.get("options", {key: result[key] for key in ("messages", "body", "master") if key in result})
+        shown = ", ".join(f"{name} {options[name]}" for name in sorted(options))
+        lines.append(f"| {measurement.work} | `{measurement.file}.json` | {machine} | {shown} |")
+    return "\n".join(lines)
+
+
+def plot() -> str:
+    """Return the plot of server CPU per message as SVG: one bar per row that has a label."""
+    bars = [
+        (measurement.bar, measurement.server_cpu_us(load(measurement)))
+        for measurement in MEASUREMENTS
+        if measurement.bar and measurement.server_cpu_us
+    ]
+    label_width, bar_width, row_height, top = 250, 400, 30, 40
+    height = top + row_height * len(bars) + 8
+    scale = bar_width / max(value for _, value in bars)
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 740 {height}" width="740" height="{height}"'
+        ' font-family="sans-serif" font-size="14" role="img">',
+        "<title>Server CPU per message in microseconds</title>",
+        f'<rect width="740" height="{height}" fill="#ffffff"/>',
+        '<text x="12" y="24" font-weight="bold" fill="#222222">Server CPU per message (µs, all processes)</text>',
+    ]
+    for row, (label, value) in enumerate(bars):
+        y = top + row * row_height
+        lines += [
+            f'<text x="{label_width}" y="{y + 17}" text-anchor="end" fill="#222222">{label}</text>',
+            f'<rect x="{label_width + 10}" y="{y + 3}" width="{value * scale:.1f}" height="19" fill="#3b6ea5"/>',
+            f'<text x="{label_width + 16 + value * scale:.1f}" y="{y + 17}" fill="#222222">{value:.3g}</text>',
+        ]
+    return "\n".join([*lines, "</svg>"]) + "\n"
+
+
+def shown_default(info: SettingInfo) -> str:
+    """Return the default of a setting as a settings file has it."""
+    if info.default in (None, ""):
+        return "none"
+    return str(info.default).lower() if isinstance(info.default, bool) else info.default_text
+
+
+def shown_range(info: SettingInfo) -> str:
+    """Return the range of a number or the values of a choice; empty for text and paths."""
+    if info.low is None or info.high is None:
+        return info.allowed if "or" in info.allowed.split() else ""
+    if info.unit is None:
+        return f"{info.low} to {info.high}"
+    return f"{info.unit.format(info.low)} to {info.unit.format(info.high)}"
+
+
+def settings_tables() -> str:
+    """Return one table of settings per section of the settings file, in Markdown."""
+    parts: list[str] = []
+    for section, infos in groupby(SETTINGS.values(), key=lambda info: info.section):
+        parts.append(f"### [{section}]\n\n| setting | default | range | meaning |\n| --- | --- | --- | --- |")
+        parts[-1] += "".join(
+            f"\n| `{info.name}` | {shown_default(info)} | {shown_range(info)} | {info.text} |" for info in infos
+        )
+    return "\n\n".join(parts)
+
+
+def decisions_list() -> str:
+    """Return a list of the decision records with their titles, in Markdown."""
+    lines: list[str] = []
+    for path in sorted(DECISIONS.glob("[0-9]*.md")):
+        title = path.read_text().partition("\n")[0].removeprefix("# ")
+        lines.append(f"- [{title}](decisions/{path.name})")
+    return "\n".join(lines)
+
+
+PARTS: tuple[tuple[str, str, Callable[[], str]], ...] = (
+    ("README.md", "measurements", measurements_table),
+    ("docs/benchmarks.md", "measurements", measurements_table),
+    ("docs/benchmarks.md", "sources", sources_table),
+    ("docs/settings.md", "settings", settings_tables),
+    ("docs/internals/decisions.md", "decisions", decisions_list),
+)
+"""File, name of the part, and the function that makes the part."""
+
+
+def replaced(text: str, name: str, content: str) -> str:
+    """Return a page with the content of one generated part replaced.
+
+    Raises ``ValueError`` if the page does not have the part exactly once.
+    """
+    parts = re.compile(rf"(<!-- {name}: [^\n]* -->\n).*?(\n<!-- end of {name} -->)", re.DOTALL)
+    page, replacements = parts.subn(lambda match: f"{match[1]}\n{content}\n{match[2]}", text)
+    if replacements != 1:
+        raise ValueError(f"the page has {replacements} parts named {name!r}, not 1")
+    return page
+
+
+def pages() -> dict[Path, str]:
+    """Return every file with generated parts, with its new content."""
+    contents = {ROOT / "docs/benchmarks.svg": plot()}
+    for file, name, make in PARTS:
+        path = ROOT / file
+        contents[path] = replaced(contents.get(path) or path.read_text(), name, make())
+    return contents
+
+
+def missing_decision_pages() -> list[Path]:
+    """Return the links to decision records that the site lacks; the generator follows links to files only."""
+    wanted = {DECISION_PAGES / path.name for path in DECISIONS.glob("[0-9]*.md")}
+    return sorted(path for path in wanted if not path.exists())
+
+
+def stale_pages() -> dict[Path, str]:
+    """Return the files that differ from their new content, with that content."""
+    return {path: text for path, text in pages().items() if not path.exists() or path.read_text() != text}
+
+
+def main(arguments: list[str]) -> int:
+    """Write the files that differ; with ``--check``, name them and return 1."""
+    stale, missing = stale_pages(), missing_decision_pages()
+    if arguments == ["--check"]:
+        for path in [*stale, *missing]:
+            print(f"{path.relative_to(ROOT)} is not up to date; run: make docs", file=sys.stderr)
+        return 1 if stale or missing else 0
+    DECISION_PAGES.mkdir(exist_ok=True)
+    for path in missing:
+        path.symlink_to(Path("../../../cmqd/decisions") / path.name)
+    for path, content in stale.items():
+        path.write_text(content)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,134 @@
+"""The commands and programs in README and docs/ run as they stand there, against a real broker."""
+
+import ast
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from cmqd_client import connect
+from support.environment import plain_environment
+from support.pages import PAGES, ROOT, blocks_to_run
+from support.running_broker import RunningBroker
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
+
+URL = "cmq://AKID...:SECRET@127.0.0.1:5680"
+"""The address in the pages; a test puts the broker's in its place."""
+
+
+def commands(page: Path) -> list[str]:
+    """The shell blocks of a page, without calls of make; test_docs.py checks their targets."""
+    return [text for text in blocks_to_run(page, "sh") if not text.startswith("make ")]
+
+
+SHELL_PAGES = [page for page in PAGES if commands(page) and page.name != "replay.md"]
+"""Replay and reconcile need Spark: tests/spark/test_documents.py."""
+
+
+@pytest.mark.parametrize("page", SHELL_PAGES, ids=lambda page: page.name)
+def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
+    event = {"body": "order 2 was paid", "tags": ["paid"]}
+    (tmp_path / "events.ndjson").write_text(json.dumps(event) + "\n")
+    with RunningBroker(tmp_path, "--durability", "os", "--push-allow-loopback") as broker:
+        environment = plain_environment() | {
+            "CMQ_CONTEXT_FILE": str(broker.context_file),
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        }
+        for text in commands(page):
+            ran = subprocess.run(
+                ["bash", "-euo", "pipefail", "-c", text.replace("https://partner.example", "http://127.0.0.1:9")],
+                cwd=tmp_path,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+            )
+            assert ran.returncode == 0, f"{text}\n{ran.stdout}\n{ran.stderr}"
+
+
+def test_the_worker_of_the_readme_receives_and_deletes(tmp_path: Path) -> None:
+    (program,) = blocks_to_run(ROOT / "README.md", "python")
+
+    async def prepare(url: str) -> None:
+        async with connect(url) as client:
+            await (await client.create_queue("orders")).send_batch([b"first", b"second"])
+
+    async def left(url: str) -> int:
+        async with connect(url) as client:
+            attributes = await client.queue("orders").attributes()
+            return attributes.active + attributes.in_flight
+
+    with RunningBroker(tmp_path, "--durability", "os") as broker:
+        asyncio.run(prepare(broker.url))
+        command = [sys.executable, "-u", "-c", program.replace(URL, broker.url)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=plain_environment(), text=True) as worker:
+            assert worker.stdout is not None
+            try:
+                assert [worker.stdout.readline() for _ in range(2)] == ["b'first' 1\n", "b'second' 1\n"]
+                while asyncio.run(left(broker.url)):
+                    pass  # the second delete is under way
+            finally:
+                worker.kill()
+
+
+def test_the_program_of_the_client_page_runs(tmp_path: Path) -> None:
+    program, imports = blocks_to_run(ROOT / "docs/client.md", "python")
+    with RunningBroker(tmp_path, "--durability", "os") as broker:
+        command = [sys.executable, "-c", program.replace(URL, broker.url)]
+        ran = subprocess.run(command, env=plain_environment(), capture_output=True, text=True)
+
+    assert ran.stdout == "b'42 apples' 1\n", ran.stderr
+    exec(compile(imports, "client.md", "exec"), {})
+
+
+async def run_block(text: str, names: dict[str, Any]) -> None:
+    """Run a block that may await at its top level, as in an asynchronous console."""
+    code = compile(text, "page", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    pending = eval(code, names)
+    if asyncio.iscoroutine(pending):
+        await pending
+
+
+async def test_the_programs_of_the_topics_page_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    publishing, verifying = blocks_to_run(ROOT / "docs/topics.md", "python")
+    with RunningBroker(tmp_path, "--durability", "os") as broker:
+        async with connect(broker.url) as client:
+            await client.create_queue("orders")
+            await run_block(publishing, {"client": client})
+            copies = await client.queue("orders").receive(16)
+    names: dict[str, Any] = {}
+    await run_block(verifying, names)
+
+    message_id, matched, secret = capsys.readouterr().out.split()
+    assert (message_id[:4], matched, secret[:6]) == ("Msg-", "1", "whsec_")
+    assert [copy.body for copy in copies] == [b"order 1 was paid"]
+    # tests/server/test_webhooks.py verifies real signatures; here: a request without a valid one.
+    headers = {"webhook-id": "1", "webhook-timestamp": "0", "webhook-signature": "v1,AAAA"}
+    assert not cast(bool, names["is_genuine"](secret, headers, b""))
+
+
+async def test_the_program_of_the_transactions_page_runs(tmp_path: Path) -> None:
+    (program,) = blocks_to_run(ROOT / "docs/transactions.md", "python")
+    charged: list[str] = []
+
+    class Database:
+        async def charge(self, order: str) -> None:
+            charged.append(order)
+
+        async def has(self, body: bytes) -> bool:
+            return bool(charged)
+
+    with RunningBroker(tmp_path, "--durability", "os") as broker:
+        async with connect(broker.url) as client:
+            orders = await client.create_queue("orders", transactional=True)
+            await run_block(program, {"orders": orders, "order": "42", "database": Database()})
+            received = await orders.receive(16)
+
+    assert charged == ["42"]
+    assert [message.body for message in received] == [b"42 apples"]
