@@ -6,7 +6,6 @@ As in :mod:`cmqd.core.state`, every change of a fact goes through the ``_apply_*
 from heapq import heappush
 
 import msgspec
-from pyroaring import BitMap64
 
 from cmqd.core.copies import Unserved
 from cmqd.core.errors import SubscriptionNotFound, TopicNotFound
@@ -18,7 +17,7 @@ from cmqd.core.receipts import HandleKey
 from cmqd.core.runtime.bodies import TopicBodies
 from cmqd.core.state import BrokerState
 from cmqd.core.topic import Subscription, Topic
-from cmqd_segment.published import copies_of, message_ids_of, set_positions, waiting_sets
+from cmqd_segment.published import copies_of, message_ids_of, waiting_positions
 from cmqd_segment.records import (
     DeliveriesCleared,
     DeliveriesDropped,
@@ -223,14 +222,15 @@ class TopicState(BrokerState):
         stop = first + len(record.sizes)
         topic.next_position = stop
         topic.last_enqueue_ms = record.enqueue_ms
-        for subscription_id, messages in waiting_sets(record) if record.waiting else ():
+        waiting = waiting_positions(record) if record.taken else ((number, None) for number in record.waiting)
+        for subscription_id, positions in waiting if record.waiting else ():
             subscription = topic.subscriptions.get(subscription_id)
             # In recovery the slice of a subscription may be newer than that of its topic.
             if subscription is not None and (not lsn or lsn > subscription.slice_lsn):
-                if record.taken:
-                    subscription.deliveries.apply_scattered(BitMap64(set_positions(messages, first)))
-                else:
+                if positions is None:
                     subscription.deliveries.apply_waiting(first, stop)
+                else:
+                    subscription.deliveries.apply_scattered(positions)
         if topic.steps.note(first, record.enqueue_ms):
             if len(topic.steps) % 64 == 0:
                 self._forget_steps(topic)

@@ -38,9 +38,14 @@ def set_ranges(messages: int) -> Iterator[tuple[int, int]]:
 
 def set_positions(messages: int, first: int = 0) -> list[int]:
     """The messages of a set, ascending, counted from ``first``."""
-    # From the last digit, bit 0, up to the digit behind "0b".
-    digits = bin(messages)[:1:-1].encode().translate(_DIGITS)
+    digits = _digits(messages)
     return list(compress(range(first, first + len(digits)), digits))
+
+
+def _digits(messages: int) -> bytes:
+    """Return a byte for every message, from message 0 on: true if the message is in the set."""
+    # From the last digit, bit 0, up to the digit behind "0b".
+    return bin(messages)[:1:-1].encode().translate(_DIGITS)
 
 
 def first_of_set(messages: int, count: int) -> int:
@@ -113,6 +118,20 @@ def waiting_sets(record: MessagesPublished) -> Iterator[tuple[int, int]]:
     first = len(record.copies) // 2
     for number, subscription_id in enumerate(record.waiting):
         yield subscription_id, queue_set(record, first + number)
+
+
+def waiting_positions(record: MessagesPublished) -> Iterator[tuple[int, list[int]]]:
+    """Yield (subscription id, positions in the topic of its waiting messages) of every subscription of ``waiting``.
+
+    The sets must be in the record (``taken``). The integers are shared by all lists: making them anew for each of 500
+    subscriptions would take a third of the time.
+    """
+    first = record.first_position
+    positions = list(range(first, first + len(record.sizes)))
+    taken = record.taken[len(record.copies) // 2 :]
+    sets = record.message_sets
+    chosen = {number: list(compress(positions, _digits(unpack_set(sets[number])))) for number in set(taken)}
+    return zip(record.waiting, [chosen[number] for number in taken], strict=True)
 
 
 def id_stretches(record: MessagesPublished) -> list[tuple[int, int, int]]:

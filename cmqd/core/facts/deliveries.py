@@ -137,10 +137,11 @@ class Deliveries:
         self.waiting.add_range(first, stop)
         self._unsent.add_range(first, stop)
 
-    def apply_scattered(self, positions: BitMap64) -> None:
+    def apply_scattered(self, positions: list[int]) -> None:
         """Messages were published for this subscriber, at positions that are no range."""
-        self.waiting |= positions
-        self._unsent |= positions
+        # A union of two sets would copy the part of ``waiting`` near its end: the longer the backlog, the slower.
+        self.waiting.update(positions)
+        self._unsent.update(positions)
 
     def apply_delivered(self, record: MessagesDelivered) -> None:
         """It has these."""
