@@ -191,6 +191,8 @@ ATTACK_CASES: Sequence[tuple[str, int]] = (
     ("unfinished", 150),
     ("bulk", 1),
     ("publishes", 1),
+    ("dedup-ids", 4),
+    ("sessions", 4),
 )
 """Attacks and the number of connections of each."""
 

@@ -37,6 +37,16 @@ WIDE_MESSAGES: Final = 256
 """Messages of a publish, each with tags of its own: 11 KB."""
 WIDE_OUTSTANDING: Final = 60
 """Publishes of a connection without a reply."""
+OTHER_ACCOUNT: Final = "attacker"
+"""Sends the new dedup ids and sessions, so that the shares of two accounts are compared."""
+DEDUP_IDS: Final = 256
+"""New dedup ids of a send, one of each body of a byte."""
+DEDUP_OUTSTANDING: Final = 16
+"""Sends with new dedup ids of a connection without a reply."""
+SESSIONS: Final = 64
+"""Sends written at once, each of a byte and of a new session."""
+SESSIONS_OUTSTANDING: Final = 1_024
+"""Sends of new sessions of a connection without a reply."""
 RECONNECT_SECONDS: Final = 0.01
 """Pause before a connection that the server closed is made again."""
 
@@ -110,6 +120,32 @@ def _publishes(assault: Assault) -> bytes:
     return frame(encoder.encode(PublishMessages(number, WIDE_TOPIC, [b"x" * 16] * WIDE_MESSAGES, tags=tags)))
 
 
+def _dedup_ids(assault: Assault) -> bytes:
+    """A send whose messages all have new dedup ids."""
+    if assault.filled - assault.replies >= DEDUP_OUTSTANDING:
+        return b""
+    assault.filled += 1
+    prefix = os.urandom(8).hex()
+    ids: list[str | None] = [f"{prefix}-{place}" for place in range(DEDUP_IDS)]
+    return frame(encoder.encode(SendMessages(assault.filled, BULK_QUEUE, [b"x"] * DEDUP_IDS, dedup_ids=ids)))
+
+
+def _sessions(assault: Assault) -> bytes:
+    """Sends that are each the first of a new session."""
+    if assault.filled - assault.replies > SESSIONS_OUTSTANDING - SESSIONS:
+        return b""
+    numbers = range(assault.filled + 1, assault.filled + SESSIONS + 1)
+    assault.filled += SESSIONS
+    return b"".join(
+        frame(encoder.encode(SendMessages(number, BULK_QUEUE, [b"x"], session=_new_session(), sequence=1)))
+        for number in numbers
+    )
+
+
+def _new_session() -> int:
+    return int.from_bytes(os.urandom(8), "big") | 1
+
+
 _ZEROS: Final = bytes(CHUNK)
 _CANCELS: Final = frame(encoder.encode(Cancel(1))) * (CHUNK // 8)
 _BULK_SEND: Final = frame(encoder.encode(SendMessages(2**32 - 1, BULK_QUEUE, [os.urandom(BULK_BYTES)])))
@@ -121,8 +157,13 @@ ATTACKS: Final[Mapping[str, tuple[bool, Callable[[Assault], bytes]]]] = {
     "unfinished": (True, _unfinished),
     "bulk": (True, _bulk),
     "publishes": (True, _publishes),
+    "dedup-ids": (True, _dedup_ids),
+    "sessions": (True, _sessions),
 }
 """Of each attack: whether it authenticates, and what a connection writes next (nothing = it waits)."""
+
+OF_OTHER_ACCOUNT: Final = frozenset({"dedup-ids", "sessions"})
+"""Attacks that another account than the healthy client's makes."""
 
 
 def _bulk_frame(number: int) -> bytes:

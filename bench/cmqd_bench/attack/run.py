@@ -14,17 +14,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit, urlunsplit
 
+import msgspec
 import uvloop
 
-from cmqd_bench.attack.attacker import BULK_QUEUE, WIDE_FILTERS, WIDE_QUEUES, WIDE_TAGS, WIDE_TOPIC
+from cmqd_bench.attack.attacker import (
+    BULK_QUEUE,
+    OF_OTHER_ACCOUNT,
+    OTHER_ACCOUNT,
+    WIDE_FILTERS,
+    WIDE_QUEUES,
+    WIDE_TAGS,
+    WIDE_TOPIC,
+)
 from cmqd_bench.broker import Broker, broker_folder
+from cmqd_bench.connect import open_connection
 from cmqd_bench.floor import longest_sync_ms
 from cmqd_bench.histogram import Histogram
 from cmqd_bench.machine import conditions, raise_file_limit, scratch_root
 from cmqd_bench.session import Session, request, running
 from cmqd_bench.wire import ERROR, LoadConnection, decode_sent, frame
-from cmqd_protocol.messages import CreateQueue, CreateTopic, SendMessages, Subscribe
+from cmqd_protocol.messages import CreateAccount, CreateQueue, CreateTopic, KeyList, SendMessages, Subscribe
 
 HEALTHY_QUEUE: Final = "healthy"
 FILES: Final = 4_096
@@ -110,8 +121,9 @@ async def _attack(plan: Plan, kind: str, connections: int, broker: Broker) -> di
         client = await _healthy_client(session, kind)
         await client.send_for(WARM_UP_SECONDS, plan.rate)
         calm = await client.send_for(CALM_SECONDS, plan.rate)
+        url = await _other_account(session) if kind in OF_OTHER_ACCOUNT else broker.ready.url
         before = broker.rss_mib()
-        command = [sys.executable, "-m", "cmqd_bench.attack.attacker", kind, broker.ready.url, str(connections)]
+        command = [sys.executable, "-m", "cmqd_bench.attack.attacker", kind, url, str(connections)]
         attacker = await asyncio.create_subprocess_exec(
             *command, str(plan.seconds + RAMP_SECONDS), stdout=asyncio.subprocess.PIPE
         )
@@ -163,6 +175,20 @@ async def _healthy_client(session: Session, kind: str) -> HealthyClient:
             await request(connection, CreateQueue(1, name, {}))
             await request(connection, Subscribe(1, WIDE_TOPIC, name, {"endpoint": name, "filter_tags": tags}))
     return HealthyClient(connection)
+
+
+async def _other_account(session: Session) -> str:
+    """Make an account with a queue for the attacker; returns its URL."""
+    (connection,) = await session.connect(1)
+    made = await request(connection, CreateAccount(1, OTHER_ACCOUNT))
+    (key,) = msgspec.msgpack.decode(made, type=KeyList).keys
+    parts = urlsplit(session.broker.ready.url)
+    url = urlunsplit(parts._replace(netloc=f"{key.secret_id}:{key.secret_key}@{parts.hostname}:{parts.port}"))
+    attacker = await open_connection(url)
+    await request(attacker, CreateQueue(1, BULK_QUEUE, {}))
+    attacker.close()
+    session.close(connection)
+    return url
 
 
 def run_attacks(plan: Plan, scratch: Path | None) -> dict[str, Any]:
