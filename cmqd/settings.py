@@ -90,18 +90,22 @@ class Settings:
     # ------------------------------------------------------------ broker
 
     data: Path = _setting(
-        Path("data"), "broker", "folder of everything the broker keeps; made at the first start, one broker at a time"
+        Path("data"),
+        "broker",
+        "data folder: log, accounts and keys; created at the first start, used by one broker at a time",
     )
-    region: str = _setting("local", "broker", "name of the region that this broker serves; clients may insist on it")
+    region: str = _setting(
+        "local", "broker", "name of the region that this broker serves; a client can refuse any other region"
+    )
     durability: Durability = _setting(
-        Durability.FSYNC, "broker", "fsync: an answer survives power loss; os: it survives a crash of the broker only"
+        Durability.FSYNC,
+        "broker",
+        "fsync: an answer survives power loss; os: an answer survives a crash of the broker only",
     )
     ephemeral: bool = _setting(
-        False, "broker", "keep messages in memory only; accounts and keys stay in the data folder all the same"
+        False, "broker", "keep messages in memory only; accounts and keys stay in the data folder"
     )
-    accept_loss: bool = _setting(
-        False, "broker", "start although the log is damaged: what is damaged is set aside and reported"
-    )
+    accept_loss: bool = _setting(False, "broker", "start with a damaged log: damaged parts are set aside and reported")
     # Readers of the log (Spark) may be another user; the keys in accounts.json are for the server's user alone.
     group_readable: bool = _setting(
         False, "broker", "let the group of the data folder read the log: new folders get files of mode 0640, not 0600"
@@ -119,7 +123,8 @@ class Settings:
     advertise: str = _setting(
         "",
         "network",
-        "host or host:port that queues and topics tell to clients; none: that of listen, or the name of the machine",
+        "host or host:port that the broker reports to clients as its address; none: the host of listen, "
+        "or the name of the machine",
     )
     tls_certificate: Path | None = _setting(
         None, "network", "PEM file with the certificate chain; together with tls_key it turns TLS on"
@@ -129,7 +134,7 @@ class Settings:
     max_frame_bytes: int = _setting(
         DEFAULT_MAX_FRAME_BYTES,
         "network",
-        "largest frame that is offered in the tune",
+        "largest frame that the server proposes",
         low=MIN_MAX_FRAME_BYTES,
         high=MAX_MAX_FRAME_BYTES,
     )
@@ -138,142 +143,148 @@ class Settings:
     heartbeat_ms: int = _setting(
         DEFAULT_HEARTBEAT_MS,
         "network",
-        "offered time between heartbeats; a peer silent for two of them is gone",
+        "interval of heartbeats that the server proposes; a connection that is silent for two intervals is closed",
         low=MIN_HEARTBEAT_MS,
         high=MAX_HEARTBEAT_MS,
     )
     authentication_timeout_ms: int = _setting(
         AUTHENTICATION_TIMEOUT_MS,
         "network",
-        "time from connecting to the end of authentication",
+        "time limit from connecting to the end of the log-in",
         low=100,
         high=AUTHENTICATION_TIMEOUT_MS,
     )
     ready_file: Path | None = _setting(
-        None, "network", "file that gets one JSON line (host, port, pid, ...) once the server answers; for harnesses"
+        None,
+        "network",
+        "file for one JSON line (host, port, pid, ...) that is written when the server accepts connections",
     )
 
     # ------------------------------------------------------------ limits of use
 
     max_connections: int = _setting(
-        0, "limits", "connections in all; 0 = as many as the descriptors of the process allow", low=0, high=10_000_000
+        0, "limits", "connections in total; 0 = as many as the descriptors of the process allow", low=0, high=10_000_000
     )
     max_connections_per_account: int = _setting(
         0, "limits", "connections of one account; 0 = no limit", low=0, high=10_000_000
     )
     max_waiting_receives_per_account: int = _setting(
-        0, "limits", "long polls of one account that wait at once; 0 = no limit", low=0, high=100_000_000
+        0, "limits", "waiting receives (long polls) of one account; 0 = no limit", low=0, high=100_000_000
     )
     max_requests_per_second_per_account: int = _setting(
-        0, "limits", "requests of one account in a second, with a burst of one second; 0 = no limit",
+        0, "limits", "requests per second of one account, with a burst of one second; 0 = no limit",
         low=0, high=100_000_000,
     )  # fmt: skip
     # Waiting receives count too, so this is far above the pipelining that any client profits from (16 to 64).
     max_requests_per_connection: int = _setting(
         DEFAULT_MAX_WAITING_REQUESTS,
         "limits",
-        "unanswered requests on one connection; one more gets too_many_requests",
+        "unanswered requests on one connection; further requests are refused as too_many_requests",
         low=1,
         high=1_000_000,
     )
     max_queues_per_account: int = _setting(10_000, "limits", "queues of one account", low=1, high=1_000_000)
     max_topics_per_account: int = _setting(10_000, "limits", "topics of one account", low=1, high=1_000_000)
     max_in_flight_per_queue: int = _setting(
-        1_000_000, "limits", "messages in flight in one queue (about 200 bytes of memory each); beyond it receives "
-        "get too_many_in_flight", low=1, high=10_000_000,
+        1_000_000, "limits",
+        "messages in flight in one queue (about 200 bytes of memory each); further receives are refused as "
+        "too_many_in_flight", low=1, high=10_000_000,
     )  # fmt: skip
 
     # ------------------------------------------------------------ pushes to URLs
 
     push_timeout_ms: int = _setting(
-        15_000, "pushes", "time from the beginning of a push to its answer; a later one is a failure",
+        15_000, "pushes", "time limit of a push, from its start to its answer; a push without an answer has failed",
         low=1_000, high=60_000,
     )  # fmt: skip
     # Whoever may subscribe chooses where the broker connects to: not to what only the broker's own network can reach.
     push_allow_private: bool = _setting(
-        False, "pushes", "also push to addresses of private networks (10.0.0.0/8, fc00::/7 and the like)"
+        False, "pushes", "allow pushes to addresses of private networks (10.0.0.0/8, fc00::/7 and similar)"
     )
-    push_allow_loopback: bool = _setting(False, "pushes", "also push to the broker's own machine (127.0.0.0/8, ::1)")
-    max_pushes_per_endpoint: int = _setting(16, "pushes", "pushes to one endpoint under way at once", low=1, high=1_000)
+    push_allow_loopback: bool = _setting(False, "pushes", "allow pushes to the broker's own machine (127.0.0.0/8, ::1)")
+    max_pushes_per_endpoint: int = _setting(16, "pushes", "concurrent pushes to one endpoint", low=1, high=1_000)
     # A connection and a task each, some 30 KiB with a small body.
-    max_pushes: int = _setting(4_096, "pushes", "pushes under way at once, in all", low=1, high=65_536)
+    max_pushes: int = _setting(4_096, "pushes", "concurrent pushes in total", low=1, high=65_536)
 
     # ------------------------------------------------------------ memory
 
     memory_budget_bytes: int = _setting(
-        0, "memory", "memory for unfinished frames, unread replies, sessions and dedup ids of clients, at least "
-        "128 MiB; 0 = a quarter of the machine's or container's; a quarter of it is the share of "
-        "an account", low=0, high=1 << 50,
+        0, "memory", "memory for unfinished frames, unread replies, sessions and dedup ids of clients, at least 128 "
+        "MiB; 0 = a quarter of the memory of the machine or container; an account may use a quarter of "
+        "the budget", low=0, high=1 << 50,
     )  # fmt: skip
     # Some 100 ms of the fastest measured writing: deep enough for one commit to run while the next one fills.
     busy_pending_bytes: int = _setting(
-        64 * _MIB, "memory", "bytes that wait for the disk from which on new sends get busy",
+        64 * _MIB, "memory", "bytes waiting for the disk at which sends are refused as busy",
         low=64 * _KIB, high=1 << 40,
     )  # fmt: skip
     busy_pending_records: int = _setting(
-        65_536, "memory", "records that wait for the disk from which on new sends get busy", low=64, high=1 << 30
+        65_536, "memory", "records waiting for the disk at which sends are refused as busy", low=64, high=1 << 30
     )
     # Pausing stops deletes and heartbeats too, so it comes only well after the sends were refused.
     pause_pending_bytes: int = _setting(
-        256 * _MIB, "memory", "bytes that wait for the disk from which on nothing more is read from clients",
+        256 * _MIB, "memory", "bytes waiting for the disk at which the server stops reading from clients",
         low=64 * _KIB, high=1 << 40,
     )  # fmt: skip
     pause_pending_records: int = _setting(
-        262_144, "memory", "records that wait for the disk from which on nothing more is read from clients",
+        262_144, "memory", "records waiting for the disk at which the server stops reading from clients",
         low=64, high=1 << 30,
     )  # fmt: skip
     # One full reply of receive fits; what a slow reader leaves beyond it waits in the queue, not in a buffer.
     slow_reader_bytes: int = _setting(
-        _MIB, "memory", "unread bytes of one connection from which on it is read from no more (any at all, once they "
-        "are of received messages)",
+        _MIB, "memory", "unread bytes of one connection at which the server stops reading from it (any number, if they "
+        "are received messages)",
         low=4 * _KIB, high=1 << 30,
     )  # fmt: skip
     max_unread_bytes: int = _setting(
-        64 * _MIB, "memory", "unread bytes of one connection from which on it is closed", low=64 * _KIB, high=1 << 32
+        64 * _MIB, "memory", "unread bytes of one connection at which it is closed", low=64 * _KIB, high=1 << 32
     )
     max_unread_receives: int = _setting(
-        64, "memory", "replies with messages that one connection may have under way (at most about 1 MiB each); "
-        "further receives wait their turn", low=1, high=4_096,
+        64, "memory",
+        "unread replies with messages on one connection (about 1 MiB each at most); further receives wait",
+        low=1, high=4_096,
     )  # fmt: skip
 
     # ------------------------------------------------------------ disk
 
     # Sealing is 120 ms of work at this size, and a folder of 10 million small messages is some 50 files.
     segment_bytes: int = _setting(
-        128 * _MIB, "disk", "size at which a segment of the log is closed and the next one begun",
+        128 * _MIB, "disk", "size at which a segment of the log is retired and the next one begins",
         low=_MIB, high=1 << 34,
     )  # fmt: skip
     segment_age_ms: int = _setting(
-        3_600_000, "disk", "age at which a segment with anything in it is closed", low=1_000, high=30 * 86_400_000
+        3_600_000, "disk", "age at which a segment with rows is retired", low=1_000, high=30 * 86_400_000
     )
     # Counted from the last row, so that a segment is kept whole and no row is gone before its time.
     keep_history_ms: int = _setting(
-        0, "disk", "time for which a segment of the log is kept after its last row although nothing in it is wanted "
-        "any more, for replay and other readers of the log; 0 = not kept",
+        0, "disk", "time for which a segment without needed messages is kept after its last row, for replay and "
+        "other readers of the log; 0 = not kept",
         low=0, high=3_650 * 86_400_000,
     )  # fmt: skip
     # A full disk refuses deletes too, so sends must stop while there is room for them; what seals under way and the
     # deletes of everything would take is added by the storage as it knows it.
     min_free_bytes: int = _setting(
-        64 * _MIB, "disk", "free bytes of the disk, beside what seals and deletes need, below which sends are refused; "
-        "receives and deletes go on",
+        64 * _MIB, "disk",
+        "free bytes of the disk, beside the space for seals and deletes, below which sends are refused; "
+        "receives and deletes continue",
         low=0, high=1 << 60,
     )  # fmt: skip
 
     # Longer than any commit on a disk that works, shorter than the patience of most callers.
     storage_patience_ms: int = _setting(
-        10_000, "disk", "ms after which a request that waits for the disk is answered outcome_unknown, and new "
-        "requests are refused until the disk goes on",
+        10_000, "disk",
+        "time after which a request that waits for the disk is answered outcome_unknown, and new requests "
+        "are refused until the disk responds",
         low=100, high=600_000,
     )  # fmt: skip
 
     # ------------------------------------------------------------ process
 
     drain_timeout_ms: int = _setting(
-        5_000, "process", "time from SIGTERM to the end, whatever is unfinished", low=500, high=600_000
+        5_000, "process", "time limit from SIGTERM to the end of the process", low=500, high=600_000
     )
     log_format: LogFormat = _setting(LogFormat.CONSOLE, "process", "log lines as key=value or as JSON objects")
-    log_level: LogLevel = _setting(LogLevel.INFO, "process", "the least severe line that is written")
+    log_level: LogLevel = _setting(LogLevel.INFO, "process", "lowest severity of log lines that are written")
 
     @property
     def listen_address(self) -> tuple[str, int]:
