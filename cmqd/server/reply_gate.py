@@ -8,7 +8,7 @@ It must not know what a reply means; a connection is to it whatever takes answer
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol, TypeAlias
 
 from cmqd_protocol.messages import AnyPush, Reply
@@ -76,6 +76,25 @@ class ReplyGate:
             count += 1
             asker.answer(reply, queue)
         self.let_go_so_far += count
+
+    @property
+    def has_given_up(self) -> bool:
+        """Whether replies wait for a stand-in."""
+        return bool(self._given_up)
+
+    def with_messages(self) -> Iterator[tuple[Answerable, Outgoing]]:
+        """Yield the askers and replies with a queue: those with messages."""
+        for entries in (self._given_up, self._held):
+            for _, asker, reply, queue in entries:
+                if queue is not None:
+                    yield asker, reply
+
+    def replace(self, change: Callable[[Answerable, Outgoing], Outgoing]) -> None:
+        """Put what ``change`` returns in the place of each reply with messages."""
+        for entries in (self._given_up, self._held):
+            for place, (lsn, asker, reply, queue) in enumerate(list(entries)):
+                if queue is not None and (changed := change(asker, reply)) is not reply:
+                    entries[place] = (lsn, asker, changed, queue)
 
     def give_up(
         self, held_so_far: int, limit: int, stand_in: Callable[[Answerable], Answerable]

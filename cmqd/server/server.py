@@ -36,6 +36,7 @@ from cmqd.server.counters import Counters, rss_bytes
 from cmqd.server.dispatch import Dispatcher
 from cmqd.server.fairness import CommitRoom, RoundRobin
 from cmqd.server.handlers.outcomes import Client
+from cmqd.server.held_replies import HeldReplies
 from cmqd.server.io_batch import IoBatch
 from cmqd.server.log_lines import get_logger
 from cmqd.server.memory_budget import MemoryBudget, budget_bytes
@@ -97,6 +98,7 @@ class Server:
         """Set, once draining waits for it, when nothing is unfinished."""
         self.counters = Counters()
         self.gate = ReplyGate(log.durable_lsn)
+        self.held_replies = HeldReplies(self.gate)
         self.waiting_requests: WaitingRequests[Client] = WaitingRequests()
         self.outbox = Outbox(log.durable_lsn, accounts.has_secret)
         room = CommitRoom(log, timer)
@@ -337,6 +339,7 @@ class Server:
         self._offset_watch.check()
         if self._failure is None:
             self.storage_watch.beat(int(self._loop.time() * 1000))
+            self.held_replies.beat()
         if self.turns.can_serve:
             # The storage has not ended a commit for long, else a commit would have gone on with them.
             self.io_batch.schedule()
@@ -350,6 +353,7 @@ class Server:
         ) and not self.dispatcher.is_stalled
 
     def _on_durable(self, lsn: int) -> None:
+        self.held_replies.forget()
         self.gate.open_to(lsn)
         self.outbox.open_to(lsn)
         self.io_batch.schedule()

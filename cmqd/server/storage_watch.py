@@ -101,12 +101,16 @@ class Absent:
         self.checked_queues: set[str] | None = None
         self.unread_receives = 0
         self.is_held = self.is_slow = False
+        self.is_gone = True
         self._put_back = put_back
 
     def answer(self, reply: Outgoing, queue: str | None = None) -> None:
         """Put the messages of a late receive back."""
         if queue and isinstance(reply, wire.MessagesReceived):
             self._put_back(self.account, queue, reply.messages)
+
+    def note_held_replies(self, size: int) -> None:
+        """Do nothing: a stand-in holds no bodies for long."""
 
     def park(self, request: wire.Request) -> None:
         """Drop a request: no client waits for the reply."""

@@ -209,3 +209,96 @@ async def test_a_reader_within_the_budget_is_left_alone(tmp_path: Path, read: bo
     assert (receiving in slow.replies) == read
     assert (rig.server.budget.held_bytes == 0) == read
     rig.close()
+
+
+async def hold_receives(rig: ServerRig, count: int) -> RigClient:
+    """Let a client receive ``count`` messages of 1 MiB whose leases do not become durable."""
+    client = await rig.client()
+    await client.expect(wire.QueueInfo, wire.CreateQueue, "big", {"max_message_bytes": MIB})
+    for _ in range(count):
+        await client.send("big", bytes(MIB))
+    rig.log.hold()
+    for _ in range(count):
+        client.begin(wire.ReceiveMessages(client.next_id(), "big", 1, 0, 60_000))
+    await rig.turn()
+    return client
+
+
+def bodies_at_the_gate(rig: ServerRig) -> int:
+    replies = [reply for _, reply in rig.server.gate.with_messages()]
+    return sum(
+        len(message.body) for reply in replies if isinstance(reply, wire.MessagesReceived) for message in reply.messages
+    )
+
+
+async def test_replies_that_stay_at_the_gate_count_from_the_second_beat_until_it_opens(rig: ServerRig) -> None:
+    client = await hold_receives(rig, 3)
+    held = rig.server.held_replies
+
+    held.beat()
+    assert rig.server.budget.held_bytes == 0
+    held.beat()
+    assert rig.server.budget.held_bytes == 3 * MIB
+    rig.log.let_go()
+    await client.settle()
+
+    assert rig.server.budget.held_bytes == 0
+    assert len(client.replies) == 3
+    held.beat()
+    assert rig.server.budget.held_bytes == 0
+
+
+async def test_replies_at_the_gate_over_the_budget_cost_the_connection_its_bodies_and_no_message(
+    tmp_path: Path,
+) -> None:
+    rig = await a_rig(tmp_path, 3 * MIB)
+    client = await hold_receives(rig, 4)
+    other = await rig.client()
+    for _ in range(2):
+        rig.server.held_replies.beat()
+    await rig.turn()
+    client.read()
+
+    assert client.ended is not None
+    assert client.ended.code == ErrorCode.BUSY
+    assert bodies_at_the_gate(rig) == rig.server.budget.held_bytes == 0
+    rig.log.let_go()
+    await other.settle()
+    assert (await other.counts("big"))["active"] == 4
+    (message, *_) = await other.receive("big")
+    assert (message.receive_count, len(message.body)) == (1, MIB)
+    rig.server.budget.check_invariants()
+    rig.close()
+
+
+async def test_bodies_for_a_client_that_left_do_not_stay_at_the_gate(rig: ServerRig) -> None:
+    client = await hold_receives(rig, 3)
+    other = await rig.client()
+    client.transport.lose()
+
+    for _ in range(2):
+        rig.server.held_replies.beat()
+
+    assert bodies_at_the_gate(rig) == rig.server.budget.held_bytes == 0
+    rig.log.let_go()
+    await other.settle()
+    assert (await other.counts("big"))["active"] == 3
+    (message, *_) = await other.receive("big")
+    assert (message.receive_count, len(message.body)) == (1, MIB)
+
+
+async def test_small_replies_at_the_gate_are_not_counted(rig: ServerRig) -> None:
+    client = await rig.client()
+    await client.expect(wire.QueueInfo, wire.CreateQueue, "jobs", {})
+    await client.send("jobs", b"x")
+    rig.log.hold()
+    receiving = client.begin(wire.ReceiveMessages(client.next_id(), "jobs", 1, 0, 60_000))
+    await rig.turn()
+
+    for _ in range(3):
+        rig.server.held_replies.beat()
+
+    assert rig.server.budget.held_bytes == 0
+    rig.log.let_go()
+    await client.settle()
+    assert receiving in client.replies

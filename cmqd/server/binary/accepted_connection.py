@@ -196,6 +196,7 @@ class AcceptedConnection(asyncio.Protocol):
         "_closing_ms",
         "_decoded",
         "_dirty",
+        "_gate_bytes",
         "_had_request",
         "_narrow",
         "_parked",
@@ -230,6 +231,8 @@ class AcceptedConnection(asyncio.Protocol):
         """A flush at the next look is agreed."""
         self._charged = 0
         """Bytes noted in the memory budget."""
+        self._gate_bytes = 0
+        """Bytes of replies that have waited at the gate for a while; see ``held_replies``."""
         self._cancelled: set[int] | None = None
         """Requests that the client gave up while their replies were on their way through the gate."""
         self._parked: OrderedDict[int, Request] | None = None
@@ -440,6 +443,7 @@ class AcceptedConnection(asyncio.Protocol):
         size = 0
         if transport is not None and not transport.is_closing():
             size = self._wire.unfinished_bytes + len(self._put_off) + transport.get_write_buffer_size()
+            size += self._gate_bytes
             for event in self._decoded or ():
                 if isinstance(event, SendMessages | PublishMessages | SendHalfMessages):
                     size += sum(map(len, event.bodies))
@@ -452,6 +456,16 @@ class AcceptedConnection(asyncio.Protocol):
         if size != self._charged:
             self._charged = size
             self._shared.budget.hold(self, size)
+
+    @property
+    def is_gone(self) -> bool:
+        """See ``held_replies.Holder``."""
+        return self._transport is None or self._wire.ended is not None
+
+    def note_held_replies(self, size: int) -> None:
+        """See ``held_replies.Holder``."""
+        self._gate_bytes = size
+        self._measure()
 
     def drop(self, text: str) -> None:
         """See ``memory_budget.Holder``."""
