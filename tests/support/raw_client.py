@@ -62,12 +62,17 @@ class RawClient:
         assert isinstance(reply, kind), reply
         return reply
 
+    def shut_writing_side(self) -> None:
+        """End the stream to the server, and go on reading."""
+        self._socket.shutdown(socket.SHUT_WR)
+
     def read_to_end(self) -> None:
         """Take what comes until the server closes."""
         self._read_until(lambda: False)
 
     def _write(self) -> None:
-        self._socket.sendall(b"".join(self._machine.data_to_send(0)))
+        if data := b"".join(self._machine.data_to_send(0)):
+            self._socket.sendall(data)
 
     def _read_until(self, is_done: Callable[[], bool]) -> None:
         stop_at = time.monotonic() + self._seconds

@@ -1,0 +1,82 @@
+"""kill -9 of a real broker while long publishes are planned in slices: each is there whole or not at all."""
+
+import contextlib
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from cmqd_protocol import messages as wire
+from support.raw_client import RawClient
+from support.running_broker import RunningBroker
+
+pytestmark = pytest.mark.system
+
+QUEUES = 10
+MESSAGES = 256
+PUBLISHES = 30
+"""Of each connection, in one write: those behind the first are planned, or wait for their turn, when it is answered."""
+CONNECTIONS = 3
+
+
+def tags_of(publish: int, message: int) -> list[str]:
+    """Tags that the broker has not seen, so that it has to match each message anew, and two that queues filter for."""
+    return [f"{publish}-{message}", f"t{message % QUEUES}", f"t{(message * 7 + publish) % QUEUES}"]
+
+
+def expected(queue: int, publish: int) -> list[bytes]:
+    return [b"%d-%d" % (publish, message) for message in range(MESSAGES) if f"t{queue}" in tags_of(publish, message)]
+
+
+def publish(client: RawClient, number: int) -> int:
+    bodies = [b"%d-%d" % (number, message) for message in range(MESSAGES)]
+    return client.begin(
+        wire.PublishMessages, "news", bodies, None, [tags_of(number, message) for message in range(MESSAGES)]
+    )
+
+
+def received(client: RawClient, queue: int) -> dict[int, list[bytes]]:
+    """All messages of a queue by publish, in order."""
+    found: dict[int, list[bytes]] = defaultdict(list)
+    while messages := client.ask(wire.MessagesReceived, wire.ReceiveMessages, f"queue-{queue}", 256, 0).messages:
+        for message in messages:
+            found[int(message.body.split(b"-")[0])].append(message.body)
+    return found
+
+
+@pytest.mark.parametrize("answers", [1, 5, 20])
+def test_a_publish_is_there_whole_or_not_at_all_after_a_kill_between_its_slices(tmp_path: Path, answers: int) -> None:
+    with RunningBroker(tmp_path) as broker:
+        with RawClient(broker.url) as client:
+            client.ask(wire.TopicInfo, wire.CreateTopic, "news", {"filter_type": "tag"})
+            for number in range(QUEUES):
+                client.ask(wire.QueueInfo, wire.CreateQueue, f"queue-{number}", {})
+                attributes = {"endpoint": f"queue-{number}", "filter_tags": [f"t{number}"]}
+                client.ask(wire.SubscriptionInfo, wire.Subscribe, "news", f"to-{number}", attributes)
+        clients = [RawClient(broker.url).__enter__() for _ in range(CONNECTIONS)]
+        asked = [
+            {publish(client, place * PUBLISHES + number): place * PUBLISHES + number for number in range(PUBLISHES)}
+            for place, client in enumerate(clients)
+        ]
+        for request_id in list(asked[0])[:answers]:
+            reply = clients[0].reply(request_id)
+            assert isinstance(reply, wire.MessagesPublished)
+        broker.kill()
+        for client in clients[1:]:
+            with contextlib.suppress(ConnectionResetError):
+                client.read_to_end()
+        answered = set(list(asked[0].values())[:answers])
+        for numbers, client in zip(asked, clients, strict=True):
+            answered |= {numbers[request_id] for request_id in client.replies}
+            client.__exit__(None, None, None)
+
+        broker.start()
+        with RawClient(broker.url) as client:
+            found = [received(client, queue) for queue in range(QUEUES)]
+
+    whole = {number for number in range(CONNECTIONS * PUBLISHES) if all(number in each for each in found)}
+    assert {number for each in found for number in each} == whole, "a publish is in some queues only"
+    for queue, by_publish in enumerate(found):
+        assert all(bodies == expected(queue, number) for number, bodies in by_publish.items())
+    assert answered <= whole
+    assert len(whole) < CONNECTIONS * PUBLISHES, "the kill came too late to show anything"
