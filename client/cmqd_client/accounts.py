@@ -82,7 +82,7 @@ class Accounts:
             OutcomeUnknown: it may be deleted.
         """
         request = wire.DeleteAccount(self._channel.next_request_id(), account)
-        await self._channel.call(request, wire.Reply, Repeat.ONCE)
+        await self._channel.call(request, wire.Done, Repeat.ONCE)
 
     async def queues(
         self, *, search: str = "", after: "AccountQueue | None" = None, limit: int = 100
@@ -148,7 +148,7 @@ class Accounts:
             PermissionDenied: it is another's account.
         """
         request = wire.SetKeyEnabled(self._channel.next_request_id(), secret_id, enabled, account)
-        await self._channel.call(request, wire.Reply, Repeat.SAFE)
+        await self._channel.call(request, wire.Done, Repeat.SAFE)
 
     async def delete_key(self, secret_id: str, *, account: str | None = None) -> None:
         """Delete a key. Not repeated after a lost answer.
@@ -160,7 +160,7 @@ class Accounts:
             OutcomeUnknown: it may be deleted.
         """
         request = wire.DeleteKey(self._channel.next_request_id(), secret_id, account)
-        await self._channel.call(request, wire.Reply, Repeat.ONCE)
+        await self._channel.call(request, wire.Done, Repeat.ONCE)
 
 
 def _keys(reply: wire.KeyList) -> "list[AccessKey]":

@@ -27,9 +27,9 @@ from cmqd_client.errors import (
 from cmqd_client.link import Link
 from cmqd_client.numbering import SendNumbering
 from cmqd_client.retry import Repeat, RetryPolicy, final_error, may_have_happened
-from cmqd_protocol.messages import MessagesReceived, ReceiveMessages, Reply, Request
+from cmqd_protocol.messages import AnyReply, MessagesReceived, ReceiveMessages, Request
 
-R = TypeVar("R", bound=Reply)
+R = TypeVar("R", bound=AnyReply)
 
 
 class Opener(Protocol):
@@ -121,7 +121,7 @@ class Channel:
             return reply, uncertain
         raise _surprise(request, reply)
 
-    async def _again(self, request: Request, repeat: Repeat, error: CmqError | None) -> tuple[Reply, bool]:
+    async def _again(self, request: Request, repeat: Repeat, error: CmqError | None) -> tuple[AnyReply, bool]:
         """Go on after a first attempt that failed, or (``error`` None) could not be made at once."""
         attempt = 0
         uncertain = False
@@ -241,7 +241,7 @@ def _unsure(error: CmqError) -> CmqError:
     )
 
 
-def _surprise(request: Request, reply: Reply) -> ProtocolViolation:
+def _surprise(request: Request, reply: AnyReply) -> ProtocolViolation:
     return ProtocolViolation(
         f"the server answered {type(request).__name__} with {type(reply).__name__}", request_id=reply.request_id
     )

@@ -207,7 +207,7 @@ class Client:
             OutcomeUnknown: it may be deleted.
         """
         channel = self._require()
-        await channel.call(wire.DeleteQueue(channel.next_request_id(), name), wire.Reply, Repeat.ONCE)
+        await channel.call(wire.DeleteQueue(channel.next_request_id(), name), wire.Done, Repeat.ONCE)
 
     def transaction_producer(
         self,
@@ -327,7 +327,7 @@ class Client:
             OutcomeUnknown: it may be deleted.
         """
         channel = self._require()
-        await channel.call(wire.DeleteTopic(channel.next_request_id(), name), wire.Reply, Repeat.ONCE)
+        await channel.call(wire.DeleteTopic(channel.next_request_id(), name), wire.Done, Repeat.ONCE)
 
     # ------------------------------------------------------------------ the rest
 

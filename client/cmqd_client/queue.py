@@ -632,7 +632,7 @@ class Queue:
             OutcomeUnknown: it may be cleared.
         """
         request = wire.ClearQueue(self._channel.next_request_id(), self.name)
-        await self._channel.call(request, wire.Reply, Repeat.ONCE)
+        await self._channel.call(request, wire.Done, Repeat.ONCE)
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r}>"

@@ -14,6 +14,7 @@ from cmqd_client.channel import Channel
 from cmqd_client.durations import Duration, to_datetime, to_ms
 from cmqd_client.retry import Repeat
 from cmqd_protocol import messages as wire
+from cmqd_types.topics import SubscriptionSummary
 
 
 class RetryStrategy(StrEnum):
@@ -90,22 +91,6 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
             f"SubscriptionInfo({self.topic!r}, {self.name!r}, endpoint={self.endpoint!r}, waiting={self.waiting}, "
             f"in_retry={self.in_retry}{shown})"
         )
-
-
-class SubscriptionSummary(msgspec.Struct, frozen=True):
-    """A subscription in a list."""
-
-    name: str
-    protocol: str
-    """``queue``, ``http`` or ``https``."""
-    endpoint: str
-    """Name of the queue, or the URL."""
-    paused: bool
-    waiting: int
-    """Messages that were not tried yet."""
-    in_retry: int
-    """Messages that failed and are tried again, or are out of retries."""
-    last_error: str | None
 
 
 class SubscriptionPage(msgspec.Struct, frozen=True):
@@ -257,7 +242,7 @@ class Subscription:
             OutcomeUnknown: it may have ended.
         """
         request = wire.Unsubscribe(self._channel.next_request_id(), self.topic, self.name)
-        await self._channel.call(request, wire.Reply, Repeat.ONCE)
+        await self._channel.call(request, wire.Done, Repeat.ONCE)
 
     def __repr__(self) -> str:
         return f"<Subscription {self.name!r} of {self.topic!r}>"

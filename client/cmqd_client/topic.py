@@ -23,7 +23,6 @@ from cmqd_client.subscription import (
     Subscription,
     SubscriptionInfo,
     SubscriptionPage,
-    SubscriptionSummary,
     strings,
     subscription_attributes,
     subscription_info,
@@ -351,13 +350,7 @@ class Topic:
         """
         request = wire.ListSubscriptions(self._channel.next_request_id(), self.name, search, offset, limit)
         reply = await self._channel.call(request, wire.SubscriptionList, Repeat.READ)
-        found = [
-            SubscriptionSummary(
-                one.name, one.protocol, one.endpoint, one.paused, one.waiting, one.in_retry, one.last_error or None
-            )
-            for one in reply.subscriptions
-        ]
-        return SubscriptionPage(found, reply.total, reply.request_id)
+        return SubscriptionPage(reply.subscriptions, reply.total, reply.request_id)
 
     # ------------------------------------------------------------------ the topic itself
 

@@ -16,7 +16,7 @@ from cmqd.core.errors import (
 from cmqd.core.limits import check_each, check_range, checked_attributes
 from cmqd.core.moving import Moving
 from cmqd.core.names import check_queue_name, folded
-from cmqd.core.outcome import Effects, Outcome, QueueInfo, Woken
+from cmqd.core.outcome import Effects, Outcome, Woken
 from cmqd.core.queue import Queue
 from cmqd.core.state import ENDED_AT_ONCE
 from cmqd_segment.records import (
@@ -28,6 +28,7 @@ from cmqd_segment.records import (
     QueueCreated,
 )
 from cmqd_segment.records import QueueDeleted as QueueDeletedRecord
+from cmqd_types.queues import QueueInfo
 
 NAMES_EXAMINED = 10_000
 """Names that a list of the queues of all accounts examines in a call: no more than a full account has."""

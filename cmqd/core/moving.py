@@ -13,7 +13,7 @@ from cmqd.core.deadlettering import RETRY_MS, DeadLettering
 from cmqd.core.errors import InvalidArgument, RedriveRunning
 from cmqd.core.facts.activations import GRAIN_MS
 from cmqd.core.limits import check_range
-from cmqd.core.outcome import Effects, Outcome, RedriveStatus
+from cmqd.core.outcome import Effects, Outcome
 from cmqd.core.queue import Queue, Redriving
 from cmqd.core.sending import Sending
 from cmqd_segment.records import (
@@ -27,6 +27,7 @@ from cmqd_segment.records import (
     unpack_runs,
 )
 from cmqd_types.messages import Origin
+from cmqd_types.queues import RedriveStatus
 
 NO_ORIGIN = "(no origin)"
 PACE_SLACK_MS = 100
@@ -99,15 +100,15 @@ class Moving(DeadLettering, Sending):
         if under_way is not None:
             remaining = index.active.range_cardinality(under_way.cursor, redrive.stop_position) + index.moving_count
         return RedriveStatus(
-            queue.name,
-            redrive.target or None,
-            redrive.max_per_second or None,
-            redrive.started_ms,
-            redrive.ended_ms or None,
-            redrive.reason if under_way is None else under_way.held_up,
-            redrive.moved,
-            remaining,
-            dict(redrive.missing_origins if under_way is None else under_way.missing_origins),
+            queue=queue.name,
+            target=redrive.target or None,
+            max_per_second=redrive.max_per_second or None,
+            started_ms=redrive.started_ms,
+            ended_ms=redrive.ended_ms or None,
+            reason=redrive.reason if under_way is None else under_way.held_up,
+            moved=redrive.moved,
+            remaining=remaining,
+            missing_origins=dict(redrive.missing_origins if under_way is None else under_way.missing_origins),
         )
 
     def _end_redrive(self, queue: Queue, reason: str, effects: Effects, now_ms: int) -> None:

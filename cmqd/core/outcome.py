@@ -8,7 +8,7 @@ import msgspec
 
 from cmqd.core.errors import DomainError
 from cmqd_segment.records import AnyRecord, Runs, StoredMessage
-from cmqd_types.messages import HalfMessage, Headers, Labels, PeekedMessage
+from cmqd_types.messages import Headers, Labels
 
 T = TypeVar("T")
 
@@ -156,31 +156,6 @@ class Published(msgspec.Struct, frozen=True, gc=False):
     matched: Sequence[int | None]
 
 
-class TopicInfo(msgspec.Struct, frozen=True):
-    """A topic as its owner sees it."""
-
-    name: str
-    topic_id: int
-    attributes: dict[str, int | str]
-    counts: dict[str, int]
-    facts: dict[str, Any]
-    created: bool = False
-
-
-class SubscriptionInfo(msgspec.Struct, frozen=True):
-    """A subscription as its owner sees it."""
-
-    topic: str
-    name: str
-    subscription_id: int
-    attributes: dict[str, Any]
-    counts: dict[str, int]
-    """``waiting``, ``in_retry``, ``dropped``; ``delivered`` of a URL."""
-    facts: dict[str, Any]
-    """``created_ms``, ``modified_ms``, ``blocked``, ``last_error``, ``last_error_ms``, ``next_attempt_ms``."""
-    created: bool = False
-
-
 class Outcome(msgspec.Struct, Generic[T]):
     """What to answer, what to persist, who else is answered, what to read.
 
@@ -226,44 +201,6 @@ class Effects(msgspec.Struct, gc=False):
         return Outcome(reply, self.records, self.bodies, self.woken, self.reads, self.checks, self.pushes)
 
 
-class Peeked(msgspec.Struct, frozen=True):
-    """Reply of a peek."""
-
-    messages: list[PeekedMessage]
-    next_start: int | None
-
-
-class Rewound(msgspec.Struct, frozen=True):
-    """Reply of a rewind: how many messages are active again, from which time on, and whether that is another than was
-    asked for.
-    """
-
-    messages: int
-    time_ms: int
-    clamped: bool
-
-
-class RedriveStatus(msgspec.Struct, frozen=True):
-    """Reply of the redrive operations; see the wire's ``RedriveStatus``, field by field."""
-
-    queue: str
-    target: str | None
-    max_per_second: int | None
-    started_ms: int
-    ended_ms: int | None
-    reason: str
-    moved: int
-    remaining: int
-    missing_origins: dict[str, int]
-
-
-class HalfMessages(msgspec.Struct, frozen=True):
-    """Reply of listing them."""
-
-    messages: list[HalfMessage]
-    next_start: int | None
-
-
 class TransactionsDone(msgspec.Struct, frozen=True):
     """Reply of a decision: (message id, refusal) of those that were refused."""
 
@@ -284,14 +221,3 @@ class HandlesDone(msgspec.Struct, frozen=True):
     next_visible_ms: int = 0
     done: int = 0
     """Messages that were deleted."""
-
-
-class QueueInfo(msgspec.Struct, frozen=True):
-    """A queue as its owner sees it."""
-
-    name: str
-    queue_id: int
-    attributes: dict[str, int | str | bool]
-    counts: dict[str, int]
-    facts: dict[str, Any]
-    created: bool = False

@@ -7,11 +7,11 @@ from pyroaring import BitMap64
 from cmqd.core.errors import InvalidArgument
 from cmqd.core.facts.index import QueueIndex
 from cmqd.core.limits import ORIGIN_BYTES, check_range, copy_bytes, headers_bytes
-from cmqd.core.outcome import WAITING, Effects, Outcome, Peeked, Waiting, Woken
+from cmqd.core.outcome import WAITING, Effects, Outcome, Waiting, Woken
 from cmqd.core.queue import Queue
 from cmqd.core.state import BrokerState, PendingPeek
 from cmqd_segment.records import Runs, StoredMessage, last_of, pack_runs, unpack_runs
-from cmqd_types.messages import PeekedMessage
+from cmqd_types.messages import MessagesPeeked, PeekedMessage
 
 STATES = ("active", "in_flight", "delayed", "half", "rewindable")
 STRETCH = 1 << 20
@@ -32,7 +32,7 @@ class Peeking(BrokerState):
         max_messages: int,
         now_ms: int,
         states: Sequence[str] | None = None,
-    ) -> Outcome[Peeked | Waiting]:
+    ) -> Outcome[MessagesPeeked | Waiting]:
         """Browse messages in order of sending, from place ``start`` on: those in one of ``states`` (see ``STATES``), or
         all but the rewindable ones. Changes nothing.
 
@@ -82,12 +82,12 @@ class Peeking(BrokerState):
             unread = next(position for position in wanted if position > settled)
             peek.positions = [position for position in peek.positions if position < unread]
             if not peek.positions:
-                effects.woken.append(Woken(peek.waiter_id, Peeked([], unread)))
+                effects.woken.append(Woken(peek.waiter_id, MessagesPeeked(messages=[], next_start=unread)))
                 return damaged
         effects.woken.append(Woken(peek.waiter_id, self._peeked(queue, peek, now_ms)))
         return damaged
 
-    def _peeked(self, queue: Queue, peek: PendingPeek, now_ms: int) -> Peeked:
+    def _peeked(self, queue: Queue, peek: PendingPeek, now_ms: int) -> MessagesPeeked:
         index = queue.index
         expired_ms = now_ms - index.attributes.retention_ms
         unrewindable_ms = now_ms - index.attributes.rewind_ms
@@ -135,7 +135,7 @@ class Peeking(BrokerState):
             if peek.positions:
                 more, go_on = _find(index, states, peek.positions[-1] + 1, 1)
                 next_start = peek.positions[-1] + 1 if more else go_on
-        return Peeked(messages, next_start)
+        return MessagesPeeked(messages=messages, next_start=next_start)
 
 
 def _state(index: QueueIndex, position: int) -> str | None:

@@ -11,11 +11,12 @@ from pyroaring import BitMap64
 
 from cmqd.core.errors import DomainError, TimeNotRewindable
 from cmqd.core.limits import check_range
-from cmqd.core.outcome import WAITING, Effects, Outcome, Rewound, Waiting, Woken
+from cmqd.core.outcome import WAITING, Effects, Outcome, Waiting, Woken
 from cmqd.core.queue import Queue
 from cmqd.core.receiving import Receiving
 from cmqd.core.state import PendingRewind
 from cmqd_segment.records import QueueRewound, StoredMessage
+from cmqd_types.queues import Rewound
 
 PRUNE_MS = 1000
 """How often messages that can be rewound no more are let go: their disk space comes back in whole segments anyway."""
@@ -91,7 +92,7 @@ class Rewinding(Receiving):
         index.prune_rewindable(now_ms)
         first = next(index.rewindable.iter_equal_or_larger(rewind.low), None) if index.rewindable_count else None
         if first is None:
-            return Outcome(Rewound(0, rewind.time_ms, rewind.clamped))
+            return Outcome(Rewound(messages=0, time_ms=rewind.time_ms, clamped=rewind.clamped))
         record = index.with_rewind_floor(QueueRewound(queue.queue_id, first, index.next_position, now_ms))
         back = index.apply_rewound(record)
         # Never received: whatever befell them before they were deleted.
@@ -102,7 +103,7 @@ class Rewinding(Receiving):
             self._set_agenda(queue, now_ms + index.attributes.dead_letter_after_ms)
         effects = Effects([record])
         self._serve(queue, effects, now_ms)
-        return effects.outcome(Rewound(len(back), rewind.time_ms, rewind.clamped))
+        return effects.outcome(Rewound(messages=len(back), time_ms=rewind.time_ms, clamped=rewind.clamped))
 
     def _rewind_arrived(self, read_id: int, messages: Sequence[StoredMessage], effects: Effects, now_ms: int) -> None:
         """The time of a message on the way to the boundary."""

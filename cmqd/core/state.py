@@ -18,7 +18,7 @@ from cmqd.core.facts.numbers import Numbers
 from cmqd.core.facts.promises import Promises
 from cmqd.core.limits import Limits
 from cmqd.core.names import folded
-from cmqd.core.outcome import PageRead, QueueInfo
+from cmqd.core.outcome import PageRead
 from cmqd.core.queue import Queue, Redriving
 from cmqd.core.receipts import HandleKey, ReceiptHandles
 from cmqd.core.runtime.waiters import Waiter
@@ -37,6 +37,7 @@ from cmqd_segment.records import (
     pack_runs,
 )
 from cmqd_segment.records import QueueDeleted as QueueDeletedRecord
+from cmqd_types.queues import QueueInfo
 
 LEASE_BUCKET_MS = 100
 """How late a message may come back after its visibility timeout."""
@@ -214,7 +215,14 @@ class BrokerState:
         return wanted + (index.rewindable.range_cardinality(first, stop) if index.rewindable_count else 0)
 
     def _info(self, queue: Queue, created: bool = False) -> QueueInfo:
-        return QueueInfo(queue.name, queue.queue_id, queue.attributes(), queue.counts(), queue.facts(), created)
+        return QueueInfo(
+            queue=queue.name,
+            queue_id=queue.queue_id,
+            attributes=queue.attributes(),
+            counts=queue.counts(),
+            facts=queue.facts(),
+            created=created,
+        )
 
     def _page_read(self, queue: Queue, positions: list[int], max_bytes: int) -> PageRead:
         read = PageRead(self._next_read_id, queue.queue_id, pack_runs(positions), max_bytes)

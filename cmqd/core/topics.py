@@ -26,7 +26,7 @@ from cmqd.core.limits import (
 )
 from cmqd.core.matching import check_binding_keys, check_tags
 from cmqd.core.names import check_name, cut_topic_name, folded
-from cmqd.core.outcome import Outcome, SubscriptionInfo, TopicInfo
+from cmqd.core.outcome import Outcome
 from cmqd.core.publishing import Publishing
 from cmqd.core.topic import Subscription, Topic
 from cmqd.core.urls import check_url
@@ -42,6 +42,7 @@ from cmqd_segment.records import (
     TopicDeleted,
     Unsubscribed,
 )
+from cmqd_types.topics import SubscriptionInfo, TopicInfo
 
 QUEUE = "queue"
 URL_SCHEMES = ("http", "https")
@@ -137,7 +138,14 @@ class Topics(Publishing):
 
     def _topic_info(self, topic: Topic, created: bool = False) -> TopicInfo:
         facts = topic.facts(self.limits.topic_life_ms)
-        return TopicInfo(topic.name, topic.topic_id, topic.attributes_map(), topic.counts(), facts, created)
+        return TopicInfo(
+            topic=topic.name,
+            topic_id=topic.topic_id,
+            attributes=topic.attributes_map(),
+            counts=topic.counts(),
+            facts=facts,
+            created=created,
+        )
 
     # ------------------------------------------------------------------ subscriptions
 
@@ -272,13 +280,12 @@ class Topics(Publishing):
 
     def _subscription_info(self, subscription: Subscription, now_ms: int, created: bool = False) -> SubscriptionInfo:
         return SubscriptionInfo(
-            subscription.topic.name,
-            subscription.name,
-            subscription.subscription_id,
-            msgspec.structs.asdict(subscription.attributes),
-            subscription.counts(),
-            subscription.facts(now_ms),
-            created,
+            topic=subscription.topic.name,
+            subscription=subscription.name,
+            attributes=msgspec.structs.asdict(subscription.attributes),
+            counts=subscription.counts(),
+            facts=subscription.facts(now_ms),
+            created=created,
         )
 
     def _next_id(self, records: list[AnyRecord]) -> int:

@@ -31,7 +31,7 @@ from cmqd.core.errors import (
 )
 from cmqd.core.facts.halves import Checked
 from cmqd.core.limits import ATTRIBUTE_RANGES, check_range, checked_sizes, headers_bytes
-from cmqd.core.outcome import WAITING, Effects, HalfMessages, Outcome, TransactionsDone, Waiting, Woken
+from cmqd.core.outcome import WAITING, Effects, Outcome, TransactionsDone, Waiting, Woken
 from cmqd.core.queue import Queue
 from cmqd.core.sending import Sending, answered, at_places, stored_before, unrepeated
 from cmqd.core.state import PendingCommits, PendingDecisions
@@ -45,7 +45,7 @@ from cmqd_segment.records import (
     pack_runs,
     unpack_runs,
 )
-from cmqd_types.messages import HalfMessage, Headers
+from cmqd_types.messages import HalfMessage, HalfMessages, Headers
 
 COMMIT, ROLL_BACK, UNKNOWN = 1, 2, 3
 """What becomes of a half message, as on the wire."""
@@ -423,7 +423,7 @@ class Transactions(Checking, Sending):
                 )
             )
         more = positions and _half_from(queue, positions[-1] + 1, 1)
-        return HalfMessages(messages, positions[-1] + 1 if more else None)
+        return HalfMessages(messages=messages, next_start=positions[-1] + 1 if more else None)
 
 
 def _done(request: PendingDecisions) -> TransactionsDone:

@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Protocol, TypeAlias
 
-from cmqd_protocol.messages import AnyPush, Reply
+from cmqd_protocol.messages import AnyPush, AnyReply, TransactionCheck
 
-Outgoing: TypeAlias = Reply | AnyPush
+Outgoing: TypeAlias = AnyReply | AnyPush
 """What goes to a client: an answer, or what it has signed up for."""
 
 
@@ -98,7 +98,7 @@ class ReplyGate:
 
     def give_up(
         self, held_so_far: int, limit: int, stand_in: Callable[[Answerable], Answerable]
-    ) -> list[tuple[Answerable, Reply, str | None]]:
+    ) -> list[tuple[Answerable, AnyReply, str | None]]:
         """Return replies for the caller to answer otherwise, and let them go to stand-ins when they are durable.
 
         Args:
@@ -106,20 +106,20 @@ class ReplyGate:
             limit: at most so many in one call, what is pushed included, which stays as it is: nobody waits for it.
             stand_in: makes what takes the reply in place of its client.
         """
-        taken: list[tuple[Answerable, Reply, str | None]] = []
+        taken: list[tuple[Answerable, AnyReply, str | None]] = []
         held = self._held
         for _ in range(min(limit, len(held), held_so_far - self.let_go_so_far)):
             lsn, asker, reply, queue = held.popleft()
             self.let_go_so_far += 1
-            if isinstance(reply, Reply):
+            if not isinstance(reply, TransactionCheck):
                 taken.append((asker, reply, queue))
                 asker = stand_in(asker)
             self._given_up.append((lsn, asker, reply, queue))
         return taken
 
-    def take_all(self) -> list[tuple[Answerable, Reply]]:
+    def take_all(self) -> list[tuple[Answerable, AnyReply]]:
         """Give up: nothing more will become durable. Returns the replies that were held, oldest first."""
-        taken = [(asker, reply) for _, asker, reply, _ in self._held if isinstance(reply, Reply)]
+        taken = [(asker, reply) for _, asker, reply, _ in self._held if not isinstance(reply, TransactionCheck)]
         self._held.clear()
         self._given_up.clear()
         return taken

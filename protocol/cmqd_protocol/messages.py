@@ -28,7 +28,9 @@ from cmqd_protocol.limits import (
     NONCE_BYTES,
     PROOF_BYTES,
 )
-from cmqd_types.messages import HalfMessage, Headers, PeekedMessage, ReceivedMessage
+from cmqd_types import messages, queues, topics
+from cmqd_types.messages import Headers, ReceivedMessage
+from cmqd_types.topics import SubscriptionSummary
 
 # Shapes that bound what a frame can become in memory; msgspec checks them while it decodes, before it allocates.
 # Ranges that depend on a queue or a setting are checked by whoever knows those.
@@ -555,23 +557,16 @@ class HandlesDone(Reply, frozen=True, tag=195):
     next_visible_ms: int = 0
 
 
-class MessagesPeeked(Reply, frozen=True, tag=196):
-    """What browsing found, in the order of sending."""
+class MessagesPeeked(messages.MessagesPeeked, WireMessage, frozen=True, tag=196):
+    """The page of a peek."""
 
-    messages: list[PeekedMessage]
-    next_start: int | None
-    """Where to go on; None = the end."""
+    request_id: int
 
 
-class QueueInfo(Reply, frozen=True, tag=197):
-    """Attributes, counts and facts of a queue by name; ``created`` tells create/ensure whether it is new."""
+class QueueInfo(queues.QueueInfo, WireMessage, frozen=True, tag=197):
+    """Attributes, counts and facts of a queue; ``created`` is for ``create_queue`` and ``ensure_queue``."""
 
-    queue: str
-    queue_id: int
-    attributes: dict[str, Any]
-    counts: dict[str, int]
-    facts: dict[str, Any]
-    created: bool = False
+    request_id: int
 
 
 class QueueList(Reply, frozen=True, tag=198):
@@ -610,31 +605,16 @@ class ServerStatus(Reply, frozen=True, tag=201):
     status: dict[str, Any]
 
 
-class Rewound(Reply, frozen=True, tag=202):
-    """How many messages are active again, and from which time on."""
+class Rewound(queues.Rewound, WireMessage, frozen=True, tag=202):
+    """The result of a rewind."""
 
-    messages: int
-    time_ms: int
-    clamped: bool
-    """The time asked for lies before the window; this is the nearest one."""
+    request_id: int
 
 
-class RedriveStatus(Reply, frozen=True, tag=203):
-    """A redrive, under way or over."""
+class RedriveStatus(queues.RedriveStatus, WireMessage, frozen=True, tag=203):
+    """The progress of a redrive, running or ended."""
 
-    queue: str
-    target: str | None
-    max_per_second: int | None
-    started_ms: int
-    ended_ms: int | None
-    """None = it goes on."""
-    reason: str
-    """``done`` or ``cancelled`` when it is over; else why it is held up (``target full: NAME``), or empty."""
-    moved: int
-    remaining: int
-    """Messages that it has still to move, in whatever state."""
-    missing_origins: dict[str, int]
-    """Messages that stay because the queue they came from does not exist (or takes none), by its name."""
+    request_id: int
 
 
 class TransactionFailure(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -651,12 +631,10 @@ class TransactionsEnded(Reply, frozen=True, tag=204):
     failures: list[TransactionFailure]
 
 
-class HalfMessages(Reply, frozen=True, tag=205):
-    """Half messages in the order of sending."""
+class HalfMessages(messages.HalfMessages, WireMessage, frozen=True, tag=205):
+    """A page of undecided half messages."""
 
-    messages: list[HalfMessage]
-    next_start: int | None
-    """Where to go on; None = the end."""
+    request_id: int
 
 
 class MessagesPublished(Reply, frozen=True, tag=206):
@@ -667,15 +645,10 @@ class MessagesPublished(Reply, frozen=True, tag=206):
     """0 = it was discarded; None = it was published before, under this number or dedup id."""
 
 
-class TopicInfo(Reply, frozen=True, tag=207):
-    """Attributes, counts and facts of a topic by name; ``created`` tells create and ensure whether it is new."""
+class TopicInfo(topics.TopicInfo, WireMessage, frozen=True, tag=207):
+    """Attributes, counts and facts of a topic; ``created`` is for ``create_topic`` and ``ensure_topic``."""
 
-    topic: str
-    topic_id: int
-    attributes: dict[str, Any]
-    counts: dict[str, int]
-    facts: dict[str, Any]
-    created: bool = False
+    request_id: int
 
 
 class TopicList(Reply, frozen=True, tag=208):
@@ -685,29 +658,10 @@ class TopicList(Reply, frozen=True, tag=208):
     topics: list[tuple[int, str]]
 
 
-class SubscriptionInfo(Reply, frozen=True, tag=209):
-    """Attributes, counts and facts of a subscription by name; ``secret`` only when it is made."""
+class SubscriptionInfo(topics.SubscriptionInfo, WireMessage, frozen=True, tag=209):
+    """Attributes, counts and facts of a subscription; ``secret`` only in the reply that creates it."""
 
-    topic: str
-    subscription: str
-    attributes: dict[str, Any]
-    counts: dict[str, int]
-    facts: dict[str, Any]
-    created: bool = False
-    secret: str | None = None
-    """For the signatures of what is posted to its URL; told this once."""
-
-
-class SubscriptionSummary(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A subscription in a list."""
-
-    name: str
-    protocol: str
-    endpoint: str
-    paused: bool
-    waiting: int
-    in_retry: int
-    last_error: str | None
+    request_id: int
 
 
 class SubscriptionList(Reply, frozen=True, tag=210):

@@ -83,3 +83,19 @@ class HalfMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """``unknown``, or empty as long as no producer answered."""
     next_check_ms: int
     """0 = no further check is planned."""
+
+
+class MessagesPeeked(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
+    """A page of a peek, in the order of sending. It takes keywords only, for the reason given in ``queues``."""
+
+    messages: list[PeekedMessage]
+    next_start: int | None
+    """Position at which the next page starts; None = end of the queue."""
+
+
+class HalfMessages(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
+    """A page of undecided half messages, in the order of sending. It takes keywords only, as ``MessagesPeeked``."""
+
+    messages: list[HalfMessage]
+    next_start: int | None
+    """Position at which the next page starts; None = end of the queue."""

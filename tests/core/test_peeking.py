@@ -6,15 +6,15 @@ import pytest
 
 from cmqd.core.errors import InvalidArgument
 from cmqd.core.limits import Limits
-from cmqd.core.outcome import WAITING, Peeked, Waiting
-from cmqd_types.messages import PeekedMessage
+from cmqd.core.outcome import WAITING, Waiting
+from cmqd_types.messages import MessagesPeeked, PeekedMessage
 from support.core_builders import ACCOUNT, START_MS, Rig, counts
 from support.core_facts import facts
 
 PEEKER = 1000
 
 
-def peek(rig: Rig, start: int = 0, most: int = 16, states: Sequence[str] | None = None) -> Peeked:
+def peek(rig: Rig, start: int = 0, most: int = 16, states: Sequence[str] | None = None) -> MessagesPeeked:
     before = facts(rig.broker)
     reply = rig.done(rig.broker.peek(ACCOUNT, "q", PEEKER, start, most, rig.now_ms, states))
     if isinstance(reply, Waiting):
@@ -72,7 +72,7 @@ def test_an_empty_queue_shows_nothing():
     rig = Rig()
     rig.create()
 
-    assert peek(rig) == Peeked([], None)
+    assert peek(rig) == MessagesPeeked(messages=[], next_start=None)
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
@@ -155,7 +155,7 @@ def test_a_page_that_brings_nothing_is_asked_for_again_by_the_next_peek():
 
     cold.done(cold.broker.pages_read(cold.reads[0].read_id, [], [], cold.now_ms))
 
-    assert cold.replies(PEEKER) == [Peeked([], 0)]
+    assert cold.replies(PEEKER) == [MessagesPeeked(messages=[], next_start=0)]
 
 
 def test_a_cancelled_peek_is_not_answered():

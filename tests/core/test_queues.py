@@ -101,7 +101,7 @@ def test_a_queue_is_shown_with_attributes_counts_and_facts():
 
     info = rig.broker.queue_info(ACCOUNT, "q")
 
-    assert info.name == "q"
+    assert info.queue == "q"
     assert info.queue_id == queue.queue_id
     assert info.counts == counts(in_flight=2, delayed=1)
     assert info.facts["oldest_message_ms"] == START_MS

@@ -4,8 +4,8 @@ import pytest
 
 from cmqd.core.errors import DeadLetterQueueInUse, InvalidArgument, QueueNotFound, RedriveRunning
 from cmqd.core.limits import Limits
-from cmqd.core.outcome import RedriveStatus
 from cmqd_types.messages import Origin
+from cmqd_types.queues import RedriveStatus
 from support.core_builders import ACCOUNT, START_MS, Rig, counts
 from support.core_facts import facts
 
@@ -86,7 +86,17 @@ def test_dead_letters_go_back_to_their_origin():
     assert rig.counts("dlq") == counts()
     assert drained(rig, "a") == [b"a0", b"a1"]
     assert [message.body for message in rig.replies(waiter)[0]] == [b"b0", b"b1"]
-    assert status(rig) == RedriveStatus("dlq", None, None, started.started_ms, rig.now_ms, "done", 4, 0, {})
+    assert status(rig) == RedriveStatus(
+        queue="dlq",
+        target=None,
+        max_per_second=None,
+        started_ms=started.started_ms,
+        ended_ms=rig.now_ms,
+        reason="done",
+        moved=4,
+        remaining=0,
+        missing_origins={},
+    )
 
 
 def test_or_to_a_named_queue():
@@ -431,7 +441,17 @@ def test_a_redrive_of_nothing_is_done_at_once():
     rig.redrive(target=None)
     rig.settle()
 
-    assert status(rig) == RedriveStatus("dlq", None, None, START_MS, START_MS, "done", 0, 0, {})
+    assert status(rig) == RedriveStatus(
+        queue="dlq",
+        target=None,
+        max_per_second=None,
+        started_ms=START_MS,
+        ended_ms=START_MS,
+        reason="done",
+        moved=0,
+        remaining=0,
+        missing_origins={},
+    )
 
 
 def test_a_second_one_counts_from_the_start():

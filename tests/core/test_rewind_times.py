@@ -3,7 +3,8 @@
 import pytest
 
 from cmqd.core.errors import QueueDeleted, TimeNotRewindable
-from cmqd.core.outcome import WAITING, Rewound
+from cmqd.core.outcome import WAITING
+from cmqd_types.queues import Rewound
 from support.core_builders import START_MS, Rig, counts
 from support.core_facts import queue_facts
 from support.rewinds import HOUR_MS, ask, consume, refused, rewindable
@@ -15,7 +16,7 @@ def test_a_time_before_the_window_is_clamped_to_the_nearest():
     rig = rewindable(b"1", b"2", gap_ms=1000, rewind_ms=60_000)
     rig.now_ms = START_MS + 60_001
 
-    assert rig.rewind(START_MS) == Rewound(1, START_MS + 1, True)
+    assert rig.rewind(START_MS) == Rewound(messages=1, time_ms=START_MS + 1, clamped=True)
     assert rig.bodies() == [b"2"]
 
 
@@ -26,7 +27,7 @@ def test_strict_refuses_a_time_before_the_window_and_names_the_nearest():
     error = refused(rig, START_MS, strict=True)
 
     assert error.details["nearest_ms"] == START_MS + 1
-    assert rig.rewind(START_MS + 1, strict=True) == Rewound(0, START_MS + 1, False)
+    assert rig.rewind(START_MS + 1, strict=True) == Rewound(messages=0, time_ms=START_MS + 1, clamped=False)
 
 
 def test_a_time_in_the_future_is_refused_and_now_is_not():
@@ -96,7 +97,7 @@ def test_a_message_that_no_consumer_can_receive_bounds_no_rewind(state: str, cra
         rig = rig.crash()
     before = rig.counts()
 
-    assert rig.rewind(START_MS + 2000) == Rewound(1, START_MS + 2000, False)
+    assert rig.rewind(START_MS + 2000) == Rewound(messages=1, time_ms=START_MS + 2000, clamped=False)
 
     assert rig.counts() == {**before, "active": 1, "rewindable": 1}
     assert rig.rewind(START_MS + 2000).messages == 0, "what came back bounds the next one, and no more than that"
@@ -147,7 +148,7 @@ def test_with_an_unconsumed_message_from_before_the_window_its_start_is_allowed_
     nearest_ms = error.details["nearest_ms"]
 
     assert nearest_ms == rig.now_ms - 10_000
-    assert rig.rewind(nearest_ms, strict=True) == Rewound(1, nearest_ms, False)
+    assert rig.rewind(nearest_ms, strict=True) == Rewound(messages=1, time_ms=nearest_ms, clamped=False)
 
 
 # ---------------------------------------------------------------------- while it looks for the boundary
@@ -168,7 +169,7 @@ def test_what_is_sent_and_deleted_meanwhile_is_not_in_the_way():
 
     rig.answer_reads()
 
-    assert rig.replies(99) == [Rewound(6, START_MS + 35, False)]
+    assert rig.replies(99) == [Rewound(messages=6, time_ms=START_MS + 35, clamped=False)]
     assert rig.bodies() == [b"4", b"5", b"6", b"7", b"8", b"new", b"newer"]
 
 
@@ -179,7 +180,7 @@ def test_what_is_cleared_meanwhile_does_not_come_back():
 
     rig.answer_reads()
 
-    assert rig.replies(99) == [Rewound(0, START_MS + 35, False)]
+    assert rig.replies(99) == [Rewound(messages=0, time_ms=START_MS + 35, clamped=False)]
     assert rig.bodies() == [b"new"]
 
 
@@ -189,11 +190,11 @@ def test_another_rewind_meanwhile_takes_its_part():
     assert ask(rig, 100, START_MS + 65) is WAITING
     while rig.reads != [read]:
         rig.answer(rig.reads[1])
-    assert rig.replies(100) == [Rewound(2, START_MS + 65, False)]
+    assert rig.replies(100) == [Rewound(messages=2, time_ms=START_MS + 65, clamped=False)]
 
     rig.answer_reads()
 
-    assert rig.replies(99) == [Rewound(3, START_MS + 35, False)]
+    assert rig.replies(99) == [Rewound(messages=3, time_ms=START_MS + 35, clamped=False)]
     assert rig.bodies() == [b"4", b"5", b"6", b"7", b"8"]
 
 
@@ -219,7 +220,11 @@ def test_a_window_taken_away_meanwhile_is_told(on_again: bool):
     rig.answer_reads()
 
     (reply,) = rig.replies(99)
-    assert reply == Rewound(0, START_MS + 35, False) if on_again else isinstance(reply, TimeNotRewindable)
+    assert (
+        reply == Rewound(messages=0, time_ms=START_MS + 35, clamped=False)
+        if on_again
+        else isinstance(reply, TimeNotRewindable)
+    )
     assert rig.counts() == counts()
 
 
@@ -238,7 +243,7 @@ def test_what_leaves_the_window_meanwhile_does_not_come_back_then_or_after_a_cra
     rig.advance(60_200)
     rig.answer_reads()
 
-    assert rig.replies(99) == [Rewound(0, START_MS + 35, False)]
+    assert rig.replies(99) == [Rewound(messages=0, time_ms=START_MS + 35, clamped=False)]
     again = rig.crash()
     again.settle()
     assert again.counts() == counts()

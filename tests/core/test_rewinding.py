@@ -6,9 +6,10 @@ import pytest
 
 from cmqd.core.errors import DomainError
 from cmqd.core.limits import Limits
-from cmqd.core.outcome import WAITING, Rewound
+from cmqd.core.outcome import WAITING
 from cmqd_segment.records import QueueRewound
 from cmqd_types.messages import ReceivedMessage
+from cmqd_types.queues import Rewound
 from support.busy_rig import replayed
 from support.core_builders import ACCOUNT, START_MS, Rig, counts
 from support.core_facts import facts, queue_facts
@@ -187,10 +188,10 @@ def test_every_message_produced_at_or_after_the_time_becomes_active_to_the_milli
     rig = rig.crash() if cold else rig
 
     just_after = rig.rewind(START_MS + 11 * first + 1)
-    assert just_after == Rewound(11 - first, START_MS + 11 * first + 1, False)
+    assert just_after == Rewound(messages=11 - first, time_ms=START_MS + 11 * first + 1, clamped=False)
     assert consume(rig, 11 - first) == [b"%d" % number for number in range(first + 1, 12)]
     just_at = rig.rewind(START_MS + 11 * first)
-    assert just_at == Rewound(12 - first, START_MS + 11 * first, False)
+    assert just_at == Rewound(messages=12 - first, time_ms=START_MS + 11 * first, clamped=False)
 
     assert rig.counts() == counts(active=12 - first, rewindable=first)
     assert consume(rig, 12 - first) == [b"%d" % number for number in range(first, 12)]
@@ -257,7 +258,7 @@ def test_a_page_under_way_when_a_rewind_happens_does_not_upset_the_order():
     waiter, reply = rig.wait(most=1)
     assert reply is WAITING
     (page,) = rig.reads
-    assert ask(rig, 99, START_MS) == Rewound(6, START_MS, False)
+    assert ask(rig, 99, START_MS) == Rewound(messages=6, time_ms=START_MS, clamped=False)
 
     rig.answer(page)
     rig.answer_reads()
@@ -433,7 +434,7 @@ def test_a_million_messages_are_rewound_as_a_set(monkeypatch: pytest.MonkeyPatch
 
     outcome = rig.broker.rewind(ACCOUNT, "q", 1, START_MS + 5000, False, rig.now_ms)
 
-    assert outcome.reply == Rewound(500_000, START_MS + 5000, False)
+    assert outcome.reply == Rewound(messages=500_000, time_ms=START_MS + 5000, clamped=False)
     (record,) = outcome.records
     assert record == QueueRewound(queue.queue_id, 500_000, 1_000_000, rig.now_ms, 0)
     rig.broker.check_invariants()

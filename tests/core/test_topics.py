@@ -19,8 +19,8 @@ from cmqd.core.errors import (
     TopicNotFound,
 )
 from cmqd.core.limits import Limits
-from cmqd.core.outcome import SubscriptionInfo, TopicInfo
 from cmqd.core.topic import EXACTLY_BEHIND
+from cmqd_types.topics import SubscriptionInfo, TopicInfo
 from support.core_builders import ACCOUNT, START_MS, Rig
 from support.core_facts import facts
 
@@ -60,7 +60,7 @@ def test_a_topic_without_attributes_has_those_of_the_specification():
     made = rig.done(rig.broker.create_topic(ACCOUNT, "news", {}, rig.now_ms))
 
     assert made.created
-    assert made.name == "news"
+    assert made.topic == "news"
     assert made.attributes == {"max_message_bytes": 65_536, "filter_type": "tag"}
     assert made.counts == {"retained": 0, "subscriptions": 0}
     assert made.facts == {
@@ -278,7 +278,7 @@ def test_a_subscription_to_a_queue_has_these_attributes():
     made = rig.done(rig.broker.subscribe(ACCOUNT, "news", "to-s", {"endpoint": "q"}, rig.now_ms))
 
     assert made.created
-    assert (made.topic, made.name) == ("news", "to-s")
+    assert (made.topic, made.subscription) == ("news", "to-s")
     assert made.attributes == {
         "protocol": "queue",
         "endpoint": "q",
@@ -449,11 +449,12 @@ def test_ensure_makes_a_subscription_once():
     wanted = {"endpoint": "q", "filter_tags": ["a", "a"]}
 
     first = rig.done(rig.broker.ensure_subscription(ACCOUNT, "news", "to-s", wanted, rig.now_ms))
+    subscriptions = list(rig.broker.subscriptions)
     rows = rig.log.last_lsn
     second = rig.done(rig.broker.ensure_subscription(ACCOUNT, "news", "to-s", wanted, rig.now_ms))
 
     assert (first.created, second.created) == (True, False)
-    assert first.subscription_id == second.subscription_id
+    assert list(rig.broker.subscriptions) == subscriptions
     assert rig.log.last_lsn == rows
 
 
@@ -477,7 +478,7 @@ def test_subscriptions_are_listed_in_order_of_name():
 
     def names(search: str, offset: int, limit: int) -> tuple[int, list[str]]:
         total, page = rig.broker.list_subscriptions(ACCOUNT, "news", search, offset, limit, rig.now_ms)
-        return total, [one.name for one in page]
+        return total, [one.subscription for one in page]
 
     assert names("", 0, 100) == (4, ["a-1", "a-2", "b-1", "c-1"])
     assert names("", 1, 2) == (4, ["a-2", "b-1"])
@@ -684,7 +685,7 @@ def test_create_cuts_a_long_name_and_tells_the_name_that_it_used():
 
     info = rig.done(rig.broker.create_topic(ACCOUNT, name, {}, rig.now_ms))
 
-    assert (info.name, info.created) == (name[:64], True)
+    assert (info.topic, info.created) == (name[:64], True)
     assert rig.crash().broker.topic(ACCOUNT, name[:64]).name == name[:64]
     with pytest.raises(TopicExists) as taken:
         rig.broker.create_topic(ACCOUNT, name.upper(), {}, rig.now_ms)

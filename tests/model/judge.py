@@ -17,7 +17,7 @@ from cmqd.core.errors import (
     QueueDeleted,
 )
 from cmqd.core.limits import Limits
-from cmqd.core.outcome import Check, Outcome, PageRead, Peeked
+from cmqd.core.outcome import Check, Outcome, PageRead
 from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.records import (
     AnyRecord,
@@ -33,7 +33,7 @@ from cmqd_segment.records import (
     count_runs,
     unpack_runs,
 )
-from cmqd_types.messages import Headers, Origin
+from cmqd_types.messages import Headers, MessagesPeeked, Origin
 from support.core_builders import NaiveLog
 from support.naive_broker import (
     NaiveMessage,
@@ -173,7 +173,7 @@ class Judge(RuleBasedStateMachine):
                 self.decisions.pop(woken.waiter_id, None)
                 continue
             if peek is not None:
-                assert isinstance(woken.reply, Peeked)
+                assert isinstance(woken.reply, MessagesPeeked)
                 peek.queue.check_peek(peek, woken.reply, self.unreadable(peek.queue), self.now_ms)
                 continue
             if self.judge_woken(woken.waiter_id, woken.reply):

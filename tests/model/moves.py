@@ -9,8 +9,8 @@ from model.judge import REST_MS, has_queues, which
 from model.machine import BrokerMachine
 
 from cmqd.core.errors import InvalidArgument, RedriveRunning
-from cmqd.core.outcome import RedriveStatus
 from cmqd_segment.records import AnyRecord, DeadLettersFrom, MessagesReceived, RedriveEnded, RedriveStarted, unpack_runs
+from cmqd_types.queues import RedriveStatus
 from support.naive_broker import NaiveMessage, NaiveQueue
 
 ROOM = 50

@@ -9,8 +9,9 @@ from model.judge import has_queues, which
 from model.machine import BrokerMachine
 
 from cmqd.core.errors import TimeNotRewindable
-from cmqd.core.outcome import WAITING, Rewound
+from cmqd.core.outcome import WAITING
 from cmqd_segment.records import AnyRecord, QueueRewound
+from cmqd_types.queues import Rewound
 from support.naive_broker import REWIND_GRAIN_MS, STEP_GRAIN_MS, NaiveQueue, State
 
 

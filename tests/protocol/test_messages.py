@@ -173,7 +173,7 @@ class TestSizes:
         all_headers: list[dict[str, str] | None] = [headers] * count
         messages: list[WireMessage] = [
             MessagesReceived(2**32 - 1, [received] * count),
-            MessagesPeeked(2**32 - 1, [peeked] * count, highest),
+            MessagesPeeked(2**32 - 1, messages=[peeked] * count, next_start=highest),
             SendMessages(2**32 - 1, "q" * 64, [body] * count, all_headers, [highest] * count, highest, highest),
             SendHalfMessages(2**32 - 1, "q" * 64, [body] * count, all_headers, highest, highest, highest),
         ]
@@ -219,7 +219,7 @@ class TestSizes:
 
         for message in (
             MessagesReceived(2**32 - 1, [received] * MAX_BATCH),
-            MessagesPeeked(2**32 - 1, [peeked] * MAX_BATCH, highest),
+            MessagesPeeked(2**32 - 1, messages=[peeked] * MAX_BATCH, next_start=highest),
         ):
             assert len(encoder.encode(message)) <= MIN_MAX_FRAME_BYTES
 
@@ -239,7 +239,7 @@ class TestSizes:
         assert len(encoder.encode(copy_of)) <= counted
         for message in (
             MessagesReceived(2**32 - 1, [received] * MAX_BATCH),
-            MessagesPeeked(2**32 - 1, [peeked] * MAX_BATCH, highest),
+            MessagesPeeked(2**32 - 1, messages=[peeked] * MAX_BATCH, next_start=highest),
         ):
             assert len(encoder.encode(message)) <= MIN_MAX_FRAME_BYTES
 

@@ -29,6 +29,7 @@ from cmqd_protocol.messages import REQUEST_TYPES
 from cmqd_protocol.opcodes import THEMES, Opcode
 from cmqd_segment.records import QueueAttributes, SubscriptionAttributes, TopicAttributes
 from cmqd_types.messages import CopyOf, HalfMessage, Origin, PeekedMessage, ReceivedMessage
+from cmqd_types.topics import SubscriptionSummary
 from support.vectors import load
 
 SPEC = (Path(__file__).parents[2] / "protocol" / "SPEC.md").read_text(encoding="utf-8")
@@ -79,7 +80,7 @@ def test_every_request_names_its_reply(opcode: Opcode) -> None:
         CopyOf,
         messages.TransactionFailure,
         HalfMessage,
-        messages.SubscriptionSummary,
+        SubscriptionSummary,
         messages.KeyInfo,
     ],
 )

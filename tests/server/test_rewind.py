@@ -90,7 +90,7 @@ async def test_a_rewind_waits_for_the_log(rig: ServerRig) -> None:
     rig.log.let_go()
     await client.settle()
 
-    assert client.replies[waiting] == wire.Rewound(waiting, 3, times[1], False)
+    assert client.replies[waiting] == wire.Rewound(waiting, messages=3, time_ms=times[1], clamped=False)
     assert await consume(client, "jobs") == ids[1:]
     rig.check()
 

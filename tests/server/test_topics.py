@@ -16,6 +16,7 @@ from cmqd.server.accounts_file import FILE_NAME
 from cmqd.server.handlers import collecting
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
+from cmqd_types.topics import SubscriptionSummary
 from support.server_rig import RigClient, ServerRig, code_of
 
 URL = "https://example.com/hook"
@@ -142,8 +143,8 @@ class TestSubscriptions:
         listed = await client.expect(wire.SubscriptionList, wire.ListSubscriptions, "news")
         assert listed.total == 2
         assert listed.subscriptions == [
-            wire.SubscriptionSummary("hook", "https", URL, False, 0, 0, None),
-            wire.SubscriptionSummary("jobs", "queue", "jobs", True, 1, 0, None),
+            SubscriptionSummary("hook", "https", URL, False, 0, 0, None),
+            SubscriptionSummary("jobs", "queue", "jobs", True, 1, 0, None),
         ]
         assert (await client.expect(wire.DeliveriesDone, wire.DropDeliveries, "news", "jobs")).messages == 1
         assert (await client.expect(wire.DeliveriesDone, wire.RetryDeliveries, "news", "jobs")).messages == 0

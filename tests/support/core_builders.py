@@ -15,8 +15,6 @@ from cmqd.core.outcome import (
     PublishRequest,
     Push,
     PushResult,
-    RedriveStatus,
-    Rewound,
     TransactionsDone,
     Waiting,
 )
@@ -35,6 +33,7 @@ from cmqd_segment.records import (
 )
 from cmqd_segment.rows import extra_bytes, sent_runs, stored_messages
 from cmqd_types.messages import Headers, Labels, ReceivedMessage
+from cmqd_types.queues import RedriveStatus, Rewound
 
 T = TypeVar("T")
 

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 
 from cmqd.core.limits import Limits
-from cmqd.core.outcome import Push, PushResult, SubscriptionInfo
+from cmqd.core.outcome import Push, PushResult
+from cmqd_types.topics import SubscriptionInfo
 from support.core_builders import ACCOUNT, Rig
 from support.core_facts import facts
 

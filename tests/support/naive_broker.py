@@ -12,9 +12,9 @@ from enum import Enum
 from typing import Any
 
 from cmqd.core.limits import Limits
-from cmqd.core.outcome import Outcome, Peeked
+from cmqd.core.outcome import Outcome
 from cmqd.core.state import DELAY_BUCKET_MS, LEASE_BUCKET_MS, WAIT_BUCKET_MS
-from cmqd_types.messages import CopyOf, Headers, Labels, Origin, PeekedMessage, ReceivedMessage
+from cmqd_types.messages import CopyOf, Headers, Labels, MessagesPeeked, Origin, PeekedMessage, ReceivedMessage
 
 STEP_GRAIN_MS = 100
 """How late the floor of retention may pass a message."""
@@ -490,7 +490,7 @@ class NaiveQueue:
         assert not late, "not gone long after their retention"
         assert not any(receive.waits and receive.is_over(now_ms) for receive in self.line if not self.active())
 
-    def check_peek(self, peek: NaivePeek, got: Peeked, unreadable: set[int], now_ms: int) -> None:
+    def check_peek(self, peek: NaivePeek, got: MessagesPeeked, unreadable: set[int], now_ms: int) -> None:
         """The answer to a peek shows what is there, without holes."""
         assert len(got.messages) <= peek.most
         shown: list[int] = []

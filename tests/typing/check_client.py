@@ -36,8 +36,9 @@ from cmqd_client import (
     connect,
 )
 from cmqd_client.results import DecisionResult, UndecidedPage
-from cmqd_client.subscription import RotatedSecret, SubscriptionPage, SubscriptionSummary
+from cmqd_client.subscription import RotatedSecret, SubscriptionPage
 from cmqd_client.topic import TopicPage
+from cmqd_types.topics import SubscriptionSummary
 
 
 def insert(message: HalfMessage, order: int) -> TransactionStatus:

@@ -41,7 +41,6 @@ from cmqd_protocol.messages import (
     MessagesPeeked,
     MessagesReceived,
     PublishMessages,
-    Reply,
     Request,
     SendHalfMessages,
     SendMessages,
@@ -670,7 +669,7 @@ class AcceptedConnection(asyncio.Protocol):
             return
         kept: list[tuple[Outgoing, str | None]] = []
         for reply, queue in self._replies:
-            if isinstance(reply, Reply) and reply.request_id in cancelled:
+            if not isinstance(reply, TransactionCheck) and reply.request_id in cancelled:
                 cancelled.discard(reply.request_id)
                 if queue is not None:
                     self._give_back(reply, queue)

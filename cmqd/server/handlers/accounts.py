@@ -22,7 +22,7 @@ class AccountHandlers(Outcomes):
     """Accounts, keys and the server; see the module."""
 
     def _create_account(self, client: Client, request: wire.CreateAccount) -> None:
-        async def change() -> wire.Reply:
+        async def change() -> wire.AnyReply:
             key = await self._accounts.create_account(
                 client.account, request.account, self._now_ms(), with_key=client.secret_id
             )
@@ -31,14 +31,14 @@ class AccountHandlers(Outcomes):
         self._in_turn(client, request, change)
 
     def _list_accounts(self, client: Client, request: wire.ListAccounts) -> None:
-        async def look() -> wire.Reply:
+        async def look() -> wire.AnyReply:
             await self._accounts.settled()
             return wire.AccountList(request.request_id, self._accounts.list_accounts(client.account))
 
         self._in_turn(client, request, look)
 
     def _create_key(self, client: Client, request: wire.CreateKey) -> None:
-        async def change() -> wire.Reply:
+        async def change() -> wire.AnyReply:
             key = await self._accounts.create_key(
                 client.account, request.account, self._now_ms(), with_key=client.secret_id
             )
@@ -47,7 +47,7 @@ class AccountHandlers(Outcomes):
         self._in_turn(client, request, change)
 
     def _list_keys(self, client: Client, request: wire.ListKeys) -> None:
-        async def look() -> wire.Reply:
+        async def look() -> wire.AnyReply:
             await self._accounts.settled()
             keys = self._accounts.list_keys(client.account, request.account)
             return wire.KeyList(request.request_id, [_key_info(key, shown=False) for key in keys])
@@ -55,7 +55,7 @@ class AccountHandlers(Outcomes):
         self._in_turn(client, request, look)
 
     def _set_key_enabled(self, client: Client, request: wire.SetKeyEnabled) -> None:
-        async def change() -> wire.Reply:
+        async def change() -> wire.AnyReply:
             await self._accounts.set_key_enabled(
                 client.account, request.account, request.secret_id, request.enabled, with_key=client.secret_id
             )
@@ -64,7 +64,7 @@ class AccountHandlers(Outcomes):
         self._in_turn(client, request, change)
 
     def _delete_key(self, client: Client, request: wire.DeleteKey) -> None:
-        async def change() -> wire.Reply:
+        async def change() -> wire.AnyReply:
             await self._accounts.delete_key(
                 client.account, request.account, request.secret_id, with_key=client.secret_id
             )
@@ -89,7 +89,7 @@ class AccountHandlers(Outcomes):
             if isinstance(reply, wire.Error):
                 raise LogFailed(reply.text)
 
-        async def change() -> wire.Reply:
+        async def change() -> wire.AnyReply:
             try:
                 await self._accounts.delete_account(
                     client.account, account, refuse_held, settle, with_key=client.secret_id
@@ -107,7 +107,7 @@ class AccountHandlers(Outcomes):
         self._gate.hold(self._log.last_lsn, client, wire.AllQueues(request.request_id, queues, following))
 
     def _in_turn(
-        self, client: Client, request: wire.Request, work: Callable[[], Coroutine[Any, Any, wire.Reply]]
+        self, client: Client, request: wire.Request, work: Callable[[], Coroutine[Any, Any, wire.AnyReply]]
     ) -> None:
         """Answer when the accounts file is written; the loop goes on meanwhile. What is asked later comes later."""
 

@@ -5,12 +5,12 @@ from typing import Final
 
 from cmqd.core.errors import DomainError
 from cmqd.core.limits import headers_bytes
-from cmqd.core.outcome import WAITING, HandlesDone, Peeked, Waiting
+from cmqd.core.outcome import WAITING, HandlesDone, Waiting
 from cmqd.server.handlers.collecting import DELETE, RECEIVE, SEND, Collected, Collecting
 from cmqd.server.handlers.outcomes import Client
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
-from cmqd_types.messages import ReceivedMessage
+from cmqd_types.messages import MessagesPeeked, ReceivedMessage
 
 _NO_FAILURES: Final[list[wire.HandleFailure]] = []
 
@@ -31,8 +31,8 @@ class MessageHandlers(Collecting):
         else:
             self._gate.hold(lsn, client, wire.MessagesReceived(request.request_id, messages))
 
-    def _answer_peeked(self, client: Client, request: wire.PeekMessages, peeked: Peeked, lsn: int) -> None:
-        reply = wire.MessagesPeeked(request.request_id, peeked.messages, peeked.next_start)
+    def _answer_peeked(self, client: Client, request: wire.PeekMessages, peeked: MessagesPeeked, lsn: int) -> None:
+        reply = wire.MessagesPeeked(request.request_id, messages=peeked.messages, next_start=peeked.next_start)
         if peeked.messages:
             client.unread_receives += 1
             self._gate.hold(lsn, client, reply, NOT_TO_GIVE_BACK)

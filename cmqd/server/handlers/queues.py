@@ -1,8 +1,10 @@
 """The handlers of queues: their attributes, rewinding, redriving."""
 
-from cmqd.core.outcome import QueueInfo, RedriveStatus, Rewound
+from msgspec.structs import asdict, replace
+
 from cmqd.server.handlers.outcomes import Client, Outcomes
 from cmqd_protocol import messages as wire
+from cmqd_types.queues import QueueInfo, RedriveStatus, Rewound
 
 
 class QueueHandlers(Outcomes):
@@ -53,21 +55,12 @@ class QueueHandlers(Outcomes):
         self._answer_or_wait(client, request, waiter_id, outcome, now_ms)
 
     def _answer_queue(self, client: Client, request_id: int, info: QueueInfo, lsn: int) -> None:
-        reply = wire.QueueInfo(
-            request_id,
-            info.name,
-            info.queue_id,
-            info.attributes,
-            info.counts,
-            info.facts | self.location,
-            info.created,
-        )
+        info = replace(info, facts=info.facts | self.location)
+        reply = wire.QueueInfo(request_id, **asdict(info))
         self._gate.hold(lsn, client, reply)
 
     def _answer_rewound(self, client: Client, request: wire.RewindQueue, rewound: Rewound, lsn: int) -> None:
-        self._gate.hold(
-            lsn, client, wire.Rewound(request.request_id, rewound.messages, rewound.time_ms, rewound.clamped)
-        )
+        self._gate.hold(lsn, client, wire.Rewound(request.request_id, **asdict(rewound)))
 
     def _list_dead_letter_sources(self, client: Client, request: wire.ListDeadLetterSources) -> None:
         sources = self._broker.dead_letter_sources(client.account, request.queue)
@@ -90,16 +83,4 @@ class QueueHandlers(Outcomes):
         self._answer_redrive(client, request.request_id, status, self._log.last_lsn)
 
     def _answer_redrive(self, client: Client, request_id: int, status: RedriveStatus, lsn: int) -> None:
-        reply = wire.RedriveStatus(
-            request_id,
-            status.queue,
-            status.target,
-            status.max_per_second,
-            status.started_ms,
-            status.ended_ms,
-            status.reason,
-            status.moved,
-            status.remaining,
-            status.missing_origins,
-        )
-        self._gate.hold(lsn, client, reply)
+        self._gate.hold(lsn, client, wire.RedriveStatus(request_id, **asdict(status)))

@@ -12,9 +12,11 @@ Until there is one, nothing is posted (``Outbox``).
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, cast
 
+from msgspec.structs import asdict, replace
+
 from cmqd.core import errors as domain
 from cmqd.core.limits import check_range, headers_bytes
-from cmqd.core.outcome import Outcome, Published, PublishRequest, PushResult, SubscriptionInfo, TopicInfo
+from cmqd.core.outcome import Outcome, Published, PublishRequest, PushResult
 from cmqd.core.publishing import WHOLE
 from cmqd.core.publishplan import PublishPlan
 from cmqd.server.accounts import PushUnavailable
@@ -26,6 +28,7 @@ from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
 from cmqd_types.messages import Labels
+from cmqd_types.topics import SubscriptionInfo, SubscriptionSummary, TopicInfo
 
 _log = get_logger()
 
@@ -160,9 +163,8 @@ class TopicHandlers(Collecting):
         self._gate.hold(self._settle(outcome, now_ms), client, wire.Done(request.request_id))
 
     def _answer_topic(self, client: Client, request_id: int, info: TopicInfo, lsn: int) -> None:
-        attributes: dict[str, Any] = dict(info.attributes)
-        facts = info.facts | self.location
-        reply = wire.TopicInfo(request_id, info.name, info.topic_id, attributes, info.counts, facts, info.created)
+        info = replace(info, facts=info.facts | self.location)
+        reply = wire.TopicInfo(request_id, **asdict(info))
         self._gate.hold(lsn, client, reply)
 
     # ------------------------------------------------------------------ subscriptions
@@ -197,29 +199,30 @@ class TopicHandlers(Collecting):
             self._gate.hold(lsn, client, _subscription_info(request_id, info))
             return
         account = client.account
+        subscription_id = self._broker.subscription(account, info.topic, info.subscription).subscription_id
 
-        async def make() -> wire.Reply:
+        async def make() -> wire.AnyReply:
             try:
-                secret = await self._accounts.make_secret(info.subscription_id)
+                secret = await self._accounts.make_secret(subscription_id)
             except OSError:
                 # Without its secret it would be of no use, and nobody has been told that it exists.
-                self._undo_subscription(account, info)
+                self._undo_subscription(account, subscription_id)
                 raise
-            self._outbox.secret_made(info.subscription_id)
+            self._outbox.secret_made(subscription_id)
             return _subscription_info(request_id, info, secret)
 
         self._when_written(client, request_id, make)
 
-    def _undo_subscription(self, account: str, info: SubscriptionInfo) -> None:
-        subscription = self._broker.subscriptions.get(info.subscription_id)
+    def _undo_subscription(self, account: str, subscription_id: int) -> None:
+        subscription = self._broker.subscriptions.get(subscription_id)
         if self._halted or subscription is None:
             return
         now_ms = self._now_ms()
         try:
-            self._settle(self._broker.unsubscribe(account, info.topic, subscription.name, now_ms), now_ms)
+            self._settle(self._broker.unsubscribe(account, subscription.topic.name, subscription.name, now_ms), now_ms)
         except Exception as bug:
             self._broke(bug, "unsubscribe")
-        self._outbox.forget(info.subscription_id, now_ms)
+        self._outbox.forget(subscription_id, now_ms)
 
     def _list_subscriptions(self, client: Client, request: wire.ListSubscriptions) -> None:
         total, found = self._broker.list_subscriptions(
@@ -242,12 +245,12 @@ class TopicHandlers(Collecting):
 
     def _unsubscribe(self, client: Client, request: wire.Unsubscribe) -> None:
         now_ms = self._now_ms()
-        info = self._broker.subscription_info(client.account, request.topic, request.subscription, now_ms)
+        subscription = self._broker.subscription(client.account, request.topic, request.subscription)
         outcome = self._broker.unsubscribe(client.account, request.topic, request.subscription, now_ms)
         self._gate.hold(self._settle(outcome, now_ms), client, wire.Done(request.request_id))
-        if info.attributes["protocol"] != "queue":
-            self._outbox.forget(info.subscription_id, now_ms)
-            self._spawn(self._forget_secret(info.subscription_id))
+        if subscription.attributes.protocol != "queue":
+            self._outbox.forget(subscription.subscription_id, now_ms)
+            self._spawn(self._forget_secret(subscription.subscription_id))
 
     async def _forget_secret(self, subscription_id: int) -> None:
         try:
@@ -271,16 +274,18 @@ class TopicHandlers(Collecting):
     def _rotate_secret(self, client: Client, request: wire.RotateSecret) -> None:
         overlap_ms = DEFAULT_OVERLAP_MS if request.overlap_ms is None else request.overlap_ms
         check_range("overlap_ms", overlap_ms, 0, MAX_OVERLAP_MS)
-        info = self._broker.subscription_info(client.account, request.topic, request.subscription, self._now_ms())
-        if info.attributes["protocol"] == "queue":
-            raise domain.InvalidArgument("subscription", info.name, "one to a URL: only what is posted is signed")
-        subscription_id = info.subscription_id
+        subscription = self._broker.subscription(client.account, request.topic, request.subscription)
+        if subscription.attributes.protocol == "queue":
+            raise domain.InvalidArgument(
+                "subscription", subscription.name, "one to a URL: only what is posted is signed"
+            )
+        subscription_id = subscription.subscription_id
 
-        async def change() -> wire.Reply:
+        async def change() -> wire.AnyReply:
             # Another request may have ended the subscription while this one waited for its turn.
             await self._accounts.settled()
             if subscription_id not in self._broker.subscriptions:
-                raise domain.SubscriptionNotFound(info.topic, info.name)
+                raise domain.SubscriptionNotFound(request.topic, request.subscription)
             until_ms = self._now_ms() + overlap_ms
             secret = await self._accounts.rotate_secret(subscription_id, until_ms)
             return wire.SubscriptionSecret(request.request_id, secret, until_ms)
@@ -288,7 +293,7 @@ class TopicHandlers(Collecting):
         self._when_written(client, request.request_id, change)
 
     def _when_written(
-        self, client: Client, request_id: int, work: Callable[[], Coroutine[Any, Any, wire.Reply]]
+        self, client: Client, request_id: int, work: Callable[[], Coroutine[Any, Any, wire.AnyReply]]
     ) -> None:
         """Answer when the accounts file is written and all that was decided until then is durable."""
 
@@ -326,19 +331,17 @@ def _labels(request: wire.PublishMessages) -> list[Labels] | None:
 
 
 def _subscription_info(request_id: int, info: SubscriptionInfo, secret: str | None = None) -> wire.SubscriptionInfo:
-    return wire.SubscriptionInfo(
-        request_id, info.topic, info.name, info.attributes, info.counts, info.facts, info.created, secret
-    )
+    return wire.SubscriptionInfo(request_id, **asdict(replace(info, secret=secret)))
 
 
-def _summary(info: SubscriptionInfo) -> wire.SubscriptionSummary:
+def _summary(info: SubscriptionInfo) -> SubscriptionSummary:
     attributes, counts = info.attributes, info.counts
-    return wire.SubscriptionSummary(
-        info.name,
-        attributes["protocol"],
-        attributes["endpoint"],
-        attributes["paused"],
-        counts["waiting"],
-        counts["in_retry"],
-        info.facts["last_error"],
+    return SubscriptionSummary(
+        name=info.subscription,
+        protocol=attributes["protocol"],
+        endpoint=attributes["endpoint"],
+        paused=attributes["paused"],
+        waiting=counts["waiting"],
+        in_retry=counts["in_retry"],
+        last_error=info.facts["last_error"],
     )

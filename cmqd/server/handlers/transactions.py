@@ -46,7 +46,7 @@ class TransactionHandlers(Outcomes):
 
     def _list_half_messages(self, client: Client, request: wire.ListHalfMessages) -> None:
         found = self._broker.list_half_messages(client.account, request.queue, request.start, request.limit)
-        reply = wire.HalfMessages(request.request_id, found.messages, found.next_start)
+        reply = wire.HalfMessages(request.request_id, messages=found.messages, next_start=found.next_start)
         self._gate.hold(self._log.last_lsn, client, reply)
 
     def _register_checker(self, client: Client, request: wire.RegisterChecker) -> None:

@@ -31,7 +31,7 @@ class DeadLetterRequests(QueueRequests):
             one.receive_count = 0
         found.active = deque(sorted([*found.active, *back], key=lambda one: one.message_id))
         self._serve_waiting(found)
-        return wire.Rewound(request.request_id, len(back), time_ms, asked_ms < time_ms)
+        return wire.Rewound(request.request_id, messages=len(back), time_ms=time_ms, clamped=asked_ms < time_ms)
 
     def _ListDeadLetterSources(self, peer: Peer, request: wire.ListDeadLetterSources) -> wire.AnyReply:
         sources = self._sources(self.queues[request.queue].name)
@@ -60,15 +60,15 @@ class DeadLetterRequests(QueueRequests):
             return wire.error(request.request_id, ErrorCode.INVALID_ARGUMENT, text)
         found.redrive = wire.RedriveStatus(
             request.request_id,
-            found.name,
-            request.target,
-            request.max_per_second,
-            now_ms(),
-            None,
-            found.hold_redrive,
-            0,
-            len(found.active),
-            {},
+            queue=found.name,
+            target=request.target,
+            max_per_second=request.max_per_second,
+            started_ms=now_ms(),
+            ended_ms=None,
+            reason=found.hold_redrive,
+            moved=0,
+            remaining=len(found.active),
+            missing_origins={},
         )
         if not found.hold_redrive:
             self.finish_redrive(found.name)

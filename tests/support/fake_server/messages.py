@@ -163,7 +163,7 @@ class MessageRequests(Listener):
         end = request.start + len(page)
         return wire.MessagesPeeked(
             request.request_id,
-            [
+            messages=[
                 PeekedMessage(
                     one.message_id,
                     state,
@@ -177,5 +177,5 @@ class MessageRequests(Listener):
                 )
                 for one, state in page
             ],
-            end if end < len(everything) else None,
+            next_start=end if end < len(everything) else None,
         )

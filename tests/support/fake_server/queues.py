@@ -28,7 +28,15 @@ class QueueRequests(MessageRequests):
         }
         if sources := self._sources(queue.name):
             facts["dead_letter_sources"] = [name for _, name in sources]
-        return wire.QueueInfo(request_id, queue.name, queue.number, queue.attributes, counts, facts, created)
+        return wire.QueueInfo(
+            request_id,
+            queue=queue.name,
+            queue_id=queue.number,
+            attributes=queue.attributes,
+            counts=counts,
+            facts=facts,
+            created=created,
+        )
 
     def _check(self, request: Any) -> wire.AnyReply | None:
         for name, value in request.attributes.items():

@@ -5,6 +5,7 @@ from typing import Any
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_types.messages import CopyOf, Headers
+from cmqd_types.topics import SubscriptionSummary
 from support.fake_server.listener import Refused
 from support.fake_server.messages import MessageRequests
 from support.fake_server.peer import Peer
@@ -52,7 +53,15 @@ class TopicRequests(MessageRequests):
             "lifecycle_ms": _DAY_MS,
             "oldest_message_ms": topic.created_ms if retained else None,
         }
-        return wire.TopicInfo(request_id, topic.name, topic.number, topic.attributes, counts, facts, created)
+        return wire.TopicInfo(
+            request_id,
+            topic=topic.name,
+            topic_id=topic.number,
+            attributes=topic.attributes,
+            counts=counts,
+            facts=facts,
+            created=created,
+        )
 
     def _CreateTopic(self, peer: Peer, request: wire.CreateTopic) -> wire.AnyReply:
         name = request.topic[:64]
@@ -170,7 +179,16 @@ class TopicRequests(MessageRequests):
             "next_attempt_ms": one.next_attempt_ms,
         }
         secret = one.secret if created and one.attributes["protocol"] != "queue" else None
-        return wire.SubscriptionInfo(request_id, one.topic, one.name, one.attributes, counts, facts, created, secret)
+        return wire.SubscriptionInfo(
+            request_id,
+            topic=one.topic,
+            subscription=one.name,
+            attributes=one.attributes,
+            counts=counts,
+            facts=facts,
+            created=created,
+            secret=secret,
+        )
 
     def _made_subscription(self, request: Any) -> wire.AnyReply:
         attributes: dict[str, Any] = dict(request.attributes)
@@ -201,7 +219,7 @@ class TopicRequests(MessageRequests):
             key=lambda one: one.name,
         )
         page = [
-            wire.SubscriptionSummary(
+            SubscriptionSummary(
                 one.name,
                 one.attributes["protocol"],
                 one.attributes["endpoint"],

@@ -94,7 +94,7 @@ class TransactionRequests(MessageRequests):
         end = request.start + len(page)
         return wire.HalfMessages(
             request.request_id,
-            [
+            messages=[
                 HalfMessage(
                     one.stored.message_id,
                     one.stored.enqueue_ms,
@@ -105,7 +105,7 @@ class TransactionRequests(MessageRequests):
                 )
                 for one in page
             ],
-            end if end < len(everything) else None,
+            next_start=end if end < len(everything) else None,
         )
 
     def _RegisterChecker(self, peer: Peer, request: wire.RegisterChecker) -> wire.AnyReply:
