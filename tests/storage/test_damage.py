@@ -1,6 +1,5 @@
 """Damage is reported, set aside and never silently skipped."""
 
-import asyncio
 import contextlib
 import sqlite3
 from pathlib import Path
@@ -19,6 +18,7 @@ from cmqd_segment.checkpoint_file import MAGIC, frame
 from cmqd_segment.manifest import MANIFEST_FORMAT, SegmentState, read_manifest, write_manifest
 from cmqd_segment.records import MessagesPublished, pack_runs
 from cmqd_segment.rows import encode_records, meta_checksum
+from support.eventually import eventually
 from support.log_rig import NOW_MS, InProcess, LogRig, OpenProcess, ProcessPlace, settings_for
 
 pytestmark = pytest.mark.system
@@ -852,8 +852,6 @@ async def test_a_segment_half_sealed_when_the_broker_died_is_sealed_at_the_next_
     await crashed_after(await open_process(), 5)
 
     rig = await open_process()
-    async with asyncio.timeout(10):
-        while not rig.log.closed_segments():  # noqa: ASYNC110 - nothing tells of it
-            await asyncio.sleep(0.01)
+    await eventually(rig.log.closed_segments)
 
     assert len((await rig.page(1, [0, 50]))[0]) == 50
