@@ -10,7 +10,7 @@ import pytest
 
 def demo(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "cmqd_bench.demo", "--scratch", str(tmp_path / "scratch"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.system

@@ -76,12 +76,11 @@ async def test_a_request_that_has_to_wait_counts_from_its_intended_time():
 
 @pytest.mark.spark
 @pytest.mark.system
-@pytest.mark.timeout(240)
 def test_a_broker_under_load_with_a_following_reader_loses_nothing(tmp_path: Path):
     command = [sys.executable, "-m", "cmqd_bench", "spark", "--parts", "tail", "--json", "--share-cores"]
     command += ["--tail-rounds", "1", "--tail-rate", "3200", "--tail-seconds", "3", "--scratch", str(tmp_path)]
 
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
 
     # That the reader had each message once is checked there: by number, and by a sum over all of them.
     assert ended.returncode == 0, ended.stderr
@@ -113,7 +112,7 @@ def test_the_parts_in_small(tmp_path: Path):
     command = [sys.executable, "-m", "cmqd_bench", "spark", "--parts", "batch,prune,stream,sink", "--json"]
     command += ["--messages", "25600", "--rounds", "1", "--scratch", str(tmp_path)]
 
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert ended.returncode == 0, ended.stderr
     figures = json.loads(ended.stdout)

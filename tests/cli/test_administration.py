@@ -439,7 +439,6 @@ def test_an_output_that_cannot_be_written_is_an_error_like_others() -> None:
             stdout=full,
             stderr=subprocess.PIPE,
             check=False,
-            timeout=30,
         )
 
     assert (ran.returncode, ran.stderr.decode()) == (ExitCode.FAILED, "cmq: No space left on device\n")
@@ -483,7 +482,7 @@ def test_it_runs_as_a_command_and_ends_at_ctrl_c(server: ThreadedServer, tmp_pat
     assert running.stdout is not None
     assert running.stdout.readline() == b"first\n"
     running.send_signal(2)
-    _, errors = running.communicate(timeout=20)
+    _, errors = running.communicate()
 
     assert running.returncode == ExitCode.INTERRUPTED
     assert b"Traceback" not in errors

@@ -38,8 +38,8 @@ def _interrupt(
         time.sleep(0.01)
     running.send_signal(signal.SIGINT)
     # The writing end is still open: the command must not wait for one more line.
-    code = running.wait(20)
-    out, err = running.communicate(timeout=20)
+    code = running.wait()
+    out, err = running.communicate()
     return code, out.decode(), err.decode()
 
 
@@ -111,7 +111,7 @@ def test_ctrl_c_at_a_question_ends_the_command_and_changes_nothing(server: Threa
         while b"[y/N]" not in shown:
             shown += os.read(terminal, 1024)
         running.send_signal(signal.SIGINT)
-        code = running.wait(20)
+        code = running.wait()
     finally:
         running.kill()
         running.wait()

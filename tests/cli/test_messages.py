@@ -183,7 +183,11 @@ def test_peek_pages_through_and_receives_nothing(cmq_at: Cmq, server: ThreadedSe
 
 def test_tail_begins_near_the_end_and_follows(cmq_at: Cmq, server: ThreadedServer) -> None:
     server.do(server.fake.put, "orders", *[str(number).encode() for number in range(1000)])
-    server.later(0.3, lambda: server.fake.put("orders", b"new", b"newer"))
+
+    def has_found_the_end() -> bool:
+        return any(peek.max_messages > 1 for peek in server.fake.of(wire.PeekMessages))
+
+    server.when(has_found_the_end, lambda: server.fake.put("orders", b"new", b"newer"))
 
     ran = cmq_at("tail", "orders", "--last", "3", "--interval", "20ms", "--max", "5", "--raw")
 
@@ -193,12 +197,12 @@ def test_tail_begins_near_the_end_and_follows(cmq_at: Cmq, server: ThreadedServe
 
 def test_tail_from_the_start_ends_after_its_time(cmq_at: Cmq, server: ThreadedServer) -> None:
     server.do(server.fake.put, "orders", b"a", b"b")
-    ran = cmq_at("tail", "orders", "--from-start", "--for", "200ms", "--interval", "20ms", "--raw")
+    ran = cmq_at("tail", "orders", "--from-start", "--for", "1s", "--interval", "20ms", "--raw")
     assert (ran.code, ran.out.splitlines()) == (0, ["a", "b"])
 
 
 def test_tail_of_an_empty_queue_sees_the_first_message(cmq_at: Cmq, server: ThreadedServer) -> None:
-    server.later(0.2, lambda: server.fake.put("orders", b"first"))
+    server.when(lambda: server.fake.of(wire.PeekMessages), lambda: server.fake.put("orders", b"first"))
     assert cmq_at("tail", "orders", "--max", "1", "--interval", "20ms", "--raw").out == "first\n"
 
 

@@ -167,7 +167,7 @@ def test_the_origin_of_a_dead_letter_is_shown(cmq_at: Cmq, server: ThreadedServe
     _bury(server, b"a")
 
     assert "from orders · Msg-" in cmq_at("peek", "dead").out
-    assert "moved after too many receives" in cmq_at("tail", "dead", "--from-start", "--for", "100ms").out
+    assert "moved after too many receives" in cmq_at("tail", "dead", "--from-start", "--max", "1").out
     origin = cmq_at("receive", "dead", "--output", "json").json["origin"]
     assert (origin["queue"], origin["receive_count"], origin["reason"]) == ("orders", 0, "receives")
     assert "origin" not in cmq_at("peek", "orders", "--output", "json").out
@@ -176,7 +176,7 @@ def test_the_origin_of_a_dead_letter_is_shown(cmq_at: Cmq, server: ThreadedServe
 def test_a_redrive_is_waited_for(cmq_at: Cmq, server: ThreadedServer) -> None:
     _bury(server, b"a", b"b")
     server.fake.queues["dead"].hold_redrive = "target full: orders"
-    server.later(0.2, lambda: server.fake.finish_redrive("dead"))
+    server.when(lambda: server.fake.of(wire.GetRedrive), lambda: server.fake.finish_redrive("dead"))
 
     ran = cmq_at("redrive", "dead", "--rate", "100", "--output", "json")
 
@@ -230,7 +230,7 @@ def test_a_redrive_goes_on_when_it_is_waited_for_no_longer(server: ThreadedServe
         assert running.poll() is None
         time.sleep(0.01)
     running.send_signal(2)
-    _, errors = running.communicate(timeout=20)
+    _, errors = running.communicate()
 
     assert running.returncode == ExitCode.INTERRUPTED
     assert b"the redrive goes on; see it with: cmq redrive dead --status" in errors
@@ -241,7 +241,11 @@ def test_a_redrive_goes_on_when_it_is_waited_for_no_longer(server: ThreadedServe
 def test_a_redrive_that_somebody_cancels_is_no_success(cmq_at: Cmq, server: ThreadedServer) -> None:
     _bury(server, b"a")
     server.fake.queues["dead"].hold_redrive = "held"
-    server.later(0.2, lambda: server.fake._CancelRedrive(server.fake.peers[0], wire.CancelRedrive(1, "dead")))  # pyright: ignore[reportPrivateUsage]
+
+    def cancel() -> None:
+        server.fake._CancelRedrive(server.fake.peers[0], wire.CancelRedrive(1, "dead"))  # pyright: ignore[reportPrivateUsage]
+
+    server.when(lambda: server.fake.of(wire.GetRedrive), cancel)
 
     assert cmq_at("redrive", "dead").code == ExitCode.FAILED
 

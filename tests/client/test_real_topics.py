@@ -130,9 +130,8 @@ async def test_what_waits_survives_a_crash_and_is_delivered_once_it_can_be(broke
         assert (await subscription.info()).paused
         assert (await topic.attributes()).retained == 2
         await subscription.resume()
-        async with asyncio.timeout(20):
-            while (await topic.attributes()).retained:  # noqa: ASYNC110 - another process
-                await asyncio.sleep(0.02)
+        while (await topic.attributes()).retained:  # noqa: ASYNC110 - another process
+            await asyncio.sleep(0.02)
         assert sorted(await _bodies(queue)) == [b"a", b"b"]
 
         await subscription.pause()
@@ -166,9 +165,8 @@ async def test_a_url_is_posted_to_signed_and_again_after_a_failure(tmp_path: Pat
             assert first.headers["webhook-id"] == second.headers["webhook-id"]
             assert _is_signed(first, secret)
             assert _is_signed(second, secret)
-            async with asyncio.timeout(20):
-                while not (info := await hook.info()).delivered:  # noqa: ASYNC110 - another process
-                    await asyncio.sleep(0.02)
+            while not (info := await hook.info()).delivered:  # noqa: ASYNC110 - another process
+                await asyncio.sleep(0.02)
             assert (info.protocol, info.waiting, info.in_retry) == ("http", 0, 0)
             assert info.last_error is not None
             assert "503" in info.last_error
@@ -208,9 +206,8 @@ async def test_nothing_is_lost_or_delivered_twice_while_the_broker_is_killed(bro
         await topic.subscribe("even", queue=even, filter_tags=["even"])
         producers = [asyncio.create_task(_produce(client, range(100 * part, 100 * (part + 1)))) for part in range(8)]
         for stored in (100, 400):
-            async with asyncio.timeout(60):
-                while (await all_.attributes()).active < stored:  # noqa: ASYNC110 - another process
-                    await asyncio.sleep(0)
+            while (await all_.attributes()).active < stored:  # noqa: ASYNC110 - another process
+                await asyncio.sleep(0)
             assert not all(producer.done() for producer in producers)
             await asyncio.to_thread(broker.kill)
             await asyncio.to_thread(broker.start)
@@ -223,7 +220,7 @@ async def test_nothing_is_lost_or_delivered_twice_while_the_broker_is_killed(bro
 def test_the_example_fans_out(broker: RunningBroker) -> None:
     command = [sys.executable, EXAMPLES / "topic_fanout.py", broker.url]
     for _ in range(2):
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        ran = subprocess.run(command, capture_output=True, text=True, check=True)
         assert ran.stdout.splitlines() == [
             "published: order 1 was looked at, for nobody",
             "published: order 1 was paid, for 3",
@@ -243,7 +240,7 @@ def test_the_command_line_publishes_a_stream(broker: RunningBroker, tmp_path: Pa
 
     def cmq(*arguments: str, stdin: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
         command = [sys.executable, "-m", "cmq_cli", *arguments]
-        return subprocess.run(command, env=environment, input=stdin, capture_output=True, timeout=60, check=False)
+        return subprocess.run(command, env=environment, input=stdin, capture_output=True, check=False)
 
     assert cmq("queue", "create", "red").returncode == 0
     assert cmq("topic", "create", "shop").returncode == 0

@@ -171,13 +171,15 @@ async def test_nothing_runs_if_the_half_message_is_refused(client: Client, serve
 async def test_cancelling_the_local_transaction_leaves_the_message_undecided(
     producer: TransactionProducer, server: FakeServer
 ) -> None:
+    begun = asyncio.Event()
+
     async def forever(message: HalfMessage, argument: object) -> TransactionStatus:
+        begun.set()
         await asyncio.Event().wait()
         return COMMIT
 
     sending = asyncio.create_task(producer.send(b"one", forever))
-    await server.wait_handled(wire.SendHalfMessages)
-    await asyncio.sleep(0.01)
+    await begun.wait()
     sending.cancel()
     with pytest.raises(asyncio.CancelledError):
         await sending
@@ -319,7 +321,7 @@ async def test_checks_run_at_once_but_only_so_many(client: Client, server: FakeS
         await eventually(lambda: running == 3)
         # Asked again while they run or wait: each is answered once.
         server.check("tx")
-        await asyncio.sleep(0.02)
+        await client.queue("tx").attributes()  # answered behind the checks
         gate.set()
         await eventually(lambda: not server.queues["tx"].half)
 
@@ -395,10 +397,10 @@ async def test_closing_waits_for_checks_that_run_and_takes_no_more(client: Clien
     await producer.open()
     peer = server.peer
     server.check("tx")
-    await asyncio.sleep(0.02)
+    await client.queue("tx").attributes()  # answered behind the checks
     closing = asyncio.create_task(producer.close())
     await server.wait_handled(wire.UnregisterChecker)
-    await asyncio.sleep(0.02)
+    await client.queue("tx").attributes()
     assert not closing.done()
     gate.set()
     await closing
@@ -412,9 +414,10 @@ async def test_closing_waits_for_checks_that_run_and_takes_no_more(client: Clien
 
 
 async def test_cancelling_the_close_cancels_the_checks(client: Client, server: FakeServer) -> None:
-    cancelled = asyncio.Event()
+    begun, cancelled = asyncio.Event(), asyncio.Event()
 
     async def checker(check: TransactionCheck) -> TransactionStatus:
+        begun.set()
         try:
             await asyncio.Event().wait()
         finally:
@@ -425,11 +428,11 @@ async def test_cancelling_the_close_cancels_the_checks(client: Client, server: F
     producer = client.transaction_producer("tx", checker)
     await producer.open()
     server.check("tx")
-    await asyncio.sleep(0.02)
+    await begun.wait()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
             await producer.close()
-    await asyncio.wait_for(cancelled.wait(), 5)
+    await cancelled.wait()
     assert len(server.queues["tx"].half) == 1
 
 

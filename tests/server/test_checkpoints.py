@@ -127,14 +127,14 @@ async def test_a_failed_storage_ends_the_final_checkpoint_with_its_error(tmp_pat
     await rig.turn()
 
     with pytest.raises(LogFailed, match="I/O error"):
-        await asyncio.wait_for(rig.server.checkpoints.write_final(), 5)
+        await rig.server.checkpoints.write_final()
 
 
 async def test_the_final_checkpoint_is_the_last(rig: ServerRig) -> None:
     await some_queues(rig, 2)
     rig.server.checkpoints.want()
 
-    await asyncio.wait_for(rig.server.checkpoints.write_final(), 5)
+    await rig.server.checkpoints.write_final()
     rig.server.checkpoints.want()
     await rig.turn(30)
 

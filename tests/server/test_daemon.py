@@ -40,7 +40,7 @@ class DaemonOverLog(Daemon):
 
 
 async def ended(folder: Path, log: Log) -> ExitCode:
-    return await asyncio.wait_for(DaemonOverLog(folder, log).run(), 10)
+    return await DaemonOverLog(folder, log).run()
 
 
 async def test_a_log_that_fails_after_its_recovery_ends_the_process(tmp_path: Path) -> None:

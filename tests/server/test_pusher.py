@@ -5,10 +5,10 @@ import json
 import ssl
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from cmqd.core.outcome import Push, PushResult
@@ -254,20 +254,18 @@ async def test_nobody_listens(rig: Rig) -> None:
 
 
 async def test_a_timeout_counts_from_the_push_and_spares_those_that_were_answered(rig: Rig) -> None:
-    rig.make(timeout_ms=200)
+    rig.make(timeout_ms=1_000)
     rig.receiver.always("/hang", hang())
-    began = time.monotonic()
 
     for _ in range(3):
         rig.push(rig.receiver.url("/hang"))
         rig.push()
 
     results = await rig.results_of(6)
-    assert time.monotonic() - began < 5
+    assert rig.receiver.most_at_once >= 3, "their time passes side by side"
     assert sorted((result.position % 2, result.error or "") for result in results) == (
-        [(0, "")] * 3 + [(1, "timed out after 0.2 s")] * 3
+        [(0, "")] * 3 + [(1, "timed out after 1 s")] * 3
     )
-    assert await rig.error_of(rig.receiver.url("/hang")) == "timed out after 0.2 s"
 
 
 async def test_each_has_its_own_time(rig: Rig) -> None:
@@ -275,11 +273,11 @@ async def test_each_has_its_own_time(rig: Rig) -> None:
     rig.receiver.always("/hook", hang())
     rig.push()
     await asyncio.sleep(0.1)
+    pushed_at = asyncio.get_running_loop().time()
     rig.push()
 
-    await rig.results_of(1)
-    assert rig.pusher.under_way == 1
     assert [result.error for result in await rig.results_of(2)] == ["timed out after 0.2 s"] * 2
+    assert asyncio.get_running_loop().time() - pushed_at > 0.19
 
 
 async def test_the_status_decides_whatever_the_body_does(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -467,7 +465,7 @@ async def test_close_waits_for_what_is_under_way(rig: Rig) -> None:
     await rig.receiver.wait_for(1)
     asyncio.get_running_loop().call_later(0.05, event.set)
 
-    await rig.pusher.close(10)
+    await rig.pusher.close(3600)
 
     assert [result.error for result in rig.results] == [None]
     rig.push()
@@ -475,19 +473,28 @@ async def test_close_waits_for_what_is_under_way(rig: Rig) -> None:
     assert "closed" in repr(rig.pusher)
 
 
-async def test_close_cuts_short_what_takes_longer_and_says_nothing_of_it(rig: Rig) -> None:
-    rig.receiver.next("/hook", answer(), hang(), silent_body())
-    assert await rig.error_of() is None
+async def test_close_cuts_short_what_takes_longer_and_says_nothing_of_it(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered = asyncio.Event()
+    drain = poster._drain  # pyright: ignore[reportPrivateUsage]
+
+    async def drain_noted(response: aiohttp.ClientResponse) -> None:
+        answered.set()
+        await drain(response)
+
+    monkeypatch.setattr(poster, "DRAIN_S", 3600)
+    monkeypatch.setattr(poster, "_drain", drain_noted)
+    rig.receiver.next("/hook", hang(), silent_body())
     rig.push()
-    await rig.receiver.wait_for(2)
+    await rig.receiver.wait_for(1)
     rig.push()  # answered, and its body awaited
-    await rig.receiver.wait_for(3)
-    await asyncio.sleep(0.05)
+    await answered.wait()
     rig.push()  # not even begun
 
     await rig.pusher.close(0)
 
-    assert [(result.position, result.error) for result in rig.results] == [(1, None), (3, None)]
+    assert [(result.position, result.error) for result in rig.results] == [(2, None)]
     assert rig.pusher.under_way == 0
 
 

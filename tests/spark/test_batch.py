@@ -21,7 +21,7 @@ from support.log_rig import NOW_MS, body
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.spark
 
 ORDERS, BILLS = 7, 8
 

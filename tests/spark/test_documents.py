@@ -21,7 +21,7 @@ from support.running_broker import RunningBroker
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.system, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.system]
 
 KEYS = ("issues.opened.someone", "push.none.someone", "issue_comment.created.someone")
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from pyspark_cmqd.plan import Task
 
-pytestmark = [pytest.mark.spark, pytest.mark.system, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.spark, pytest.mark.system]
 
 SCHEMA = pa.schema([pa.field("lsn", arrow_type("lsn")), pa.field("body", arrow_type("body"))])
 HOUR_MS = 3_600_000
@@ -59,7 +59,7 @@ class Store(ThreadingHTTPServer):
             def do_GET(self) -> None:
                 store.asked.append(self.path)
                 if store.meeting is not None and self.path.endswith(".db"):
-                    store.meeting.wait(20)
+                    store.meeting.wait(240)
                 path = Path(self.translate_path(self.path))
                 if store.breaks_off and path.suffix == ".db":
                     content = path.read_bytes()

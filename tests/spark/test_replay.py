@@ -22,6 +22,7 @@ from cmqd_segment.manifest import read_manifest, write_manifest
 from cmqd_segment.records import QueueAttributes, QueueCreated
 from pyspark_cmqd.replaying import MARK, locked
 from support.cmq_runs import Cmq, Ran
+from support.eventually import eventually_elsewhere
 from support.log_folder import queue_created, sends, write_folder
 from support.log_rig import NOW_MS, body
 from support.running_broker import RunningBroker
@@ -30,11 +31,10 @@ from support.small_spark import JVM_OPTIONS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.system, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.system]
 
 ORDERS = 600
 NEWS = 90
-PATIENCE_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -253,7 +253,7 @@ def test_modes_and_ranges(cmq: Cmq, broker: RunningBroker, target: str) -> None:
     assert ran.json["left_out"] == [{"source": "orders", "event": "sent", "messages": ORDERS}]
 
 
-def test_the_rate_is_held_without_bursts(cmq: Cmq, broker: RunningBroker, target: str) -> None:
+def test_the_rate_is_held(cmq: Cmq, broker: RunningBroker, target: str) -> None:
     rate = 300
 
     ran = cmq(*orders(broker, target, "--rate", str(rate), "--parallel", "2"))
@@ -261,23 +261,19 @@ def test_the_rate_is_held_without_bursts(cmq: Cmq, broker: RunningBroker, target
     assert (ran.code, ran.json["messages_sent"]) == (ExitCode.OK, ORDERS)
     times = sorted(message.enqueue_time.timestamp() for message in taken(broker, target))
     assert times[-1] - times[0] >= ORDERS / rate * 0.8
-    for begin in times:
-        # A tenth of a second's worth goes at once, and the machine may be busy for a moment.
-        assert sum(1 for at in times if begin <= at < begin + 0.5) <= rate * 0.5 + rate * 0.1 + rate * 0.2
 
 
 def test_stopped_in_the_middle_it_goes_on_and_nothing_is_doubled(
     cmq: Cmq, broker: RunningBroker, target: str, tmp_path: Path
 ) -> None:
     def stop() -> None:
-        stop_at = time.monotonic() + PATIENCE_S
-        while waiting(broker, target) < 230 and time.monotonic() < stop_at:
-            time.sleep(0.02)
+        eventually_elsewhere(lambda: waiting(broker, target) > 200)
         os.kill(os.getpid(), signal.SIGINT)
 
     stopping = threading.Thread(target=stop)
     stopping.start()
-    stopped = cmq(*orders(broker, target, "--slice", "200", "--rate", "300"))
+    # The second slice takes two seconds: the stop comes within it.
+    stopped = cmq(*orders(broker, target, "--slice", "200", "--rate", "100"))
     stopping.join()
 
     assert (stopped.code, stopped.json["state"]) == (ExitCode.INTERRUPTED, "stopped")
@@ -311,12 +307,11 @@ def test_killed_in_the_middle_of_a_slice_it_goes_on(
 ) -> None:
     journal = tmp_path / "here" / "run.json"
     command = [sys.executable, "-m", "cmq_cli", "replay", *orders(broker, target)]
-    command += ["--slice", "200", "--rate", "300", "--state", str(journal)]
+    command += ["--slice", "200", "--rate", "100", "--state", str(journal)]
     # It lives for a few seconds: starting up soon is what counts.
     environment = {**os.environ, "CMQ_URL": broker.url, "JAVA_TOOL_OPTIONS": JVM_OPTIONS, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
-        stop_at = time.monotonic() + PATIENCE_S
-        while waiting(broker, target) < 230 and time.monotonic() < stop_at and process.poll() is None:
+        while waiting(broker, target) <= 200 and process.poll() is None:
             time.sleep(0.02)
         process.kill()
         assert process.stderr is not None

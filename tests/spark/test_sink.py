@@ -21,7 +21,7 @@ from support.running_broker import RunningBroker
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.system, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.system]
 
 QUERY_SECONDS = 120
 ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"

@@ -17,7 +17,7 @@ from support.log_rig import NOW_MS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")

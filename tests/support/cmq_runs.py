@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from support.eventually import eventually
 from support.fake_server import FakeServer
 
 T = TypeVar("T")
@@ -28,7 +29,7 @@ class ThreadedServer:
         await self.fake.start()
 
     def _await(self, coroutine: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def do(self, function: Callable[..., T], *arguments: Any, **options: Any) -> T:
         async def call() -> T:
@@ -36,8 +37,14 @@ class ThreadedServer:
 
         return self._await(call())
 
-    def later(self, seconds: float, function: Callable[[], object]) -> None:
-        self._loop.call_soon_threadsafe(self._loop.call_later, seconds, function)
+    def when(self, condition: Callable[[], object], function: Callable[[], object]) -> None:
+        """Call ``function`` on the loop of the server as soon as the condition holds."""
+
+        async def wait() -> None:
+            await eventually(condition)
+            function()
+
+        asyncio.run_coroutine_threadsafe(wait(), self._loop)
 
     def close(self) -> None:
         self._await(self.fake.stop())

@@ -4,8 +4,16 @@ import os
 
 
 def plain_environment() -> dict[str, str]:
-    """Return this process's environment without settings of the broker and of the tests themselves.
+    """Return the environment of this process without settings of the broker and of the tests themselves.
 
-    A broker refuses a variable that looks like a setting and is none, as those that ask a test for more rounds.
+    A broker refuses a variable that looks like a setting and is none, such as ``CMQD_KILL_ROUNDS``.
     """
     return {name: value for name, value in os.environ.items() if not name.startswith("CMQD_")}
+
+
+def broker_environment() -> dict[str, str]:
+    """Return an environment for a broker whose patience with its disk and its clients outlasts a slow machine.
+
+    A test of the patience itself passes a flag; flags overrule the environment.
+    """
+    return {**plain_environment(), "CMQD_STORAGE_PATIENCE_MS": "600000", "CMQD_DRAIN_TIMEOUT_MS": "60000"}

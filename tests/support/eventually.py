@@ -1,11 +1,17 @@
-"""Waiting for what happens on a loop without an event of its own."""
+"""Waiting for a condition that sets no event."""
 
 import asyncio
+import time
 from collections.abc import Callable
 
 
-async def eventually(condition: Callable[[], object], timeout: float = 10) -> None:
-    """Return as soon as ``condition()`` is true; TimeoutError if it is not within ``timeout`` seconds."""
-    async with asyncio.timeout(timeout):
-        while not condition():  # noqa: ASYNC110 - what is waited for belongs to others and sets no event
-            await asyncio.sleep(0.002)
+async def eventually(condition: Callable[[], object]) -> None:
+    """Return as soon as ``condition()`` is true. Only the time limit of the suite ends the wait."""
+    while not condition():  # noqa: ASYNC110 - the code under test sets no event
+        await asyncio.sleep(0.002)
+
+
+def eventually_elsewhere(condition: Callable[[], object]) -> None:
+    """Return as soon as ``condition()`` is true of another process or thread; blocks the calling thread."""
+    while not condition():
+        time.sleep(0.005)

@@ -10,9 +10,7 @@ import tomllib
 from pathlib import Path
 from typing import Self
 
-from support.environment import plain_environment
-
-START_SECONDS = 30
+from support.environment import broker_environment
 
 
 class RunningBroker:
@@ -40,9 +38,13 @@ class RunningBroker:
         self.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self._process is not None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._process is None:
+            return
+        if kind is None:
             self.stop()
+        else:
+            self.kill()  # the time limit of the suite ends one wait, not a second one
 
     def start(self) -> None:
         """Start it, again on the same port, and wait until it listens."""
@@ -52,12 +54,15 @@ class RunningBroker:
         command += ["--listen", f"127.0.0.1:{self.port}", "--ready-file", str(ready)]
         command += self.flags
         with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=plain_environment())
-        deadline = time.monotonic() + START_SECONDS
-        while not (ready.exists() and (text := ready.read_text())):
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError(f"the broker did not start:\n{(self.folder / 'log').read_text()}")
-            time.sleep(0.02)
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=broker_environment())
+        try:
+            while not (ready.exists() and (text := ready.read_text())):
+                if self._process.poll() is not None:
+                    raise AssertionError(f"the broker did not start:\n{(self.folder / 'log').read_text()}")
+                time.sleep(0.02)
+        except BaseException:  # also the time limit of the suite: outside ``with`` no other code ends the process
+            self._process.kill()
+            raise
         facts = json.loads(text)
         self.port, self._storage_pid = facts["port"], facts["storage_pid"]
 
@@ -69,7 +74,7 @@ class RunningBroker:
             os.kill(self._storage_pid, signal.SIGKILL)
         except ProcessLookupError:
             pass  # it has noticed already
-        self._process.wait(START_SECONDS)
+        self._process.wait()
         self._process = None
 
     def stop(self) -> int:
@@ -78,6 +83,6 @@ class RunningBroker:
         process, self._process = self._process, None
         process.terminate()
         try:
-            return process.wait(START_SECONDS)
+            return process.wait()
         finally:
             process.kill()

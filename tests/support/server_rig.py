@@ -328,7 +328,7 @@ class ServerRig:
         server: Any = self.server
         if server._tasks:
             # Changes of accounts are written in a thread.
-            await asyncio.wait(set(server._tasks), timeout=10)
+            await asyncio.wait(set(server._tasks))
             await asyncio.sleep(0)
 
     async def tick(self) -> None:

@@ -74,10 +74,9 @@ class WebhookReceiver:
 
     async def wait_for(self, count: int) -> list[Received]:
         """The requests, once there are so many."""
-        async with asyncio.timeout(20):
-            while len(self.received) < count:
-                self._arrived.clear()
-                await self._arrived.wait()
+        while len(self.received) < count:
+            self._arrived.clear()
+            await self._arrived.wait()
         return self.received
 
     async def __aenter__(self) -> Self:

@@ -18,7 +18,7 @@ from cmqd_client import Client, connect
 from cmqd_client.errors import TimeNotRewindable
 from support.running_server import RunningServer
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.system
 
 HOUR_MS = 3_600_000
 YEAR_MS = 365 * 24 * HOUR_MS

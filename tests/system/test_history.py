@@ -40,12 +40,11 @@ async def test_consumed_messages_stay_for_the_time_of_the_setting_over_crash_and
         broker.kill()
         broker.start()
         async with connect(broker.url) as client:
-            async with asyncio.timeout(20):
-                # Counted once a checkpoint covers them.
-                while not (await client.status())["history_bytes"]:
-                    await client.seal_segments()
-                    await (await client.ensure_queue("orders")).send(b"waits")
-                    await asyncio.sleep(0.2)
+            # Counted once a checkpoint covers them.
+            while not (await client.status())["history_bytes"]:
+                await client.seal_segments()
+                await (await client.ensure_queue("orders")).send(b"waits")
+                await asyncio.sleep(0.2)
             await asyncio.sleep(0.5)
             assert sealed_messages(broker) >= 3
             assert (await client.status())["history_bytes"] > 0

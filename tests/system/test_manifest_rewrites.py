@@ -17,7 +17,7 @@ from support.crash.trace import AnyEvent, Renamed, read_trace
 from support.formats.archives import ARCHIVES, differences, unpack
 from support.formats.questions import interrogate
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.system
 
 SEED = 12
 

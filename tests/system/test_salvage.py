@@ -10,7 +10,7 @@ import pytest
 from cmqd_client import connect
 from support.running_server import RunningServer, ServerFailedError
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.system
 
 BODY = bytes(60_000)
 

@@ -31,12 +31,16 @@ from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.frames import encode_preamble
 from cmqd_protocol.messages import Error, server_message_decoder
 from cmqd_types.messages import ReceivedMessage
+from support.eventually import eventually_elsewhere
 from support.raw_client import RawClient
 from support.running_server import RunningServer, ServerFailedError
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.system
 
 TLS = Path(__file__).parents[1] / "support" / "tls"
+
+LONG_DRAIN = ("--drain-timeout-ms", "600000")
+"""A drain that waits although it has nothing to wait for takes longer than the time limit of the test."""
 
 
 def last_error(data: bytes) -> Error:
@@ -53,20 +57,18 @@ def last_error(data: bytes) -> Error:
 
 async def status_until(client: Client, is_wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """Ask for the server's status until it is as wanted."""
-    async with asyncio.timeout(20):
-        while not is_wanted(status := await client.status()):  # noqa: ASYNC110 - it happens in another process
-            await asyncio.sleep(0.01)
+    while not is_wanted(status := await client.status()):  # noqa: ASYNC110 - it happens in another process
+        await asyncio.sleep(0.01)
     return status
 
 
 async def send_until_refused(queue: Queue) -> None:
-    for _ in range(50):
+    while True:
         await queue.send(b"x")
         await asyncio.sleep(0.05)
 
 
-def read_to_end(sock: socket.socket, seconds: float = 15) -> bytes:
-    sock.settimeout(seconds)
+def read_to_end(sock: socket.socket) -> bytes:
     data = b""
     try:
         while chunk := sock.recv(65_536):
@@ -106,7 +108,6 @@ def test_sigterm_ends_waits_with_shutting_down_finishes_sends_and_exits_in_time(
         waiting.ask(wire.QueueList, wire.ListQueues)
         sends = [sending.begin(wire.SendMessages, "jobs", [b"x"]) for _ in range(100)]
 
-        started = time.monotonic()
         server.send_signal(signal.SIGTERM)
         ends = [waiting.reply(request_id) for request_id in waits]
         answers = [sending.reply(request_id) for request_id in sends]
@@ -120,7 +121,6 @@ def test_sigterm_ends_waits_with_shutting_down_finishes_sends_and_exits_in_time(
         assert waiting.ended is not None
         assert waiting.ended.code == ErrorCode.SHUTTING_DOWN
         assert server.wait() == 0
-        assert time.monotonic() - started < 5
         server.start()
         with RawClient(server.url) as again:
             assert again.ask(wire.QueueInfo, wire.GetQueueAttributes, "jobs").counts["active"] == stored
@@ -147,45 +147,38 @@ def test_sigterm_during_a_redrive_ends_in_order_and_the_next_start_goes_on(tmp_p
         server.start()
         assert "clean=True" in server.log
         with RawClient(server.url) as client:
-            deadline = time.monotonic() + 30
             while client.ask(wire.RedriveStatus, wire.GetRedrive, "dead").ended_ms is None:
-                assert time.monotonic() < deadline
                 time.sleep(0.05)
             assert client.ask(wire.QueueInfo, wire.GetQueueAttributes, "dead").counts["active"] == 0
             assert client.ask(wire.QueueInfo, wire.GetQueueAttributes, "jobs").counts["active"] == count
 
 
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_idle_server_ends_at_once_with_exit_code_0(tmp_path: Path, number: int) -> None:
-    with RunningServer(tmp_path) as server:
-        started = time.monotonic()
-
+    with RunningServer(tmp_path, *LONG_DRAIN) as server:
         assert server.stop(number) == 0
 
-        assert time.monotonic() - started < 3
+    assert "drain_incomplete" not in server.log, "the drain ended by itself, not by its time limit"
 
 
 def test_sigterm_while_it_starts_ends_it(tmp_path: Path) -> None:
     server = RunningServer(tmp_path)
     server.launch()
-    deadline = time.monotonic() + 20
-    while "settings" not in server.log and time.monotonic() < deadline:
-        time.sleep(0.005)
-    time.sleep(0.05)
+    eventually_elsewhere(lambda: "settings" in server.log)
 
     server.send_signal(signal.SIGTERM)
 
     assert server.wait() == 0
 
 
+@pytest.mark.timeout(120)
 def test_a_client_that_reads_nothing_does_not_hold_up_the_end(tmp_path: Path) -> None:
-    with RunningServer(tmp_path) as server, socket.create_connection((server.host, server.port)) as sock:
+    with RunningServer(tmp_path, *LONG_DRAIN) as server, socket.create_connection((server.host, server.port)) as sock:
         sock.sendall(encode_preamble(1, 1))
-        started = time.monotonic()
-
         assert server.stop() == 0
 
-        assert time.monotonic() - started < 5
+    assert "drain_incomplete" not in server.log
 
 
 async def test_ready_file_context_and_permissions(tmp_path: Path) -> None:
@@ -280,7 +273,7 @@ async def test_garbage_before_authentication_gets_the_door_and_others_notice_not
             status = await client.status()
             await queue.send(b"x")
 
-            assert len(await asyncio.wait_for(waiting, 10)) == 1
+            assert len(await waiting) == 1
             assert status["connections"] == 1
             assert status["rss_bytes"] - before < 16 << 20
 
@@ -293,7 +286,7 @@ def test_who_does_not_authenticate_within_the_limit_is_put_out_with_the_reason(t
             data = read_to_end(sock)
 
         assert last_error(data).code == ErrorCode.AUTHENTICATION_TIMEOUT
-        assert 0.3 < time.monotonic() - started < 4
+        assert time.monotonic() - started > 0.3
 
 
 async def test_a_connection_killed_while_it_waits_swallows_nothing(tmp_path: Path) -> None:
@@ -335,9 +328,8 @@ async def test_a_cancelled_receive_swallows_nothing(tmp_path: Path) -> None:
                 waiting.cancel()
                 await asyncio.wait({waiting})
                 await sending
-                async with asyncio.timeout(10):
-                    while not (received := await queue.receive(1, wait=1)):
-                        pass
+                while not (received := await queue.receive(1, wait=1)):
+                    pass
                 assert received[0].receive_count == 1
                 await received[0].delete()
 
@@ -367,12 +359,11 @@ async def test_a_slow_reader_is_given_up_and_others_are_served(tmp_path: Path) -
             try:
                 await asyncio.to_thread(slow.stdout.readline)
                 rss = 0
-                async with asyncio.timeout(20):
-                    while not (status := await client.status())["counters"]["slow_readers_closed"]:
-                        rss = max(rss, status["rss_bytes"])
-                        await jobs.send(b"x")
-                        assert len(await jobs.receive(1, wait=1)) == 1
-                        await asyncio.sleep(0.05)
+                while not (status := await client.status())["counters"]["slow_readers_closed"]:
+                    rss = max(rss, status["rss_bytes"])
+                    await jobs.send(b"x")
+                    assert len(await jobs.receive(1, wait=20)) == 1
+                    await asyncio.sleep(0.05)
                 info = await big.attributes()
                 assert info.in_flight < 40, "most of what it asked for stayed with the queue"
                 assert info.in_flight + info.active == 60
@@ -388,7 +379,7 @@ async def test_what_a_slow_reader_was_not_sent_in_full_comes_back_and_nothing_el
             big = await client.create_queue("big", max_message_bytes=1 << 20, visibility_timeout=3600)
             for _ in range(40):
                 await big.send(bytes(1 << 20))
-            with RawClient(server.url, seconds=60) as slow:
+            with RawClient(server.url) as slow:
                 for _ in range(40):
                     slow.begin(wire.ReceiveMessages, "big", 1, 0)
                 await status_until(client, lambda status: status["counters"]["slow_readers_closed"] == 1)
@@ -416,12 +407,10 @@ def test_sigterm_ends_in_time_although_the_storage_hangs(tmp_path: Path) -> None
         client.ask(wire.QueueInfo, wire.CreateQueue, "jobs", {})
         os.kill(server.ready["storage_pid"], signal.SIGSTOP)
         client.begin(wire.SendMessages, "jobs", [b"x"])
-        started = time.monotonic()
         server.send_signal(signal.SIGTERM)
 
         assert server.wait() == 6
 
-        assert time.monotonic() - started < 3.5
     assert "drain_incomplete" in server.log
 
 
@@ -468,11 +457,11 @@ async def test_tls(tmp_path: Path) -> None:
         async with connect(server.url, tls=context) as client:
             queue = await client.create_queue("jobs")
             await queue.send(bytes(60_000))
-            assert len(await queue.receive(1, wait=1)) == 1
+            assert len(await queue.receive(1, wait=20)) == 1
             big = await client.create_queue("big", max_message_bytes=1 << 20)
             for _ in range(20):
                 await big.send(bytes(1 << 20))
-            received = await asyncio.gather(*(big.receive(1, wait=1) for _ in range(20)))
+            received = await asyncio.gather(*(big.receive(1, wait=20) for _ in range(20)))
             assert [len(messages) for messages in received] == [1] * 20
         with pytest.raises(CmqError):
             async with connect(server.url, request_timeout=1, retries=0):
@@ -491,7 +480,7 @@ async def test_more_connections_than_descriptors_are_refused_and_the_rest_is_ser
             crowd = [socket.create_connection((server.host, server.port)) for _ in range(200)]
             try:
                 await queue.send(b"x")
-                assert len(await queue.receive(1, wait=1)) == 1
+                assert len(await queue.receive(1, wait=20)) == 1
                 status = await status_until(client, lambda status: status["counters"]["connections_refused"] >= 100)
                 assert status["connections"] < 60, "36, and some that are being told so"
             finally:
@@ -508,7 +497,7 @@ async def test_a_disabled_key_ends_its_connections_and_rotation_works(tmp_path: 
         async with connect(server.url) as admin:
             first = await admin.accounts.create("other")
             url = f"cmq://{first.secret_id}:{first.secret_key}@{address}"
-            async with connect(url, request_timeout=1, retries=0) as other:
+            async with connect(url, retries=0) as other:
                 await other.create_queue("jobs")
                 second = await other.accounts.create_key()
                 await admin.accounts.set_key_enabled(first.secret_id, False, account="other")
@@ -537,7 +526,7 @@ def test_a_second_broker_on_the_folder_is_refused_naming_the_first(tmp_path: Pat
         second.log_file = tmp_path / "second.log"
         second.launch()
 
-        assert second.wait(30) == 4
+        assert second.wait() == 4
         assert str(server.ready["storage_pid"]) in second.log or str(server.process.pid) in second.log
 
 
@@ -546,12 +535,9 @@ def test_a_broker_that_waits_for_the_folder_says_so_at_once_and_starts_when_it_i
         second = RunningServer(tmp_path, "--log-format", "json")
         second.ready_file = tmp_path / "second.json"
         second.log_file = tmp_path / "second.log"
-        started = time.monotonic()
         second.launch()
         try:
-            deadline = time.monotonic() + 20
             while "data_folder_in_use" not in second.log:
-                assert time.monotonic() < deadline
                 assert second.process.poll() is None, "it ended without a line before"
                 time.sleep(0.01)
             (line,) = (json.loads(line) for line in second.log.splitlines() if "data_folder_in_use" in line)
@@ -559,11 +545,13 @@ def test_a_broker_that_waits_for_the_folder_says_so_at_once_and_starts_when_it_i
             assert line["waiting_ms"] == 10_000
             server.stop()
             while not second.ready_file.exists():
-                assert time.monotonic() < started + 40
+                assert second.process.poll() is None, "it gave up"
                 time.sleep(0.01)
-        finally:
             second.process.terminate()
             assert second.wait() == 0
+        finally:
+            second.process.kill()
+            second.wait()
 
 
 def test_a_taken_address_ends_with_exit_code_5(tmp_path: Path) -> None:
@@ -618,7 +606,6 @@ def test_flags_and_variables_and_file_are_joined_by_cmqd_config(tmp_path: Path) 
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
     ).stdout
 
     assert 'region = "north"' in printed

@@ -14,7 +14,7 @@ from cmqd_client import ContentFormat, RetryStrategy, SubscriptionInfo, TopicInf
 from support.running_server import RunningServer
 from support.webhook_receiver import Received, WebhookReceiver
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.system
 
 LOOPBACK = "--push-allow-loopback"
 

@@ -18,7 +18,6 @@ def test_every_public_symbol_of_the_client_has_a_known_type(tmp_path: Path) -> N
         env=environment,
         capture_output=True,
         text=True,
-        timeout=240,
         check=False,
     )
     found = json.loads(ran.stdout)["typeCompleteness"]

@@ -18,16 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from support.crash.tracing import start_traced
-from support.environment import plain_environment
+from support.environment import broker_environment
 
-START_SECONDS = 30.0
-END_SECONDS = 20.0
-"""A storage process whose loop is gone finishes its commit; a loop whose storage is gone tells its clients."""
 _POLL_SECONDS = 0.005
 
 
 class BrokerFailedError(Exception):
-    """It did not start, or did not end; the text has the end of its log."""
+    """It did not start, or reported success after a kill; the text has the end of its log."""
 
 
 class Victim(Enum):
@@ -73,7 +70,7 @@ class CrashingBroker:
         """Start it, under the tracer if a trace is wanted, and wait until it answers.
 
         Raises:
-            BrokerFailedError: it ended, or was not ready in time.
+            BrokerFailedError: it ended.
         """
         self._ready_file.unlink(missing_ok=True)
         command = [sys.executable, "-m", "cmqd", "serve", "--data", str(self.data), "--listen", "127.0.0.1:0"]
@@ -81,7 +78,7 @@ class CrashingBroker:
         with self._log.open("ab") as log:
             if trace_file is None:
                 self._process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=plain_environment()
+                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=broker_environment()
                 )
             else:
                 self.data.mkdir(exist_ok=True)
@@ -101,7 +98,7 @@ class CrashingBroker:
         """SIGKILL to one or both processes; returns when the loop process has ended.
 
         Raises:
-            BrokerFailedError: the loop outlived its storage, or ended as if nothing had happened.
+            BrokerFailedError: the loop ended as if nothing had happened.
         """
         process, ready = self._running()
         if _parent_of(ready.storage_pid) != ready.pid:
@@ -115,11 +112,7 @@ class CrashingBroker:
             raise BrokerFailedError(f"the broker lost its storage process and reported success\n{self.log_tail()}")
 
     def stop(self) -> int:
-        """Ask it to end (SIGTERM); the exit code.
-
-        Raises:
-            BrokerFailedError: it did not end; then it was killed.
-        """
+        """Ask it to end (SIGTERM); the exit code."""
         process, ready = self._running()
         os.kill(ready.pid, signal.SIGTERM)
         return self._wait_for_end(process)
@@ -133,7 +126,7 @@ class CrashingBroker:
         if ready is not None and process.pid == ready.pid and _parent_of(ready.storage_pid) == ready.pid:
             os.kill(ready.storage_pid, signal.SIGKILL)
         process.kill()
-        process.wait(END_SECONDS)
+        process.wait()
 
     def log_tail(self) -> str:
         lines = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
@@ -145,8 +138,7 @@ class CrashingBroker:
         return self._process, self._ready
 
     def _wait_until_ready(self, process: "subprocess.Popen[bytes]") -> Ready:
-        deadline = time.monotonic() + START_SECONDS
-        while time.monotonic() < deadline:
+        while True:
             try:
                 told: dict[str, Any] = json.loads(self._ready_file.read_text())
             except (FileNotFoundError, ValueError):
@@ -159,14 +151,10 @@ class CrashingBroker:
             # The context was written at the first start; the port is another one now.
             credentials = str(contexts["admin"]["url"]).rpartition("@")[0]
             return Ready(told["pid"], told["storage_pid"], f"{credentials}@{told['host']}:{told['port']}")
-        self.clean_up()
-        raise BrokerFailedError(f"not ready within {START_SECONDS:.0f} s\n{self.log_tail()}")
 
     def _wait_for_end(self, process: "subprocess.Popen[bytes]") -> int:
         try:
-            return process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            raise BrokerFailedError(f"did not end within {END_SECONDS:.0f} s\n{self.log_tail()}") from None
+            return process.wait()
         finally:
             self.clean_up()
             self._process = self._ready = None
@@ -175,16 +163,6 @@ class CrashingBroker:
 def has_ended(pid: int) -> bool:
     """Whether a process is gone, or only waits for its parent to take note of its end."""
     return _stat(pid)[:1] in ([], ["Z"], ["X"])
-
-
-def wait_until_ended(pid: int) -> bool:
-    """Give a process time to end; whether it did."""
-    deadline = time.monotonic() + END_SECONDS
-    while time.monotonic() < deadline:
-        if has_ended(pid):
-            return True
-        time.sleep(_POLL_SECONDS)
-    return False
 
 
 def _parent_of(pid: int) -> int | None:

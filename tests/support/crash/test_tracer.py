@@ -61,7 +61,7 @@ def run_traced(
         hold_ms=hold_ms,
         stdout=subprocess.PIPE,
     )
-    output, _ = traced.communicate(timeout=60)
+    output, _ = traced.communicate()
     assert traced.returncode == 0
     return output, read_trace(tmp_path / "trace")
 
@@ -213,7 +213,7 @@ def test_terminating_the_tracer_kills_what_it_traces_and_leaves_a_whole_trace(tm
     assert traced.stdout.readline() == b"up\n"
 
     traced.terminate()
-    output, _ = traced.communicate(timeout=20)
+    output, _ = traced.communicate()
 
     assert output == b""
     assert isinstance(read_trace(tmp_path.parent / "trace")[0], trace.Present)
