@@ -6,7 +6,6 @@ from pathlib import Path
 
 import msgspec
 
-from cmqd_segment.checkpoint import AnyPart, CheckpointHeader, HistorySlice, LeasesSlice, QueueSlice
 from cmqd_segment.checkpoint_file import CheckpointError, decode_part, read_payloads, verify_checkpoint
 from cmqd_segment.newer import NewerFormatError, tag_of
 from cmqd_segment.records import AnyRecord
@@ -14,10 +13,11 @@ from cmqd_segment.rows import decode_queues, decode_records
 from pyspark_cmqd.catalog import metas
 from pyspark_cmqd.errors import FolderError, NewerFolderError
 from pyspark_cmqd.files import write_whole
+from pyspark_cmqd.fold import LogFold
 from pyspark_cmqd.folder import Folder
 from pyspark_cmqd.options import LAST_LSN, Mode
 from pyspark_cmqd.plan import Piece, View, describe
-from pyspark_cmqd.states import Fold, Folds, QueueStates, Result, result_of
+from pyspark_cmqd.states import QueueStates, Result
 
 _SLICES = frozenset({1, 2, 3, 4})
 """Tags of CheckpointHeader, QueueSlice, LeasesSlice, HistorySlice."""
@@ -29,16 +29,16 @@ Results = Mapping[int, Result]
 
 
 def states_at(folder: Folder, view: View, wanted: "frozenset[int] | None", mode: Mode) -> Results:
-    """The state of every message at ``view.hi``; segments of the view may hold later rows.
+    """Return the state of every message at ``view.hi``; segments of the view may hold later rows.
 
-    Raises FolderError if what is left of the log does not say it.
+    Raises FolderError if the rows and checkpoints that are left are not enough.
     """
     missing = view.gaps(1, view.hi)
-    needs_causes = mode in (Mode.ALL, Mode.CONSUMED)
-    if not missing and needs_causes:
-        return _exactly(Fold(wanted), 0, folder, view)
+    needs_reasons = mode in (Mode.ALL, Mode.CONSUMED)
+    if not missing and needs_reasons:
+        return _from_rows(LogFold(wanted), 0, folder, view)
     # Above an older checkpoint more is known exactly, as long as no row above it is missing.
-    at_least = max((last for _, last in missing), default=0) if needs_causes else LAST_LSN
+    at_least = max((last for _, last in missing), default=0) if needs_reasons else LAST_LSN
     fold = _from_checkpoint(folder, view, wanted, at_least)
     if fold is None:
         # Rows that were lost to damage, and not reclaimed, leave no way to the exact state but the checkpoint.
@@ -47,49 +47,38 @@ def states_at(folder: Folder, view: View, wanted: "frozenset[int] | None", mode:
                 f"mode {mode} cannot be told for row {view.hi}: rows {describe(missing)} were reclaimed, and no "
                 f"checkpoint that is left is as old; includeActive=true reads up to a later row"
             )
-        fold = Fold(wanted), 0
-    if not needs_causes:
-        return _exactly(*fold, folder, view)
-    folds = Folds(*fold)
-    for lsn, records in _rows(folder, view, 0):
-        folds.apply(lsn, records)
-    return folds.results()
+        fold = LogFold(wanted)
+    return _from_rows(fold, 0 if needs_reasons else fold.checkpoint_lsn, folder, view)
 
 
-def _exactly(fold: Fold, above: int, folder: Folder, view: View) -> Results:
+def _from_rows(fold: LogFold, above: int, folder: Folder, view: View) -> Results:
+    fold.begin_above(above)
     for lsn, records in _rows(folder, view, above):
         fold.apply(lsn, records)
-    return {number: result_of(queue) for number, queue in fold.queues.items()}
+    return fold.results()
 
 
-def _from_checkpoint(
-    folder: Folder, view: View, wanted: "frozenset[int] | None", at_least: int
-) -> "tuple[Fold, int] | None":
-    """A fold with a checkpoint that says nothing of rows above ``view.hi``, and the row it goes on from: the oldest at
-    or above row ``at_least``, else the newest.
+def _from_checkpoint(folder: Folder, view: View, wanted: "frozenset[int] | None", at_least: int) -> "LogFold | None":
+    """Return a fold that holds a checkpoint without rows above ``view.hi``: of the checkpoints at or above row
+    ``at_least`` the oldest, else the newest.
     """
     usable = [entry for entry in view.checkpoints if entry.lsn <= view.hi]
     best = [entry for entry in usable if entry.lsn >= at_least]
     for entry in [*best, *(entry for entry in reversed(usable) if entry.lsn < at_least)]:
-        fold = Fold(wanted)
+        fold = LogFold(wanted)
         try:
             path = folder.checkpoint_path(entry)
             verify_checkpoint(path)
-            header_lsn = 0
             for payload in read_payloads(path):
                 if tag_of(payload) in _SLICES:
-                    part: AnyPart = decode_part(payload)
-                    if isinstance(part, CheckpointHeader):
-                        header_lsn = part.lsn
-                    elif isinstance(part, QueueSlice | LeasesSlice | HistorySlice):
-                        fold.load(part)
+                    fold.load(decode_part(payload))
         except NewerFormatError as error:
             raise NewerFolderError(f"{entry.file} cannot be read: {error}") from error
         except (CheckpointError, msgspec.MsgspecError, OSError):
-            continue  # replaced meanwhile, or damaged: an older one is there, or the log itself
+            continue  # replaced meanwhile, or damaged: an older checkpoint is there, or the log itself
         # Slices are taken while the broker works, each as of a row of its own.
-        if all(queue.lsn <= view.hi for queue in fold.queues.values()):
-            return fold, header_lsn
+        if all(queue.slice_lsn <= view.hi for queue in fold.queues.values()):
+            return fold
     return None
 
 

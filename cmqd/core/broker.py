@@ -122,7 +122,7 @@ class Broker(Administration, Topics, Ticking, Settling, Sending, Peeking, Recove
             assert waiting[waiter_id] is request, "a request waits, and none of its decisions does"
         tables: dict[str, list[DedupIds]] = {}
         for queue in self.queues.values():
-            tables.setdefault(queue.account, []).append(queue.index.dedup_ids)
+            tables.setdefault(queue.account, []).append(queue.dedup_ids)
         for topic in self.topics.values():
             if topic.known_dedup_ids is not None:
                 tables.setdefault(topic.account, []).append(topic.known_dedup_ids)

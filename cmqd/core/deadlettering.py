@@ -13,10 +13,10 @@ from collections.abc import Iterable
 
 from pyroaring import BitMap64
 
-from cmqd.core.facts.index import QueueIndex
 from cmqd.core.outcome import Effects
 from cmqd.core.queue import Queue
 from cmqd.core.receiving import Receiving
+from cmqd_fold.queue_index import QueueIndex
 
 MOVE_BYTES = 128 * 1024
 """Bodies of one page of a move, which is one row of the log: a millisecond or two of the loop."""

@@ -11,11 +11,11 @@ from pyroaring import BitMap64
 
 from cmqd.core.deadlettering import RETRY_MS, DeadLettering
 from cmqd.core.errors import InvalidArgument, RedriveRunning
-from cmqd.core.facts.activations import GRAIN_MS
 from cmqd.core.limits import check_range
 from cmqd.core.outcome import Effects, Outcome
 from cmqd.core.queue import Queue, Redriving
 from cmqd.core.sending import Sending
+from cmqd_fold.activations import GRAIN_MS
 from cmqd_segment.records import (
     MessagesMoved,
     MessagesSent,

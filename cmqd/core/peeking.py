@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from pyroaring import BitMap64
 
 from cmqd.core.errors import InvalidArgument
-from cmqd.core.facts.index import QueueIndex
 from cmqd.core.limits import ORIGIN_BYTES, check_range, copy_bytes, headers_bytes
 from cmqd.core.outcome import WAITING, Effects, Outcome, Waiting, Woken
 from cmqd.core.queue import Queue
 from cmqd.core.state import BrokerState, PendingPeek
+from cmqd_fold.queue_index import QueueIndex
 from cmqd_segment.records import Runs, StoredMessage, last_of, pack_runs, unpack_runs
 from cmqd_types.messages import MessagesPeeked, PeekedMessage
 

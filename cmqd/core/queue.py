@@ -5,9 +5,11 @@ from typing import Any
 import msgspec
 from pyroaring import BitMap64
 
-from cmqd.core.facts.index import QueueIndex
+from cmqd.core.facts.dedup import DedupIds
+from cmqd.core.limits import Limits
 from cmqd.core.runtime.waiters import WaitingLine
 from cmqd.core.runtime.window import Window
+from cmqd_fold.queue_index import QueueIndex
 
 
 class Redriving(msgspec.Struct):
@@ -25,6 +27,8 @@ class Queue:
     """A queue's state; the rules are in the broker's operations, the facts in ``index``."""
 
     __slots__ = (
+        "_dedup_ids",
+        "_limits",
         "_overdue",
         "_unmovable",
         "account",
@@ -50,7 +54,7 @@ class Queue:
         "window",
     )
 
-    def __init__(self, account: str, name: str, created_ms: int, index: QueueIndex) -> None:
+    def __init__(self, account: str, name: str, created_ms: int, index: QueueIndex, limits: Limits) -> None:
         self.account = account
         self.name = name
         self.queue_id = index.queue_id
@@ -73,6 +77,8 @@ class Queue:
         """Its dead-letter queue."""
         self.sources: dict[int, Queue] = {}
         """The queues whose dead-letter queue it is, by id."""
+        self._limits = limits
+        self._dedup_ids: DedupIds | None = None
         self._overdue: BitMap64 | None = None
         self._unmovable: BitMap64 | None = None
         self.move_reading = False
@@ -87,6 +93,24 @@ class Queue:
         """When the floor of retention is next looked at; None = nothing to expire."""
         self.slice_lsn = 0
         """LSN of the checkpoint slice it came from: recovery skips older records."""
+
+    @property
+    def dedup_ids(self) -> DedupIds:
+        """The dedup ids under which messages were sent."""
+        if self._dedup_ids is None:
+            self._dedup_ids = DedupIds(self._limits)
+        return self._dedup_ids
+
+    @property
+    def has_dedup_ids(self) -> bool:
+        """Whether any dedup ids are remembered."""
+        return self._dedup_ids is not None and len(self._dedup_ids) > 0
+
+    def apply_step(self, now_ms: int) -> None:
+        """Broker time stepped back to ``now_ms``."""
+        self.index.apply_step(now_ms, self._limits.max_visibility_timeout_ms)
+        if self._dedup_ids is not None:
+            self._dedup_ids.no_later_than(now_ms)
 
     @property
     def overdue(self) -> BitMap64:

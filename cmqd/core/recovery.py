@@ -8,14 +8,13 @@ import msgspec
 from pyroaring import BitMap64
 
 from cmqd.core.facts.dedup import DedupIds
-from cmqd.core.facts.halves import Checked
-from cmqd.core.facts.index import InFlight
 from cmqd.core.names import folded
 from cmqd.core.outcome import Outcome
 from cmqd.core.queue import Queue
 from cmqd.core.salvage import Salvage
 from cmqd.core.topic import Subscription, Topic
 from cmqd.core.topicstate import TopicState
+from cmqd_fold.half_messages import Checked
 from cmqd_segment.checkpoint import (
     AnyPart,
     CheckpointEnd,
@@ -35,27 +34,17 @@ from cmqd_segment.records import (
     AnyRecord,
     ClockOffset,
     DeadLettersFrom,
-    DelaysScheduled,
     DeliveriesCleared,
     DeliveriesDropped,
     DeliveriesFailed,
-    LeasesEnded,
-    MessagesActivated,
-    MessagesDeleted,
     MessagesDelivered,
     MessagesExpired,
-    MessagesMoved,
     MessagesPublished,
-    MessagesReceived,
-    MessagesReleased,
     MessagesSent,
     NumbersReserved,
     QueueAttributesSet,
     QueueCleared,
     QueueCreated,
-    QueueRewound,
-    RedriveEnded,
-    RedriveStarted,
     Subscribed,
     SubscriptionAttributesSet,
     TopicAttributesSet,
@@ -65,9 +54,7 @@ from cmqd_segment.records import (
     TopicRecord,
     TransactionsChecked,
     TransactionsEnded,
-    TransactionsUndecided,
     Unsubscribed,
-    VisibilityChanged,
     last_of,
     pack_runs,
     unpack_runs,
@@ -128,7 +115,7 @@ class Recovery(TopicState):
         delays = self._delay_buckets.of_queue(queue.queue_id) if index.delayed_count else []
         step_positions, step_starts, step_ends = index.steps.packed()
         halves = self._halves(queue) if index.has_halves else ()
-        dedup_ids = index.dedup_ids.parts() if index.has_dedup_ids else ()
+        dedup_ids = queue.dedup_ids.parts() if queue.has_dedup_ids else ()
         yield QueueSlice(
             lsn,
             queue.queue_id,
@@ -225,16 +212,8 @@ class Recovery(TopicState):
                 self.clock_offset_ms = part.clock_offset_ms
             case QueueSlice():
                 self._load_queue(part)
-            case LeasesSlice():
-                index = self.queues[part.queue_id].index
-                for lease, position, deadline_ms, receive_count, first_receive_ms in part.leases:
-                    index.in_flight[lease] = InFlight(position, deadline_ms, receive_count, first_receive_ms)
-                    index.lease_buckets.bucket(deadline_ms, part.queue_id).extend((lease, 1))
-                    index.lease_buckets.size += 2
-            case HistorySlice():
-                history = self.queues[part.queue_id].index.history
-                for first_position, content in part.entries:
-                    history.load(first_position, content)
+            case LeasesSlice() | HistorySlice():
+                self.queues[part.queue_id].index.load(part)
             case HalvesSlice():
                 self._load_halves(part)
             case TopicSlice():
@@ -246,7 +225,7 @@ class Recovery(TopicState):
             case DedupSlice():
                 queue = self.queues.get(part.queue_id)
                 if queue is not None:
-                    account, dedup_ids = queue.account, queue.index.dedup_ids
+                    account, dedup_ids = queue.account, queue.dedup_ids
                 else:
                     topic = self.topics[part.queue_id]
                     account, dedup_ids = topic.account, topic.make_dedup_ids(DedupIds(self.limits))
@@ -286,33 +265,8 @@ class Recovery(TopicState):
 
     def _load_queue(self, part: QueueSlice) -> None:
         index = self._new_index(part.queue_id, part.attributes)
-        index.next_position = part.next_position
-        index.floor = part.floor
-        index.last_enqueue_ms = part.last_enqueue_ms
-        index.live = BitMap64.deserialize(part.live)
-        index.live_count = len(index.live)
-        index.active = BitMap64.deserialize(part.active)
-        index.active_count = len(index.active)
-        index.overflow = BitMap64.deserialize(part.overflow)
-        index.overflow_count = len(index.overflow)
-        index.delayed = BitMap64.deserialize(part.delayed)
-        index.delayed_count = len(index.delayed)
-        for due_ms, packed in part.delays:
-            # Buckets keep what replay saw activated, until it comes due.
-            still = [position for position in array("Q", packed) if position in index.delayed]
-            self._delay_buckets.bucket(due_ms, part.queue_id).extend(still)
-            self._delay_buckets.size += len(still)
-        index.steps.load(part.step_positions, part.step_starts, part.step_ends)
-        if part.rewindable:
-            index.rewindable = BitMap64.deserialize(part.rewindable)
-        if part.half:
-            index.half = BitMap64.deserialize(part.half)
-            index.half_count = len(index.half)
-        index.dead_letter_floor = part.dead_letter_floor
-        if part.activations:
-            index.activations.load(part.activations)
-        index.redrive = part.redrive
-        queue = Queue(part.account, part.name, part.created_ms, index)
+        index.load(part)
+        queue = Queue(part.account, part.name, part.created_ms, index, self.limits)
         queue.modified_ms = part.modified_ms
         queue.slice_lsn = part.lsn
         self._add(queue)
@@ -475,38 +429,12 @@ class Recovery(TopicState):
         match record:
             case MessagesSent():
                 self._apply_sent(queue, record, lsn)
-            case MessagesReceived():
-                index.apply_received(record)
-            case MessagesDeleted():
-                index.apply_deleted(record)
-            case LeasesEnded() | MessagesReleased():
-                index.apply_returned(record)
-            case VisibilityChanged():
-                index.apply_visibility(record)
-            case MessagesActivated():
-                index.apply_activated(record)
-            case DelaysScheduled():
-                index.apply_scheduled(record)
-            case QueueRewound():
-                index.apply_rewound(record)
-            case MessagesMoved():
-                index.apply_moved(record)
-            case DeadLettersFrom():
-                index.apply_dead_letters_from(record)
-            case RedriveStarted():
-                index.apply_redrive_started(record)
-            case RedriveEnded():
-                index.apply_redrive_ended(record)
-            case TransactionsEnded():
-                index.apply_ended(record)
             case TransactionsChecked():
                 index.apply_checked(record)
                 checks = self._checks.get(queue.queue_id)
                 if checks is not None:
                     # Due anew since more checks are allowed, and asked since then.
                     checks.due -= BitMap64(unpack_runs(record.positions))
-            case TransactionsUndecided():
-                index.apply_undecided(record)
             case QueueCleared() | MessagesExpired():
                 self._apply_floor(record)
             case QueueAttributesSet():
@@ -514,7 +442,7 @@ class Recovery(TopicState):
             case QueueDeletedRecord():
                 self._apply_queue_deleted(record)
             case _:
-                pass  # seen to by replay: they belong to no queue that is there
+                index.apply(record)
 
     def set_clock_offset(self, offset_ms: int, now_ms: int, *, stepped: bool = False) -> Outcome[None]:
         """Record how far the wall clock is ahead of broker time.
@@ -536,8 +464,8 @@ class Recovery(TopicState):
         self._delay_buckets.no_later_than(now_ms + self.limits.max_delay_ms, queues)
         memory = self.promises.memory
         for queue in queues.values():
-            queue.index.apply_step(now_ms)
-            memory.recount(queue.account, queue.index.dedup_ids)
+            queue.apply_step(now_ms)
+            memory.recount(queue.account, queue.dedup_ids)
         for topic in self.topics.values():
             if not lsn or lsn > topic.slice_lsn:
                 topic.apply_step(now_ms)
@@ -571,7 +499,7 @@ class Recovery(TopicState):
         self._mend_bindings(records)
         for queue in self.queues.values():
             self._reserve_overdue(queue)
-        self._dedup_sweeps = [(0, queue_id) for queue_id, one in self.queues.items() if one.index.has_dedup_ids]
+        self._dedup_sweeps = [(0, queue_id) for queue_id, one in self.queues.items() if one.has_dedup_ids]
         self._dedup_sweeps += [(0, topic_id) for topic_id, one in self.topics.items() if one.has_dedup_ids]
         self._topic_expiries.clear()
         for topic in self.topics.values():

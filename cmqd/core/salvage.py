@@ -16,7 +16,7 @@ here and starts once more from the same log comes to the same state.
 
 from collections.abc import Sequence
 
-from cmqd.core.facts.index import QueueIndex
+from cmqd_fold.queue_index import QueueIndex
 from cmqd_segment.records import (
     AnyRecord,
     DeadLettersFrom,

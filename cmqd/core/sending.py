@@ -53,14 +53,14 @@ class Sending(Receiving):
             # Before all else: what was stored stays stored, whatever the limits are by now.
             stored = self.sessions.find(account, session, sequence)
             if stored is not None:
-                known = index.dedup_ids
+                known = queue.dedup_ids
                 return Outcome(stored_before(known, stored, sequence, len(bodies), dedup_ids, now_ms, self.limits))
-        if after is not None and index.dedup_ids.find(after, now_ms) is None:
+        if after is not None and queue.dedup_ids.find(after, now_ms) is None:
             raise OutOfOrder("queue", name, after)
         sizes = checked_sizes(name, bodies, headers, attributes.max_message_bytes, self.limits)
         answer = None
         if dedup_ids is not None:
-            new, answer = unrepeated(index.dedup_ids, dedup_ids, len(sizes), now_ms, self.limits)
+            new, answer = unrepeated(queue.dedup_ids, dedup_ids, len(sizes), now_ms, self.limits)
             if isinstance(delay_ms, list):
                 self._visible_ms(delay_ms, len(sizes), now_ms)
                 delay_ms = at_places(delay_ms, new)

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 from cmqd.core.deadlettering import DeadLettering
 from cmqd.core.errors import DomainError, InvalidArgument
-from cmqd.core.facts.index import InFlight
 from cmqd.core.limits import check_range
 from cmqd.core.outcome import Effects, HandleFailure, HandlesDone, Outcome
 from cmqd.core.queue import Queue
 from cmqd.core.rewinding import PRUNE_MS
+from cmqd_fold.queue_index import InFlight
 from cmqd_segment.records import MessagesDeleted, MessagesReleased, VisibilityChanged, runs_of
 
 

@@ -1,6 +1,6 @@
 """What the operations share: the queues by id and name, the numbers, the agenda of times, and how facts are applied.
 
-Every change of a fact goes through the ``_apply_*`` methods here (and of :class:`~cmqd.core.facts.index.QueueIndex`),
+Every change of a fact goes through the ``_apply_*`` methods here (and of :class:`~cmqd_fold.queue_index.QueueIndex`),
 live and in recovery alike.
 """
 
@@ -13,7 +13,6 @@ from pyroaring import BitMap64
 
 from cmqd.core.errors import DomainError, QueueNotFound
 from cmqd.core.facts.deadlines import DeadlineBuckets
-from cmqd.core.facts.index import QueueIndex
 from cmqd.core.facts.numbers import Numbers
 from cmqd.core.facts.promises import Promises
 from cmqd.core.limits import Limits
@@ -25,6 +24,8 @@ from cmqd.core.runtime.waiters import Waiter
 from cmqd.core.runtime.window import WindowBudget
 from cmqd.core.salvage import Salvage
 from cmqd.core.topic import Subscription
+from cmqd_fold.queue_index import QueueIndex
+from cmqd_fold.timers import QueueTimers
 from cmqd_segment.records import (
     AnyRecord,
     MessagesExpired,
@@ -138,6 +139,7 @@ class BrokerState:
         self._lease_buckets = DeadlineBuckets(LEASE_BUCKET_MS)
         self._delay_buckets = DeadlineBuckets(DELAY_BUCKET_MS)
         self._check_buckets = DeadlineBuckets(CHECK_BUCKET_MS)
+        self._timers = QueueTimers(self._lease_buckets, self._delay_buckets, self._check_buckets)
         self._lease_sweep_above = LEASE_SWEEP_ABOVE
         self._wait_buckets = DeadlineBuckets(WAIT_BUCKET_MS)
         self._expiries: list[tuple[int, int]] = []
@@ -309,18 +311,11 @@ class BrokerState:
             subscription.topic.subscriptions_changed()
 
     def _new_index(self, queue_id: int, attributes: QueueAttributes) -> QueueIndex:
-        return QueueIndex(
-            queue_id,
-            attributes,
-            self._lease_buckets,
-            self._delay_buckets,
-            self._check_buckets,
-            self.limits,
-        )
+        return QueueIndex(queue_id, attributes, self._timers)
 
     def _apply_created(self, record: QueueCreated) -> Queue:
         index = self._new_index(record.queue_id, record.attributes)
-        queue = Queue(record.account, record.name, record.created_ms, index)
+        queue = Queue(record.account, record.name, record.created_ms, index, self.limits)
         self._add(queue)
         return queue
 
@@ -332,7 +327,7 @@ class BrokerState:
         self._budget.clear(queue.queue_id, queue.window)
         self._checks.pop(queue.queue_id, None)
         self._set_target(queue, None)
-        self.promises.memory.drop(queue.account, queue.index.dedup_ids)
+        self.promises.memory.drop(queue.account, queue.dedup_ids)
 
     def _apply_attributes(self, record: QueueAttributesSet) -> None:
         queue = self.queues[record.queue_id]
@@ -372,17 +367,18 @@ class BrokerState:
 
     def _apply_sent(self, queue: Queue, record: MessagesSent, lsn: int = 0) -> None:
         index = queue.index
-        if record.dedup_ids is not None and not len(index.dedup_ids):
-            heappush(self._dedup_sweeps, (record.enqueue_ms + self.limits.dedup_life_ms, queue.queue_id))
-        if index.apply_sent(record):
-            if len(index.steps) % 64 == 0:
-                index.steps.drop_below(index.oldest_remembered())
-            if queue.expiry_due_ms is None:
-                self._schedule_expiry(queue)
+        if record.dedup_ids is not None:
+            if not len(queue.dedup_ids):
+                heappush(self._dedup_sweeps, (record.enqueue_ms + self.limits.dedup_life_ms, queue.queue_id))
+            for message_id, dedup_id in enumerate(record.dedup_ids, record.first_message_id):
+                if dedup_id is not None:
+                    queue.dedup_ids.note(dedup_id, message_id, record.enqueue_ms)
+        if index.apply_sent(record) and queue.expiry_due_ms is None:
+            self._schedule_expiry(queue)
         if index.attributes.dead_letter_after_ms:
             self._set_agenda(queue, record.enqueue_ms + index.attributes.dead_letter_after_ms)
         if record.dedup_ids is not None:
-            self.promises.memory.recount(queue.account, index.dedup_ids)
+            self.promises.memory.recount(queue.account, queue.dedup_ids)
         self._note_answers(queue.account, record, lsn)
 
     def _note_answers(self, account: str, record: MessagesSent, lsn: int) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 
 from cmqd.core.delivering import Delivering
-from cmqd.core.facts.index import InFlight
 from cmqd.core.moving import Moving
 from cmqd.core.outcome import Effects, Outcome, Woken
 from cmqd.core.prefetching import Prefetching
@@ -12,6 +11,7 @@ from cmqd.core.queue import Queue
 from cmqd.core.rewinding import Rewinding
 from cmqd.core.state import ENDED_AT_ONCE, SESSION_SWEEP_MS
 from cmqd.core.transactions import Transactions
+from cmqd_fold.queue_index import InFlight
 from cmqd_segment.records import (
     DelaysScheduled,
     LeasesEnded,
@@ -77,7 +77,7 @@ class Ticking(Prefetching, Moving, Rewinding, Transactions, Delivering):
         _, queue_id = heappop(self._dedup_sweeps)
         queue = self.queues.get(queue_id)
         topic = self.topics.get(queue_id)
-        dedup_ids = queue.index.dedup_ids if queue is not None else topic and topic.known_dedup_ids
+        dedup_ids = queue.dedup_ids if queue is not None else topic and topic.known_dedup_ids
         owner = queue or topic
         if dedup_ids is not None and owner is not None:
             has_more = dedup_ids.expire(now_ms, self.limits.tick_items)

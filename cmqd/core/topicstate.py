@@ -249,11 +249,8 @@ class TopicState(BrokerState):
 
     def _apply_copies(self, queue: Queue, first: int, count: int, enqueue_ms: int) -> None:
         index = queue.index
-        if index.apply_copies(first, count, enqueue_ms):
-            if len(index.steps) % 64 == 0:
-                index.steps.drop_below(index.oldest_remembered())
-            if queue.expiry_due_ms is None:
-                self._schedule_expiry(queue)
+        if index.apply_copies(first, count, enqueue_ms) and queue.expiry_due_ms is None:
+            self._schedule_expiry(queue)
         if index.attributes.dead_letter_after_ms:
             self._set_agenda(queue, enqueue_ms + index.attributes.dead_letter_after_ms)
 

@@ -29,12 +29,12 @@ from cmqd.core.errors import (
     QueueDeleted,
     TransactionNotFound,
 )
-from cmqd.core.facts.halves import Checked
 from cmqd.core.limits import ATTRIBUTE_RANGES, check_range, checked_sizes, headers_bytes
 from cmqd.core.outcome import WAITING, Effects, Outcome, TransactionsDone, Waiting, Woken
 from cmqd.core.queue import Queue
 from cmqd.core.sending import Sending, answered, at_places, stored_before, unrepeated
 from cmqd.core.state import PendingCommits, PendingDecisions
+from cmqd_fold.half_messages import Checked
 from cmqd_segment.records import (
     AnyRecord,
     MessagesSent,
@@ -96,7 +96,7 @@ class Transactions(Checking, Sending):
         if session and sequence:
             stored = self.sessions.find(account, session, sequence)
             if stored is not None:
-                known = index.dedup_ids
+                known = queue.dedup_ids
                 return Outcome(stored_before(known, stored, sequence, len(bodies), dedup_ids, now_ms, self.limits))
         if first_check_ms is None:
             first_check_ms = attributes.first_check_ms
@@ -105,7 +105,7 @@ class Transactions(Checking, Sending):
         sizes = checked_sizes(name, bodies, headers, attributes.max_message_bytes, self.limits)
         answer = None
         if dedup_ids is not None:
-            new, answer = unrepeated(index.dedup_ids, dedup_ids, len(sizes), now_ms, self.limits)
+            new, answer = unrepeated(queue.dedup_ids, dedup_ids, len(sizes), now_ms, self.limits)
             if not new:
                 return Outcome(answer)
             sizes, bodies = at_places(sizes, new), at_places(bodies, new)

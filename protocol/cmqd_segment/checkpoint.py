@@ -103,7 +103,7 @@ class HistorySlice(CheckpointPart, frozen=True, tag=4):
 
     queue_id: int
     entries: list[tuple[int, bytes]]
-    """(first position of a chunk, packed history; see ``cmqd.core.facts.history``)."""
+    """(first position of a chunk, packed history; see ``cmqd_fold.receive_history``)."""
 
 
 class HalvesSlice(CheckpointPart, frozen=True, tag=7):

@@ -4,7 +4,7 @@ import time
 
 from pyroaring import BitMap64
 
-from cmqd.core.facts.activations import LONGEST_MS, Activations
+from cmqd_fold.activations import LONGEST_MS, Activations
 
 AFTER_MS = 300_000
 LIVE = BitMap64(range(100))

@@ -295,7 +295,7 @@ def test_a_large_table_of_half_messages_is_made_in_cheap_parts():
     queue = rig.create(transactional=True)
     for number in range(30_000):
         queue.index.halves.note(number * 3, number * 3, 1)
-        queue.index.dedup_ids.note(f"{number}", number, rig.now_ms)
+        queue.dedup_ids.note(f"{number}", number, rig.now_ms)
     queue.index.next_position = 90_000
 
     parts = rig.checkpoint()

@@ -165,10 +165,10 @@ def test_a_rewind_goes_by_the_new_time_and_the_old_times_are_refused():
 def test_sessions_and_dedup_ids_are_forgotten_in_time():
     rig = a_year_ahead().crash(step_to_ms=START_MS)
     assert rig.broker.sessions.keys()
-    assert rig.queue().index.has_dedup_ids
+    assert rig.queue().has_dedup_ids
 
     rig.settle(rig.limits.dedup_life_ms + 20_000)
-    assert not rig.queue().index.has_dedup_ids
+    assert not rig.queue().has_dedup_ids
     rig.settle(rig.limits.session_life_ms)
 
     assert not rig.broker.sessions.keys()

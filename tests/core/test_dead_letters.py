@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from cmqd.core.errors import DeadLetterQueueInUse, InvalidArgument, QueueDiffers
-from cmqd.core.facts.index import SERVED_BEFORE
 from cmqd.core.limits import Limits
+from cmqd_fold.queue_index import SERVED_BEFORE
 from support.core_builders import ACCOUNT, START_MS, Rig, counts
 from support.dead_letters import (
     AFTER_MS,

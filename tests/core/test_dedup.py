@@ -145,7 +145,7 @@ def test_a_batch_without_any_id_is_sent_as_ever():
     send(rig, (b"1", None), (b"2", None))
 
     assert rig.bodies() == [b"1", b"2"]
-    assert len(rig.queue().index.dedup_ids) == 0
+    assert len(rig.queue().dedup_ids) == 0
 
 
 def test_repeats_are_checked_as_what_they_repeat():
@@ -276,15 +276,15 @@ def test_old_ids_are_swept_in_slices(crashed: bool):
     rig = rig.crash() if crashed else rig
 
     rig.advance(LIFE_MS - 2001)
-    assert len(rig.queue().index.dedup_ids) in (20, 30, 50)
+    assert len(rig.queue().dedup_ids) in (20, 30, 50)
     rig.advance(20_000)
 
-    assert len(rig.queue().index.dedup_ids) == 0
-    assert len(rig.queue("other").index.dedup_ids) == 0
+    assert len(rig.queue().dedup_ids) == 0
+    assert len(rig.queue("other").dedup_ids) == 0
     rig.receive(most=256)
     send(rig, (b"1", "x"))
     rig.advance(LIFE_MS + 10_000)
-    assert len(rig.queue().index.dedup_ids) == 0
+    assert len(rig.queue().dedup_ids) == 0
 
 
 def test_a_queue_that_is_gone_needs_no_sweep():

@@ -160,8 +160,8 @@ def test_clearing_drops_half_messages_and_decisions():
 
 @pytest.mark.parametrize("crashed", [False, True])
 def test_the_oldest_decisions_are_forgotten_when_there_are_very_many(crashed: bool, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("cmqd.core.facts.halves.MAX_RUNS", 20)
-    monkeypatch.setattr("cmqd.core.facts.halves.FORGET_STEP", 4)
+    monkeypatch.setattr("cmqd_fold.half_messages.MAX_RUNS", 20)
+    monkeypatch.setattr("cmqd_fold.half_messages.FORGET_STEP", 4)
     rig = transactional()
     undecided = list(rig.send_half(b"a", b"b"))
     ids: list[int] = []
@@ -181,8 +181,8 @@ def test_the_oldest_decisions_are_forgotten_when_there_are_very_many(crashed: bo
 
 
 def test_what_is_undecided_is_never_forgotten(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("cmqd.core.facts.halves.MAX_RUNS", 20)
-    monkeypatch.setattr("cmqd.core.facts.halves.FORGET_STEP", 4)
+    monkeypatch.setattr("cmqd_fold.half_messages.MAX_RUNS", 20)
+    monkeypatch.setattr("cmqd_fold.half_messages.FORGET_STEP", 4)
     rig = transactional()
     ids: list[int] = []
     for _ in range(100):

@@ -1,6 +1,6 @@
 """The table of half messages."""
 
-from cmqd.core.facts.halves import Checked, HalfTable
+from cmqd_fold.half_messages import Checked, HalfTable
 
 
 def table() -> HalfTable:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cmqd.core.facts.history import CHUNK, MAX_COUNT, ReceiveHistory
+from cmqd_fold.receive_history import CHUNK, MAX_COUNT, ReceiveHistory
 from support.core_builders import START_MS
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from cmqd.core.facts.index import QueueIndex
-from cmqd.core.limits import Limits
 from cmqd.core.runtime.waiters import Waiter, WaitingLine
 from cmqd.core.runtime.window import Window, WindowBudget
+from cmqd_fold.queue_index import QueueIndex
+from cmqd_fold.timers import QueueTimers
 from cmqd_segment.records import (
     LeasesEnded,
     MessagesDeleted,
@@ -27,17 +27,16 @@ def sent(first: int, count: int, enqueue_ms: int) -> MessagesSent:
 def index_of(count: int) -> QueueIndex:
     """An index of so many messages, sent in large records."""
     rig = Rig()
-    index = QueueIndex(1, QueueAttributes(), *_buckets(rig))
+    index = QueueIndex(1, QueueAttributes(), _timers(rig))
     batch = [1] * BATCH
     for first in range(0, count, BATCH):
         index.apply_sent(MessagesSent(1, first, first + 1, START_MS + first // 100, batch))
     return index
 
 
-def _buckets(rig: Rig):
-    queue = rig.create()
-    index = queue.index
-    return index.lease_buckets, index.delay_buckets, index.check_buckets, Limits()
+def _timers(rig: Rig) -> QueueTimers:
+    index = rig.create().index
+    return QueueTimers(index.lease_buckets, index.delay_buckets, index.check_buckets)
 
 
 def serialized(index: QueueIndex) -> int:

@@ -233,7 +233,7 @@ def test_dedup_ids_whose_time_is_over_go_with_new_ones_so_that_a_replay_stays_sm
 
     cold = rig.crash()
 
-    assert len(cold.broker.queue("first", "q").index.dedup_ids) == 10
+    assert len(cold.broker.queue("first", "q").dedup_ids) == 10
 
 
 def test_the_share_is_a_quarter_and_what_is_borrowed_leaves_a_quarter_for_others_and_one_for_frames():

@@ -6,6 +6,7 @@ from cmqd_segment.manifest import CheckpointEntry
 from cmqd_segment.records import MessagesDelivered, MessagesPublished, MessagesSent, QueueAttributes, TransactionsEnded
 from cmqd_types.messages import CopyOf
 from pyspark_cmqd.events import Event, stored_in
+from pyspark_cmqd.fold import LogFold
 from pyspark_cmqd.options import Options, parse_options
 from pyspark_cmqd.plan import (
     GATHERED_BYTES,
@@ -23,7 +24,7 @@ from pyspark_cmqd.plan import (
     split,
     wanted_ids,
 )
-from pyspark_cmqd.states import Fold, QueueFold
+from pyspark_cmqd.states import State
 
 FIRST, SECOND, THIRD = (
     Extent(1, "segments/1", True, 1, 100, 1000, 2000, 1000),
@@ -219,11 +220,11 @@ def test_queues_that_take_a_part_of_a_publish_have_their_messages_in_order():
     assert [one.run.offset for one in stored] == [0, 3, 0, 3, 1, 3]
     assert [one.dedup_ids for one in stored[:3]] == [["x", None], ["z"], None]
     assert [one.run.source and one.run.source.first_message_id for one in stored[2:]] == [20, 23, 21, 23]
-    fold = Fold()
-    for queue_id in (1, 2):
-        fold.queues[queue_id] = QueueFold(QueueAttributes())
-    fold.apply(1, row)
-    assert {queue_id: list(queue.active) for queue_id, queue in fold.queues.items()} == {1: [7, 8], 2: [0, 1]}
+    fold = LogFold()
+    fold.apply(1, [QueueCreated(queue_id, "owner", f"q{queue_id}", QueueAttributes(), 1) for queue_id in (1, 2)])
+    fold.apply(2, row)
+    active = {queue_id: list(queue.sets()[State.ACTIVE]) for queue_id, queue in fold.queues.items()}
+    assert active == {1: [7, 8], 2: [0, 1]}
 
 
 def test_what_was_committed_is_told_from_what_was_sent_in_the_same_row():

@@ -10,41 +10,41 @@ from cmqd.core.broker import Broker
 from cmqd_segment.checkpoint import AnyPart, CheckpointHeader, QueueSlice
 from cmqd_segment.records import AnyRecord, QueueCreated, QueueRewound
 from cmqd_segment.rows import Run
+from pyspark_cmqd.fold import LogFold
 from pyspark_cmqd.options import Mode
-from pyspark_cmqd.states import LIVE, Fold, Folds, QueueFold, Result, State, StateReader, result_of
+from pyspark_cmqd.states import LIVE, Result, State, StateReader
 from support.busy_rig import SOME_MS, busy_rig, replayed
 from support.core_builders import KEY, START_MS, Rig
 from support.rewinds import consume, merged_in_replay
 
 
-def folded(rows: "list[list[AnyRecord]]", *, parts: "list[AnyPart] | None" = None) -> Fold:
-    fold, above = loaded(parts or [])
+def folded(rows: "list[list[AnyRecord]]", *, parts: "list[AnyPart] | None" = None) -> LogFold:
+    """A fold of the rows; with a checkpoint, of the rows above the checkpoint."""
+    fold = loaded(parts or [])
+    fold.begin_above(fold.checkpoint_lsn)
     for lsn, records in enumerate(rows, 1):
-        if lsn > above:
+        if lsn > fold.checkpoint_lsn:
             fold.apply(lsn, records)
     return fold
 
 
-def loaded(parts: "list[AnyPart]") -> tuple[Fold, int]:
-    """A fold with what a checkpoint says, and the row that it goes on from."""
-    fold, above = Fold(), 0
+def loaded(parts: "list[AnyPart]") -> LogFold:
+    fold = LogFold()
     for part in parts:
-        if isinstance(part, CheckpointHeader):
-            above = part.lsn
         fold.load(part)
-    return fold, above
+    return fold
 
 
 def told(rows: "list[list[AnyRecord]]", missing: "Container[int]", parts: "list[AnyPart]") -> dict[int, Result]:
-    """What is said of the queues when some rows up to a checkpoint are missing."""
-    folds = Folds(*loaded(parts))
+    """The results for the queues when some rows up to a checkpoint are missing."""
+    fold = loaded(parts)
     for lsn, records in enumerate(rows, 1):
         if lsn not in missing:
-            folds.apply(lsn, records)
-    return folds.results()
+            fold.apply(lsn, records)
+    return fold.results()
 
 
-def assert_as_the_broker(fold: Fold, broker: Broker) -> None:
+def assert_as_the_broker(fold: LogFold, broker: Broker) -> None:
     for queue_id, queue in broker.queues.items():
         index = queue.index
         sets = fold.queues[queue_id].sets()
@@ -62,7 +62,7 @@ def assert_as_the_broker(fold: Fold, broker: Broker) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_the_fold_says_what_the_broker_says_at_every_row(seed: int):
     rig, _ = busy_rig(seed, 150)
-    fold, broker = Fold(), Broker(KEY)
+    fold, broker = LogFold(), Broker(KEY)
 
     for lsn, records in enumerate(rig.log.rows, 1):
         fold.apply(lsn, records)
@@ -86,7 +86,8 @@ def test_after_a_step_of_broker_time_the_fold_prunes_by_the_new_time():
     assert not rig.queue().index.rewindable
     for parts in (None, checkpoint):
         (queue,) = folded(rig.log.rows, parts=parts).queues.values()
-        assert not queue.rewindable
+        assert queue.index is not None
+        assert not queue.index.rewindable
 
 
 def test_the_fold_lets_go_of_what_the_broker_lets_go_with_finer_time_steps(monkeypatch: pytest.MonkeyPatch):
@@ -94,7 +95,8 @@ def test_the_fold_lets_go_of_what_the_broker_lets_go_with_finer_time_steps(monke
 
     (queue,) = folded(rig.log.rows).queues.values()
 
-    assert queue.rewindable == rig.queue().index.rewindable
+    assert queue.index is not None
+    assert queue.index.rewindable == rig.queue().index.rewindable
 
 
 def last_receive_counts(rows: "list[list[AnyRecord]]") -> dict[tuple[int, int], int]:
@@ -141,12 +143,14 @@ def test_each_message_has_one_state(seed: int):
 
     for queue in fold.queues.values():
         sets = queue.sets()
+        index = queue.index
+        assert index is not None
         together = BitMap64()
         for positions in sets.values():
             assert not positions & together
             together |= positions
         every = BitMap64()
-        every.add_range(0, queue.next_position)
+        every.add_range(0, index.next_position)
         assert together == every
 
 
@@ -186,7 +190,7 @@ def test_missing_rows_cost_reasons_and_not_states(seed: int, first: str):
 @pytest.mark.parametrize("seed", range(12))
 def test_without_missing_rows_a_checkpoint_changes_nothing(seed: int):
     rig, checkpoints = busy_rig(seed, 300)
-    whole = {number: result_of(queue) for number, queue in folded(rig.log.rows).queues.items()}
+    whole = {number: queue.result() for number, queue in folded(rig.log.rows).queues.items()}
 
     for parts in checkpoints:
         results = told(rig.log.rows, (), parts)
@@ -259,7 +263,7 @@ def test_a_slice_newer_than_the_row_is_told_by_its_lsn():
 
     slices = [part for part in checkpoints[-1] if isinstance(part, QueueSlice)]
 
-    assert [QueueFold.of_slice(part).lsn for part in slices] == [part.lsn for part in slices]
+    assert [loaded([part]).queues[part.queue_id].slice_lsn for part in slices] == [part.lsn for part in slices]
     assert len({part.lsn for part in slices}) > 1
     assert rig.log.last_lsn >= max(part.lsn for part in slices)
 
@@ -267,7 +271,7 @@ def test_a_slice_newer_than_the_row_is_told_by_its_lsn():
 def stretches(rig: Rig, name: str, mode: Mode, count: int) -> list[tuple[int, int, str, int | None, int]]:
     queue = folded(rig.log.rows).queues[rig.queue(name).queue_id]
     run = Run(0, 0, 0, [1] * count, None, None, 0)
-    return list(StateReader(result_of(queue).cut(0, count), mode).stretches(run))
+    return list(StateReader(queue.result().cut(0, count), mode).stretches(run))
 
 
 def test_stretches_of_a_run():
@@ -307,7 +311,7 @@ def test_messages_in_flight_are_counted_when_their_queue_lets_them_go(way: str, 
     else:
         rig.delete_queue("q")
 
-    result = result_of(folded(rig.log.rows).queues[queue_id])
+    result = folded(rig.log.rows).queues[queue_id].result()
     told = StateReader(result.cut(0, 4), Mode.ALL).stretches(Run(0, 0, 0, [1] * 4, None, None, 0))
 
     assert list(told) == [(0, 2, state, None, 2), (2, 3, state, None, 1), (3, 4, state, None, 0)]

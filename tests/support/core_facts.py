@@ -85,7 +85,7 @@ def queue_facts(queue: Queue) -> dict[str, Any]:
         "rewindable": list(index.rewindable),
         "half": list(index.half),
         "halves": halves(queue),
-        "dedup ids": index.dedup_ids.entries(),
+        "dedup ids": queue.dedup_ids.entries(),
         "dead-letter floor": index.dead_letter_floor,
         "activations": [
             (second, kept)

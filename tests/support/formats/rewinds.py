@@ -19,7 +19,7 @@ from cmqd_fold.time_steps import MAX_STEPS
 from cmqd_segment.manifest import read_manifest
 from cmqd_segment.records import AnyRecord, QueueAttributesSet, QueueRewound, pack_runs
 from cmqd_segment.scan import readable_segments, scan_segment
-from pyspark_cmqd.states import Fold
+from pyspark_cmqd.fold import LogFold
 from support.busy_rig import busy_rig
 from support.core_builders import KEY, START_MS, Rig
 from support.log_folder import Row, rows_of, write_folder
@@ -120,7 +120,7 @@ def states_in(folder: Path) -> list[Any]:
 
     Both folds are asked: that of the broker's index, and that of the Spark connector.
     """
-    broker, fold = Broker(KEY), Fold()
+    broker, fold = Broker(KEY), LogFold()
     told: list[Any] = []
     lsn = 0
     for lsn, records in rows_in(folder):
@@ -134,14 +134,16 @@ def states_in(folder: Path) -> list[Any]:
     return told
 
 
-def told_of(broker: Broker, fold: Fold, queue_id: int) -> dict[str, Any]:
+def told_of(broker: Broker, fold: LogFold, queue_id: int) -> dict[str, Any]:
     told: dict[str, Any] = {"queue": queue_id}
     queue = broker.queues.get(queue_id)
     if queue is not None:
         told["live"] = pack_runs(queue.index.live)
         told["active"] = pack_runs(queue.index.active)
         told["rewindable"] = pack_runs(queue.index.rewindable)
-        told["spark: rewindable"] = pack_runs(fold.queues[queue_id].rewindable)
+        index = fold.queues[queue_id].index
+        assert index is not None
+        told["spark: rewindable"] = pack_runs(index.rewindable)
     told["spark"] = {
         state: pack_runs(positions) for state, positions in fold.queues[queue_id].sets().items() if positions
     }

@@ -7,6 +7,7 @@ receive in milliseconds in the lower 42 (good until the year 2109).
 """
 
 from array import array
+from collections.abc import Iterator
 
 from pyroaring import BitMap64
 
@@ -14,6 +15,8 @@ CHUNK = 1024
 _TIME_BITS = 42
 _TIME_MASK = (1 << _TIME_BITS) - 1
 MAX_COUNT = (1 << 22) - 1
+_FEW = 64
+"""So many positions are looked up one by one, and not by walking over chunks."""
 _DENSE_FROM = 64
 """A dict entry costs about 100 bytes, the array 8 KiB."""
 
@@ -51,6 +54,29 @@ class ReceiveHistory:
             elif max(chunk) >= least:
                 found.update([first + offset for offset, packed in enumerate(chunk) if packed >= least])
         return found
+
+    def counts(self, positions: BitMap64) -> Iterator[tuple[int, int]]:
+        """Yield (position, receive count) of the messages among ``positions`` that were received at least once."""
+        if not self.chunks or not positions:
+            return
+        if len(positions) <= _FEW:
+            for position in positions:
+                count, _ = self.get(position)
+                if count:
+                    yield position, count
+            return
+        first, last = positions.min() // CHUNK, positions.max() // CHUNK
+        within = range(first, last + 1)
+        # A walk over the smaller of the two: expiry asks for a few positions of a long history, again and again.
+        candidates = list(self.chunks) if len(self.chunks) < len(within) else within
+        for number in candidates:
+            if number not in self.chunks or number not in within:
+                continue
+            chunk = self.chunks[number]
+            for offset, packed in chunk.items() if isinstance(chunk, dict) else enumerate(chunk):
+                position = number * CHUNK + offset
+                if packed and position in positions:
+                    yield position, packed >> _TIME_BITS
 
     def set(self, position: int, count: int, first_receive_ms: int) -> None:
         """Note that the message was received ``count`` times."""

@@ -21,33 +21,35 @@ is no fact but an observation (a body that could not be read), and ``moving`` an
 moved to another queue): a restart looks again, and finds them active.
 """
 
+from array import array
 from collections.abc import Iterator
 from typing import TypeVar
 
 import msgspec
 from pyroaring import BitMap64
 
-from cmqd.core.facts.activations import Activations
-from cmqd.core.facts.deadlines import DeadlineBuckets
-from cmqd.core.facts.dedup import DedupIds
-from cmqd.core.facts.halves import HalfTable
-from cmqd.core.facts.history import ReceiveHistory
-from cmqd.core.limits import Limits
+from cmqd_fold.activations import Activations
+from cmqd_fold.half_messages import HalfTable
+from cmqd_fold.receive_history import ReceiveHistory
 from cmqd_fold.rewind_floor import passed_floor, rewind_floor_of
 from cmqd_fold.time_steps import TimeSteps
-from cmqd_segment.checkpoint import Redrive
+from cmqd_fold.timers import NO_TIMERS, QueueTimers
+from cmqd_segment.checkpoint import HistorySlice, LeasesSlice, QueueSlice, Redrive
 from cmqd_segment.records import (
+    AnyRecord,
     DeadLettersFrom,
     DelaysScheduled,
     LeasesEnded,
     MessagesActivated,
     MessagesDeleted,
+    MessagesExpired,
     MessagesMoved,
     MessagesReceived,
     MessagesReleased,
     MessagesSent,
     QueueAttributes,
     QueueAttributesSet,
+    QueueCleared,
     QueueRewound,
     RedriveEnded,
     RedriveStarted,
@@ -83,10 +85,8 @@ class QueueIndex:
 
     __slots__ = (
         "_activations",
-        "_dedup_ids",
         "_half",
         "_halves",
-        "_limits",
         "_moving",
         "_rewindable",
         "active",
@@ -121,20 +121,11 @@ class QueueIndex:
         self,
         queue_id: int,
         attributes: QueueAttributes,
-        lease_buckets: DeadlineBuckets,
-        delay_buckets: DeadlineBuckets,
-        check_buckets: DeadlineBuckets,
-        limits: Limits,
+        timers: QueueTimers = NO_TIMERS,
     ) -> None:
         self.queue_id = queue_id
         self.attributes = attributes
-        self.lease_buckets = lease_buckets
-        """(first lease, count) pairs of every queue, by deadline."""
-        self.delay_buckets = delay_buckets
-        """Positions of every queue, by due time."""
-        self.check_buckets = check_buckets
-        """Positions of half messages of every queue, by the time of the next check."""
-        self._limits = limits
+        self.lease_buckets, self.delay_buckets, self.check_buckets = timers
         self.next_position = 0
         self.floor: int = 0
         self.head: int = 0
@@ -155,7 +146,6 @@ class QueueIndex:
         self.moving_count = 0
         self._rewindable: BitMap64 | None = None
         self._halves: HalfTable | None = None
-        self._dedup_ids: DedupIds | None = None
         self._activations: Activations | None = None
         self.damaged = BitMap64()
         self.damaged_delays = BitMap64()
@@ -220,18 +210,6 @@ class QueueIndex:
     def has_halves(self) -> bool:
         """Whether half messages, or decisions about them, are remembered."""
         return self._halves is not None and len(self._halves) > 0
-
-    @property
-    def dedup_ids(self) -> DedupIds:
-        """Under which dedup ids messages were sent."""
-        if self._dedup_ids is None:
-            self._dedup_ids = DedupIds(self._limits)
-        return self._dedup_ids
-
-    @property
-    def has_dedup_ids(self) -> bool:
-        """Whether any are remembered."""
-        return self._dedup_ids is not None and len(self._dedup_ids) > 0
 
     @property
     def activations(self) -> Activations:
@@ -329,6 +307,88 @@ class QueueIndex:
 
     # ------------------------------------------------------------------ facts
 
+    def load(self, part: QueueSlice | LeasesSlice | HistorySlice) -> None:
+        """Take back a part of a checkpoint; the slice of the queue comes first."""
+        match part:
+            case QueueSlice():
+                self._load_slice(part)
+            case LeasesSlice():
+                for lease, position, deadline_ms, receive_count, first_receive_ms in part.leases:
+                    self.in_flight[lease] = InFlight(position, deadline_ms, receive_count, first_receive_ms)
+                    self.lease_buckets.bucket(deadline_ms, self.queue_id).extend((lease, 1))
+                    self.lease_buckets.size += 2
+            case HistorySlice():
+                for first_position, content in part.entries:
+                    self.history.load(first_position, content)
+
+    def _load_slice(self, part: QueueSlice) -> None:
+        self.next_position = part.next_position
+        self.floor = part.floor
+        self.last_enqueue_ms = part.last_enqueue_ms
+        self.live = BitMap64.deserialize(part.live)
+        self.live_count = len(self.live)
+        self.active = BitMap64.deserialize(part.active)
+        self.active_count = len(self.active)
+        self.overflow = BitMap64.deserialize(part.overflow)
+        self.overflow_count = len(self.overflow)
+        self.delayed = BitMap64.deserialize(part.delayed)
+        self.delayed_count = len(self.delayed)
+        for due_ms, packed in part.delays:
+            # Buckets keep what replay saw activated, until it comes due.
+            still = [position for position in array("Q", packed) if position in self.delayed]
+            self.delay_buckets.bucket(due_ms, part.queue_id).extend(still)
+            self.delay_buckets.size += len(still)
+        self.steps.load(part.step_positions, part.step_starts, part.step_ends)
+        if part.rewindable:
+            self.rewindable = BitMap64.deserialize(part.rewindable)
+        if part.half:
+            self.half = BitMap64.deserialize(part.half)
+            self.half_count = len(self.half)
+        self.dead_letter_floor = part.dead_letter_floor
+        if part.activations:
+            self.activations.load(part.activations)
+        self.redrive = part.redrive
+
+    def apply(self, record: AnyRecord) -> None:
+        """Apply any record of this queue. Records that change no position (a creation, a deletion) change nothing."""
+        match record:
+            case MessagesSent():
+                self.apply_sent(record)
+            case MessagesReceived():
+                self.apply_received(record)
+            case MessagesDeleted():
+                self.apply_deleted(record)
+            case LeasesEnded() | MessagesReleased():
+                self.apply_returned(record)
+            case VisibilityChanged():
+                self.apply_visibility(record)
+            case MessagesActivated():
+                self.apply_activated(record)
+            case DelaysScheduled():
+                self.apply_scheduled(record)
+            case QueueRewound():
+                self.apply_rewound(record)
+            case MessagesMoved():
+                self.apply_moved(record)
+            case DeadLettersFrom():
+                self.apply_dead_letters_from(record)
+            case RedriveStarted():
+                self.apply_redrive_started(record)
+            case RedriveEnded():
+                self.apply_redrive_ended(record)
+            case TransactionsEnded():
+                self.apply_ended(record)
+            case TransactionsChecked():
+                self.apply_checked(record)
+            case TransactionsUndecided():
+                self.apply_undecided(record)
+            case QueueCleared() | MessagesExpired():
+                self.apply_floor(record.floor)
+            case QueueAttributesSet():
+                self.apply_attributes(record)
+            case _:
+                pass
+
     def apply_sent(self, record: MessagesSent) -> bool:
         """True if a new time step began (so that its expiry can be scheduled)."""
         first = record.first_position
@@ -339,10 +399,6 @@ class QueueIndex:
         self.live.add_range(first, stop)
         self.live_count += count
         visible_ms = record.visible_ms
-        if record.dedup_ids is not None:
-            for message_id, dedup_id in enumerate(record.dedup_ids, record.first_message_id):
-                if dedup_id is not None:
-                    self.dedup_ids.note(dedup_id, message_id, record.enqueue_ms)
         if record.half:
             self._keep_half(record, stop)
         elif visible_ms is None:
@@ -351,7 +407,7 @@ class QueueIndex:
             self._apply_delays(range(first, stop), [visible_ms] * count, record.enqueue_ms)
         else:
             self._apply_delays(range(first, stop), visible_ms, record.enqueue_ms)
-        return self.steps.note(first, record.enqueue_ms)
+        return self.steps.note(first, record.enqueue_ms) and self._drop_steps()
 
     def apply_copies(self, first: int, count: int, enqueue_ms: int) -> bool:
         """Copies of published messages, active at once; returns as :meth:`apply_sent`."""
@@ -365,7 +421,13 @@ class QueueIndex:
         self.live.add_range(first, stop)
         self.live_count += count
         self._activate_range(first, stop)
-        return self.steps.note(first, enqueue_ms)
+        return self.steps.note(first, enqueue_ms) and self._drop_steps()
+
+    def _drop_steps(self) -> bool:
+        """Now and then forget the steps that no message needs; True, for the step that was added."""
+        if len(self.steps) % 64 == 0:
+            self.steps.drop_below(self.oldest_remembered())
+        return True
 
     def _activate_range(self, start: int, stop: int) -> None:
         self.active.add_range(start, stop)
@@ -563,7 +625,10 @@ class QueueIndex:
         width_ms = self.lease_buckets.width_ms
         number = -(-record.deadline_ms // width_ms)
         for lease in unpack_runs(record.leases):
-            held = self.in_flight[lease]
+            held = self.in_flight.get(lease)
+            if held is None:
+                # Of a message that was cleared or has expired: the checkpoint left the lease out.
+                continue
             self.in_flight[lease] = msgspec.structs.replace(held, deadline_ms=record.deadline_ms)
             if -(-held.deadline_ms // width_ms) != number:
                 # Else it has an entry there; again and again moved to the same time, it must not get one each time.
@@ -582,17 +647,15 @@ class QueueIndex:
     def apply_scheduled(self, record: DelaysScheduled) -> None:
         """Overflow messages got their place among the delayed."""
         for position, due_ms in zip(unpack_runs(record.positions), record.visible_ms, strict=True):
-            self.overflow.remove(position)
+            self.overflow.discard(position)
             self.overflow_count -= 1
             self._schedule(position, due_ms)
 
-    def apply_step(self, now_ms: int) -> None:
+    def apply_step(self, now_ms: int, longest_lease_ms: int) -> None:
         """Broker time stepped back to ``now_ms``: bring down the times that lie too far in the future."""
         self.last_enqueue_ms = min(self.last_enqueue_ms, now_ms)
         self.steps.no_later_than(now_ms)
-        if self._dedup_ids is not None:
-            self._dedup_ids.no_later_than(now_ms)
-        latest_ms = now_ms + self._limits.max_visibility_timeout_ms
+        latest_ms = now_ms + longest_lease_ms
         for lease, held in self.in_flight.items():
             if held.deadline_ms > latest_ms:
                 self.in_flight[lease] = msgspec.structs.replace(held, deadline_ms=latest_ms)
