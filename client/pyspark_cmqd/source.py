@@ -29,12 +29,12 @@ from pyspark.sql.types import (
 
 from pyspark_cmqd.errors import OptionError
 from pyspark_cmqd.options import Options, parse_options
+from pyspark_cmqd.partition import CmqdPartition, read_partition
 from pyspark_cmqd.schema import COLUMNS, OF_THE_LOG
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_cmqd.plan import Task
     from pyspark_cmqd.sink import BatchSink, StreamSink
     from pyspark_cmqd.stream import CmqdStreamReader
 
@@ -137,13 +137,6 @@ def table_options(properties: Mapping[str, str]) -> dict[str, str]:
     return options
 
 
-class CmqdPartition(InputPartition):
-    """One piece of one segment, or several small ones one after the other."""
-
-    def __init__(self, tasks: "Sequence[Task]") -> None:
-        self.tasks = tasks
-
-
 class CmqdReader(DataSourceReader):
     """Reads what the log holds at the moment of planning."""
 
@@ -178,18 +171,6 @@ class CmqdReader(DataSourceReader):
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """The messages of a partition. Raises FolderError, DataLossError."""
         return read_partition(partition, self.columns)
-
-
-def read_partition(partition: InputPartition, columns: StructType) -> "Iterator[pa.RecordBatch]":
-    """The messages of a partition; none of the one that Spark makes up where there is none."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    from pyspark_cmqd.reading import read_task
-
-    if isinstance(partition, CmqdPartition):
-        schema = to_arrow_schema(columns, timezone="UTC")
-        for task in partition.tasks:
-            yield from read_task(task, schema)
 
 
 class _PushFilters:

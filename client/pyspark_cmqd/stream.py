@@ -37,9 +37,9 @@ from pyspark_cmqd.driver import (
 from pyspark_cmqd.errors import DataLossError, OptionError, OtherLogError
 from pyspark_cmqd.folder import Folder
 from pyspark_cmqd.options import Mode, Options
+from pyspark_cmqd.partition import CmqdPartition, read_partition
 from pyspark_cmqd.plan import View, gathered, wanted_ids
 from pyspark_cmqd.positions import Offset, check_offset, offset_at
-from pyspark_cmqd.source import CmqdPartition, read_partition
 
 if TYPE_CHECKING:
     import pyarrow as pa

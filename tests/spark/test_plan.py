@@ -3,7 +3,14 @@
 import pytest
 
 from cmqd_segment.manifest import CheckpointEntry
-from cmqd_segment.records import MessagesDelivered, MessagesPublished, MessagesSent, QueueAttributes, TransactionsEnded
+from cmqd_segment.records import (
+    MessagesDelivered,
+    MessagesPublished,
+    MessagesSent,
+    QueueAttributes,
+    QueueCreated,
+    TransactionsEnded,
+)
 from cmqd_types.messages import CopyOf
 from pyspark_cmqd.events import Event, stored_in
 from pyspark_cmqd.fold import LogFold

@@ -1,0 +1,36 @@
+"""A partition of a read, batch or stream: the pieces of segments that one task of Spark reads."""
+
+# pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUntypedBaseClass=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownParameterType=false
+# pyright: reportUnknownArgumentType=false, reportMissingModuleSource=false
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pyspark_cmqd.plan import Task
+
+
+class CmqdPartition(InputPartition):
+    """One piece of one segment, or several small ones one after the other."""
+
+    def __init__(self, tasks: "Sequence[Task]") -> None:
+        self.tasks = tasks
+
+
+def read_partition(partition: InputPartition, columns: StructType) -> "Iterator[pa.RecordBatch]":
+    """The messages of a partition; none of the one that Spark makes up where there is none."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from pyspark_cmqd.reading import read_task
+
+    if isinstance(partition, CmqdPartition):
+        schema = to_arrow_schema(columns, timezone="UTC")
+        for task in partition.tasks:
+            yield from read_task(task, schema)
