@@ -22,7 +22,7 @@ from pyspark_cmqd.options import parse_options
 from pyspark_cmqd.plan import View
 from pyspark_cmqd.positions import Offset
 from pyspark_cmqd.schema import DDL
-from pyspark_cmqd.source import CmqdPartition
+from pyspark_cmqd.partition import CmqdPartition
 from pyspark_cmqd.stream import CmqdStreamReader
 from support.log_folder import add_checkpoint, drop_segment, queue_created, sends, write_folder
 from support.log_rig import NOW_MS
