@@ -1,0 +1,89 @@
+"""The handshake, the cancellation of a request, and the replies of every theme: ``done`` and ``error``."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from cmqd_protocol.errors import RETRYABLE, ErrorCode
+from cmqd_protocol.limits import MAX_SECRET_ID_BYTES
+from cmqd_protocol.messages.base import Reply, WireMessage
+from cmqd_protocol.messages.fields import U32, Nonce, Proof, RequestId, ShortText, Unsigned
+
+
+class ServerHello(WireMessage, frozen=True, tag=1):
+    """First frame of the server."""
+
+    product: ShortText
+    region: ShortText
+    nonce: Nonce
+    max_frame_bytes: U32
+    heartbeat_ms: U32
+
+
+class ClientHello(WireMessage, frozen=True, tag=2):
+    """First frame of the client: who it is, its proof, and what it accepts of the tune."""
+
+    secret_id: Annotated[str, Meta(max_length=MAX_SECRET_ID_BYTES)]
+    nonce: Nonce
+    proof: Proof
+    max_frame_bytes: U32
+    heartbeat_ms: U32
+    region: ShortText | None = None
+    product: ShortText = ""
+
+
+class Welcome(WireMessage, frozen=True, tag=3):
+    """The server's proof and the tune in force; requests may follow."""
+
+    proof: Proof
+    account: ShortText
+    max_frame_bytes: U32
+    heartbeat_ms: U32
+    connection_id: Unsigned
+    facts: dict[str, Any] = {}  # noqa: RUF012  (msgspec copies it)
+    """What else the server says of itself, by name; see ``features``. Not covered by the proof."""
+
+
+class Cancel(WireMessage, frozen=True, tag=4):
+    """Give up a request. It has no reply of its own; the cancelled request is answered ``cancelled``, or as usual if
+    the reply was already on its way.
+    """
+
+    request_id: RequestId
+
+
+class Done(Reply, frozen=True, tag=192):
+    """Done, with nothing to add."""
+
+
+class Error(Reply, frozen=True, tag=255):
+    """The typed failure of a request; ``request_id`` 0 = of the connection, which is closed after it."""
+
+    code: int
+    name: str
+    text: str
+    retryable: bool = False
+    retry_after_ms: int | None = None
+    details: dict[str, Any] | None = None
+    """What clients may want to read by name: ``field``, ``value``, ``limit``, ``difference`` ..."""
+
+
+def error(
+    request_id: int,
+    code: ErrorCode,
+    text: str,
+    *,
+    retry_after_ms: int | None = None,
+    details: Mapping[str, Any] | None = None,
+) -> Error:
+    """An Error with the name and the ``retryable`` that belong to its code; ``request_id`` 0 = of the connection."""
+    return Error(
+        request_id=request_id,
+        code=int(code),
+        name=code.wire_name,
+        text=text,
+        retryable=code in RETRYABLE,
+        retry_after_ms=retry_after_ms,
+        details=None if details is None else dict(details),
+    )
