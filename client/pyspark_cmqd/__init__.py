@@ -1,7 +1,7 @@
 """Spark reads the log of cmqd: ``spark.read.format("cmqd")``, ``spark.readStream.format("cmqd")``.
 
-Spark imports every package named ``pyspark_*`` whenever it looks for any Python data source, and one that cannot be
-imported breaks all of them. So nothing is imported here until ``DefaultSource`` is asked for.
+Spark imports every package named ``pyspark_*`` when it looks for any Python data source, and a failing import breaks
+all sources. So this package imports its parts only when ``DefaultSource`` is asked for.
 """
 
 from typing import TYPE_CHECKING, Any

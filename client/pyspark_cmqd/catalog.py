@@ -1,10 +1,9 @@
-"""Which queue or topic an id is: from the manifest, the checkpoints, sealed segments, and the records that made it.
+"""Names of queues and topics by id: from the manifest, the checkpoints, sealed segments, and creation records.
 
-The manifest names what is in most sealed segments, and the table ``names`` of a segment names the rest. Segments that
-format 1 sealed have neither: of those, what was deleted before the oldest checkpoint is known only as long as the row
-that made it is in the log. Rows are looked through, backwards, only if there are messages of an id that nothing else
-names. Of the segments only those are opened that are to be read, and those in which a name is looked for: each may have
-to be fetched.
+The manifest names the ids of most sealed segments, and the table ``names`` of a segment names the rest. Segments that
+format 1 sealed have neither; an id deleted before the oldest checkpoint is then known only while the row of its
+creation is in the log. Rows are searched, backwards, only for ids with messages that have no name yet. Only segments
+that are to be read, or searched for a name, are opened, because a segment may have to be fetched.
 """
 
 import sqlite3
@@ -42,9 +41,9 @@ class Catalog:
 
     sources: dict[int, Source] = field(default_factory=dict[int, Source])
     lsn: int = 0
-    """What was made up to this row, and not deleted by then, is known."""
+    """Creations up to this row are known, except of ids deleted by then."""
     followed_from: int | None = None
-    """All rows behind this one were looked through, up to ``lsn``: nothing has messages there that is not known."""
+    """All rows above this row were searched, up to ``lsn``: every id with messages there is known."""
     nameless: set[int] = field(default_factory=set[int])
     """Ids that were looked for in vain: the rows that made them are gone."""
     looked: set[int] = field(default_factory=set[int])
@@ -80,7 +79,7 @@ def read_catalog(folder: Folder, view: View) -> Catalog:
 
 
 def checkpointed(folder: Folder, view: View) -> Catalog:
-    """What the checkpoints name; no segment is opened."""
+    """Return the names in the checkpoints; no segment is opened."""
     catalog = Catalog()
     catalog.note_names(map(astuple, view.names))
     catalog.lsn = _note_checkpoints(catalog, folder, view)
@@ -97,7 +96,7 @@ def follow(catalog: Catalog, folder: Folder, view: View) -> None:
     """Bring up to date what is known of an earlier view. Raises FolderError, DataLossError."""
     catalog.note_names(map(astuple, view.names))
     if view.gaps(catalog.lsn + 1, view.hi):
-        # The rows that made something may be among them; the checkpoints are newer than what was reclaimed.
+        # Creation records may be in the gap; the checkpoints are newer than reclaimed rows.
         _note_checkpoints(catalog, folder, view)
     if catalog.followed_from is None:
         catalog.followed_from = catalog.lsn
@@ -123,7 +122,7 @@ def name_ids(catalog: Catalog, folder: Folder, view: View, pieces: Iterable[Piec
 
 
 def _note_checkpoints(catalog: Catalog, folder: Folder, view: View) -> int:
-    """Returns the row up to which they go, of the view."""
+    """Note the names of all checkpoints; return the last row that they cover, within the view."""
     lsn = 0
     for entry in view.checkpoints:
         try:
@@ -165,13 +164,14 @@ def metas(
 
 
 def is_given_up(folder: Folder, lsn: int) -> bool:
-    """Whether the operator of the broker accepted the loss of a row, which may stand in its file still."""
+    """Return whether the operator accepted the loss of a row. The damaged row may still stand in its file."""
     return any(one.first_lsn <= lsn <= one.last_lsn for one in folder.manifest().losses)
 
 
 def _ids_in(catalog: Catalog, folder: Folder, piece: Piece) -> set[int]:
-    """Queues and topics with messages in a piece, or in others of a sealed segment. Names that stand in the segment are
-    noted; it is opened only if the manifest does not tell.
+    """Return the ids with messages in a piece, or in the whole of a sealed segment.
+
+    Names in the segment are noted. A segment is opened only if the manifest does not list its ids.
     """
     if piece.extent.sources is not None:
         return {number for number, _, _ in piece.extent.sources}

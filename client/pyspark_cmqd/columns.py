@@ -1,8 +1,8 @@
-"""Messages as columns: runs of neighbours are appended, Arrow batches come out.
+"""Messages as columns: runs of neighbours go in, Arrow batches come out.
 
-Rows are never objects: whatever neighbours have in common is repeated by the run, bodies are taken out of the row's
-``data`` as one piece, and only what differs from message to message in Python types (headers, tags, origins) is built
-one by one, and only in batches that have any.
+Rows are never objects. Values that neighbours share are repeated by the run, and bodies are cut from the row's ``data``
+as a single piece. Only values that differ from message to message in Python types (headers, tags, origins) are built
+per message, in batches that have any.
 """
 
 # pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
@@ -70,7 +70,7 @@ class Facts(NamedTuple):
     as_of_lsn: int | None = None
     """The row for which a state is told."""
     dedup_ids: Sequence[str | None] | None = None
-    """One for each message of the whole run."""
+    """An entry for each message of the whole run."""
 
 
 class Batch:
@@ -92,7 +92,7 @@ class Batch:
         self.bytes += sum(run.sizes) if stop - start == len(run.sizes) else sum(run.sizes[start:stop])
 
     def take(self) -> "pa.RecordBatch":
-        """What was appended since the last time."""
+        """Return the batch of all messages appended since the last call."""
         arrays = [column.take(self.rows) for column in self._columns]
         self.rows = self.bytes = 0
         # By the schema that was asked for: Spark compares nullability and all.
@@ -187,7 +187,7 @@ class _TextsOfCopies(_Texts):
 
 
 class _Ids(_Column):
-    """Message ids as text: all of one length, so that their offsets are known."""
+    """Message ids as text of a fixed length, so that the offsets are known."""
 
     WIDTH = len(message_id_text(0))
 
@@ -208,7 +208,7 @@ class _Ids(_Column):
     def take(self, rows: int) -> "pa.Array":
         texts, self._texts = self._texts, []
         if len(self._offsets) <= rows:
-            # Of the largest batch so far: those of a smaller one are its beginning.
+            # Offsets of the largest batch so far; a smaller batch uses the beginning.
             self._offsets = array("i", range(0, rows * self.WIDTH + 1, self.WIDTH))
         buffers = [None, pa.py_buffer(self._offsets), pa.py_buffer("".join(texts).encode("ascii"))]
         return pa.Array.from_buffers(pa.string(), rows, buffers)
@@ -385,9 +385,9 @@ _MAKERS: dict[str, Callable[[], _Column]] = {
 
 
 def check_columns(columns: "StructType") -> None:
-    """Raises OptionError unless all of them are columns of the source, of the types that they have there.
+    """Raise OptionError unless all columns are columns of the source, with the types of the source.
 
-    Arrow would cast much of it, but filters are understood by the types of the source.
+    Arrow would cast many other types, but filters are understood by the types of the source.
     """
     for column in columns:
         kind = COLUMNS.get(column.name)

@@ -1,6 +1,6 @@
-"""What a replay would send: counted at one fixed row of the log, and cut into slices. No Spark session.
+"""Counts for a replay: messages at a fixed row of the log, cut into slices. No Spark session.
 
-Records are read, and no bodies. The count is made by what reads for Spark too, so both agree.
+Records are read, and no bodies. The code that reads for Spark makes the count, so both agree.
 """
 
 from collections.abc import Callable, Iterable
@@ -41,7 +41,7 @@ class Count:
     """See the module."""
 
     position: int
-    """The row at which it was counted."""
+    """The row of the count."""
     log_id: str = ""
     """Of the log, and the start that wrote the row at ``position``: see :mod:`pyspark_cmqd.positions`."""
     start: str = ""
@@ -74,7 +74,7 @@ class Count:
 
 @dataclass(frozen=True)
 class Counting:
-    """What is to be counted, fixed at a row."""
+    """Plan of a count, fixed at a row."""
 
     folder: Folder
     view: View
@@ -107,11 +107,11 @@ def count(
 
     Args:
         counting: of :func:`plan_count`.
-        events: which events, or states, are sent.
+        events: events, or states, to be sent.
         most: messages of a slice.
-        tell: called with how many segments, or parts of them, were read, and how many messages were found.
+        tell: called with the numbers of segment parts read and of messages found.
 
-    Raises CmqdSourceError; SegmentReclaimedError if the plan is older than the log, and is to be made anew.
+    Raises CmqdSourceError; SegmentReclaimedError if a segment of the plan was reclaimed, and a new plan is needed.
     """
     options, view = counting.options, counting.view
     found = Count(options.ending_lsn, view.log_id, start_at(view, options.ending_lsn))

@@ -1,4 +1,4 @@
-"""What the driver does: fix the view, name the queues, check for loss, and hand out tasks."""
+"""Driver: fix the view, name the queues, check for loss, and hand out tasks."""
 
 import logging
 import sqlite3
@@ -32,14 +32,14 @@ _log = logging.getLogger("pyspark_cmqd")
 
 SIZES_A_STATEMENT = 500
 ATTEMPTS = 5
-"""How often a plan is made while the broker reclaims segments."""
+"""Attempts to make a plan while the broker reclaims segments."""
 
 
 def plan_batch(options: Options, columns: Sequence[str], *, asked: Options | None = None) -> list[Task]:
-    """The tasks of a batch. Raises CmqdSourceError.
+    """Plan the tasks of a batch. Raises CmqdSourceError.
 
-    ``asked``: the options without filters that were pushed down. Rows that a filter alone asks for may be missing: it
-    finds what there is, as it does where Spark applies it.
+    ``asked``: the options without pushed-down filters. Rows asked for by a filter alone may be missing: a filter
+    selects from the rows that are left, as it does when Spark applies it.
     """
     asked = asked or options
     folder = open_folder(options)
@@ -66,12 +66,12 @@ def open_folder(options: Options) -> Folder:
 
 
 def has_beginning(options: Options) -> bool:
-    """Whether the options name a row or a time at which to begin; from there on no row may be missing."""
+    """Return whether the options name a first row or time; from there on no row may be missing."""
     return isinstance(options.starting_lsn, int) or options.starting_ms is not None
 
 
 def missing_rows(view: View, options: Options) -> list[tuple[int, int]]:
-    """Rows that are gone, of those that are asked for by the row or the time at which to begin."""
+    """Return the missing rows at or above the first row, or time, that the options ask for."""
     if isinstance(options.starting_lsn, int):
         above, upto = bounds(view, options)
         return view.gaps(above + 1, upto)
@@ -100,10 +100,10 @@ def plan_range(
     *,
     known: Catalog | None = None,
 ) -> list[Task]:
-    """The tasks that read rows ``above < lsn <= upto`` of a view.
+    """Plan the tasks that read rows ``above < lsn <= upto`` of a view.
 
-    ``known``: what a stream knows of names; it may wait for a queue yet to be made. A batch of a stream that is run
-    again has the same tasks again, although segments were sealed meanwhile: the sink names messages by partition.
+    ``known``: names that a stream knows; a stream may wait for a queue that does not exist yet. A batch of a stream
+    that is run again gets the same tasks, even if segments were sealed meanwhile: the sink names messages by partition.
     """
     pieces = pieces_of(view, options, above, upto)
     changes = known is not None and options.include_active
@@ -163,14 +163,14 @@ def plan_range(
 
 
 def shows_any(states: "Mapping[int, QueueStates]", mode: Mode) -> bool:
-    """Whether a mode shows any message of a segment with these states."""
+    """Return whether a mode shows any message of a segment with these states."""
     from pyspark_cmqd.states import SHOWN
 
     return any(not SHOWN[mode].isdisjoint(queue.sets) for queue in states.values())
 
 
 def unsealed_rows(folder: Folder, view: View, options: Options) -> "tuple[int, int] | None":
-    """Rows behind those of a view that are not sealed, if they may hold something that is wanted."""
+    """Count the rows above a view that are not sealed and may hold wanted messages."""
     if options.include_active or folder.is_remote or options.ending_lsn < view.hi:
         return None
     try:
@@ -190,7 +190,7 @@ def unsealed_now(options: Options) -> "tuple[int, int] | None":
 
 
 def warn_unsealed(options: Options) -> None:
-    """Log which rows a query that found nothing did not look at, because they are not sealed yet."""
+    """Log the unsealed rows that an empty query passed over."""
     unsealed = unsealed_now(options)
     if unsealed is not None:
         _log.warning(
@@ -202,7 +202,7 @@ def warn_unsealed(options: Options) -> None:
 
 
 def share_of(folder: Folder, extent: Extent, wanted: frozenset[int]) -> float:
-    """How much of a segment is of what is wanted: 0 = nothing; 1 = all of it, or only reading it would tell."""
+    """Return the wanted share of a segment: 0 = no message; 1 = all messages, or only reading would tell."""
     if extent.sources is not None:
         held = {number: bytes_ for number, _, bytes_ in extent.sources}
     elif not extent.sealed or folder.is_remote:
@@ -219,7 +219,7 @@ def share_of(folder: Folder, extent: Extent, wanted: frozenset[int]) -> float:
 
 
 def needs_names(options: Options, columns: Sequence[str]) -> bool:
-    """Whether queues and topics are to be told by their names, and not by their ids alone."""
+    """Return whether the options need names of queues and topics, and not ids alone."""
     return is_choosing(options) or not {"account", "queue", "topic"}.isdisjoint(columns)
 
 
@@ -241,9 +241,11 @@ def unknown_name(options: Options, catalog: Catalog) -> "tuple[str, str] | None"
 
 
 def check_names(options: Options, catalog: Catalog, folder: Folder, view: View) -> None:
-    """Raises OptionError for an account, queue or topic that the log does not know: a misspelt name must not read as
-    an empty queue. A queue is known from the row that made it, so a reader that ends before that row does not know it;
-    the error says how far was looked.
+    """Raise OptionError for an account, queue or topic unknown to the log: a misspelt name must not read as an empty
+    queue.
+
+    A queue is known from the row of its creation, so a reader that ends before that row does not know the queue; the
+    error tells the last row read.
     """
     unknown = unknown_name(options, catalog)
     if unknown is None:
@@ -278,8 +280,9 @@ def first_offset(view: View, options: Options) -> int:
 def limited_offset(
     folder: Folder, view: View, wanted: "frozenset[int] | None", above: int, most: int, messages: int, size: int
 ) -> int:
-    """The last row up to which at most so many messages, or bytes of bodies, are read (0 = no limit); whole rows, and
-    at least one of those with something to be read.
+    """Return the last row such that at most so many messages, or bytes of bodies, are read (0 = no limit).
+
+    Rows are read whole, and at least a row with wanted messages is read.
     """
     counted = counted_bytes = 0
     last = above
@@ -302,7 +305,7 @@ def limited_offset(
 def sizes(
     raw: sqlite3.Connection, above: int, upto: int, wanted: "frozenset[int] | None"
 ) -> Iterator[tuple[int, int, int]]:
-    """LSN, messages and bytes of what is wanted of each row, without reading records or bodies."""
+    """Yield LSN, wanted messages and wanted bytes of each row, without reading records or bodies."""
     while rows := raw.execute(
         "SELECT lsn, queues FROM log WHERE lsn > ? AND lsn <= ? ORDER BY lsn LIMIT ?", (above, upto, SIZES_A_STATEMENT)
     ).fetchall():

@@ -1,11 +1,11 @@
-"""What can be wrong with a read.
+"""Errors of a read.
 
 CmqdSourceError
-├── OptionError         an option is unknown, missing or out of range; say it otherwise
+├── OptionError         an option is unknown, missing or out of range; correct the option
 ├── FolderError         the data folder cannot be read; its broker or its copy needs a look
-│   ├── NewerFolderError  a newer cmqd wrote it; nothing is damaged
-│   └── OtherLogError     it is not the log that a position or a journal is of
-└── DataLossError       rows that were asked for are not there any more; ask for later ones, or for what is left
+│   ├── NewerFolderError  a newer cmqd wrote the folder; no file is damaged
+│   └── OtherLogError     the position or journal belongs to a different log
+└── DataLossError       requested rows were reclaimed or lost; ask for later rows, or set failOnDataLoss=false
     └── SegmentReclaimedError   the broker dropped a segment after a plan named it and before it was opened
 """
 
@@ -32,7 +32,7 @@ class CmqdSourceError(Exception):
 
 
 class OptionError(CmqdSourceError, ValueError):
-    """An option cannot be used; nothing was read. The text names it, its value and what is allowed."""
+    """An option cannot be used; no row was read. The text has the option, its value and the allowed values."""
 
     def __init__(self, option: str, value: object, allowed: str) -> None:
         super().__init__(option, value, allowed)
@@ -50,7 +50,7 @@ class FolderError(CmqdSourceError):
 
 
 class NewerFolderError(FolderError):
-    """The data folder was written by a newer cmqd than this one. Nothing in it is damaged; use the newer version."""
+    """The data folder was written by a newer cmqd. No file is damaged; use the newer version."""
 
 
 class OtherLogError(FolderError):

@@ -1,11 +1,11 @@
-"""What a row of the log brought: its messages, by runs of neighbours, each with how it came to be. Pure.
+"""Events: the messages that a row of the log stored, as runs of neighbours with the kind of each store. Pure.
 
-    sent        to a queue, by a producer            published   to a topic: the topic's own
-    half        to a queue, to be decided            copied      the copy of it in a queue
-    committed   a half message that was decided      moved       a dead letter, or one that came back
+    sent        to a queue, by a producer            published   to a topic: the topic's own message
+    half        to a queue, to be decided            copied      the copy of a published message in a queue
+    committed   a half message that was committed    moved       a dead letter, or a redriven message
 
-Messages are numbered within their row in the order of the records; what was published counts as the topic's messages,
-then those of each queue that got copies. So a number is the same whatever a reader selects.
+Messages are numbered within their row in the order of the records; a published record counts as the topic's messages,
+then the copies of each queue. So a message has the same number in every selection.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,7 +24,7 @@ from cmqd_segment.rows import PublishedRuns, Run, names_of
 
 
 class Event(StrEnum):
-    """How a message came to be stored; see the module."""
+    """Kind of a store; see the module."""
 
     SENT = "sent"
     HALF = "half"
@@ -38,20 +38,20 @@ class Stored(NamedTuple):
     """Neighbours of one queue or topic."""
 
     source_id: int
-    """Of the queue, or topic, whose messages they are."""
+    """Id of the queue or topic of the messages."""
     topic_id: int
-    """Of the topic that they came through; 0 = none, or only their ``copies_of`` name it."""
+    """Id of the topic of copies; 0 = no copies, or only ``copies_of`` names the topic."""
     event: Event
     run: Run
-    """A copy, also one that was moved, has the labels of what was published."""
+    """Labels of the publish; a moved copy keeps them."""
     first_index: int
     """Number of the first within the row."""
     dedup_ids: Sequence[str | None] | None = None
-    """Ids under which a producer sent or published them; those of a publish are not said of its copies."""
+    """Dedup ids of a send or publish; the copies of a publish have none."""
 
 
 def stored_in(records: Sequence[AnyRecord]) -> list[Stored]:
-    """Everything that the records of one row stored, in order."""
+    """Return all messages that the records of a row stored, in order."""
     found: list[Stored] = []
     offset = index = 0
     committed: dict[int, int] = {}
@@ -106,5 +106,5 @@ def stored_in(records: Sequence[AnyRecord]) -> list[Stored]:
 
 
 def _late_from(behind: Iterable[AnyRecord]) -> int:
-    """The topic of late copies, from the records behind them in the row: that they were delivered follows."""
+    """Return the topic of late copies, named by the delivery record behind them in the row."""
     return next((record.topic_id for record in behind if isinstance(record, MessagesDelivered)), 0)

@@ -1,9 +1,8 @@
 """Segments as Parquet files, for analytics over few columns. With pyarrow alone: no Spark, no Java.
 
-A segment becomes one file, ``00000017.parquet``, with the columns of mode ``events``. A sealed segment never changes,
-so what was exported before is known by its checksum and left as it is: an export can be repeated, and brings what is
-new. A folder is of one selection of queues: with files of another one in it, some segments would have all messages and
-others not.
+A segment becomes a file, ``00000017.parquet``, with the columns of mode ``events``. A sealed segment never changes, so
+an earlier export is known by its checksum and left as it is: a repeated export adds the new segments. A folder belongs
+to a single selection of queues: files of different selections together would be complete for some queues only.
 """
 
 # pyarrow tells pyright little of its types, and is not there without the Spark set.
@@ -52,7 +51,7 @@ class Exported:
 def plan_export(
     path: str, *, queues: Sequence[str] = (), account: str = "", include_active: bool = False
 ) -> list[Task]:
-    """What there is to export: a task for each segment. Raises CmqdSourceError."""
+    """Plan an export: a task for each segment. Raises CmqdSourceError."""
     given = {"path": path, "includeActive": str(include_active)}
     if queues:
         given["queue"] = ",".join(queues)
@@ -71,8 +70,9 @@ class ExportError(CmqdSourceError):
 
 
 def export(tasks: Sequence[Task], folder: Path, *, queues: Sequence[str] = (), account: str = "") -> Iterator[Exported]:
-    """Write a file for each task, unless it is there; whole or not at all. A segment that was reclaimed since the plan
-    was made has none. ``queues`` and ``account``: as for
+    """Write a file for each task, unless the file exists; whole or not at all.
+
+    A segment that was reclaimed since the plan was made gets no file. ``queues`` and ``account``: as for
     :func:`plan_export`.
 
     Raises:
@@ -124,7 +124,7 @@ def _described(selection: bytes) -> str:
 
 
 def _identity(task: Task) -> bytes:
-    """What the file is made of: another segment, more rows of a live one, other queues or more columns make another.
+    """Return the identity of a file: the segment, the rows of a live segment, the queues, and the number of columns.
 
     Columns are only ever added, so their number tells the versions of the source apart.
     """

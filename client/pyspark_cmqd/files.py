@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def write_whole(file: Path, content: bytes) -> None:
-    """Put a file in the place of another one, and on disk; a loss of power leaves one of them. Raises OSError."""
+    """Replace a file durably; after a loss of power either the old or the new content is there. Raises OSError."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = beside(file)
     try:

@@ -1,10 +1,10 @@
-"""A data folder: its manifest, its files, and what the log is at one moment.
+"""A data folder: its manifest, its files, and views of the log at a moment.
 
-Local and shared folders are read in place, with the two rules of ``SEGMENTS.md``: what is not sealed is opened as plain
-``mode=ro``, and no statement stays open between two batches of rows, so that the broker is never held up. From a URL
-(anything that fsspec knows) sealed segments and checkpoints are fetched into a cache, and checked by the SHA-256 of the
-manifest before they count. The cache grows by each file that is read, and nothing is removed from it: it may be emptied
-whenever no query runs.
+Local and shared folders are read in place, with the two rules of ``SEGMENTS.md``: an unsealed segment is opened as
+plain ``mode=ro``, and no statement stays open between two batches of rows, so that the broker is never held up. From a
+URL (of any kind that fsspec knows) sealed segments and checkpoints are fetched into a cache, and compared with the
+SHA-256 of the manifest before use. The cache grows with every file read and never shrinks; the user may empty the cache
+when no query runs.
 """
 
 import contextlib
@@ -39,10 +39,10 @@ from pyspark_cmqd.options import is_url
 from pyspark_cmqd.plan import Extent, View, describe
 
 LOOKS = 50
-"""How often we look at a folder whose broker rolls segments under our eyes."""
+"""Attempts to read a folder while its broker rolls segments."""
 LOOK_SECONDS = 0.02
 SEALING_SECONDS = 60.0
-"""How long a segment may be neither open to us as a live one nor listed as sealed yet: its checksum is being made."""
+"""Time for which a segment may be neither readable as live nor listed as sealed: the broker computes its checksum."""
 LEAST_KEY = 5
 _SHA256 = re.compile("[0-9a-f]{64}")
 
@@ -83,18 +83,21 @@ class Folder:
             raise FolderError(f"the manifest of {self.path} cannot be read: {error}") from error
 
     def verify_files(self) -> Iterator[tuple[str, list[str]]]:
-        """Each file that the manifest lists, with what is wrong with it. From a URL one file at a time is fetched, and
-        removed when it was read; segments that are not sealed are no part of a copy. Raises FolderError.
+        """Yield each file in the manifest with its fault, if any. Raises FolderError.
+
+        From a URL a single file at a time is fetched, and removed after the check; unsealed segments are no part of a
+        copy.
         """
         return verify_each(self.manifest, self._placed, sealed_segments if self.is_remote else readable_segments)
 
-    # ------------------------------------------------------------------ what the log is now
+    # ------------------------------------------------------------------ the view of this moment
 
     def view(self, *, include_active: bool) -> View:
-        """The log at this moment, up to the last row from which on all that is left is readable.
+        """Return the view of this moment: up to the last row below which all remaining rows are readable. Raises
+        FolderError.
 
-        Without ``include_active`` it ends before the first row that is not sealed, whatever became of rows behind it.
-        It never ends before a row where it ended once: what is reclaimed counts. Raises FolderError.
+        Without ``include_active`` the view ends before the first unsealed row, even if later rows are sealed. A later
+        view never ends earlier: reclaimed rows count.
         """
         reason = ""
         looks = 0
@@ -181,7 +184,7 @@ class Folder:
     # ------------------------------------------------------------------ files
 
     def checkpoint_path(self, entry: CheckpointEntry) -> Path:
-        """A local path of a checkpoint; of a live folder it may be gone by the time it is opened."""
+        """Return a local path of a checkpoint; in a live folder the file may be gone before the caller opens it."""
         return self._fetched(entry.file, entry.sha256) if self.is_remote else self._local / entry.file
 
     @contextlib.contextmanager
@@ -192,7 +195,7 @@ class Folder:
 
     def _open(self, extent: Extent) -> sqlite3.Connection:
         stop_at = time.monotonic() + SEALING_SECONDS
-        # A file that was sealed since is best not opened as a live one: that would put files beside it.
+        # A segment that was sealed meanwhile must not be opened as live: SQLite would create files beside it.
         sealed = extent.sealed or self._is_sealed(extent)
         while True:
             try:
@@ -228,7 +231,9 @@ class Folder:
         )
 
     def _fetched(self, file: str, sha256: str) -> Path:
-        """A file of a URL, from the cache or by way of it. Named by its checksum: what is there is whole."""
+        """Return a file of a URL, from the cache or fetched into it. The checksum is the name, so a file in the cache
+        is whole.
+        """
         if not _SHA256.fullmatch(sha256):
             raise FolderError(f"the manifest of {self.path} lists {file} with a checksum that is none: {sha256!r}")
         self._make_cache()
@@ -274,7 +279,7 @@ class Folder:
             yield Path(place)
 
     def _make_cache(self) -> None:
-        """Raises FolderError if it is somebody else's, who could put anything there: its place can be guessed."""
+        """Raise FolderError if another user owns the folder, and could plant files in it: its path can be guessed."""
         try:
             self._cache.mkdir(mode=0o700, parents=True, exist_ok=True)
             owner = self._cache.stat().st_uid
@@ -291,7 +296,7 @@ class Folder:
         try:
             files, root = fsspec.core.url_to_fs(self.path, **arguments)
         except Exception as error:
-            # Each kind of file system has errors of its own for arguments that it does not take.
+            # The error for an unknown argument differs between kinds of file systems.
             text = f"{self.path} cannot be opened: {type(error).__name__}: {error}"
             raise FolderError(self._hidden(text)) from None
         return files, str(root).rstrip("/")
@@ -322,7 +327,7 @@ def _gone(manifest: Manifest) -> list[tuple[int, int]]:
 
 
 def _has_unsealed(manifest: Manifest) -> bool:
-    """Whether there may be rows that are not sealed."""
+    """Return whether there may be unsealed rows."""
     return any(
         one.state in (SegmentState.PREPARED, SegmentState.ACTIVE, SegmentState.RETIRED) for one in manifest.segments
     )

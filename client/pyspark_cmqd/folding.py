@@ -119,7 +119,7 @@ def read_states(file: "Path | str") -> StatesBySegment:
 
 
 def states_of(folder: Folder, pieces: Sequence[Piece], results: Results) -> StatesBySegment:
-    """What the readers of each segment need to know."""
+    """Return the states that the readers of each segment need."""
     found: StatesBySegment = {}
     for piece in pieces:
         if piece.extent.number not in found:

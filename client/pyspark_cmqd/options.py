@@ -6,19 +6,19 @@
 | ``queue``, ``topic`` | names, separated by commas | all queues and topics |
 | ``queuePattern`` | a regular expression that the whole name of a queue matches | |
 | ``account`` | the account to which queues and topics belong | any |
-| ``tags`` | separated by commas: messages that were published with one of these | any |
-| ``routingKey`` | a binding key: messages that were published with a routing key that it matches | any |
+| ``tags`` | separated by commas: messages that were published with any of these tags | any |
+| ``routingKey`` | a binding key: messages that were published with a matching routing key | any |
 | ``startingLsn``, ``endingLsn`` | first and last row, both included; ``earliest`` and ``latest`` | all |
-| ``startingTimestamp``, ``endingTimestamp`` | sent at or after the one, before the other | all |
+| ``startingTimestamp``, ``endingTimestamp`` | sent at or after the first, before the second | all |
 | ``mode`` | ``events``, ``all``, ``backlog``, ``consumed``, ``dead`` | ``events`` |
-| ``includeActive`` | also what is not sealed yet; needs the folder of the same machine | ``false`` |
-| ``minPartitions`` | segments are split into at least so many parts | 1 |
-| ``failOnDataLoss`` | fail if rows that were asked for are gone | ``true`` |
+| ``includeActive`` | also unsealed rows; needs the folder of the same machine | ``false`` |
+| ``minPartitions`` | segments are split into at least this number of parts | 1 |
+| ``failOnDataLoss`` | fail if requested rows are gone | ``true`` |
 | ``batchRows`` | messages in an Arrow batch, about | 8192 |
 | ``storageOptions`` | of a URL: a JSON object of arguments for its fsspec file system | |
 | ``cacheFolder`` | where files of a URL are kept | in the folder for temporary files |
-| ``statesFile`` | of a mode: what :func:`pyspark_cmqd.folding.write_states` wrote, instead of finding it out | |
-| ``maxMessagesPerTrigger``, ``maxBytesPerTrigger`` | of a stream: most in a batch, of bodies the bytes | none |
+| ``statesFile`` | of a mode: a file of :func:`pyspark_cmqd.folding.write_states`, read instead of the records | |
+| ``maxMessagesPerTrigger``, ``maxBytesPerTrigger`` | of a stream: limit of a batch, in messages or bytes | none |
 """
 
 import re
@@ -41,12 +41,12 @@ MAX_PARTITIONS = 100_000
 
 
 class Mode(StrEnum):
-    """What a row of the DataFrame is; see :mod:`pyspark_cmqd.states` for all but the first."""
+    """Meaning of a row of the DataFrame; see :mod:`pyspark_cmqd.states` for all but the first."""
 
     EVENTS = "events"
     """A message that was stored."""
     ALL = "all"
-    """A message that the log still holds, with what became of it."""
+    """A message that the log still holds, with its state."""
     BACKLOG = "backlog"
     CONSUMED = "consumed"
     DEAD = "dead"
@@ -85,7 +85,7 @@ class Options:
     """By filters that were pushed down; None = all. Below likewise."""
     only_accounts: frozenset[str] | None = None
     only_lsns: tuple[int, int] = (0, LAST_LSN)
-    """First and last row, both included. They hide messages, and do not move the row at which states are told."""
+    """First and last row, both included. The rows limit the messages shown, and not the row of the states."""
 
 
 def parse_options(given: Mapping[str, str]) -> Options:
@@ -193,7 +193,7 @@ def _storage(values: Mapping[str, str], path: str) -> str:
 
 
 def is_url(path: str) -> bool:
-    """Whether a path is a URL that fsspec opens; ``file:`` is the local disk."""
+    """Return whether a path is a URL for fsspec; ``file:`` is the local disk."""
     return "://" in path and not path.startswith("file:")
 
 
@@ -237,7 +237,7 @@ def flag(values: Mapping[str, str], option: str, default: bool) -> bool:
 
 
 def whole(values: Mapping[str, str], option: str, default: int, low: int, high: int, *words: str) -> int:
-    """The value of an option, by its name in small letters. ``words``: what else it may be. Raises OptionError."""
+    """Return the integer value of an option by its lower-case name. ``words``: allowed words. Raises OptionError."""
     text = values.get(option.lower())
     if text is None:
         return default

@@ -38,7 +38,7 @@ class ColumnError(CmqdSourceError, ValueError):
 
 
 class RowError(CmqdSourceError, ValueError):
-    """A value of a row cannot be sent. Rows before it, and those of other partitions, may have been sent."""
+    """A value of a row cannot be sent. Earlier rows, and rows of other partitions, may have been sent."""
 
     def __init__(self, column: str, row: int, text: str) -> None:
         super().__init__(column, row, text)
@@ -52,7 +52,7 @@ class RowError(CmqdSourceError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Messages of one request, column by column; None = no message has it."""
+    """Messages of a request, column by column; None = no message has a value."""
 
     bodies: list[bytes]
     dedup_ids: list[str]
@@ -68,16 +68,16 @@ class Request:
 def chosen_columns(
     types: Mapping[str, str], columns: Mapping[str, str], named: frozenset[str], roles: Sequence[str]
 ) -> dict[str, str]:
-    """Column by role, of those that there are.
+    """Return the columns of the DataFrame by role.
 
     Args:
         types: name of the type (``DataType.simpleString``) by column of the DataFrame.
         columns: column by role, as the options have it.
-        named: roles whose column must exist.
-        roles: those that the target knows.
+        named: roles with a column that must exist.
+        roles: roles of the target.
 
     Raises:
-        ColumnError: a column is missing or of another type.
+        ColumnError: a column is missing or has a wrong type.
     """
     chosen: dict[str, str] = {}
     for role in roles:

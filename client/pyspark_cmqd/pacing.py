@@ -3,14 +3,14 @@
 import math
 
 STEPS_A_SECOND = 10
-"""Requests a second, at least: what is sent at once is a tenth of a second's worth, or one message."""
+"""Minimum of requests a second: a burst is a tenth of a second's worth, or a message."""
 
 
 class Pace:
-    """When the next messages may go.
+    """Pacer of sends: tells when the next messages may go.
 
-    A place in time is kept for each message, and time that passed unused is gone: after a pause nothing is made up for.
-    So in any T seconds at most ``rate * T`` messages go, and those of one request.
+    Every message takes a slot in time, and unused slots are lost: after a pause the rate is not exceeded to catch up.
+    In any T seconds at most ``rate * T`` messages and the messages of a single request go.
     """
 
     def __init__(self, rate: float) -> None:
@@ -23,7 +23,9 @@ class Pace:
         return max(1, int(self._rate / STEPS_A_SECOND))
 
     def wait_seconds(self, messages: int, now: float) -> float:
-        """How long to wait before sending so many; they count as sent then. ``now``: seconds of any steady clock."""
+        """Return the wait before sending ``count`` messages, which count as sent then. ``now``: seconds of any steady
+        clock.
+        """
         at = max(now, self._free_at)
         self._free_at = at + messages / self._rate
         return at - now

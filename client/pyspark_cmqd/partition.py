@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class CmqdPartition(InputPartition):
-    """One piece of one segment, or several small ones one after the other."""
+    """A piece of a segment, or several small pieces read in turn."""
 
     def __init__(self, tasks: "Sequence[Task]") -> None:
         self.tasks = tasks

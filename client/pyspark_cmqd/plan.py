@@ -1,7 +1,7 @@
-"""Who reads what: pieces of segments by ranges of rows. Pure.
+"""Pieces of work: segments, cut by ranges of rows. Pure.
 
-A *view* is what the log is at one moment: the segments to be read, up to the row ``hi``. All of a query works on one
-view, so rows that are written meanwhile change nothing.
+A *view* is the log at a moment: the segments to be read, up to the row ``hi``. A query works on a single view, so rows
+that are written meanwhile change no answer.
 """
 
 import re
@@ -23,9 +23,10 @@ some time does not stand much behind the first row of that time. Taken off befor
 ROW_BYTES = 1 << 16
 """Of a full row."""
 GATHERED_BYTES = 4 << 20
-"""What is smaller is read by one partition together with its neighbours, up to so many bytes. A task of a Python source
-costs Spark some 50 ms, which is what reading so much takes; its own files it gathers by the same number
-(``spark.sql.files.openCostInBytes``)."""
+"""Smaller pieces are gathered into a partition of up to this number of bytes. A task of a Python source costs Spark
+some 50 ms, the time to read as much; Spark gathers its own files by the same number
+(``spark.sql.files.openCostInBytes``).
+"""
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,9 @@ class View:
         return missing
 
     def gaps_between(self, starting_ms: "int | None", ending_ms: "int | None") -> list[tuple[int, int]]:
-        """Missing rows that may hold something sent at or after the one time and before the other.
+        """Return the missing rows that may hold messages sent in a span of time.
 
-        Missing rows are no younger than a row, or a checkpoint, behind them.
+        Missing rows are no younger than the next row, or checkpoint, above them.
         """
         found: list[tuple[int, int]] = []
         for first, last in self.gaps(1, self.hi):
@@ -106,7 +107,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Piece:
-    """Rows ``above < lsn <= upto`` of one segment: what one partition reads."""
+    """Rows ``above < lsn <= upto`` of a segment: the work of a partition."""
 
     extent: Extent
     above: int
@@ -128,7 +129,7 @@ class Task:
     cache_folder: str
     columns: tuple[str, ...]
     sources: Mapping[int, Source] = field(default_factory=dict[int, Source])
-    """Names by id; those of others are unknown."""
+    """Names by id; other names are unknown."""
     wanted: frozenset[int] | None = None
     """Ids of queues and topics; None = all."""
     tags: frozenset[str] = frozenset()
@@ -145,8 +146,9 @@ class Task:
     storage: str = field(default="", repr=False)
     """Of a URL: options of its file system, as JSON."""
     may_be_reclaimed: bool = False
-    """The query names no row or time at which to begin: a segment that the broker reclaims after the plan was made is
-    left out, as it would be of a plan made a moment later."""
+    """The query has no first row or time: a segment reclaimed after the plan is left out, as in a plan made a moment
+    later.
+    """
     as_of_lsn: int | None = None
     """The row for which the states are told; None in mode ``events``, and if a file of states was given."""
 
@@ -168,7 +170,7 @@ def pieces_of(view: View, options: Options, above: int, upto: int) -> list[Piece
 
 
 def alike(piece: Piece) -> Piece:
-    """A piece whose weight tells its rows alone: bytes of a segment change until it is sealed."""
+    """Return a piece weighed by its rows alone: the bytes of a segment change until the seal."""
     extent = piece.extent
     return replace(piece, extent=replace(extent, bytes=(extent.last_lsn - extent.first_lsn + 1) * ROW_BYTES))
 
@@ -219,7 +221,7 @@ def bounds(view: View, options: Options) -> tuple[int, int]:
 
 
 def is_choosing(options: Options) -> bool:
-    """Whether the options name queues or topics, or an account."""
+    """Return whether the options name queues, topics or an account."""
     named = options.queues or options.queue_pattern or options.topics or options.account
     return bool(named) or options.only_queues is not None or options.only_accounts is not None
 

@@ -1,8 +1,8 @@
-"""Positions in a log that prove which log they are of. Pure.
+"""Positions in a log that identify the log. Pure.
 
-A position is a row, the id of the log, and the number of the broker's start that wrote the row. A row number alone does
-not tell: another log, or a folder that was restored from an older copy and grew anew, has a row of that number too, and
-a reader that went on with it would leave out messages without a word.
+A position is a row, the id of the log, and the number of the broker's start that wrote the row. A row number alone is
+not enough: a different log, or a folder restored from an older copy and grown anew, has a row of that number too, and a
+reader that went on there would silently leave out messages.
 """
 
 import logging

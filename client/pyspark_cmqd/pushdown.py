@@ -1,7 +1,8 @@
-"""Filters of a query, as narrower options: what they let through and more, never less. Spark applies them again.
+"""Filters of a query as narrower options, which let through at least the messages of the filters. Spark applies the
+filters again.
 
-Understood are ``account``, ``queue``, ``lsn`` and ``enqueue_ts`` compared with constants; all else is left to Spark. So
-are times without a zone: what Spark compares them with is its own affair.
+Understood are ``account``, ``queue``, ``lsn`` and ``enqueue_ts`` compared with constants; other filters are left to
+Spark. Times without a zone are left to Spark, too, because only Spark knows their zone.
 """
 
 # pyspark tells pyright little of its types, and is not there without the Spark set.

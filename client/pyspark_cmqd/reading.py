@@ -1,9 +1,9 @@
-"""What an executor does: the rows of one piece as Arrow batches of the columns asked for.
+"""Executor: the rows of a piece as Arrow batches of the requested columns.
 
-Rows without anything that is wanted are passed over by their ``queues`` and ``time_ms``, before records and bodies are
-read; bodies are read only if the column is asked for. What is read is checked by the row's checksums. A segment is open
-for as long as its piece is read, but each statement is short and is done before a batch is handed out: between two no
-transaction is open, which is what the broker would have to wait for.
+Rows without wanted messages are skipped by their ``queues`` and ``time_ms``, before records and bodies are read; bodies
+are read only if the column is requested. Every row read is checked by its checksums. A segment is open as long as its
+piece is read, but statements are short and end before a batch is handed out: between batches no transaction is open,
+for which the broker would have to wait.
 """
 
 # pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
@@ -39,7 +39,7 @@ ROWS_A_STATEMENT = 64
 """About 4 MiB of a busy log."""
 SUMMARIES_A_STATEMENT = 500
 FEW_QUEUES = 8
-"""Of so many in a segment the rows are looked up one queue after the other; of more all rows are looked at."""
+"""Up to this number of queues, a segment is read queue by queue; beyond it all rows are examined."""
 MAX_BATCH_BYTES = 32 * 1024 * 1024
 """Of bodies; far below what 32-bit offsets can address."""
 
@@ -84,7 +84,7 @@ def read_task(task: Task, schema: "pa.Schema") -> Iterator["pa.RecordBatch"]:
 
 
 def read_stretches(task: Task) -> Iterator[tuple[Facts, Run, int, int]]:
-    """What :func:`read_task` would read, without bodies: stretches ``start`` to below ``stop`` of runs, in order.
+    """Yield the messages of a task without bodies: stretches ``start`` to below ``stop`` of runs, in order.
 
     Raises FolderError, DataLossError.
     """
@@ -110,7 +110,7 @@ def _decoded(task: Task, lsn: int, meta: bytes) -> list[Stored]:
 
 
 class Selector:
-    """Which messages of a run are wanted, and what is said of them."""
+    """Selection of the wanted messages of a run, with their states."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -160,7 +160,7 @@ class Selector:
                     yield said, run, max(low, start), min(high, stop)
 
     def _labelled(self, run: Run) -> Sequence[tuple[int, int]]:
-        """Those with a tag, or a routing key, that is wanted."""
+        """Select the messages with a wanted tag or routing key."""
         count = len(run.sizes)
         if not self._task.tags and self._pattern is None:
             return ((0, count),)
@@ -189,7 +189,7 @@ def neighbours(places: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _ranges(raw: sqlite3.Connection, task: Task) -> list[tuple[int, int]]:
-    """Ranges ``above < lsn <= upto`` in which there may be something wanted, ascending and apart."""
+    """Return the ranges ``above < lsn <= upto`` that may hold wanted messages, ascending, without overlap."""
     above, upto = task.piece.above, task.piece.upto
     if task.starting_ms is not None:
         above = max(above, _first_at(raw, task, task.starting_ms) - 1)
@@ -202,7 +202,7 @@ def _ranges(raw: sqlite3.Connection, task: Task) -> list[tuple[int, int]]:
 
 
 def _first_at(raw: sqlite3.Connection, task: Task, time_ms: int) -> int:
-    """The first row of the piece whose time is at or after one; the last row + 1 if there is none. Times ascend."""
+    """Return the first row of the piece at or after a time, or the last row + 1. Times ascend."""
     low, high = task.piece.above + 1, task.piece.upto + 1
     while low < high:
         middle = (low + high) // 2
@@ -255,7 +255,7 @@ def _damaged(folder: Folder, task: Task, lsn: int) -> None:
 
 
 def _spans(raw: sqlite3.Connection, task: Task, above: int, upto: int) -> Iterator[tuple[int, int]]:
-    """Ranges ``above < lsn <= upto`` of rows whose ``queues`` name something wanted."""
+    """Return the ranges ``above < lsn <= upto`` of rows with wanted ids in ``queues``."""
     wanted = task.wanted or frozenset[int]()
     if task.piece.extent.sealed:
         held = raw.execute(
@@ -277,7 +277,7 @@ def _spans(raw: sqlite3.Connection, task: Task, above: int, upto: int) -> Iterat
 
 
 def _summary(task: Task, lsn: int, queues: bytes) -> list[QueueSummary]:
-    """What the row holds, by its ``queues``. There is no checksum of that alone: it is checked if the row is read."""
+    """Return the contents of a row by its ``queues``. The column has no checksum; reading the row checks it."""
     try:
         return decode_queues(queues)
     except NewerFormatError as error:
@@ -287,10 +287,10 @@ def _summary(task: Task, lsn: int, queues: bytes) -> list[QueueSummary]:
 
 
 def _rows_of(raw: sqlite3.Connection, task: Task, number: int, above: int, upto: int) -> Iterator[int]:
-    """The rows of a sealed segment with messages of one queue, by way of the segment's sparse index.
+    """Return the rows of a sealed segment with messages of a queue, by the sparse index.
 
-    An entry says where some of the queue's messages begin, and the next one where the positions after them do: between
-    the two we look at rows only until those positions are reached, and then leap.
+    An entry gives the row of some of the queue's messages, and the next entry the row of the positions after them.
+    Between two entries rows are examined only until those positions are reached.
     """
     row = raw.execute(
         "SELECT first_position, stop_position, bytes, positions, lsns FROM sparse WHERE queue_id = ?", (number,)
@@ -319,5 +319,5 @@ def _rows_of(raw: sqlite3.Connection, task: Task, number: int, above: int, upto:
             if not rows:
                 break
             lsn += 1
-            # The first row often has all of it; if not, the others are near.
+            # The first row often has all of the positions; if not, the rest is near.
             count = min(2 * count, SUMMARIES_A_STATEMENT)

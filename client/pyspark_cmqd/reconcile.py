@@ -1,18 +1,18 @@
-"""What came into each queue, hour by hour, and what became of it: counted from the log, as of one row of it.
+"""Reconciliation: messages stored in every queue by the hour, and their states, counted from the log at a fixed row.
 
-Two readings are compared. Mode ``events`` says what was stored in the queue:
+Two readings are compared. Mode ``events`` counts the messages stored in the queue:
 
-    sent       by a producer, half messages included; one that was committed counts once, in the hour of its commit
+    sent       by a producer, half messages included; a committed message counts once, in the hour of its commit
     copied     from a topic               arrived   as a dead letter               returned   by a redrive
 
-Mode ``all`` says where each of them is now: ``consumed``, ``dead`` (it went to the dead-letter queue, whose own line
-has it as ``arrived``), waiting (``active``, ``delayed``, ``in_flight``), ``half``, ``expired``, ``cleared``,
-``redriven``, ``rolled_back``, ``queue_deleted``, or ``gone``: not in the queue any more, and the rows that say why were
-reclaimed. For each queue and hour both sums must be the same.
+Mode ``all`` counts their states: ``consumed``, ``dead`` (moved to the dead-letter queue, where the message counts as
+``arrived``), waiting (``active``, ``delayed``, ``in_flight``), ``half``, ``expired``, ``cleared``, ``redriven``,
+``rolled_back``, ``queue_deleted``, or ``gone``: the message left, and the rows with the reason were reclaimed. For
+every queue and hour both sums must be equal.
 
-Only messages are seen whose rows are still in the log. What was consumed goes with its segment, as a rule soon; the
-setting ``keep_history_ms`` keeps it. Hours are hours of production (the enqueue time), in UTC. Each account has lines
-of its own; queues of one name that existed one after the other in an account share a line.
+Only messages with rows in the log are counted. Consumed messages go with their segment, usually soon; the setting
+``keep_history_ms`` keeps them. Hours are hours of production (the enqueue time), in UTC. Accounts have separate lines;
+queues that had the same name in an account, in turn, share a line.
 """
 
 # pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 IN = ("sent", "copied", "arrived", "returned")
-"""What came into a queue."""
+"""Messages stored in a queue."""
 STATES: Mapping[str, str] = {
     "deleted": "consumed",
     "dead_lettered": "dead",
@@ -56,11 +56,11 @@ STATES: Mapping[str, str] = {
 }
 """Column by state."""
 OUT = tuple(STATES.values())
-"""What became of it."""
+"""States of the messages."""
 WAITING = ("active", "delayed", "in_flight")
 HOUR_MS = 3_600_000
 ATTEMPTS = 5
-"""How often it is counted while the broker reclaims segments that we read."""
+"""Attempts to count while the broker reclaims segments."""
 
 _READ = ("account", "queue", "event", "msg_id", "enqueue_ts", "origin")
 _SCHEMA = ", ".join(f"{name} {COLUMNS[name]}" for name in _READ)
@@ -70,10 +70,10 @@ WHEN 'copied' THEN 'copied' WHEN 'half' THEN 'half' ELSE 'sent' END"""
 
 @dataclass(frozen=True)
 class Line:
-    """One queue of one account, one hour."""
+    """A queue of an account in an hour."""
 
     queue: str | None
-    """None: nothing in the log names it any more."""
+    """None: no record left in the log names the queue."""
     hour: datetime
     """Its beginning, UTC."""
     came: Mapping[str, int]
@@ -105,9 +105,9 @@ class Reconciled:
     """The result."""
 
     lsn: int
-    """The row as of which everything is counted."""
+    """The row of the count."""
     missing: Sequence[tuple[int, int]]
-    """Ranges of rows up to it that are not in the log any more; messages in them are not counted."""
+    """Ranges of missing rows up to that row; their messages are not counted."""
     lines: Sequence[Line]
     """Ascending by account, queue and hour."""
     unsealed: tuple[int, int] | None = None
@@ -115,7 +115,7 @@ class Reconciled:
 
     @property
     def holds(self) -> bool:
-        """Whether each line's sums are the same."""
+        """True if the sums of every line are equal."""
         return not any(line.difference for line in self.lines)
 
     @property
@@ -131,7 +131,7 @@ class Reconciled:
 
 @dataclass(frozen=True)
 class Question:
-    """What to count, checked against the folder before any Spark is started."""
+    """Plan of a count, checked against the folder before Spark starts."""
 
     options: Options
     given: Mapping[str, str]
@@ -148,7 +148,7 @@ def ask(
     until: datetime | None = None,
     include_active: bool = False,
 ) -> Question:
-    """Messages of these queues (empty: all) sent at or after the one time and before the other.
+    """Plan to count messages of queues (empty: all) sent at or after ``since`` and before ``until``.
 
     Raises:
         OptionError: a name or a time cannot be used.
@@ -195,7 +195,7 @@ def _lines(spark: "SparkSession", question: Question, view: View, tell: Callable
 
     if not view.extents:
         return []
-    # A row and a time cannot both be where it ends: the time is a filter, which is pushed down.
+    # A read cannot end at a row and at a time: the time is a pushed-down filter.
     given = {name: value for name, value in question.given.items() if name != "endingTimestamp"}
     given["endingLsn"] = str(view.hi)
     until = question.options.ending_ms
@@ -221,8 +221,8 @@ def _lines(spark: "SparkSession", question: Question, view: View, tell: Callable
 
 
 def lines_of(counts: Iterable[tuple[str, str | None, str | None, int, str, int]]) -> list[Line]:
-    """Lines of what was counted: side, account, queue, hour (since 1970), what, how many. The sides are ``came``,
-    ``became``, and ``again`` for half messages that came again when they were committed.
+    """Return the counted lines: side, account, queue, hour (since 1970), kind, count. The sides are ``came``,
+    ``became``, and ``again`` for the messages of committed half messages.
     """
     came: dict[tuple[str | None, str | None, int], Counter[str]] = {}
     became: dict[tuple[str | None, str | None, int], Counter[str]] = {}
@@ -249,7 +249,7 @@ def _not_0(counts: "Counter[str] | None") -> dict[str, int]:
 
 
 def write_parquet(result: Reconciled, file: Path) -> None:
-    """One row for each line, with all columns. Raises OSError."""
+    """Write the lines as rows with all columns. Raises OSError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,11 +1,11 @@
-"""When messages became active that did so later than they were sent: for dead letters by age (policy 1).
+"""Activation times of messages that became active later than they were sent: for dead letters by age (policy 1).
 
-The clock of policy 1 starts when a message first becomes active: mostly when it is sent, and then the time steps of the
-queue tell. For the others (a delay ended, a rewind brought them back) their positions are kept by the second in which
-it happened. Entries of messages that are gone stay for a while, at the longest until their second has passed, and mean
-nothing.
+The clock of policy 1 starts when a message first becomes active. For most messages that is the send, and the time steps
+of the queue give the time. For a message whose delay ended or that was rewound, this module keeps the position under
+the second of the activation. Entries of messages that left the queue stay until a sweep finds them, at the latest until
+their second has passed, and have no effect.
 
-There may be tens of thousands of seconds, so nothing that happens often walks over all of them.
+A queue may have tens of thousands of seconds, so no frequent operation walks over all of them.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -13,13 +13,13 @@ from bisect import bisect_left, bisect_right, insort
 from pyroaring import BitMap64
 
 GRAIN_MS = 1000
-"""How late a message may be found overdue; policies are 300 s and longer."""
+"""Delay with which an overdue message may be found; policies are 300 s and longer."""
 
 LONGEST_MS = 43_200_000
 """Of all policies."""
 
 SWEPT_AT_ONCE = 16
-"""Seconds that are looked through for messages that are gone whenever due ones are wanted."""
+"""Seconds that a query for due messages sweeps: departed messages go even if the policy never asks for their second."""
 DROPPED_AT_ONCE = 64
 """Seconds from which messages below a floor are dropped at once."""
 
@@ -34,18 +34,18 @@ class Activations:
         self._seconds: list[int] = []
         """Of the above, ascending."""
         self._due = BitMap64()
-        """Of all seconds up to ``_due_until`` together: what has been found due is not gathered each time."""
+        """Union of all seconds up to ``_due_until``, kept because a union for each query would be slow."""
         self._due_until = -1
         self._sweep_from = 0
         self.positions = BitMap64()
-        """Of all seconds together: the queue's time steps say nothing of these."""
+        """Union of all seconds: positions for which the queue's time steps do not give the activation."""
 
     def note(self, positions: BitMap64, now_ms: int) -> None:
-        """These became active; a message that did so before starts anew."""
+        """Note activations; a message that became active before starts anew."""
         self._forget_before(now_ms - LONGEST_MS)
         again = positions & self.positions
         if again:
-            # Rewound more than once: rare, so it may walk over all.
+            # Rewound more than once: rare, so a walk over all seconds is affordable.
             self._due -= again
             for older in self._by_second.values():
                 older -= again
@@ -62,7 +62,7 @@ class Activations:
         self.positions |= positions
 
     def _forget_before(self, time_ms: int) -> None:
-        """Those are overdue by any policy, and so they are by the time of their sending, which was earlier."""
+        """Forget old activations: any policy finds their messages overdue by the send time, which was earlier."""
         passed = bisect_right(self._seconds, _last_second(time_ms))
         for second in self._seconds[:passed]:
             gone = self._by_second.pop(second)
@@ -71,8 +71,10 @@ class Activations:
         del self._seconds[:passed]
 
     def take_due(self, now_ms: int, after_ms: int, live: BitMap64) -> BitMap64:
-        """Positions of live messages that became active ``after_ms`` ago or earlier, not to be changed; they stay known
-        until they are gone, since one in flight can only be moved when its lease ends.
+        """Return live messages that became active ``after_ms`` ago or earlier. The caller must not change the set.
+
+        Messages stay known until they leave the queue, because a message in flight can be moved only when its lease
+        ends.
         """
         until = _last_second(now_ms - after_ms)
         if until < self._due_until:
@@ -94,7 +96,7 @@ class Activations:
         return self._due
 
     def _sweep(self, live: BitMap64) -> None:
-        """Look through the next few of the seconds that are due, so that those that are gone do not pile up."""
+        """Remove departed messages from the next few due seconds, so that such entries do not pile up."""
         first = bisect_left(self._seconds, self._sweep_from)
         stop = min(first + SWEPT_AT_ONCE, bisect_right(self._seconds, self._due_until))
         swept = self._seconds[first:stop]
@@ -115,7 +117,7 @@ class Activations:
             self._drop_empty(seconds)
 
     def _drop_empty(self, seconds: list[int] | None = None) -> None:
-        """Without seconds in which nothing is left: of these, or of all."""
+        """Drop empty seconds: among ``seconds``, or among all."""
         for second in list(self._seconds) if seconds is None else seconds:
             if not self._by_second[second]:
                 del self._by_second[second]
@@ -126,13 +128,14 @@ class Activations:
         self._seconds[first:stop] = [second for second in self._seconds[first:stop] if second in self._by_second]
 
     def first_due_after(self, now_ms: int, after_ms: int) -> int | None:
-        """When the first second that is not ``after_ms`` old by now will be so."""
+        """Return when the first second that is younger than ``after_ms`` reaches that age."""
         at = bisect_right(self._seconds, _last_second(now_ms - after_ms))
         return (self._seconds[at] + 1) * GRAIN_MS + after_ms if at < len(self._seconds) else None
 
     def drop_below(self, floor: int) -> None:
-        """Forget messages that are gone: at once what is asked for, and of the seconds the oldest few. What stays in
-        the others is not live and never will be again.
+        """Forget messages below a floor: in the union at once, in the oldest few seconds now.
+
+        Entries that stay in later seconds are not live and never will be again.
         """
         if not self.positions or self.positions[0] >= floor:
             return
@@ -152,11 +155,11 @@ class Activations:
         return [(second * GRAIN_MS, self._by_second[second].serialize()) for second in self._seconds]
 
     def load(self, entries: list[tuple[int, bytes]]) -> None:
-        """Take back what ``entries`` gave."""
+        """Load the entries of a checkpoint."""
         for time_ms, packed in entries:
             self.note(BitMap64.deserialize(packed), time_ms)
 
 
 def _last_second(time_ms: int) -> int:
-    """The last one that is over by then."""
+    """Return the last second that is over at ``time_ms``."""
     return time_ms // GRAIN_MS - 1

@@ -1,9 +1,9 @@
-"""Half messages of one queue: which message id stands where, what was decided, and whom was asked how often.
+"""Half messages of one queue: position by message id, decisions, and checks.
 
-Message ids and positions of half messages ascend together, so a few integers per send map one to the other. Undecided
-ones are in the index's set ``half``; decisions are remembered as sets of positions until the retention of the half
-message has passed, so that a repeat succeeds and the opposite is refused. Beyond ``MAX_RUNS`` the oldest decisions are
-forgotten earlier: each transaction that is not sent in one batch with others costs a run.
+Message ids and positions of half messages ascend together, so a run of three integers per send maps ids to positions.
+Undecided half messages are in the set ``half`` of the index. Decisions are remembered as sets of positions until the
+retention of the half message has passed, so that a repeated decision succeeds and the opposite decision is refused.
+Beyond ``MAX_RUNS`` runs the oldest decisions are forgotten earlier; a transaction that shares no batch costs a run.
 """
 
 from array import array
@@ -17,18 +17,18 @@ from pyroaring import BitMap64
 from cmqd_segment.records import Runs, ranges
 
 MAX_RUNS = 1_000_000
-"""Runs of one queue beyond which old decisions are forgotten; 24 bytes each."""
+"""Runs of a queue, 24 bytes each; beyond this number old decisions are forgotten."""
 FORGET_STEP = 1024
-"""Runs looked at in one step: under 2 ms even if none of them is decided."""
+"""Runs examined in one step: under 2 ms even if all of them are undecided."""
 
 
 class Checked(msgspec.Struct, frozen=True, gc=False):
-    """What is known of a half message that a producer was asked about; a checkpoint under way may refer to it."""
+    """Checks of a half message. Frozen, because a checkpoint in progress may refer to an entry."""
 
     attempts: int = 0
     last_check_ms: int = 0
     last_unknown_ms: int = 0
-    """When a producer last said "unknown"; 0 = never."""
+    """Time of the last answer "unknown"; 0 = never."""
     next_check_ms: int = 0
 
 
@@ -57,18 +57,19 @@ class HalfTable:
         self._counts = array("Q")
         self._forget_above = MAX_RUNS
         self._forget_at = 0
-        """The run at which the next step begins."""
+        """Index of the run at which the next step of forgetting begins."""
         self.committed = BitMap64()
         self.rolled_back = BitMap64()
         self.checked: dict[int, Checked] = {}
-        """By position, undecided ones only; written by the methods here alone."""
+        """By position, undecided half messages only; changed by the methods of this class alone."""
         self._checked_at = BitMap64()
         """The keys of ``checked``, in order."""
         self.unreadable = BitMap64()
-        """Undecided ones whose body could not be read: an observation, not a fact. Nobody can be asked about them."""
+        """Undecided half messages with an unreadable body: an observation, not a fact. No check can be sent for them.
+        """
 
     def __len__(self) -> int:
-        """How many runs are remembered: 0 = nothing at all."""
+        """Number of runs; 0 = the table is empty."""
         return len(self._ids)
 
     def note(self, first_message_id: int, first_position: int, count: int) -> None:
@@ -83,7 +84,7 @@ class HalfTable:
         self._counts.append(count)
 
     def position_of(self, message_id: int) -> int | None:
-        """Where the half message of an id stands or stood; None if there is or was none, or it is forgotten."""
+        """Return the position of the half message with an id, decided or not; None = unknown or forgotten."""
         return _other(self._ids, self._positions, self._counts, message_id)
 
     def id_of(self, position: int) -> int | None:
@@ -110,7 +111,7 @@ class HalfTable:
             self.load_checked(position, msgspec.structs.replace(one, last_unknown_ms=answered_ms))
 
     def load_checked(self, position: int, one: Checked) -> None:
-        """Put this in place of what was known of checks of a half message."""
+        """Replace the checks of a half message."""
         self.checked[position] = one
         self._checked_at.add(position)
 
@@ -122,7 +123,7 @@ class HalfTable:
         self._checked_at.remove_range(start, stop)
 
     def unasked(self, max_checks: int, now_ms: int) -> BitMap64:
-        """Positions that were asked about, less often than ``max_checks``, and for which no later check is planned."""
+        """Return half messages that were checked fewer than ``max_checks`` times and have no planned check."""
         return BitMap64(
             [
                 position
@@ -133,7 +134,7 @@ class HalfTable:
 
     def drop_below(self, floor: int) -> None:
         """Forget the half messages below a position, decided or not."""
-        # Runs stand in order and apart: of those that begin below the floor at most the last ends above it.
+        # Runs ascend and do not overlap: of the runs that begin below the floor only the last may end above the floor.
         passed = bisect_left(self._positions, floor)
         if passed and self._positions[passed - 1] + self._counts[passed - 1] > floor:
             passed -= 1
@@ -147,11 +148,11 @@ class HalfTable:
         self._forget_checked(0, floor)
 
     def is_too_long(self) -> bool:
-        """Whether it is time for :meth:`forget_decided`."""
+        """Return whether the table needs :meth:`forget_decided`."""
         return len(self._ids) > self._forget_above
 
     def forget_decided(self, half: BitMap64) -> None:
-        """One step of forgetting the oldest decisions; ``half`` holds the undecided positions, which stay."""
+        """Forget the oldest decisions, one step; the undecided positions in ``half`` stay."""
         start = self._forget_at
         stop = min(start + FORGET_STEP, len(self._ids))
         first, end = self._positions[start], self._positions[stop - 1] + self._counts[stop - 1]
@@ -167,13 +168,13 @@ class HalfTable:
             column[start:stop] = array("Q", [column[at] for at in kept])
         self._forget_at = start + len(kept)
         if 2 * self._forget_at >= len(self._ids):
-            # The older half of them is undecided: not again before there are many more.
+            # The older half of the runs is undecided: another pass pays off only after many more runs.
             self._forget_at = 0
             self._forget_above = max(MAX_RUNS, 2 * len(self._ids))
 
     def runs(self, start: int, stop: int, most: int) -> list[tuple[int, int, int]]:
-        """(first message id, first position, count) of up to ``most`` runs that begin at position ``start`` or above,
-        as far as they lie below ``stop``.
+        """Return up to ``most`` runs as (first message id, first position, count) that begin at position ``start`` or
+        above, cut at ``stop``.
         """
         first = bisect_left(self._positions, start)
         last = min(bisect_left(self._positions, stop), first + most)

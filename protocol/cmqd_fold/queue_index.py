@@ -1,4 +1,4 @@
-"""A queue's index: which position is in which state. Sets of positions, not an object per message.
+"""Index of a queue: the state of every position, as sets of positions instead of an object per message.
 
             sent                received               deleted
     ──────► active ───────────────► in flight ───────────► gone, or rewindable
@@ -7,18 +7,18 @@
       ├─► delayed                                  any state ──(floor passes it: cleared, expired)──► gone
       │        ▲ scheduled
       ├─► overflow (delayed beyond max_delayed)    active ──► moving ──(moved to another queue)──► gone
-      └─► half ──(decided)──► gone; a committed one stands at a new position as active
+      └─► half ──(decided)──► gone; if committed, active at a new position under the same id
 
 Invariants, checked by :meth:`QueueIndex.check_invariants`:
 
-- Each live position is in exactly one of active, delayed, overflow, half, moving, damaged, or held by exactly one lease
-  in flight. A rewindable position is not live.
-- No live position is below ``floor`` or at or above ``next_position``; no active one is below ``head``.
-- Each count is the size of its set; in flight is what of live is in no set.
+- A live position is in exactly one of active, delayed, overflow, half, moving, damaged, or a lease in flight. A
+  rewindable position is not live.
+- No live position is below ``floor`` or at or above ``next_position``; no active position is below ``head``.
+- Counts are the sizes of the sets; the messages in flight are the live positions in none of the sets.
 
-All changes of facts go through the ``apply_*`` methods, live and in recovery alike; they look at no clock. ``damaged``
-is no fact but an observation (a body that could not be read), and ``moving`` an intention (a body is being read, to be
-moved to another queue): a restart looks again, and finds them active.
+All changes of facts go through the ``apply_*`` methods, live and in recovery alike; the methods read no clock.
+``damaged`` is no fact but an observation (the body could not be read), and ``moving`` an intention (the body is being
+read, to be moved to another queue). A restart forgets both, and the messages are active again.
 """
 
 from array import array
@@ -68,11 +68,11 @@ _LetsGo = TypeVar("_LetsGo", QueueRewound, QueueAttributesSet)
 
 NEVER_SERVED = -1
 SERVED_BEFORE = -2
-"""Values of ``dead_letter_floor`` below 0: the queue was never a dead-letter queue; it was, and is no longer."""
+"""Values of ``dead_letter_floor`` below 0: the queue never was a dead-letter queue; the queue was one before."""
 
 
 class InFlight(msgspec.Struct, frozen=True, gc=False):
-    """One lease: who holds what until when."""
+    """Lease of a message in flight."""
 
     position: int
     deadline_ms: int
@@ -129,7 +129,7 @@ class QueueIndex:
         self.next_position = 0
         self.floor: int = 0
         self.head: int = 0
-        """No active position is below it."""
+        """Lower bound of the active positions."""
         self.last_enqueue_ms = 0
         self.live: BitMap64 = BitMap64()
         self.live_count = 0
@@ -139,7 +139,7 @@ class QueueIndex:
         self.delayed_count = 0
         self.overflow = BitMap64()
         self.overflow_count = 0
-        # Most queues use none of these, and each costs a quarter of a kilobyte or more: made at first use.
+        # Made at first use: most queues need none of these sets, and a set costs a quarter of a kilobyte or more.
         self._half: BitMap64 | None = None
         self.half_count = 0
         self._moving: BitMap64 | None = None
@@ -149,17 +149,19 @@ class QueueIndex:
         self._activations: Activations | None = None
         self.damaged = BitMap64()
         self.damaged_delays = BitMap64()
-        """Those of the damaged that are overflow to whoever reads the log anew; the others are active."""
+        """Damaged messages that belong to ``overflow`` after a restart; the other damaged messages belong to
+        ``active``.
+        """
         self.in_flight: dict[int, InFlight] = {}
         """By lease. May still hold leases of positions below the floor, until their deadline."""
         self.history = ReceiveHistory()
         self.steps = TimeSteps()
         self.dead_letter_floor = NEVER_SERVED
-        """The queue takes dead letters once nothing below it is live; -1 = it is no dead-letter queue."""
+        """The queue takes dead letters once no live position is below this floor; below 0 = see ``NEVER_SERVED``."""
         self.redrive: Redrive | None = None
-        """Under way, or the last one."""
+        """The redrive in progress, or the last redrive."""
 
-    # ------------------------------------------------------------------ what is made at first use
+    # ------------------------------------------------------------------ sets made at first use
 
     @property
     def half(self) -> BitMap64:
@@ -174,7 +176,7 @@ class QueueIndex:
 
     @property
     def moving(self) -> BitMap64:
-        """Messages that are about to go to another queue."""
+        """Messages that are being moved to another queue."""
         if self._moving is None:
             self._moving = BitMap64()
         return self._moving
@@ -196,24 +198,24 @@ class QueueIndex:
 
     @property
     def rewindable_count(self) -> int:
-        """How many deleted messages can be brought back."""
+        """Number of rewindable messages."""
         return len(self._rewindable) if self._rewindable is not None else 0
 
     @property
     def halves(self) -> HalfTable:
-        """What is known of half messages."""
+        """Ids, decisions and checks of half messages."""
         if self._halves is None:
             self._halves = HalfTable()
         return self._halves
 
     @property
     def has_halves(self) -> bool:
-        """Whether half messages, or decisions about them, are remembered."""
+        """True if half messages, or decisions about them, are remembered."""
         return self._halves is not None and len(self._halves) > 0
 
     @property
     def activations(self) -> Activations:
-        """When messages became active later than they were sent, by rewinding, or by a delay's end while the queue has
+        """Activation times of messages that became active after their send: rewound, or delayed while the queue has
         dead letters by age.
         """
         if self._activations is None:
@@ -221,7 +223,7 @@ class QueueIndex:
         return self._activations
 
     def activation_entries(self) -> list[tuple[int, bytes]]:
-        """What is known of activations, for a checkpoint."""
+        """Return the activations for a checkpoint."""
         return [] if self._activations is None else self._activations.entries()
 
     # ------------------------------------------------------------------ counts
@@ -241,7 +243,7 @@ class QueueIndex:
 
     @property
     def held_dead_letters(self) -> bool:
-        """Whether the queue serves as a dead-letter queue, or served as one before."""
+        """True if the queue serves, or served before, as a dead-letter queue."""
         return self.dead_letter_floor != NEVER_SERVED
 
     def apply_dead_letters_from(self, record: DeadLettersFrom) -> None:
@@ -253,17 +255,17 @@ class QueueIndex:
 
     @property
     def takes_dead_letters(self) -> bool:
-        """Whether what it held when it became a dead-letter queue is consumed."""
+        """True if all messages from before the queue became a dead-letter queue are consumed."""
         floor = self.dead_letter_floor
         return floor >= 0 and (not self.live_count or next(iter(self.live)) >= floor)
 
     @property
     def remembers_times(self) -> bool:
-        """Whether anything is left of which it matters when it was sent."""
+        """True if send times of any position still matter."""
         return bool(self.live_count or self.rewindable_count or self.has_halves)
 
     def oldest_remembered(self) -> int:
-        """No position below it is live or rewindable, or stands for a remembered decision."""
+        """Return the lowest position that is live, rewindable, or has a remembered decision."""
         oldest = self.next_position
         kept = [self.live, self._rewindable]
         if self._halves is not None:
@@ -274,9 +276,9 @@ class QueueIndex:
         return oldest
 
     def oldest_unconsumed(self) -> int | None:
-        """The lowest position of a message that consumers can receive or hold; None = there is none.
+        """Return the lowest position that consumers can receive or have in flight; None = no such message.
 
-        Half, delayed and damaged messages are passed over: no consumer can do anything about them.
+        Half, delayed and damaged messages are passed over, because no consumer can act on them.
         """
         if not self.live_count:
             return None
@@ -285,24 +287,26 @@ class QueueIndex:
         hidden = [positions for positions in sets if positions]
         if not any(first in positions for positions in hidden):
             return first
-        # One union, then one difference: each difference copies the live set, which is the largest of all.
+        # A union, then a single difference: a difference copies the live set, the largest set of the index.
         together = hidden[0].copy()
         for positions in hidden[1:]:
             together |= positions
         return next(iter(self.live - together), None)
 
     def first_active(self) -> int:
-        """The lowest active position; there must be one."""
+        """Return the lowest active position; the queue must have an active message."""
         if self.head not in self.active:
             self.head = next(iter(self.active))
         return self.head
 
     def expires_ms(self, position: int) -> int:
-        """When the message at ``position`` expires, at the latest a grain of the time steps too early."""
+        """Return the time at which a message expires, at most a grain of the time steps too early."""
         return self.steps.sent_at(position) + self.attributes.retention_ms
 
     def expired_below(self, now_ms: int) -> int:
-        """Every message below it has passed its retention; of those that have, less than a time step may be above."""
+        """Return the position below which all messages have passed their retention; less than a time step above may
+        have, too.
+        """
         return self.steps.floor_at(now_ms - self.attributes.retention_ms, self.next_position)
 
     # ------------------------------------------------------------------ facts
@@ -334,7 +338,7 @@ class QueueIndex:
         self.delayed = BitMap64.deserialize(part.delayed)
         self.delayed_count = len(self.delayed)
         for due_ms, packed in part.delays:
-            # Buckets keep what replay saw activated, until it comes due.
+            # Buckets keep entries of activated messages until the entries come due.
             still = [position for position in array("Q", packed) if position in self.delayed]
             self.delay_buckets.bucket(due_ms, part.queue_id).extend(still)
             self.delay_buckets.size += len(still)
@@ -350,7 +354,7 @@ class QueueIndex:
         self.redrive = part.redrive
 
     def apply(self, record: AnyRecord) -> None:
-        """Apply any record of this queue. Records that change no position (a creation, a deletion) change nothing."""
+        """Apply a record of this queue. Records without positions (creation, deletion) change nothing."""
         match record:
             case MessagesSent():
                 self.apply_sent(record)
@@ -390,7 +394,7 @@ class QueueIndex:
                 pass
 
     def apply_sent(self, record: MessagesSent) -> bool:
-        """True if a new time step began (so that its expiry can be scheduled)."""
+        """Store messages; return True if a new time step began (its expiry can be scheduled then)."""
         first = record.first_position
         count = len(record.sizes)
         stop = first + count
@@ -424,7 +428,7 @@ class QueueIndex:
         return self.steps.note(first, enqueue_ms) and self._drop_steps()
 
     def _drop_steps(self) -> bool:
-        """Now and then forget the steps that no message needs; True, for the step that was added."""
+        """Forget unneeded time steps, every 64 steps; return True, for the step that was added."""
         if len(self.steps) % 64 == 0:
             self.steps.drop_below(self.oldest_remembered())
         return True
@@ -447,8 +451,8 @@ class QueueIndex:
         self.check_buckets.size += stop - first
 
     def _apply_delays(self, positions: range, visible_ms: list[int], enqueue_ms: int) -> None:
-        # In order: while some wait for a place, nobody else takes one. What is damaged counts as waiting, because
-        # recovery, which knows nothing of damage, must come to the same sets.
+        # In order of sending: while messages wait in overflow, later messages wait too. Damaged overflow counts:
+        # recovery knows no damage and must come to the same sets.
         for position, due_ms in zip(positions, visible_ms, strict=True):
             if due_ms <= enqueue_ms:
                 self._activate_range(position, position + 1)
@@ -505,10 +509,10 @@ class QueueIndex:
                 self.rewindable.add_range(start, stop)
 
     def prune_rewindable(self, now_ms: int) -> None:
-        """Let go of deleted messages that can be rewound no more, by whole time steps.
+        """Remove deleted messages that are past their rewind window, by whole time steps.
 
-        There is no record of the prune alone. Each record that depends on the messages that are left (a rewind, changed
-        attributes) carries the resulting floor, so replay prunes there and comes to the same set.
+        A prune has no record. Every record that depends on the remaining messages (a rewind, changed attributes)
+        carries the resulting floor, so replay prunes there and comes to the same set.
         """
         if self.rewindable_count:
             floor = passed_floor(self.attributes, self.steps, now_ms, self.next_position)
@@ -527,7 +531,7 @@ class QueueIndex:
         return msgspec.structs.replace(record, rewind_floor=floor)
 
     def apply_rewound(self, record: QueueRewound) -> BitMap64:
-        """Deleted messages are back; those that are."""
+        """Make deleted messages active again; return their positions."""
         back = BitMap64(self._prune_by(record))
         back.remove_range(0, record.from_position)
         back.remove_range(record.stop_position, self.next_position + 1)
@@ -541,16 +545,16 @@ class QueueIndex:
         if not self.active_count or first < self.head:
             self.head = first
         self.active_count += len(back)
-        # Whether it has dead letters by age or not: their clock starts anew, and it may have them later.
+        # Even without dead letters by age: the clock of the messages starts anew, and the policy may be set later.
         self.activations.note(back, record.rewound_ms)
         return back
 
     def apply_moved(self, record: MessagesMoved) -> None:
-        """Messages stand in another queue now."""
+        """Remove messages that were moved to another queue."""
         history = self.history if self.history.chunks else None
         for start, stop in ranges(record.positions):
             self.live.remove_range(start, stop)
-            # Moving if this is happening now, active if it is replayed.
+            # In the set ``moving`` on a live broker, in ``active`` in a replay.
             self.active.remove_range(start, stop)
             if self._moving is not None:
                 self._moving.remove_range(start, stop)
@@ -564,18 +568,18 @@ class QueueIndex:
             self.redrive.moved += count_runs(record.positions)
 
     def apply_redrive_started(self, record: RedriveStarted) -> None:
-        """What it holds goes back."""
+        """Begin a redrive."""
         self.redrive = Redrive(record.target, record.max_per_second, record.stop_position, record.started_ms)
 
     def apply_redrive_ended(self, record: RedriveEnded) -> None:
-        """No more goes back."""
+        """End the redrive."""
         if self.redrive is not None:
             self.redrive.ended_ms = record.ended_ms
             self.redrive.reason = record.reason
             self.redrive.missing_origins = record.missing_origins
 
     def apply_ended(self, record: TransactionsEnded) -> None:
-        """Half messages were decided and are gone; what was committed is sent anew in the same row."""
+        """Remove decided half messages; a committed message is sent anew in the same row."""
         for start, stop in ranges(record.positions):
             self.live.remove_range(start, stop)
             self.half.remove_range(start, stop)
@@ -603,14 +607,14 @@ class QueueIndex:
             self._rewindable = None
 
     def _prune_by(self, record: QueueRewound | QueueAttributesSet) -> BitMap64:
-        """Remove the positions below the record's rewind floor; return those that stay rewindable."""
+        """Remove the positions below the rewind floor of a record; return the remaining rewindable positions."""
         rewindable = self.rewindable
         if rewindable:
             rewindable.remove_range(0, rewind_floor_of(record, self.attributes, self.steps, self.next_position))
         return rewindable
 
     def apply_returned(self, record: LeasesEnded | MessagesReleased) -> None:
-        """Messages come back; an uncounted one as if this receive had not been."""
+        """Return messages to the active set; an uncounted release takes the receive back."""
         counted = not isinstance(record, MessagesReleased) or record.counted
         for lease in unpack_runs(record.leases):
             held = self.in_flight.pop(lease, None)
@@ -621,17 +625,17 @@ class QueueIndex:
             self._activate_range(held.position, held.position + 1)
 
     def apply_visibility(self, record: VisibilityChanged) -> None:
-        """Leases run until another time; their entries in older buckets turn stale."""
+        """Change the deadline of leases; their entries in older buckets turn stale."""
         width_ms = self.lease_buckets.width_ms
         number = -(-record.deadline_ms // width_ms)
         for lease in unpack_runs(record.leases):
             held = self.in_flight.get(lease)
             if held is None:
-                # Of a message that was cleared or has expired: the checkpoint left the lease out.
+                # The message was cleared or has expired, and the checkpoint left the lease out.
                 continue
             self.in_flight[lease] = msgspec.structs.replace(held, deadline_ms=record.deadline_ms)
             if -(-held.deadline_ms // width_ms) != number:
-                # Else it has an entry there; again and again moved to the same time, it must not get one each time.
+                # A lease with an entry in this bucket gets no second entry, or repeated changes would fill the bucket.
                 self.lease_buckets.bucket(record.deadline_ms, self.queue_id).extend((lease, 1))
                 self.lease_buckets.size += 2
 
@@ -661,7 +665,7 @@ class QueueIndex:
                 self.in_flight[lease] = msgspec.structs.replace(held, deadline_ms=latest_ms)
 
     def apply_floor(self, floor: int) -> None:
-        """Everything below ``floor`` is gone, whatever its state (cleared or expired)."""
+        """Drop all messages below ``floor``, in any state (cleared or expired)."""
         floor = max(floor, self.floor)
         for positions in (
             self.live,
@@ -691,7 +695,7 @@ class QueueIndex:
         self.head = max(self.head, floor)
 
     def forget_below(self, floor: int) -> None:
-        """What is remembered of messages that are no longer live ends with their retention."""
+        """Forget decisions, rewindable positions and activations below ``floor``: their retention has passed."""
         if self._halves is not None:
             self._halves.drop_below(floor)
         if self._rewindable is not None:
@@ -702,7 +706,7 @@ class QueueIndex:
     # ------------------------------------------------------------------ salvage, see cmqd.core.salvage
 
     def leave_set(self, position: int) -> bool:
-        """A live message leaves its set, for another state at once; False: it is in none, so a lease holds it."""
+        """Take a live message out of its set, before it enters another state; return False for a message in flight."""
         if position in self.active:
             self.active.remove(position)
             self.active_count -= 1
@@ -727,14 +731,14 @@ class QueueIndex:
     # ------------------------------------------------------------------ intentions
 
     def start_moving(self, positions: BitMap64) -> None:
-        """Active messages are to go to another queue: nobody receives them meanwhile."""
+        """Begin to move active messages to another queue; consumers do not receive them meanwhile."""
         self.active -= positions
         self.moving |= positions
         self.active_count = len(self.active)
         self.moving_count = len(self.moving)
 
     def stop_moving(self, positions: BitMap64) -> None:
-        """They stay: active again."""
+        """Cancel a move: the messages are active again."""
         back = self.moving & positions
         if not back:
             return
@@ -749,10 +753,11 @@ class QueueIndex:
     # ------------------------------------------------------------------ observations
 
     def set_damaged(self, positions: Runs) -> int:
-        """These bodies (and due times) cannot be read: their messages are not receivable until the log is repaired and
-        the broker started again. Half messages stay half, and no producer is asked about them. How many are new.
+        """Set messages with unreadable bodies or due times aside; return how many are newly set aside.
 
-        Messages in flight and delayed ones that have a place are left alone; they are set aside when their turn comes.
+        The messages are not receivable until the log is repaired and the broker restarted. Half messages stay half, and
+        no check is sent for them. Messages in flight and scheduled delays are left alone, and set aside when their turn
+        comes.
         """
         before = len(self.damaged)
         halves = 0
@@ -781,7 +786,7 @@ class QueueIndex:
         return _from(self.active, start, most)
 
     def moving_from(self, most: int) -> list[int]:
-        """Up to ``most`` of the positions that are to be moved, the lowest ones, ascending."""
+        """Return up to ``most`` of the lowest moving positions, ascending."""
         return _from(self.moving, next(iter(self.moving)), most) if self.moving_count else []
 
     def overflow_from(self, start: int, most: int) -> list[int]:
@@ -793,9 +798,7 @@ class QueueIndex:
         return _from(self.live, start, most)
 
     def active_anew(self) -> BitMap64:
-        """What is active to whoever reads the log anew: what is damaged may have been repaired, what is moving is not
-        moved.
-        """
+        """Return the active positions after a restart: damage may have been repaired, and moves were not made."""
         active = self.active
         if self.damaged:
             active = active | (self.damaged - self.damaged_delays)
@@ -804,12 +807,12 @@ class QueueIndex:
         return active
 
     def due_delays(self, positions: "Iterator[int]") -> Runs:
-        """Those of ``positions`` that are still delayed."""
+        """Return the positions that are still delayed."""
         delayed = self.delayed
         return pack_runs(sorted(position for position in positions if position in delayed))
 
     def check_invariants(self) -> None:
-        """Assert what the class promises; for tests."""
+        """Assert the invariants; for tests."""
         held = [one.position for one in self.in_flight.values() if one.position >= self.floor]
         in_flight = BitMap64(held)
         assert len(in_flight) == len(held), "a position is held by two leases"

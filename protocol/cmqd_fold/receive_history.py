@@ -1,9 +1,9 @@
-"""How often messages that came back were received, and when first: eight bytes a message where they stand dense.
+"""Receive counts and first receive times of messages that returned to the queue: eight bytes a message where dense.
 
-A queue of ten million messages may have been received once over and left; an object each would cost gigabytes. So the
-history is kept in chunks of 1,024 positions: a small dict while few of them came back, an array of packed integers
-when more did. Packed: receive count in the upper 22 bits (it stays at 4,194,303 when it gets there), time of the first
-receive in milliseconds in the lower 42 (good until the year 2109).
+A queue of ten million messages may have been received and returned once; an object per message would cost gigabytes. So
+the history is kept in chunks of 1,024 positions: a small dict while few messages of the chunk returned, an array of
+packed integers for more. Packed: the receive count in the upper 22 bits (counting stops at 4,194,303), the time of the
+first receive in milliseconds in the lower 42 bits (enough until the year 2109).
 """
 
 from array import array
@@ -16,7 +16,7 @@ _TIME_BITS = 42
 _TIME_MASK = (1 << _TIME_BITS) - 1
 MAX_COUNT = (1 << 22) - 1
 _FEW = 64
-"""So many positions are looked up one by one, and not by walking over chunks."""
+"""Up to this number, positions are looked up one by one instead of by a walk over chunks."""
 _DENSE_FROM = 64
 """A dict entry costs about 100 bytes, the array 8 KiB."""
 
@@ -28,9 +28,9 @@ class ReceiveHistory:
 
     def __init__(self) -> None:
         self.chunks: dict[int, dict[int, int] | array[int]] = {}
-        """Empty if nothing is noted; to be read from outside, not to be changed."""
+        """Empty while no message returned. Other modules may read the chunks and must not change them."""
         self._held: dict[int, int] = {}
-        """How many messages each dense chunk holds; the last one to go takes it along."""
+        """Messages in each dense chunk; a chunk without messages is dropped."""
 
     def get(self, position: int) -> tuple[int, int]:
         """(receive count, first receive time in ms); (0, 0) if never received."""
@@ -49,7 +49,7 @@ class ReceiveHistory:
             if isinstance(chunk, dict):
                 found.update([first + offset for offset, packed in chunk.items() if packed >= least])
             elif min(chunk) >= least:
-                # As it is when many came back together: tens of millions are a matter of a fraction of a second.
+                # The usual case after a mass return: tens of millions of messages take a fraction of a second.
                 found.add_range(first, first + CHUNK)
             elif max(chunk) >= least:
                 found.update([first + offset for offset, packed in enumerate(chunk) if packed >= least])
@@ -67,7 +67,7 @@ class ReceiveHistory:
             return
         first, last = positions.min() // CHUNK, positions.max() // CHUNK
         within = range(first, last + 1)
-        # A walk over the smaller of the two: expiry asks for a few positions of a long history, again and again.
+        # Walk over the smaller side: expiry asks for a short stretch of a long history, many times a second.
         candidates = list(self.chunks) if len(self.chunks) < len(within) else within
         for number in candidates:
             if number not in self.chunks or number not in within:
@@ -114,7 +114,7 @@ class ReceiveHistory:
                 del self.chunks[number], self._held[number]
 
     def drop_below(self, floor: int) -> None:
-        """Forget everything below ``floor``."""
+        """Forget messages below ``floor``."""
         if not self.chunks:
             return
         first, offset = divmod(floor, CHUNK)
@@ -126,8 +126,10 @@ class ReceiveHistory:
                 self.discard(first * CHUNK + place)
 
     def entries(self) -> list[tuple[int, bytes]]:
-        """(first position of a chunk, its content) for a checkpoint: a full array of packed integers if it is dense
-        (8 KiB), else pairs of offset and packed integer (always less); little-endian, 64 bits each.
+        """Return (first position of a chunk, content) for a checkpoint.
+
+        The content is a full array of packed integers (8 KiB) for a dense chunk, else pairs of offset and packed
+        integer (always shorter); little-endian, 64 bits each.
         """
         entries: list[tuple[int, bytes]] = []
         for number, chunk in self.chunks.items():
@@ -139,7 +141,7 @@ class ReceiveHistory:
         return entries
 
     def load(self, first_position: int, content: bytes) -> None:
-        """Take back what ``entries`` gave."""
+        """Load an entry of a checkpoint."""
         numbers = array("Q")
         numbers.frombytes(content)
         if len(numbers) == CHUNK:

@@ -1,8 +1,8 @@
-"""The rewind floor of a queue: no deleted message below it can be brought back.
+"""The rewind floor of a queue: deleted messages below the floor cannot be rewound.
 
-A deleted message stays rewindable until its rewind window or its retention has passed. The broker decides when that is
-so, by whole time steps, and each record that depends on the decision carries it as ``rewind_floor``. Replay applies the
-floor and decides nothing.
+A deleted message stays rewindable until its rewind window or its retention has passed. The broker decides by whole time
+steps, and each record that depends on the decision carries the decision as ``rewind_floor``. Replay applies the floor
+and decides nothing.
 
 Versions before the field left the decision to replay. Their records are replayed by the same rule, which needs the time
 steps exactly as the broker had them; see SEGMENTS.md, section 4.1.
@@ -15,7 +15,7 @@ from cmqd_segment.records import QueueAttributes, QueueAttributesSet, QueueRewou
 def passed_floor(attributes: QueueAttributes, steps: TimeSteps, now_ms: int, next_position: int) -> int:
     """Return the position below which every message has passed its rewind window or its retention.
 
-    A message that has passed either may stand above the floor: a time step counts as passed when its last message has.
+    Messages above the floor may have passed too: a time step counts as passed when its last message has.
     """
     passed_ms = max(now_ms - attributes.rewind_ms - 1, now_ms - attributes.retention_ms)
     return steps.floor_at(passed_ms, next_position)
@@ -24,10 +24,10 @@ def passed_floor(attributes: QueueAttributes, steps: TimeSteps, now_ms: int, nex
 def rewind_floor_of(
     record: QueueRewound | QueueAttributesSet, attributes: QueueAttributes, steps: TimeSteps, next_position: int
 ) -> int:
-    """Return the rewind floor that a record sets; ``attributes`` are those in force before the record.
+    """Return the rewind floor that a record sets; ``attributes`` are in force before the record.
 
-    A record of a version before the field has the floor that the rule gives. Changed attributes apply the rule with the
-    old and with the new attributes, because a message that was past a shorter window must not return with a longer one.
+    For a record of a version before the field the rule gives the floor. Changed attributes apply the rule with the old
+    and with the new attributes, because a message that was past a shorter window must not return with a longer window.
     """
     if record.rewind_floor >= 0:
         return record.rewind_floor

@@ -1,8 +1,8 @@
-"""When the messages of a queue were sent: a bounded staircase over its positions.
+"""Send times of the messages of a queue: a bounded staircase over positions.
 
-Times never decrease along a queue, so a step (first position, time of its first and of its last message) is enough to
-move the floor of retention over many messages at once. A step spans at least ``grain_ms``; when there are too many,
-neighbours are merged and the grain doubles, so memory stays under 400 KiB a queue whatever its backlog.
+Times never decrease along a queue, so a step (first position, times of the first and of the last message) is enough to
+move the floor of retention over many messages at once. A step spans at least ``grain_ms``. Beyond ``MAX_STEPS``
+neighbours are merged and the grain doubles, so a queue needs less than 400 KiB whatever its backlog.
 """
 
 from array import array
@@ -13,7 +13,7 @@ MAX_STEPS = 16_384
 
 
 class TimeSteps:
-    """The staircase of one queue; empty when nothing is held."""
+    """The staircase of one queue; empty while the queue remembers no message."""
 
     __slots__ = ("_ends", "_positions", "_starts", "grain_ms")
 
@@ -42,13 +42,13 @@ class TimeSteps:
         self.grain_ms *= 2
         self._positions = self._positions[::2]
         self._starts = self._starts[::2]
-        # One more than an even number: the last stays alone.
+        # The number of steps is odd here: the last step has no neighbour.
         last = self._ends[-1]
         self._ends = self._ends[1::2]
         self._ends.append(last)
 
     def sent_at(self, position: int) -> int:
-        """A time at or shortly before that of the message at ``position``; 0 if it is below the first step."""
+        """Return a time at or shortly before the send of a message; 0 for a position below the first step."""
         at = bisect_right(self._positions, position) - 1
         return self._starts[at] if at >= 0 else 0
 
@@ -57,24 +57,26 @@ class TimeSteps:
         return self._ends[0] if self._ends else None
 
     def floor_at(self, sent_ms: int, next_position: int) -> int:
-        """The position below which every message was sent at or before ``sent_ms``, by whole steps."""
+        """Return the position below which all messages were sent at or before ``sent_ms``, by whole steps."""
         passed = bisect_right(self._ends, sent_ms)
         if passed == 0:
             return 0
         return self._positions[passed] if passed < len(self._positions) else next_position
 
     def sent_by(self, position: int) -> int:
-        """A time at or shortly after that of the message at ``position``; 0 if it is below the first step."""
+        """Return a time at or shortly after the send of a message; 0 for a position below the first step."""
         at = bisect_right(self._positions, position) - 1
         return self._ends[at] if at >= 0 else 0
 
     def next_end_ms(self, after_ms: int) -> int | None:
-        """When the first step ended that did so after a time."""
+        """Return the end of the first step that ended after a time."""
         at = bisect_right(self._ends, after_ms)
         return self._ends[at] if at < len(self._ends) else None
 
     def around(self, sent_ms: int, next_position: int) -> tuple[int, int]:
-        """Positions ``(low, high)``: all below the one were sent before ``sent_ms``, all from the other on not."""
+        """Return positions ``(low, high)``: messages below ``low`` were sent before ``sent_ms``, messages from ``high``
+        on were not.
+        """
         at = bisect_left(self._ends, sent_ms)
         if at == len(self._ends):
             return next_position, next_position
@@ -92,7 +94,7 @@ class TimeSteps:
             del self._ends[:passed]
 
     def no_later_than(self, time_ms: int) -> None:
-        """Take messages with a later time for sent at ``time_ms``; broker time stepped back to it."""
+        """Lower later times to ``time_ms``, to which broker time stepped back."""
         for times in (self._starts, self._ends):
             for at in range(bisect_right(times, time_ms), len(times)):
                 times[at] = time_ms
@@ -106,7 +108,7 @@ class TimeSteps:
         return self._positions.tobytes(), self._starts.tobytes(), self._ends.tobytes()
 
     def load(self, positions: bytes, starts: bytes, ends: bytes) -> None:
-        """Take back what ``packed`` gave."""
+        """Load the columns of a checkpoint."""
         self.clear()
         self._positions.frombytes(positions)
         self._starts.frombytes(starts)

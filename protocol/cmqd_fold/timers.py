@@ -1,7 +1,7 @@
 """Timers of a queue: the broker's lists of the times at which leases end and messages come due.
 
-Timers are no facts: they follow from the facts, and only a broker needs them. The index adds the entries because it
-sees each new time anyway. A reader of the log passes ``NO_TIMERS``.
+Timers are no facts: they follow from the facts, and only a broker needs them. The index fills them because the index
+sees every new time. A reader of the log passes ``NO_TIMERS``.
 """
 
 from array import array
@@ -22,19 +22,19 @@ class TimerEntries(Protocol):
 
 
 class Timers(Protocol):
-    """Numbers by due time and queue; ``cmqd.core.facts.deadlines`` has them."""
+    """Numbers by due time and queue; implemented in ``cmqd.core.facts.deadlines``."""
 
     size: int
-    """Numbers held; the index adds to it."""
+    """Count of numbers; the index adds to the count."""
     width_ms: int
-    """Times within a multiple of it come due together."""
+    """Width of a bucket: times in the same bucket come due together."""
 
     def bucket(self, due_ms: int, queue_id: int) -> TimerEntries:
         """Return the entries that come due at ``due_ms``."""
         ...
 
     def of_queue(self, queue_id: int) -> "list[tuple[int, array[int]]]":
-        """Return (due time in ms, numbers) of one queue, stale numbers included."""
+        """Return (due time in ms, numbers) of a queue, stale numbers included."""
         ...
 
 
@@ -71,4 +71,4 @@ class _NoTimers:
 
 
 NO_TIMERS: Final = QueueTimers(_NoTimers(), _NoTimers(), _NoTimers())
-"""Keeps nothing."""
+"""Timers without entries."""
