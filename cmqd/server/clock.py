@@ -224,9 +224,9 @@ def start_offset(broker: Broker, clock: BrokerClock) -> Sequence[AnyRecord]:
         _log.warning("clock_adopted", time_ms=clock.now_ms(), text="broker time was set to the wall clock")
     elif offset_ms:
         _log.warning("clock_offset", offset_ms=clock.offset_ms, text=offset_text(clock))
-    elif broker.clock_offset_ms:
+    elif broker.facts.clock_offset_ms:
         _log.info("clock_offset_over", text=OFFSET_OVER)
-    if not clock.has_stepped and offset_ms == broker.clock_offset_ms:
+    if not clock.has_stepped and offset_ms == broker.facts.clock_offset_ms:
         return ()
     return broker.set_clock_offset(offset_ms, clock.now_ms(), stepped=clock.has_stepped).records
 

@@ -206,7 +206,7 @@ class Daemon:
             await self._keep_new_accounts(accounts, broker, report)
         clock = BrokerClock(
             not_before_ms=last_time.ms,
-            offset_ms=broker.clock_offset_ms,
+            offset_ms=broker.facts.clock_offset_ms,
             adopt=settings.adopt_wall_clock,
             on_jump=lambda jump_ms: _log.warning("clock_jumped", by_ms=jump_ms, followed=False),
         )

@@ -214,7 +214,7 @@ class Dispatcher(MessageHandlers, QueueHandlers, TopicHandlers, TransactionHandl
         write bodies too, are held up; everything else goes on.
         """
         self._refuse_sends = reason
-        self._broker.moves_held_up = "" if reason is None else "disk nearly full"
+        self._broker.gates.moves_held_up = "" if reason is None else "disk nearly full"
 
     # ------------------------------------------------------------------ what is not asked by a request
 

@@ -14,7 +14,7 @@ Pure data.
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Final
 
-from cmqd.core.publishplan import PublishPlan
+from cmqd.core.operations.publish_plan import PublishPlan
 
 if TYPE_CHECKING:
     from cmqd.server.handlers.collecting import Collected

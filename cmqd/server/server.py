@@ -147,8 +147,8 @@ class Server:
                     wall_ms=clock.wall_ms,
                 )
             )
-        broker.pushing = self.outbox.can_push
-        promised = broker.promises.memory
+        broker.gates.pushing = self.outbox.can_push
+        promised = broker.facts.promises.memory
         self.budget = MemoryBudget(budget_bytes(settings), lambda: promised.total_bytes)
         self.listener = Listener(
             budget=self.budget,
@@ -240,7 +240,7 @@ class Server:
         self.listener.stop_accepting()
         self.dispatcher.refuse_all(ErrorCode.SHUTTING_DOWN, SHUTTING_DOWN)
         self.dispatcher.fall_quiet()
-        self._broker.pushing = False
+        self._broker.gates.pushing = False
         self.outbox.stop()
         ended = self.dispatcher.end_waits(ErrorCode.SHUTTING_DOWN, SHUTTING_DOWN)
         _log.info(
@@ -304,7 +304,7 @@ class Server:
                 "sends_refused_reason": state.reason if state.sends_refused else None,
                 "memory_budget_bytes": self.budget.total_bytes,
                 "memory_held_bytes": self.budget.held_bytes,
-                "memory_promised_bytes": self._broker.promises.memory.total_bytes,
+                "memory_promised_bytes": self._broker.facts.promises.memory.total_bytes,
                 "rss_bytes": rss_bytes(),
                 "counters": self.counters.snapshot(),
             }

@@ -703,7 +703,7 @@ class QueueIndex:
         if self._activations is not None:
             self._activations.drop_below(floor)
 
-    # ------------------------------------------------------------------ salvage, see cmqd.core.salvage
+    # ------------------------------------------------------------------ salvage, see cmqd.core.recovery.salvage
 
     def leave_set(self, position: int) -> bool:
         """Take a live message out of its set, before it enters another state; return False for a message in flight."""

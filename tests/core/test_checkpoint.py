@@ -72,7 +72,8 @@ def test_records_between_the_header_and_a_slice_are_applied_once():
 
     assert facts(recovered.broker) == facts(rig.broker)
     assert recovered.counts("a")["active"] == 3
-    assert recovered.broker.sessions.find(ACCOUNT, 1, 1) == rig.broker.sessions.find(ACCOUNT, 1, 1)
+    sessions, before = recovered.broker.facts.promises.sessions, rig.broker.facts.promises.sessions
+    assert sessions.find(ACCOUNT, 1, 1) == before.find(ACCOUNT, 1, 1)
 
 
 def test_places_given_to_overflow_are_replayed():
@@ -171,7 +172,7 @@ def test_a_session_that_ended_before_its_slice_does_not_come_back():
     rig.now_ms += 100_000
     for session in (3, 4):
         rig.send(b"x", session=session, sequence=2)
-    keys = rig.broker.sessions.keys()
+    keys = rig.broker.facts.promises.sessions.keys()
     assert [number for _, number in keys] == [2, 3, 4]
 
     taken.extend(parts)
@@ -240,7 +241,7 @@ def send_under(rig: Rig, *dedup_ids: str) -> None:
 
 
 def test_half_messages_and_dedup_ids_are_cut_into_parts_that_show_one_moment(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("cmqd.core.recovery.HALVES_A_PART", 3)
+    monkeypatch.setattr("cmqd.core.recovery.checkpoint.HALVES_A_PART", 3)
     monkeypatch.setattr("cmqd.core.facts.dedup.CHUNK", 3)
     rig = Rig(Limits(max_dedup_ids=10))
     rig.create(transactional=True)

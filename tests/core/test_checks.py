@@ -3,8 +3,8 @@
 import pytest
 
 from cmqd.core.limits import Limits
+from cmqd.core.operations.transactions import COMMIT, ROLL_BACK, UNKNOWN
 from cmqd.core.outcome import Waiting
-from cmqd.core.transactions import COMMIT, ROLL_BACK, UNKNOWN
 from cmqd_segment.records import TransactionsChecked
 from support.core_builders import ACCOUNT, START_MS
 from support.half_messages import ask, asked, checkers, decide, listed, transactional
@@ -365,8 +365,7 @@ def test_a_queue_that_is_deleted_is_not_asked_about():
 
 
 def test_stale_entries_of_checks_are_swept(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("cmqd.core.state.CHECK_SWEEP_ABOVE", 100)
-    monkeypatch.setattr("cmqd.core.checking.CHECK_SWEEP_ABOVE", 100)
+    monkeypatch.setattr("cmqd.core.operations.checks.CHECK_SWEEP_ABOVE", 100)
     rig = transactional()
     rig.create("gone", transactional=True)
     for first_check_ms in (3_500_000, 3_550_000):
@@ -381,7 +380,7 @@ def test_stale_entries_of_checks_are_swept(monkeypatch: pytest.MonkeyPatch):
         rig.now_ms += 100
         decide(rig, *[(one, ROLL_BACK) for one in rig.send_half(*[b"x"] * 10, first_check_ms=3_600_000)])
 
-    assert rig.broker._check_buckets.size < 300  # pyright: ignore[reportPrivateUsage]
+    assert rig.broker.facts.queues.checks.size < 300
     rig.checks.clear()
     rig.settle(100_000)
     assert len({check.message.position for check in rig.checks}) == 4

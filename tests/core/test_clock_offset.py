@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from cmqd.core.errors import TimeNotRewindable
-from cmqd.core.state import LEASE_BUCKET_MS
+from cmqd.core.facts.queues import LEASE_BUCKET_MS
 from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.records import ClockOffset
 from support.core_builders import ACCOUNT, START_MS, Rig, counts
@@ -32,7 +32,7 @@ def test_a_log_without_a_record_has_no_offset():
     rig = Rig()
     rig.create()
 
-    assert rig.crash().broker.clock_offset_ms == 0
+    assert rig.crash().broker.facts.clock_offset_ms == 0
 
 
 def test_the_offset_is_a_record_and_survives_a_crash_and_a_checkpoint():
@@ -44,7 +44,7 @@ def test_the_offset_is_a_record_and_survives_a_crash_and_a_checkpoint():
     after = rig.checkpoint()
 
     for again in (rig.crash(), rig.crash_after(reread(before)), rig.crash_after(reread(after))):
-        assert again.broker.clock_offset_ms == -YEAR_MS + 5
+        assert again.broker.facts.clock_offset_ms == -YEAR_MS + 5
         assert facts(again.broker) == facts(rig.broker)
 
 
@@ -164,14 +164,14 @@ def test_a_rewind_goes_by_the_new_time_and_the_old_times_are_refused():
 
 def test_sessions_and_dedup_ids_are_forgotten_in_time():
     rig = a_year_ahead().crash(step_to_ms=START_MS)
-    assert rig.broker.sessions.keys()
+    assert rig.broker.facts.promises.sessions.keys()
     assert rig.queue().has_dedup_ids
 
     rig.settle(rig.limits.dedup_life_ms + 20_000)
     assert not rig.queue().has_dedup_ids
     rig.settle(rig.limits.session_life_ms)
 
-    assert not rig.broker.sessions.keys()
+    assert not rig.broker.facts.promises.sessions.keys()
 
 
 def test_published_messages_go_by_the_new_time_too():

@@ -81,7 +81,7 @@ def test_the_move_is_one_row_so_never_lost_and_never_in_both():
     for last in range(len(rows) + 1):
         again = crashed_after(rig, last)
         again.now_ms = START_MS
-        if "q" not in again.broker._names.get(ACCOUNT, {}):  # pyright: ignore[reportPrivateUsage]
+        if "q" not in again.broker.facts.queues.names.get(ACCOUNT, {}):  # pyright: ignore[reportPrivateUsage]
             continue
         held = sum(sum(again.counts(name).values()) for name in ("q", "dlq"))
         assert held in (0, 10)

@@ -96,7 +96,7 @@ def test_a_checkpoint_holds_more_retries_than_fit_one_part():
 
 def test_a_segment_is_live_as_long_as_somebody_waits_for_a_body_in_it():
     rig = a_rig()
-    topic = rig.broker.topic(ACCOUNT, "news")
+    topic = rig.broker.facts.topics.find(ACCOUNT, "news")
     queue = rig.create("q")
     rig.subscribe("q")
     rig.subscribe(URL, strategy="backoff")
@@ -122,7 +122,7 @@ def test_a_segment_is_live_as_long_as_somebody_waits_for_a_body_in_it():
 
 def test_what_only_queues_hold_is_not_live_for_the_topic():
     rig = a_rig()
-    topic = rig.broker.topic(ACCOUNT, "news")
+    topic = rig.broker.facts.topics.find(ACCOUNT, "news")
     queue = rig.create("q")
     rig.subscribe("q")
     rig.publish(b"1")

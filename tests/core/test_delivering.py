@@ -119,7 +119,7 @@ def test_a_page_that_holds_a_part_is_followed_by_another():
 
 def test_damaged_bodies_are_dropped_and_reported():
     rig = a_rig(Limits(topic_bodies_bytes=0))
-    topic = rig.broker.topic(ACCOUNT, "news")
+    topic = rig.broker.facts.topics.find(ACCOUNT, "news")
     rig.subscribe(URL)
     rig.publish(b"1", b"2", b"3")
     rig.log.damaged.add((topic.topic_id, 1))
@@ -163,7 +163,7 @@ def test_a_page_arrives_for_what_is_not_wanted_any_more(what: str):
     elif what == "expired":
         rig.advance(DAY_MS + 1000)
     elif what == "not pushing":
-        rig.broker.pushing = False
+        rig.broker.gates.pushing = False
     else:
         change(rig, paused=True)
     rig.answer(read)
@@ -453,7 +453,7 @@ def test_a_strategy_that_is_changed_counts_for_attempts_to_come():
 
 def test_nothing_begins_while_nobody_pushes():
     rig = a_rig()
-    rig.broker.pushing = False
+    rig.broker.gates.pushing = False
     rig.subscribe(URL)
     rig.subscribe("q")
     rig.publish(b"1")
@@ -505,7 +505,7 @@ def test_the_end_of_a_day_leaves_no_record_if_nothing_waits():
     rig.settle(DAY_MS + 1000)
 
     assert rig.log.last_lsn == rows
-    assert rig.broker.topic(ACCOUNT, "news").steps.first_end_ms() is None
+    assert rig.broker.facts.topics.find(ACCOUNT, "news").steps.first_end_ms() is None
     rig.publish(b"2")
     assert rig.bodies("q", 1) == [b"1"]
 

@@ -13,8 +13,8 @@ from cmqd.core.errors import (
     TransactionNotFound,
 )
 from cmqd.core.limits import Limits
+from cmqd.core.operations.transactions import COMMIT, ROLL_BACK, UNKNOWN
 from cmqd.core.outcome import Waiting
-from cmqd.core.transactions import COMMIT, ROLL_BACK, UNKNOWN
 from cmqd_types.messages import HalfMessage
 from support.core_builders import ACCOUNT, START_MS, Rig
 from support.half_messages import ask, asked, checkers, decide, kinds, listed, transactional
@@ -202,7 +202,7 @@ def test_bodies_of_half_messages_take_a_share_of_the_window():
     rig = transactional(Limits(window_bytes=8 * 1320))
     ids = [rig.send_half(bytes(1000))[0] for _ in range(5)]
     rig.broker.check_invariants()
-    assert list(rig.queue().window.half) == [3, 4]
+    assert list(rig.runtime().window.half) == [3, 4]
 
     assert [isinstance(ask(rig, (one, COMMIT))[1], Waiting) for one in ids] == [True, True, True, False, False]
     rig.answer_reads()
@@ -217,7 +217,7 @@ def test_what_is_in_memory_or_not_can_be_rolled_back_together():
 
     assert decide(rig, *[(one, ROLL_BACK) for one in ids]) == []
 
-    assert not rig.queue().window.half
+    assert not rig.runtime().window.half
     assert rig.counts()["half"] == 0
 
 
@@ -228,8 +228,8 @@ def test_half_messages_make_room_for_what_can_be_received():
         rig.send(bytes(1000))
     rig.broker.check_invariants()
 
-    assert not rig.queue().window.half
-    assert len(rig.queue().window.messages) == 4
+    assert not rig.runtime().window.half
+    assert len(rig.runtime().window.messages) == 4
 
 
 def test_another_queue_makes_room_of_half_messages():
@@ -239,7 +239,7 @@ def test_another_queue_makes_room_of_half_messages():
     for _ in range(4):
         rig.send(bytes(1000), name="other")
     rig.broker.check_invariants()
-    assert not rig.queue().window.half
+    assert not rig.runtime().window.half
 
     assert decide(rig, (message_id, COMMIT)) == []
     assert rig.bodies() == [bytes(1000)]
@@ -249,7 +249,7 @@ def test_one_too_large_for_the_share_is_not_kept():
     rig = transactional(Limits(window_bytes=4 * 1320))
     (message_id,) = rig.send_half(bytes(1001))
 
-    assert not rig.queue().window.half
+    assert not rig.runtime().window.half
     assert decide(rig, (message_id, COMMIT)) == []
     assert rig.bodies() == [bytes(1001)]
 

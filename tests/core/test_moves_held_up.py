@@ -1,6 +1,7 @@
 """Moves write bodies: they are held up while the disk has no room, and few are read at once."""
 
-from cmqd.core.deadlettering import MAX_MOVE_READS, RETRY_MS
+from cmqd.core.operations.reservations import RETRY_MS
+from cmqd.core.runtime.pages import MAX_MOVE_READS
 from support.core_builders import ACCOUNT, Rig
 
 
@@ -15,12 +16,12 @@ def test_dead_letters_stay_receivable_while_moves_are_held_up_and_go_afterwards(
     rig = Rig()
     rig.create("dead")
     dying(rig)
-    rig.broker.moves_held_up = "disk nearly full"
+    rig.broker.gates.moves_held_up = "disk nearly full"
     rig.settle(1000)
 
     assert rig.counts("dead")["active"] == 0
     assert [message.receive_count for message in rig.receive(visibility_timeout_ms=1000)] == [2, 2, 2]
-    rig.broker.moves_held_up = ""
+    rig.broker.gates.moves_held_up = ""
     rig.settle(1000 + RETRY_MS)
     assert rig.bodies("dead") == [b"0", b"1", b"2"]
 
@@ -32,7 +33,7 @@ def test_what_was_reserved_when_they_were_held_up_is_released():
     rig.advance(1000)
     assert rig.queue().index.moving_count == 16
 
-    rig.broker.moves_held_up = "disk nearly full"
+    rig.broker.gates.moves_held_up = "disk nearly full"
     rig.answer(rig.reads[0], at_most=1)
 
     assert rig.queue().index.moving_count == 0
@@ -45,13 +46,13 @@ def test_a_redrive_says_that_it_is_held_up_and_goes_on():
     rig.create("dead")
     dying(rig)
     rig.settle(1000)
-    rig.broker.moves_held_up = "disk nearly full"
+    rig.broker.gates.moves_held_up = "disk nearly full"
     rig.redrive("dead")
     rig.settle()
 
     assert rig.broker.redrive_status(ACCOUNT, "dead").reason == "disk nearly full"
     assert rig.counts("dead")["active"] == 3
-    rig.broker.moves_held_up = ""
+    rig.broker.gates.moves_held_up = ""
     rig.settle(RETRY_MS)
     assert rig.broker.redrive_status(ACCOUNT, "dead").reason == "done"
     assert rig.counts()["active"] == 3

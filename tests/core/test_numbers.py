@@ -41,7 +41,7 @@ def test_recovery_starts_where_the_blocks_end():
     (second,) = recovered.send(b"2")
 
     assert first < 1 + BLOCK <= second
-    assert recovered.broker.numbers.next_lease >= 1 + BLOCK
+    assert recovered.broker.facts.numbers.next_lease >= 1 + BLOCK
     recovered.create("other")
     assert recovered.queue("other").queue_id > 1024
 
@@ -49,18 +49,18 @@ def test_recovery_starts_where_the_blocks_end():
 def test_numbers_leap_when_part_of_the_log_was_lost():
     rig = Rig()
     rig.create()
-    until = rig.broker.numbers.message_id_until
+    until = rig.broker.facts.numbers.message_id_until
 
     (record,) = rig.broker.recovered(lost=True)
 
     assert record == NumbersReserved(until + JUMP, until + JUMP, 1025 + JUMP)
-    assert rig.broker.numbers.next_message_id == until + JUMP
+    assert rig.broker.facts.numbers.next_message_id == until + JUMP
 
 
 def test_a_block_used_up_is_followed_by_another_in_the_same_outcome():
     rig = Rig()
     rig.create()
-    numbers = rig.broker.numbers
+    numbers = rig.broker.facts.numbers
     numbers.next_message_id = numbers.message_id_until - 1
 
     rig.send(b"1", b"2")

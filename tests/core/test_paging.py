@@ -68,7 +68,7 @@ def test_a_message_in_memory_is_delivered_even_if_its_row_is_damaged():
     rig.send(b"2")
     rig.send(b"3")
     rig.log.damaged.update((queue.queue_id, position) for position in range(3))
-    assert sorted(queue.window.messages) == [0, 1]
+    assert sorted(rig.runtime().window.messages) == [0, 1]
     read = rig.broker.receive(ACCOUNT, "q", 1, 1, 0, None, rig.now_ms).reads[0]
 
     rig.done(rig.broker.pages_read(read.read_id, [], [1, 2], rig.now_ms))
@@ -160,11 +160,11 @@ def test_a_page_goes_out_before_those_in_line_can_drop_it_and_the_next_one_comes
 
 def test_a_backlog_over_the_budget_is_left_in_the_log_and_read_ahead_of_need():
     rig = Rig(Limits(window_bytes=10_000, page_messages=8, page_bytes=3000))
-    queue = rig.create()
+    rig.create()
     for number in range(100):
         rig.send(bytes([number]) * 100)
-    assert queue.window.cold
-    assert queue.window.size <= 10_000
+    assert rig.runtime().window.cold
+    assert rig.runtime().window.size <= 10_000
 
     got: list[int] = []
     waits = 0
@@ -179,9 +179,9 @@ def test_a_backlog_over_the_budget_is_left_in_the_log_and_read_ahead_of_need():
 
     assert got == list(range(100))
     assert waits <= 2, "pages come before they are needed"
-    assert not queue.window.cold
+    assert not rig.runtime().window.cold
     rig.send(b"new")
-    assert queue.window.messages
+    assert rig.runtime().window.messages
 
 
 def test_a_page_that_holds_exactly_all_there_is_ends_the_reading():
@@ -189,11 +189,11 @@ def test_a_page_that_holds_exactly_all_there_is_ends_the_reading():
     rig.create()
     rig.send(b"1", b"2")
     cold = rig.crash()
-    assert cold.queue().window.cold
+    assert cold.runtime().window.cold
 
     assert cold.bodies(most=1) == [b"1"]
 
-    assert not cold.queue().window.cold
+    assert not cold.runtime().window.cold
     assert not cold.reads
 
 
@@ -221,9 +221,9 @@ def test_the_window_least_recently_received_from_is_dropped_first():
     rig.create("new")
     rig.send(*[b"x"] * 5, name="new")
 
-    assert not rig.queue("old").window.messages
-    assert rig.queue("old").window.cold
-    assert rig.queue("busy").window.messages
+    assert not rig.runtime("old").window.messages
+    assert rig.runtime("old").window.cold
+    assert rig.runtime("busy").window.messages
     assert rig.bodies("old") == [b"x"] * 3
 
 
@@ -233,7 +233,7 @@ def test_a_queue_that_fills_the_budget_keeps_its_own_head():
 
     rig.send(b"1", b"2", b"3", b"4", b"5")
 
-    assert sorted(rig.queue().window.messages) == [0, 1, 2]
+    assert sorted(rig.runtime().window.messages) == [0, 1, 2]
 
 
 def test_bodies_of_delayed_messages_are_not_kept():
@@ -242,7 +242,7 @@ def test_bodies_of_delayed_messages_are_not_kept():
 
     rig.send(b"1", b"2", delay_ms=[0, 1000])
 
-    assert list(rig.queue().window.messages) == [0]
+    assert list(rig.runtime().window.messages) == [0]
     rig.advance(1020)
     assert rig.bodies() == [b"1"]
     assert rig.bodies() == [b"2"]

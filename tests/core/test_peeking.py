@@ -135,7 +135,7 @@ def test_what_is_gone_when_the_page_comes_is_left_out():
     cold = rig.crash()
     cold.done(cold.broker.peek(ACCOUNT, "q", PEEKER, 0, 2, cold.now_ms))
     (read,) = cold.reads
-    handles = [cold.broker.handles.handles(cold.broker.numbers.next_lease, 1)[0]]
+    handles = [cold.broker.handles.handles(cold.broker.facts.numbers.next_lease, 1)[0]]
     assert cold.receive(most=1)
     cold.delete(*handles)
 
@@ -290,8 +290,8 @@ def test_what_can_be_rewound_no_more_is_not_shown():
 
 
 def test_states_far_apart_are_looked_for_in_stretches(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("cmqd.core.peeking.STRETCH", 2)
-    monkeypatch.setattr("cmqd.core.peeking.MOST_STRETCHES", 3)
+    monkeypatch.setattr("cmqd.core.operations.peek.STRETCH", 2)
+    monkeypatch.setattr("cmqd.core.operations.peek.MOST_STRETCHES", 3)
     rig = Rig()
     rig.create()
     rig.send(b"first")

@@ -66,7 +66,7 @@ def test_pages_follow_one_another_one_at_a_time(page_bytes: int):
         rig.answer(rig.reads[0])
 
     assert all(positions == sorted(positions) for positions in seen)
-    assert sorted(rig.queue().window.soon) == list(range(7))
+    assert sorted(rig.runtime().window.soon) == list(range(7))
 
 
 def test_positions_are_asked_for_in_ascending_order_over_the_seconds():
@@ -96,7 +96,7 @@ def test_what_is_sent_with_a_short_delay_is_kept_and_needs_no_read():
     rig.send(b"soon", b"at once", b"not so soon", headers=[{"k": "v"}, None, None], delay_ms=[900, 0, 60_000])
     rig.send(b"soon too", delay_ms=900)
 
-    assert sorted(rig.queue().window.soon) == [0, 1, 2, 3, 4, 7]
+    assert sorted(rig.runtime().window.soon) == [0, 1, 2, 3, 4, 7]
     rig.advance(900)
     rig.answer_reads()
     got: list[ReceivedMessage] = rig.receive()
@@ -109,7 +109,7 @@ def test_without_room_bodies_are_read_when_they_are_due():
     rig.advance(4500)
     rig.send(b"soon", delay_ms=100)
     assert not rig.reads
-    assert not rig.queue().window.soon
+    assert not rig.runtime().window.soon
     rig.advance(500)
 
     assert rig.bodies(most=2) == [b"0", b"1"]
@@ -122,8 +122,8 @@ def test_what_is_cleared_meanwhile_is_not_kept():
 
     rig.answer_reads()
 
-    assert not rig.queue().window.soon
-    assert rig.queue().window.size == 0
+    assert not rig.runtime().window.soon
+    assert rig.runtime().window.size == 0
 
 
 def test_what_is_kept_goes_with_a_floor():
@@ -137,7 +137,7 @@ def test_what_is_kept_goes_with_a_floor():
 
     rig.advance(101)
 
-    assert rig.queue().window.size <= 400
+    assert rig.runtime().window.size <= 400
     rig.broker.check_invariants()
 
 
@@ -189,7 +189,7 @@ def test_a_million_due_in_one_second_do_not_stop_the_loop():
 
     rig.advance(4500)
 
-    assert len(rig.queue().soon_wanted) <= 3200
+    assert len(rig.runtime().soon_wanted) <= 3200
     rig.advance(500)
     rig.answer_reads()
     assert rig.counts()["active"] == 10_000

@@ -161,7 +161,7 @@ def test_what_an_account_borrows_leaves_another_one_its_share(way: Send):
 
 def test_sessions_and_dedup_ids_share_the_memory_of_their_account():
     rig = a_rig(budget_bytes=8 * SESSION_BYTES)
-    memory = rig.broker.promises.memory
+    memory = rig.broker.facts.promises.memory
     send(rig, "first", 1, 1)
     session = 2
     while memory.has_room("first"):
@@ -183,7 +183,7 @@ def test_memory_comes_back_with_the_queue_the_topic_and_time():
     for account in ACCOUNTS:
         send(rig, account, 1, 1, ["a"])
         publish(rig, account, 1, 2, ["a"])
-    memory = rig.broker.promises.memory
+    memory = rig.broker.facts.promises.memory
     full = memory.total_bytes
 
     rig.done(rig.broker.unsubscribe("first", "news", "all", rig.now_ms))
@@ -219,7 +219,7 @@ def test_a_start_with_a_smaller_budget_has_the_same_index_and_only_refuses_what_
         assert facts(broker) == facts(rig.broker)
         broker.recovered()
         broker.check_invariants()
-        assert broker.promises.memory.total_bytes == rig.broker.promises.memory.total_bytes
+        assert broker.facts.promises.memory.total_bytes == rig.broker.facts.promises.memory.total_bytes
         with pytest.raises(TooManyRemembered):
             broker.send("first", "q", [b"x"], None, None, 7, 1, rig.now_ms)
         assert not broker.send("first", "q", [b"x"], None, None, 6, 1, rig.now_ms).records
@@ -233,7 +233,7 @@ def test_dedup_ids_whose_time_is_over_go_with_new_ones_so_that_a_replay_stays_sm
 
     cold = rig.crash()
 
-    assert len(cold.broker.queue("first", "q").dedup_ids) == 10
+    assert len(cold.broker.facts.queues.find("first", "q").dedup_ids) == 10
 
 
 def test_the_share_is_a_quarter_and_what_is_borrowed_leaves_a_quarter_for_others_and_one_for_frames():

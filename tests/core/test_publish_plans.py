@@ -9,9 +9,9 @@ from msgspec import structs
 
 from cmqd.core.broker import Broker
 from cmqd.core.errors import SequenceTooOld, TopicNotFound
+from cmqd.core.operations.publish import REFUSED_AT_ONCE, SERVED_COPIES
+from cmqd.core.operations.publish_plan import MAX_RESTARTS, PublishPlan, turned
 from cmqd.core.outcome import WAITING, Outcome, Published, PublishRequest
-from cmqd.core.publishing import REFUSED_AT_ONCE, SERVED_COPIES
-from cmqd.core.publishplan import MAX_RESTARTS, PublishPlan, turned
 from cmqd_segment.published import count_copies
 from cmqd_segment.records import MessagesPublished, MessagesPublishedAlike
 from support.core_builders import ACCOUNT, KEY, Rig
@@ -87,11 +87,11 @@ def test_the_copies_of_different_messages_say_what_they_are_copies_of_in_memory_
 def test_a_plan_is_made_in_slices_and_nothing_is_there_until_it_is_applied():
     rig = a_wide_rig()
     plan = plan_of(rig, different())
-    rows, numbers = rig.log.last_lsn, rig.broker.numbers.next_message_id
+    rows, numbers = rig.log.last_lsn, rig.broker.facts.numbers.next_message_id
 
     assert slices(plan, 100) > 20
 
-    assert (rig.log.last_lsn, rig.broker.numbers.next_message_id) == (rows, numbers)
+    assert (rig.log.last_lsn, rig.broker.facts.numbers.next_message_id) == (rows, numbers)
     assert all(not queue.index.live_count for queue in rig.broker.queues.values())
     in_one = a_wide_rig()
     (expected_reply,) = together(in_one, different())
@@ -240,7 +240,7 @@ def test_many_copies_are_received_from_the_log_and_in_order():
     rig = a_wide_rig()
     together(rig, different())
 
-    assert rig.queue("queue-5").window.cold
+    assert rig.runtime("queue-5").window.cold
 
     assert rig.bodies("queue-5", MESSAGES) == expected(5)
 

@@ -115,12 +115,12 @@ def test_a_url_is_forgotten_with_its_subscription():
     rig.settle()
     rig.end_push(rig.pushes[0])
     broker: Any = rig.broker
-    assert list(broker._trusted) == [URL]
+    assert list(broker.runtime.push_slots.trusted) == [URL]
 
     rig.done(rig.broker.unsubscribe(ACCOUNT, "news", "web", rig.now_ms))
 
-    assert not broker._trusted
-    assert not broker._endpoints
+    assert not broker.runtime.push_slots.trusted
+    assert not broker.runtime.push_slots.endpoints
 
 
 def test_500_dead_endpoints_do_not_delay_a_healthy_one():

@@ -191,11 +191,11 @@ def test_copies_wait_while_the_disk_is_nearly_full():
     rig.publish(b"1")
     rig.settle()
     rig.create("q")
-    rig.broker.moves_held_up = "the disk is nearly full"
+    rig.broker.gates.moves_held_up = "the disk is nearly full"
 
     rig.settle(10_000)
     assert rig.counts("q")["active"] == 0
-    rig.broker.moves_held_up = ""
+    rig.broker.gates.moves_held_up = ""
     rig.settle(1000)
 
     assert rig.bodies("q") == [b"1"]
@@ -203,7 +203,7 @@ def test_copies_wait_while_the_disk_is_nearly_full():
 
 def test_bodies_of_a_topic_are_read_with_their_labels():
     rig = a_rig()
-    topic = rig.broker.topic(ACCOUNT, "news")
+    topic = rig.broker.facts.topics.find(ACCOUNT, "news")
     rig.subscribe(URL)
     rig.publish(b"1", b"2", each=[["a"], []], headers=[None, {"k": "v"}])
 

@@ -194,7 +194,7 @@ def check_usable(rig: Rig, missing: Collection[int]) -> None:
         rig.broker.check_invariants()
     rig.settle(700_000)
     for queue in rig.broker.queues.values():
-        held = queue.counts()
+        held = rig.broker.queue_info(queue.account, queue.name).counts
         assert held == counts(), f"something of {queue.name} can never be received: {held}"
     for topic in rig.broker.topics.values():
         assert not topic.has_pending(), f"something of {topic.name} never reaches its subscribers"
@@ -355,7 +355,7 @@ def test_numbers_leap_after_salvage_even_if_the_loss_is_no_news():
     broker.begin_salvage()
 
     assert broker.recovered(lost=False)
-    assert broker.numbers.next_message_id > JUMP
+    assert broker.facts.numbers.next_message_id > JUMP
     assert broker.recovered(lost=False) == []
 
 
@@ -497,7 +497,7 @@ def test_positions_of_lost_publishes_are_not_used_again_if_anything_tells_of_the
 
     again = salvaged(rig, without(rig, MessagesPublished))
 
-    assert again.broker.topic(ACCOUNT, "news").next_position == 2
+    assert again.broker.facts.topics.find(ACCOUNT, "news").next_position == 2
     assert again.broker.subscription_info(ACCOUNT, "news", "to-s").counts["delivered"] == 0
 
 

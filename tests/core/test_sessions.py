@@ -167,7 +167,7 @@ def test_a_session_without_a_sequence_protects_nothing_nor_the_other_way_round(s
         rig.done(rig.broker.send_all(ACCOUNT, "q", requests, rig.now_ms))
 
     assert (rig.counts()["active"], rig.counts()["half"], rig.counts("to")["active"]) == (6, 2, 2)
-    assert len(rig.broker.sessions) == len(rig.crash().broker.sessions) == 0
+    assert len(rig.broker.facts.promises.sessions) == len(rig.crash().broker.facts.promises.sessions) == 0
 
 
 def test_the_ticker_forgets_sessions_and_then_has_nothing_to_do():
@@ -179,6 +179,6 @@ def test_the_ticker_forgets_sessions_and_then_has_nothing_to_do():
 
     rig.advance(620_000)
 
-    assert len(rig.broker.sessions) == 0
+    assert len(rig.broker.facts.promises.sessions) == 0
     rig.advance(400_000_000)
     assert rig.broker.next_deadline_ms() is None

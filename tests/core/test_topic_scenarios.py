@@ -31,7 +31,8 @@ def publish(rig: Rig, count: int, first: int = 0, labels: Labels | None = None) 
 
 def serve(rig: Rig, takes: Callable[[str, int], bool] = lambda name, number: True) -> dict[str, list[int]]:
     """The endpoints answer all that is posted now; which messages each took, in order."""
-    taken: dict[str, list[int]] = {one.name: [] for one in rig.broker.topic(ACCOUNT, "news").subscriptions.values()}
+    topic = rig.broker.facts.topics.find(ACCOUNT, "news")
+    taken: dict[str, list[int]] = {one.name: [] for one in topic.subscriptions.values()}
     rig.settle()
     while rig.pushes:
         push: Push = rig.pushes[0]

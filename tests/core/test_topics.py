@@ -18,8 +18,8 @@ from cmqd.core.errors import (
     TopicInUse,
     TopicNotFound,
 )
+from cmqd.core.facts.topic import EXACTLY_BEHIND
 from cmqd.core.limits import Limits
-from cmqd.core.topic import EXACTLY_BEHIND
 from cmqd_types.topics import SubscriptionInfo, TopicInfo
 from support.core_builders import ACCOUNT, START_MS, Rig
 from support.core_facts import facts
@@ -154,7 +154,7 @@ def test_accounts_have_topics_of_their_own():
 
     rig.done(rig.broker.create_topic("other", "news", {}, rig.now_ms))
 
-    assert rig.broker.topic("other", "news") is not rig.broker.topic(ACCOUNT, "news")
+    assert rig.broker.facts.topics.find("other", "news") is not rig.broker.facts.topics.find(ACCOUNT, "news")
     assert rig.broker.list_topics("other", "", 0, 10)[0] == 1
 
 
@@ -686,7 +686,7 @@ def test_create_cuts_a_long_name_and_tells_the_name_that_it_used():
     info = rig.done(rig.broker.create_topic(ACCOUNT, name, {}, rig.now_ms))
 
     assert (info.topic, info.created) == (name[:64], True)
-    assert rig.crash().broker.topic(ACCOUNT, name[:64]).name == name[:64]
+    assert rig.crash().broker.facts.topics.find(ACCOUNT, name[:64]).name == name[:64]
     with pytest.raises(TopicExists) as taken:
         rig.broker.create_topic(ACCOUNT, name.upper(), {}, rig.now_ms)
     assert taken.value.details["existing"] == name[:64]
@@ -729,7 +729,7 @@ def test_every_other_call_refuses_a_long_name():
 def test_with_many_subscriptions_behind_the_retained_messages_are_bounded_from_above():
     rig = Rig()
     rig.create_topic()
-    rig.broker.pushing = False
+    rig.broker.gates.pushing = False
     for number in range(EXACTLY_BEHIND + 1):
         name = f"sub-{number}"
         rig.subscribe(f"https://{number}.example/", name=name, protocol="https", filter_tags=[name, "all"])

@@ -11,8 +11,8 @@ from cmqd.core.errors import (
     TransactionNotFound,
 )
 from cmqd.core.limits import Limits
+from cmqd.core.operations.transactions import COMMIT, ROLL_BACK, UNKNOWN
 from cmqd.core.outcome import TransactionsDone, Waiting
-from cmqd.core.transactions import COMMIT, ROLL_BACK, UNKNOWN
 from cmqd_segment.records import MessagesSent, TransactionsEnded
 from cmqd_types.messages import ReceivedMessage
 from support.core_builders import ACCOUNT, START_MS
@@ -339,13 +339,13 @@ def test_pages_may_hold_more_than_is_still_wanted():
 
 def test_message_ids_are_reserved_ahead():
     rig = transactional()
-    before = rig.broker.numbers.message_id_until
-    while rig.broker.numbers.next_message_id + 256 <= before:
+    before = rig.broker.facts.numbers.message_id_until
+    while rig.broker.facts.numbers.next_message_id + 256 <= before:
         rig.send(*[b"x"] * 256)
 
     rig.send_half(*[b"x"] * 256)
 
-    assert rig.broker.numbers.message_id_until > before
+    assert rig.broker.facts.numbers.message_id_until > before
     assert len(listed(rig.crash(), limit=1000)) == 256
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from cmqd.core.broker import Broker
 from cmqd.core.limits import Limits
-from cmqd.core.transactions import COMMIT, ROLL_BACK, UNKNOWN
+from cmqd.core.operations.transactions import COMMIT, ROLL_BACK, UNKNOWN
 from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.records import MessagesSent
 from support.core_builders import ACCOUNT, KEY, START_MS, NaiveLog, Rig

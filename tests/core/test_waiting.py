@@ -4,8 +4,8 @@ import pytest
 
 from cmqd.core.errors import QueueDeleted, TooManyInFlight
 from cmqd.core.limits import Limits
+from cmqd.core.operations.receive import ENDED_AT_ONCE
 from cmqd.core.outcome import WAITING
-from cmqd.core.state import ENDED_AT_ONCE
 from cmqd_types.messages import ReceivedMessage
 from support.core_builders import ACCOUNT, Rig
 
@@ -86,7 +86,7 @@ def test_who_waits_while_too_many_are_in_flight_does_not_keep_bodies_in_memory_w
     for _ in range(100):
         rig.send(bytes(1000))
 
-    assert rig.queue().window.size < 20_000
+    assert rig.runtime().window.size < 20_000
 
 
 def test_more_in_flight_than_allowed_is_refused_naming_queue_and_limit():

@@ -74,7 +74,7 @@ class DiskRules(MessageRules):
         in_memory: set[int] = set()
         active: set[int] = set()
         if queue is not None:
-            in_memory.update(self.broker.queues[read.queue_id].window.messages)
+            in_memory.update(self.broker.runtime.queues[read.queue_id].window.messages)
             active.update(self.broker.queues[read.queue_id].index.active)
         before: set[int] = set()
         halves: set[int] = set()
@@ -82,7 +82,9 @@ class DiskRules(MessageRules):
             index = self.broker.queues[read.queue_id].index
             before = set(index.damaged) | set(index.halves.unreadable)
             halves = set(index.half)
-        is_wanted = read.read_id in self.broker._reads or read.read_id in self.broker._overflow_reads
+        pages = self.broker.runtime.pages
+        reading = pages.under_way.get(read.read_id)
+        is_wanted = reading is not None and reading.lane in (pages.receives, pages.overflow)
         outcome = self.broker.pages_read(read.read_id, messages, missing, self.now_ms)
         found_damaged = 0
         if queue is not None and is_wanted:
@@ -141,7 +143,7 @@ class DiskRules(MessageRules):
         """All facts of the live broker, and no others."""
         for broker in (self.broker, recovered):
             # Expiry of sessions is no record: a tick does it, in its own time.
-            while broker.sessions.expire(self.now_ms, 100):
+            while broker.facts.promises.sessions.expire(self.now_ms, 100):
                 pass
         assert self.lasting(recovered) == self.lasting(self.broker)
         for queue in recovered.queues.values():
@@ -178,7 +180,7 @@ class DiskRules(MessageRules):
 
     def check_numbers(self, broker: Broker, records: list[tuple[int, AnyRecord]]) -> None:
         """What is used next was not used in these records."""
-        numbers = broker.numbers
+        numbers = broker.facts.numbers
         for _, record in records:
             match record:
                 case MessagesSent():
@@ -252,7 +254,7 @@ class DiskRules(MessageRules):
     def set_clock_offset(self, offset_ms: int) -> None:
         """The wall clock jumped: a fact, and no message feels it."""
         self.done(self.broker.set_clock_offset(offset_ms, self.now_ms))
-        assert self.broker.clock_offset_ms == offset_ms
+        assert self.broker.facts.clock_offset_ms == offset_ms
 
     @rule(steps=st.integers(1, 4))
     def checkpoint(self, steps: int) -> None:
@@ -283,6 +285,6 @@ class DiskRules(MessageRules):
         self.check_numbers(broker, prefix)
         whole = self.broker_from([], prefix)
         for one in (whole, broker):
-            while one.sessions.expire(self.now_ms, 100):
+            while one.facts.promises.sessions.expire(self.now_ms, 100):
                 pass
         assert self.lasting(broker)["queues"] == self.lasting(whole)["queues"]

@@ -97,7 +97,7 @@ class BrokerMachine(DiskRules):
         self.always()
         if not self.is_quiet():
             return
-        self.sessions.forget(set(self.broker.sessions.keys()), self.now_ms)
+        self.sessions.forget(set(self.broker.facts.promises.sessions.keys()), self.now_ms)
         for queue in self.queues:
             queue.settle_time(self.now_ms)
             index = self.broker.queues[queue.queue_id].index
@@ -125,7 +125,7 @@ class BrokerMachine(DiskRules):
         real = self.broker.queues[queue.queue_id]
         under_way = [read for read in self.reads if read.queue_id == queue.queue_id]
         # The page that somebody waits for may be of what is to be moved by now; he gets the next one when it arrives.
-        is_in_memory = real.index.first_active() in real.window.messages
+        is_in_memory = real.index.first_active() in self.broker.runtime.queues[queue.queue_id].window.messages
         assert under_way or not is_in_memory, "somebody waits for what is in memory"
         assert under_way or len(self.reads) >= self.limits.max_reads, "nobody reads what somebody waits for"
 
@@ -133,7 +133,8 @@ class BrokerMachine(DiskRules):
         if not queue.of(State.OVERFLOW) or len(queue.of(State.DELAYED)) >= queue.attributes["max_delayed"]:
             return
         under_way = {read.read_id for read in self.reads if read.queue_id == queue.queue_id}
-        assert under_way & self.broker._overflow_reads.keys(), "overflow waits for nothing"
+        for_places = {read_id for read_id, _, _ in self.broker.runtime.pages.overflow.requests()}
+        assert under_way & for_places, "overflow waits for nothing"
 
     def come_to_rest(self) -> None:
         """All pages arrive and all that is due is done."""

@@ -238,7 +238,7 @@ class MovesMachine(BrokerMachine):
             index = self.broker.queues[queue.queue_id].index
             assert index.dead_letter_floor == queue.dead_letter_floor
             # After a start they are reserved before the first tick asks for them.
-            is_planned = self.broker.queues[queue.queue_id].agenda_due_ms is not None
+            is_planned = queue.queue_id in self.broker.runtime.agenda.reviews.due_ms
             is_read = any(read.queue_id == queue.queue_id for read in self.reads)
             assert not index.moving or is_read or is_planned, "moving, for ever"
             sources = [source.name for source in self.sources(queue)]

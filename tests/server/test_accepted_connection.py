@@ -418,7 +418,7 @@ async def test_a_slow_reader_gets_no_more_than_its_bound_of_replies_at_once(tmp_
 
     ids = [slow.begin(wire.ReceiveMessages(slow.next_id(), "jobs", 1)) for _ in range(20)]
     await rig.turn()
-    assert rig.broker.queue("admin", "jobs").index.in_flight_count == 4
+    assert rig.broker.facts.queues.find("admin", "jobs").index.in_flight_count == 4
     cancelled = ids[-1]
     slow.cancel(cancelled)
     rig.log.let_go()
@@ -427,7 +427,7 @@ async def test_a_slow_reader_gets_no_more_than_its_bound_of_replies_at_once(tmp_
 
     assert set(slow.replies) == set(ids)
     assert code_of(slow.replies[cancelled]) == "cancelled"
-    assert rig.broker.queue("admin", "jobs").index.in_flight_count == 19
+    assert rig.broker.facts.queues.find("admin", "jobs").index.in_flight_count == 19
     rig.close()
 
 
@@ -462,7 +462,7 @@ async def test_a_slow_reader_that_never_reads_is_closed_and_its_unsent_messages_
     for _ in range(25):
         slow.begin(wire.ReceiveMessages(slow.next_id(), "big", 1, 0, 60_000))
     await rig.turn()
-    taken = rig.broker.queue("admin", "big").index.in_flight_count
+    taken = rig.broker.facts.queues.find("admin", "big").index.in_flight_count
     assert taken == 27
 
     for _ in range(30):

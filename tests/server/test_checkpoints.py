@@ -147,7 +147,7 @@ async def test_a_segment_stays_while_the_delete_that_emptied_it_waits_for_its_co
     await client.expect(wire.QueueInfo, wire.CreateQueue, "q", {})
     await client.send("q", b"x")
     (message,) = await client.receive("q")
-    rig.log.disk.segments = [segment_report(1, 1, 1, [(rig.broker.queue("admin", "q").queue_id, 0, 1)])]
+    rig.log.disk.segments = [segment_report(1, 1, 1, [(rig.broker.facts.queues.find("admin", "q").queue_id, 0, 1)])]
     for _ in range(2):
         rig.server.checkpoints.want()
         await rig.turn(60)
@@ -175,7 +175,7 @@ async def test_a_segment_goes_when_nothing_in_it_lives_and_a_checkpoint_covers_i
         await client.send(name, b"x")
     for message in await client.receive("dead"):
         await client.expect(wire.HandlesDone, wire.DeleteMessages, "dead", [message.receipt_handle])
-    queue_ids = {name: rig.broker.queue("admin", name).queue_id for name in ("dead", "alive")}
+    queue_ids = {name: rig.broker.facts.queues.find("admin", name).queue_id for name in ("dead", "alive")}
     rig.log.disk.segments = [
         segment_report(1, 1, 1, [(queue_ids["dead"], 0, 1)]),
         segment_report(2, 2, 2, [(queue_ids["dead"], 0, 1), (queue_ids["alive"], 0, 1)]),
@@ -208,7 +208,7 @@ async def kept_rig(tmp_path: Path) -> tuple[ServerRig, dict[str, int]]:
     for _ in range(2):
         rig.server.checkpoints.want()
         await rig.turn(60)
-    return rig, {name: rig.broker.queue("admin", name).queue_id for name in ("dead", "alive")}
+    return rig, {name: rig.broker.facts.queues.find("admin", name).queue_id for name in ("dead", "alive")}
 
 
 async def look(rig: ServerRig) -> list[int]:

@@ -83,7 +83,7 @@ async def test_the_difference_is_recorded_and_shown(scene: Scene) -> None:
     assert found["time_ms"] == scene.rig.clock.wall()
     assert found["broker_time_ms"] == scene.rig.clock.wall() - scene.jump_ms
     assert offsets(scene.rig) == [scene.jump_ms]
-    assert scene.rig.broker.clock_offset_ms == scene.jump_ms
+    assert scene.rig.broker.facts.clock_offset_ms == scene.jump_ms
 
 
 async def test_leases_and_delays_go_on_as_if_nothing_had_happened(scene: Scene) -> None:

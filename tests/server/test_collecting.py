@@ -210,7 +210,7 @@ class TestReceives:
         await rig.turn()
 
         assert client.connection.unread_receives == 2
-        assert (rig.broker.queue("admin", "jobs").counts()["in_flight"]) == 2
+        assert rig.broker.queue_info("admin", "jobs").counts["in_flight"] == 2
         rig.log.let_go()
         await client.settle()
         bodies: list[bytes] = []
@@ -269,7 +269,7 @@ class TestReceives:
         await settle([waiting, asking])
         assert len(rig.server.waiting_requests) == 1
         if cold:
-            rig.broker.queue("admin", "full").window.messages.clear()
+            rig.broker.runtime.queues[rig.broker.facts.queues.find("admin", "full").queue_id].window.messages.clear()
 
         found = await asking.expect(wire.MessagesReceived, wire.ReceiveMessages, "full", 1, 30_000)
         empty = await asking.expect(wire.MessagesReceived, wire.ReceiveMessages, "jobs", 1, 0)
@@ -284,7 +284,7 @@ class TestReceives:
         rig = await ServerRig.make(tmp_path, max_waiting_receives_per_account=1)
         (client,) = await with_queue(rig, 1)
         await client.send("jobs", b"x")
-        rig.broker.queue("admin", "jobs").window.messages.clear()
+        rig.broker.runtime.queues[rig.broker.facts.queues.find("admin", "jobs").queue_id].window.messages.clear()
         client.begin(wire.PeekMessages(client.next_id(), "jobs"))
         await client.expect(wire.QueueInfo, wire.CreateQueue, "empty", {})
 

@@ -203,7 +203,7 @@ async def test_a_nearly_full_disk_refuses_sends_and_nothing_else(rig: ServerRig)
     await client.send("jobs", b"x")
     rig.log.report_state(LogState(True, "12 bytes are free", 12, 1, 1))
     await rig.turn()
-    assert rig.broker.moves_held_up, "they write bodies as well"
+    assert rig.broker.gates.moves_held_up, "they write bodies as well"
 
     refused = await client.expect(wire.Error, wire.SendMessages, "jobs", [b"y"])
     (message,) = await client.receive("jobs")
@@ -212,7 +212,7 @@ async def test_a_nearly_full_disk_refuses_sends_and_nothing_else(rig: ServerRig)
     assert (refused.name, refused.retryable, refused.text) == ("disk_nearly_full", True, "12 bytes are free")
     rig.log.report_state(LogState(False, "", 1 << 30, 1, 1))
     await rig.turn()
-    assert not rig.broker.moves_held_up
+    assert not rig.broker.gates.moves_held_up
     await client.send("jobs", b"y")
 
 

@@ -351,7 +351,7 @@ async def test_requests_that_are_put_off_when_the_server_drains_are_refused_and_
     rig.log.hold()
     feed(bulk, *(wire.SendMessages(bulk.next_id(), "jobs", [bytes(960_000)]) for _ in range(20)))
     await rig.turn()
-    decided = rig.broker.queue("admin", "jobs").index.active_count
+    decided = rig.broker.facts.queues.find("admin", "jobs").index.active_count
 
     rig.log.let_go()
     await rig.server.drain(1)
@@ -370,14 +370,14 @@ async def test_a_connection_that_breaks_leaves_no_turns(rig: ServerRig) -> None:
     rig.log.hold()
     feed(bulk, *(wire.SendMessages(bulk.next_id(), "jobs", [bytes(960_000)]) for _ in range(20)))
     await rig.turn()
-    decided = rig.broker.queue("admin", "jobs").index.active_count
+    decided = rig.broker.facts.queues.find("admin", "jobs").index.active_count
 
     bulk.transport.lose()
     rig.log.let_go()
     await rig.turn(20)
 
     assert len(rig.server.turns) == 0
-    assert rig.broker.queue("admin", "jobs").index.active_count == decided
+    assert rig.broker.facts.queues.find("admin", "jobs").index.active_count == decided
 
 
 async def test_a_held_connection_dispatches_nothing_until_it_is_released(rig: ServerRig) -> None:
@@ -425,7 +425,7 @@ async def test_a_slow_reader_takes_no_turns(tmp_path: Path) -> None:
     assert client.connection.is_slow
     feed(client, wire.SendMessages(sending := client.next_id(), "jobs", [bytes(50_000)]))
     await rig.turn()
-    assert rig.broker.queue("admin", "jobs").index.active_count == 0
+    assert rig.broker.facts.queues.find("admin", "jobs").index.active_count == 0
 
     client.transport.stuck = False
     await client.settle()

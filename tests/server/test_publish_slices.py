@@ -283,7 +283,7 @@ async def test_a_drain_finishes_what_is_being_planned_and_refuses_what_stands_be
     assert isinstance(client.replies[asked], wire.MessagesPublished)
     assert isinstance(other.replies[in_line], wire.MessagesPublished)
     assert code_of(client.replies[behind]) == "shutting_down"
-    assert rig.broker.queue("admin", "queue-0").index.live_count == MESSAGES // QUEUES + 1
+    assert rig.broker.facts.queues.find("admin", "queue-0").index.live_count == MESSAGES // QUEUES + 1
 
 
 async def test_a_failure_meanwhile_leaves_it_unknown_and_not_done(rig: ServerRig) -> None:
@@ -295,7 +295,7 @@ async def test_a_failure_meanwhile_leaves_it_unknown_and_not_done(rig: ServerRig
     await read_all(rig, client, other)
 
     assert code_of(client.replies[asked]) == code_of(other.replies[in_line]) == "outcome_unknown"
-    assert rig.broker.queue("admin", "queue-0").index.live_count == 0
+    assert rig.broker.facts.queues.find("admin", "queue-0").index.live_count == 0
 
 
 async def test_a_bug_while_it_is_planned_leaves_it_unknown_once(
@@ -363,7 +363,7 @@ async def test_much_that_is_collected_is_decided_before_the_wake_up_ends(
     rows = rig.log.last_lsn
     for number, each in enumerate(clients):
         each.begin(wire.SendMessages(each.next_id(), f"queue-{number}", [b"x"] * 5))
-        assert (rig.broker.queue("admin", f"queue-{number}").index.live_count > 0) == (number % 4 == 3)
+        assert (rig.broker.facts.queues.find("admin", f"queue-{number}").index.live_count > 0) == (number % 4 == 3)
     await read_all(rig, client, *clients)
 
     assert rig.log.last_lsn > rows

@@ -138,7 +138,8 @@ async def test_a_decision_waits_for_a_page_and_cannot_be_cancelled(rig: ServerRi
     (message_id,) = await client.send_half("pay", b"body")
     broker: Any = rig.broker
     (queue,) = broker.queues.values()
-    broker._budget.drop_half(queue.queue_id, queue.window, list(queue.window.half))
+    window = broker.runtime.queues[queue.queue_id].window
+    broker.runtime.budget.drop_half(queue.queue_id, window, list(window.half))
     rig.log.hold()
     for name in ("one", "two"):
         client.begin(wire.CreateQueue(client.next_id(), name, {}))

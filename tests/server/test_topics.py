@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from cmqd.core.operations.publish_plan import PublishPlan
 from cmqd.core.outcome import PublishRequest
-from cmqd.core.publishplan import PublishPlan
 from cmqd.log.errors import LogFailed
 from cmqd.log.values import LogState
 from cmqd.server.accounts_file import FILE_NAME
@@ -542,7 +542,7 @@ class TestPushes:
             assert "cmqd[http]" in refused.text
         await to_queue(client, "jobs")
 
-        assert not rig.broker.pushing
+        assert not rig.broker.gates.pushing
         rig.close()
 
 

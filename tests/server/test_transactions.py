@@ -368,7 +368,8 @@ async def test_a_check_whose_last_checker_goes_while_its_body_is_read_is_not_los
     (message_id,) = await producer.send_half("pay", b"one")
     broker: Any = rig.broker
     (queue,) = broker.queues.values()
-    broker._budget.drop_half(queue.queue_id, queue.window, list(queue.window.half))
+    window = broker.runtime.queues[queue.queue_id].window
+    broker.runtime.budget.drop_half(queue.queue_id, window, list(window.half))
     rig.log.hold()
     for name in ("one", "two"):
         producer.begin(wire.CreateQueue(producer.next_id(), name, {}))

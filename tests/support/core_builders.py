@@ -6,6 +6,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from cmqd.core.broker import Broker
+from cmqd.core.facts.queue import Queue
+from cmqd.core.facts.topic import Subscription, Topic
 from cmqd.core.limits import Limits
 from cmqd.core.outcome import (
     Check,
@@ -18,8 +20,7 @@ from cmqd.core.outcome import (
     TransactionsDone,
     Waiting,
 )
-from cmqd.core.queue import Queue
-from cmqd.core.topic import Subscription, Topic
+from cmqd.core.runtime.queue import QueueRuntime
 from cmqd_segment.checkpoint import AnyPart, CheckpointHeader
 from cmqd_segment.records import (
     AnyRecord,
@@ -164,7 +165,10 @@ class Rig:
     # ------------------------------------------------------------------ operations
 
     def queue(self, name: str = "q") -> Queue:
-        return self.broker.queue(ACCOUNT, name)
+        return self.broker.facts.queues.find(ACCOUNT, name)
+
+    def runtime(self, name: str = "q") -> QueueRuntime:
+        return self.broker.runtime.queues[self.queue(name).queue_id]
 
     def create(self, name: str = "q", **attributes: int | str | bool) -> Queue:
         self.done(self.broker.create_queue(ACCOUNT, name, attributes, self.now_ms))
@@ -218,7 +222,7 @@ class Rig:
 
     def create_topic(self, name: str = "news", **attributes: int | str) -> Topic:
         self.done(self.broker.create_topic(ACCOUNT, name, attributes, self.now_ms))
-        return self.broker.topic(ACCOUNT, name)
+        return self.broker.facts.topics.find(ACCOUNT, name)
 
     def subscribe(self, endpoint: str, topic: str = "news", name: str | None = None, **attributes: Any) -> Subscription:
         """To a queue (made if there is none) or a URL, under ``name``, or the queue's name made long enough."""
@@ -226,7 +230,7 @@ class Rig:
         if "://" not in endpoint:
             self.done(self.broker.ensure_queue(ACCOUNT, endpoint, {}, self.now_ms))
         self.done(self.broker.subscribe(ACCOUNT, topic, name, {"endpoint": endpoint, **attributes}, self.now_ms))
-        return self.broker.subscription(ACCOUNT, topic, name)
+        return self.broker.facts.topics.find_subscription(ACCOUNT, topic, name)
 
     def publish(
         self,
@@ -323,7 +327,7 @@ class Rig:
     # ------------------------------------------------------------------ what the edge does
 
     def counts(self, name: str = "q") -> dict[str, int]:
-        return self.queue(name).counts()
+        return self.broker.queue_info(ACCOUNT, name).counts
 
     def replies(self, waiter_id: int) -> list[Any]:
         """What a waiter was answered; one reply at most, if all is well."""

@@ -5,8 +5,8 @@ from typing import Any
 from pyroaring import BitMap64
 
 from cmqd.core.broker import Broker
-from cmqd.core.queue import Queue
-from cmqd.core.topic import Subscription, Topic
+from cmqd.core.facts.queue import Queue
+from cmqd.core.facts.topic import Subscription, Topic
 
 
 def facts(broker: Broker) -> dict[str, Any]:
@@ -14,13 +14,13 @@ def facts(broker: Broker) -> dict[str, Any]:
     return {
         "queues": {queue_id: queue_facts(queue) for queue_id, queue in sorted(broker.queues.items())},
         "topics": {topic_id: topic_facts(topic) for topic_id, topic in sorted(broker.topics.items())},
-        "sessions": broker.sessions.packed(broker.sessions.keys()),
+        "sessions": broker.facts.promises.sessions.packed(broker.facts.promises.sessions.keys()),
         "reserved": (
-            broker.numbers.message_id_until,
-            broker.numbers.lease_until,
-            broker.numbers.queue_id_until,
+            broker.facts.numbers.message_id_until,
+            broker.facts.numbers.lease_until,
+            broker.facts.numbers.queue_id_until,
         ),
-        "clock offset": broker.clock_offset_ms,
+        "clock offset": broker.facts.clock_offset_ms,
     }
 
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from cmqd.core.facts.queues import DELAY_BUCKET_MS, LEASE_BUCKET_MS
 from cmqd.core.limits import Limits
 from cmqd.core.outcome import Outcome
-from cmqd.core.state import DELAY_BUCKET_MS, LEASE_BUCKET_MS, WAIT_BUCKET_MS
+from cmqd.core.runtime.agenda import WAIT_BUCKET_MS
 from cmqd_types.messages import CopyOf, Headers, Labels, MessagesPeeked, Origin, PeekedMessage, ReceivedMessage
 
 STEP_GRAIN_MS = 100

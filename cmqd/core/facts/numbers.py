@@ -4,7 +4,7 @@ Numbers are taken from blocks that a record reserves before the first of them is
 reserved blocks end, so whatever a crash (or damage to the log's end) took away, its numbers stay unused.
 """
 
-from cmqd_segment.records import NumbersReserved
+from cmqd_segment.records import AnyRecord, NumbersReserved
 
 BLOCK = 1 << 20
 """Numbers reserved at once: a record per million messages, and 2**44 restarts before 64 bits are used up."""
@@ -36,6 +36,28 @@ class Numbers:
             self.next_lease + BLOCK,
             self.next_queue_id + 1024,
         )
+
+    def ensure(self, records: list[AnyRecord], message_ids: int = 0, leases: int = 0, queue_ids: int = 0) -> None:
+        """Reserve numbers that are about to be used, with a record if they are not reserved yet."""
+        record = self.reserve(message_ids, leases, queue_ids)
+        if record is not None:
+            self.apply(record)
+            records.append(record)
+
+    def take_message_ids(self, count: int, records: list[AnyRecord]) -> int:
+        """Take message ids; return the first."""
+        first_id = self.next_message_id
+        if first_id + count > self.message_id_until:
+            self.ensure(records, message_ids=count)
+        self.next_message_id = first_id + count
+        return first_id
+
+    def take_queue_id(self, records: list[AnyRecord]) -> int:
+        """Take an id for a queue, topic or subscription."""
+        self.ensure(records, queue_ids=1)
+        queue_id = self.next_queue_id
+        self.next_queue_id += 1
+        return queue_id
 
     def jump(self) -> NumbersReserved:
         """The record that reserves far beyond anything a lost part of the log can have used."""

@@ -61,6 +61,11 @@ class Window:
         self.paged_until = 0
         """While cold: positions below were in the window, or are known to the pager."""
 
+    def go_back_to(self, first: int) -> None:
+        """Page in from ``first`` on: messages are active again whose bodies are in the log alone."""
+        self.paged_until = min(self.paged_until, first) if self.cold else first
+        self.cold = True
+
 
 class WindowBudget:
     """What all windows may hold together."""

@@ -16,9 +16,9 @@ from msgspec.structs import asdict, replace
 
 from cmqd.core import errors as domain
 from cmqd.core.limits import check_range, headers_bytes
+from cmqd.core.operations.publish import WHOLE
+from cmqd.core.operations.publish_plan import PublishPlan
 from cmqd.core.outcome import Outcome, Published, PublishRequest, PushResult
-from cmqd.core.publishing import WHOLE
-from cmqd.core.publishplan import PublishPlan
 from cmqd.server.accounts import PushUnavailable
 from cmqd.server.handlers.collecting import PUBLISH, Collected, Collecting
 from cmqd.server.handlers.outcomes import Client, translate

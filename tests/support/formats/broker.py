@@ -110,7 +110,7 @@ async def open_folder(folder: Path, wall_ms: int, **storage: Any) -> FolderBroke
     failures: list[Exception] = []
     broker_clock = BrokerClock(
         not_before_ms=last_time.ms,
-        offset_ms=broker.clock_offset_ms,
+        offset_ms=broker.facts.clock_offset_ms,
         wall=clock.wall,
         monotonic_ns=clock.monotonic_ns,
     )

@@ -1,0 +1,52 @@
+"""All facts of a broker: numbers, promises, queues and topics."""
+
+from cmqd.core.facts.numbers import Numbers
+from cmqd.core.facts.promises import Promises
+from cmqd.core.facts.queues import QueueTable
+from cmqd.core.facts.topics import TopicTable
+from cmqd.core.limits import Limits
+from cmqd_segment.records import ClockOffset
+
+
+class Facts:
+    """The tables of facts, handed to the operations and to recovery."""
+
+    __slots__ = ("clock_offset_ms", "limits", "numbers", "promises", "queues", "topics")
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.numbers = Numbers()
+        self.promises = Promises(limits)
+        self.queues = QueueTable(limits, self.promises)
+        self.topics = TopicTable(limits, self.promises, self.queues)
+        self.clock_offset_ms = 0
+        """Wall clock less broker time, as the log records it. No rule examines it: the next start does."""
+
+    def live_in(self, queue_id: int, first: int, stop: int) -> int:
+        """Count the messages, or deliveries of a topic's messages, at positions ``first .. stop-1`` that are still
+        wanted; 0 if the queue or topic is gone.
+        """
+        topic = self.topics.by_id.get(queue_id)
+        return self.queues.live_in(queue_id, first, stop) if topic is None else topic.live_in(first, stop)
+
+    def apply_clock_offset(self, record: ClockOffset, lsn: int = 0) -> None:
+        """Note the offset of the wall clock; if broker time stepped back, bring down the times that lie beyond it."""
+        self.clock_offset_ms = record.offset_ms
+        if not record.stepped:
+            return
+        now_ms, limits = record.time_ms, self.limits
+        # A slice that was taken later includes the step, and its times may rightly lie beyond the bounds of then.
+        by_id = self.queues.by_id
+        queues = {number: queue for number, queue in by_id.items() if not lsn or lsn > queue.slice_lsn}
+        self.queues.leases.no_later_than(now_ms + limits.max_visibility_timeout_ms, queues)
+        self.queues.delays.no_later_than(now_ms + limits.max_delay_ms, queues)
+        memory = self.promises.memory
+        for queue in queues.values():
+            queue.apply_step(now_ms)
+            memory.recount(queue.account, queue.dedup_ids)
+        for topic in self.topics.by_id.values():
+            if not lsn or lsn > topic.slice_lsn:
+                topic.apply_step(now_ms)
+                if topic.known_dedup_ids is not None:
+                    memory.recount(topic.account, topic.known_dedup_ids)
+        self.promises.sessions.no_later_than(now_ms, lsn)

@@ -1,0 +1,196 @@
+"""All queues by id and by name, and the application of records to them.
+
+Every change of a fact about queues goes through the ``apply_*`` methods here and of
+:class:`~cmqd_fold.queue_index.QueueIndex`, live and in recovery alike. The methods plan nothing and keep no body: a
+live operation does that itself afterwards, and :mod:`cmqd.core.operations.start` does it for all queues after recovery.
+"""
+
+from collections.abc import Sequence
+
+from pyroaring import BitMap64
+
+from cmqd.core.errors import QueueNotFound
+from cmqd.core.facts.deadlines import DeadlineBuckets
+from cmqd.core.facts.promises import Promises
+from cmqd.core.facts.queue import Queue
+from cmqd.core.facts.topic import Subscription
+from cmqd.core.limits import Limits
+from cmqd.core.names import folded
+from cmqd_fold.queue_index import QueueIndex
+from cmqd_fold.timers import QueueTimers
+from cmqd_segment.records import (
+    MessagesExpired,
+    MessagesSent,
+    QueueAttributes,
+    QueueAttributesSet,
+    QueueCleared,
+    QueueCreated,
+    TransactionsChecked,
+    unpack_runs,
+)
+from cmqd_segment.records import QueueDeleted as QueueDeletedRecord
+
+LEASE_BUCKET_MS = 100
+"""How late a message may come back after its visibility timeout."""
+DELAY_BUCKET_MS = 20
+"""How late a delayed message may become active; spec: within 100 ms, page-in and commit included."""
+CHECK_BUCKET_MS = 100
+"""How late the check of a half message may be; intervals are a second and longer."""
+
+
+class QueueTable:
+    """The queues of all accounts."""
+
+    __slots__ = (
+        "_limits",
+        "_promises",
+        "_sessions",
+        "_timers",
+        "by_id",
+        "checks",
+        "delays",
+        "due_checks",
+        "folded",
+        "leases",
+        "names",
+        "subscribers",
+    )
+
+    def __init__(self, limits: Limits, promises: Promises) -> None:
+        self._limits = limits
+        self._promises = promises
+        self._sessions = promises.sessions
+        self.by_id: dict[int, Queue] = {}
+        self.names: dict[str, dict[str, Queue]] = {}
+        """By account and name."""
+        self.folded: dict[str, dict[str, Queue]] = {}
+        """By account and case-folded name."""
+        self.leases = DeadlineBuckets(LEASE_BUCKET_MS)
+        """(first lease, count) pairs by deadline."""
+        self.delays = DeadlineBuckets(DELAY_BUCKET_MS)
+        """Positions of delayed messages by due time."""
+        self.checks = DeadlineBuckets(CHECK_BUCKET_MS)
+        """Positions of half messages by the time of the next check."""
+        self._timers = QueueTimers(self.leases, self.delays, self.checks)
+        self.due_checks: dict[int, BitMap64] = {}
+        """By queue id: half messages whose check is due and not sent yet. They have left their buckets."""
+        self.subscribers: dict[tuple[str, str], dict[int, Subscription]] = {}
+        """Subscriptions that deliver to a queue, by account and name of the queue, whether the queue exists or not."""
+
+    def find(self, account: str, name: str) -> Queue:
+        """Return the queue of that name.
+
+        Raises:
+            QueueNotFound: there is none.
+        """
+        try:
+            return self.names[account][name]
+        except KeyError:
+            raise QueueNotFound(name) from None
+
+    def live_in(self, queue_id: int, first: int, stop: int) -> int:
+        """Count the messages at positions ``first .. stop-1`` that are still wanted; 0 if the queue is gone."""
+        queue = self.by_id.get(queue_id)
+        if queue is None:
+            return 0
+        index = queue.index
+        wanted = index.live.range_cardinality(first, stop)
+        return wanted + (index.rewindable.range_cardinality(first, stop) if index.rewindable_count else 0)
+
+    def bind(self, queue: Queue, target: Queue | None) -> None:
+        """Send the dead letters of a queue to another queue from here on, or nowhere."""
+        if queue.dead_letters is not None:
+            del queue.dead_letters.sources[queue.queue_id]
+        queue.dead_letters = target
+        if target is not None:
+            target.sources[queue.queue_id] = queue
+
+    def new_index(self, queue_id: int, attributes: QueueAttributes) -> QueueIndex:
+        """Make the index of a queue without messages."""
+        return QueueIndex(queue_id, attributes, self._timers)
+
+    def add(self, queue: Queue) -> None:
+        """Enter a queue under its id and name."""
+        self.by_id[queue.queue_id] = queue
+        self.names.setdefault(queue.account, {})[queue.name] = queue
+        self.folded.setdefault(queue.account, {})[folded(queue.name)] = queue
+        self._set_target(queue, queue)
+
+    def _set_target(self, queue: Queue, target: Queue | None) -> None:
+        """Tell the subscriptions that deliver to a queue whether the queue exists from here on."""
+        for subscription in self.subscribers.get((queue.account, queue.name), {}).values():
+            subscription.target = target
+            subscription.flows = subscription.may_flow()
+            subscription.topic.subscriptions_changed()
+
+    # ------------------------------------------------------------------ records
+
+    def apply_created(self, record: QueueCreated) -> Queue:
+        """Add a new queue."""
+        index = self.new_index(record.queue_id, record.attributes)
+        queue = Queue(record.account, record.name, record.created_ms, index, self._limits)
+        self.add(queue)
+        return queue
+
+    def apply_deleted(self, record: QueueDeletedRecord) -> None:
+        """Remove a queue with its messages."""
+        queue = self.by_id.pop(record.queue_id)
+        self.bind(queue, None)
+        del self.names[queue.account][queue.name]
+        del self.folded[queue.account][folded(queue.name)]
+        self.due_checks.pop(queue.queue_id, None)
+        self._set_target(queue, None)
+        self._promises.memory.drop(queue.account, queue.dedup_ids)
+
+    def apply_attributes(self, queue: Queue, record: QueueAttributesSet) -> None:
+        """Change the attributes of a queue."""
+        more_checks = record.attributes.max_checks > queue.index.attributes.max_checks
+        queue.index.apply_attributes(record)
+        queue.modified_ms = record.modified_ms
+        if more_checks:
+            overdue = queue.index.halves.unasked(record.attributes.max_checks, record.modified_ms) & queue.index.half
+            if overdue:
+                self.add_due_checks(queue.queue_id, overdue)
+
+    def add_due_checks(self, queue_id: int, positions: BitMap64) -> BitMap64:
+        """Note that checks of half messages are due; return all half messages of the queue with a due check."""
+        due = self.due_checks.setdefault(queue_id, BitMap64())
+        due |= positions
+        return due
+
+    def apply_floor(self, queue: Queue, record: QueueCleared | MessagesExpired) -> None:
+        """Remove every message below a position."""
+        queue.index.apply_floor(record.floor)
+
+    def apply_checked(self, queue: Queue, record: TransactionsChecked) -> None:
+        """Count checks that were sent."""
+        queue.index.apply_checked(record)
+        due = self.due_checks.get(queue.queue_id)
+        if due is not None:
+            due -= BitMap64(unpack_runs(record.positions))
+
+    def apply_sent(self, queue: Queue, record: MessagesSent, lsn: int = 0) -> bool:
+        """Add messages at the end of a queue; return True if a new time step began."""
+        begins_step = queue.index.apply_sent(record)
+        if record.dedup_ids is not None:
+            dedup_ids = queue.dedup_ids
+            for message_id, dedup_id in enumerate(record.dedup_ids, record.first_message_id):
+                if dedup_id is not None:
+                    dedup_ids.note(dedup_id, message_id, record.enqueue_ms)
+            self._promises.memory.recount(queue.account, dedup_ids)
+        self.note_answers(queue.account, record, lsn)
+        return begins_step
+
+    def note_answers(self, account: str, record: MessagesSent, lsn: int) -> None:
+        """Remember the answers of the numbered sends of a record."""
+        if record.session and record.sequence:
+            first_id, count = record.first_message_id, len(record.sizes)
+            self._sessions.note(account, record.session, record.sequence, first_id, count, record.enqueue_ms, lsn)
+        elif record.numbered:
+            self.note_numbered(account, record.numbered, record.enqueue_ms, lsn)
+
+    def note_numbered(self, account: str, numbered: Sequence[int], now_ms: int, lsn: int) -> None:
+        """Remember the answers of all the sends, or publishes, of a single record."""
+        for at in range(0, len(numbered), 4):
+            session, sequence, first_id, count = numbered[at : at + 4]
+            self._sessions.note(account, session, sequence, first_id, count, now_ms, lsn)

@@ -1,0 +1,242 @@
+"""Checks: asking producers what is to become of half messages of which nobody said anything.
+
+Due times are in buckets, by the time of the next check. What comes due leaves them for a set of positions, where it
+stays until a check is sent: while nobody answers checks for the queue, and while the body is read from the log. A check
+is counted when it is sent, and only then.
+"""
+
+from array import array
+from collections.abc import Sequence
+from itertools import islice
+
+from pyroaring import BitMap64
+
+from cmqd.core.errors import NotTransactional
+from cmqd.core.facts.facts import Facts
+from cmqd.core.facts.queue import Queue
+from cmqd.core.outcome import Check, Effects, Outcome
+from cmqd.core.runtime.pages import Reading
+from cmqd.core.runtime.runtime import Runtime
+from cmqd_segment.records import Runs, StoredMessage, TransactionsChecked, pack_runs
+
+CHECK_SWEEP_ABOVE = 1_000_000
+"""Entries of checks, at 8 bytes, beyond which stale ones are looked for."""
+
+
+class Checks:
+    """Asks producers about half messages."""
+
+    __slots__ = (
+        "_agenda",
+        "_buckets",
+        "_commits",
+        "_lane",
+        "_limits",
+        "_once_more",
+        "_queues",
+        "_runtime",
+        "_sweep_above",
+    )
+
+    def __init__(self, facts: Facts, runtime: Runtime) -> None:
+        self._limits = facts.limits
+        self._queues = facts.queues
+        self._buckets = facts.queues.checks
+        self._runtime = runtime.queues
+        self._agenda = runtime.agenda
+        self._commits = runtime.commits
+        self._once_more = runtime.once_more
+        self._lane = runtime.pages.checks
+        self._sweep_above = CHECK_SWEEP_ABOVE
+
+    def set_has_checkers(self, account: str, name: str, has_checkers: bool) -> None:
+        """Whether there is anybody who answers checks of a queue's half messages; what is due meanwhile stays due. The
+        edge may take this back for a while from one that does not keep up.
+
+        Raises:
+            QueueNotFound, NotTransactional: only for ``has_checkers``; that nobody is there can be said of any name.
+        """
+        queue = self._queues.find(account, name) if has_checkers else self._queues.names.get(account, {}).get(name)
+        if queue is None:
+            return
+        if has_checkers and not queue.index.attributes.transactional:
+            raise NotTransactional(name)
+        self._runtime[queue.queue_id].has_checkers = has_checkers
+        if has_checkers:
+            self.take_up(queue)
+
+    def check_again(self, account: str, name: str, message_ids: Sequence[int], now_ms: int) -> Outcome[None]:
+        """Who was asked about these half messages has gone away without an answer: ask again, another one, and be it
+        once more than is allowed. Whatever is decided by now is left alone.
+        """
+        del now_ms
+        queue = self._queues.names.get(account, {}).get(name)
+        if queue is not None:
+            index = queue.index
+            positions = [index.halves.position_of(message_id) for message_id in message_ids]
+            again = BitMap64([one for one in positions if one is not None]) & index.half
+            self.want(queue, again)
+            checked, most = index.halves.checked, index.attributes.max_checks
+            for position in again:
+                if position in checked and checked[position].attempts >= most:
+                    self._once_more.setdefault(queue.queue_id, BitMap64()).add(position)
+        return Outcome(None)
+
+    def want(self, queue: Queue, positions: BitMap64) -> None:
+        """Ask about these half messages; as soon as there is a client to ask."""
+        if positions:
+            self._queues.add_due_checks(queue.queue_id, positions)
+            self.take_up(queue)
+
+    def take_up(self, queue: Queue) -> None:
+        """Let the next tick send the due checks of a queue, if a client answers checks and no page holds them up."""
+        queue_id = queue.queue_id
+        if (
+            self._queues.due_checks.get(queue_id)
+            and queue_id not in self._lane.busy
+            and self._runtime[queue_id].has_checkers
+        ):
+            self._agenda.checks_wanted[queue_id] = None
+
+    def forget(self, queue: Queue) -> None:
+        """Forget the checks of a queue that is deleted."""
+        self._once_more.pop(queue.queue_id, None)
+
+    def tick(self, effects: Effects, now_ms: int) -> None:
+        """See what has come due, and ask about a slice of one queue's."""
+        due = self._buckets.take_due(now_ms, self._limits.tick_items)
+        if due is not None:
+            queue = self._queues.by_id.get(due[0])
+            if queue is not None:
+                self.want(queue, self._current(queue, due[1], now_ms))
+        in_line = self._agenda.checks_wanted
+        if in_line:
+            # The first in line; it goes to the end if anything is left.
+            queue_id = next(iter(in_line))
+            del in_line[queue_id]
+            queue = self._queues.by_id.get(queue_id)
+            if queue is not None and self._runtime[queue_id].has_checkers:
+                self._check_some(queue, effects, now_ms)
+
+    def _current(self, queue: Queue, positions: "array[int]", now_ms: int) -> BitMap64:
+        """Those that are still half and that have no entry for a later time."""
+        half = BitMap64(positions) & queue.index.half
+        checked = queue.index.halves.checked
+        if checked:
+            half -= BitMap64([one for one in half if one in checked and checked[one].next_check_ms > now_ms])
+        return half
+
+    def _check_some(self, queue: Queue, effects: Effects, now_ms: int) -> None:
+        """Ask about those whose bodies are in memory, up to a slice; then page in those that come next."""
+        index, half = queue.index, self._runtime[queue.queue_id].window.half
+        due = self._queues.add_due_checks(queue.queue_id, BitMap64())
+        due &= index.half
+        due -= index.halves.unreadable
+        once_more = self._once_more.get(queue.queue_id)
+        if once_more is not None:
+            once_more &= index.half
+        in_memory: list[StoredMessage] = []
+        elsewhere: list[int] = []
+        size = 0
+        for position in islice(due, self._limits.tick_items):
+            message = half.get(position)
+            if message is None:
+                if len(elsewhere) < self._limits.page_messages:
+                    elsewhere.append(position)
+            else:
+                size += len(message.body)
+                if size > self._limits.max_batch_bytes and in_memory:
+                    break
+                in_memory.append(message)
+        self._ask(queue, due, in_memory, effects, now_ms)
+        elsewhere = [position for position in elsewhere if self._may_ask(queue, due, position)]
+        if elsewhere:
+            queue_id = queue.queue_id
+            self._lane.want(queue_id, queue_id, elsewhere, self._limits.page_bytes, None, effects.reads)
+        elif due:
+            self._agenda.checks_wanted[queue.queue_id] = None
+
+    def _may_ask(self, queue: Queue, due: BitMap64, position: int) -> bool:
+        """Whether a producer may be asked (again); if not, it is due no more."""
+        known = queue.index.halves.checked.get(position)
+        commits = self._commits.get(queue.queue_id)
+        is_being_committed = commits is not None and position in commits.decisions
+        is_enough = known is not None and known.attempts >= queue.index.attributes.max_checks
+        once_more = self._once_more.get(queue.queue_id)
+        if is_being_committed or (is_enough and (once_more is None or position not in once_more)):
+            self._is_settled(queue, due, position)
+            return False
+        return True
+
+    def _is_settled(self, queue: Queue, due: BitMap64, position: int) -> None:
+        """Note that a half message is due no more."""
+        due.discard(position)
+        once_more = self._once_more.get(queue.queue_id)
+        if once_more is not None:
+            once_more.discard(position)
+            if not once_more:
+                del self._once_more[queue.queue_id]
+
+    def _ask(
+        self,
+        queue: Queue,
+        due: BitMap64,
+        messages: Sequence[StoredMessage],
+        effects: Effects,
+        now_ms: int,
+    ) -> None:
+        """Send a check for each of these half messages that is due and may have one, and count it."""
+        index = queue.index
+        attributes = index.attributes
+        asked: list[int] = []
+        next_check_ms: list[int] = []
+        for message in messages:
+            position = message.position
+            if position not in due or not self._may_ask(queue, due, position):
+                continue
+            self._is_settled(queue, due, position)
+            age_ms = now_ms - message.enqueue_ms
+            if age_ms >= attributes.retention_ms or position not in index.half:
+                continue
+            known = index.halves.checked.get(position)
+            attempt = 1 if known is None else known.attempts + 1
+            first_ms = message.visible_ms - message.enqueue_ms
+            interval_ms = min(self._limits.max_check_interval_ms, first_ms << attempt)
+            asked.append(position)
+            next_check_ms.append(now_ms + interval_ms if attempt < attributes.max_checks else 0)
+            effects.checks.append(Check(queue.account, queue.name, message, age_ms, attempt))
+        if asked:
+            record = TransactionsChecked(queue.queue_id, pack_runs(asked), now_ms, next_check_ms)
+            self._queues.apply_checked(queue, record)
+            effects.records.append(record)
+
+    def on_page(
+        self, reading: Reading[None], messages: Sequence[StoredMessage], missing: Runs, effects: Effects, now_ms: int
+    ) -> int:
+        """Send the checks whose bodies came; if no client answers checks any more, they stay due."""
+        self._lane.busy.discard(reading.owner_id)
+        queue = self._queues.by_id.get(reading.owner_id)
+        if queue is None:
+            return 0
+        due = self._queues.add_due_checks(queue.queue_id, BitMap64())
+        damaged = queue.index.set_damaged(missing) if missing else 0
+        if self._runtime[queue.queue_id].has_checkers:
+            self._ask(queue, due, messages, effects, now_ms)
+            if due:
+                # At the next tick: others come in between.
+                self._agenda.checks_wanted[queue.queue_id] = None
+        return damaged
+
+    def sweep_if_many(self) -> None:
+        """Most half messages are decided long before their check is due; remove entries of such."""
+        if self._buckets.size <= self._sweep_above:
+            return
+        kept = self._buckets.sweep(self._checks_due)
+        if kept is not None:
+            self._sweep_above = max(CHECK_SWEEP_ABOVE, 2 * kept)
+
+    def _checks_due(self, due_ms: int, queue_id: int, positions: "array[int]") -> "array[int]":
+        queue = self._queues.by_id.get(queue_id)
+        if queue is None:
+            return array("Q")
+        return array("Q", self._current(queue, positions, due_ms))

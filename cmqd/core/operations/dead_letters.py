@@ -1,0 +1,115 @@
+"""Dead letters: which messages are to leave their queue for its dead-letter queue, and when.
+
+Policy 0 (``dead_letter_max_receives``): the lease of the last receive that is allowed ended. Policy 1
+(``dead_letter_after_ms``): the message has been active for so long, received or not; one that is in flight is found
+when its lease ends. What is found is reserved by a set operation, however much it is, so that nobody receives it any
+more and what is behind it is delivered at once; :mod:`cmqd.core.operations.moves` moves it page by page.
+
+While the dead-letter queue takes none, because it is full or what it held before is not consumed, its sources keep
+theirs, receivable.
+"""
+
+from collections.abc import Iterable
+
+from pyroaring import BitMap64
+
+from cmqd.core.facts.facts import Facts
+from cmqd.core.facts.queue import Queue
+from cmqd.core.operations.reservations import RETRY_MS, Reservations
+from cmqd.core.outcome import Effects
+from cmqd.core.runtime.runtime import Runtime
+from cmqd_fold.queue_index import QueueIndex
+
+
+class DeadLetters:
+    """Finds dead letters."""
+
+    __slots__ = ("_agenda", "_gates", "_queues", "_reservations", "_runtime")
+
+    def __init__(self, facts: Facts, runtime: Runtime, reservations: Reservations) -> None:
+        self._queues = facts.queues
+        self._runtime = runtime.queues
+        self._agenda = runtime.agenda
+        self._gates = runtime.gates
+        self._reservations = reservations
+
+    def came_back(self, queue: Queue, back: Iterable[tuple[int, int]], effects: Effects, now_ms: int) -> None:
+        """Leases have ended: (position, receive count) of their messages, which are active now."""
+        runtime = self._runtime[queue.queue_id]
+        most = queue.index.attributes.dead_letter_max_receives
+        if most:
+            runtime.overdue |= BitMap64([position for position, count in back if count >= most])
+            if not runtime.overdue:
+                return
+        if queue.dead_letters is not None and _takes_none(queue.dead_letters):
+            # Found when it is looked at again, and not sought each time a lease ends.
+            self._agenda.reviews.set(queue.queue_id, now_ms + RETRY_MS)
+            return
+        next_ms = self.find(queue, effects, now_ms)
+        if next_ms is not None:
+            self._agenda.reviews.set(queue.queue_id, next_ms)
+
+    def find(self, queue: Queue, effects: Effects, now_ms: int) -> int | None:
+        """Reserve what is to be moved by now, and begin; when to look again."""
+        runtime = self._runtime[queue.queue_id]
+        target, index = queue.dead_letters, queue.index
+        if target is None or not index.live_count:
+            return None
+        if self._gates.moves_held_up:
+            self._reservations.release_all(queue)
+            return now_ms + RETRY_MS
+        after_ms = index.attributes.dead_letter_after_ms
+        if after_ms:
+            dead, next_ms = self._too_old(queue, after_ms, now_ms)
+        else:
+            runtime.overdue &= index.live
+            dead, next_ms = runtime.overdue & index.active, None
+        if runtime.unmovable:
+            runtime.unmovable &= index.live
+            dead -= runtime.unmovable
+        if dead:
+            if _takes_none(target):
+                return now_ms + RETRY_MS
+            self._reservations.reserve(queue, dead)
+        self._reservations.read(queue, effects)
+        return next_ms
+
+    def _too_old(self, queue: Queue, after_ms: int, now_ms: int) -> tuple[BitMap64, int | None]:
+        """Active messages that have been so for too long, and when there may be others."""
+        index = queue.index
+        since_ms = now_ms - after_ms
+        dead = BitMap64()
+        if index.active_count:
+            dead = active_below(index, index.steps.floor_at(since_ms, index.next_position))
+        times: list[int] = []
+        end_ms = index.steps.next_end_ms(since_ms)
+        if end_ms is not None:
+            times.append(end_ms + after_ms)
+        if index.activations.positions:
+            dead -= index.activations.positions
+            dead |= index.activations.take_due(now_ms, after_ms, index.live) & index.active
+            due_ms = index.activations.first_due_after(now_ms, after_ms)
+            if due_ms is not None:
+                times.append(due_ms)
+        return dead, min(times, default=None)
+
+
+def _takes_none(target: Queue) -> bool:
+    index = target.index
+    return index.live_count >= index.attributes.max_backlog or not index.takes_dead_letters
+
+
+def active_below(index: QueueIndex, stop: int) -> BitMap64:
+    """What is active below a position; there must be something active.
+
+    A range costs as much as it is wide, however little of it is active; a copy as much as there is of all that is
+    active, in chunks of 65,536 positions. So it is the one that costs less at most.
+    """
+    first = index.first_active()
+    if first >= stop:
+        return BitMap64()
+    if min(index.active_count, (index.next_position - first) >> 16) > (stop - first) >> 15:
+        return index.active & BitMap64(range(first, stop))
+    found = BitMap64(index.active)
+    found.remove_range(stop, index.next_position + 1)
+    return found

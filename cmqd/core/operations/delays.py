@@ -1,0 +1,91 @@
+"""Delays: messages that become active at their time, and those that wait for a place among the delayed messages."""
+
+from collections.abc import Sequence
+
+from cmqd.core.facts.facts import Facts
+from cmqd.core.facts.queue import Queue
+from cmqd.core.operations.serving import Serving
+from cmqd.core.outcome import Effects
+from cmqd.core.runtime.pages import Reading
+from cmqd.core.runtime.runtime import Runtime
+from cmqd_segment.records import DelaysScheduled, MessagesActivated, Runs, StoredMessage, pack_runs
+
+
+class Delays:
+    """Ends delays, and gives free places to messages beyond ``max_delayed``."""
+
+    __slots__ = ("_agenda", "_budget", "_lane", "_limits", "_queues", "_runtime", "_serving")
+
+    def __init__(self, facts: Facts, runtime: Runtime, serving: Serving) -> None:
+        self._limits = facts.limits
+        self._queues = facts.queues
+        self._runtime = runtime.queues
+        self._agenda = runtime.agenda
+        self._budget = runtime.budget
+        self._lane = runtime.pages.overflow
+        self._serving = serving
+
+    def tick_delays(self, effects: Effects, now_ms: int) -> None:
+        """Activate messages of one queue whose delay has ended."""
+        due = self._queues.delays.take_due(now_ms, self._limits.tick_items)
+        if due is None:
+            return
+        queue_id, positions = due
+        queue = self._queues.by_id.get(queue_id)
+        if queue is None:
+            return
+        runs = queue.index.due_delays(iter(positions))
+        if runs:
+            record = MessagesActivated(queue_id, runs, now_ms)
+            queue.index.apply_activated(record)
+            self._budget.activate(self._runtime[queue.queue_id].window, positions)
+            effects.records.append(record)
+            if queue.index.attributes.dead_letter_after_ms:
+                self._agenda.reviews.set(queue.queue_id, now_ms + queue.index.attributes.dead_letter_after_ms)
+            self._serving.serve(queue, effects, now_ms)
+        self._read_overflow(queue, effects)
+
+    def tick_overflow(self, effects: Effects) -> None:
+        """Look up the due times of messages in one queue with a free place."""
+        if self._agenda.overflow_wanted:
+            queue = self._queues.by_id.get(self._agenda.overflow_wanted.popitem()[0])
+            if queue is not None:
+                self._read_overflow(queue, effects)
+
+    def _read_overflow(self, queue: Queue, effects: Effects) -> None:
+        """Places among the delayed are free: look up the due times of those that wait for one."""
+        index = queue.index
+        free = index.attributes.max_delayed - index.delayed_count
+        if not index.overflow_count or queue.queue_id in self._lane.busy or free <= 0:
+            return
+        positions = index.overflow_from(0, min(free, self._limits.page_messages))
+        self._lane.want(queue.queue_id, queue.queue_id, positions, self._limits.page_bytes, None, effects.reads)
+
+    def on_page(
+        self, reading: Reading[None], messages: Sequence[StoredMessage], missing: Runs, effects: Effects, now_ms: int
+    ) -> int:
+        """Give places to the messages whose due times came."""
+        self._lane.busy.discard(reading.owner_id)
+        queue = self._queues.by_id.get(reading.owner_id)
+        if queue is None:
+            return 0
+        damaged = self._schedule(queue, messages, missing, effects, now_ms)
+        self._read_overflow(queue, effects)
+        return damaged
+
+    def _schedule(
+        self, queue: Queue, messages: Sequence[StoredMessage], missing: Runs, effects: Effects, now_ms: int
+    ) -> int:
+        index = queue.index
+        # Fewer places than were asked for may be free by now, if max_delayed was changed.
+        free = max(0, index.attributes.max_delayed - index.delayed_count)
+        wanted = [message for message in messages if message.position in index.overflow][:free]
+        if wanted:
+            positions = pack_runs(message.position for message in wanted)
+            # Broker time may have stepped back since they were sent.
+            latest_ms = now_ms + self._limits.max_delay_ms
+            due_ms = [min(message.visible_ms, latest_ms) for message in wanted]
+            record = DelaysScheduled(index.queue_id, positions, due_ms)
+            index.apply_scheduled(record)
+            effects.records.append(record)
+        return index.set_damaged(missing) if missing else 0

@@ -1,0 +1,448 @@
+"""Delivering: bringing what waits for a subscription to its queue or its URL.
+
+What is due is up to :class:`~cmqd.core.facts.deliveries.Deliveries`. Here it gets its body, from memory or a page of
+the log, and its way: a copy into a queue is decided at once, in one row with the fact that it was delivered; what is to
+be posted leaves in an outcome, and how that went comes back through :meth:`Deliver.pushes_ended`. Each subscription
+gets on by itself; they share nothing but the room of an endpoint and a bound on requests in all.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from cmqd.core.facts.deliveries import BACKOFF, DAMAGED
+from cmqd.core.facts.facts import Facts
+from cmqd.core.facts.queue import Queue
+from cmqd.core.facts.topic import Subscription
+from cmqd.core.operations.serving import Serving
+from cmqd.core.operations.store import Store
+from cmqd.core.outcome import Effects, Outcome, Push, PushResult
+from cmqd.core.runtime.pages import Reading
+from cmqd.core.runtime.runtime import Runtime
+from cmqd_segment.records import (
+    AnyRecord,
+    DeliveriesDropped,
+    DeliveriesFailed,
+    MessagesDelivered,
+    Runs,
+    StoredMessage,
+    TopicMessagesExpired,
+    pack_runs,
+    unpack_runs,
+)
+from cmqd_types.messages import CopyOf
+
+BACKOFF_MS = (10_000, 20_000)
+"""Between which two a pause under ``backoff`` lies."""
+SUBSCRIPTIONS_A_TICK = 64
+"""Looked after in one tick at most: a few microseconds each."""
+DELIVERIES_A_TICK = 64
+"""Started in one tick, about: up to 30 microseconds each, and a tick is to take 2 ms at most."""
+HELD_UP_MS = 1_000
+"""How long copies into queues wait before they are tried again while the disk is nearly full."""
+READ_AHEAD = 64
+"""Messages that a page brings beside those that are delivered at once: 16 KiB of 256 bytes each."""
+
+
+class Deliver:
+    """Brings messages of topics to their subscribers."""
+
+    __slots__ = (
+        "_agenda",
+        "_gates",
+        "_jitter_seed",
+        "_lane",
+        "_limits",
+        "_numbers",
+        "_retries",
+        "_serving",
+        "_slots",
+        "_store",
+        "_topic_bodies",
+        "_topics",
+    )
+
+    def __init__(self, facts: Facts, runtime: Runtime, store: Store, serving: Serving, seed: int) -> None:
+        """``seed``: any number, for the random part of pauses between deliveries."""
+        self._limits = facts.limits
+        self._numbers = facts.numbers
+        self._topics = facts.topics
+        self._agenda = runtime.agenda
+        self._lane = runtime.pages.deliveries
+        self._slots = runtime.push_slots
+        self._retries = runtime.retries
+        self._topic_bodies = runtime.topic_bodies
+        self._gates = runtime.gates
+        self._store = store
+        self._serving = serving
+        self._jitter_seed = seed
+
+    def pushes_ended(self, results: Sequence[PushResult], now_ms: int) -> Outcome[None]:
+        """How attempts to post to URLs went. What became of a message or its subscription meanwhile is taken into
+        account: a result that nobody wants any more changes nothing.
+        """
+        records: list[AnyRecord] = []
+        delivered: dict[int, list[int]] = {}
+        failed: dict[tuple[int, str], list[tuple[int, int]]] = {}
+        touched: dict[int, None] = {}
+        for result in results:
+            self._slots.give_back(result.subscription_id, result.position)
+            subscription = self._topics.subscriptions.get(result.subscription_id)
+            if subscription is None:
+                continue
+            touched[result.subscription_id] = None
+            deliveries = subscription.deliveries
+            if result.error is None:
+                self._slots.trusted[subscription.attributes.endpoint] = None
+            else:
+                self._slots.trusted.pop(subscription.attributes.endpoint, None)
+            if result.position not in deliveries.under_way or not deliveries.is_pending(result.position):
+                deliveries.given_back(result.position)
+            elif result.error is None:
+                delivered.setdefault(result.subscription_id, []).append(result.position)
+            else:
+                key = (result.subscription_id, result.error)
+                failed.setdefault(key, []).append((result.position, result.started_ms))
+        for subscription_id, positions in delivered.items():
+            self._note_delivered(self._topics.subscriptions[subscription_id], positions, records, now_ms)
+        for (subscription_id, error), attempts in failed.items():
+            self._note_failures(self._topics.subscriptions[subscription_id], attempts, error, records, now_ms)
+        for subscription_id in touched:
+            self.look_after(self._topics.subscriptions[subscription_id], now_ms)
+        return Outcome(None, records)
+
+    # ------------------------------------------------------------------ when
+
+    def look_after(self, subscription: Subscription, now_ms: int) -> None:
+        """Something about a subscription has changed: see which way messages take, and when there is work."""
+        deliveries, topic = subscription.deliveries, subscription.topic
+        self._retries.count(subscription)
+        self._retries.bound(subscription)
+        flows = subscription.may_flow()
+        if flows != subscription.flows:
+            subscription.flows = flows
+            topic.subscriptions_changed()
+        if deliveries.exhausted:
+            topic.exhausted[subscription.subscription_id] = subscription
+        else:
+            topic.exhausted.pop(subscription.subscription_id, None)
+        due_ms = deliveries.next_due_ms(now_ms)
+        if due_ms is None:
+            return
+        if due_ms <= now_ms:
+            self._agenda.deliveries_wanted[subscription.subscription_id] = None
+        else:
+            self._agenda.deliveries.set(subscription.subscription_id, due_ms)
+
+    def forget(self, subscription: Subscription) -> None:
+        """Let go of what a subscription that ended had a share of."""
+        self._retries.forget(subscription)
+        self._agenda.deliveries.discard(subscription.subscription_id)
+        self._slots.leave(subscription)
+
+    def tick(self, effects: Effects, now_ms: int) -> None:
+        """Deliver what is due of a few subscriptions."""
+        plan, wanted = self._agenda.deliveries, self._agenda.deliveries_wanted
+        while plan.is_due(now_ms):
+            subscription_id = plan.take(now_ms)
+            if subscription_id is not None:
+                wanted[subscription_id] = None
+        left = DELIVERIES_A_TICK
+        for subscription_id in list(wanted)[:SUBSCRIPTIONS_A_TICK]:
+            if left <= 0:
+                break
+            del wanted[subscription_id]
+            subscription = self._topics.subscriptions.get(subscription_id)
+            if subscription is None:
+                continue
+            if subscription_id in self._lane.busy or subscription_id in self._lane.line:
+                # It is looked after when bodies come; its turn goes to another.
+                self._slots.wake_next(subscription.attributes.endpoint)
+            else:
+                left -= self._deliver(subscription, left, effects, now_ms)
+        self._tick_topic_expiries(effects, now_ms)
+
+    def _tick_topic_expiries(self, effects: Effects, now_ms: int) -> None:
+        """Let go of what has outlived its life in one topic."""
+        topic_id = self._agenda.topic_expiries.take(now_ms)
+        topic = None if topic_id is None else self._topics.by_id.get(topic_id)
+        if topic is None:
+            return
+        floor = topic.steps.floor_at(now_ms - self._limits.topic_life_ms, topic.next_position)
+        if topic.live_in(0, floor):
+            record = TopicMessagesExpired(topic.topic_id, floor)
+            self._topics.apply(topic, record)
+            effects.records.append(record)
+            for subscription in topic.subscriptions.values():
+                self.look_after(subscription, now_ms)
+        elif floor == topic.next_position:
+            topic.steps.clear()
+        else:
+            topic.steps.drop_below(floor)
+        # Not again in this tick, if the first step that is left is over and some of it still lives: steps end later
+        # than they begin.
+        self._agenda.plan_topic_expiry(topic, now_ms + 1)
+
+    # ------------------------------------------------------------------ how
+
+    def _deliver(self, subscription: Subscription, most: int, effects: Effects, now_ms: int) -> int:
+        """Start what is due, as far as there is room; returns how many that were."""
+        if subscription.is_push:
+            if not self._gates.pushing:
+                return 0
+            room = self._slots.room(subscription)
+        else:
+            if self._gates.moves_held_up:
+                self._agenda.deliveries.set(subscription.subscription_id, now_ms + HELD_UP_MS)
+                return 0
+            room = most
+        if room <= 0:
+            return 0
+        deliveries = subscription.deliveries
+        self._retries.bound(subscription)
+        started = deliveries.start(now_ms, room)
+        count = len(started)
+        if subscription.is_push:
+            self._slots.take(subscription, [position for position, _ in started])
+            if count < room:
+                self._slots.wake_next(subscription.attributes.endpoint)
+        self._carry_out(subscription, started, effects, now_ms)
+        if not subscription.is_push and deliveries.strategy == BACKOFF:
+            # In order, one after the other, but a queue answers at once.
+            while started and count < most and subscription.subscription_id not in self._lane.busy:
+                started = deliveries.start(now_ms, 1)
+                count += len(started)
+                self._carry_out(subscription, started, effects, now_ms)
+        if subscription.subscription_id not in self._lane.busy:
+            self.look_after(subscription, now_ms)
+        return count
+
+    def _carry_out(
+        self, subscription: Subscription, started: Sequence[tuple[int, int]], effects: Effects, now_ms: int
+    ) -> None:
+        """Attempt what is in memory, and have the bodies of the rest read."""
+        topic_id, deliveries = subscription.topic.topic_id, subscription.deliveries
+        in_memory: list[StoredMessage] = []
+        elsewhere: list[int] = []
+        for position, _ in started:
+            message = self._topic_bodies.get(topic_id, position)
+            if message is None:
+                elsewhere.append(position)
+            else:
+                in_memory.append(message)
+        if elsewhere and not self._lane.has_room:
+            for position in elsewhere:
+                deliveries.given_back(position)
+                self._slots.give_back(subscription.subscription_id, position)
+            self._lane.line[subscription.subscription_id] = None
+        elif elsewhere:
+            elsewhere.sort()
+            # A page costs a round trip to the storage: what is likely to be next comes along. Only behind what was
+            # started, because a page may hold a part only, and what was started must get on.
+            ahead = [
+                one
+                for one in deliveries.upcoming(READ_AHEAD)
+                if one > elsewhere[-1] and self._topic_bodies.get(topic_id, one) is None
+            ]
+            positions, max_bytes = elsewhere + ahead, self._limits.page_bytes
+            self._lane.want(subscription.subscription_id, topic_id, positions, max_bytes, elsewhere, effects.reads)
+        if in_memory:
+            self._attempt(subscription, in_memory, effects, now_ms)
+
+    def on_page(
+        self,
+        reading: Reading[list[int]],
+        messages: Sequence[StoredMessage],
+        missing: Runs,
+        effects: Effects,
+        now_ms: int,
+    ) -> int:
+        """Attempt the deliveries whose bodies came."""
+        subscription_id, positions = reading.owner_id, reading.request
+        self._lane.busy.discard(subscription_id)
+        damaged = 0
+        subscription = self._topics.subscriptions.get(subscription_id)
+        if subscription is None:
+            for position in positions:
+                self._slots.give_back(subscription_id, position)
+        else:
+            deliveries = subscription.deliveries
+            started = set(positions)
+            wanted: list[StoredMessage] = []
+            for message in messages:
+                if message.position not in started:
+                    self._topic_bodies.keep(subscription.topic.topic_id, message)
+                elif deliveries.is_pending(message.position):
+                    wanted.append(message)
+            come = {message.position for message in wanted}
+            lost = [one for one in unpack_runs(missing) if deliveries.is_pending(one)]
+            for position in positions:
+                if position not in come:
+                    # Beyond the page's bytes, gone meanwhile, or unreadable.
+                    deliveries.given_back(position)
+                    self._slots.give_back(subscription_id, position)
+            if lost:
+                damaged = len(lost)
+                self._note_dropped(subscription, lost, DAMAGED, effects.records, now_ms)
+            if wanted:
+                self._attempt(subscription, wanted, effects, now_ms)
+            self.look_after(subscription, now_ms)
+        line = self._lane.line
+        if line:
+            self._agenda.deliveries_wanted.update(line)
+            line.clear()
+        return damaged
+
+    def _attempt(
+        self, subscription: Subscription, messages: Sequence[StoredMessage], effects: Effects, now_ms: int
+    ) -> None:
+        """Carry out attempts that were started and whose bodies are there."""
+        if not subscription.is_push:
+            self.deliver_to_queue(subscription, messages, effects, now_ms)
+            return
+        topic, attributes = subscription.topic, subscription.attributes
+        if not self._gates.pushing:
+            for message in messages:
+                subscription.deliveries.given_back(message.position)
+                self._slots.give_back(subscription.subscription_id, message.position)
+            return
+        under_way = subscription.deliveries.under_way
+        effects.pushes += [
+            Push(
+                topic.account,
+                topic.name,
+                subscription.name,
+                subscription.subscription_id,
+                attributes.endpoint,
+                attributes.content_format,
+                message,
+                under_way[message.position],
+            )
+            for message in messages
+        ]
+
+    def deliver_to_queue(
+        self, subscription: Subscription, messages: Sequence[StoredMessage], effects: Effects, now_ms: int
+    ) -> None:
+        """Copies into a queue that could not be made when the messages were published."""
+        queue = subscription.target
+        fitting: list[StoredMessage] = []
+        refused: dict[str, list[tuple[int, int]]] = {}
+        for message in messages:
+            if queue is None:
+                why = f"queue {subscription.attributes.endpoint!r} does not exist"
+            else:
+                why = refusal(queue, len(message.body), len(fitting))
+            if why:
+                refused.setdefault(why, []).append((message.position, now_ms))
+            else:
+                fitting.append(message)
+        if queue is not None and fitting:
+            for some in _cut(fitting, self._limits.max_batch_bytes):
+                self._store.store_again(
+                    queue,
+                    some,
+                    self._numbers.take_message_ids(len(some), effects.records),
+                    effects,
+                    now_ms,
+                    copies_of=[
+                        CopyOf(
+                            subscription.topic.name,
+                            subscription.name,
+                            message.message_id,
+                            message.enqueue_ms,
+                            message.labels,
+                        )
+                        for message in some
+                    ],
+                )
+            self._note_delivered(subscription, [message.position for message in fitting], effects.records, now_ms)
+            self._serving.serve(queue, effects, now_ms)
+        for why, attempts in refused.items():
+            self._note_failures(subscription, attempts, why, effects.records, now_ms)
+
+    # ------------------------------------------------------------------ how it went
+
+    def _note_delivered(
+        self, subscription: Subscription, positions: list[int], records: list[AnyRecord], now_ms: int
+    ) -> None:
+        topic = subscription.topic
+        runs = pack_runs(sorted(positions))
+        record = MessagesDelivered(topic.topic_id, subscription.subscription_id, runs, now_ms)
+        self._topics.apply(topic, record)
+        records.append(record)
+
+    def _note_failures(
+        self,
+        subscription: Subscription,
+        attempts: Sequence[tuple[int, int]],
+        error: str,
+        records: list[AnyRecord],
+        now_ms: int,
+    ) -> None:
+        """``attempts``: (position, when it was started) of those that failed for the same reason."""
+        topic, deliveries = subscription.topic, subscription.deliveries
+        positions: list[int] = []
+        failed: list[int] = []
+        next_ms: list[int] = []
+        dropped: list[int] = []
+        for position, started_ms in sorted(attempts):
+            count, due_ms = deliveries.judge(position, started_ms, now_ms, self._jitter_ms(subscription, position))
+            if due_ms is None:
+                dropped.append(position)
+            positions.append(position)
+            failed.append(count)
+            next_ms.append(due_ms or 0)
+        # Also of those that are dropped: why they failed the last time is to be known after a restart too.
+        record = DeliveriesFailed(
+            topic.topic_id, subscription.subscription_id, pack_runs(positions), failed, next_ms, error, now_ms
+        )
+        self._topics.apply(topic, record)
+        records.append(record)
+        if dropped:
+            self._note_dropped(subscription, dropped, "retries", records, now_ms)
+        self.look_after(subscription, now_ms)
+
+    def _note_dropped(
+        self, subscription: Subscription, positions: list[int], reason: str, records: list[AnyRecord], now_ms: int
+    ) -> None:
+        topic = subscription.topic
+        runs = pack_runs(sorted(positions))
+        record = DeliveriesDropped(topic.topic_id, subscription.subscription_id, runs, reason, now_ms)
+        self._topics.apply(topic, record)
+        records.append(record)
+
+    def _jitter_ms(self, subscription: Subscription, position: int) -> int:
+        """The pause before a retry under ``backoff``: spread evenly by a mix of numbers (Steele, Lea and Flood 2014,
+        SplitMix), so that the same calls give the same result.
+        """
+        attempt = subscription.deliveries.under_way.get(position, 0)
+        mixed = (self._jitter_seed + (subscription.subscription_id << 40) + (position << 8) + attempt) & _MASK
+        mixed = (mixed + 0x9E3779B97F4A7C15) & _MASK
+        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
+        low, high = BACKOFF_MS
+        return low + (mixed ^ (mixed >> 31)) % (high - low + 1)
+
+
+_MASK = (1 << 64) - 1
+
+
+def _cut(messages: Sequence[StoredMessage], most: int) -> Iterator[Sequence[StoredMessage]]:
+    """Parts of up to ``most`` bytes of bodies, at least a message each: what a send may bring."""
+    start = size = 0
+    for place, message in enumerate(messages):
+        if size + len(message.body) > most and place > start:
+            yield messages[start:place]
+            start, size = place, 0
+        size += len(message.body)
+    if messages:
+        yield messages[start:]
+
+
+def refusal(queue: Queue, size: int, ahead: int = 0) -> str:
+    """Why a queue does not take a message of that size now, in a line; empty = it does. ``ahead`` go in before it."""
+    attributes, held = queue.index.attributes, queue.index.live_count + ahead
+    if size > attributes.max_message_bytes:
+        return f"the message has {size} bytes; queue {queue.name!r} takes up to {attributes.max_message_bytes}"
+    if held >= attributes.max_backlog:
+        return f"queue {queue.name!r} is full: it holds {held} messages"
+    return ""

@@ -1,0 +1,68 @@
+"""Expiry: messages that outlive the retention of their queue, and old dedup ids and sessions."""
+
+from cmqd.core.facts.facts import Facts
+from cmqd.core.operations.floors import Floors
+from cmqd.core.operations.serving import Serving
+from cmqd.core.outcome import Effects
+from cmqd.core.runtime.agenda import SESSION_SWEEP_MS
+from cmqd.core.runtime.runtime import Runtime
+from cmqd_segment.records import MessagesExpired
+
+
+class Expiry:
+    """Forgets what has outlived its time."""
+
+    __slots__ = ("_agenda", "_floors", "_limits", "_promises", "_queues", "_serving", "_sessions", "_topics")
+
+    def __init__(self, facts: Facts, runtime: Runtime, floors: Floors, serving: Serving) -> None:
+        self._limits = facts.limits
+        self._promises = facts.promises
+        self._sessions = facts.promises.sessions
+        self._queues = facts.queues
+        self._topics = facts.topics
+        self._agenda = runtime.agenda
+        self._floors = floors
+        self._serving = serving
+
+    def tick(self, effects: Effects, now_ms: int) -> None:
+        """Move the floor of one queue over the messages that have expired."""
+        queue_id = self._agenda.expiries.take(now_ms)
+        queue = None if queue_id is None else self._queues.by_id.get(queue_id)
+        if queue is None:
+            return
+        index = queue.index
+        floor = index.expired_below(now_ms)
+        if floor > index.floor and index.live.range_cardinality(index.floor, floor):
+            record = MessagesExpired(queue.queue_id, floor)
+            self._floors.apply(queue, record)
+            effects.records.append(record)
+            self._serving.serve(queue, effects, now_ms)
+        elif floor >= index.next_position:
+            # Nothing that was sent is left; what was decided need not be remembered any longer.
+            index.forget_below(floor)
+            index.steps.clear()
+        else:
+            index.forget_below(floor)
+            index.steps.drop_below(floor)
+        self._agenda.plan_expiry(queue)
+
+    def tick_dedup_ids(self, now_ms: int) -> None:
+        """Forget the old dedup ids of one queue or topic."""
+        sweeps = self._agenda.dedup_sweeps
+        owner_id = sweeps.take(now_ms)
+        if owner_id is None:
+            return
+        queue, topic = self._queues.by_id.get(owner_id), self._topics.by_id.get(owner_id)
+        dedup_ids = queue.dedup_ids if queue is not None else topic and topic.known_dedup_ids
+        owner = queue or topic
+        if dedup_ids is not None and owner is not None:
+            has_more = dedup_ids.expire(now_ms, self._limits.tick_items)
+            self._promises.memory.recount(owner.account, dedup_ids)
+            if len(dedup_ids):
+                sweeps.set(owner_id, now_ms + (0 if has_more else SESSION_SWEEP_MS))
+
+    def tick_sessions(self, now_ms: int) -> None:
+        """Forget some of the producer sessions whose life is over."""
+        due_ms = self._agenda.sessions_due_ms
+        if due_ms is not None and due_ms <= now_ms and not self._sessions.expire(now_ms, self._limits.tick_items):
+            self._agenda.sessions_due_ms = now_ms + SESSION_SWEEP_MS if len(self._sessions) else None

@@ -1,0 +1,28 @@
+"""Floors: all messages of a queue below a position are gone, because they expired or the queue was cleared."""
+
+from cmqd.core.facts.facts import Facts
+from cmqd.core.facts.queue import Queue
+from cmqd.core.runtime.runtime import Runtime
+from cmqd_segment.records import MessagesExpired, QueueCleared
+
+
+class Floors:
+    """Moves the floor of a queue, and forgets bodies below it."""
+
+    __slots__ = ("_agenda", "_budget", "_queues", "_runtime")
+
+    def __init__(self, facts: Facts, runtime: Runtime) -> None:
+        self._queues = facts.queues
+        self._runtime = runtime.queues
+        self._budget = runtime.budget
+        self._agenda = runtime.agenda
+
+    def apply(self, queue: Queue, record: QueueCleared | MessagesExpired) -> None:
+        """Remove every message below a position."""
+        self._queues.apply_floor(queue, record)
+        window = self._runtime[queue.queue_id].window
+        if queue.index.live_count:
+            self._budget.drop_below(queue.queue_id, window, record.floor)
+        else:
+            self._budget.clear(queue.queue_id, window)
+        self._agenda.want_overflow(queue)

@@ -1,0 +1,97 @@
+"""Paging in the bodies of delayed messages shortly before they are due.
+
+Messages that become active together were sent at any time, so their bodies are scattered over the log: read when they
+are due, nearly each of them costs the reading of a whole row, and the reader falls behind. So the bodies of a second or
+two are asked for at once, in order of position: a row is read once for all that it holds of that time.
+"""
+
+from collections.abc import Sequence
+
+from cmqd.core.facts.facts import Facts
+from cmqd.core.facts.queue import Queue
+from cmqd.core.operations.serving import Serving
+from cmqd.core.outcome import Effects, PageRead
+from cmqd.core.runtime.agenda import PREFETCH_MS
+from cmqd.core.runtime.pages import Reading
+from cmqd.core.runtime.runtime import Runtime
+from cmqd_segment.records import Runs, StoredMessage, last_of, unpack_runs
+
+PREFETCH_PAGES = 32
+"""Most that is asked for at once, so that a million due in one second do not stop the loop; they do not fit the window
+anyway."""
+
+
+class Prefetch:
+    """Reads bodies of delayed messages ahead of their time."""
+
+    __slots__ = ("_agenda", "_budget", "_buckets", "_lane", "_limits", "_queues", "_runtime", "_serving")
+
+    def __init__(self, facts: Facts, runtime: Runtime, serving: Serving) -> None:
+        self._limits = facts.limits
+        self._queues = facts.queues
+        self._buckets = facts.queues.delays
+        self._runtime = runtime.queues
+        self._agenda = runtime.agenda
+        self._budget = runtime.budget
+        self._lane = runtime.pages.ahead
+        self._serving = serving
+
+    def tick(self, effects: Effects, now_ms: int) -> None:
+        """Ask for the bodies of the delays that end within the next seconds."""
+        due_ms = self._agenda.prefetch_due_ms()
+        if due_ms is None or due_ms > now_ms:
+            return
+        after_ms = max(self._agenda.prefetched_until_ms, now_ms - 1)
+        self._agenda.prefetched_until_ms = now_ms + PREFETCH_MS
+        most = PREFETCH_PAGES * self._limits.page_messages
+        for queue_id, positions in self._buckets.between(after_ms, self._agenda.prefetched_until_ms, most).items():
+            queue = self._queues.by_id.get(queue_id)
+            if queue is not None:
+                self._runtime[queue_id].soon_wanted += sorted(set(positions))
+                self._read_next(queue, effects)
+
+    def _read_next(self, queue: Queue, effects: Effects) -> None:
+        """Ask for the next page of what is wanted, one at a time for each queue."""
+        runtime = self._runtime[queue.queue_id]
+        index, soon = queue.index, runtime.window.soon
+        while runtime.soon_wanted and queue.queue_id not in self._lane.busy:
+            page = runtime.soon_wanted[: self._limits.page_messages]
+            del runtime.soon_wanted[: self._limits.page_messages]
+            # Sorted, since what is wanted may be the end of one second and the beginning of the next.
+            page = sorted(position for position in page if position in index.delayed and position not in soon)
+            if not page:
+                continue
+            if not self._budget.has_room(queue.queue_id, self._limits.page_bytes):
+                # They are read when they are due, then.
+                runtime.soon_wanted.clear()
+                return
+            self._lane.want(queue.queue_id, queue.queue_id, page, self._limits.page_bytes, None, effects.reads)
+
+    def on_page(
+        self, reading: Reading[None], messages: Sequence[StoredMessage], missing: Runs, effects: Effects, now_ms: int
+    ) -> int:
+        """Keep the bodies that came, and ask for the next page. A missing body is found out, and told, when the message
+        is due.
+        """
+        self._lane.busy.discard(reading.owner_id)
+        queue = self._queues.by_id.get(reading.owner_id)
+        if queue is not None:
+            self._keep(queue, reading.read, messages, missing)
+            self._read_next(queue, effects)
+            self._serving.serve(queue, effects, now_ms)
+        return 0
+
+    def _keep(self, queue: Queue, read: PageRead, messages: Sequence[StoredMessage], missing: Runs) -> None:
+        """Keep what came; what is missing is found out, and told, when it is wanted."""
+        runtime = self._runtime[queue.queue_id]
+        index, window = queue.index, runtime.window
+        for message in messages:
+            position = message.position
+            if position in index.delayed:
+                if position not in window.soon:
+                    self._budget.keep_soon(queue.queue_id, window, message)
+            elif position in index.active and position not in window.messages:
+                self._budget.keep(queue.queue_id, window, message)
+        settled = max(messages[-1].position if messages else -1, last_of(missing))
+        if 0 <= settled < last_of(read.positions):
+            runtime.soon_wanted[:0] = [position for position in unpack_runs(read.positions) if position > settled]

@@ -1,0 +1,271 @@
+"""Publishing: the row in which messages of a topic and all their copies stand.
+
+A :class:`~cmqd.core.operations.publish_plan.PublishPlan` finds the subscriptions of every message, in slices if that is
+much work. A whole plan is applied here in a single step: ids, positions and times are given, the record is made and the
+reply is known. Until then no part of a publish is visible. Therefore a crash, or a change of subscriptions, finds a
+publish whole or not at all.
+
+Publishes of several clients are decided together. All their messages share a record, even messages for different
+subscriptions, because the record is ordered by queue (``MessagesPublished``): a queue's index takes a single range of
+positions, so 256 messages to 500 queues are 500 changes and not 51,000. Clients cannot see the difference: no publish
+is answered before the row is durable, and the order of messages is kept.
+
+Waiting receives are served with the publish as long as that is little work. Otherwise the ticks that follow serve the
+receives, with the copies of a publish for a single queue at a time (:class:`~cmqd.core.runtime.copies.Unserved`).
+"""
+
+from collections.abc import Sequence
+
+from cmqd.core.errors import DomainError, TopicNotFound
+from cmqd.core.facts.deliveries import BACKOFF
+from cmqd.core.facts.facts import Facts
+from cmqd.core.facts.topic import Subscription, Topic
+from cmqd.core.operations.deliver import Deliver
+from cmqd.core.operations.publish_plan import Part, PublishPlan
+from cmqd.core.operations.serving import Serving
+from cmqd.core.operations.shares import Shares
+from cmqd.core.operations.store import Store
+from cmqd.core.outcome import Effects, Outcome, Published, PublishRequest
+from cmqd.core.runtime.copies import PublishedCopies, Unserved
+from cmqd.core.runtime.runtime import Runtime
+from cmqd_segment.published import copies_of, first_of_set, set_positions
+from cmqd_segment.records import MessagesPublished, StoredMessage, pack_runs
+
+WHOLE = 1 << 62
+"""Units that every plan can do with."""
+KEPT_COPIES = 2048
+"""Largest number of copies of a record that is kept in memory: half a microsecond per copy."""
+SERVED_COPIES = 512
+"""Largest number of copies of a record that waiting receives get with the publish: some four microseconds per copy."""
+REFUSED_AT_ONCE = 64
+"""Largest number of refused messages that fail with the publish; the next ticks try the rest."""
+
+
+class Publish:
+    """Publishes to topics."""
+
+    __slots__ = (
+        "_agenda",
+        "_deliver",
+        "_lane",
+        "_limits",
+        "_numbers",
+        "_promises",
+        "_queues",
+        "_runtime",
+        "_serving",
+        "_store",
+        "_topic_bodies",
+        "_topics",
+    )
+
+    def __init__(self, facts: Facts, runtime: Runtime, store: Store, serving: Serving, deliver: Deliver) -> None:
+        self._limits = facts.limits
+        self._numbers = facts.numbers
+        self._promises = facts.promises
+        self._queues = facts.queues
+        self._topics = facts.topics
+        self._runtime = runtime.queues
+        self._agenda = runtime.agenda
+        self._topic_bodies = runtime.topic_bodies
+        self._lane = runtime.pages.receives
+        self._store = store
+        self._serving = serving
+        self._deliver = deliver
+
+    def publish(
+        self, account: str, name: str, requests: Sequence[PublishRequest], now_ms: int
+    ) -> Outcome[list[Published | DomainError]]:
+        """Publish the batches of several requests to a topic in a single call: ``plan_publish`` and ``apply_publish``.
+
+        Raises:
+            TopicNotFound.
+        """
+        plan = self.plan_publish(account, name, requests, now_ms)
+        plan.advance(WHOLE)
+        return self.apply_publish(plan, now_ms)
+
+    def plan_publish(self, account: str, name: str, requests: Sequence[PublishRequest], now_ms: int) -> PublishPlan:
+        """Begin to plan publishes to a topic; nothing changes before ``apply_publish``.
+
+        Raises:
+            TopicNotFound.
+        """
+        return PublishPlan(self._topics.find(account, name), requests, self._promises, self._limits, now_ms)
+
+    def apply_publish(self, plan: PublishPlan, now_ms: int) -> Outcome[list[Published | DomainError]]:
+        """Store the messages of a whole plan: the batch of a request whole or not at all, with the copies for all
+        matching subscriptions. The reply has the refusal of a refused request in the place of its ids; other requests
+        are stored all the same. A message that matches no subscription is discarded.
+
+        A numbered publish that was stored before gets the earlier ids. A body with a dedup id that was used in this
+        topic a short while ago gets the earlier id.
+
+        Refusals: InvalidArgument, MessageTooLarge, BatchTooLarge, SequenceTooOld.
+
+        Raises:
+            TopicNotFound: the topic was deleted meanwhile.
+        """
+        topic = plan.topic
+        if self._topics.by_id.get(topic.topic_id) is not topic:
+            raise TopicNotFound(topic.name)
+        effects = Effects()
+        first_id = self._numbers.take_message_ids(plan.count, effects.records) if plan.count else 0
+        for part in plan.parts:
+            self._store_part(topic, part, first_id, effects, now_ms)
+        replies = plan.replies(first_id)
+        if topic.exhausted and any(isinstance(reply, Published) for reply in replies):
+            for subscription in list(topic.exhausted.values()):
+                subscription.deliveries.published()
+                self._deliver.look_after(subscription, now_ms)
+        return effects.outcome(replies)
+
+    # ------------------------------------------------------------------ storing
+
+    def _store_part(self, topic: Topic, part: Part, first_id: int, effects: Effects, now_ms: int) -> None:
+        # The present state of the subscriptions counts: the part before may have blocked a subscription.
+        shares = Shares(part, topic.audience(part.union))
+        record = self._record(topic, part, shares, first_id, effects, now_ms)
+        was_empty = [not queue.index.active_count for queue in shares.queues]
+        self._apply(topic, record)
+        effects.records.append(record)
+        effects.bodies += part.bodies
+        copies = PublishedCopies(record, part.bodies)
+        self._bring_in(copies, shares, was_empty, effects, now_ms)
+        if record.waiting:
+            for number in copies.waiting_numbers():
+                self._topic_bodies.keep(topic.topic_id, copies.message(number))
+            self._fail_refused(copies, shares.refused, effects, now_ms)
+            for subscription in shares.waiting:
+                self._deliver.look_after(subscription, now_ms)
+
+    def _apply(self, topic: Topic, record: MessagesPublished) -> None:
+        """Apply a publish to the topic and to all queues, and plan what follows from it."""
+        agenda, enqueue_ms = self._agenda, record.enqueue_ms
+        if self._topics.apply_published(topic, record):
+            agenda.plan_topic_expiry(topic)
+        if record.dedup_ids is not None:
+            agenda.dedup_sweeps.set(topic.topic_id, enqueue_ms + self._limits.dedup_life_ms)
+        if record.numbered:
+            agenda.plan_session_sweep(enqueue_ms)
+        by_id = self._queues.by_id
+        for queue_id, first, count in copies_of(record):
+            queue = by_id[queue_id]
+            if queue.index.apply_copies(first, count, enqueue_ms):
+                agenda.plan_expiry(queue)
+            after_ms = queue.index.attributes.dead_letter_after_ms
+            if after_ms:
+                agenda.reviews.set(queue_id, enqueue_ms + after_ms)
+
+    def _record(
+        self, topic: Topic, part: Part, shares: Shares, first_id: int, effects: Effects, now_ms: int
+    ) -> MessagesPublished:
+        count = len(part.sizes)
+        enqueue_ms = max(now_ms, topic.last_enqueue_ms)
+        for queue in shares.queues:
+            if queue.index.last_enqueue_ms > enqueue_ms:
+                # The clock was set back. A queue's times never decrease, and all copies share theirs.
+                enqueue_ms = queue.index.last_enqueue_ms
+        labels = None
+        if any(part.labels):
+            first = part.labels[0]
+            labels = part.labels[:1] if all(label == first for label in part.labels) else part.labels
+        numbered = part.numbered
+        if numbered:
+            numbered = [first_id + number if at % 4 == 2 else number for at, number in enumerate(numbered)]
+        message_sets, taken = shares.numbered_sets(count)
+        first_number = part.numbers[0]
+        is_dense = part.numbers[-1] - first_number == count - 1
+        return MessagesPublished(
+            topic.topic_id,
+            topic.next_position,
+            first_id + first_number,
+            enqueue_ms,
+            part.sizes,
+            shares.copies,
+            self._numbers.take_message_ids(shares.total, effects.records) if shares.total else 0,
+            [subscription.subscription_id for subscription in shares.waiting],
+            part.headers if any(part.headers) else None,
+            labels,
+            numbered,
+            part.dedup_ids if any(part.dedup_ids) else None,
+            topic.name,
+            shares.names,
+            message_sets,
+            taken,
+            [] if is_dense else pack_runs([number - first_number for number in part.numbers]),
+        )
+
+    def _bring_in(
+        self, copies: PublishedCopies, shares: Shares, was_empty: Sequence[bool], effects: Effects, now_ms: int
+    ) -> None:
+        """Keep copies in memory that are near the head of their queues, and serve waiting receives."""
+        are_many = shares.total > KEPT_COPIES
+        at_once = SERVED_COPIES
+        for place, queue in enumerate(shares.queues):
+            runtime = self._runtime[queue.queue_id]
+            is_near = was_empty[place] or not runtime.window.cold
+            waits = runtime.line.waiting and queue.index.active_count
+            if waits:
+                at_once -= copies.count(place)
+            if (waits and at_once < 0) or (are_many and not waits):
+                if is_near:
+                    runtime.window.go_back_to(copies.first(place))
+                if waits:
+                    self._agenda.unserved.setdefault(queue.queue_id, []).append(Unserved(copies, place))
+                continue
+            if is_near:
+                self._store.keep_copies(queue, copies, place, was_empty[place])
+            if waits:
+                self._serving.serve(queue, effects, now_ms)
+
+    def _fail_refused(
+        self, copies: PublishedCopies, refused: Sequence[tuple[Subscription, int]], effects: Effects, now_ms: int
+    ) -> None:
+        """Record a first failure for messages that queues refused. Under backoff the first refused message holds up the
+        messages behind it. More than ``REFUSED_AT_ONCE`` messages are left to the ticks, in the state of waiting.
+        """
+        left = REFUSED_AT_ONCE
+        for subscription, messages in refused:
+            deliveries = subscription.deliveries
+            most = 1 if deliveries.strategy == BACKOFF else deliveries.max_known - deliveries.retrying_count
+            tried: list[StoredMessage] = []
+            for number in set_positions(first_of_set(messages, min(most, left))):
+                message = copies.message(number)
+                deliveries.begin(message.position)
+                tried.append(message)
+            left -= len(tried)
+            if tried:
+                self._deliver.deliver_to_queue(subscription, tried, effects, now_ms)
+
+    def tick(self, effects: Effects, now_ms: int) -> None:
+        """Serve receives that wait at one queue with the copies of one publish that was too large to do so at once.
+
+        The copies of a publish to one queue at a time: a queue with 500 subscriptions of a topic can have 128,000.
+        """
+        if not self._agenda.unserved:
+            return
+        queue_id = next(iter(self._agenda.unserved))
+        entries = self._agenda.unserved[queue_id]
+        copies, place = entries.pop(0)
+        queue = self._queues.by_id.get(queue_id)
+        if not entries or queue is None or not self._runtime[queue.queue_id].line.waiting:
+            del self._agenda.unserved[queue_id]
+        if queue is None or not self._runtime[queue.queue_id].line.waiting:
+            return
+        window, active = self._runtime[queue.queue_id].window, queue.index.active
+        first = copies.first(place)
+        stop = first + copies.count(place)
+        # Else they were paged in meanwhile, or are about to be.
+        if (
+            window.cold
+            and window.paged_until == first
+            and queue_id not in self._lane.busy
+            and active.contains_range(first, stop)
+        ):
+            window.cold = False
+            self._store.keep_copies(queue, copies, place, False)
+            if not window.cold and queue.index.next_position > stop:
+                # Messages that came after these are in the log alone.
+                self._runtime[queue.queue_id].window.go_back_to(stop)
+        self._serving.serve(queue, effects, now_ms)

@@ -1,0 +1,300 @@
+"""Queues: create, ensure, list, attributes, clear, delete."""
+
+from collections.abc import Mapping
+
+from pyroaring import BitMap64
+
+from cmqd.core.errors import (
+    DeadLetterQueueInUse,
+    InvalidArgument,
+    QueueDeleted,
+    QueueDiffers,
+    QueueExists,
+    RedriveRunning,
+    TooManyQueues,
+)
+from cmqd.core.facts.facts import Facts
+from cmqd.core.facts.queue import Queue
+from cmqd.core.limits import check_each, check_range, checked_attributes
+from cmqd.core.names import check_queue_name, folded
+from cmqd.core.operations.checks import Checks
+from cmqd.core.operations.dead_letters import DeadLetters
+from cmqd.core.operations.floors import Floors
+from cmqd.core.operations.receive import Receive
+from cmqd.core.operations.reservations import Reservations
+from cmqd.core.operations.serving import Serving
+from cmqd.core.outcome import Effects, Outcome, Woken
+from cmqd.core.runtime.runtime import Runtime
+from cmqd_segment.records import (
+    AnyRecord,
+    DeadLettersFrom,
+    QueueAttributes,
+    QueueAttributesSet,
+    QueueCleared,
+    QueueCreated,
+)
+from cmqd_segment.records import QueueDeleted as QueueDeletedRecord
+from cmqd_types.queues import QueueInfo
+
+NAMES_EXAMINED = 10_000
+"""Names that a list of the queues of all accounts examines in a call: no more than a full account has."""
+
+
+class QueueAdmin:
+    """Administers queues."""
+
+    __slots__ = (
+        "_agenda",
+        "_budget",
+        "_checks",
+        "_dead_letters",
+        "_floors",
+        "_limits",
+        "_numbers",
+        "_pages",
+        "_queues",
+        "_receive",
+        "_reservations",
+        "_runtime",
+        "_serving",
+    )
+
+    def __init__(
+        self,
+        facts: Facts,
+        runtime: Runtime,
+        floors: Floors,
+        serving: Serving,
+        receive: Receive,
+        checks: Checks,
+        reservations: Reservations,
+        dead_letters: DeadLetters,
+    ) -> None:
+        self._limits = facts.limits
+        self._numbers = facts.numbers
+        self._queues = facts.queues
+        self._runtime = runtime.queues
+        self._agenda = runtime.agenda
+        self._budget = runtime.budget
+        self._pages = runtime.pages
+        self._floors = floors
+        self._serving = serving
+        self._receive = receive
+        self._checks = checks
+        self._reservations = reservations
+        self._dead_letters = dead_letters
+
+    def create(self, account: str, name: str, attributes: Mapping[str, object], now_ms: int) -> Outcome[QueueInfo]:
+        """Make a queue.
+
+        Raises:
+            InvalidArgument: the name or an attribute is not legal.
+            QueueExists: the name, or one that differs only in case, is taken.
+            TooManyQueues: the account has its limit.
+        """
+        check_queue_name(name)
+        chosen = checked_attributes(QueueAttributes(), attributes, creating=True)
+        taken = self._queues.folded.get(account, {}).get(folded(name))
+        if taken is not None:
+            raise QueueExists(name, taken.name)
+        limit = self._limits.max_queues_per_account
+        if len(self._queues.names.get(account, ())) >= limit:
+            raise TooManyQueues(account, limit)
+        target = self._dead_letter_queue(account, name, None, chosen)
+        records: list[AnyRecord] = []
+        queue_id = self._numbers.take_queue_id(records)
+        record = QueueCreated(queue_id, account, name, chosen, now_ms)
+        queue = self._queues.apply_created(record)
+        records.append(record)
+        self._rebind(queue, target, records)
+        return Outcome(self._info(queue, created=True), records)
+
+    def ensure(self, account: str, name: str, attributes: Mapping[str, object], now_ms: int) -> Outcome[QueueInfo]:
+        """Make a queue, or confirm that the one there is has these attributes (those not named may be anything).
+
+        Raises:
+            QueueDiffers: it has others; the difference is in the details.
+            InvalidArgument, QueueExists, TooManyQueues: as :meth:`create`.
+        """
+        check_queue_name(name)
+        queue = self._queues.names.get(account, {}).get(name)
+        if queue is None:
+            return self.create(account, name, attributes, now_ms)
+        # Whether they contradict one another is no question: what agrees with the queue cannot.
+        check_each(queue.index.attributes, attributes, creating=True)
+        is_now = queue.attributes()
+        difference: dict[str, dict[str, object]] = {
+            field: {"is": is_now[field], "wanted": wanted}
+            for field, wanted in attributes.items()
+            if is_now[field] != wanted and isinstance(wanted, int | str)
+        }
+        if difference:
+            raise QueueDiffers(name, difference)
+        return Outcome(self._info(queue))
+
+    def list_names(self, account: str, search: str, offset: int, limit: int) -> tuple[int, list[tuple[int, str]]]:
+        """How many queues have ``search`` in their name, and a page of (id, name) in order of name."""
+        check_range("offset", offset, 0, 1 << 31)
+        check_range("limit", limit, 1, self._limits.max_list)
+        found = sorted(name for name in self._queues.names.get(account, ()) if search in name)
+        page = found[offset : offset + limit]
+        return len(found), [(self._queues.names[account][name].queue_id, name) for name in page]
+
+    def list_all(
+        self, search: str, after: tuple[str, str], limit: int
+    ) -> tuple[list[tuple[str, int, str]], tuple[str, str] | None]:
+        """Queues of all accounts with ``search`` in their name, behind ``after`` (account, name), by account and name.
+
+        Returns (account, id, name) of at most ``limit`` queues, and where to go on, None at the end. A call examines a
+        bounded number of names, because a search without a match would hold up the loop.
+        """
+        check_range("limit", limit, 1, self._limits.max_list)
+        after_account, after_name = after
+        page: list[tuple[str, int, str]] = []
+        examined = 0
+        for account in sorted(account for account in self._queues.names if account >= after_account):
+            if examined >= NAMES_EXAMINED:
+                return page, (account, "")
+            names = self._queues.names[account]
+            examined += len(names)
+            behind = after_name if account == after_account else ""
+            for name in sorted(name for name in names if name > behind and search in name):
+                if len(page) == limit:
+                    last_account, _, last_name = page[-1]
+                    return page, (last_account, last_name)
+                page.append((account, names[name].queue_id, name))
+        return page, None
+
+    def info(self, account: str, name: str) -> QueueInfo:
+        """Attributes, counts and facts of a queue."""
+        return self._info(self._queues.find(account, name))
+
+    def set_attributes(
+        self, account: str, name: str, attributes: Mapping[str, object], now_ms: int
+    ) -> Outcome[QueueInfo]:
+        """Change the attributes named; it takes effect on what happens next, for messages already held too.
+
+        Raises:
+            QueueNotFound, InvalidArgument: nothing was changed.
+        """
+        queue = self._queues.find(account, name)
+        runtime = self._runtime[queue.queue_id]
+        chosen = checked_attributes(queue.index.attributes, attributes)
+        target = self._dead_letter_queue(account, name, queue, chosen)
+        most = chosen.dead_letter_max_receives
+        if most != queue.index.attributes.dead_letter_max_receives:
+            runtime.overdue = queue.index.history.at_least(most) if most else BitMap64()
+        record = queue.index.with_rewind_floor(QueueAttributesSet(queue.queue_id, chosen, now_ms))
+        self._queues.apply_attributes(queue, record)
+        self._checks.take_up(queue)
+        self._agenda.want_overflow(queue)
+        self._agenda.plan_expiry(queue)
+        effects = Effects([record])
+        self._rebind(queue, target, effects.records)
+        for source in queue.sources.values():
+            # It may take by now what it did not take before.
+            self._runtime[source.queue_id].unmovable.clear()
+            self._agenda.reviews.set(source.queue_id, now_ms)
+        if runtime.redriving is None:
+            # By what rules messages die may have changed: those that were to be moved are looked at again.
+            self._reservations.release_all(queue)
+            runtime.unmovable.clear()
+            self._dead_letters.find(queue, effects, now_ms)
+            self._serving.serve(queue, effects, now_ms)
+        self._agenda.reviews.set(queue.queue_id, now_ms)
+        return effects.outcome(self._info(queue))
+
+    def dead_letter_sources(self, account: str, name: str) -> list[tuple[int, str]]:
+        """(id, name) of the queues whose dead letters go to this one, by name. Raises QueueNotFound."""
+        sources = self._queues.find(account, name).sources.values()
+        return sorted(((queue.queue_id, queue.name) for queue in sources), key=lambda found: found[1])
+
+    def _dead_letter_queue(
+        self, account: str, name: str, queue: Queue | None, attributes: QueueAttributes
+    ) -> Queue | None:
+        """The queue that a queue (None = a new one) with these attributes sends its dead letters to.
+
+        Raises:
+            InvalidArgument: that one does not exist, or may not be its dead-letter queue.
+            RedriveRunning: the queue is being redriven, which one with a dead-letter queue cannot be.
+        """
+        wanted = attributes.dead_letter_queue
+        if not wanted:
+            return None
+        field = "dead_letter_queue"
+        target = self._queues.names.get(account, {}).get(wanted)
+        if wanted == name:
+            raise InvalidArgument(field, wanted, "another queue than the queue itself")
+        if target is None:
+            raise InvalidArgument(field, wanted, "the name of a queue of the same account, which exists")
+        if target.index.attributes.transactional:
+            raise InvalidArgument(field, wanted, "a queue that is not transactional")
+        if target.index.attributes.dead_letter_queue:
+            raise InvalidArgument(field, wanted, "a queue without a dead-letter queue of its own")
+        if queue is not None and queue.sources:
+            names = ", ".join(sorted(source.name for source in queue.sources.values()))
+            raise InvalidArgument(field, wanted, f"empty, because the queue is the dead-letter queue of {names}")
+        if queue is not None and self._runtime[queue.queue_id].redriving is not None:
+            raise RedriveRunning(name)
+        limit = self._limits.max_dead_letter_sources
+        if len(target.sources) >= limit and (queue is None or queue.queue_id not in target.sources):
+            raise InvalidArgument(field, wanted, f"a queue that serves fewer than {limit} others")
+        return target
+
+    def _rebind(self, queue: Queue, target: Queue | None, records: list[AnyRecord]) -> None:
+        """Change where dead letters of a queue go, with the records that say what that makes of the other queues."""
+        before = queue.dead_letters
+        if before is target:
+            return
+        is_first = target is not None and not target.sources
+        self._queues.bind(queue, target)
+        if before is not None and not before.sources:
+            self._serve_as_dead_letter_queue(before, -1, records)
+        if target is not None and is_first:
+            # What it holds has nothing to do with dead letters: they come when that is consumed.
+            self._serve_as_dead_letter_queue(target, target.index.next_position, records)
+
+    def _serve_as_dead_letter_queue(self, queue: Queue, floor: int, records: list[AnyRecord]) -> None:
+        record = DeadLettersFrom(queue.queue_id, floor)
+        queue.index.apply_dead_letters_from(record)
+        records.append(record)
+
+    def clear(self, account: str, name: str, now_ms: int) -> Outcome[None]:
+        """Drop every message sent before now, in every state, in one step; their handles become invalid."""
+        queue = self._queues.find(account, name)
+        record = QueueCleared(queue.queue_id, queue.index.next_position)
+        self._floors.apply(queue, record)
+        effects = Effects([record])
+        self._serving.answer_overdue(queue, effects)
+        return effects.outcome(None)
+
+    def delete(self, account: str, name: str, now_ms: int) -> Outcome[None]:
+        """Remove a queue with its messages; receives waiting at it end with QueueDeleted."""
+        queue = self._queues.find(account, name)
+        if queue.sources:
+            raise DeadLetterQueueInUse(name, sorted(source.name for source in queue.sources.values()))
+        error = QueueDeleted(name)
+        woken = self._receive.end_waits(queue, error)
+        for lane in (self._pages.peeks, self._pages.rewinds):
+            for read_id, queue_id, request in list(lane.requests()):
+                if queue_id == queue.queue_id:
+                    self._pages.take(read_id)
+                    woken.append(Woken(request.waiter_id, error))
+        records: list[AnyRecord] = [QueueDeletedRecord(queue.queue_id)]
+        self._rebind(queue, None, records)
+        self._queues.apply_deleted(QueueDeletedRecord(queue.queue_id))
+        self._checks.forget(queue)
+        self._agenda.forget(queue.queue_id)
+        self._budget.clear(queue.queue_id, self._runtime.pop(queue.queue_id).window)
+        return Outcome(None, records, woken=woken)
+
+    def _info(self, queue: Queue, created: bool = False) -> QueueInfo:
+        waiting = len(self._runtime[queue.queue_id].line.waiting)
+        return QueueInfo(
+            queue=queue.name,
+            queue_id=queue.queue_id,
+            attributes=queue.attributes(),
+            counts=queue.counts(waiting),
+            facts=queue.facts(),
+            created=created,
+        )

@@ -1,0 +1,289 @@
+"""Receiving: the door of consumers to the messages of a queue.
+
+A receive is answered from memory, or it stands in the queue's line until it can be: because no message is active, or
+because the body at the head must be read first. :mod:`cmqd.core.operations.serving` takes the messages.
+"""
+
+from collections.abc import Sequence
+
+from cmqd.core.errors import DomainError, TooManyInFlight, TooManyWaiting
+from cmqd.core.facts.facts import Facts
+from cmqd.core.facts.queue import Queue
+from cmqd.core.limits import check_range
+from cmqd.core.operations.serving import Serving
+from cmqd.core.outcome import WAITING, Effects, Outcome, PageRead, ReceiveRequest, Waiting, Woken
+from cmqd.core.runtime.runtime import Runtime
+from cmqd.core.runtime.waiters import Waiter
+from cmqd_segment.records import AnyRecord
+from cmqd_types.messages import ReceivedMessage
+
+ENDED_AT_ONCE = 512
+"""Receives that are answered in one call because their queue is gone: about 2 ms, most of it the edge's."""
+
+
+class Receive:
+    """Receives, and the ends of their waits."""
+
+    __slots__ = (
+        "_agenda",
+        "_deciding",
+        "_lane",
+        "_limits",
+        "_max_in_flight",
+        "_pages",
+        "_queues",
+        "_runtime",
+        "_serving",
+        "_wait_buckets",
+        "_waiters",
+    )
+
+    def __init__(self, facts: Facts, runtime: Runtime, serving: Serving) -> None:
+        self._limits = facts.limits
+        self._max_in_flight = facts.limits.max_in_flight
+        self._queues = facts.queues
+        self._runtime = runtime.queues
+        self._agenda = runtime.agenda
+        self._wait_buckets = runtime.agenda.waits
+        self._waiters = runtime.waiters
+        self._deciding = runtime.deciding
+        self._pages = runtime.pages
+        self._lane = runtime.pages.receives
+        self._serving = serving
+
+    def receive(
+        self,
+        account: str,
+        name: str,
+        waiter_id: int,
+        max_messages: int,
+        wait_ms: int | None,
+        visibility_timeout_ms: int | None,
+        now_ms: int,
+        *,
+        waiting: int = 0,
+        max_waiting: int = 0,
+    ) -> Outcome[list[ReceivedMessage] | Waiting]:
+        """Take up to ``max_messages`` active messages: what there is, at once, or what comes first within the wait.
+
+        ``waiter_id`` names this receive to :meth:`cancel_receive` and in ``Outcome.woken`` if the reply is WAITING
+        (which it may be without any wait, while bodies are read from the log). ``waiting`` receives of the account wait
+        already, and ``max_waiting`` may (0 = any number): a receive that finds messages is never refused by that.
+
+        Raises:
+            QueueNotFound, InvalidArgument, TooManyInFlight, TooManyWaiting.
+        """
+        queue = self._queues.find(account, name)
+        wait_ms, visibility_timeout_ms = self._receive_times(queue, max_messages, wait_ms, visibility_timeout_ms)
+        index = queue.index
+        runtime = self._runtime[queue.queue_id]
+        if index.in_flight_count >= self._max_in_flight:
+            raise TooManyInFlight(name, self._max_in_flight)
+        records: list[AnyRecord] = []
+        reads: list[PageRead] = []
+        if index.active_count and not runtime.line.waiting:
+            messages = self._serving.take(queue, max_messages, visibility_timeout_ms, records, now_ms)
+            if messages:
+                if runtime.window.cold:
+                    self._serving.read_ahead(queue, reads)
+                return Outcome(messages, records, reads=reads)
+        if not wait_ms and not index.active_count:
+            return Outcome([], records)
+        if wait_ms and max_waiting and waiting >= max_waiting and len(runtime.line.waiting) >= index.active_count:
+            raise TooManyWaiting(account, max_waiting)
+        deadline_ms = now_ms + wait_ms
+        waiter = Waiter(
+            waiter_id, queue.queue_id, max_messages, visibility_timeout_ms, deadline_ms, overdue=not wait_ms
+        )
+        self._waiters[waiter_id] = waiter
+        runtime.line.add(waiter)
+        if wait_ms:
+            self._wait_buckets.bucket(deadline_ms, queue.queue_id).append(waiter_id)
+            self._wait_buckets.size += 1
+        if index.active_count:
+            self._serving.want_page(queue, reads)
+        return Outcome(WAITING, records, reads=reads)
+
+    def receive_all(
+        self,
+        account: str,
+        name: str,
+        requests: Sequence[ReceiveRequest],
+        waiter_ids: Sequence[int],
+        now_ms: int,
+        *,
+        waiting: int = 0,
+        max_waiting: int = 0,
+    ) -> Outcome[list[list[ReceivedMessage] | Waiting | DomainError]]:
+        """The receives of several clients from one queue, in this order; each as :meth:`receive` would do it.
+
+        Neighbours with one visibility timeout are served in one step and one record, as far as memory has what they
+        ask for. One that is refused has its refusal in its place of the reply, and hinders none of the others.
+
+        Raises:
+            QueueNotFound.
+        """
+        queue = self._queues.find(account, name)
+        index = queue.index
+        runtime = self._runtime[queue.queue_id]
+        replies: list[list[ReceivedMessage] | Waiting | DomainError] = []
+        records: list[AnyRecord] = []
+        reads: list[PageRead] = []
+        place = alone_until = 0
+        while place < len(requests):
+            request = requests[place]
+            if place >= alone_until and index.active_count and not runtime.line.waiting:
+                end = place + 1
+                timeout_ms = request.visibility_timeout_ms
+                while end < len(requests) and requests[end].visibility_timeout_ms == timeout_ms:
+                    end += 1
+                if end > place + 1:
+                    served = self._receive_together(queue, requests[place:end], replies, records, now_ms)
+                    place += served
+                    if served:
+                        continue
+                    # Not looked at again for each of them.
+                    alone_until = end
+            try:
+                outcome = self.receive(
+                    account,
+                    name,
+                    waiter_ids[place],
+                    request.max_messages,
+                    request.wait_ms,
+                    request.visibility_timeout_ms,
+                    now_ms,
+                    waiting=waiting,
+                    max_waiting=max_waiting,
+                )
+            except DomainError as refusal:
+                replies.append(refusal)
+            else:
+                waiting += outcome.reply is WAITING
+                replies.append(outcome.reply)
+                records += outcome.records
+                reads += outcome.reads
+            place += 1
+        if runtime.window.cold and index.active_count:
+            self._serving.read_ahead(queue, reads)
+        return Outcome(replies, records, reads=reads)
+
+    def _receive_together(
+        self,
+        queue: Queue,
+        requests: Sequence[ReceiveRequest],
+        replies: list[list[ReceivedMessage] | Waiting | DomainError],
+        records: list[AnyRecord],
+        now_ms: int,
+    ) -> int:
+        """Serve receives from memory with messages that are taken in one step; how many of them were answered: from the
+        first on, until one that there is nothing for, or that is refused.
+        """
+        timeout_ms = 0
+        wanted: list[int] = []
+        for request in requests:
+            try:
+                _, timeout_ms = self._receive_times(
+                    queue, request.max_messages, request.wait_ms, request.visibility_timeout_ms
+                )
+            except DomainError:
+                break
+            wanted.append(request.max_messages)
+        del wanted[self._serving.served_together(queue, wanted) :]
+        if len(wanted) < 2:
+            return 0
+        messages = self._serving.take(queue, sum(wanted), timeout_ms, records, now_ms)
+        if not messages:
+            return 0
+        start = served = 0
+        for most in wanted:
+            replies.append(messages[start : start + most])
+            served += 1
+            start += most
+            if start >= len(messages):
+                break
+        return served
+
+    def _receive_times(
+        self, queue: Queue, max_messages: int, wait_ms: int | None, visibility_timeout_ms: int | None
+    ) -> tuple[int, int]:
+        """How long a receive waits and hides what it gets. Raises InvalidArgument."""
+        limits = self._limits
+        attributes = queue.index.attributes
+        if not 1 <= max_messages <= limits.max_batch:
+            check_range("max_messages", max_messages, 1, limits.max_batch)
+        if wait_ms is None:
+            wait_ms = attributes.polling_wait_ms
+        elif not 0 <= wait_ms <= limits.max_wait_ms:
+            check_range("wait_ms", wait_ms, 0, limits.max_wait_ms)
+        if visibility_timeout_ms is None:
+            visibility_timeout_ms = attributes.visibility_timeout_ms
+        else:
+            low, high = limits.min_visibility_timeout_ms, limits.max_visibility_timeout_ms
+            check_range("visibility_timeout_ms", visibility_timeout_ms, low, high)
+        return wait_ms, visibility_timeout_ms
+
+    def cancel_receive(self, waiter_id: int) -> bool:
+        """Forget a waiting receive, peek or rewind, or the answer to decisions about half messages, which are carried
+        out all the same; False if it was answered already (or never waited).
+        """
+        waiter = self._waiters.pop(waiter_id, None)
+        if waiter is None:
+            if self._deciding.pop(waiter_id, None) is not None:
+                return True
+            for lane in (self._pages.rewinds, self._pages.peeks):
+                for read_id, _, request in lane.requests():
+                    if request.waiter_id == waiter_id:
+                        self._pages.take(read_id)
+                        return True
+            return False
+        queue = self._queues.by_id.get(waiter.queue_id)
+        # Else the queue is gone, and the receive would have been told so by a tick.
+        if queue is not None:
+            self._runtime[queue.queue_id].line.remove(waiter_id)
+        return True
+
+    # ------------------------------------------------------------------ the ends of waits
+
+    def end_waits(self, queue: Queue, error: DomainError) -> list[Woken]:
+        """End the waits at a queue that is deleted: some at once, the others by the next ticks."""
+        waiter_ids = [waiter.waiter_id for waiter in self._runtime[queue.queue_id].line.take_all()]
+        woken = [Woken(waiter_id, error) for waiter_id in waiter_ids[:ENDED_AT_ONCE]]
+        for one in woken:
+            del self._waiters[one.waiter_id]
+        if len(waiter_ids) > ENDED_AT_ONCE:
+            self._agenda.ended_waits.append((error, waiter_ids[ENDED_AT_ONCE:]))
+        return woken
+
+    def tick_ended_waits(self, effects: Effects) -> None:
+        """Answer some of the receives whose queue was deleted."""
+        if not self._agenda.ended_waits:
+            return
+        error, waiter_ids = self._agenda.ended_waits[0]
+        for waiter_id in waiter_ids[-ENDED_AT_ONCE:]:
+            # One that was cancelled meanwhile is not there any more.
+            if self._waiters.pop(waiter_id, None) is not None:
+                effects.woken.append(Woken(waiter_id, error))
+        del waiter_ids[-ENDED_AT_ONCE:]
+        if not waiter_ids:
+            self._agenda.ended_waits.popleft()
+
+    def tick_waits(self, effects: Effects, now_ms: int) -> None:
+        """End the waits at one queue that are over, but for those that a page under way may still serve."""
+        due = self._wait_buckets.take_due(now_ms, self._limits.tick_items)
+        if due is None:
+            return
+        queue_id, waiter_ids = due
+        queue = self._queues.by_id.get(queue_id)
+        for waiter_id in waiter_ids:
+            waiter = self._waiters.get(waiter_id)
+            if waiter is None or queue is None:
+                continue
+            if queue.index.active_count and (
+                queue_id in self._lane.busy or queue_id in self._lane.line or queue_id in self._agenda.unserved
+            ):
+                self._runtime[queue.queue_id].line.set_overdue(waiter)
+            else:
+                self._runtime[queue.queue_id].line.remove(waiter_id)
+                del self._waiters[waiter_id]
+                effects.woken.append(Woken(waiter_id, []))

@@ -1,0 +1,81 @@
+"""Repeats: bodies under a known dedup id, and numbered sends that were stored before."""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from cmqd.core.errors import InvalidArgument, SequenceTooOld
+from cmqd.core.facts.dedup import DedupIds
+from cmqd.core.limits import Limits
+
+T = TypeVar("T")
+
+
+def unrepeated(
+    known: DedupIds, dedup_ids: list[str | None], count: int, now_ms: int, limits: Limits
+) -> tuple[list[int], list[int]]:
+    """Which bodies of a batch are to be stored, and for each body the id of the message that it repeats, or, as
+    ``-1 - n``, that it is the n-th of those stored.
+    """
+    if len(dedup_ids) != count:
+        raise InvalidArgument("dedup_ids", len(dedup_ids), f"null, or one entry for each of the {count} bodies")
+    most = limits.max_dedup_id_bytes
+    new: list[int] = []
+    answer: list[int] = []
+    in_batch: dict[str, int] = {}
+    for place, dedup_id in enumerate(dedup_ids):
+        if dedup_id is not None:
+            if not 1 <= len(dedup_id.encode()) <= most:
+                raise InvalidArgument("dedup_ids", dedup_id, f"1 to {most} bytes of UTF-8")
+            found = in_batch.get(dedup_id)
+            if found is None:
+                found = known.find(dedup_id, now_ms)
+            if found is not None:
+                answer.append(found)
+                continue
+            in_batch[dedup_id] = -1 - len(new)
+        answer.append(-1 - len(new))
+        new.append(place)
+    return new, answer
+
+
+def stored_before(
+    known: DedupIds,
+    stored: range,
+    sequence: int,
+    count: int,
+    dedup_ids: list[str | None] | None,
+    now_ms: int,
+    limits: Limits,
+    may_be_new: bool = False,
+) -> Sequence[int]:
+    """The answer to a numbered send of ``count`` bodies that was stored as ``stored``. ``may_be_new``: a dedup id
+    that is not known may have been that of a new message which matched nobody.
+
+    Raises:
+        SequenceTooOld: some of its bodies were repeats under a dedup id that is forgotten by now.
+    """
+    if dedup_ids is None or len(stored) == count:
+        return stored
+    ids: list[int] = []
+    following = stored.start
+    for dedup_id in dedup_ids:
+        found = following if dedup_id is None else known.find(dedup_id, now_ms)
+        if found is None and may_be_new:
+            found = following
+        if found is None or found > following:
+            break
+        following += found == following
+        ids.append(found)
+    if len(ids) < count or following != stored.stop:
+        raise SequenceTooOld(sequence, limits.session_answers)
+    return ids
+
+
+def at_places(items: list[T], places: list[int]) -> list[T]:
+    """Those of the items."""
+    return [items[place] for place in places]
+
+
+def answered(answer: list[int], first_id: int) -> list[int]:
+    """See ``unrepeated``; ``first_id`` is that of the first message stored."""
+    return [found if found >= 0 else first_id - 1 - found for found in answer]

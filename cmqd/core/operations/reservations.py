@@ -1,0 +1,72 @@
+"""Reservations: messages that are about to leave their queue for another one.
+
+A reserved message is received by nobody. That is an intention and no fact: its body is read a page at a time, and a
+crash changes nothing. :mod:`cmqd.core.operations.moves` moves the messages of a page.
+"""
+
+from pyroaring import BitMap64
+
+from cmqd.core.facts.facts import Facts
+from cmqd.core.facts.queue import Queue
+from cmqd.core.outcome import Effects
+from cmqd.core.runtime.runtime import Runtime
+
+MOVE_BYTES = 128 * 1024
+"""Bodies of one page of a move, which is one row of the log: a millisecond or two of the loop."""
+RETRY_MS = 1000
+"""Between two looks at a dead-letter queue that takes none."""
+
+
+class Reservations:
+    """Reserves messages and reads their bodies."""
+
+    __slots__ = ("_budget", "_lane", "_limits", "_queues", "_runtime")
+
+    def __init__(self, facts: Facts, runtime: Runtime) -> None:
+        self._limits = facts.limits
+        self._queues = facts.queues
+        self._runtime = runtime.queues
+        self._budget = runtime.budget
+        self._lane = runtime.pages.moves
+
+    def reserve(self, queue: Queue, positions: BitMap64) -> None:
+        """Let no receive take these active messages any more."""
+        queue.index.start_moving(positions)
+        self._budget.forget(queue.queue_id, self._runtime[queue.queue_id].window, positions)
+
+    def release(self, queue: Queue, positions: BitMap64) -> None:
+        """Leave messages in their queue, active again."""
+        if positions:
+            queue.index.stop_moving(positions)
+            self._runtime[queue.queue_id].window.go_back_to(positions[0])
+
+    def release_all(self, queue: Queue) -> None:
+        """Leave all reserved messages in their queue."""
+        if queue.index.moving_count:
+            self.release(queue, BitMap64(queue.index.moving))
+
+    def is_reading(self, queue: Queue) -> bool:
+        """Return whether a page of reserved messages is being read."""
+        return queue.queue_id in self._lane.busy
+
+    def read(self, queue: Queue, effects: Effects) -> None:
+        """Ask for the next page of what is reserved, one at a time for each queue."""
+        index, lane, queue_id = queue.index, self._lane, queue.queue_id
+        if queue_id in lane.busy or not index.moving_count:
+            return
+        if not lane.has_room:
+            lane.line[queue_id] = None
+            return
+        positions = index.moving_from(self._limits.page_messages)
+        lane.want(queue_id, queue_id, positions, MOVE_BYTES, None, effects.reads)
+
+    def read_next_in_line(self, effects: Effects) -> None:
+        """Ask for pages of the queues in line, as far as there is room."""
+        while (queue_id := self._lane.next_in_line()) is not None:
+            queue = self._queues.by_id.get(queue_id)
+            if queue is not None:
+                self.read(queue, effects)
+
+    def page_came(self, queue_id: int) -> None:
+        """Let the next page of a queue be read."""
+        self._lane.busy.discard(queue_id)

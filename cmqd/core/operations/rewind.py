@@ -1,0 +1,170 @@
+"""Rewind: deleted messages come back, as a set operation; only the boundary may have to be looked for in the log.
+
+The time steps of a queue tell within which few messages a time lies. Where in between is found by halving, reading one
+message at a time, so that exactly those come back that were sent at or after the time asked for. Times of messages
+never change, so nothing that happens meanwhile can make the boundary wrong.
+"""
+
+from collections.abc import Sequence
+
+from pyroaring import BitMap64
+
+from cmqd.core.errors import DomainError, TimeNotRewindable
+from cmqd.core.facts.facts import Facts
+from cmqd.core.facts.queue import Queue
+from cmqd.core.limits import check_range
+from cmqd.core.operations.serving import Serving
+from cmqd.core.outcome import WAITING, Effects, Outcome, PageRead, Waiting, Woken
+from cmqd.core.runtime.pages import Reading
+from cmqd.core.runtime.pending import PendingRewind
+from cmqd.core.runtime.runtime import Runtime
+from cmqd_segment.records import QueueRewound, Runs, StoredMessage
+from cmqd_types.queues import Rewound
+
+PRUNE_MS = 1000
+"""How often messages that can be rewound no more are let go: their disk space comes back in whole segments anyway."""
+
+
+class Rewind:
+    """Brings deleted messages back."""
+
+    __slots__ = ("_agenda", "_lane", "_queues", "_runtime", "_serving")
+
+    def __init__(self, facts: Facts, runtime: Runtime, serving: Serving) -> None:
+        self._queues = facts.queues
+        self._runtime = runtime.queues
+        self._agenda = runtime.agenda
+        self._lane = runtime.pages.rewinds
+        self._serving = serving
+
+    def rewind(
+        self, account: str, name: str, waiter_id: int, time_ms: int, strict: bool, now_ms: int
+    ) -> Outcome[Rewound | Waiting]:
+        """Make all rewindable messages sent at or after ``time_ms`` active again, in order of sending, never received.
+
+        A time before the window is taken as the nearest one (``clamped``), or refused if ``strict``. The latest time
+        that is allowed is that of the oldest unconsumed message (but always the start of the window). Half, delayed and
+        damaged messages do not count: no consumer can receive them, so nothing that consumers do would lift the bound.
+
+        Raises:
+            QueueNotFound, InvalidArgument.
+            TimeNotRewindable: the queue has no rewind window, or the time is too late, or too early and ``strict``.
+        """
+        queue = self._queues.find(account, name)
+        runtime = self._runtime[queue.queue_id]
+        check_range("time_ms", time_ms, 0, 1 << 62)
+        index = queue.index
+        window_ms = index.attributes.rewind_ms
+        if not window_ms:
+            raise TimeNotRewindable(name, time_ms, "it has no rewind window", None)
+        earliest_ms = now_ms - window_ms
+        oldest = index.oldest_unconsumed()
+        if oldest is None:
+            latest_ms = now_ms
+        else:
+            held = runtime.window.messages.get(oldest)
+            # Where the body is in the log alone, the time step tells at first; what lies within it is looked up.
+            latest_ms = min(now_ms, index.steps.sent_by(oldest) if held is None else held.enqueue_ms)
+        if time_ms > max(latest_ms, earliest_ms):
+            raise self._too_late(name, time_ms, oldest is not None, latest_ms, earliest_ms)
+        clamped = time_ms < earliest_ms
+        if clamped and strict:
+            raise TimeNotRewindable(name, time_ms, f"its rewind window is {window_ms} ms", earliest_ms)
+        start_ms = earliest_ms if clamped else time_ms
+        # What was let go before a restart may be back by the log alone, without its bodies.
+        index.prune_rewindable(now_ms)
+        low, high = index.steps.around(start_ms, index.next_position)
+        rewind = PendingRewind(waiter_id, queue.queue_id, start_ms, clamped, low, high, BitMap64())
+        if oldest is not None and oldest not in runtime.window.messages and start_ms > earliest_ms:
+            rewind.oldest = index.steps.sent_at(oldest) < start_ms
+            if rewind.oldest:
+                rewind.middle = oldest
+                return self._read_time(queue, rewind)
+        return self._look_for(queue, rewind, now_ms)
+
+    def _too_late(self, name: str, time_ms: int, is_held: bool, latest_ms: int, earliest_ms: int) -> TimeNotRewindable:
+        why = "a message sent before that is not consumed yet" if is_held else "it lies in the future"
+        return TimeNotRewindable(name, time_ms, why, max(latest_ms, earliest_ms))
+
+    def _read_time(self, queue: Queue, rewind: PendingRewind) -> Outcome[Rewound | Waiting]:
+        reads: list[PageRead] = []
+        self._lane.want(queue.queue_id, queue.queue_id, [rewind.middle], 1, rewind, reads)
+        return Outcome(WAITING, reads=reads)
+
+    def _look_for(self, queue: Queue, rewind: PendingRewind, now_ms: int) -> Outcome[Rewound | Waiting]:
+        """Ask for the next message on the way to the boundary; do it, if that is known."""
+        between = BitMap64(range(rewind.low, rewind.high)) & queue.index.rewindable
+        between -= rewind.unreadable
+        if not between:
+            return self._rewind_from(queue, rewind, now_ms)
+        rewind.middle = between[len(between) // 2]
+        return self._read_time(queue, rewind)
+
+    def _rewind_from(self, queue: Queue, rewind: PendingRewind, now_ms: int) -> Outcome[Rewound | Waiting]:
+        runtime = self._runtime[queue.queue_id]
+        index = queue.index
+        index.prune_rewindable(now_ms)
+        first = next(index.rewindable.iter_equal_or_larger(rewind.low), None) if index.rewindable_count else None
+        if first is None:
+            return Outcome(Rewound(messages=0, time_ms=rewind.time_ms, clamped=rewind.clamped))
+        record = index.with_rewind_floor(QueueRewound(queue.queue_id, first, index.next_position, now_ms))
+        back = index.apply_rewound(record)
+        # Never received: whatever befell them before they were deleted.
+        runtime.overdue -= back
+        runtime.unmovable -= back
+        runtime.window.go_back_to(first)
+        if index.attributes.dead_letter_after_ms:
+            self._agenda.reviews.set(queue.queue_id, now_ms + index.attributes.dead_letter_after_ms)
+        effects = Effects([record])
+        self._serving.serve(queue, effects, now_ms)
+        return effects.outcome(Rewound(messages=len(back), time_ms=rewind.time_ms, clamped=rewind.clamped))
+
+    def on_page(
+        self,
+        reading: Reading[PendingRewind],
+        messages: Sequence[StoredMessage],
+        missing: Runs,
+        effects: Effects,
+        now_ms: int,
+    ) -> int:
+        """Take the time of a message on the way to the boundary. A message that cannot be read is no new damage: its
+        body is not wanted.
+        """
+        self._lane.busy.discard(reading.owner_id)
+        rewind = reading.request
+        queue = self._queues.by_id[rewind.queue_id]
+        index = queue.index
+        window_ms = index.attributes.rewind_ms
+        enqueue_ms = messages[0].enqueue_ms if messages else None
+        error: DomainError | None = None
+        if not window_ms:
+            error = TimeNotRewindable(queue.name, rewind.time_ms, "its rewind window was taken away", None)
+        elif rewind.oldest:
+            # Of one that cannot be read, the time step has to do.
+            rewind.oldest = False
+            if enqueue_ms is not None and enqueue_ms < rewind.time_ms and rewind.middle in index.live:
+                error = self._too_late(queue.name, rewind.time_ms, True, enqueue_ms, now_ms - window_ms)
+        elif enqueue_ms is None:
+            # Those next to it tell; where it stands between the two times, it counts as sent later.
+            rewind.unreadable.add(rewind.middle)
+        elif enqueue_ms < rewind.time_ms:
+            rewind.low = rewind.middle + 1
+        else:
+            rewind.high = rewind.middle
+        if error is not None:
+            effects.woken.append(Woken(rewind.waiter_id, error))
+            return 0
+        outcome = self._look_for(queue, rewind, now_ms)
+        if outcome.reply is not WAITING:
+            effects.woken.append(Woken(rewind.waiter_id, outcome.reply))
+        effects.add(outcome)
+        return 0
+
+    def prune(self, queue: Queue, now_ms: int) -> int | None:
+        """Let go of what lies before the window; when there will be more."""
+        index = queue.index
+        index.prune_rewindable(now_ms)
+        if not index.rewindable_count:
+            return None
+        due_ms = index.steps.sent_by(next(iter(index.rewindable))) + index.attributes.rewind_ms + 1
+        return max(due_ms, now_ms + PRUNE_MS)

@@ -1,0 +1,246 @@
+"""Sending: batches, delays, numbered sends and dedup ids."""
+
+from collections.abc import Sequence
+
+from cmqd.core.errors import BacklogFull, DomainError, InvalidArgument, OutOfOrder
+from cmqd.core.facts.facts import Facts
+from cmqd.core.facts.queue import Queue
+from cmqd.core.limits import check_range, checked_sizes
+from cmqd.core.operations.repeats import answered, at_places, stored_before, unrepeated
+from cmqd.core.operations.serving import Serving
+from cmqd.core.operations.store import Store
+from cmqd.core.outcome import Effects, Outcome, SendRequest
+from cmqd.core.runtime.runtime import Runtime
+from cmqd_segment.records import AnyRecord, MessagesSent
+from cmqd_types.messages import Headers
+
+
+class Send:
+    """Sends to a queue."""
+
+    __slots__ = ("_limits", "_numbers", "_promises", "_queues", "_runtime", "_serving", "_sessions", "_store")
+
+    def __init__(self, facts: Facts, runtime: Runtime, store: Store, serving: Serving) -> None:
+        self._limits = facts.limits
+        self._numbers = facts.numbers
+        self._promises = facts.promises
+        self._sessions = facts.promises.sessions
+        self._queues = facts.queues
+        self._runtime = runtime.queues
+        self._store = store
+        self._serving = serving
+
+    def send(
+        self,
+        account: str,
+        name: str,
+        bodies: list[bytes],
+        headers: list[Headers | None] | None,
+        delay_ms: int | list[int] | None,
+        session: int,
+        sequence: int,
+        now_ms: int,
+        dedup_ids: list[str | None] | None = None,
+        after: str | None = None,
+    ) -> Outcome[Sequence[int]]:
+        """Store a batch, whole or not at all; the reply is its message ids.
+
+        A numbered send (``session`` and ``sequence`` not 0) that was stored before gets the ids it got then. A body
+        whose dedup id was used in this queue a short while ago, or further up in the batch, is not stored: it gets the
+        id of the first message sent under it.
+
+        ``after``: a dedup id that the queue must remember. A producer with several sends under way names in each the
+        last message of the one before; so none is stored before its predecessor, whichever of them is refused, lost or
+        repeated. The decision is made here, where the predecessor is stored or not, and nowhere on the way to here.
+
+        Raises:
+            QueueNotFound, InvalidArgument, MessageTooLarge, BatchTooLarge, BacklogFull, SequenceTooOld, OutOfOrder,
+            TooManyRemembered.
+        """
+        queue = self._queues.find(account, name)
+        index = queue.index
+        attributes = index.attributes
+        if session and sequence:
+            # Before all else: what was stored stays stored, whatever the limits are by now.
+            stored = self._sessions.find(account, session, sequence)
+            if stored is not None:
+                known = queue.dedup_ids
+                return Outcome(stored_before(known, stored, sequence, len(bodies), dedup_ids, now_ms, self._limits))
+        if after is not None and queue.dedup_ids.find(after, now_ms) is None:
+            raise OutOfOrder("queue", name, after)
+        sizes = checked_sizes(name, bodies, headers, attributes.max_message_bytes, self._limits)
+        answer = None
+        if dedup_ids is not None:
+            new, answer = unrepeated(queue.dedup_ids, dedup_ids, len(sizes), now_ms, self._limits)
+            if isinstance(delay_ms, list):
+                self._visible_ms(delay_ms, len(sizes), now_ms)
+                delay_ms = at_places(delay_ms, new)
+            if not new:
+                return Outcome(answer)
+            sizes, bodies = at_places(sizes, new), at_places(bodies, new)
+            dedup_ids = at_places(dedup_ids, new) if any(dedup_ids) else None
+            headers = None if headers is None else at_places(headers, new)
+        if session and sequence:
+            self._promises.check_session(account, session, (), now_ms)
+        if dedup_ids is not None:
+            self._promises.check_dedup_ids(account, now_ms)
+        count = len(sizes)
+        if index.live_count + count > attributes.max_backlog:
+            raise BacklogFull(name, index.live_count, count, attributes.max_backlog)
+        visible_ms = None
+        if delay_ms is not None or attributes.delay_ms:
+            enqueue_ms = max(now_ms, index.last_enqueue_ms)
+            visible_ms = self._visible_ms(attributes.delay_ms if delay_ms is None else delay_ms, count, enqueue_ms)
+        records: list[AnyRecord] = []
+        first_id = self._numbers.take_message_ids(count, records)
+        record = MessagesSent(
+            index.queue_id,
+            index.next_position,
+            first_id,
+            max(now_ms, index.last_enqueue_ms),
+            sizes,
+            headers if headers is not None and any(headers) else None,
+            visible_ms,
+            session,
+            sequence,
+            dedup_ids=dedup_ids,
+        )
+        records.append(record)
+        self._store.store(queue, record, bodies)
+        ids = range(first_id, first_id + count) if answer is None else answered(answer, first_id)
+        if not (index.active_count and self._runtime[queue.queue_id].line.waiting):
+            return Outcome(ids, records, bodies)
+        effects = Effects(records, bodies)
+        self._serving.serve(queue, effects, now_ms)
+        return effects.outcome(ids)
+
+    def send_all(
+        self, account: str, name: str, requests: Sequence[SendRequest], now_ms: int
+    ) -> Outcome[list[Sequence[int] | DomainError]]:
+        """The sends of several clients to one queue, in this order; each as :meth:`send` would do it.
+
+        Neighbours with nothing but bodies, and numbers of their producers, share a record: a send costs a fraction of
+        what it costs alone. One that is refused has its refusal in its place of the reply, and hinders none of the
+        others.
+
+        Raises:
+            QueueNotFound.
+        """
+        queue = self._queues.find(account, name)
+        delay_ms = queue.index.attributes.delay_ms
+        replies: list[Sequence[int] | DomainError] = []
+        effects = Effects()
+        place = 0
+        while place < len(requests):
+            request = requests[place]
+            end = place
+            while end < len(requests) and _is_plain(requests[end], delay_ms):
+                end += 1
+            if end > place + 1:
+                self._send_plain(queue, requests[place:end], replies, effects, now_ms)
+                place = end
+                continue
+            place += 1
+            try:
+                outcome = self.send(
+                    account,
+                    name,
+                    request.bodies,
+                    request.headers,
+                    request.delay_ms,
+                    request.session,
+                    request.sequence,
+                    now_ms,
+                    request.dedup_ids,
+                    request.after,
+                )
+            except DomainError as refusal:
+                replies.append(refusal)
+                continue
+            replies.append(outcome.reply)
+            if len(requests) == 1:
+                # Nothing to add up, as is usual while few clients send.
+                return Outcome(replies, outcome.records, outcome.bodies, outcome.woken, outcome.reads)
+            effects.add(outcome)
+        return effects.outcome(replies)
+
+    def _send_plain(
+        self,
+        queue: Queue,
+        requests: Sequence[SendRequest],
+        replies: list[Sequence[int] | DomainError],
+        effects: Effects,
+        now_ms: int,
+    ) -> None:
+        """Sends that share a record."""
+        index = queue.index
+        attributes = index.attributes
+        room = attributes.max_backlog - index.live_count
+        sizes: list[int] = []
+        taken: list[bytes] = []
+        numbered: list[int] = []
+        here: dict[tuple[int, int], range] = {}
+        """Numbered sends of this call: a producer may have repeated one over another connection."""
+        new_sessions: set[int] = set()
+        next_id = self._numbers.next_message_id
+        for request in requests:
+            session, sequence = request.session, request.sequence
+            is_numbered = session and sequence
+            try:
+                if is_numbered:
+                    stored = here.get((session, sequence))
+                    if stored is None:
+                        stored = self._sessions.find(queue.account, session, sequence)
+                    if stored is not None:
+                        replies.append(stored)
+                        continue
+                own = checked_sizes(queue.name, request.bodies, None, attributes.max_message_bytes, self._limits)
+                is_new = (
+                    is_numbered
+                    and session not in new_sessions
+                    and not self._sessions.knows(queue.account, session, now_ms)
+                )
+                if is_new:
+                    self._promises.check_session(queue.account, session, new_sessions, now_ms)
+                if len(sizes) + len(own) > room:
+                    raise BacklogFull(queue.name, index.live_count + len(sizes), len(own), attributes.max_backlog)
+            except DomainError as refusal:
+                replies.append(refusal)
+                continue
+            first_id = next_id + len(sizes)
+            ids = range(first_id, first_id + len(own))
+            if is_numbered:
+                here[session, sequence] = ids
+                if is_new:
+                    new_sessions.add(session)
+                numbered += (session, sequence, first_id, len(own))
+            sizes += own
+            taken += request.bodies
+            replies.append(ids)
+        if sizes:
+            self._numbers.take_message_ids(len(sizes), effects.records)
+            enqueue_ms = max(now_ms, index.last_enqueue_ms)
+            record = MessagesSent(index.queue_id, index.next_position, next_id, enqueue_ms, sizes, numbered=numbered)
+            effects.records.append(record)
+            effects.bodies += taken
+            self._store.store(queue, record, taken)
+            if index.active_count and self._runtime[queue.queue_id].line.waiting:
+                self._serving.serve(queue, effects, now_ms)
+
+    def _visible_ms(self, delay_ms: int | list[int], count: int, enqueue_ms: int) -> int | list[int] | None:
+        high = self._limits.max_delay_ms
+        if isinstance(delay_ms, int):
+            check_range("delay_ms", delay_ms, 0, high)
+            return enqueue_ms + delay_ms if delay_ms else None
+        if len(delay_ms) != count:
+            raise InvalidArgument("delay_ms", len(delay_ms), f"one number, or one for each of the {count} bodies")
+        for one in delay_ms:
+            check_range("delay_ms", one, 0, high)
+        return [enqueue_ms + one for one in delay_ms] if any(delay_ms) else None
+
+
+def _is_plain(request: SendRequest, queue_delay_ms: int) -> bool:
+    """Whether it brings nothing but bodies, active at once, and perhaps its producer's number."""
+    if request.headers is not None or request.dedup_ids is not None or request.after is not None:
+        return False
+    return (queue_delay_ms if request.delay_ms is None else request.delay_ms) == 0

@@ -1,0 +1,304 @@
+"""Serving: taking messages for receives, and reading bodies ahead of them from the log.
+
+Leases are made only when the bodies are there, so a receive that is cancelled or whose connection died while it waited
+leaves nothing behind. No receive overtakes another: the line is served in order, from the head of the queue.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import structs
+
+from cmqd.core.facts.facts import Facts
+from cmqd.core.facts.queue import Queue
+from cmqd.core.limits import ORIGIN_BYTES, copy_bytes, headers_bytes
+from cmqd.core.operations.floors import Floors
+from cmqd.core.operations.leases import Leases
+from cmqd.core.outcome import Effects, PageRead, Woken
+from cmqd.core.receipts import ReceiptHandles
+from cmqd.core.runtime.pages import Reading
+from cmqd.core.runtime.runtime import Runtime
+from cmqd_segment.records import (
+    AnyRecord,
+    MessagesExpired,
+    MessagesReceived,
+    Runs,
+    StoredMessage,
+    last_of,
+    pack_runs,
+    unpack_runs,
+)
+from cmqd_types.messages import ReceivedMessage
+
+MAX_TAKEN = 256
+"""Messages that go to several waiting receives in one step."""
+
+
+class Serving:
+    """Gives active messages to receives."""
+
+    __slots__ = (
+        "_budget",
+        "_floors",
+        "_handles",
+        "_lane",
+        "_lease_buckets",
+        "_leases",
+        "_limits",
+        "_max_batch_bytes",
+        "_max_in_flight",
+        "_numbers",
+        "_queues",
+        "_runtime",
+        "_waiters",
+    )
+
+    def __init__(self, facts: Facts, runtime: Runtime, handles: ReceiptHandles, floors: Floors, leases: Leases) -> None:
+        self._limits = facts.limits
+        self._max_in_flight = facts.limits.max_in_flight
+        self._max_batch_bytes = facts.limits.max_batch_bytes
+        self._numbers = facts.numbers
+        self._queues = facts.queues
+        self._lease_buckets = facts.queues.leases
+        self._runtime = runtime.queues
+        self._budget = runtime.budget
+        self._waiters = runtime.waiters
+        self._lane = runtime.pages.receives
+        self._handles = handles
+        self._floors = floors
+        self._leases = leases
+
+    def take(
+        self, queue: Queue, most: int, visibility_timeout_ms: int, records: list[AnyRecord], now_ms: int
+    ) -> list[ReceivedMessage] | None:
+        """Receive from memory what the head of the queue has there; None if its first body must be read first."""
+        index = queue.index
+        window = self._runtime[queue.queue_id].window
+        in_window = window.messages
+        retention_ms = index.attributes.retention_ms
+        while index.active_count:
+            first = index.first_active()
+            head = in_window.get(first)
+            if head is None:
+                return None
+            if head.enqueue_ms + retention_ms > now_ms:
+                break
+            self._expire_head(queue, records, now_ms)
+        else:
+            return None
+        count = min(most, index.active_count, self._max_in_flight - index.in_flight_count)
+        if count <= 0:
+            return None
+        positions: Sequence[int]
+        if count == 1 or index.active.contains_range(first, first + count):
+            positions = range(first, first + count)
+        else:
+            positions = index.active_from(first, count)
+        taken = count
+        if len(in_window) < index.active_count or window.size > self._max_batch_bytes:
+            # Not all that is active is in memory, or not all of it fits a reply: look at each.
+            taken = self._takeable(in_window, positions)
+            positions = positions[:taken]
+        numbers = self._numbers
+        first_lease = numbers.next_lease
+        if first_lease + taken > numbers.lease_until:
+            self._numbers.ensure(records, leases=taken)
+        numbers.next_lease = first_lease + taken
+        deadline_ms = now_ms + visibility_timeout_ms
+        runs = [positions.start, taken] if isinstance(positions, range) else pack_runs(positions)
+        record = MessagesReceived(index.queue_id, runs, first_lease, now_ms, deadline_ms)
+        held = index.apply_received(record)
+        index.head = positions[-1] + 1
+        records.append(record)
+        if self._lease_buckets.size > self._leases.sweep_above:
+            self._leases.sweep(now_ms)
+        messages = self._budget.take(index.queue_id, window, positions)
+        received = [
+            ReceivedMessage(
+                message.message_id,
+                handle,
+                message.body,
+                message.enqueue_ms,
+                lease.first_receive_ms,
+                deadline_ms,
+                lease.receive_count,
+                message.headers,
+                message.origin,
+                message.copy_of,
+            )
+            for message, lease, handle in zip(messages, held, self._handles.handles(first_lease, taken), strict=True)
+        ]
+        if head.enqueue_ms + retention_ms < deadline_ms:
+            # Send times never fall within a queue, so the head expires first. The lease itself is not cut: a message
+            # that has expired is gone, whatever its lease says.
+            for place, message in enumerate(received):
+                cut_ms = min(deadline_ms, message.enqueue_ms + retention_ms)
+                received[place] = structs.replace(message, next_visible_ms=cut_ms)
+        return received
+
+    def served_together(self, queue: Queue, wanted: list[int]) -> int:
+        """How many receives of so many messages each, from the first on, one step can serve without giving any of them
+        less than it would get alone: what memory has, and one reply may hold, is enough for all of them together.
+        """
+        index, window = queue.index, self._runtime[queue.queue_id].window
+        if len(window.messages) >= index.active_count and window.size <= self._max_batch_bytes:
+            return len(wanted)
+        count = min(sum(wanted), index.active_count)
+        if count <= 0:
+            return 0
+        fits = self._takeable(window.messages, index.active_from(index.first_active(), count))
+        if fits == count:
+            return len(wanted)
+        for served, most in enumerate(wanted):
+            fits -= most
+            if fits < 0:
+                return served
+        return len(wanted)
+
+    def _takeable(self, in_window: Mapping[int, StoredMessage], positions: Sequence[int]) -> int:
+        """How many of ``positions``, from the first on, are in memory and fit one reply; at least the first does."""
+        size = taken = 0
+        for position in positions:
+            message = in_window.get(position)
+            if message is None:
+                break
+            size += len(message.body)
+            if message.headers:
+                size += headers_bytes(message.headers)
+            if message.origin is not None:
+                size += ORIGIN_BYTES
+            if message.copy_of is not None:
+                size += copy_bytes(message.copy_of)
+            if size > self._max_batch_bytes and taken:
+                break
+            taken += 1
+        return taken
+
+    def _expire_head(self, queue: Queue, records: list[AnyRecord], now_ms: int) -> None:
+        """The head has expired, ahead of the tick that would have seen it: move the floor over all that has."""
+        index = queue.index
+        in_window = self._runtime[queue.queue_id].window.messages
+        oldest_ms = now_ms - index.attributes.retention_ms
+        floor = index.steps.floor_at(oldest_ms, index.next_position)
+        for position in index.active.iter_equal_or_larger(floor):
+            message = in_window.get(position)
+            if message is None or message.enqueue_ms > oldest_ms:
+                break
+            floor = position + 1
+        record = MessagesExpired(index.queue_id, floor)
+        self._floors.apply(queue, record)
+        records.append(record)
+
+    def serve(self, queue: Queue, effects: Effects, now_ms: int) -> None:
+        """Give active messages to waiting receives, in order of their arrival."""
+        runtime = self._runtime[queue.queue_id]
+        line = runtime.line
+        index = queue.index
+        while line.waiting and index.active_count:
+            waiters = line.alike(min(index.active_count, MAX_TAKEN))
+            wanted = [waiter.max_messages for waiter in waiters]
+            if len(waiters) > 1:
+                del waiters[max(1, self.served_together(queue, wanted)) :]
+                del wanted[len(waiters) :]
+            messages = self.take(queue, sum(wanted), waiters[0].visibility_timeout_ms, effects.records, now_ms)
+            if not messages:
+                if index.active_count and index.in_flight_count < self._max_in_flight:
+                    self.want_page(queue, effects.reads)
+                break
+            start = 0
+            for waiter in waiters:
+                line.remove(waiter.waiter_id)
+                del self._waiters[waiter.waiter_id]
+                stop = start + waiter.max_messages
+                effects.woken.append(Woken(waiter.waiter_id, messages[start:stop]))
+                start = stop
+                if start >= len(messages):
+                    break
+        if line.overdue:
+            lane, queue_id = self._lane, queue.queue_id
+            if not (index.active_count and (queue_id in lane.busy or queue_id in lane.line)):
+                self.answer_overdue(queue, effects)
+        if runtime.window.cold and index.active_count:
+            self.read_ahead(queue, effects.reads)
+
+    def answer_overdue(self, queue: Queue, effects: Effects) -> None:
+        """Answer the receives whose wait is over with no message."""
+        for waiter in self._runtime[queue.queue_id].line.take_overdue():
+            del self._waiters[waiter.waiter_id]
+            effects.woken.append(Woken(waiter.waiter_id, []))
+
+    def want_page(self, queue: Queue, reads: list[PageRead]) -> None:
+        """The head's body is not in memory: read it, and what follows it."""
+        if queue.queue_id in self._lane.busy:
+            return
+        index = queue.index
+        in_window = self._runtime[queue.queue_id].window.messages
+        positions = index.active_from(index.first_active(), self._limits.page_messages)
+        complete = len(positions) < self._limits.page_messages
+        if in_window:
+            positions = [position for position in positions if position not in in_window]
+        self._start_read(queue, positions, complete, reads)
+
+    def read_ahead(self, queue: Queue, reads: list[PageRead]) -> None:
+        """Keep a cold queue's window filled ahead of its receivers."""
+        window = self._runtime[queue.queue_id].window
+        page = self._limits.page_messages
+        if queue.queue_id in self._lane.busy or len(window.messages) > page // 2:
+            return
+        if not self._budget.has_room(queue.queue_id, self._limits.page_bytes):
+            return
+        positions = queue.index.active_from(max(window.paged_until, queue.index.head), page)
+        if not positions:
+            window.cold = False
+            return
+        self._start_read(queue, positions, len(positions) < page, reads)
+
+    def _start_read(self, queue: Queue, positions: list[int], complete: bool, reads: list[PageRead]) -> None:
+        lane, queue_id = self._lane, queue.queue_id
+        if not lane.has_room:
+            lane.line[queue_id] = None
+            return
+        window = self._runtime[queue_id].window
+        window.paged_until = max(window.paged_until, positions[-1] + 1)
+        if complete:
+            # All that is active is in memory or in this read: what is sent from now on joins on to it.
+            window.cold = False
+        lane.want(queue_id, queue_id, positions, self._limits.page_bytes, None, reads)
+
+    def on_page(
+        self, reading: Reading[None], messages: Sequence[StoredMessage], missing: Runs, effects: Effects, now_ms: int
+    ) -> int:
+        """Take a page into memory and serve the receives that wait for it."""
+        lane = self._lane
+        queue = self._queues.by_id.get(reading.owner_id)
+        damaged = 0
+        if queue is not None:
+            damaged = self._page_arrived(queue, reading.read, messages, missing)
+            # What came goes out before others need room for their bodies and drop it; it starts no read, for ...
+            self.serve(queue, effects, now_ms)
+        # ... those who stand in line for a page-in come before this queue's next one.
+        while (waiting_id := lane.next_in_line()) is not None:
+            waiting = self._queues.by_id.get(waiting_id)
+            if waiting is not None:
+                self.serve(waiting, effects, now_ms)
+        lane.busy.discard(reading.owner_id)
+        if queue is not None:
+            self.serve(queue, effects, now_ms)
+        return damaged
+
+    def _page_arrived(self, queue: Queue, read: PageRead, messages: Sequence[StoredMessage], missing: Runs) -> int:
+        """Take a page into memory; the queue counts as reading until the caller says otherwise."""
+        index, window, budget = queue.index, self._runtime[queue.queue_id].window, self._budget
+        active = index.active
+        for message in messages:
+            # What was received, cleared or expired meanwhile is not wanted any more.
+            if message.position in active and message.position not in window.messages:
+                budget.keep(queue.queue_id, window, message)
+        last_wanted = last_of(read.positions)
+        last_settled = max(messages[-1].position if messages else -1, last_of(missing))
+        if last_settled < last_wanted and last_settled >= 0:
+            window.cold = True
+            window.paged_until = min(window.paged_until, last_settled + 1)
+        if not missing:
+            return 0
+        # What is in memory can be delivered, whatever became of its row.
+        return index.set_damaged(pack_runs(one for one in unpack_runs(missing) if one not in window.messages))

@@ -1,0 +1,240 @@
+"""Deleting received messages, changing their visibility, handing them back, and the ends of their leases."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from cmqd.core.errors import DomainError, InvalidArgument
+from cmqd.core.facts.facts import Facts
+from cmqd.core.facts.queue import Queue
+from cmqd.core.limits import check_range
+from cmqd.core.operations.dead_letters import DeadLetters
+from cmqd.core.operations.leases import Leases
+from cmqd.core.operations.rewind import PRUNE_MS
+from cmqd.core.operations.serving import Serving
+from cmqd.core.outcome import Effects, HandleFailure, HandlesDone, Outcome
+from cmqd.core.receipts import ReceiptHandles
+from cmqd.core.runtime.runtime import Runtime
+from cmqd_fold.queue_index import InFlight
+from cmqd_segment.records import LeasesEnded, MessagesDeleted, MessagesReleased, VisibilityChanged, runs_of
+
+
+class Settle:
+    """What the holder of a receipt handle can do, and what happens when the holder does nothing."""
+
+    __slots__ = (
+        "_agenda",
+        "_dead_letters",
+        "_expiry_due_ms",
+        "_handles",
+        "_lease_buckets",
+        "_leases",
+        "_limits",
+        "_queues",
+        "_runtime",
+        "_serving",
+    )
+
+    def __init__(
+        self,
+        facts: Facts,
+        runtime: Runtime,
+        handles: ReceiptHandles,
+        serving: Serving,
+        leases: Leases,
+        dead_letters: DeadLetters,
+    ) -> None:
+        self._limits = facts.limits
+        self._queues = facts.queues
+        self._lease_buckets = facts.queues.leases
+        self._runtime = runtime.queues
+        self._agenda = runtime.agenda
+        self._expiry_due_ms = runtime.agenda.expiries.due_ms
+        self._handles = handles
+        self._serving = serving
+        self._leases = leases
+        self._dead_letters = dead_letters
+
+    def delete(self, account: str, name: str, handles: list[int], now_ms: int) -> Outcome[HandlesDone]:
+        """Delete received messages; the failures list the handles that are not valid (any more), the rest is done.
+
+        Raises:
+            QueueNotFound, InvalidArgument.
+        """
+        outcome = self.delete_all(account, name, [handles], now_ms)
+        (reply,) = outcome.reply
+        if isinstance(reply, DomainError):
+            raise reply
+        return Outcome(reply, outcome.records, (), outcome.woken, outcome.reads)
+
+    def delete_all(
+        self, account: str, name: str, requests: Sequence[list[int]], now_ms: int
+    ) -> Outcome[list[HandlesDone | DomainError]]:
+        """The deletes of several clients from one queue, by their handles, in this order; as one record.
+
+        One that is refused has its refusal in its place of the reply, and hinders none of the others.
+
+        Raises:
+            QueueNotFound.
+        """
+        queue = self._queues.find(account, name)
+        index = queue.index
+        replies: list[HandlesDone | DomainError] = []
+        leases: dict[int, InFlight] = {}
+        for handles in requests:
+            before = len(leases)
+            try:
+                failures = self._find_leases(queue, handles, leases, now_ms)
+                replies.append(HandlesDone(failures, done=len(leases) - before))
+            except DomainError as refusal:
+                replies.append(refusal)
+        if not leases:
+            return Outcome(replies)
+        positions = [held.position for held in leases.values()]
+        record = MessagesDeleted(index.queue_id, runs_of(positions), runs_of(list(leases)), now_ms)
+        if index.attributes.rewind_ms and (not index.rewindable_count or min(positions) < next(iter(index.rewindable))):
+            # It is the first to go when its time is over; what is planned may be later.
+            self._agenda.reviews.set(queue.queue_id, now_ms + PRUNE_MS)
+        index.apply_deleted(record)
+        if not (index.active_count and self._runtime[queue.queue_id].line.waiting):
+            return Outcome(replies, [record])
+        # Who waits was held up by the limit in flight (or waits for a page, which does no harm).
+        effects = Effects([record])
+        self._serving.serve(queue, effects, now_ms)
+        return effects.outcome(replies)
+
+    def change_visibility(
+        self, account: str, name: str, handles: list[int], visibility_timeout_ms: int, now_ms: int
+    ) -> Outcome[HandlesDone]:
+        """Hide received messages until ``visibility_timeout_ms`` from now; 0 = hand back.
+
+        Each is cut at its retention; the reply has the earliest of their next visible times.
+        """
+        check_range("visibility_timeout_ms", visibility_timeout_ms, 0, self._limits.max_visibility_timeout_ms)
+        if not visibility_timeout_ms:
+            return self.release(account, name, handles, True, now_ms)
+        queue = self._queues.find(account, name)
+        index = queue.index
+        leases, failures = self._held(queue, handles, now_ms)
+        if not leases:
+            return Outcome(HandlesDone(failures))
+        wanted_ms = now_ms + visibility_timeout_ms
+        by_deadline: dict[int, list[int]] = {wanted_ms: list(leases)}
+        if index.expires_ms(min(held.position for held in leases.values())) < wanted_ms:
+            by_deadline = {}
+            for lease, held in leases.items():
+                cut_ms = max(now_ms, min(wanted_ms, index.expires_ms(held.position)))
+                by_deadline.setdefault(cut_ms, []).append(lease)
+        records = [
+            VisibilityChanged(index.queue_id, runs_of(some), deadline_ms) for deadline_ms, some in by_deadline.items()
+        ]
+        for record in records:
+            index.apply_visibility(record)
+        if self._lease_buckets.size > self._leases.sweep_above:
+            self._leases.sweep(now_ms)
+        return Outcome(HandlesDone(failures, min(by_deadline)), records)
+
+    def release(self, account: str, name: str, handles: list[int], counted: bool, now_ms: int) -> Outcome[HandlesDone]:
+        """Hand received messages back: active at once. Not ``counted``: as if they had not been received."""
+        queue = self._queues.find(account, name)
+        leases, failures = self._held(queue, handles, now_ms)
+        if not leases:
+            return Outcome(HandlesDone(failures))
+        record = MessagesReleased(queue.queue_id, runs_of(list(leases)), counted)
+        queue.index.apply_returned(record)
+        effects = Effects([record])
+        if queue.dead_letters is not None:
+            # Not counted, it is as it was before, and that may have been overdue already.
+            back = [(held.position, held.receive_count - (not counted)) for held in leases.values()]
+            self._dead_letters.came_back(queue, back, effects, now_ms)
+        self._serving.serve(queue, effects, now_ms)
+        return effects.outcome(HandlesDone(failures, now_ms))
+
+    def _held(
+        self, queue: Queue, handles: list[int], now_ms: int
+    ) -> tuple[dict[int, InFlight], Sequence[HandleFailure]]:
+        """What the handles hold by lease, and the handles that hold nothing; see :meth:`_find_leases`."""
+        leases: dict[int, InFlight] = {}
+        return leases, self._find_leases(queue, handles, leases, now_ms)
+
+    def _find_leases(
+        self, queue: Queue, handles: list[int], leases: dict[int, InFlight], now_ms: int
+    ) -> Sequence[HandleFailure]:
+        """Add what the handles hold to ``leases``; returns those that hold nothing (any more), or that an earlier
+        request of the same call holds. A handle named twice in a request counts once.
+
+        A handle ends with its message's retention, never before it and less than a time step after it: 100 ms, or more
+        where a long backlog made steps merge (see :mod:`cmqd_fold.time_steps`). Exact needs each lease's send time.
+        """
+        if not 1 <= len(handles) <= self._limits.max_batch:
+            raise InvalidArgument("receipt_handles", len(handles), f"1 to {self._limits.max_batch} handles")
+        in_flight = queue.index.in_flight
+        floor = queue.index.floor
+        expiry_due_ms = self._expiry_due_ms.get(queue.queue_id)
+        if expiry_due_ms is not None and expiry_due_ms <= now_ms:
+            # The tick that moves the floor has not come by yet.
+            floor = max(floor, queue.index.expired_below(now_ms))
+        failed: list[int] = []
+        for lease, handle in zip(self._handles.leases(handles), handles, strict=True):
+            held = in_flight.get(lease)
+            if held is not None and held.deadline_ms > now_ms and held.position >= floor and lease not in leases:
+                leases[lease] = held
+            else:
+                failed.append(handle)
+        return _failures(queue.name, handles, failed) if failed else []
+
+    def tick_leases(self, effects: Effects, now_ms: int) -> None:
+        """End the leases of one queue whose visibility timeout has passed."""
+        most = self._limits.tick_items
+        buckets = self._lease_buckets
+        due = buckets.take_due(now_ms, 2 * most)
+        if due is None:
+            return
+        queue_id, pairs = due
+        queue = self._queues.by_id.get(queue_id)
+        if queue is None:
+            return
+        index = queue.index
+        in_flight = index.in_flight
+        ended: dict[int, InFlight] = {}
+        """A set in order: a lease that was moved to the same time twice is here twice."""
+        at = looked_at = 0
+        while at < len(pairs) and looked_at < most:
+            first, count = pairs[at], pairs[at + 1]
+            at += 2
+            looked_at += count
+            for lease in range(first, first + count):
+                held = in_flight.get(lease)
+                if held is None or held.deadline_ms > now_ms:
+                    continue
+                if held.position < index.floor:
+                    del in_flight[lease]
+                else:
+                    ended[lease] = held
+        if at < len(pairs):
+            # A pair stands for up to a batch of leases. The rest stays due, behind what else is.
+            buckets.bucket(now_ms - buckets.width_ms, queue_id).extend(pairs[at:])
+            buckets.size += len(pairs) - at
+        if ended:
+            record = LeasesEnded(queue_id, runs_of(list(ended)))
+            index.apply_returned(record)
+            effects.records.append(record)
+            if queue.dead_letters is not None:
+                back = [(held.position, held.receive_count) for held in ended.values()]
+                self._dead_letters.came_back(queue, back, effects, now_ms)
+            self._serving.serve(queue, effects, now_ms)
+
+
+def _failures(name: str, handles: list[int], failed: list[int]) -> list[HandleFailure]:
+    """One for each handle that holds nothing, however often it is named; a handle that was found holds something,
+    though it failed when it was named again.
+    """
+    named, failures = Counter(handles), Counter(failed)
+    return [
+        HandleFailure(
+            handle,
+            f"receipt handle {handle} is not valid in queue {name!r}: the message was deleted, handed back or received"
+            " again, or its visibility timeout passed",
+        )
+        for handle, count in failures.items()
+        if count == named[handle]
+    ]

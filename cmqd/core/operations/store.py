@@ -1,0 +1,186 @@
+"""Storing messages at the end of a queue: those of a send, half messages, commits, moves and copies alike.
+
+The record of the messages is applied, what follows from it is planned, and bodies stay in memory as long as they are
+near enough to the head of the queue to be received from there.
+"""
+
+from collections.abc import Sequence
+
+from cmqd.core.facts.facts import Facts
+from cmqd.core.facts.queue import Queue
+from cmqd.core.outcome import Effects
+from cmqd.core.runtime.agenda import SESSION_SWEEP_MS
+from cmqd.core.runtime.copies import PublishedCopies
+from cmqd.core.runtime.queue import QueueRuntime
+from cmqd.core.runtime.runtime import Runtime
+from cmqd.core.runtime.window import OVERHEAD_BYTES, cost
+from cmqd_segment.records import MessagesSent, StoredMessage
+from cmqd_types.messages import CopyOf, Origin
+
+
+class Store:
+    """Puts messages into queues; the caller serves the receives that wait for them."""
+
+    __slots__ = ("_agenda", "_budget", "_dedup_life_ms", "_numbers", "_queues", "_runtime")
+
+    def __init__(self, facts: Facts, runtime: Runtime) -> None:
+        self._numbers = facts.numbers
+        self._queues = facts.queues
+        self._runtime = runtime.queues
+        self._budget = runtime.budget
+        self._agenda = runtime.agenda
+        self._dedup_life_ms = facts.limits.dedup_life_ms
+
+    def store(self, queue: Queue, record: MessagesSent, bodies: list[bytes]) -> None:
+        """Add new messages to a queue."""
+        index, agenda = queue.index, self._agenda
+        was_empty = not index.active_count
+        if self._queues.apply_sent(queue, record):
+            agenda.plan_expiry(queue)
+        if index.attributes.dead_letter_after_ms:
+            agenda.reviews.set(queue.queue_id, record.enqueue_ms + index.attributes.dead_letter_after_ms)
+        if record.dedup_ids is not None:
+            agenda.dedup_sweeps.set(queue.queue_id, record.enqueue_ms + self._dedup_life_ms)
+        if agenda.sessions_due_ms is None and (record.sequence or record.numbered):
+            agenda.sessions_due_ms = record.enqueue_ms + SESSION_SWEEP_MS
+        if record.half:
+            self._keep_half(queue, record, bodies)
+            return
+        runtime = self._runtime[queue.queue_id]
+        if record.visible_ms is not None:
+            agenda.want_overflow(queue)
+            self._keep_soon(queue, runtime, record, bodies)
+        self._keep_bodies(queue, runtime, record, bodies, was_empty)
+
+    def store_again(
+        self,
+        queue: Queue,
+        messages: Sequence[StoredMessage],
+        first_id: int,
+        effects: Effects,
+        now_ms: int,
+        origins: list[Origin | None] | None = None,
+        copies_of: list[CopyOf | None] | None = None,
+    ) -> None:
+        """Add messages that stand elsewhere in the log: committed, moved or copied ones. The backlog limit of the queue
+        does not hold for them.
+        """
+        index = queue.index
+        headers = [message.headers for message in messages]
+        record = MessagesSent(
+            queue.queue_id,
+            index.next_position,
+            first_id,
+            max(now_ms, index.last_enqueue_ms),
+            [len(message.body) for message in messages],
+            headers if any(headers) else None,
+            origins=origins,
+            copies_of=copies_of,
+        )
+        bodies = [message.body for message in messages]
+        self.store(queue, record, bodies)
+        effects.records.append(record)
+        effects.bodies += bodies
+
+    def _keep_bodies(
+        self, queue: Queue, runtime: QueueRuntime, record: MessagesSent, bodies: list[bytes], was_empty: bool
+    ) -> None:
+        """Keep in memory what is near enough to the head to be received from there."""
+        window = runtime.window
+        budget = self._budget
+        headers = record.headers
+        visible = record.visible_ms
+        if window.cold:
+            if not was_empty:
+                return
+            window.cold = False
+        # What goes out at once needs no room; but who waits may be held up, by its page or by the limit in flight.
+        goes_out = was_empty and len(runtime.line.waiting) > 0
+        origins, copies_of = record.origins, record.copies_of
+        if visible is None and headers is None and origins is None and copies_of is None:
+            count = len(bodies)
+            size = sum(record.sizes) + count * OVERHEAD_BYTES
+            if goes_out or budget.has_room(queue.queue_id, size):
+                position, message_id, at_ms = record.first_position, record.first_message_id, record.enqueue_ms
+                messages = window.messages
+                for body in bodies:
+                    messages[position] = StoredMessage(position, message_id, at_ms, body)
+                    position += 1
+                    message_id += 1
+                budget.kept(queue.queue_id, window, size)
+                return
+        position, message_id, enqueue_ms = record.first_position, record.first_message_id, record.enqueue_ms
+        for offset, body in enumerate(bodies):
+            if visible is not None:
+                due_ms = visible if isinstance(visible, int) else visible[offset]
+                if due_ms > enqueue_ms:
+                    continue
+            else:
+                due_ms = 0
+            message = StoredMessage(
+                position + offset,
+                message_id + offset,
+                enqueue_ms,
+                body,
+                headers[offset] if headers else None,
+                due_ms,
+                origins[offset] if origins else None,
+                copy_of=copies_of[offset] if copies_of else None,
+            )
+            if not goes_out and not budget.has_room(queue.queue_id, cost(message)):
+                window.cold = True
+                window.paged_until = position + offset
+                return
+            budget.keep(queue.queue_id, window, message)
+
+    def _keep_soon(self, queue: Queue, runtime: QueueRuntime, record: MessagesSent, bodies: list[bytes]) -> None:
+        """Keep delayed bodies that are due so soon that they would be paged in right away."""
+        visible, headers = record.visible_ms, record.headers
+        for offset, body in enumerate(bodies):
+            due_ms = visible if isinstance(visible, int) else visible[offset] if visible else 0
+            position = record.first_position + offset
+            if record.enqueue_ms < due_ms <= self._agenda.prefetched_until_ms and position in queue.index.delayed:
+                message = StoredMessage(
+                    position,
+                    record.first_message_id + offset,
+                    record.enqueue_ms,
+                    body,
+                    headers[offset] if headers else None,
+                    due_ms,
+                )
+                if not self._budget.has_room(queue.queue_id, cost(message)):
+                    return
+                self._budget.keep_soon(queue.queue_id, runtime.window, message)
+
+    def _keep_half(self, queue: Queue, record: MessagesSent, bodies: list[bytes]) -> None:
+        """Keep the bodies of half messages: most of them are committed within milliseconds."""
+        headers, check_ms = record.headers, record.visible_ms
+        window = self._runtime[queue.queue_id].window
+        for offset, body in enumerate(bodies):
+            message = StoredMessage(
+                record.first_position + offset,
+                record.first_message_id + offset,
+                record.enqueue_ms,
+                body,
+                headers[offset] if headers else None,
+                check_ms if isinstance(check_ms, int) else 0,
+            )
+            self._budget.keep_half(queue.queue_id, window, message)
+
+    def keep_copies(self, queue: Queue, copies: PublishedCopies, place: int, was_empty: bool) -> None:
+        """Keep in memory the copies that are near enough to the queue's head to be received from there."""
+        runtime, budget = self._runtime[queue.queue_id], self._budget
+        window = runtime.window
+        if window.cold:
+            if not was_empty:
+                return
+            window.cold = False
+        # As in ``_keep_bodies``: messages that go out at once need no room.
+        goes_out = was_empty and len(runtime.line.waiting) > 0
+        for message in copies.messages(place):
+            size = cost(message)
+            if not goes_out and not budget.has_room(queue.queue_id, size):
+                window.go_back_to(message.position)
+                return
+            window.messages[message.position] = message
+            budget.kept(queue.queue_id, window, size)

@@ -1,0 +1,402 @@
+"""Topics and subscriptions: create, ensure, list, attributes, subscribe, unsubscribe, delete."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from cmqd.core.errors import (
+    InvalidArgument,
+    QueueNotFound,
+    SubscriptionDiffers,
+    SubscriptionExists,
+    TooManySubscriptions,
+    TooManyTopics,
+    TopicDiffers,
+    TopicExists,
+    TopicInUse,
+)
+from cmqd.core.facts.facts import Facts
+from cmqd.core.facts.topic import Subscription, Topic
+from cmqd.core.limits import (
+    CONTENT_FORMATS,
+    FILTER_TYPES,
+    MAX_FILTER_TAGS,
+    MAX_TOPIC_MESSAGE_BYTES,
+    STRATEGIES,
+    check_range,
+)
+from cmqd.core.matching import check_binding_keys, check_tags
+from cmqd.core.names import check_name, cut_topic_name, folded
+from cmqd.core.operations.deliver import Deliver
+from cmqd.core.outcome import Outcome
+from cmqd.core.runtime.runtime import Runtime
+from cmqd.core.urls import check_url
+from cmqd_segment.records import (
+    AnyRecord,
+    DeliveriesCleared,
+    Subscribed,
+    SubscriptionAttributes,
+    SubscriptionAttributesSet,
+    TopicAttributes,
+    TopicAttributesSet,
+    TopicCreated,
+    TopicDeleted,
+    Unsubscribed,
+)
+from cmqd_types.topics import SubscriptionInfo, TopicInfo
+
+QUEUE = "queue"
+URL_SCHEMES = ("http", "https")
+
+
+class TopicAdmin:
+    """Administers topics and subscriptions."""
+
+    __slots__ = ("_agenda", "_deliver", "_limits", "_numbers", "_queues", "_topics")
+
+    def __init__(self, facts: Facts, runtime: Runtime, deliver: Deliver) -> None:
+        self._limits = facts.limits
+        self._numbers = facts.numbers
+        self._queues = facts.queues
+        self._topics = facts.topics
+        self._agenda = runtime.agenda
+        self._deliver = deliver
+
+    # ------------------------------------------------------------------ topics
+
+    def create_topic(
+        self, account: str, name: str, attributes: Mapping[str, object], now_ms: int
+    ) -> Outcome[TopicInfo]:
+        """Make a topic. A name of more than 64 bytes is cut; the reply has the name that was used.
+
+        Raises:
+            InvalidArgument: the name or an attribute is not legal.
+            TopicExists: the name, or one that differs only in case, is taken.
+            TooManyTopics: the account has its limit.
+        """
+        name = cut_topic_name(name)
+        check_name("topic", name)
+        chosen = _topic_attributes(TopicAttributes(), attributes, creating=True)
+        taken = self._topics.folded.get(account, {}).get(folded(name))
+        if taken is not None:
+            raise TopicExists(name, taken.name)
+        limit = self._limits.max_topics_per_account
+        if len(self._topics.names.get(account, ())) >= limit:
+            raise TooManyTopics(account, limit)
+        records: list[AnyRecord] = []
+        record = TopicCreated(self._numbers.take_queue_id(records), account, name, chosen, now_ms)
+        topic = self._topics.apply_created(record)
+        records.append(record)
+        return Outcome(self._info(topic, created=True), records)
+
+    def ensure_topic(
+        self, account: str, name: str, attributes: Mapping[str, object], now_ms: int
+    ) -> Outcome[TopicInfo]:
+        """Make a topic, or confirm that the one there is has these attributes (those not named may be anything).
+
+        Raises:
+            TopicDiffers: it has others; the difference is in the details.
+            InvalidArgument, TopicExists, TooManyTopics: as :meth:`create_topic`.
+        """
+        check_name("topic", name)
+        topic = self._topics.names.get(account, {}).get(name)
+        if topic is None:
+            return self.create_topic(account, name, attributes, now_ms)
+        _topic_attributes(TopicAttributes(), attributes, creating=True)
+        difference = _difference(topic.attributes_map(), attributes)
+        if difference:
+            raise TopicDiffers(name, difference)
+        return Outcome(self._info(topic))
+
+    def list_topics(self, account: str, search: str, offset: int, limit: int) -> tuple[int, list[tuple[int, str]]]:
+        """How many topics have ``search`` in their name, and a page of (id, name) in order of name."""
+        check_range("offset", offset, 0, 1 << 31)
+        check_range("limit", limit, 1, self._limits.max_list)
+        names = self._topics.names.get(account, {})
+        found = sorted(name for name in names if search in name)
+        return len(found), [(names[name].topic_id, name) for name in found[offset : offset + limit]]
+
+    def topic_info(self, account: str, name: str) -> TopicInfo:
+        """Attributes, counts and facts of a topic."""
+        return self._info(self._topics.find(account, name))
+
+    def set_topic_attributes(
+        self, account: str, name: str, attributes: Mapping[str, object], now_ms: int
+    ) -> Outcome[TopicInfo]:
+        """Change the attributes named, for what is published from now on.
+
+        Raises:
+            TopicNotFound, InvalidArgument: nothing was changed.
+        """
+        topic = self._topics.find(account, name)
+        record = TopicAttributesSet(topic.topic_id, _topic_attributes(topic.attributes, attributes), now_ms)
+        self._topics.apply(topic, record)
+        return Outcome(self._info(topic), [record])
+
+    def delete_topic(self, account: str, name: str) -> Outcome[None]:
+        """Remove a topic.
+
+        Raises:
+            TopicNotFound.
+            TopicInUse: it has subscriptions.
+        """
+        topic = self._topics.find(account, name)
+        if topic.subscriptions:
+            raise TopicInUse(name, len(topic.subscriptions))
+        record = TopicDeleted(topic.topic_id)
+        self._topics.apply(topic, record)
+        self._agenda.topic_expiries.discard(topic.topic_id)
+        self._agenda.dedup_sweeps.discard(topic.topic_id)
+        return Outcome(None, [record])
+
+    def _info(self, topic: Topic, created: bool = False) -> TopicInfo:
+        facts = topic.facts(self._limits.topic_life_ms)
+        return TopicInfo(
+            topic=topic.name,
+            topic_id=topic.topic_id,
+            attributes=topic.attributes_map(),
+            counts=topic.counts(),
+            facts=facts,
+            created=created,
+        )
+
+    # ------------------------------------------------------------------ subscriptions
+
+    def subscribe(
+        self, account: str, topic_name: str, name: str, attributes: Mapping[str, object], now_ms: int
+    ) -> Outcome[SubscriptionInfo]:
+        """Have what is published to a topic from now on delivered to a queue or a URL.
+
+        Raises:
+            TopicNotFound.
+            QueueNotFound: the queue that it is to deliver to does not exist.
+            InvalidArgument: the name or an attribute is not legal.
+            SubscriptionExists: the topic has one of that name, or of one that differs only in case.
+            TooManySubscriptions: the topic has its limit.
+        """
+        topic = self._topics.find(account, topic_name)
+        check_name("subscription", name)
+        chosen = _subscription_attributes(topic, SubscriptionAttributes(), attributes, creating=True)
+        taken = topic.folded.get(folded(name))
+        if taken is not None:
+            raise SubscriptionExists(topic_name, name, taken.name)
+        limit = self._limits.max_subscriptions
+        if len(topic.subscriptions) >= limit:
+            raise TooManySubscriptions(topic_name, limit)
+        if chosen.protocol == QUEUE and chosen.endpoint not in self._queues.names.get(account, {}):
+            raise QueueNotFound(chosen.endpoint)
+        records: list[AnyRecord] = []
+        record = Subscribed(topic.topic_id, self._numbers.take_queue_id(records), name, chosen, now_ms)
+        self._topics.apply(topic, record)
+        records.append(record)
+        subscription = topic.subscriptions[record.subscription_id]
+        return Outcome(self._subscription_info(subscription, now_ms, created=True), records)
+
+    def ensure_subscription(
+        self, account: str, topic_name: str, name: str, attributes: Mapping[str, object], now_ms: int
+    ) -> Outcome[SubscriptionInfo]:
+        """Subscribe, or confirm that the subscription there is has these attributes (those not named may be anything).
+
+        Raises:
+            SubscriptionDiffers: it has others; the difference is in the details.
+            TopicNotFound, QueueNotFound, InvalidArgument, SubscriptionExists, TooManySubscriptions: as
+                :meth:`subscribe`.
+        """
+        topic = self._topics.find(account, topic_name)
+        check_name("subscription", name)
+        subscription = topic.folded.get(folded(name))
+        if subscription is None or subscription.name != name:
+            return self.subscribe(account, topic_name, name, attributes, now_ms)
+        wanted = msgspec.structs.asdict(
+            _subscription_attributes(topic, SubscriptionAttributes(), attributes, creating=True)
+        )
+        is_now = msgspec.structs.asdict(subscription.attributes)
+        difference = _difference(is_now, {field: wanted[field] for field in attributes})
+        if difference:
+            raise SubscriptionDiffers(topic_name, name, difference)
+        return Outcome(self._subscription_info(subscription, now_ms))
+
+    def list_subscriptions(
+        self, account: str, topic_name: str, search: str, offset: int, limit: int, now_ms: int = 0
+    ) -> tuple[int, list[SubscriptionInfo]]:
+        """How many subscriptions of a topic have ``search`` in their name, and a page of them in order of name."""
+        check_range("offset", offset, 0, 1 << 31)
+        check_range("limit", limit, 1, self._limits.max_list)
+        topic = self._topics.find(account, topic_name)
+        found = sorted(
+            (one for one in topic.subscriptions.values() if search in one.name),
+            key=lambda subscription: subscription.name,
+        )
+        return len(found), [self._subscription_info(one, now_ms) for one in found[offset : offset + limit]]
+
+    def subscription_info(self, account: str, topic_name: str, name: str, now_ms: int = 0) -> SubscriptionInfo:
+        """Attributes, counts and facts of a subscription."""
+        return self._subscription_info(self._topics.find_subscription(account, topic_name, name), now_ms)
+
+    def set_subscription_attributes(
+        self, account: str, topic_name: str, name: str, attributes: Mapping[str, object], now_ms: int
+    ) -> Outcome[SubscriptionInfo]:
+        """Change the attributes named: filters for what is published from now on, the rest for attempts to come too.
+
+        Raises:
+            TopicNotFound, SubscriptionNotFound, InvalidArgument: nothing was changed.
+        """
+        subscription = self._topics.find_subscription(account, topic_name, name)
+        topic = subscription.topic
+        chosen = _subscription_attributes(topic, subscription.attributes, attributes)
+        record = SubscriptionAttributesSet(topic.topic_id, subscription.subscription_id, chosen, now_ms)
+        self._topics.apply(topic, record)
+        self._deliver.look_after(subscription, now_ms)
+        return Outcome(self._subscription_info(subscription, now_ms), [record])
+
+    def unsubscribe(self, account: str, topic_name: str, name: str, now_ms: int) -> Outcome[None]:
+        """End a subscription; what waits for it is dropped. What is being posted to its URL may still arrive.
+
+        Raises:
+            TopicNotFound, SubscriptionNotFound.
+        """
+        del now_ms
+        subscription = self._topics.find_subscription(account, topic_name, name)
+        topic = subscription.topic
+        record = Unsubscribed(topic.topic_id, subscription.subscription_id)
+        self._topics.apply(topic, record)
+        self._deliver.forget(subscription)
+        return Outcome(None, [record])
+
+    def retry_deliveries(self, account: str, topic_name: str, name: str, now_ms: int) -> Outcome[int]:
+        """Try everything that failed again at once; the reply is how many messages that are. What has used up its
+        retries gets one more attempt. (No fact: after a restart what was not tried yet follows its old times.)
+
+        Raises:
+            TopicNotFound, SubscriptionNotFound.
+        """
+        subscription = self._topics.find_subscription(account, topic_name, name)
+        count = subscription.deliveries.retry_now()
+        self._deliver.look_after(subscription, now_ms)
+        return Outcome(count)
+
+    def drop_deliveries(self, account: str, topic_name: str, name: str, now_ms: int) -> Outcome[int]:
+        """Drop everything that waits or is in retry for a subscription; the reply is how many messages that are.
+
+        Raises:
+            TopicNotFound, SubscriptionNotFound.
+        """
+        subscription = self._topics.find_subscription(account, topic_name, name)
+        count = subscription.deliveries.pending_count
+        if not count:
+            return Outcome(0)
+        topic = subscription.topic
+        record = DeliveriesCleared(topic.topic_id, subscription.subscription_id, topic.next_position, now_ms)
+        self._topics.apply(topic, record)
+        self._deliver.look_after(subscription, now_ms)
+        return Outcome(count, [record])
+
+    def _subscription_info(self, subscription: Subscription, now_ms: int, created: bool = False) -> SubscriptionInfo:
+        return SubscriptionInfo(
+            topic=subscription.topic.name,
+            subscription=subscription.name,
+            attributes=msgspec.structs.asdict(subscription.attributes),
+            counts=subscription.counts(),
+            facts=subscription.facts(now_ms),
+            created=created,
+        )
+
+
+def _difference(is_now: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, dict[str, object]]:
+    return {field: {"is": is_now[field], "wanted": value} for field, value in wanted.items() if is_now[field] != value}
+
+
+def _topic_attributes(
+    base: TopicAttributes, changes: Mapping[str, object], *, creating: bool = False
+) -> TopicAttributes:
+    """``base`` with ``changes`` made to it.
+
+    Raises:
+        InvalidArgument: an attribute is unknown or out of its range.
+    """
+    for field, value in changes.items():
+        if field == "max_message_bytes":
+            check_range(field, value, *MAX_TOPIC_MESSAGE_BYTES)
+        elif field == "filter_type":
+            _check_choice(field, value, FILTER_TYPES)
+            if not creating and value != base.filter_type:
+                raise InvalidArgument(field, value, "left as it is: it is chosen when a topic is created")
+        else:
+            raise InvalidArgument("attributes", field, "one of max_message_bytes, filter_type")
+    return msgspec.structs.replace(base, **dict(changes))
+
+
+def _subscription_attributes(
+    topic: Topic, base: SubscriptionAttributes, changes: Mapping[str, object], *, creating: bool = False
+) -> SubscriptionAttributes:
+    """``base`` with ``changes`` made to it. Whether the queue that it delivers to exists is not looked at here.
+
+    Raises:
+        InvalidArgument: an attribute is unknown, out of its range, or contradicts another.
+    """
+    chosen: dict[str, object] = {}
+    for field, value in changes.items():
+        match field:
+            case "protocol":
+                _check_choice(field, value, (QUEUE, *URL_SCHEMES))
+                chosen[field] = value
+            case "endpoint":
+                if not isinstance(value, str) or not value:
+                    raise InvalidArgument(field, value, "the name of a queue, or a URL")
+                chosen[field] = value
+            case "strategy":
+                chosen[field] = _check_choice(field, value, STRATEGIES)
+            case "content_format":
+                chosen[field] = _check_choice(field, value, CONTENT_FORMATS)
+            case "filter_tags":
+                chosen[field] = check_tags(_texts(field, value), MAX_FILTER_TAGS, field)
+                if topic.is_routing and chosen[field]:
+                    raise InvalidArgument(field, value, "empty: the topic filters by routing key")
+            case "binding_keys":
+                if not topic.is_routing and value:
+                    raise InvalidArgument(field, value, "empty: the topic filters by tags")
+                chosen[field] = check_binding_keys(_texts(field, value), field) if topic.is_routing else []
+            case "paused":
+                if type(value) is not bool:
+                    raise InvalidArgument(field, value, "true or false")
+                chosen[field] = value
+            case _:
+                known = ", ".join(SubscriptionAttributes.__struct_fields__)
+                raise InvalidArgument("attributes", field, f"one of {known}")
+    if creating:
+        endpoint = str(chosen.get("endpoint", ""))
+        if not endpoint:
+            raise InvalidArgument("endpoint", endpoint, "the name of a queue, or a URL")
+        scheme = endpoint.partition("://")[0].lower() if "://" in endpoint else QUEUE
+        protocol = chosen.setdefault("protocol", scheme)
+        if protocol != scheme:
+            raise InvalidArgument("protocol", protocol, f"{scheme!r}, as the endpoint says, or left out")
+        if protocol == QUEUE:
+            check_name("endpoint", endpoint)
+        else:
+            chosen["endpoint"] = check_url(endpoint, "endpoint")
+        if topic.is_routing and not chosen.get("binding_keys"):
+            raise InvalidArgument("binding_keys", [], "1 to 5 keys: the topic filters by routing key")
+    else:
+        for field in ("protocol", "endpoint"):
+            if field in chosen and chosen[field] != getattr(base, field):
+                raise InvalidArgument(field, chosen[field], "left as it is: it is chosen when a subscription is made")
+    return msgspec.structs.replace(base, **chosen)
+
+
+def _check_choice(field: str, value: object, choices: tuple[str, ...]) -> object:
+    if value not in choices:
+        raise InvalidArgument(field, value, " or ".join(choices))
+    return value
+
+
+def _texts(field: str, value: object) -> list[str]:
+    if not isinstance(value, list):
+        raise InvalidArgument(field, value, "a list of texts")
+    texts: list[str] = []
+    for one in value:  # pyright: ignore[reportUnknownVariableType]
+        if not isinstance(one, str):
+            raise InvalidArgument(field, value, "a list of texts")  # pyright: ignore[reportUnknownArgumentType]
+        texts.append(one)
+    return texts

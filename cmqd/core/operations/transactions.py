@@ -1,0 +1,438 @@
+"""Transactions: half messages and the decisions about them. (:mod:`cmqd.core.operations.checks` asks for decisions.)
+
+      send_half          commit: gone here, and at the end of the queue as a new place with the same id ──► active
+    ───────────► half ──┤
+                  ▲ │    roll back ──► gone
+                  └─┘ check: a producer is asked; "unknown" is noted
+
+Rules:
+
+- The first decision wins. It is durable before anybody is told; a repeat of it succeeds, the opposite is refused.
+- A commit needs the body, because the message is written again at the end of its queue. If it is not in memory, it is
+  read, and what else is said of the message meanwhile waits, in order.
+"""
+
+from collections.abc import Sequence
+from itertools import islice
+
+import msgspec
+
+from cmqd.core.errors import (
+    AlreadyCommitted,
+    AlreadyRolledBack,
+    BacklogFull,
+    DomainError,
+    InvalidArgument,
+    MessageDamaged,
+    NotTransactional,
+    QueueDeleted,
+    TransactionNotFound,
+)
+from cmqd.core.facts.facts import Facts
+from cmqd.core.facts.queue import Queue
+from cmqd.core.limits import ATTRIBUTE_RANGES, check_range, checked_sizes, headers_bytes
+from cmqd.core.operations.checks import Checks
+from cmqd.core.operations.repeats import answered, at_places, stored_before, unrepeated
+from cmqd.core.operations.serving import Serving
+from cmqd.core.operations.store import Store
+from cmqd.core.outcome import WAITING, Effects, Outcome, TransactionsDone, Waiting, Woken
+from cmqd.core.runtime.pages import Reading
+from cmqd.core.runtime.pending import PendingCommits, PendingDecisions
+from cmqd.core.runtime.runtime import Runtime
+from cmqd_fold.half_messages import Checked
+from cmqd_segment.records import (
+    AnyRecord,
+    MessagesSent,
+    Runs,
+    StoredMessage,
+    TransactionsEnded,
+    TransactionsUndecided,
+    pack_runs,
+    unpack_runs,
+)
+from cmqd_types.messages import HalfMessage, HalfMessages, Headers
+
+COMMIT, ROLL_BACK, UNKNOWN = 1, 2, 3
+"""What becomes of a half message, as on the wire."""
+
+SETTLED, WAITS = True, False
+
+
+class Endings(msgspec.Struct, gc=False):
+    """What one call decides about half messages of one queue, before it is made facts."""
+
+    expired_floor: int
+    """Half messages below it are gone."""
+    decided: dict[int, int] = {}
+    """Commit or roll back, by position."""
+    committed: list[StoredMessage] = []
+    committed_bytes: int = 0
+    rolled_back: list[int] = []
+    unknown: dict[int, None] = {}
+
+
+class Transactions:
+    """Half messages and the decisions about them."""
+
+    __slots__ = (
+        "_budget",
+        "_checks",
+        "_commits",
+        "_deciding",
+        "_lane",
+        "_limits",
+        "_numbers",
+        "_promises",
+        "_queues",
+        "_runtime",
+        "_serving",
+        "_sessions",
+        "_store",
+    )
+
+    def __init__(self, facts: Facts, runtime: Runtime, store: Store, serving: Serving, checks: Checks) -> None:
+        self._limits = facts.limits
+        self._numbers = facts.numbers
+        self._promises = facts.promises
+        self._sessions = facts.promises.sessions
+        self._queues = facts.queues
+        self._runtime = runtime.queues
+        self._budget = runtime.budget
+        self._deciding = runtime.deciding
+        self._commits = runtime.commits
+        self._lane = runtime.pages.commits
+        self._store = store
+        self._serving = serving
+        self._checks = checks
+
+    def send_half(
+        self,
+        account: str,
+        name: str,
+        bodies: list[bytes],
+        headers: list[Headers | None] | None,
+        first_check_ms: int | None,
+        session: int,
+        sequence: int,
+        now_ms: int,
+        dedup_ids: list[str | None] | None = None,
+    ) -> Outcome[Sequence[int]]:
+        """Store a batch that nobody receives until it is committed; the reply is its message ids. Numbered sends and
+        dedup ids as in :meth:`send`. A producer is first asked after ``first_check_ms`` (None = the queue's).
+
+        Raises:
+            QueueNotFound, NotTransactional, InvalidArgument, MessageTooLarge, BatchTooLarge, BacklogFull,
+            SequenceTooOld, TooManyRemembered.
+        """
+        queue = self._queues.find(account, name)
+        index = queue.index
+        attributes = index.attributes
+        if not attributes.transactional:
+            raise NotTransactional(name)
+        if session and sequence:
+            stored = self._sessions.find(account, session, sequence)
+            if stored is not None:
+                known = queue.dedup_ids
+                return Outcome(stored_before(known, stored, sequence, len(bodies), dedup_ids, now_ms, self._limits))
+        if first_check_ms is None:
+            first_check_ms = attributes.first_check_ms
+        else:
+            check_range("first_check_ms", first_check_ms, *ATTRIBUTE_RANGES["first_check_ms"])
+        sizes = checked_sizes(name, bodies, headers, attributes.max_message_bytes, self._limits)
+        answer = None
+        if dedup_ids is not None:
+            new, answer = unrepeated(queue.dedup_ids, dedup_ids, len(sizes), now_ms, self._limits)
+            if not new:
+                return Outcome(answer)
+            sizes, bodies = at_places(sizes, new), at_places(bodies, new)
+            dedup_ids = at_places(dedup_ids, new) if any(dedup_ids) else None
+            headers = None if headers is None else at_places(headers, new)
+        if session and sequence:
+            self._promises.check_session(account, session, (), now_ms)
+        if dedup_ids is not None:
+            self._promises.check_dedup_ids(account, now_ms)
+        count = len(sizes)
+        if index.live_count + count > attributes.max_backlog:
+            raise BacklogFull(name, index.live_count, count, attributes.max_backlog)
+        enqueue_ms = max(now_ms, index.last_enqueue_ms)
+        records: list[AnyRecord] = []
+        first_id = self._numbers.take_message_ids(count, records)
+        headers = headers if headers is not None and any(headers) else None
+        record = MessagesSent(
+            index.queue_id,
+            index.next_position,
+            first_id,
+            enqueue_ms,
+            sizes,
+            headers,
+            enqueue_ms + first_check_ms,
+            session,
+            sequence,
+            half=True,
+            dedup_ids=dedup_ids,
+        )
+        self._store.store(queue, record, bodies)
+        records.append(record)
+        if index.halves.is_too_long():
+            index.halves.forget_decided(index.half)
+        self._checks.sweep_if_many()
+        ids = range(first_id, first_id + count) if answer is None else answered(answer, first_id)
+        return Outcome(ids, records, bodies)
+
+    # ------------------------------------------------------------------ decisions
+
+    def end_transactions(
+        self, account: str, name: str, waiter_id: int, message_ids: list[int], decisions: list[int], now_ms: int
+    ) -> Outcome[TransactionsDone | Waiting]:
+        """Decide half messages: ``COMMIT``, ``ROLL_BACK`` or ``UNKNOWN``, one for each or one for all; in order. The
+        reply names those that were refused; it is WAITING if a body must be read for a commit.
+
+        Raises:
+            QueueNotFound, NotTransactional, InvalidArgument. A reply that waits ends with QueueDeleted if need be.
+        """
+        queue = self._queues.find(account, name)
+        index = queue.index
+        if not index.attributes.transactional:
+            raise NotTransactional(name)
+        count = len(message_ids)
+        if not 1 <= count <= self._limits.max_batch:
+            raise InvalidArgument("message_ids", count, f"1 to {self._limits.max_batch} ids")
+        if len(decisions) not in (1, count):
+            raise InvalidArgument("decisions", len(decisions), f"one for all, or one for each of the {count} ids")
+        for decision in decisions:
+            check_range("decisions", decision, COMMIT, UNKNOWN)
+        if len(decisions) < count:
+            decisions = decisions * count
+
+        commits = self._commits.get(queue.queue_id)
+        request = PendingDecisions(waiter_id, 0, [])
+        endings = Endings(index.expired_below(now_ms))
+        for place, (message_id, decision) in enumerate(zip(message_ids, decisions, strict=True)):
+            position = index.halves.position_of(message_id)
+            if position is None:
+                request.failures.append((place, message_id, TransactionNotFound(name, message_id)))
+                continue
+            waiting = None if commits is None else commits.decisions.get(position)
+            if waiting is None:
+                message = self._runtime[queue.queue_id].window.half.get(position)
+                error = self._decide(queue, position, message_id, decision, message, endings, now_ms)
+                if error is SETTLED:
+                    continue
+                if isinstance(error, DomainError):
+                    request.failures.append((place, message_id, error))
+                    continue
+                if commits is None:
+                    commits = PendingCommits(name, {})
+                waiting = commits.decisions[position] = []
+            waiting.append((request, place, message_id, decision))
+            request.left += 1
+
+        effects = Effects()
+        self._end(queue, endings, effects, now_ms)
+        if endings.committed:
+            self._serving.serve(queue, effects, now_ms)
+        if not request.left:
+            return effects.outcome(_done(request))
+        assert commits is not None
+        self._deciding[waiter_id] = request
+        if queue.queue_id not in self._commits:
+            self._commits[queue.queue_id] = commits
+            self._read_commits(queue, commits, effects)
+        return effects.outcome(WAITING)
+
+    def _decide(
+        self,
+        queue: Queue,
+        position: int,
+        message_id: int,
+        decision: int,
+        message: StoredMessage | None,
+        endings: Endings,
+        now_ms: int,
+    ) -> DomainError | bool:
+        """One decision: SETTLED, why it is refused, or that it WAITS for the body (or for room in a row)."""
+        index = queue.index
+        is_before = endings.decided.get(position)
+        if is_before is None:
+            gone = position < endings.expired_floor
+            if message is not None and message.enqueue_ms + index.attributes.retention_ms <= now_ms:
+                gone = True
+            if gone:
+                return TransactionNotFound(queue.name, message_id)
+            if position in index.half:
+                if decision == UNKNOWN:
+                    endings.unknown[position] = None
+                    return SETTLED
+                if decision == ROLL_BACK:
+                    endings.rolled_back.append(position)
+                else:
+                    if message is None:
+                        return WAITS
+                    size = len(message.body) + (headers_bytes(message.headers) if message.headers else 0)
+                    if endings.committed and endings.committed_bytes + size > self._limits.max_batch_bytes:
+                        return WAITS
+                    endings.committed.append(message)
+                    endings.committed_bytes += size
+                endings.decided[position] = decision
+                return SETTLED
+            if position in index.halves.committed:
+                is_before = COMMIT
+            elif position in index.halves.rolled_back:
+                is_before = ROLL_BACK
+            else:
+                return TransactionNotFound(queue.name, message_id)
+        if decision in (is_before, UNKNOWN):
+            return SETTLED
+        refusal = AlreadyCommitted if is_before == COMMIT else AlreadyRolledBack
+        return refusal(queue.name, message_id)
+
+    def _end(self, queue: Queue, endings: Endings, effects: Effects, now_ms: int) -> None:
+        """Make facts of what was decided; the caller serves those who wait for what was committed."""
+        index = queue.index
+        queue_id = queue.queue_id
+        if endings.unknown:
+            # Before the others: a half message may be decided after all in the same request.
+            undecided = TransactionsUndecided(queue_id, pack_runs(sorted(endings.unknown)), now_ms)
+            index.apply_undecided(undecided)
+            effects.records.append(undecided)
+        committed = [message.position for message in endings.committed]
+        for positions, is_commit in ((endings.rolled_back, False), (committed, True)):
+            if positions:
+                ended = TransactionsEnded(queue_id, pack_runs(sorted(positions)), is_commit, now_ms)
+                index.apply_ended(ended)
+                effects.records.append(ended)
+                self._budget.drop_half(queue_id, self._runtime[queue.queue_id].window, positions)
+        at = 0
+        while at < len(endings.committed):
+            stop = at + 1
+            first_id = endings.committed[at].message_id
+            while stop < len(endings.committed) and endings.committed[stop].message_id == first_id + stop - at:
+                stop += 1
+            self._store.store_again(queue, endings.committed[at:stop], first_id, effects, now_ms)
+            at = stop
+
+    def _read_commits(self, queue: Queue, commits: PendingCommits, effects: Effects) -> None:
+        """Ask for the bodies of the next commits: the oldest ones, as many as fit one row."""
+        positions: list[int] = []
+        for position in commits.decisions:
+            positions.append(position)
+            if len(positions) == self._limits.page_messages:
+                break
+        queue_id = queue.queue_id
+        self._lane.want(queue_id, queue_id, sorted(positions), self._limits.max_batch_bytes, None, effects.reads)
+
+    def on_page(
+        self, reading: Reading[None], messages: Sequence[StoredMessage], missing: Runs, effects: Effects, now_ms: int
+    ) -> int:
+        """Commit what came, settle what else was said of it meanwhile, and ask for the rest."""
+        queue_id = reading.owner_id
+        self._lane.busy.discard(queue_id)
+        commits = self._commits[queue_id]
+        queue = self._queues.by_id.get(queue_id)
+        if queue is None:
+            del self._commits[queue_id]
+            error = QueueDeleted(commits.queue_name)
+            for waiting in commits.decisions.values():
+                for request, *_ in waiting:
+                    if self._deciding.pop(request.waiter_id, None) is not None:
+                        effects.woken.append(Woken(request.waiter_id, error))
+            return 0
+        endings = Endings(queue.index.expired_below(now_ms))
+        for message in messages:
+            self._settle_waiting(queue, commits, message.position, message, endings, effects, now_ms)
+        damaged = queue.index.set_damaged(missing) if missing else 0
+        for position in unpack_runs(missing):
+            self._settle_waiting(queue, commits, position, None, endings, effects, now_ms)
+        # What was cleared or has expired since it was asked for may not come at all.
+        half = queue.index.half
+        for position in [position for position in commits.decisions if position not in half]:
+            self._settle_waiting(queue, commits, position, None, endings, effects, now_ms)
+        self._end(queue, endings, effects, now_ms)
+        if commits.decisions:
+            self._read_commits(queue, commits, effects)
+        else:
+            del self._commits[queue_id]
+        self._serving.serve(queue, effects, now_ms)
+        return damaged
+
+    def _settle_waiting(
+        self,
+        queue: Queue,
+        commits: PendingCommits,
+        position: int,
+        message: StoredMessage | None,
+        endings: Endings,
+        effects: Effects,
+        now_ms: int,
+    ) -> None:
+        """Settle, in order, what was said of one half message; ``message`` None: its body cannot be read."""
+        waiting = commits.decisions.get(position)
+        if waiting is None:
+            return
+        for at, (request, place, message_id, decision) in enumerate(waiting):
+            settled = self._decide(queue, position, message_id, decision, message, endings, now_ms)
+            if settled is WAITS:
+                if message is not None:
+                    # No room in this row: it is read again.
+                    del waiting[:at]
+                    return
+                settled = MessageDamaged(queue.name, message_id)
+            if isinstance(settled, DomainError):
+                request.failures.append((place, message_id, settled))
+            request.left -= 1
+            if not request.left and self._deciding.pop(request.waiter_id, None) is not None:
+                effects.woken.append(Woken(request.waiter_id, _done(request)))
+        del commits.decisions[position]
+
+    # ------------------------------------------------------------------ for operators
+
+    def list_half_messages(self, account: str, name: str, start: int, limit: int) -> HalfMessages:
+        """Undecided half messages in order of sending, from place ``start`` on. Times of those that nobody was asked
+        about yet and that are not in memory are near the truth: of sending to a time step, of the first check likewise.
+
+        Raises:
+            QueueNotFound, NotTransactional, InvalidArgument.
+        """
+        queue = self._queues.find(account, name)
+        index = queue.index
+        attributes = index.attributes
+        if not attributes.transactional:
+            raise NotTransactional(name)
+        check_range("start", start, 0, 1 << 62)
+        check_range("limit", limit, 1, self._limits.max_list)
+        positions = _half_from(queue, start, limit)
+        messages: list[HalfMessage] = []
+        for position in positions:
+            message = self._runtime[queue.queue_id].window.half.get(position)
+            enqueue_ms = index.steps.sent_at(position) if message is None else message.enqueue_ms
+            known = index.halves.checked.get(position) or Checked()
+            if known.attempts:
+                next_check_ms = known.next_check_ms
+            else:
+                next_check_ms = enqueue_ms + attributes.first_check_ms if message is None else message.visible_ms
+            if known.attempts >= attributes.max_checks:
+                next_check_ms = 0
+            messages.append(
+                HalfMessage(
+                    index.halves.id_of(position) or 0,
+                    enqueue_ms,
+                    known.attempts,
+                    known.last_check_ms,
+                    "unknown" if known.last_unknown_ms else "",
+                    next_check_ms,
+                )
+            )
+        more = positions and _half_from(queue, positions[-1] + 1, 1)
+        return HalfMessages(messages=messages, next_start=positions[-1] + 1 if more else None)
+
+
+def _done(request: PendingDecisions) -> TransactionsDone:
+    return TransactionsDone([(message_id, error) for _, message_id, error in sorted(request.failures, key=_place)])
+
+
+def _half_from(queue: Queue, start: int, most: int) -> list[int]:
+    return list(islice(queue.index.half.iter_equal_or_larger(start), most))
+
+
+def _place(failure: tuple[int, int, DomainError]) -> int:
+    return failure[0]

@@ -1,0 +1,244 @@
+"""Writing a checkpoint: the facts in parts, each true for an LSN of its own."""
+
+from array import array
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+import msgspec
+from pyroaring import BitMap64
+
+from cmqd.core.facts.facts import Facts
+from cmqd.core.facts.queue import Queue
+from cmqd.core.facts.topic import Subscription, Topic
+from cmqd_fold.half_messages import Checked
+from cmqd_segment.checkpoint import (
+    AnyPart,
+    CheckpointEnd,
+    CheckpointHeader,
+    DedupSlice,
+    HalvesSlice,
+    HistorySlice,
+    LeasesSlice,
+    QueueSlice,
+    RetriesSlice,
+    SessionsSlice,
+    SubscriptionSlice,
+    TopicSlice,
+)
+
+LEASES_A_PART = 2000
+CHUNKS_A_PART = 64
+SESSIONS_A_PART = 64
+HALVES_A_PART = 8192
+RETRIES_A_PART = 8192
+"""Each part of a checkpoint is made in about 2 ms at most, so that the loop can serve others in between."""
+
+
+class Checkpoint:
+    """Makes the parts of a checkpoint."""
+
+    __slots__ = ("_facts", "_numbers", "_queues", "_sessions", "_topics")
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._numbers = facts.numbers
+        self._sessions = facts.promises.sessions
+        self._queues = facts.queues
+        self._topics = facts.topics
+
+    def parts(self, last_lsn: Callable[[], int], now_ms: int) -> Iterator[AnyPart]:
+        """The parts of a checkpoint, made one by one; other operations may run in between.
+
+        ``last_lsn`` tells the LSN of the newest row that records were appended to: what the part made next is true for.
+        """
+        parts = 1
+        numbers = self._numbers
+        yield CheckpointHeader(
+            last_lsn(),
+            now_ms,
+            numbers.message_id_until,
+            numbers.lease_until,
+            numbers.queue_id_until,
+            self._facts.clock_offset_ms,
+        )
+        for queue_id in list(self._queues.by_id):
+            queue = self._queues.by_id.get(queue_id)
+            if queue is not None:
+                for part in self._queue_parts(queue, last_lsn()):
+                    parts += 1
+                    yield part
+        for topic_id in list(self._topics.by_id):
+            topic = self._topics.by_id.get(topic_id)
+            if topic is not None:
+                for part in self._topic_parts(topic, last_lsn):
+                    parts += 1
+                    yield part
+        keys = self._sessions.keys()
+        for at in range(0, len(keys), SESSIONS_A_PART):
+            parts += 1
+            yield SessionsSlice(last_lsn(), self._sessions.packed(keys[at : at + SESSIONS_A_PART]))
+        # A queue may have been deleted since the last slice; recovery must not miss it.
+        yield CheckpointEnd(last_lsn(), parts)
+
+    def _queue_parts(self, queue: Queue, lsn: int) -> Iterator[AnyPart]:
+        """All of one queue as it is when the first part is asked for."""
+        index = queue.index
+        # Copies of references: leases are frozen, so the parts made later still show this moment.
+        leases = [item for item in index.in_flight.items() if item[1].position >= index.floor]
+        history = index.history.entries()
+        delays = self._queues.delays.of_queue(queue.queue_id) if index.delayed_count else []
+        step_positions, step_starts, step_ends = index.steps.packed()
+        halves = self._halves(queue) if index.has_halves else ()
+        dedup_ids = queue.dedup_ids.parts() if queue.has_dedup_ids else ()
+        yield QueueSlice(
+            lsn,
+            queue.queue_id,
+            queue.account,
+            queue.name,
+            index.attributes,
+            queue.created_ms,
+            queue.modified_ms,
+            index.next_position,
+            index.floor,
+            index.last_enqueue_ms,
+            index.live.serialize(),
+            # What is damaged is as it was for whoever reads the log anew: it may have been repaired.
+            index.active_anew().serialize(),
+            (index.overflow | index.damaged_delays).serialize(),
+            index.delayed.serialize(),
+            [(due_ms, positions.tobytes()) for due_ms, positions in delays],
+            step_positions,
+            step_starts,
+            step_ends,
+            index.rewindable.serialize() if index.rewindable_count else b"",
+            index.half.serialize() if index.half_count else b"",
+            index.dead_letter_floor,
+            index.activation_entries(),
+            None if index.redrive is None else msgspec.structs.replace(index.redrive),
+        )
+        yield from halves
+        for entries in dedup_ids:
+            yield DedupSlice(queue.queue_id, entries)
+        for at in range(0, len(leases), LEASES_A_PART):
+            yield LeasesSlice(
+                queue.queue_id,
+                [
+                    (lease, one.position, one.deadline_ms, one.receive_count, one.first_receive_ms)
+                    for lease, one in leases[at : at + LEASES_A_PART]
+                ],
+            )
+        for at in range(0, len(history), CHUNKS_A_PART):
+            yield HistorySlice(queue.queue_id, history[at : at + CHUNKS_A_PART])
+
+    def _topic_parts(self, topic: Topic, last_lsn: Callable[[], int]) -> Iterator[AnyPart]:
+        """One topic as it is when the first part is asked for, then each of its subscriptions as it is in its turn:
+        five hundred with a million messages each would take too long at once.
+        """
+        lsn = last_lsn()
+        step_positions, step_starts, step_ends = topic.steps.packed()
+        known = topic.known_dedup_ids
+        dedup_ids = known.parts() if known is not None and len(known) else ()
+        yield TopicSlice(
+            lsn,
+            topic.topic_id,
+            topic.account,
+            topic.name,
+            topic.attributes,
+            topic.created_ms,
+            topic.modified_ms,
+            topic.next_position,
+            topic.floor,
+            topic.last_enqueue_ms,
+            step_positions,
+            step_starts,
+            step_ends,
+        )
+        for entries in dedup_ids:
+            yield DedupSlice(topic.topic_id, entries)
+        for subscription_id in list(topic.subscriptions):
+            subscription = topic.subscriptions.get(subscription_id)
+            if subscription is not None:
+                retries = subscription.deliveries.retry_parts(RETRIES_A_PART)
+                yield _subscription_slice(subscription, last_lsn())
+                for some in retries:
+                    yield RetriesSlice(topic.topic_id, subscription_id, some)
+
+    def _halves(self, queue: Queue) -> Iterator[HalvesSlice]:
+        """The half messages as they are now, however late each part is asked for."""
+        halves = queue.index.halves
+        # Copies: what comes due leaves its bucket.
+        due = [(due_ms, positions[:]) for due_ms, positions in self._queues.checks.of_queue(queue.queue_id)]
+        # They have left their buckets, and wait for a client that answers.
+        waiting = BitMap64(self._queues.due_checks.get(queue.queue_id, ()))
+        sets = (halves.committed.serialize(), halves.rolled_back.serialize())
+        # Entries are frozen, as leases are.
+        checked = (list(halves.checked), list(halves.checked.values()))
+        return _halves_parts(queue, queue.index.next_position, sets, due, waiting, checked)
+
+
+def _subscription_slice(subscription: Subscription, lsn: int) -> SubscriptionSlice:
+    deliveries = subscription.deliveries
+    return SubscriptionSlice(
+        lsn,
+        subscription.topic.topic_id,
+        subscription.subscription_id,
+        subscription.name,
+        subscription.attributes,
+        subscription.created_ms,
+        subscription.modified_ms,
+        deliveries.waiting.serialize() if deliveries.waiting else b"",
+        deliveries.exhausted.serialize() if deliveries.exhausted else b"",
+        deliveries.blocked,
+        deliveries.delivered,
+        deliveries.dropped,
+        deliveries.last_error,
+        deliveries.last_error_ms,
+    )
+
+
+def _halves_parts(
+    queue: Queue,
+    stop: int,
+    sets: tuple[bytes, bytes],
+    due: "list[tuple[int, array[int]]]",
+    waiting: BitMap64,
+    checked: tuple[list[int], list[Checked]],
+) -> Iterator[HalvesSlice]:
+    """``stop``: the first position that was free at the moment that they show; see :meth:`Checkpoint._halves`."""
+    queue_id = queue.queue_id
+    yield HalvesSlice(queue_id, [], *sets, [], [])
+    # No copy of the runs, which never change: those below ``stop`` that are missing by now were forgotten by what the
+    # log says, or because there are too many.
+    runs = queue.index.halves.runs(0, stop, HALVES_A_PART)
+    while runs:
+        yield HalvesSlice(queue_id, runs, b"", b"", [], [])
+        runs = queue.index.halves.runs(runs[-1][1] + 1, stop, HALVES_A_PART)
+    for buckets in _cut(due):
+        yield HalvesSlice(queue_id, [], b"", b"", buckets, [])
+    rest = iter(waiting)
+    while positions := array("Q", islice(rest, HALVES_A_PART)):
+        yield HalvesSlice(queue_id, [], b"", b"", [(0, positions.tobytes())], [])
+    positions, known = checked
+    for at in range(0, len(positions), HALVES_A_PART):
+        stretch = slice(at, at + HALVES_A_PART)
+        entries = [
+            (position, one.attempts, one.last_check_ms, one.last_unknown_ms, one.next_check_ms)
+            for position, one in zip(positions[stretch], known[stretch], strict=True)
+        ]
+        yield HalvesSlice(queue_id, [], b"", b"", [], entries)
+
+
+def _cut(due: "list[tuple[int, array[int]]]") -> Iterator[list[tuple[int, bytes]]]:
+    """Buckets in lists of about ``HALVES_A_PART`` positions."""
+    together: list[tuple[int, bytes]] = []
+    size = 0
+    for due_ms, positions in due:
+        for at in range(0, len(positions), HALVES_A_PART):
+            piece = positions[at : at + HALVES_A_PART]
+            together.append((due_ms, piece.tobytes()))
+            size += len(piece)
+            if size >= HALVES_A_PART:
+                yield together
+                together, size = [], 0
+    if together:
+        yield together

@@ -1,0 +1,293 @@
+"""Replay: the records after a checkpoint, applied by the same methods as live operations use."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from cmqd.core.facts.facts import Facts
+from cmqd.core.facts.queue import Queue
+from cmqd.core.facts.topic import Topic
+from cmqd.core.names import folded
+from cmqd.core.recovery.restore import Restore
+from cmqd.core.recovery.salvage import Salvage
+from cmqd_segment.published import copies_of
+from cmqd_segment.records import (
+    AnyRecord,
+    ClockOffset,
+    DeadLettersFrom,
+    DeliveriesCleared,
+    DeliveriesDropped,
+    DeliveriesFailed,
+    MessagesDelivered,
+    MessagesExpired,
+    MessagesPublished,
+    MessagesSent,
+    NumbersReserved,
+    QueueAttributesSet,
+    QueueCleared,
+    QueueCreated,
+    Subscribed,
+    SubscriptionAttributesSet,
+    TopicAttributesSet,
+    TopicCreated,
+    TopicDeleted,
+    TopicMessagesExpired,
+    TopicRecord,
+    TransactionsChecked,
+    TransactionsEnded,
+    Unsubscribed,
+    last_of,
+    pack_runs,
+)
+from cmqd_segment.records import QueueDeleted as QueueDeletedRecord
+
+
+class Replay:
+    """Applies records of the log to the facts."""
+
+    __slots__ = ("_facts", "_numbers", "_queues", "_restore", "_salvage", "_topics", "records_not_applied")
+
+    def __init__(self, facts: Facts, restore: Restore) -> None:
+        self._facts = facts
+        self._numbers = facts.numbers
+        self._queues = facts.queues
+        self._topics = facts.topics
+        self._restore = restore
+        self._salvage: Salvage | None = None
+        """While a log with gaps is replayed."""
+        self.records_not_applied: int = 0
+        """Records of such a log of which a part or all was about what had been lost."""
+
+    @property
+    def is_salvaging(self) -> bool:
+        """Whether a log with gaps is replayed."""
+        return self._salvage is not None
+
+    def begin_salvage(self) -> None:
+        """Rows are missing: apply records from now on as far as they can be; see :mod:`cmqd.core.recovery.salvage`."""
+        self._salvage = self._salvage or Salvage()
+
+    def replay(self, record: AnyRecord, lsn: int) -> None:
+        """Apply a record of the log in recovery, unless the checkpoint slice of its queue covers it already.
+
+        Raises:
+            ValueError: the record belongs to a queue that the log does not know: records before it are missing, and
+                :meth:`begin_salvage` was not called. (Other missing records show as a KeyError, or not at all.)
+        """
+        if isinstance(record, NumbersReserved):
+            self._numbers.apply(record)
+            return
+        if isinstance(record, ClockOffset):
+            self._facts.apply_clock_offset(record, lsn)
+            return
+        if isinstance(record, TopicRecord):
+            self._replay_topic(record, lsn)
+            return
+        queue = self._queues.by_id.get(record.queue_id)
+        if isinstance(record, QueueCreated):
+            if queue is None:
+                self._replay_created(record, lsn)
+            return
+        if queue is None:
+            if lsn <= self._restore.end_lsn:
+                # Deleted while the checkpoint was taken, before its slice came up.
+                return
+            if self._salvage is not None:
+                self.records_not_applied += 1
+                return
+            raise ValueError(f"row {lsn} has a {type(record).__name__} of unknown queue {record.queue_id}")
+        if lsn <= queue.slice_lsn:
+            if isinstance(record, MessagesSent):
+                self._queues.note_answers(queue.account, record, lsn)
+        elif self._salvage is None:
+            self._apply(queue, record, lsn)
+        else:
+            fitting, is_all = self._salvage.fitting(queue.index, record)
+            self.records_not_applied += not is_all
+            for one in fitting:
+                self._apply(queue, one, lsn)
+
+    def _replay_topic(self, record: TopicRecord, lsn: int) -> None:
+        topic = self._topics.by_id.get(record.topic_id)
+        if isinstance(record, MessagesPublished):
+            # The queues first, whatever became of the topic: they are slices of their own.
+            self._replay_copies(record, lsn)
+        if isinstance(record, TopicCreated):
+            if topic is None:
+                self._replay_topic_created(record, lsn)
+        elif topic is None:
+            if lsn > self._restore.end_lsn:
+                if self._salvage is None:
+                    raise ValueError(f"row {lsn} has a {type(record).__name__} of unknown topic {record.topic_id}")
+                self.records_not_applied += 1
+        elif isinstance(record, MessagesPublished):
+            if lsn <= topic.slice_lsn:
+                self._queues.note_numbered(topic.account, record.numbered, record.enqueue_ms, lsn)
+            elif self._salvage is None or record.first_position >= topic.next_position:
+                self._topics.apply_published(topic, record, lsn)
+            else:
+                self.records_not_applied += 1
+        elif lsn > topic.slice_lsn and not self._is_covered(topic, record, lsn):
+            if self._salvage is not None:
+                self._salvage_topic(topic, record)
+            else:
+                self._topics.apply(topic, record)
+
+    def _is_covered(self, topic: Topic, record: TopicRecord, lsn: int) -> bool:
+        """Whether a subscription's slice, which may be newer than its topic's, knows of this; or it went before its
+        turn came.
+        """
+        if isinstance(record, TopicCreated | TopicAttributesSet | TopicDeleted):
+            return False
+        if isinstance(record, TopicMessagesExpired | MessagesPublished):
+            return False
+        subscription = topic.subscriptions.get(record.subscription_id)
+        if subscription is not None:
+            return lsn <= subscription.slice_lsn
+        return lsn <= self._restore.end_lsn and not isinstance(record, Subscribed)
+
+    def _salvage_topic(self, topic: Topic, record: TopicRecord) -> None:
+        """Apply a record behind a gap in the log, if it can be true of what is known of the topic."""
+        match record:
+            case Subscribed():
+                namesake = topic.folded.get(folded(record.name))
+                if namesake is not None:
+                    # The name was free, so the namesake went, in a gap.
+                    self._topics.apply(topic, Unsubscribed(topic.topic_id, namesake.subscription_id))
+            case DeliveriesCleared():
+                topic.next_position = max(topic.next_position, record.floor)
+            case MessagesDelivered() | DeliveriesFailed() | DeliveriesDropped():
+                # Positions are not used again, whether what was published there is known or not.
+                topic.next_position = max(topic.next_position, last_of(record.positions) + 1)
+            case TopicMessagesExpired():
+                topic.next_position = max(topic.next_position, record.floor)
+            case _:
+                pass
+        if _fits(topic, record):
+            self._topics.apply(topic, record)
+        else:
+            self.records_not_applied += 1
+
+    def _replay_topic_created(self, record: TopicCreated, lsn: int) -> None:
+        namesake = self._topics.folded.get(record.account, {}).get(folded(record.name))
+        if namesake is not None:
+            if lsn <= namesake.slice_lsn:
+                # It was deleted again before the checkpoint came to it, and its name was given away.
+                return
+            if self._salvage is not None:
+                self._topics.apply(namesake, TopicDeleted(namesake.topic_id))
+        self._topics.apply_created(record)
+
+    def _replay_copies(self, record: MessagesPublished, lsn: int) -> None:
+        for queue_id, first, count in copies_of(record):
+            queue = self._queues.by_id.get(queue_id)
+            if queue is None:
+                if lsn > self._restore.end_lsn:
+                    if self._salvage is None:
+                        raise ValueError(f"row {lsn} has copies in unknown queue {queue_id}")
+                    self.records_not_applied += 1
+            elif lsn > queue.slice_lsn:
+                if self._salvage is not None and first < queue.index.next_position:
+                    self.records_not_applied += 1
+                    continue
+                queue.index.apply_copies(first, count, record.enqueue_ms)
+
+    def _replay_created(self, record: QueueCreated, lsn: int) -> None:
+        namesake = self._queues.folded.get(record.account, {}).get(folded(record.name))
+        if namesake is not None:
+            if lsn <= namesake.slice_lsn:
+                # It was deleted again before the checkpoint came to it, and its name was given away.
+                return
+            if self._salvage is not None:
+                # The name was free, so the namesake was deleted, in a gap.
+                self._queues.apply_deleted(QueueDeletedRecord(namesake.queue_id))
+        self._queues.apply_created(record)
+
+    def _apply(self, queue: Queue, record: AnyRecord, lsn: int) -> None:
+        match record:
+            case MessagesSent():
+                self._queues.apply_sent(queue, record, lsn)
+            case TransactionsChecked():
+                self._queues.apply_checked(queue, record)
+            case QueueCleared() | MessagesExpired():
+                self._queues.apply_floor(queue, record)
+            case QueueAttributesSet():
+                self._queues.apply_attributes(queue, record)
+            case QueueDeletedRecord():
+                self._queues.apply_deleted(record)
+            case _:
+                queue.index.apply(record)
+
+    # ------------------------------------------------------------------ the end of recovery
+
+    def finish(self, *, lost: bool) -> Sequence[AnyRecord]:
+        """Settle the facts at the end of recovery: numbers start beyond all that may have been used, and what a loss
+        left half done is mended. Return records to append before anything else.
+
+        ``lost``: part of the log was set aside, so the numbers leap, as they do after :meth:`begin_salvage`.
+        """
+        records: list[AnyRecord] = []
+        if lost or self._salvage is not None:
+            self._salvage = None
+            record = self._numbers.jump()
+            self._numbers.apply(record)
+            records.append(record)
+            self._end_nameless(records)
+        self._numbers.skip_reserved()
+        queues = self._queues
+        for queue in queues.by_id.values():
+            index = queue.index
+            index.head = index.floor
+            name = index.attributes.dead_letter_queue
+            if name:
+                queues.bind(queue, queues.names[queue.account].get(name))
+            while index.has_halves and index.halves.is_too_long():
+                index.halves.forget_decided(index.half)
+        self._mend_bindings(records)
+        for subscription in self._topics.subscriptions.values():
+            subscription.flows = subscription.may_flow()
+            # A publish may have come after they were used up, and before the restart.
+            subscription.deliveries.published()
+        return records
+
+    def _end_nameless(self, records: list[AnyRecord]) -> None:
+        """Half messages that went, in a gap, while the checkpoint was taken that knows them: their ids came later."""
+        for queue_id, queue in self._queues.by_id.items():
+            index = queue.index
+            nameless = [position for position in index.half if index.halves.id_of(position) is None]
+            if nameless:
+                ended = TransactionsEnded(queue_id, pack_runs(nameless), False, index.last_enqueue_ms)
+                index.apply_ended(ended)
+                records.append(ended)
+
+    def _mend_bindings(self, records: list[AnyRecord]) -> None:
+        """What a loss can leave: a queue whose dead-letter queue is gone, one that does not know that it serves."""
+        for queue in self._queues.by_id.values():
+            index = queue.index
+            if index.attributes.dead_letter_queue and queue.dead_letters is None:
+                attributes = msgspec.structs.replace(
+                    index.attributes, dead_letter_queue="", dead_letter_max_receives=0, dead_letter_after_ms=0
+                )
+                record = index.with_rewind_floor(QueueAttributesSet(queue.queue_id, attributes, queue.modified_ms))
+                self._queues.apply_attributes(queue, record)
+                records.append(record)
+            if queue.sources and index.dead_letter_floor < 0:
+                serves = DeadLettersFrom(queue.queue_id, index.next_position)
+                index.apply_dead_letters_from(serves)
+                records.append(serves)
+
+
+def _fits(topic: Topic, record: TopicRecord) -> bool:
+    """Whether a record, behind a gap in the log, can be true of what is known of the topic."""
+    match record:
+        case (
+            Unsubscribed()
+            | SubscriptionAttributesSet()
+            | MessagesDelivered()
+            | DeliveriesFailed()
+            | DeliveriesDropped()
+            | DeliveriesCleared()
+        ):
+            return record.subscription_id in topic.subscriptions
+        case _:
+            return True

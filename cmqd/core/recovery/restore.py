@@ -1,0 +1,124 @@
+"""Reading a checkpoint back."""
+
+from array import array
+
+from pyroaring import BitMap64
+
+from cmqd.core.facts.dedup import DedupIds
+from cmqd.core.facts.facts import Facts
+from cmqd.core.facts.queue import Queue
+from cmqd.core.facts.topic import Subscription, Topic
+from cmqd_fold.half_messages import Checked
+from cmqd_segment.checkpoint import (
+    AnyPart,
+    CheckpointEnd,
+    CheckpointHeader,
+    DedupSlice,
+    HalvesSlice,
+    HistorySlice,
+    LeasesSlice,
+    QueueSlice,
+    RetriesSlice,
+    SessionsSlice,
+    SubscriptionSlice,
+    TopicSlice,
+)
+
+
+class Restore:
+    """Takes the parts of a checkpoint into the facts."""
+
+    __slots__ = ("_facts", "_limits", "_numbers", "_promises", "_queues", "_sessions", "_topics", "end_lsn")
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._limits = facts.limits
+        self._numbers = facts.numbers
+        self._promises = facts.promises
+        self._sessions = facts.promises.sessions
+        self._queues = facts.queues
+        self._topics = facts.topics
+        self.end_lsn = 0
+        """LSN of the end of the checkpoint; 0 = none was read."""
+
+    def load(self, part: AnyPart) -> None:
+        """Take back a part of a checkpoint; all of them come before the first :meth:`replay`."""
+        match part:
+            case CheckpointHeader():
+                self._numbers.message_id_until = part.message_id_until
+                self._numbers.lease_until = part.lease_until
+                self._numbers.queue_id_until = part.queue_id_until
+                self._facts.clock_offset_ms = part.clock_offset_ms
+            case QueueSlice():
+                self._load_queue(part)
+            case LeasesSlice() | HistorySlice():
+                self._queues.by_id[part.queue_id].index.load(part)
+            case HalvesSlice():
+                self._load_halves(part)
+            case TopicSlice():
+                self._load_topic(part)
+            case SubscriptionSlice():
+                self._load_subscription(part)
+            case RetriesSlice():
+                self._topics.subscriptions[part.subscription_id].deliveries.load_retries(part.retries)
+            case DedupSlice():
+                queue = self._queues.by_id.get(part.queue_id)
+                if queue is not None:
+                    account, dedup_ids = queue.account, queue.dedup_ids
+                else:
+                    topic = self._topics.by_id[part.queue_id]
+                    account, dedup_ids = topic.account, topic.make_dedup_ids(DedupIds(self._limits))
+                for dedup_id, message_id, sent_ms in part.entries:
+                    dedup_ids.note(dedup_id, message_id, sent_ms)
+                self._promises.memory.recount(account, dedup_ids)
+            case SessionsSlice():
+                self._sessions.load(part.lsn, part.sessions)
+            case CheckpointEnd():
+                self.end_lsn = part.lsn
+
+    def _load_topic(self, part: TopicSlice) -> None:
+        topic = Topic(part.account, part.name, part.topic_id, part.attributes, part.created_ms)
+        topic.modified_ms = part.modified_ms
+        topic.next_position = part.next_position
+        topic.floor = part.floor
+        topic.last_enqueue_ms = part.last_enqueue_ms
+        topic.steps.load(part.step_positions, part.step_starts, part.step_ends)
+        topic.slice_lsn = part.lsn
+        self._topics.add(topic)
+
+    def _load_subscription(self, part: SubscriptionSlice) -> None:
+        topic = self._topics.by_id[part.topic_id]
+        most = self._limits.max_retries_known
+        subscription = Subscription(topic, part.subscription_id, part.name, part.attributes, part.created_ms, most)
+        subscription.modified_ms = part.modified_ms
+        subscription.slice_lsn = part.lsn
+        subscription.deliveries.load(
+            BitMap64.deserialize(part.waiting) if part.waiting else BitMap64(),
+            blocked=part.blocked,
+            delivered=part.delivered,
+            dropped=part.dropped,
+            last_error=part.last_error,
+            last_error_ms=part.last_error_ms,
+        )
+        self._topics.add_subscription(subscription)
+
+    def _load_queue(self, part: QueueSlice) -> None:
+        index = self._queues.new_index(part.queue_id, part.attributes)
+        index.load(part)
+        queue = Queue(part.account, part.name, part.created_ms, index, self._limits)
+        queue.modified_ms = part.modified_ms
+        queue.slice_lsn = part.lsn
+        self._queues.add(queue)
+
+    def _load_halves(self, part: HalvesSlice) -> None:
+        index = self._queues.by_id[part.queue_id].index
+        index.halves.load(part.runs)
+        if part.committed:
+            index.halves.committed = BitMap64.deserialize(part.committed)
+            index.halves.rolled_back = BitMap64.deserialize(part.rolled_back)
+        for position, attempts, last_check_ms, last_unknown_ms, next_check_ms in part.checked:
+            index.halves.load_checked(position, Checked(attempts, last_check_ms, last_unknown_ms, next_check_ms))
+        for due_ms, packed in part.due:
+            still = [position for position in array("Q", packed) if position in index.half]
+            self._queues.checks.bucket(due_ms, part.queue_id).extend(still)
+            self._queues.checks.size += len(still)

@@ -1,0 +1,139 @@
+"""Slots for requests to URLs: how many pushes are under way, in all and to each URL, and which subscriptions wait."""
+
+import msgspec
+
+from cmqd.core.facts.topic import Subscription
+from cmqd.core.facts.topics import TopicTable
+from cmqd.core.limits import Limits
+
+
+class Endpoint(msgspec.Struct, gc=False):
+    """A URL with pushes under way."""
+
+    under_way: int = 0
+    line: dict[int, None] = {}
+    """Subscriptions that wait until fewer pushes to the URL are under way, in order."""
+
+
+class PushSlots:
+    """The slots of all subscriptions that deliver to URLs."""
+
+    __slots__ = (
+        "_doubtful_line",
+        "_limits",
+        "_line",
+        "_topics",
+        "_wanted",
+        "doubtful_count",
+        "endpoints",
+        "trusted",
+        "under_way",
+    )
+
+    def __init__(self, limits: Limits, topics: TopicTable, deliveries_wanted: dict[int, None]) -> None:
+        """``deliveries_wanted``: subscriptions enter it when a slot comes free for them."""
+        self._limits = limits
+        self._topics = topics
+        self._wanted = deliveries_wanted
+        self.under_way: dict[tuple[int, int], tuple[str, bool]] = {}
+        """By subscription and position: the URL, and whether it was trusted."""
+        self.doubtful_count: int = 0
+        """Pushes under way to URLs that were not trusted."""
+        self.trusted: dict[str, None] = {}
+        """URLs that took the last message that was posted to them."""
+        self.endpoints: dict[str, Endpoint] = {}
+        """URLs with pushes under way or with subscriptions in line."""
+        self._line: dict[int, None] = {}
+        """Subscriptions that wait until fewer pushes are under way altogether, in order."""
+        self._doubtful_line: dict[int, None] = {}
+        """Subscriptions to URLs that are not trusted, which wait until fewer such pushes are under way, in order."""
+
+    def room(self, subscription: Subscription) -> int:
+        """How many requests to its URL may be started now; if none, it stands in line.
+
+        URLs that did not take what was posted to them last, or to which nothing was posted yet, have half of what
+        there is, in equal shares: hundreds of dead ones, which hold what they have for as long as they may, leave the
+        other half to those that answer. Once less than a quarter of all is free, each of these has a share of that.
+        (The dynamic threshold of Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet
+        switches", 1998.)
+        """
+        limits = self._limits
+        url = subscription.attributes.endpoint
+        pool, line = limits.max_pushes, self._line
+        most = limits.max_pushes_per_endpoint
+        free = pool - len(self.under_way)
+        if url in self.trusted:
+            most = min(most, max(4 * most * free // pool, 1))
+        else:
+            pool, line = max(pool // 2, 1), self._doubtful_line
+            free = min(free, pool - self.doubtful_count)
+            most = min(most, max(pool // max(self._topics.push_count, 1), 1))
+        if free <= 0:
+            line[subscription.subscription_id] = None
+            return 0
+        endpoint = self.endpoints.get(url)
+        room = min(free, most if endpoint is None else most - endpoint.under_way)
+        if room <= 0 and endpoint is not None:
+            endpoint.line[subscription.subscription_id] = None
+            self.wake_next()
+        return room
+
+    def take(self, subscription: Subscription, positions: list[int]) -> None:
+        """Take a slot for each of the messages."""
+        if not positions:
+            return
+        url = subscription.attributes.endpoint
+        endpoint = self.endpoints.get(url)
+        if endpoint is None:
+            endpoint = self.endpoints[url] = Endpoint()
+        endpoint.under_way += len(positions)
+        is_trusted = url in self.trusted
+        if not is_trusted:
+            self.doubtful_count += len(positions)
+        for position in positions:
+            self.under_way[subscription.subscription_id, position] = (url, is_trusted)
+
+    def give_back(self, subscription_id: int, position: int) -> None:
+        """A request is over, or is not made after all."""
+        url, was_trusted = self.under_way.pop((subscription_id, position), ("", True))
+        if not url:
+            return
+        if not was_trusted:
+            self.doubtful_count -= 1
+        self.endpoints[url].under_way -= 1
+        self.wake_next(url)
+
+    def wake_next(self, url: str = "") -> None:
+        """There may be room for one more, at this URL and altogether: those first in line have their turn. Whoever
+        does not use it passes it on, by this very call.
+        """
+        most = self._limits.max_pushes
+        if len(self.under_way) >= most:
+            return
+        if self._line:
+            self._wake_first(self._line)
+        if self._doubtful_line and self.doubtful_count < max(most // 2, 1):
+            self._wake_first(self._doubtful_line)
+        endpoint = self.endpoints.get(url)
+        if endpoint is None:
+            return
+        if endpoint.line and endpoint.under_way < self._limits.max_pushes_per_endpoint:
+            self._wake_first(endpoint.line)
+        if not endpoint.under_way and not endpoint.line:
+            del self.endpoints[url]
+
+    def _wake_first(self, line: dict[int, None]) -> None:
+        first = next(iter(line))
+        del line[first]
+        self._wanted[first] = None
+
+    def leave(self, subscription: Subscription) -> None:
+        """It is gone, and wants no room any more."""
+        self._line.pop(subscription.subscription_id, None)
+        self._doubtful_line.pop(subscription.subscription_id, None)
+        # Another subscription to the same URL has it back with its next success.
+        self.trusted.pop(subscription.attributes.endpoint, None)
+        endpoint = self.endpoints.get(subscription.attributes.endpoint)
+        if endpoint is not None:
+            endpoint.line.pop(subscription.subscription_id, None)
+        self.wake_next(subscription.attributes.endpoint)

@@ -1,0 +1,67 @@
+"""What a broker keeps of a queue beside its facts: bodies in memory, waiting receives, work under way."""
+
+from collections import defaultdict
+from typing import TypeAlias
+
+import msgspec
+from pyroaring import BitMap64
+
+from cmqd.core.runtime.waiters import WaitingLine
+from cmqd.core.runtime.window import Window
+
+
+class Redriving(msgspec.Struct):
+    """Progress of a redrive beside what is in the log; a restart begins anew with the messages that are left."""
+
+    cursor: int = 0
+    """Messages below it were examined."""
+    missing_origins: dict[str, int] = {}
+    held_up: str = ""
+    next_ms: int = 0
+    """The next page is not read before this time."""
+
+
+class QueueRuntime:
+    """The runtime of a queue; made at the first use, forgotten by a restart."""
+
+    __slots__ = ("_overdue", "_unmovable", "has_checkers", "line", "redriving", "soon_wanted", "window")
+
+    def __init__(self) -> None:
+        self.window = Window()
+        self.line = WaitingLine()
+        self.soon_wanted: list[int] = []
+        """Delayed positions whose bodies are to be read ahead of their time, in ascending order by second."""
+        self._overdue: BitMap64 | None = None
+        self._unmovable: BitMap64 | None = None
+        self.redriving: Redriving | None = None
+        """Set while a redrive is under way."""
+        self.has_checkers = False
+        """A connected client answers checks of half messages of the queue."""
+
+    @property
+    def overdue(self) -> BitMap64:
+        """Messages that were received as often as policy 0 allows; active ones are to be moved."""
+        if self._overdue is None:
+            self._overdue = BitMap64()
+        return self._overdue
+
+    @overdue.setter
+    def overdue(self, positions: BitMap64) -> None:
+        self._overdue = positions
+
+    @property
+    def unmovable(self) -> BitMap64:
+        """Dead letters that expired or that are too large for their queue: not tried again before a restart or a change
+        of attributes.
+        """
+        if self._unmovable is None:
+            self._unmovable = BitMap64()
+        return self._unmovable
+
+    @unmovable.setter
+    def unmovable(self, positions: BitMap64) -> None:
+        self._unmovable = positions
+
+
+QueueRuntimes: TypeAlias = defaultdict[int, QueueRuntime]
+"""By queue id. A queue that is not used since the start has no entry and takes no memory."""

@@ -1,0 +1,66 @@
+"""The runtime of a broker: all that a restart forgets."""
+
+from collections import defaultdict
+
+from pyroaring import BitMap64
+
+from cmqd.core.facts.facts import Facts
+from cmqd.core.runtime.agenda import Agenda
+from cmqd.core.runtime.bodies import TopicBodies
+from cmqd.core.runtime.pages import Pages
+from cmqd.core.runtime.pending import PendingCommits, PendingDecisions
+from cmqd.core.runtime.push_slots import PushSlots
+from cmqd.core.runtime.queue import QueueRuntime, QueueRuntimes
+from cmqd.core.runtime.retries import RetryMemory
+from cmqd.core.runtime.waiters import Waiter
+from cmqd.core.runtime.window import WindowBudget
+
+
+class Gates:
+    """Work that the edge can hold up."""
+
+    __slots__ = ("moves_held_up", "pushing")
+
+    def __init__(self) -> None:
+        self.moves_held_up = ""
+        """Why no message is moved or copied for now; empty = moves go on."""
+        self.pushing = True
+        """A client of the core posts to URLs; while none does, messages for URLs wait."""
+
+
+class Runtime:
+    """The parts of the runtime, handed to the operations."""
+
+    __slots__ = (
+        "agenda",
+        "budget",
+        "commits",
+        "deciding",
+        "gates",
+        "once_more",
+        "pages",
+        "push_slots",
+        "queues",
+        "retries",
+        "topic_bodies",
+        "waiters",
+    )
+
+    def __init__(self, facts: Facts) -> None:
+        limits = facts.limits
+        self.queues: QueueRuntimes = defaultdict(QueueRuntime)
+        self.agenda = Agenda(limits, facts.queues)
+        self.pages = Pages(limits)
+        self.budget = WindowBudget(limits.window_bytes)
+        self.topic_bodies = TopicBodies(limits.topic_bodies_bytes)
+        self.waiters: dict[int, Waiter] = {}
+        """Waiting receives by id; the lines of the queues have their order."""
+        self.deciding: dict[int, PendingDecisions] = {}
+        """Requests to decide half messages that wait, by waiter; a cancelled one is carried out all the same."""
+        self.commits: dict[int, PendingCommits] = {}
+        """By queue id; while there is one, a page for it is under way."""
+        self.once_more: dict[int, BitMap64] = {}
+        """By queue id: half messages whose last check went to a client that went away; another client may be asked."""
+        self.push_slots = PushSlots(limits, facts.topics, self.agenda.deliveries_wanted)
+        self.retries = RetryMemory(limits)
+        self.gates = Gates()
