@@ -177,7 +177,7 @@ class TopicsMachine(BrokerMachine):
         except TooManySubscriptions:
             assert len(topic.subscriptions) == self.limits.max_subscriptions
             return
-        subscription_id = self.broker.subscription("admin", topic.name, name).subscription_id
+        subscription_id = self.broker.facts.topics.find_subscription("admin", topic.name, name).subscription_id
         assert self.subscription(subscription_id) is None
         new = NaiveSubscription(topic, subscription_id, name, endpoint, filters, strategy, paused=False)
         topic.subscriptions.append(new)

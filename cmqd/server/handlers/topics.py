@@ -199,7 +199,9 @@ class TopicHandlers(Collecting):
             self._gate.hold(lsn, client, _subscription_info(request_id, info))
             return
         account = client.account
-        subscription_id = self._broker.subscription(account, info.topic, info.subscription).subscription_id
+        subscription_id = self._broker.facts.topics.find_subscription(
+            account, info.topic, info.subscription
+        ).subscription_id
 
         async def make() -> wire.AnyReply:
             try:
@@ -245,7 +247,7 @@ class TopicHandlers(Collecting):
 
     def _unsubscribe(self, client: Client, request: wire.Unsubscribe) -> None:
         now_ms = self._now_ms()
-        subscription = self._broker.subscription(client.account, request.topic, request.subscription)
+        subscription = self._broker.facts.topics.find_subscription(client.account, request.topic, request.subscription)
         outcome = self._broker.unsubscribe(client.account, request.topic, request.subscription, now_ms)
         self._gate.hold(self._settle(outcome, now_ms), client, wire.Done(request.request_id))
         if subscription.attributes.protocol != "queue":
@@ -274,7 +276,7 @@ class TopicHandlers(Collecting):
     def _rotate_secret(self, client: Client, request: wire.RotateSecret) -> None:
         overlap_ms = DEFAULT_OVERLAP_MS if request.overlap_ms is None else request.overlap_ms
         check_range("overlap_ms", overlap_ms, 0, MAX_OVERLAP_MS)
-        subscription = self._broker.subscription(client.account, request.topic, request.subscription)
+        subscription = self._broker.facts.topics.find_subscription(client.account, request.topic, request.subscription)
         if subscription.attributes.protocol == "queue":
             raise domain.InvalidArgument(
                 "subscription", subscription.name, "one to a URL: only what is posted is signed"
