@@ -1,8 +1,8 @@
-"""A log that keeps a list: for tests, and for brokers whose messages need not outlive them.
+"""A log in memory: for tests, and for brokers with messages that need not survive the process.
 
-Rows, LSNs and callbacks are as on disk, except that "durable" comes one turn of the loop after ``flush``. Tests may
-``hold()`` that back, ``fail()`` the log, and open another ``MemoryLog`` over the same ``MemoryDisk`` to see what a
-restart would find: what was durable, and nothing else.
+Rows, LSNs and callbacks behave as on disk; a commit takes one turn of the loop after ``flush``. Tests can delay commits
+(``hold``), fail the log (``fail``), and open another ``MemoryLog`` over the same ``MemoryDisk`` to see the durable rows
+that a restart would find.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ RECOVERY_BATCH = 256
 
 
 class MemoryRow:
-    """A row, its records as they were appended."""
+    """A row, with its records as they were appended."""
 
     __slots__ = ("bodies", "cost", "data_bytes", "lsn", "records", "time_ms")
 
@@ -43,13 +43,13 @@ class MemoryRow:
 
 
 class MemoryDisk:
-    """What outlives a ``MemoryLog``."""
+    """The state that survives a ``MemoryLog``: durable rows, checkpoints, segments."""
 
     def __init__(self) -> None:
         """See ``Log``."""
         self.rows: list[MemoryRow] = []
         self.checkpoints: list[list[AnyPart]] = []
-        """Complete ones, the newest last; at most two."""
+        """Complete checkpoints, the newest last; at most two."""
         self.segments: list[SegmentReport] = []
         self.messages: dict[int, dict[int, StoredMessage]] = {}
         """queue or topic id -> position -> message"""
@@ -72,11 +72,11 @@ class MemoryLog:
         self.disk = disk or MemoryDisk()
         self._segment_bytes = segment_bytes
         self._rows: list[MemoryRow] = []
-        """Not durable; the last one is open unless a commit took it."""
+        """Rows that are not durable. The last row is open unless a commit took it."""
         self._committing = 0
-        """How many of ``_rows`` the commit under way covers."""
+        """Number of rows in ``_rows`` that the commit under way covers."""
         self._row_closed = False
-        """The last row takes no more although no commit took it."""
+        """The last row is closed although no commit has taken it."""
         self._held = False
         self._failed: LogFailed | None = None
         self._durable_lsn = 0
@@ -193,7 +193,7 @@ class MemoryLog:
             asyncio.get_running_loop().call_soon(self._commit)
 
     def hold(self) -> None:
-        """Let nothing become durable until ``let_go``; a commit under way still ends."""
+        """Delay commits until ``let_go``. A commit under way still ends."""
         self._held = True
 
     def let_go(self) -> None:
@@ -208,7 +208,7 @@ class MemoryLog:
         asyncio.get_running_loop().call_soon(lambda: self.on_fatal(error))
 
     def report_state(self, state: LogState) -> None:
-        """Give a state to ``on_state``, such as that of a full disk."""
+        """Pass a state to ``on_state``, for example of a full disk."""
         asyncio.get_running_loop().call_soon(lambda: self.on_state(state))
 
     def _commit(self) -> None:
@@ -228,7 +228,7 @@ class MemoryLog:
             last: Run | None = None
             bodies: list[bytes] = []
             for queue_id, run in sent_runs(row.records):
-                # The copies of what was published share their bodies.
+                # The copies of a published message share its body.
                 if last is None or run.sizes is not last.sizes or run.offset != last.offset:
                     last = run
                     bodies = bodies_of(run, data)
@@ -242,7 +242,7 @@ class MemoryLog:
             self._seal()
             asyncio.get_running_loop().call_soon(self._want_checkpoint)
         self._answer_pages()
-        # The callback may append and flush, so the next commit is started only after it.
+        # The callback may append and flush, so the next commit starts only after it.
         self.on_durable(self._durable_lsn)
         if self._failed is None:
             self.flush()
@@ -381,7 +381,7 @@ class MemoryLog:
         self._want_checkpoint()
 
     async def close(self, within_s: float | None = None) -> None:
-        """See ``Log``; it takes a few turns of the loop."""
+        """See ``Log``. Takes a few turns of the loop."""
         if self._closed:
             return
         self._check()

@@ -13,6 +13,6 @@ class LogError(Exception):
 class LogFailed(LogError):
     """The log stopped working while it was open: an I/O error, a failed fsync, a lost process or machine.
 
-    Rows that are not durable yet will not become durable, and whether the last commit did is unknown until the next
-    start. Passed to ``on_fatal`` once, and raised by every later call. The broker must end and report the reason.
+    Pending rows will not become durable. Whether the last commit is durable is unknown until the next start. The error
+    is passed to ``on_fatal`` once, and raised by every later call. The broker must end and report the reason.
     """

@@ -40,7 +40,7 @@ class Log(Protocol):
     """All rows up to this LSN are durable."""
     on_page: OnPage
     on_fatal: Callable[[LogFailed], None]
-    """Called once; nothing becomes durable afterwards."""
+    """Called once; no row becomes durable afterwards."""
     on_state: Callable[[LogState], None]
     on_checkpoint_wanted: Callable[[], None]
     """A checkpoint would let segments be dropped or make the next start faster. The server may ignore the wish."""
@@ -49,7 +49,7 @@ class Log(Protocol):
 
     @property
     def last_lsn(self) -> int:
-        """LSN of the newest row, which may still be open."""
+        """LSN of the newest row, open or not."""
         ...
 
     @property
@@ -79,11 +79,11 @@ class Log(Protocol):
 
     @property
     def droppable_lsn(self) -> int:
-        """LSN of the oldest kept checkpoint: segments with no row above it may be dropped."""
+        """LSN of the oldest kept checkpoint: segments without a row above it may be dropped."""
         ...
 
     async def open(self) -> RecoveryReport:
-        """Take the log for this broker alone, check it, repair it. Raises LogError."""
+        """Lock the log for this broker, check it, repair it. Raises LogError."""
         ...
 
     def recover(self) -> AsyncIterator[RecoveredBatch]:
@@ -94,11 +94,11 @@ class Log(Protocol):
         ...
 
     def append(self, records: Sequence[AnyRecord], bodies: Sequence[bytes], now_ms: int) -> Lsn:
-        """Add facts to the open row and return its LSN. They become durable together, after a ``flush``.
+        """Add facts to the open row and return its LSN. The facts become durable together, after a ``flush``.
 
         Args:
             records: the facts.
-            bodies: those of the ``MessagesSent`` and ``MessagesPublished`` records, in order; a published body once.
+            bodies: of the ``MessagesSent`` and ``MessagesPublished`` records, in order; a published body once.
             now_ms: broker time.
 
         Raises:
@@ -115,10 +115,10 @@ class Log(Protocol):
         ...
 
     def close_row(self) -> Lsn:
-        """End the open row and return its LSN; the next append gets a higher one.
+        """End the open row and return its LSN; the next append gets a higher LSN.
 
-        A checkpoint needs it: its slices state what is true at that LSN, and a later append in the same row would
-        make them wrong.
+        Needed by a checkpoint: its slices state the facts as of that LSN, and a later append in the same row would make
+        the slices wrong.
         """
         ...
 
@@ -126,7 +126,7 @@ class Log(Protocol):
         """Request messages by position; ``on_page`` answers once row ``min_lsn`` is durable.
 
         The answer covers a prefix of ``positions``: as many as fit into ``max_bytes`` of bodies, headers, origins and
-        labels, at least one. ``queue_id`` may be a topic's: its messages have labels, copies have none.
+        labels, at least one. ``queue_id`` may be the id of a topic: its messages have labels, copies have none.
         """
         ...
 
@@ -138,18 +138,19 @@ class Log(Protocol):
         ...
 
     def closed_segments(self) -> list[SegmentReport]:
-        """Return the segments that take no more rows, ascending, without those that are being dropped.
+        """Return the segments that take no more rows, ascending, without segments that are being dropped.
 
-        A segment is a stretch of rows that the log reclaims as one: a file, a partition of a table, a part of a list.
+        A segment is a stretch of rows that the log reclaims as a whole: a file, a partition of a table, a part of a
+        list.
         """
         ...
 
     async def drop_segments(self, numbers: Sequence[int], min_lsn: int) -> list[int]:
-        """Reclaim segments without a live message; return the numbers of those that are gone.
+        """Reclaim segments without a live message; return the numbers of the reclaimed segments.
 
-        The log waits until row ``min_lsn`` is durable: a crash before that would take back the deletes that emptied
-        the segments, and leave live messages without bodies. A segment with a row above ``droppable_lsn`` stays: a
-        restart from the oldest checkpoint needs its deletes, or the messages that they removed would come back.
+        The log waits until row ``min_lsn`` is durable: a crash before that would take back the deletes that emptied the
+        segments, and leave live messages without bodies. A segment with a row above ``droppable_lsn`` stays: a restart
+        from the oldest checkpoint needs its deletes, or the deleted messages would come back.
         """
         ...
 

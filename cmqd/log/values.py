@@ -74,7 +74,7 @@ PackedRanges: TypeAlias = bytes
 
 
 class SegmentReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A closed segment, with the positions that decide whether a message in it is live."""
+    """A closed segment, with the positions that decide whether its messages are live."""
 
     number: int
     first_lsn: int
@@ -88,7 +88,9 @@ class SegmentReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def queues(self) -> list[tuple[int, int, int]]:
-        """(queue or topic id, first position, stop position) of the messages sent in it; made anew on each call."""
+        """(queue or topic id, first position, stop position) of the messages sent in the segment; a new list on each
+        call.
+        """
         numbers = array("Q", self.ranges)
         return list(zip(numbers[0::3], numbers[1::3], numbers[2::3], strict=True))
 

@@ -1,4 +1,4 @@
-"""Entry of the storage process, started by ``process_log.start_process`` and by nobody else."""
+"""Entry of the storage process, started by ``process_log.start_process``."""
 
 import ctypes
 import gc
@@ -13,13 +13,16 @@ SWITCH_SECONDS = 0.001
 
 
 def prepare_process() -> None:
-    """Die with the parent, and with nothing else: Ctrl-C and a service manager signal the whole group, but storage is
-    needed until the loop process has drained, and then ends with its sockets.
+    """Let the process die with its parent, and of no other signal.
+
+    Ctrl-C and a service manager signal the whole group, but the loop process needs storage until it has drained. The
+    process then ends with its sockets.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     if sys.platform == "linux":
-        # Beside the end of the sockets, which a leaked descriptor could hold back. SIGUSR1 is nobody else's.
+        # A second way to notice the parent's death, because a leaked descriptor could keep the sockets open. No other
+        # code uses SIGUSR1.
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGUSR1)
     # No cycles worth collecting are made per commit, and a full collection would stop commits.
     gc.disable()

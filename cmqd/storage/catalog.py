@@ -1,7 +1,7 @@
-"""What the data folder holds, in memory and in the manifest: every segment with its state, the checkpoints, the gaps.
+"""Content of the data folder, in memory and in the manifest: segments with their states, checkpoints, gaps.
 
-The manifest is written in a thread, one writing at a time, each holding all that is true at that moment; nothing on
-the path of a commit waits for it.
+A thread writes the manifest, one write at a time, and each write has the state of that moment. No commit waits for a
+write.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ FULL_DISK_PAUSE_SECONDS = 0.2
 
 
 class SealedFile:
-    """A sealed segment. Only the range of each queue is kept in memory; the sparse index stays in the file."""
+    """A sealed segment. Memory holds only the range of each queue; the sparse index stays in the file."""
 
     __slots__ = ("_firsts", "_queue_ids", "_stops", "entry", "path")
 
@@ -60,7 +60,7 @@ class SealedFile:
 
     @property
     def immutable(self) -> bool:
-        """Whether nobody writes to the file: how it must be opened for reading."""
+        """Whether the file is complete and has no writer: then it is opened as immutable."""
         return True
 
     def positions_of(self, queue_id: int) -> tuple[int, int] | None:
@@ -85,7 +85,7 @@ class SealedFile:
 
 
 class OpenSegment:
-    """A segment that is not sealed, as the pager sees it."""
+    """An unsealed segment, as the pager sees it."""
 
     __slots__ = ("segment", "state")
 
@@ -110,7 +110,7 @@ class OpenSegment:
 
     @property
     def immutable(self) -> bool:
-        """Whether nobody writes to the file: how it must be opened for reading."""
+        """Whether the file is complete and has no writer: then it is opened as immutable."""
         return self.segment.closed
 
     def positions_of(self, queue_id: int) -> tuple[int, int] | None:
@@ -140,7 +140,7 @@ class Catalog:
         self.former_log_ids: list[str] = []
         self.starts: list[StartEntry] = []
         self.on_full: Callable[[], object] = lambda: None
-        """Called when the manifest meets a full disk: something should give way."""
+        """Called when the manifest meets a full disk: the ballast should be released."""
         self.names: dict[int, SourceName] = {}
         """Of the ids in the digests of the sealed segments."""
         self._writing = asyncio.Lock()
@@ -151,12 +151,12 @@ class Catalog:
         return self.checkpoints[0].lsn if self.checkpoints else 0
 
     def segments(self) -> Iterator[SealedFile | OpenSegment]:
-        """Those that may hold rows, ascending by number, and so by LSN and by position."""
+        """Yield the segments that may hold rows, ascending by number, and so by LSN and by position."""
         for number in sorted((*self.sealed, *self.open)):
             yield self.sealed[number] if number in self.sealed else self.open[number]
 
     def holder(self, queue_id: int, position: int) -> tuple[SealedFile | OpenSegment, int, int] | None:
-        """The first segment that holds the position of a queue or a later one, with its range of positions."""
+        """Find the first segment with the position of a queue, or a later position, and its range of positions."""
         for segment in self.segments():
             found = segment.positions_of(queue_id)
             if found is not None and found[1] > position:
@@ -169,7 +169,7 @@ class Catalog:
 
     @property
     def log_bytes(self) -> int:
-        """On disk, by what is known without asking it."""
+        """Size on disk, from memory, without asking the file system."""
         return sum(file.entry.bytes for file in self.sealed.values()) + sum(
             entry.segment.bytes_on_disk for entry in self.open.values()
         )
@@ -182,7 +182,7 @@ class Catalog:
         )
 
     def to_manifest(self) -> Manifest:
-        """All that is known, as the manifest says it."""
+        """Build the manifest of this moment."""
         entries = {number: file.entry for number, file in self.sealed.items()}
         entries |= {number: entry.segment.entry(entry.state) for number, entry in self.open.items()}
         entries |= {
@@ -207,16 +207,16 @@ class Catalog:
         )
 
     def _names_in_use(self) -> list[SourceName]:
-        """Forget names of which no sealed segment holds anything any more, and return the others."""
+        """Forget names without a sealed segment that uses them, and return the others."""
         used = {number for file in self.sealed.values() for number, _, _ in file.entry.sources}
         self.names = {number: self.names[number] for number in sorted(used & self.names.keys())}
         return list(self.names.values())
 
     def digest(self, names: Sequence[SourceName], index: SparseIndex) -> list[tuple[int, int, int]]:
-        """Return ``SegmentEntry.sources`` of a segment that was sealed, and keep the names for the manifest.
+        """Return ``SegmentEntry.sources`` of a sealed segment, and keep its names for the manifest.
 
-        Empty, so that readers look into the table of the segment: if a name is not known, or if the segment or the
-        manifest would list too many.
+        Empty if a name is unknown, or if the segment or the manifest would list too many. Readers then look into the
+        table of the segment.
         """
         known = {name.id: name for name in names}
         queues = index.queues
@@ -229,7 +229,7 @@ class Catalog:
 
     @property
     def sealed_upto(self) -> int:
-        """No segment with rows up to this one is still to be sealed."""
+        """LSN up to which every row is in a sealed segment."""
         firsts = [entry.segment.first_lsn for entry in self.open.values() if entry.segment.rows]
         lasts = [file.last_lsn for file in self.sealed.values()]
         return min(firsts) - 1 if firsts else max(lasts, default=0)

@@ -1,4 +1,8 @@
-"""Checkpoint files: written as the parts come in, true only once their last LSN is durable and they were read back."""
+"""Checkpoint files, written while the parts arrive.
+
+A checkpoint counts only once its last LSN is durable and the file was read back. Before that LSN is durable, the slices
+may state facts that a crash takes back; and the older checkpoint is deleted only after the new file proved readable.
+"""
 
 import asyncio
 import errno
@@ -17,7 +21,7 @@ BUFFER_BYTES = 1 << 20
 
 
 class Checkpoints:
-    """The checkpoint that is being written, and those that are kept."""
+    """The checkpoint that is being written, and the kept checkpoints."""
 
     def __init__(
         self,
@@ -51,12 +55,14 @@ class Checkpoints:
             self._durable = None
 
     async def drained(self) -> None:
-        """Wait until all parts so far are dealt with."""
+        """Wait until every part is written or dropped."""
         await self._parts.join()
 
     async def run(self) -> None:
-        """Write what comes, for ever. Raises OSError, except for lack of space: then this checkpoint is abandoned and
-        the next one tries again; without it, segments stay longer and a start takes longer, no more.
+        """Write parts until cancelled. Raises OSError, except for lack of space.
+
+        Lack of space abandons the checkpoint. Without it, segments stay longer and a start takes longer; no data is
+        lost.
         """
         while True:
             first, end_lsn, payload = await self._parts.get()
@@ -112,7 +118,7 @@ def append(path: Path, data: bytes) -> None:
 
 
 def publish(temporary: Path, folder: Path, number: int) -> CheckpointEntry:
-    """Fsync the file, read it back, give it its name. Raises CheckpointError, OSError."""
+    """Fsync the file, read it back, rename it. Raises CheckpointError, OSError."""
     digest = hashlib.sha256()
     with temporary.open("rb") as file:
         os.fsync(file.fileno())

@@ -1,15 +1,15 @@
-"""A data folder: its names, its lock, its ballast, and what does not belong in it.
+"""A data folder: its names, its lock, its ballast, and files that do not belong in it.
 
     lock            held (flock) by the storage process as long as it has a file open; names the holder
     manifest        see cmqd_segment.manifest
-    segments/       NNNNNNNN.db, with -wal and -shm beside those that are not sealed
+    segments/       NNNNNNNN.db, with -wal and -shm beside unsealed segments
     checkpoints/    NNNNNNNN.ckpt
-    set-aside/      copies of what was damaged, files that nobody knows; never read again
-    ballast         space to give back when the disk is full, so that deletes go on
-    ballast-start   space that only a start gives back, so that a broker that died on a full disk starts again
+    set-aside/      copies of damaged files, and unknown files; never read again
+    ballast         space to release when the disk is full, so that deletes go on
+    ballast-start   space that only a start releases, so that a broker that died on a full disk starts again
     inspection/     links that a start makes while it looks for damage, and removes
 
-Other files at the top (the accounts of the edge) are not storage's business.
+Other files at the top, such as the server's accounts, do not concern storage.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ LOCK = "lock"
 
 
 class LockHolder(msgspec.Struct, frozen=True):
-    """What the lock file says, for the message to whoever waits."""
+    """Content of the lock file, for the error text of a waiting broker."""
 
     pid: int
     broker_pid: int
@@ -50,7 +50,7 @@ def boot_id() -> str:
 
 
 class DataFolder:
-    """One broker's folder."""
+    """The data folder of one broker."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -60,17 +60,17 @@ class DataFolder:
         self._lock: int | None = None
 
     def create(self) -> None:
-        """Make what is missing of the folders. Raises OSError."""
+        """Make missing folders. Raises OSError."""
         for folder in (self.path, self.segments, self.checkpoints):
             if not folder.is_dir():
-                # Bodies are nobody else's business unless the operator opens the folder to a group (Spark's).
+                # Bodies are private unless the operator opens the folder to a group (Spark's).
                 folder.mkdir(mode=0o750, parents=True, exist_ok=True)
                 sync_folder(folder.parent)
 
     def file_mode(self, *, group_readable: bool) -> tuple[int, str]:
-        """Return the mode for new files of the log, and a text if it is not the one of a new folder.
+        """Return the mode for new files of the log, and a text if the mode differs from that of a new folder.
 
-        The manifest shows it. A folder keeps its modes, since readers of the log may depend on them.
+        The mode of the manifest decides. A folder keeps its modes, because readers of the log may depend on them.
         """
         wanted = 0o640 if group_readable else 0o600
         try:
@@ -88,9 +88,9 @@ class DataFolder:
         """Take the lock.
 
         Args:
-            wait_ms: how long to wait for the holder to end, as a restart needs it.
-            broker_pid: process of the broker that the lock is for.
-            on_wait: told once, at the beginning of the wait, which process holds the lock.
+            wait_ms: time to wait for the holder to end, as a restart needs it.
+            broker_pid: process of the broker that takes the lock.
+            on_wait: called once, at the beginning of the wait, with a text that names the holder.
 
         Raises:
             FolderLocked: the lock was not free in time; the text names the holder.
@@ -128,7 +128,7 @@ class DataFolder:
             self._lock = None
 
     def put_aside(self, path: Path, *, keep: bool = False) -> Path:
-        """Move a file (``keep``: copy it) to ``set-aside/`` under a name of its own."""
+        """Move a file (``keep``: copy it) to ``set-aside/`` under a new name."""
         if not self.set_aside.is_dir():
             self.set_aside.mkdir()
             # The mask of the process is made for files, and takes the right to enter a folder away.
@@ -183,19 +183,19 @@ class Reserve:
 
     @property
     def exists(self) -> bool:
-        """Whether there is something to give back."""
+        """Whether there is space to release."""
         return self.path.exists()
 
     @property
     def missing_bytes(self) -> int:
-        """How much of the space is not held back."""
+        """Part of the space that is not held back."""
         try:
             return max(0, self.size - self.path.stat().st_size)
         except FileNotFoundError:
             return self.size
 
     def take(self, size: int | None = None) -> bool:
-        """Hold back ``size`` bytes (without it, all); False if there is not enough room."""
+        """Hold back ``size`` bytes (default: all); False if there is not enough room."""
         size = self.size if size is None else size
         if size <= 0:
             return True
@@ -222,11 +222,11 @@ class Reserve:
 
 
 class Disk:
-    """The disk under a data folder, as far as space goes: what tests replace to make it full.
+    """Free space and reserves of the disk under a data folder. Tests replace the class to make a disk full.
 
-    Two reserves, used in this order. ``ballast`` is given back by the running broker when a write meets a full disk.
-    ``start_ballast`` is left alone by it: only a start that finds no room gives it back. A broker that died within its
-    ballast can so start again, and consumers can make room.
+    Two reserves, used in this order. The running broker releases ``ballast`` when a write meets a full disk. Only a
+    start without room releases ``start_ballast``: a broker that died within its ballast can so start again, and
+    consumers can make room.
     """
 
     def __init__(self, folder: Path, ballast_bytes: int, start_ballast_bytes: int = 0) -> None:
@@ -235,13 +235,13 @@ class Disk:
         self.start_ballast = Reserve(folder / START_BALLAST, start_ballast_bytes)
 
     def free_bytes(self) -> int:
-        """What this user may still write."""
+        """Free space for the user of the process."""
         status = os.statvfs(self._folder)
         return status.f_bavail * status.f_frsize
 
     @property
     def missing_ballast_bytes(self) -> int:
-        """How much of both reserves is not held back."""
+        """Part of both reserves that is not held back."""
         return self.ballast.missing_bytes + self.start_ballast.missing_bytes
 
     def take_ballast(self) -> bool:

@@ -1,8 +1,8 @@
-"""A row in memory, shared by all that read it: a row of published messages is read by every queue that got a copy.
+"""A decoded row in memory, shared by every reader: each queue with a copy of a published message reads the same row.
 
-So it costs little to keep and little to ask: what was published stands once, with the queues that got it and the
-position in each, and the run of a queue is made when it is asked for. Queues are looked up in the *audience* of a
-record, which all records with the same queues share.
+Published messages are kept once, with the queues that got copies and the position in each queue. The run of a queue is
+made when the queue is read, so a row costs little memory. Records with the same queues share an *audience*, the index
+of queues.
 """
 
 from collections.abc import Sequence
@@ -14,26 +14,26 @@ from cmqd_segment.rows import PublishedRuns, Run, names_of, sent_runs
 ROW_OVERHEAD_BYTES = 1500
 """Of a decoded row beside its bodies, about."""
 PUBLISH_OVERHEAD_BYTES = 600
-"""Of what was published by one record, about, beside 8 bytes for each queue."""
+"""Estimated memory of a publish beside 8 bytes for each queue."""
 KNOWN_QUEUES = 16_384
-"""Of all audiences that are kept for others to share."""
+"""Limit of the queues in all audiences kept for sharing."""
 AUDIENCE_BYTES = 100
-"""Of a queue in an audience, about; counted with the row for which the audience was made."""
+"""Estimated memory of a queue in an audience; counted with the row that made the audience."""
 NAME_BYTES = 120
 """Of the name of a subscription in an audience, about: text of up to 64 characters and its place."""
 
 
 class Audience:
-    """In which places of ``copies`` queues stand."""
+    """Index of the queues in ``copies``."""
 
     __slots__ = ("again", "names", "places")
 
     def __init__(self, queue_ids: Sequence[int]) -> None:
         self.places: dict[int, int] = {}
         self.names: list[str] = []
-        """Of the subscriptions for which the queues get copies, as the newest record says that was decoded."""
+        """Names of the subscriptions behind the copies, from the newest decoded record."""
         self.again: list[tuple[int, int]] = []
-        """(queue id, place) of queues that stand in more than one, beyond the first."""
+        """(queue id, place) of the second and later places of a queue."""
         for place, queue_id in enumerate(queue_ids):
             if queue_id in self.places:
                 self.again.append((queue_id, place))
@@ -51,21 +51,22 @@ class Audience:
 
 
 class Audiences:
-    """One ``Audience`` for all records (and rows) with the same queues."""
+    """One ``Audience`` for all records and rows with the same queues."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, ...], Audience] = {}
         self._size = 0
         self.made_bytes = 0
-        """Of all that were ever made, about: what they cost is the difference between before and after."""
+        """Estimated memory of all audiences ever made; a difference of two readings is the cost of the audiences
+        between."""
 
     def of(self, queue_ids: tuple[int, ...]) -> Audience:
-        """That of these queues, in this order."""
+        """Return the audience of these queues, in this order."""
         audience = self._known.get(queue_ids)
         if audience is None:
             self._size += len(queue_ids) + 1
             if self._size > KNOWN_QUEUES:
-                # Whoever has one keeps it; those that come again are made again.
+                # Rows in use keep their audience; an audience that comes again is made again.
                 self._known.clear()
                 self._size = len(queue_ids) + 1
             self.made_bytes += AUDIENCE_BYTES * len(queue_ids)
@@ -74,12 +75,12 @@ class Audiences:
 
 
 class Published(NamedTuple):
-    """What the copies of one ``MessagesPublished`` are made from."""
+    """Source of the copies of one ``MessagesPublished``."""
 
     runs: PublishedRuns
     audience: Audience
     names: list[str]
-    """Of the subscription for each queue; one list for all records that have the same."""
+    """Name of the subscription for each queue; records with equal names share one list."""
 
 
 class DecodedRow:
@@ -90,7 +91,7 @@ class DecodedRow:
     def __init__(self, records: Sequence[AnyRecord], data: bytes, audiences: Audiences) -> None:
         self.data = data
         self._runs: dict[int, list[Run]] = {}
-        """What stands in the row as messages of one queue or topic; copies are in ``_published``."""
+        """Runs of messages by queue or topic, without copies, which are in ``_published``."""
         self._published: list[Published] = []
         self.cost = len(data) + ROW_OVERHEAD_BYTES
         """Bytes in memory, about."""

@@ -1,19 +1,19 @@
-"""Whether the disk has room for new messages; receives and deletes are never refused.
+"""Free space: refuse sends while the disk lacks room. Receives and deletes are never refused.
 
-Two reasons to refuse sends: a commit met a full disk (it is kept and tried again, see ``writer``), or free space fell
-below the mark, which is what storage will still need whatever happens: the copy of every WAL that sealing writes into
-the main file, the deletes of all that was sent, the WAL of small segments, and a reserve.
+Sends are refused for two reasons: a commit met a full disk (the batch is kept and retried, see ``writer``), or free
+space fell below the mark. The mark is the space that storage will need in any case: the copy of every WAL that sealing
+writes into the main file, the deletes of all sent messages, the WAL of small segments, and a reserve.
 
-A commit takes two pages of WAL however small it is, thirty times what is left of a small one once it is sealed, so
-consumers that delete message by message would fill what is kept back for them with WAL. Below the mark segments are
-therefore retired early: their WAL comes back with the seal.
+A commit takes two pages of WAL however small it is, thirty times the space of its rows once they are sealed. Consumers
+that delete message by message would fill their reserve with WAL. Below the mark segments are therefore retired early:
+sealing gives their WAL back.
 
-When a write meets a full disk, the ballast is given back, and sends are refused until it can be held back again. The
-active segment is then retired even if it is too large to be sealed in the room that is left: what follows it is small,
-so that its seals give back more than they take. A segment that is too large waits, unsealed, until there is room or
-nothing in it is wanted.
+When a write meets a full disk, the ballast is released, and sends are refused until it can be taken again. The active
+segment is then retired even if its seal does not fit into the room that is left: its successors are small, and their
+seals give back more than they take. A segment that is too large to seal waits until there is room or until it is
+dropped.
 
-Some way above the mark the loop is told that room is short, so that history gives way before sends are refused.
+Some way above the mark the loop gets a warning (``is_short``), so that history is dropped before sends are refused.
 """
 
 from collections.abc import Callable
@@ -31,15 +31,15 @@ SEAL_MARGIN_BYTES = 256 * 1024
 SMALL_SEGMENT_BYTES = 1024 * 1024
 """No segment is retired below this WAL size for the sake of space: some 250 small commits."""
 ROW_BYTES = 64
-"""What a row takes in the main file beside its meta and data, about, its part of the sparse index included."""
+"""Estimate of the space of a row in the main file beside its meta and data, including its part of the sparse index."""
 LOOK_BYTES = (1024 * 1024, 16 * 1024 * 1024)
 """Least and most of ``look_bytes``."""
 COMMIT_BYTES = 4 * 1024 * 1024
 """Most that a commit takes (``process_log.BATCH_BYTES``)."""
 RESUME_SLACK = 1.05
-"""Sends are taken again only this far above the mark, so that the answer does not flap."""
+"""Sends are accepted again only this far above the mark, so that the decision does not flap."""
 SHORT_SLACK = 1.25
-"""Room is short this far above the mark: time enough to let segments go, whose files are larger than what is written
+"""Distance above the mark at which room is short: time enough to drop segments, which are larger than the rows written
 meanwhile."""
 
 
@@ -53,14 +53,16 @@ class Space:
         self._on_state = on_state
         self._last: LogState | None = None
         self._told_full = False
-        """So in the last state: the reason is another one then, whatever else is the same."""
+        """Whether the last state reported a full disk: a change of the reason is reported even if all numbers are
+        equal."""
         self._blocked = False
         """A commit waits for room."""
         self._full = False
-        """So since then, until the ballast is back."""
+        """A write has met a full disk since the ballast was last whole."""
         self._low = False
         self.look_bytes = LOOK_BYTES[0]
-        """Growth of the WAL after which to look again, beside the timer: fast writers fill a disk in between."""
+        """Growth of the WAL after which free space is measured, beside the timer: fast writers fill a disk between two
+        ticks."""
         self.damaged_rows = 0
         """Rows that could not be read since the start."""
 
@@ -73,8 +75,8 @@ class Space:
         """Free space below which sends are refused."""
         catalog = self._catalog
         pending = sum(entry.segment.wal_bytes for entry in catalog.open.values() if not entry.segment.closed)
-        # The next segment may grow to its early end while this one is copied; and what was sent since the last look
-        # stands in the WAL and is copied in turn.
+        # Another segment may grow to its early end while this segment is copied. Rows since the last measurement are in
+        # the WAL, and are copied in turn.
         small = 2 * SMALL_SEGMENT_BYTES + 2 * (LOOK_BYTES[0] + COMMIT_BYTES)
         return pending + DELETE_BYTES * catalog.messages + small + self._reserve_bytes
 
@@ -84,13 +86,15 @@ class Space:
         return self._full or self._low
 
     def can_seal(self, segment: WritableSegment) -> bool:
-        """Whether the disk has room for the copy that the seal of a segment makes before the WAL goes."""
+        """Return whether the disk has room for the copy that a seal makes before the WAL is released."""
         return _sealed_growth(segment) + SEAL_MARGIN_BYTES <= self._disk.free_bytes()
 
     def rolls_early(self, active: WritableSegment) -> bool:
-        """Whether to retire the active segment for the sake of its WAL: room is short, it holds a fair part of it, the
-        seal leaves enough for the commits beside it, and no other seal is under way, or held up by a reader from
-        outside, that will give room back.
+        """Return whether to retire the active segment for the sake of its WAL.
+
+        Yes if room is short, the WAL is a fair part of the free space, the seal leaves enough for the commits beside
+        it, and no other seal is under way that will release space. A seal that a reader from outside holds up counts as
+        under way: more retired segments would cost files and release nothing.
         """
         wal_bytes = active.wal_bytes
         if not self.short or wal_bytes < SMALL_SEGMENT_BYTES:
@@ -106,7 +110,8 @@ class Space:
             return wal_bytes >= free // 4 and growth + 2 * SMALL_SEGMENT_BYTES <= free
         if growth + SEAL_MARGIN_BYTES <= free:
             return True
-        # It stays as it is. Its successor is small: room for one of that size must be left, else nothing is won.
+        # The segment stays unsealed. Its successor is small, and must find room for its own seal; without that room the
+        # switch wins nothing.
         return growth > SMALL_SEGMENT_BYTES and free >= SMALL_SEGMENT_BYTES + SEAL_MARGIN_BYTES
 
     def found_full(self) -> None:
@@ -115,7 +120,7 @@ class Space:
         self.found_no_room()
 
     def found_no_room(self) -> bool:
-        """Something beside the commits failed for lack of space; returns whether the ballast gave some."""
+        """Note that a write other than a commit failed for lack of space; return whether the ballast gave some."""
         self._full = True
         released = self._disk.ballast.release()
         self.look()
@@ -127,10 +132,10 @@ class Space:
         self.look()
 
     def begin(self) -> None:
-        """Hold the reserves back when a start has taken what it needs.
+        """Take the reserves after a start has used its own.
 
-        On a full disk only a part of the start's is held back: a crash would need it again, but consumers need room
-        too, and the broker serves to give it to them.
+        On a full disk only a part of the start's reserve is taken back. A second crash would need it, but consumers
+        need room too, and the broker serves in order to give it to them.
         """
         if self._disk.take_ballast():
             return
@@ -141,13 +146,13 @@ class Space:
         start.take(min(start.size, self._disk.free_bytes() // 2))
 
     def look(self) -> None:
-        """Ask the disk, and tell the loop if anything is worth telling."""
+        """Measure the disk, and report the state if it has changed."""
         free = self._disk.free_bytes()
         mark = self.mark_bytes()
-        # What the WAL grows by is gone from the one and comes on top of the other.
+        # Growth of the WAL counts twice: it leaves the free space, and it raises the mark.
         self.look_bytes = min(max((free - mark) // 4, LOOK_BYTES[0]), LOOK_BYTES[1])
         if self._full:
-            # Room that the ballast will take again is no room for sends: they would be taken and refused in turns.
+            # Room that the ballast will take again is not room for sends: sends would be accepted and refused in turns.
             self._low = free < mark * RESUME_SLACK + self._disk.missing_ballast_bytes
         else:
             self._low = free < (mark * RESUME_SLACK if self._low else mark)
@@ -175,7 +180,7 @@ class Space:
 
 
 def _sealed_growth(segment: WritableSegment) -> int:
-    """How much sealing adds to the main file before the WAL goes."""
+    """Estimate the growth of the main file at a seal, before the WAL is released."""
     return min(segment.wal_bytes, segment.row_bytes + ROW_BYTES * segment.rows)
 
 

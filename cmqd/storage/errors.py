@@ -15,7 +15,7 @@ class FolderLocked(LogError):
 
 
 class FolderFormatError(LogError):
-    """Raised by ``open``: the folder needs a newer cmqd. Nothing was changed."""
+    """Raised by ``open``: the folder needs a newer cmqd. The folder was not changed."""
 
 
 class DamagedError(LogError):

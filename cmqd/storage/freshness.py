@@ -1,22 +1,22 @@
-"""Decide when to write the manifest anew while rows come in.
+"""Decide when to write the manifest while rows come in.
 
 The manifest names the last row of the active segment. After a loss of the WAL (a restored backup, a repaired file
-system) that number tells the next start of the loss, so the number must be nearly the last durable one. A write costs
-two fsyncs, so the manifest is written beside the commits, once at a time.
+system) that number reveals the loss to the next start, so it must be nearly the last durable row. A write costs two
+fsyncs, so the manifest is written beside the commits, one write at a time.
 """
 
 from collections.abc import Callable
 from typing import Final
 
 REFRESH_S: Final = 9.0
-"""Age of the first durable row that the manifest does not tell of, at which the manifest is written: with a look every
-second (``state_interval_ms``) the row is told within 10 s."""
+"""Age of the first durable row beyond the manifest at which the manifest is written: with a look every second
+(``state_interval_ms``) the manifest has the row within 10 s."""
 REFRESH_BYTES: Final = 64 * 1024 * 1024
-"""Growth of the active segment's WAL at which the manifest is written before that."""
+"""Growth of the active segment's WAL at which the manifest is written earlier."""
 
 
 class Freshness:
-    """Compares the last durable row with the one that the manifest told of; see the module."""
+    """Compares the last durable row with the last row in the manifest; see the module."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
@@ -34,7 +34,7 @@ class Freshness:
         self._untold_since_s = None
 
     def is_due(self, lsn: int, number: int, wal_bytes: int) -> bool:
-        """Whether to write the manifest anew, by the last durable row and the active segment as they are now."""
+        """Return whether to write the manifest, given the last durable row and the active segment."""
         if lsn == self._told_lsn or self._stopped:
             return False
         if self._untold_since_s is None:

@@ -1,9 +1,9 @@
-"""The identity of a log: an id that is made with the folder, and a number for each start of the broker.
+"""The identity of a log: an id made with the folder, and a number for each start of the broker.
 
-Readers with a position (streams, replays) compare both before going on. A copy keeps the id, so a restored backup can
-be read on. Rows that copy and original write after the copy was made have different start numbers, so a position
-among the rows of one is refused in the other. A clone that is to live beside its original needs an id of its own:
-:func:`give_new_log_id`.
+Readers with a position (streams, replays) compare both before they go on. A copy keeps the id, so a reader can go on
+with a restored backup. Rows that copy and original write after the copy was made have different start numbers, so a
+position among the rows of the copy is refused by the original, and the other way round. A clone that is to live beside
+its original needs a new id: :func:`give_new_log_id`.
 """
 
 import secrets
@@ -28,13 +28,13 @@ def new_start_number() -> str:
 
 
 def give_new_log_id(path: Path) -> Manifest:
-    """Make the log of a folder one of its own; returns its manifest. The broker must be stopped.
+    """Give the log of a folder a new id; return its manifest. The broker must be stopped.
 
     Raises:
         FileNotFoundError: the folder has no manifest.
         FolderLocked: a broker works on the folder.
         DamagedError: the manifest cannot be read.
-        FolderFormatError: a newer version wrote it.
+        FolderFormatError: a newer version wrote the manifest.
         OSError: the manifest cannot be written; the old id stays.
     """
     try:

@@ -1,12 +1,12 @@
-"""Start-up: what the folder holds, whether it is whole, and from where the loop process takes it up again.
+"""Inspection of the data folder at a start: its content, its damage, and the rows and checkpoint to recover from.
 
-Segments that are not sealed are checked page by page (about 50 ms for 100 MiB), because the sealer and the pager would
-otherwise meet a broken page while the broker serves.
+Unsealed segments are checked page by page (about 50 ms for 100 MiB), because the sealer and the pager would otherwise
+meet a broken page while the broker serves.
 
-Everything here only reads, through read-only connections: a start that is refused has changed nothing, and what is
-damaged stays as it is found. Only with ``accept_loss`` are damaged files put aside and gaps written off.
+The inspection only reads, through read-only connections: a refused start has changed nothing, and damage stays as it
+was found. Damaged files are put aside and gaps written off only with ``accept_loss``.
 
-Every LSN from 1 on must be accounted for: by rows, by a segment that was dropped, or by a loss that was accepted.
+Every LSN from 1 on must be accounted for: by rows, by a dropped segment, or by an accepted loss.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ from cmqd_segment.rows import decode_records, meta_checksum
 from cmqd_segment.schema import SegmentFormatError, open_read_only
 
 JUMP_LSN = 1_000_000
-"""How far the LSN jumps after a loss: rows that are gone must not lend their numbers to new ones."""
+"""Distance by which the LSN jumps after a loss: new rows must not get the numbers of lost rows."""
 CHUNK_BYTES = 1 << 20
 """Of the recovery stream."""
 CHUNK_ROWS = 512
@@ -60,7 +60,7 @@ class Leftover(NamedTuple):
 
 
 class Recovered:
-    """What was found. ``findings`` and ``damage`` grow as the checks go on."""
+    """Result of the inspection. ``findings`` and ``damage`` grow while the checks run."""
 
     def __init__(self, folder: DataFolder, manifest: Manifest, accept_loss: bool) -> None:
         self.folder = folder
@@ -76,18 +76,19 @@ class Recovered:
         self.empty: list[int] = []
         """Segments without rows, to be removed."""
         self.aside: list[Path] = []
-        """Damaged files to put aside; with a WAL, a copy of it."""
+        """Damaged files to put aside; of a WAL, a copy."""
         self.broken_wals: set[int] = set()
-        """Segments whose WAL holds commits that SQLite does not accept."""
+        """Segments with a WAL that holds commits beyond the frames that SQLite accepts."""
         self.skip_rows: set[int] = set()
-        """LSNs of damaged rows whose loss was accepted."""
+        """LSNs of damaged rows with an accepted loss."""
         self.last_lsn = 0
         self.lost = False
         self.created = False
         self.manifest_is_new = False
-        """Made anew from the files, because the one in the folder was damaged or missing."""
+        """The manifest was rebuilt from the files, because the file in the folder was damaged or missing."""
         self.same_boot = False
-        """The manifest was written in this boot of the machine, so what lies in the page cache is as it was left."""
+        """The manifest was written in this boot of the machine, so the page cache still has the state that the broker
+        left."""
 
     @property
     def checkpoint(self) -> CheckpointEntry | None:
@@ -100,11 +101,11 @@ class Recovered:
         return self.checkpoints[-1].lsn if self.checkpoints else 0
 
     def find(self, kind: str, text: str) -> None:
-        """Note something for the operator."""
+        """Add a finding for the operator."""
         self.findings.append(Finding(kind, text))
 
     def found_damage(self, text: str, *aside: Path) -> None:
-        """Note what is broken, and which files to put aside if that is accepted."""
+        """Add damage, and the files to put aside if the damage is accepted."""
         self.damage.append(text)
         self.aside += aside
         self.lost = True
@@ -112,12 +113,12 @@ class Recovered:
 
 
 def inspect(folder: DataFolder, *, accept_loss: bool, durability: Durability, boot_id: str) -> Recovered:
-    """Check the whole folder, except the bodies and the checksums of sealed segments, which are checked when read.
+    """Check the whole folder, except bodies and the checksums of sealed segments, which are checked at each read.
 
     Raises:
-        DamagedError: something is wrong, and ``accept_loss`` is not set.
-        FolderFormatError: a newer version wrote something in it. Nothing is damaged then, so ``accept_loss`` does not
-            help: it would throw away what the newer version understands.
+        DamagedError: the folder is damaged, and ``accept_loss`` is not set.
+        FolderFormatError: a newer version wrote into the folder. No file is damaged then, so ``accept_loss`` does not
+            help: it would discard data that the newer version understands.
     """
     try:
         return _inspect(folder, accept_loss, durability, boot_id)
@@ -156,7 +157,7 @@ def _inspect(folder: DataFolder, accept_loss: bool, durability: Durability, boot
 
 
 def _manifest(folder: DataFolder, accept_loss: bool, durability: Durability) -> tuple[Manifest, bool]:
-    """The manifest, and whether it had to be made up from the files."""
+    """Return the manifest, and whether it was rebuilt from the files."""
     files = _segment_files(folder)
     try:
         return read_manifest(folder.path), False
@@ -198,7 +199,7 @@ def _segment_files(folder: DataFolder) -> list[int]:
 
 
 def _check_checkpoints(recovered: Recovered) -> None:
-    """Keep those that are whole."""
+    """Keep the checkpoints that are whole."""
     known_log_ids = {recovered.manifest.log_id, *recovered.manifest.former_log_ids}
     for entry in recovered.manifest.checkpoints:
         path = recovered.folder.path / entry.file
@@ -210,7 +211,7 @@ def _check_checkpoints(recovered: Recovered) -> None:
                 raise CheckpointError(f"{path.name} is of another log")
             recovered.checkpoints.append(entry)
         except (CheckpointError, FileNotFoundError) as error:
-            # Not damage by itself: the one before it, or the log from its beginning, may do.
+            # Not damage yet: the checkpoint before it, or the log from its beginning, may be enough.
             recovered.find("checkpoint_damaged", f"checkpoint {entry.file} cannot be used: {error}")
             if path.exists():
                 recovered.aside.append(path)
@@ -240,7 +241,9 @@ def _check_segment(recovered: Recovered, entry: SegmentEntry, power_lost: bool) 
 
 
 def _raise_if_full(error: Exception) -> None:
-    """A disk without room for a WAL-index is no damage, and accepting a loss would throw away what is whole."""
+    """Raise an error for lack of space again: a disk without room for a WAL-index is not damage, and accepting a loss
+    would discard intact data.
+    """
     if isinstance(error, sqlite3.Error) and is_disk_full(error):
         raise error
 
@@ -265,11 +268,11 @@ def _check_leftover(recovered: Recovered, entry: SegmentEntry, path: Path, power
     found = walcheck.walk(wal) if wal.exists() else None
     lack = None if index is None else walcheck.find_lack(wal, found, index)
     if found is None and lack is None and entry.state in (SegmentState.ACTIVE, SegmentState.PREPARED):
-        # A WAL file stands beside these from their preparation until they are retired and sealed.
+        # An active or prepared segment has a WAL file from its preparation until it is sealed.
         lack = "is missing"
     with contextlib.ExitStack() as stack:
-        # The index is the only witness of what is lacking, and a connection would make it anew from what is left: a
-        # second start would then see nothing.
+        # The index is the only witness of the missing frames, and a connection would rebuild the index from the frames
+        # that are left. A second start would then accept the loss in silence, so the connection gets links instead.
         opened = stack.enter_context(_linked(recovered.folder, path)) if lack and found is not None else path
         raw = stack.enter_context(contextlib.closing(open_read_only(opened, sealed=found is None)))
         # The sealer and the pager would meet a broken page later, while the broker serves.
@@ -298,9 +301,9 @@ def _check_leftover(recovered: Recovered, entry: SegmentEntry, path: Path, power
 
 @contextlib.contextmanager
 def _linked(folder: DataFolder, path: Path) -> Generator[Path]:
-    """The same database and WAL under other names, for a connection that leaves the WAL-index as it is.
+    """Link database and WAL under other names, for a connection that must leave the WAL-index untouched.
 
-    Where the file system has no links, or no room for one, the database itself.
+    Yields the database itself if the file system has no links, or no room for a link.
     """
     scratch = folder.path / "inspection"
     shutil.rmtree(scratch, ignore_errors=True)
@@ -332,7 +335,8 @@ def _judge_wal(recovered: Recovered, entry: SegmentEntry, path: Path, found: wal
             _wal(path),
         )
     elif verdict.commits_beyond and power_lost:
-        # Without fsync the system writes pages in any order; what it had not written is what was never promised.
+        # Without fsync the system writes pages in any order. A page that was not written before the power loss was
+        # never promised to a client.
         recovered.lost = True
         recovered.find("lost", f"{verdict.commits_beyond} commits without fsync were lost with the power")
     elif verdict.frames_beyond:
@@ -360,13 +364,13 @@ def _check_rows(recovered: Recovered, raw: sqlite3.Connection, file: str) -> Non
 
 
 def _check_coverage(recovered: Recovered, power_lost: bool) -> None:
-    """Every LSN from 1 to the last known one must be somewhere, and what the checkpoint needs must be replayable."""
+    """Check that every LSN from 1 on is accounted for, and that replay can begin at the checkpoint."""
     manifest = recovered.manifest
     held = [(file.entry.first_lsn, file.entry.last_lsn) for file in recovered.sealed if file.entry.rows]
     held += [(leftover.first_lsn, leftover.last_lsn) for leftover in recovered.leftovers]
     gone = [*manifest.dropped, *((entry.first_lsn, entry.last_lsn) for entry in recovered.dropping if entry.rows)]
     lost = [(entry.first_lsn, entry.last_lsn) for entry in recovered.losses]
-    # The manifest is written while rows come in: it may know of durable rows that are in no file any more.
+    # The manifest is written while rows arrive, so it may name durable rows that no file holds any more.
     told = [entry.last_lsn for entry in manifest.segments] + [entry.end_lsn for entry in recovered.checkpoints]
     known = max([0, *(last for _, last in (*held, *gone, *lost)), *told])
     next_lsn = 1
@@ -392,8 +396,10 @@ def _found_gap(recovered: Recovered, first: int, last: int, power_lost: bool) ->
 
 
 def _check_replay(recovered: Recovered, gone: list[tuple[int, int]]) -> None:
-    """What stands above the checkpoint must not have been dropped: it is when the newer checkpoint is unusable and no
-    older one covers the rest, or when none is left.
+    """Check that no row above the checkpoint was dropped.
+
+    Such a row is missing when the newer checkpoint is unusable and no older checkpoint covers the drop, or when no
+    checkpoint is left.
     """
     lsn = recovered.checkpoint_lsn
     for _first, last in merge_ranges(gone):
@@ -407,15 +413,15 @@ def _check_replay(recovered: Recovered, gone: list[tuple[int, int]]) -> None:
 
 
 def put_right(recovered: Recovered) -> None:
-    """The changes that recovery makes on disk before the new manifest: put aside what is damaged or unknown."""
+    """Change the folder before the new manifest is written: put aside damaged and unknown files."""
     folder = recovered.folder
     if recovered.manifest_is_new and (folder.path / MANIFEST_NAME).exists():
-        # A copy, before the next line writes over it: it may help to find out what happened.
+        # A copy, because the next line overwrites the file, and the operator may need it to find the cause.
         target = folder.put_aside(folder.path / MANIFEST_NAME, keep=True)
         recovered.find("set_aside", f"the damaged manifest was copied to {target}")
     if recovered.lost:
-        # Before anything that tells of the loss goes: a start that ends in the middle would otherwise leave a folder
-        # that looks whole, and the next one would give the numbers of lost rows to new ones.
+        # Before the damaged files go. If the start ended between the two steps, the folder would look whole, and the
+        # next start would give the numbers of lost rows to new rows.
         told = msgspec.structs.replace(recovered.manifest, format=MANIFEST_FORMAT, losses=recovered.losses)
         write_manifest(folder.path, told)
     for path in dict.fromkeys(recovered.aside):
@@ -426,7 +432,7 @@ def put_right(recovered: Recovered) -> None:
         recovered.find("set_aside", f"{path.name} was {'copied' if keep else 'moved'} to {target}")
     for path in folder.strangers(recovered.manifest):
         if path.suffix == ".tmp" or path.name.endswith(("-shm", "-journal")):
-            # Ours, half written, and worth nothing.
+            # A half-written file of the broker itself, without value.
             path.unlink()
             continue
         target = folder.put_aside(path)

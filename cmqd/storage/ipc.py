@@ -1,10 +1,12 @@
 """Frames between the loop process and the storage process, over two socketpairs.
 
-    frame = u32 length of all that follows | u32 length of the head | head (msgpack) | blobs
+    frame = u32 length of the rest | u32 length of the head | head (msgpack) | blobs
 
-The head is one of the Structs below, the blobs are raw bytes whose sizes the head tells: bodies are never encoded.
-The first socket carries commits, checkpoint parts and control, in order; the second pages and the recovery stream, so
-that a page of a MiB never delays a durable LSN.
+The head is one of the Structs below. Blobs are raw bytes with sizes from the head, so bodies are never encoded.
+
+Two sockets, because order matters on one and speed on the other. The first carries commits, checkpoint parts and
+control, in order. The second carries pages and the recovery stream: a page of a MiB on the first socket would delay the
+durable LSN behind it.
 """
 
 import asyncio
@@ -25,7 +27,8 @@ _PREFIX = Struct("<II")
 _encode = msgspec.msgpack.Encoder().encode
 
 SOCKET_BUFFER_BYTES = 4 * 1024 * 1024
-"""Asked for, not insisted on (the kernel caps it): a batch should fit, so that handing it over never waits."""
+"""Requested size; the kernel may cap it. A batch should fit, so that the loop never waits for the storage process to
+read."""
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -36,7 +39,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Open(Head, frozen=True, tag=1):
-    """The first frame: what to open, and how."""
+    """The first frame: the folder to open, and its settings."""
 
     settings: StorageSettings
 
@@ -59,7 +62,7 @@ class CheckpointPart(Head, frozen=True, tag=3):
 
 
 class DropSegments(Head, frozen=True, tag=4):
-    """Reclaim these segments, as far as a checkpoint covers them, after ``min_lsn`` is durable."""
+    """Reclaim these segments after ``min_lsn`` is durable, if a checkpoint covers them."""
 
     request_id: int
     numbers: list[int]
@@ -73,11 +76,11 @@ class SealNow(Head, frozen=True, tag=5):
 
 
 class Close(Head, frozen=True, tag=6):
-    """Everything was handed over: stop in order."""
+    """Every row was sent: stop in order."""
 
 
 class SegmentNames(Head, frozen=True, tag=7):
-    """Names of the queues and topics of a segment that is to be sealed, as far as the loop process knows them."""
+    """Names of the queues and topics of a segment before its seal, as far as the loop process knows them."""
 
     number: int
     names: list[SourceName]
@@ -111,7 +114,7 @@ class SegmentClosed(Head, frozen=True, tag=25):
 
     segment: SegmentReport
     sealed_upto: int
-    """No segment with rows up to this one is still to be sealed."""
+    """Every segment with a row up to this LSN is sealed."""
 
 
 class NamesWanted(Head, frozen=True, tag=31):
@@ -119,11 +122,11 @@ class NamesWanted(Head, frozen=True, tag=31):
 
     number: int
     ids: list[int]
-    """Queues and topics with messages in it."""
+    """Queues and topics with messages in the segment."""
 
 
 class FolderInUse(Head, frozen=True, tag=32):
-    """Another broker holds the folder's lock; the answer to ``Open`` waits until that broker has ended."""
+    """Another broker holds the lock of the folder; the answer to ``Open`` waits until that broker has ended."""
 
     text: str
     waiting_ms: int
@@ -148,7 +151,7 @@ class Answered(Head, frozen=True, tag=28):
 
 
 class Closed(Head, frozen=True, tag=29):
-    """Everything is sealed and the folder free."""
+    """Every segment is sealed and the folder is free."""
 
 
 class Failed(Head, frozen=True, tag=30):
@@ -162,7 +165,7 @@ class Failed(Head, frozen=True, tag=30):
 
 
 class RecoverNext(Head, frozen=True, tag=40):
-    """Ask for one more chunk of the recovery stream."""
+    """Ask for the next chunk of the recovery stream."""
 
 
 class CheckpointChunk(Head, frozen=True, tag=41):
@@ -172,7 +175,7 @@ class CheckpointChunk(Head, frozen=True, tag=41):
 
 
 class RowsChunk(Head, frozen=True, tag=42):
-    """Rows above the checkpoint. Blobs: the meta of each."""
+    """Rows above the checkpoint. Blobs: the meta of each row."""
 
     rows: list[tuple[int, int, int]]
     """(lsn, time_ms, bytes of meta)"""
@@ -214,7 +217,7 @@ class Page(Head, frozen=True, tag=45):
     runs: list[Column]
     missing: Runs
     sources: list[tuple[int, str, str]]
-    """(number of a run, topic, subscription) of the copies in that run and in those after it, up to the next entry."""
+    """(number of a run, topic, subscription) of the copies in that run and in later runs, up to the next entry."""
 
 
 AnyHead: TypeAlias = (
@@ -247,7 +250,8 @@ AnyHead: TypeAlias = (
 _heads = msgspec.msgpack.Decoder(AnyHead)
 
 OnFrame: TypeAlias = Callable[[AnyHead, bytes, int], None]
-"""(head, buffer, offset of the blobs in the buffer). The buffer may be kept; it is never written to."""
+"""(head, buffer, offset of the blobs in the buffer). The receiver may keep the buffer; the channel never writes to
+it."""
 
 
 class Channel(asyncio.Protocol):
@@ -258,7 +262,7 @@ class Channel(asyncio.Protocol):
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
         self._chunks: list[bytes] = []
-        """The beginning of a frame whose end has not arrived."""
+        """The beginning of a frame that has not arrived whole."""
         self._have = 0
         self._need = 0
         self._writable: asyncio.Future[None] | None = None
@@ -285,12 +289,12 @@ class Channel(asyncio.Protocol):
             self._writable = None
 
     async def drain(self) -> None:
-        """Wait until the other end has read most of what was sent."""
+        """Wait until the other end has read most of the frames."""
         if self._writable is not None:
             await self._writable
 
     def send(self, head: Head, *blobs: bytes | memoryview) -> None:
-        """Hand over a frame; after the other end is gone, nothing happens."""
+        """Send a frame. Does nothing after the other end is gone."""
         transport = self._transport
         if transport is None:
             return
@@ -299,7 +303,7 @@ class Channel(asyncio.Protocol):
             transport.write(_PREFIX.pack(4 + len(encoded), len(encoded)) + encoded)
             return
         size = 4 + len(encoded) + sum(map(len, blobs))
-        # One system call for all of them; joining them first would copy, and above 128 KiB fault in fresh pages.
+        # One system call for all blobs. Joining them first would copy, and above 128 KiB fault in fresh pages.
         transport.writelines([_PREFIX.pack(size, len(encoded)) + encoded, *blobs])
 
     def data_received(self, data: bytes) -> None:
@@ -330,7 +334,7 @@ class Channel(asyncio.Protocol):
             self._have = end - offset
 
     def close(self) -> None:
-        """Flush what was sent, then end the connection."""
+        """Flush the frames, then end the connection."""
         if self._transport is not None:
             self._transport.close()
 
@@ -341,7 +345,7 @@ class Channel(asyncio.Protocol):
 
 
 async def attach(sock: socket.socket, on_frame: OnFrame, on_lost: Callable[[], None]) -> Channel:
-    """A channel over one end of a socketpair, on asyncio's loop or uvloop; it owns the socket from here on."""
+    """Make a channel over one end of a socketpair, on asyncio's loop or uvloop. The channel owns the socket."""
     sock.setblocking(False)
     for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
         sock.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)

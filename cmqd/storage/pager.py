@@ -1,8 +1,8 @@
-"""Reading bodies back: positions of a queue in, messages out.
+"""Pages: from positions of a queue to messages.
 
-Requests are answered one after the other, each segment read through a read-only connection with a thread of its own,
-so that a page never holds up a commit for longer than a row takes to decode. A request waits until the LSN that it
-names is durable.
+Requests are answered in order. Each segment is read through a read-only connection with its own thread, so that a page
+delays a commit by at most the time to decode a row. A request waits until its ``min_lsn`` is durable: the active
+segment could otherwise lack rows that the caller has appended, and report their positions as missing.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ class Pager:
             self._wake = None
 
     def on_durable(self, lsn: int) -> None:
-        """Take up what waited for this."""
+        """Take up the requests that waited for this LSN."""
         if self._deferred:
             waiting = self._deferred
             self._deferred = []
@@ -71,7 +71,9 @@ class Pager:
                 self.request(page)
 
     async def run(self) -> None:
-        """Answer requests for ever. Raises sqlite3.Error, OSError for what is neither damage nor passing."""
+        """Answer requests until cancelled. Raises sqlite3.Error, OSError for failures that are neither damage nor
+        passing.
+        """
         while True:
             if not self._requests:
                 self._wake = asyncio.get_running_loop().create_future()
@@ -132,7 +134,7 @@ class Pager:
     async def _read(
         self, segment: SealedFile | OpenSegment, queue_id: int, wanted: Sequence[tuple[int, int]], answer: Answer
     ) -> None:
-        """Let the segment's thread find what is wanted of it, with another try if the reason may pass."""
+        """Read positions in the segment's thread; retry if the failure may pass."""
         for attempt in range(READ_ATTEMPTS):
             reader = SegmentReader(segment, queue_id, self._rows, self._sparse, self._damage)
             try:
@@ -140,7 +142,7 @@ class Pager:
                 await connection.run(reader.read, connection.raw, wanted, answer)
             except (sqlite3.Error, SegmentFormatError) as error:
                 await self._close(segment.number)
-                # What was found before the error stays found; only the rest is asked for again.
+                # Messages found before the error are kept; the retry asks only for the rest.
                 wanted = reader.rest(wanted)
                 if is_damage(error) or not segment.path.exists():
                     self._complain(0, f"segment {segment.path.name} cannot be read: {error}")

@@ -1,9 +1,11 @@
-"""The real log: rows are built here, in the loop process, and made durable by the storage process.
+"""The log on disk, as the loop process uses it: rows are built here and made durable by the storage process.
 
-Group commit without a timer: at most ``OUTSTANDING_BATCHES`` commits are under way; what is appended meanwhile leaves
-together, in one write, with the first ``flush`` after a durable LSN arrived. Whoever is told of that LSN flushes in the
-same I/O batch, after the answers have left and what they bring back is in. The storage process is started by exec,
-never by fork, and ends when its sockets do.
+Group commit without a timer: at most ``OUTSTANDING_BATCHES`` commits are under way. Rows appended meanwhile leave
+together, in one write, with the first ``flush`` after the durable LSN has arrived. The server flushes at the end of
+that I/O batch, when the replies have left and the requests that they caused have been read: an earlier flush would
+commit the first of these requests alone, and the others would wait for a whole commit.
+
+The storage process is started by exec, never by fork, and ends when its sockets end.
 """
 
 import asyncio
@@ -31,24 +33,25 @@ from cmqd_segment.records import AnyRecord, Lsn, Runs, StoredMessage
 from cmqd_segment.rows import Run, Source, decode_records, encode_records, stored_messages
 
 OUTSTANDING_BATCHES = 1
-"""One: then a crash can tear at most one commit, which is what tells a torn tail from damage (``walcheck``)."""
+"""One, so that a crash tears at most one commit: ``walcheck`` tells a torn tail from damage by that."""
 BATCH_BYTES = 4 * 1024 * 1024
-"""Most that one commit takes: beyond, a larger batch costs latency and memory and saves nothing."""
+"""Limit of one commit. A larger batch costs latency and memory, and saves no time per row."""
 RECOVERY_CHUNKS = 4
 """Chunks of the recovery stream asked for ahead."""
 EXIT_SECONDS = 30.0
-"""How long the storage process may take to end after it said goodbye or its socket closed."""
+"""Time in which the storage process must end after ``Closed`` or the end of its sockets."""
 KILL_SECONDS = 0.2
-"""How long to wait for it, with the loop standing still, after SIGKILL: longer only if the disk holds it."""
+"""Time to wait for the process after SIGKILL, with the loop standing still. Longer only if the disk holds the
+process."""
 
 
 class ChildProcess(Protocol):
-    """What the log needs of the storage process; ``subprocess.Popen`` has it."""
+    """The calls that the log makes on the storage process; ``subprocess.Popen`` has them."""
 
     pid: int
 
     def poll(self) -> int | None:
-        """Its exit status, None while it runs."""
+        """Return the exit status, None while the process runs."""
         ...
 
     def wait(self, timeout: float | None = None) -> int:
@@ -56,7 +59,7 @@ class ChildProcess(Protocol):
         ...
 
     def kill(self) -> None:
-        """End it at once."""
+        """End the process at once."""
         ...
 
 
@@ -74,7 +77,7 @@ class StorageProcessLog:
     def __init__(
         self, settings: StorageSettings, start: "Callable[[socket.socket, socket.socket], ChildProcess] | None" = None
     ) -> None:
-        """``start`` stands in for ``start_process`` in tests: it gets the other ends of the two sockets."""
+        """Args: ``start`` replaces ``start_process`` in tests and gets the other ends of the two sockets."""
         self.on_durable: Callable[[int], None] = ignore
         self.on_page: OnPage = ignore
         self.on_fatal: Callable[[LogFailed], None] = ignore
@@ -82,7 +85,7 @@ class StorageProcessLog:
         self.on_checkpoint_wanted: Callable[[], None] = ignore
         self.on_checkpoint_done: Callable[[int], None] = ignore
         self.on_folder_in_use: Callable[[str, int], None] = ignore
-        """Gets the text that names the holder, and how long ``open`` waits for it at most, in ms."""
+        """Called with a text that names the holder, and the time in ms for which ``open`` waits at most."""
         self._settings = settings
         self._row = RowBuilder()
         self._closed_rows: deque[ClosedRow] = deque()
@@ -114,7 +117,7 @@ class StorageProcessLog:
 
     @property
     def process_id(self) -> int | None:
-        """Of the storage process, while there is one."""
+        """Id of the storage process, None before the start."""
         return None if self._process is None else self._process.pid
 
     # Opening
@@ -162,7 +165,7 @@ class StorageProcessLog:
         """See ``Log``."""
         if self._failed is not None:
             raise self._failed
-        # Before anything changes: the core counts on it that an append that fails has left no trace.
+        # First, because encoding can fail: the core has applied the records, so a failed append must leave no trace.
         meta = encode_records(records)
         data_bytes = sum(map(len, bodies)) if bodies else 0
         row = self._row
@@ -191,7 +194,7 @@ class StorageProcessLog:
         return Lsn(self.last_lsn)
 
     def _commit(self) -> None:
-        """Hand over what is pending, up to ``BATCH_BYTES``."""
+        """Send pending rows to the storage process, up to ``BATCH_BYTES``."""
         closed = self._closed_rows
         if self._row.records:
             closed.append(self._row.close())
@@ -270,7 +273,7 @@ class StorageProcessLog:
         control = self._channel(self._control)
         end_lsn = part.lsn if isinstance(part, CheckpointEnd) else 0
         if isinstance(part, CheckpointHeader):
-            # The core knows nothing of folders.
+            # The core does not know the identity of the log.
             part = structs.replace(part, log_id=self._log_id)
         payload = encode_part(part)
         control.send(ipc.CheckpointPart(isinstance(part, CheckpointHeader), end_lsn, len(payload)), payload)
@@ -307,7 +310,7 @@ class StorageProcessLog:
         return request_id, future
 
     async def _drained(self) -> None:
-        """Wait until all that was appended so far is durable."""
+        """Wait until every row appended so far is durable."""
         until = self.last_lsn
         while self.durable_lsn < until:
             self.flush()
@@ -369,7 +372,7 @@ class StorageProcessLog:
         self._failed = LogFailed("the log is closed")
 
     async def _close_in_order(self) -> None:
-        # Before recovery is over nothing can have been appended, and nothing is under way that would need an end.
+        # Before the end of recovery no row can have been appended, so there is no commit to wait for.
         if self._failed is None and self._control is not None and self._recovered:
             await self._drained()
             self._closing = True
@@ -385,7 +388,7 @@ class StorageProcessLog:
             await self._end_process()
 
     async def kill(self) -> None:
-        """Drop everything as a crash of this process would: for tests and for a broker that must end at once."""
+        """End at once, as by a crash of this process: for tests, and for a broker that must not wait."""
         self._failed = self._failed or LogFailed("the log was killed")
         await self._end_process()
 
@@ -404,7 +407,7 @@ class StorageProcessLog:
         for future in (self._opened, self._closed, self._idle, *self._answers.values()):
             if future is not None and not future.done():
                 future.set_exception(error)
-                # Whoever waits gets it; if nobody does any more, that is no defect to be warned about.
+                # A waiting caller gets the error. Reading it here keeps asyncio from warning when no caller waits.
                 future.exception()
         self._answers.clear()
         self._recovery.put_nowait(failed)
@@ -430,7 +433,7 @@ class StorageProcessLog:
         process = self._process
         if process is None:
             return
-        # It ends by itself at the end of its sockets, after the commit under way.
+        # The process ends by itself at the end of its sockets, after the commit under way.
         try:
             await asyncio.get_running_loop().run_in_executor(None, process.wait, EXIT_SECONDS)
         except subprocess.TimeoutExpired:
@@ -449,7 +452,7 @@ def start_process(control: socket.socket, pages: socket.socket) -> "subprocess.P
     """The storage process at the other ends of the two sockets. Its standard error is ours, for crash reports."""
     descriptors = (control.fileno(), pages.fileno())
     safe_path = ("-P",) if sys.flags.safe_path else ()
-    # Threads that each free what another allocated would otherwise spread over an arena per thread.
+    # Memory that one thread allocates and another frees would otherwise spread over an arena per thread.
     environment = {"MALLOC_ARENA_MAX": "2", **os.environ}
     return subprocess.Popen(
         [sys.executable, *safe_path, "-m", "cmqd.storage", *map(str, descriptors), str(os.getpid())],
@@ -466,7 +469,7 @@ def _error(kind: str, text: str) -> LogError:
 
 
 def _exit_text(process: ChildProcess | None) -> str:
-    """How it ended, if that is known yet."""
+    """Describe the end of the process, if it is known yet."""
     code = None if process is None else process.poll()
     if code is None:
         return ""
@@ -474,7 +477,7 @@ def _exit_text(process: ChildProcess | None) -> str:
 
 
 def _runs(columns: Sequence[ipc.Column], sources: Sequence[tuple[int, str, str]], offset: int) -> Iterator[Run]:
-    """The runs of a page whose bodies begin at ``offset`` of its frame."""
+    """Yield the runs of a page with bodies that begin at ``offset`` of the frame."""
     topic = subscription = ""
     following = 0
     for number, column in enumerate(columns):

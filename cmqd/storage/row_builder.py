@@ -1,8 +1,8 @@
 """The open row of the log, in the loop process.
 
-An append stays in one row, so it is atomic; a row is closed before its bodies or its records would exceed 64 KiB (a
-larger append has a row of its own). The records are encoded when they are appended: their size decides where the row
-ends, and a record that cannot be encoded fails there, before the row has changed.
+An append stays in one row, so it is atomic. A row is closed before its bodies or its records would exceed 64 KiB; a
+larger append has a row of its own. Records are encoded at the append, for two reasons: their size decides where the row
+ends, and a record that cannot be encoded must fail before the row has changed.
 
 The code runs for every request.
 """
@@ -26,7 +26,7 @@ class ClosedRow(NamedTuple):
     data: bytes
     records: int
     size: int
-    """Bytes by which it was counted while pending: those of its appends."""
+    """Bytes of its appends, by which it counts as pending."""
 
 
 class RowBuilder:
@@ -36,9 +36,9 @@ class RowBuilder:
 
     def __init__(self) -> None:
         self.records = 0
-        """0 if nothing was added yet."""
+        """Number of records, 0 if the row is empty."""
         self._metas: list[bytes] = []
-        """The encoded records of each append."""
+        """Encoded records, a list for each append."""
         self._bodies: list[bytes] = []
         self._sends: dict[int, list[int]] = {}
         """queue or topic id -> [that id, first position, stop position, bytes]"""
@@ -50,7 +50,7 @@ class RowBuilder:
     def add(
         self, records: Sequence[AnyRecord], meta: bytes, bodies: Sequence[bytes], data_bytes: int, now_ms: int
     ) -> None:
-        """Add one append: its records, the same encoded, its bodies and the sum of their sizes.
+        """Add one append: its records, plain and encoded, its bodies and the sum of their sizes.
 
         A published message has its body once, however many queues get copies, and counts once in ``messages``.
         """
@@ -84,7 +84,7 @@ class RowBuilder:
                     else:
                         send[2] = record.first_position + count
                         send[3] += size
-                    # Hundreds of queues for each publish: one step each, and nothing is called.
+                    # A publish may go to hundreds of queues: one step for each queue, without a call.
                     copies = iter(record.copies)
                     totals = _copy_totals(record, size)
                     for queue_id, first, (number, own_size) in zip(copies, copies, totals, strict=False):
@@ -115,7 +115,7 @@ class RowBuilder:
 
 
 def _copy_totals(record: MessagesPublished, size: int) -> Iterable[tuple[int, int]]:
-    """Number and bytes of the copies of each queue, at least; ``size``: bytes of all the messages."""
+    """Yield number and bytes of the copies of each queue, upper bounds; ``size``: bytes of all messages."""
     if not record.taken:
         return repeat((len(record.sizes), size))
     sizes = SetSizes(record.sizes)

@@ -1,12 +1,15 @@
-"""Sealing: what makes a retired segment an immutable, checksummed file, in the background.
+"""Sealing: turn a retired segment into an immutable, checksummed file, in the background.
 
-On the segment's one connection: the tables ``sparse``, ``names`` and ``segment``, then ``wal_checkpoint(TRUNCATE)``
-until it answers (0, 0, 0). A reader with an old snapshot can delay that; then the segment stays retired and it is
-tried again. So can a full disk: the first segment whose copy has room is sealed first. Then: close, SHA-256, read-
-only, fsync, and the manifest says *sealed*.
+Steps, on the segment's only connection: write the tables ``sparse``, ``names`` and ``segment``; run
+``wal_checkpoint(TRUNCATE)`` until it returns (0, 0, 0); close; SHA-256; read-only; fsync; write *sealed* into the
+manifest. The manifest comes last: until then the next start treats the segment as retired and repeats the seal, and no
+step harms when it is repeated.
 
-A segment is not sealed the moment it is retired: where consumers keep up, it will be empty soon, and dropping it as
-it is saves the copy of its WAL, a seventh of what the broker costs then (decision 0004).
+A reader with an old snapshot delays the truncation; the segment stays retired and the sealer tries again. On a full
+disk the first segment with room for its copy is sealed first, because a seal gives the room of a WAL back.
+
+A retired segment is held for a while before its seal. Where consumers keep up, the segment will be empty soon, and
+dropping it unsealed saves the copy of its WAL: a seventh of the broker's cost (decision 0004).
 """
 
 import asyncio
@@ -38,18 +41,18 @@ RETRY_SECONDS = (0.05, 5.0)
 FULL_DISK_PAUSE_SECONDS = 0.5
 """Between two looks for room when no segment that waits has any."""
 HELD_SEGMENTS = 2
-"""How many retired segments wait for their messages to be consumed. A segment can be dropped once the checkpoint that
-was written when its successor retired is on disk, so one would be too few; each is a WAL more that a start after a
-crash must walk."""
+"""Number of retired segments that are held until their messages are consumed. A segment can be dropped once the
+checkpoint written at the retirement of its successor is on disk, so 1 would be too few. Each adds a WAL that a start
+after a crash must walk."""
 HELD_SECONDS = 60.0
-"""How long at most: a broker that has become quiet gets its disk space in order."""
+"""Longest time of a hold: an idle broker gets its disk space back."""
 
 SEGMENTS_SEARCHED = 64
-"""Sealed segments that are searched, newest first, for a name that nothing else knows."""
+"""Number of sealed segments, newest first, that are searched for a name that is not in the log's memory."""
 
 
 class Sealer:
-    """Seals one segment at a time, in order; a held one not before its time."""
+    """Seals one segment at a time, in the order of submission."""
 
     def __init__(
         self,
@@ -59,13 +62,13 @@ class Sealer:
         has_room: Callable[[WritableSegment], bool],
         ask: Callable[[ipc.NamesWanted], None],
     ) -> None:
-        """Join it to its surroundings.
+        """Connect the sealer to the other rooms.
 
         Args:
             catalog: of the folder.
-            pager: lets go of a segment that is sealed.
-            on_sealed: told of each sealed file.
-            has_room: whether the disk takes the copy of the WAL that the seal of a segment makes.
+            pager: closes its connections to a segment before the file becomes immutable.
+            on_sealed: called with each sealed file.
+            has_room: whether the disk has room for the copy of the WAL that a seal makes.
             ask: sends the loop process a request for names, answered by ``names_told``.
         """
         self._catalog = catalog
@@ -85,7 +88,7 @@ class Sealer:
         self._idle: asyncio.Future[None] | None = None
 
     def hold(self, segment: WritableSegment) -> None:
-        """Seal a segment (which is retired in the manifest) unless it is withdrawn before its time comes."""
+        """Seal a segment (retired in the manifest) after the hold, unless it is withdrawn before."""
         self._held.append(segment)
         if len(self._held) > HELD_SEGMENTS:
             self._seal_oldest()
@@ -98,9 +101,9 @@ class Sealer:
             self._seal_oldest()
 
     def withdraw(self, number: int) -> WritableSegment | None:
-        """Take back a segment whose seal has not begun, and leave it to the caller to close; None if there is none.
+        """Take a segment out of the line before its seal begins; the caller closes it. Returns None if there is none.
 
-        One that waits for room counts too: on a full disk it can never be sealed, only dropped.
+        A segment that waits for room can be withdrawn too: on a full disk it can never be sealed, only dropped.
         """
         for line in (self._held, self._waiting):
             for segment in line:
@@ -119,18 +122,18 @@ class Sealer:
             self._timer = asyncio.get_running_loop().call_later(HELD_SECONDS, self._seal_oldest)
 
     def submit(self, segment: WritableSegment) -> None:
-        """Seal a segment, which is retired in the manifest, in its turn and as soon as there is room."""
+        """Seal a segment (retired in the manifest) in its turn, as soon as there is room."""
         self._waiting.append(segment)
         self._wake.set()
 
     async def drained(self) -> None:
-        """Wait until everything that was submitted is sealed."""
+        """Wait until every submitted segment is sealed."""
         if self._waiting:
             self._idle = self._idle or asyncio.get_running_loop().create_future()
             await asyncio.shield(self._idle)
 
     async def run(self) -> None:
-        """Seal what is submitted, for ever. Raises sqlite3.Error, OSError for what trying again will not mend."""
+        """Seal submitted segments until cancelled. Raises sqlite3.Error, OSError if a retry cannot help."""
         while True:
             self._wake.clear()
             if not self._waiting:
@@ -145,7 +148,7 @@ class Sealer:
                     await asyncio.wait_for(self._wake.wait(), FULL_DISK_PAUSE_SECONDS)
 
     async def _try_to_seal(self, segment: WritableSegment) -> bool:
-        """Seal a segment, and take it out of the line; False if the disk turned out to be too full for it."""
+        """Seal a segment and take it out of the line; False if the disk is too full for the segment."""
         self._sealing = segment
         try:
             await self._seal(segment)
@@ -163,10 +166,11 @@ class Sealer:
         self._names.pop(number).set_result(names)
 
     async def _names_of(self, segment: WritableSegment) -> list[SourceName]:
-        """Names of the queues and topics with messages in a segment, as far as anything knows them.
+        """Collect the names of the queues and topics with messages in a segment.
 
-        The loop process does not know what was deleted before the checkpoint that it recovered from. Then the segment
-        itself, the manifest, or segments that were sealed before may.
+        The loop process does not know names that were deleted before the checkpoint it recovered from. The segment
+        itself, the manifest, or older sealed segments may have the name; a name that no source has stays out of the
+        table.
         """
         answer = self._names[segment.number] = asyncio.get_running_loop().create_future()
         self._ask(ipc.NamesWanted(segment.number, list(segment.index.queues)))
@@ -189,7 +193,7 @@ class Sealer:
         await self._with_patience(segment, lambda: truncate_wal(segment))
 
         async def close() -> None:
-            # With nobody else connected this removes -wal and -shm; a foreign reader leaves an empty -wal behind.
+            # Without other connections this removes -wal and -shm; with a reader from outside an empty -wal stays.
             await segment.connection.close()
             segment.closed = True
             segment.wal_bytes = 0
@@ -208,7 +212,7 @@ class Sealer:
         self._on_sealed(file)
 
     async def _with_patience(self, segment: WritableSegment, step: Callable[[], bool]) -> None:
-        """Run a step in the segment's thread until it succeeds; readers are waited for."""
+        """Run a step in the segment's thread until it succeeds, and pause while a reader is in the way."""
         pause, longest = RETRY_SECONDS
         while True:
             try:
@@ -228,13 +232,13 @@ def names_within(segment: WritableSegment, wanted: Set[int]) -> dict[int, Source
     found = SourceNames()
     for lsn, meta in raw.execute("SELECT lsn, meta FROM log"):
         with contextlib.suppress(msgspec.MsgspecError, NewerFormatError):
-            # A row whose loss was accepted may still stand in the file.
+            # A row with an accepted loss may still be in the file.
             found.note(decode_records(meta), lsn)
     return names | {name.id: name for name in found.of(wanted)}
 
 
 def names_in_file(path: Path, wanted: Set[int]) -> dict[int, SourceName]:
-    """Names in the table of a sealed segment; none if it cannot be read."""
+    """Read names from the table of a sealed segment; empty if the file cannot be read."""
     try:
         with closing(open_read_only(path, sealed=True)) as raw:
             return {row[0]: SourceName(*row) for row in read_names(raw) if row[0] in wanted}
@@ -247,7 +251,8 @@ def write_tables(segment: WritableSegment, names: Sequence[SourceName] = ()) -> 
     """Write the sparse index, the names and the facts about the segment; a second time replaces the first."""
     raw = segment.connection.raw
     queues = segment.index.queues
-    # Whatever the broker promised for its commits, a sealed segment is on disk.
+    # A sealed segment is on disk, also with durability ``os``: the manifest says *sealed* only of files that survive a
+    # power loss.
     raw.execute("PRAGMA synchronous=FULL")
     raw.execute("BEGIN IMMEDIATE")
     try:
@@ -284,7 +289,9 @@ def truncate_wal(segment: WritableSegment) -> bool:
 
 
 def finish_file(path: Path) -> tuple[str, int]:
-    """Checksum, read-only, durable. No connection of ours is on the file any more, so a plain handle is safe."""
+    """Return checksum and size; make the file read-only and durable. No connection of this process is on the file any
+    more, so a plain handle drops no SQLite lock.
+    """
     digest = hashlib.sha256()
     with path.open("rb", buffering=0) as file:
         while chunk := file.read(1 << 20):
@@ -297,6 +304,6 @@ def finish_file(path: Path) -> tuple[str, int]:
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """Whether a reader is in the way."""
+    """Return whether a reader is in the way."""
     code = getattr(error, "sqlite_errorcode", None)
     return code is not None and (code & 0xFF) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)

@@ -1,7 +1,7 @@
-"""A segment that is open for writing: one file, one connection, one thread.
+"""A segment open for writing: one file, one connection, one thread.
 
-Nothing else in the storage process opens the file, its ``-wal`` or its ``-shm``, except SQLite's read-only connections
-of the pager: closing a plain file handle on any of them would drop SQLite's POSIX locks.
+The storage process opens the file, its ``-wal`` and its ``-shm`` only through SQLite. Closing a plain file handle on
+any of the three would drop SQLite's POSIX locks, and a reader from outside could then truncate the WAL.
 """
 
 import asyncio
@@ -22,7 +22,8 @@ from cmqd_segment.schema import check_format, create_tables, open_read_only
 from cmqd_segment.sparse import SparseIndex
 
 ROWS_PER_STATEMENT = 64
-"""A commit of up to so many rows is one INSERT, its own transaction; a larger one is a transaction of several."""
+"""Rows of a commit that fit into one INSERT, which is its own transaction. A larger commit is a transaction of
+several."""
 
 _ONE_ROW = "(?,?,?,?,?,?,?,?)"
 _INSERTS = tuple(f"INSERT INTO log VALUES {','.join([_ONE_ROW] * count)}" for count in range(ROWS_PER_STATEMENT + 1))
@@ -40,7 +41,7 @@ class LogRow(NamedTuple):
 
 
 class WritableSegment:
-    """See the module. Ranges and counts cover what is durable."""
+    """See the module. Ranges and counts cover durable rows."""
 
     def __init__(self, number: int, path: Path, connection: ThreadConnection) -> None:
         self.number = number
@@ -57,14 +58,15 @@ class WritableSegment:
         """Meta and data of its rows."""
         self.wal_bytes = 0
         self.opened_at = monotonic()
-        """When it got its first row, by the monotonic clock."""
+        """Time of its first row, by the monotonic clock."""
         self.closed = False
         """Wholly in the main file and without a writer: to be read as immutable from here on."""
         self._wal = f"{path}-wal"
 
     def commit(self, rows: Sequence[LogRow], done: "asyncio.Future[int]") -> None:
-        """Make rows durable in one transaction. ``done`` gets what ``committed`` wants, or sqlite3.Error: then
-        nothing was changed.
+        """Make rows durable in one transaction.
+
+        ``done`` gets the size of the WAL, for ``committed``, or sqlite3.Error: then the segment is unchanged.
         """
         self.connection.submit(done, partial(self._insert, rows))
 
@@ -130,10 +132,10 @@ class WritableSegment:
             return self.wal_bytes
 
     async def close_uncopied(self) -> None:
-        """Close a segment that nobody needs any more. Raises sqlite3.Error.
+        """Close a segment that will be deleted. Raises sqlite3.Error.
 
-        The last writer to close a database copies its WAL into it. While a read-only connection is open it is not the
-        last, and that one may not copy.
+        The last writer to close a database copies its WAL into the database. While a read-only connection is open, the
+        writer is not the last connection, and a read-only connection may not copy.
         """
 
         def close() -> None:
@@ -161,7 +163,7 @@ class WritableSegment:
         )
 
     def entry(self, state: SegmentState) -> SegmentEntry:
-        """What the manifest says of it."""
+        """Make the entry of the manifest."""
         return SegmentEntry(
             number=self.number,
             state=state,
@@ -192,14 +194,15 @@ def _parameters(rows: Sequence[LogRow]) -> list[object]:
 
 
 async def open_connection(path: Path, durability: Durability, *, create: bool) -> ThreadConnection:
-    """The one writing connection of a segment, with the settings that the format demands."""
+    """Open the only writing connection of a segment, with the settings that the format demands."""
 
     def open_database() -> sqlite3.Connection:
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256)
         try:
             if create:
                 create_tables(connection)
-            # No checkpoint of the WAL while rows come in: one would cost 20 ms of latency and write every page twice.
+            # No checkpoint of the WAL while rows come in: a checkpoint would cost 20 ms of latency and write every page
+            # twice.
             connection.execute("PRAGMA wal_autocheckpoint=0")
             connection.execute(f"PRAGMA synchronous={'FULL' if durability is Durability.FSYNC else 'OFF'}")
             check_format(connection, path)

@@ -1,8 +1,8 @@
-"""Finding messages in one segment: from positions to rows, from rows to a page.
+"""Messages of one segment: from positions to rows, from rows to a page.
 
-Runs in the thread of the segment's connection. Each row is read once, checked against its CRCs and remembered for a
-while, because the next page often begins in the row where the last one ended. What is damaged costs only the messages
-that stand on it: they are told as missing.
+Runs in the thread of the segment's connection. A row is read once, checked against its CRCs and cached, because the
+next page often begins in the row where the last page ended. Damage costs only the messages in the damaged rows, which
+are reported as missing.
 """
 
 import sqlite3
@@ -33,32 +33,32 @@ from cmqd_segment.sparse import LsnRange, SparseQueue, sparse_queue
 LOOK_AHEAD = 4096
 """Positions looked up in the sparse index at a time."""
 READ_AHEAD_BYTES = 64 * 1024
-"""Rows that follow one another are fetched together up to so many bytes of bodies: a row of one message costs as much
-to fetch as a row of a hundred."""
+"""Bytes of bodies up to which consecutive rows are fetched together: fetching a row of one message costs as much as
+fetching a row of a hundred."""
 SPARSE_CACHED = 256
-"""Queues of sealed segments whose sparse index stays in memory: 16 bytes per 256 messages each."""
+"""Number of queues of sealed segments whose sparse index stays in memory: 16 bytes per 256 messages."""
 VIEW_FROM = 4
 """Bodies are copied out of a row if they are less than this part of it."""
 
 _DAMAGE = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_ERROR))
-"""Primary result codes after which the bytes are what they are and asking again is no use."""
+"""Primary result codes that prove damage: a retry would read the same bytes."""
 _DAMAGE_EXTENDED = frozenset((sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_IOERR_CORRUPTFS))
 """Extended codes likewise. Any other I/O error is the disk's, and fatal."""
 
 
 class RowPlace(NamedTuple):
-    """Which positions of the queue a row holds."""
+    """Positions of the queue in one row."""
 
     first: int
     stop: int
     lsn: int
     bytes: int
     ordinal: int
-    """Among the rows with messages that were looked at: neighbours have nothing between them worth reading."""
+    """Number among the rows with messages: rows with consecutive numbers have no useful row between them."""
 
 
 class RowCache:
-    """Decoded rows by LSN, the least recently used go first, and what helps to find them; for one thread at a time."""
+    """Decoded rows by LSN, least recently used first out, with the indexes to find them. For one thread at a time."""
 
     def __init__(self, capacity_bytes: int) -> None:
         self._capacity = max(capacity_bytes, 2 * READ_AHEAD_BYTES)
@@ -68,7 +68,7 @@ class RowCache:
         self._bytes = 0
 
     def get(self, lsn: int) -> DecodedRow | None:
-        """The row, None if it is not kept (any more)."""
+        """Return the row, None if it is not in the cache."""
         row = self._rows.get(lsn)
         if row is not None:
             self._rows.move_to_end(lsn)
@@ -104,7 +104,9 @@ class Answer:
             self.missing.append((start, stop))
 
     def take(self, run: Run, data: bytes, start: int, stop: int) -> int:
-        """Messages of the run from ``start`` to below ``stop``, as many as fit; returns where it stopped."""
+        """Take messages of the run from ``start`` to below ``stop``, as many as fit; return the position after the
+        last.
+        """
         low = start - run.first_position
         high = stop - run.first_position
         sizes = run.sizes if high - low == len(run.sizes) else run.sizes[low:high]
@@ -154,7 +156,7 @@ class Answer:
         return run.first_position + high
 
     def _fitting(self, costs: Sequence[int]) -> tuple[int, int]:
-        """How many of these messages fit, and their bytes; the first message of a page always does."""
+        """Return how many of these messages fit, and their bytes. The first message of a page always fits."""
         total = 0
         for count, cost in enumerate(costs):
             if total + cost > self.left and (count or self.columns):
@@ -163,7 +165,7 @@ class Answer:
         return len(costs), total
 
     def missing_runs(self) -> Runs:
-        """What it lacks, as runs."""
+        """Return the missing positions as runs."""
         runs: Runs = []
         end = 0
         for start, stop in self.missing:
@@ -176,7 +178,7 @@ class Answer:
 
 
 def _costs(run: Run, sizes: Sequence[int], low: int) -> list[int]:
-    """Bytes of messages of a run from its ``low``-th on, with what they have beside their bodies."""
+    """Return the bytes of messages of a run from index ``low`` on, headers and labels included."""
     headers, origins, labels, source, copies_of = run.headers, run.origins, run.labels, run.source, run.copies_of
     of_all = 0
     if source is not None:
@@ -201,7 +203,7 @@ def _costs(run: Run, sizes: Sequence[int], low: int) -> list[int]:
 
 
 class SegmentReader:
-    """Finds the messages of one queue or topic in one segment; runs in the thread of the segment's connection."""
+    """Finds the messages of one queue or topic in one segment, in the thread of the segment's connection."""
 
     def __init__(
         self,
@@ -221,22 +223,22 @@ class SegmentReader:
         """Positions below this were dealt with."""
 
     def rest(self, wanted: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """What of the wanted was not dealt with."""
+        """Return the positions that are not processed yet."""
         return [(max(start, self._done), stop) for start, stop in wanted if stop > self._done]
 
     def read(self, raw: sqlite3.Connection, wanted: Sequence[tuple[int, int]], answer: Answer) -> None:
-        """Find what is wanted, as far as it fits."""
+        """Read positions, as far as they fit."""
         for start, stop in wanted:
             while start < stop and not answer.full:
                 start = self._step(raw, start, stop, answer)
                 self._done = start
 
     def _step(self, raw: sqlite3.Connection, start: int, stop: int, answer: Answer) -> int:
-        """Deal with ``start`` and as much of what follows as is in the same row; returns where to go on."""
+        """Process ``start`` and the following positions in the same row; return the next position."""
         found = self._find(raw, start, stop)
         place = self._places[found] if found < len(self._places) else None
         if place is None or place.first > start:
-            # Its row is not there: between two others, or beyond those that could be looked at.
+            # The row is missing: between two other rows, or beyond the readable rows.
             end = min(stop, start + LOOK_AHEAD if place is None else place.first)
             self._on_damage(-start, f"segment {self._segment.path.name} lacks positions {start} to {end - 1}")
             answer.lacks(start, end)
@@ -257,7 +259,7 @@ class SegmentReader:
         return end
 
     def _find(self, raw: sqlite3.Connection, start: int, stop: int) -> int:
-        """Index among the places of the row that holds ``start``, or of the queue's next one."""
+        """Return the index of the place that holds ``start``, or of the queue's next place."""
         places = self._places
         if not places or not places[0].first <= start < places[-1].stop:
             index = self._index(raw)
@@ -274,7 +276,7 @@ class SegmentReader:
         lsn, last = index.rows_of(start, stop, last_lsn)
         places: list[RowPlace] = []
         ordinal = 0
-        # The last entry of a queue may have the rest of the segment behind it, so we end where what is wanted ends.
+        # The last entry of a queue may have the rest of the segment behind it, so the loop ends where the request ends.
         while lsn <= last and not (places and places[-1].stop >= stop):
             span, summaries = self._rows.summaries.block(
                 self._segment.number, lsn, last_lsn, lambda span: self._summaries(raw, span)
@@ -288,7 +290,7 @@ class SegmentReader:
         return places
 
     def _summaries(self, raw: sqlite3.Connection, span: LsnRange) -> tuple[Sequence[Summary], bool]:
-        """Those of the rows with messages in a span; False if some cannot be read."""
+        """Read the summaries of the rows with messages in a span; False if a row cannot be read."""
         whole = True
         try:
             rows: list[tuple[int, bytes]] = raw.execute(
@@ -311,7 +313,7 @@ class SegmentReader:
     def _readable(
         self, raw: sqlite3.Connection, span: LsnRange, error: sqlite3.DatabaseError
     ) -> list[tuple[int, bytes]]:
-        """Row by row around a broken page, so that it costs only the rows that stand on it."""
+        """Read row by row around a broken page, so that the damage costs only the rows on that page."""
         self._on_damage(-span.first, f"segment {self._segment.path.name}, rows {span.first} to {span.last}: {error}")
         rows: list[tuple[int, bytes]] = []
         for lsn in range(span.first, span.last + 1):
@@ -343,7 +345,7 @@ class SegmentReader:
         return index
 
     def _row(self, raw: sqlite3.Connection, index: int, stop: int) -> DecodedRow | None:
-        """The row of a place, None if it is damaged; those that will be wanted next are fetched with it."""
+        """Return the row of a place, None if it is damaged. Rows that the page needs next are fetched with it."""
         places = self._places
         place = places[index]
         row = self._rows.get(place.lsn)
@@ -360,7 +362,7 @@ class SegmentReader:
         return self._rows.get(place.lsn)
 
     def _fetch(self, raw: sqlite3.Connection, span: LsnRange) -> None:
-        """Put the rows with messages of a span into the cache, except those that are damaged."""
+        """Put the rows with messages of a span into the cache, except damaged rows."""
         try:
             rows = raw.execute(
                 "SELECT lsn, time_ms, messages, queues, meta_crc, data_crc, meta, data FROM log"
@@ -402,7 +404,7 @@ class SegmentReader:
 
 
 def is_damage(error: Exception) -> bool:
-    """Whether the bytes on disk are wrong, as against a passing lack of something."""
+    """Return whether the bytes on disk are wrong, rather than a resource lacking for a moment."""
     if isinstance(error, SegmentFormatError):
         return True
     code = getattr(error, "sqlite_errorcode", None)

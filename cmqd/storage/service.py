@@ -1,8 +1,17 @@
-"""The storage process: assembles the rooms of this package around the two sockets to the loop process.
+"""The storage process: assemble the rooms of this package around the two sockets to the loop process.
 
-It lives as long as both sockets do. At the end of either, or when its parent dies, it finishes the commit under way,
-abandons seals, and exits; that is all the shutdown a crash of the loop process leaves time for, and recovery is made
-for it. An error that must not be retried is told to the loop in a last frame, and the process exits with status 1.
+The process lives as long as both sockets. At the end of either, or when its parent dies, it finishes the commit under
+way, abandons seals and exits. A crash of the loop process leaves time for no more, and recovery handles the rest. After
+an error that must not be retried, the process sends a last frame and exits with status 1.
+
+Orders that matter, because a crash may come between any two steps:
+
+- Manifest before file for a new segment: a file that the manifest does not list is moved aside by the next start.
+- Manifest *dropping* before unlink, and *dropped* after it: a file that is missing without a word in the manifest is
+  damage.
+- Durable deletes before a drop: otherwise the crash takes the deletes back, and live messages have lost their bodies.
+- Losses in the manifest before the damaged files are put aside: otherwise the next start finds a folder that looks
+  whole, and gives the numbers of lost rows to new rows.
 """
 
 import asyncio
@@ -36,17 +45,16 @@ from cmqd_segment.manifest import SegmentEntry, SegmentState, merge_ranges, sync
 from cmqd_segment.newer import NewerFormatError
 
 GOODBYE_SECONDS = 1.0
-"""How long the last frame may take to leave."""
+"""Time for the last frame to leave."""
 PREPARE_RETRY_SECONDS = 1.0
 CLOSE_SEAL_SECONDS = 1.0
-"""How long an orderly stop waits for seals; a reader from outside may hold one up for ever, and the next start seals
-what was left. Less than the loop process waits for the whole stop (``CLOSE_LOG_S`` of the daemon).
-"""
+"""Time that an orderly stop gives to seals. A reader from outside may hold up a seal for ever, and the next start seals
+the rest. Less than the loop process waits for the whole stop (``CLOSE_LOG_S`` of the daemon)."""
 START_BYTES = 1024 * 1024
-"""Free space without which a start is refused: two new segments and a few manifests; WAL-indexes of what was left
-unsealed come on top."""
+"""Free space without which a start is refused: two new segments and a few manifests. WAL-indexes of unsealed segments
+come on top."""
 WAL_PER_INDEX_BYTE = 500
-"""Of a WAL, by each byte of its index (32 KiB for 4,096 frames of 4 KiB)."""
+"""Bytes of a WAL for each byte of its index (32 KiB for 4,096 frames of 4 KiB)."""
 
 
 class StorageService:
@@ -64,11 +72,11 @@ class StorageService:
         self._rolling: asyncio.Task[None] | None = None
         self._refreshing: asyncio.Task[None] | None = None
         self._drops: list[ipc.DropSegments] = []
-        """They wait until the deletes that emptied the segments are durable."""
+        """Requests that wait until the deletes that emptied the segments are durable."""
         self._mode = 0o600
         """Of new files of the log."""
         self._umask = 0o022
-        """Before it was set by the mode."""
+        """Mask before the start, restored at the end."""
         self.control: ipc.Channel
         self.pages: ipc.Channel
         self.folder: DataFolder
@@ -93,7 +101,7 @@ class StorageService:
             self.control.send(ipc.Failed(type(error).__name__, str(error)))
             status = 1
         except NewerFormatError as error:
-            # Found in a row below the checkpoint, which only the read of a page decodes.
+            # The record is in a row below the checkpoint, which only the read of a page decodes.
             self.control.send(ipc.Failed("FolderFormatError", str(error)))
             status = 1
         except (sqlite3.Error, OSError) as error:
@@ -122,7 +130,7 @@ class StorageService:
         """
         if not hasattr(self, "catalog"):
             return
-        # Those that began since the end, too. Segments that one is opening are closed by it.
+        # Tasks begun since the end are included. A segment that a task is opening is closed by the task.
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -145,7 +153,7 @@ class StorageService:
         self.end()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Run something beside the rest; whatever it raises ends the process."""
+        """Run a task beside the others; an exception in the task ends the process."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._on_task_done)
@@ -206,7 +214,7 @@ class StorageService:
             lambda text: self.control.send(ipc.FolderInUse(text, settings.lock_wait_ms)),
         )
         self.disk = self._make_disk(self.folder.path, settings.ballast_bytes, settings.start_ballast_bytes)
-        # Before anything opens a database, which takes room for its WAL-index.
+        # An opened database takes room for its WAL-index, so this comes first.
         self._make_room()
         boot = boot_id()
         recovered = await asyncio.to_thread(
@@ -270,7 +278,7 @@ class StorageService:
         )
 
     def _make_room(self) -> None:
-        """A full disk must not keep the broker from starting, since only consumers can empty it."""
+        """Give reserves back until the start has room: only consumers can empty a full disk, and they need a broker."""
         wals = sum(path.stat().st_size for path in self.folder.segments.glob("*-wal"))
         needed = START_BYTES + wals // WAL_PER_INDEX_BYTE
         for reserve in (self.disk.start_ballast, self.disk.ballast):
@@ -281,11 +289,12 @@ class StorageService:
             raise LogFailed(f"the disk of {self.folder.path} is full: {free} bytes free, {needed} needed")
 
     async def _take_up(self, recovered: Recovered) -> None:
-        """Open what was left unsealed, make a fresh active segment and its successor, and say so in the manifest."""
+        """Open unsealed segments, make a fresh active segment and its successor, and write the manifest."""
         catalog = self.catalog
         durability = self.settings.durability
         for leftover in recovered.leftovers:
-            leftover.path.chmod(self._mode)  # a crash may have come between making it read-only and saying so
+            # A crash may have come after the sealer made the file read-only and before the manifest said so.
+            leftover.path.chmod(self._mode)
             connection = await open_connection(leftover.path, durability, create=False)
             segment = WritableSegment(leftover.number, leftover.path, connection)
             await segment.load()
@@ -304,10 +313,11 @@ class StorageService:
         self.freshness.told(recovered.last_lsn, active.number, 0)
         self.writer.prepared = await self._prepare()
         for number in recovered.broken_wals & catalog.open.keys():
-            # A loss that was accepted, or was never promised, must not be news to the next start, which would refuse
-            # it. Not before the manifest tells of the loss: without both, that start would not know of it at all.
+            # After an accepted loss the next start must not find the broken WAL again: it would refuse to start. The
+            # WAL is emptied only now that the manifest has the loss: with neither of the two, a start would not notice
+            # the loss at all.
             await _empty_wal(catalog.open[number].segment)
-        # Gone from the manifest that was just written, so what is left of them is nobody's.
+        # The manifest that was just written does not list these files any more, so a crash here leaves no missing file.
         for number in (*recovered.empty, *(entry.number for entry in recovered.dropping)):
             _unlink_segment(catalog.segment_path(number))
         self.space.begin()
@@ -316,7 +326,7 @@ class StorageService:
         self._start(self.checkpoints.run())
 
     async def _prepare(self) -> WritableSegment:
-        """A new empty segment: in the manifest before its file exists, and again when it is whole."""
+        """Create an empty segment: in the manifest before its file exists, and again when the file is whole."""
         catalog = self.catalog
         number = catalog.next_number
         catalog.next_number += 1
@@ -340,7 +350,7 @@ class StorageService:
         return segment
 
     def _opened(self, recovered: Recovered) -> ipc.Opened:
-        # Those that a crash left unsealed too: on a full disk they can only be dropped.
+        # Segments that a crash left unsealed are included: on a full disk they can only be dropped.
         reports = [
             segment.report() if isinstance(segment, SealedFile) else segment.segment.report()
             for segment in self.catalog.segments()
@@ -366,7 +376,9 @@ class StorageService:
                 yield from row_chunks(segment.path, sealed=segment.immutable, above=above, skip=recovered.skip_rows)
 
     async def _send_recovery(self) -> None:
-        """One chunk for each that the loop asks for. What can wait begins after it, so as not to be in the way."""
+        """Send a chunk for each request of the loop. Seals and the regular look at the disk begin after the last chunk,
+        because recovery needs the disk more.
+        """
         stream = self._stream
         assert stream is not None
         while True:
@@ -388,7 +400,7 @@ class StorageService:
         if recovered_rows:
             self.control.send(ipc.CheckpointWanted())
 
-    # What happens while it runs
+    # Events at run time
 
     def _on_durable(self, lsn: int) -> None:
         self.control.send(ipc.Durable(lsn))
@@ -399,7 +411,7 @@ class StorageService:
             self._begin_drops()
 
     def _refresh_manifest(self) -> None:
-        """Let the manifest tell of the last durable row, if that is due; no commit waits for it."""
+        """Write the last durable row into the manifest, if that is due. No commit waits for the write."""
         lsn, active = self.writer.durable_lsn, self.writer.active
         if self._refreshing is None and self.freshness.is_due(lsn, active.number, active.wal_bytes):
             self._refreshing = self._start(self._write_fresh_manifest(lsn, active.number, active.wal_bytes))
@@ -422,7 +434,7 @@ class StorageService:
             # Its WAL gives back the room that the successor may lack.
             await self.catalog.save()
             self.sealer.submit(retired)
-        # The successor first: without one the active segment cannot be retired and grows.
+        # The successor comes first: without a successor the active segment cannot be retired and grows.
         prepared = await self._prepare()
         self.writer.prepared = prepared
         if short:
@@ -440,7 +452,7 @@ class StorageService:
         self.control.send(ipc.CheckpointDone(lsn, self.catalog.droppable_lsn))
 
     def _on_checkpoint_abandoned(self) -> None:
-        """Ask for another one if the ballast made room for it: without checkpoints no segment can be dropped."""
+        """Ask for a new checkpoint if the ballast made room: without checkpoints no segment can be dropped."""
         if self.space.found_no_room():
             self.control.send(ipc.CheckpointWanted())
 
@@ -512,12 +524,12 @@ class StorageService:
             await asyncio.shield(self._rolling)
 
     async def _close(self) -> None:
-        """Stop in order: everything durable, everything sealed (if no reader prevents it), the manifest clean."""
+        """Stop in order: rows durable, segments sealed (unless a reader prevents it), manifest clean."""
         await self.writer.drained()
         await self.checkpoints.drained()
         await self._rolled()
         self.freshness.stop()
-        # Else the writer might retire what is sealed below, on a tick, and it would be sealed a second time.
+        # A tick could otherwise retire the segment that is sealed below, and the sealer would get the segment twice.
         self.writer.prepared = None
         self.sealer.seal_held()
         catalog = self.catalog
@@ -544,10 +556,10 @@ class StorageService:
 
 
 async def _empty_wal(segment: WritableSegment) -> None:
-    """Copy the WAL into the main file, if there is room and no reader in the way; else it is left to the sealer."""
+    """Copy the WAL into the main file if there is room and no reader in the way; otherwise the sealer will."""
 
     def empty() -> bool:
-        # Whatever the durability: what the WAL held is on disk before it goes.
+        # With any durability setting: the content of the WAL must be on disk before the WAL is emptied.
         segment.connection.raw.execute("PRAGMA synchronous=FULL")
         return truncate_wal(segment)
 
@@ -584,5 +596,6 @@ def main(arguments: list[str]) -> int:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         status = runner.run(serve())
-        # Threads may be in the middle of a seal, which the next start repeats: no reason to wait for them.
+        # Threads may be in the middle of a seal. The next start repeats the seal, so the exit does not wait for
+        # threads.
         os._exit(status)

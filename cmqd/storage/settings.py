@@ -37,7 +37,7 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True):
     start_ballast_bytes: int = 8 * MEBIBYTE
     """The same for a start alone: WAL-indexes, two new segments, manifests, and the first deletes."""
     page_cache_bytes: int = 4 * MEBIBYTE
-    """Decoded rows kept for the next page, which often begins in the row where the last page ended."""
+    """Decoded rows cached for the next page, which often begins in the row where the last page ended."""
     open_segments: int = 6
     """Sealed segments open for reading at a time; each costs a thread and SQLite's page cache."""
     checkpoints_kept: int = 2

@@ -1,7 +1,7 @@
-"""Names of queues and topics by id, for the table that a segment gets when it is sealed.
+"""Names of queues and topics by id, for the table that a seal writes into a segment.
 
-The storage process knows ids alone. The names stand in records and checkpoint parts, which pass, decoded, through the
-half of the log in the loop process. The class is used there, and answers for a segment before its seal.
+The storage process knows ids alone. Names are in records and checkpoint parts, which the loop process has decoded. The
+class lives there, and answers for a segment before its seal.
 """
 
 from collections.abc import Iterable
@@ -15,12 +15,12 @@ _NAMING: Final = frozenset({QueueCreated, QueueDeleted, TopicCreated, TopicDelet
 
 
 class SourceNames:
-    """Names of existing queues and topics, and of deleted ones while an unsealed segment may need them."""
+    """Names of existing queues and topics, and of deleted queues and topics while an unsealed segment may need them."""
 
     def __init__(self) -> None:
         self._names: dict[int, SourceName] = {}
         self._deleted: dict[int, int] = {}
-        """Id to the row of the deletion. Ids are never used twice, so no later row holds messages of the id."""
+        """Id to the row of the deletion. No id is used twice, so no later row holds messages of the id."""
 
     def __len__(self) -> int:
         return len(self._names)
@@ -59,7 +59,7 @@ class SourceNames:
         return [self._names[number] for number in ids if number in self._names]
 
     def forget_deleted(self, sealed_upto: int) -> None:
-        """Forget queues and topics deleted in rows up to ``sealed_upto``: no unsealed segment has messages of them."""
+        """Forget queues and topics deleted in rows up to ``sealed_upto``: no unsealed segment has their messages."""
         gone = [number for number, lsn in self._deleted.items() if lsn <= sealed_upto]
         for number in gone:
             del self._deleted[number]

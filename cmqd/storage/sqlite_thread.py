@@ -1,6 +1,6 @@
-"""A SQLite connection with a thread of its own, into which whole functions can be sent.
+"""A SQLite connection with its own thread that runs whole functions.
 
-aiosqlite makes each statement a hop between threads; a commit or a page is one function and so one hop.
+aiosqlite makes each statement a hop between threads. A commit or a page is one function here, and so one hop.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ class ThreadConnection(aiosqlite.Connection):
     """See the module; made by ``connect``."""
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a function in the thread of the connection and wait for what it returns or raises."""
+        """Run a function in the thread of the connection and return its result or raise its exception."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self.submit(future, partial(function, *args, **kwargs))
         return await future
@@ -30,12 +30,12 @@ class ThreadConnection(aiosqlite.Connection):
         """As ``run``, for a caller that waits by callback: a task would cost a good part of a small commit."""
         if self._connection is None:
             raise ValueError("the connection is closed")
-        # What aiosqlite's own ``_execute`` does, less a coroutine.
+        # The same as aiosqlite's own ``_execute``, without a coroutine.
         queue = cast("SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]]]", self._tx)  # pyright: ignore[reportUnknownMemberType]
         queue.put_nowait((future, function))
 
     def join(self) -> None:
-        """Wait until the thread, which was told to, has ended."""
+        """Wait for the end of the thread, which was told to end."""
         self._thread.join()
 
     @property
@@ -45,9 +45,10 @@ class ThreadConnection(aiosqlite.Connection):
 
 
 async def connect(connector: Callable[[], sqlite3.Connection]) -> ThreadConnection:
-    """Start a thread and let it open the connection. Raises what ``connector`` raises.
+    """Start a thread and let it open the connection. Raises the exceptions of ``connector``.
 
-    Cancelled, it still waits for the thread and ends it: else that would answer to a loop that may be closed by then.
+    A cancelled call still waits for the thread and ends it: the thread would otherwise answer to a loop that may be
+    closed by then.
     """
     connection = ThreadConnection(connector, iter_chunk_size=64)
     opening = asyncio.ensure_future(_open(connection))
@@ -65,6 +66,6 @@ async def _open(connection: ThreadConnection) -> None:
     try:
         await connection
     except BaseException:
-        # aiosqlite has told the thread to end, and does not wait for it.
+        # aiosqlite has told the thread to end, and does not wait for the end.
         connection.join()
         raise

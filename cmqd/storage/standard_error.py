@@ -10,13 +10,13 @@ import traceback
 
 
 def complain(text: str) -> None:
-    """Write a line, if standard error takes it."""
+    """Write a line; drop it if standard error is closed or full."""
     with contextlib.suppress(OSError, ValueError):
         print(f"cmqd storage: {text}", file=sys.stderr, flush=True)
 
 
 def complain_of_exception() -> None:
-    """Write the traceback of the exception that is being handled, if standard error takes it."""
+    """Write the traceback of the exception that is being handled; drop it if standard error is closed or full."""
     with contextlib.suppress(OSError, ValueError):
         traceback.print_exc()
         sys.stderr.flush()

@@ -1,7 +1,7 @@
-"""Which positions a row holds of which queue: the column ``queues``, decoded and kept for a while.
+"""Positions of each queue in each row: the column ``queues``, decoded and cached.
 
-Finding a page means looking through the summaries of the rows around it. A row of published messages names every queue
-that got a copy, and all of these queues look through the same rows, so what one of them decoded serves the others.
+A page is found by looking through the summaries of the rows around it. A row of published messages names every queue
+with a copy, and all of these queues look through the same rows, so a decoded summary serves all of them.
 """
 
 from array import array
@@ -17,11 +17,11 @@ BLOCK_ROWS = 64
 """Rows that are looked at, kept and forgotten together."""
 CAPACITY_BYTES = 4 * 1024 * 1024
 SUMMARY_OVERHEAD_BYTES = 250
-"""Of a summary, and of a block, about, beside 24 bytes for each queue."""
+"""Estimated memory of a summary, and of a block, beside 24 bytes for each queue."""
 
 
 class Summary(NamedTuple):
-    """Of one row with messages."""
+    """Positions of the queues in one row with messages."""
 
     lsn: int
     audience: Audience
@@ -52,19 +52,19 @@ def summary_of(lsn: int, queues: bytes, audiences: Audiences) -> Summary:
 
 
 class Block(NamedTuple):
-    """Rows of one segment that follow one another."""
+    """Consecutive rows of one segment."""
 
     upto: int
-    """All rows with messages up to this LSN are in it."""
+    """The block has every row with messages up to this LSN."""
     summaries: list[Summary]
 
 
 Fetch = Callable[[LsnRange], tuple[Sequence[Summary], bool]]
-"""Read the summaries of the rows with messages in a span; False if some of them cannot be read."""
+"""Read the summaries of the rows with messages in a span; False if a row cannot be read."""
 
 
 class Summaries:
-    """Summaries by segment and block, the least recently used go first. Used by one thread at a time."""
+    """Summaries by segment and block, least recently used first out. For one thread at a time."""
 
     def __init__(self, capacity_bytes: int = CAPACITY_BYTES) -> None:
         self._capacity = capacity_bytes
@@ -72,7 +72,7 @@ class Summaries:
         self._bytes = 0
 
     def block(self, segment: int, lsn: int, last_lsn: int, fetch: Fetch) -> tuple[LsnRange, Sequence[Summary]]:
-        """The summaries around a row of a segment whose newest row is ``last_lsn``, and the rows that they cover."""
+        """Return the summaries around a row, and the span of rows that they cover. The segment ends at ``last_lsn``."""
         number = lsn // BLOCK_ROWS
         first = number * BLOCK_ROWS
         span = LsnRange(first, min(first + BLOCK_ROWS - 1, last_lsn))
@@ -85,7 +85,7 @@ class Summaries:
         block = Block(span.last, [*(() if known is None else known.summaries), *added])
         if whole:
             self._keep(key, block)
-        # Else it is asked for again the next time: whether it can be read is not for us to remember.
+        # An incomplete block is not cached, so the next page reads it again: a row may be readable by then.
         return span, block.summaries
 
     def _keep(self, key: tuple[int, int], block: Block) -> None:

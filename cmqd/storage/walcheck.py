@@ -1,22 +1,22 @@
-"""Is the end of a WAL a torn tail, or damage?
+"""Tell a torn tail of a WAL from damage.
 
-SQLite takes the longest prefix of a WAL whose checksums are right and drops the rest in silence. After a crash that is
-right for the commit that was under way; but a flipped bit a tenth into the file drops the other nine tenths just as
+SQLite takes the longest prefix of a WAL with correct checksums and drops the rest in silence. After a crash this is
+right for the commit that was under way. But a flipped bit a tenth into the file drops the other nine tenths as
 silently. Two witnesses tell the difference.
 
-- Only one commit can have been under way, so at most one commit frame may stand beyond the last valid frame: two or
+- Only one commit can have been under way, so at most one commit frame may follow the last valid frame: two or
   more with the current salts are damage (``walk``, ``judge``).
-- The WAL-index (``-shm``) that the writer left behind names the last frame of the last commit that SQLite finished.
-  SQLite writes that number after the fsync, so it is a lower bound of the durable frames, and a WAL that lacks one of
-  them is damage (``read_index``, ``find_lack``). The file lives in the page cache and is never synced: it says nothing
-  after a boot.
+- The WAL-index (``-shm``) of the last writer names the last frame of the last commit that SQLite finished.
+  SQLite writes that number after the fsync, so it is a lower bound of the durable frames, and a WAL without one of
+  these frames is damage (``read_index``, ``find_lack``). The file lives in the page cache and is never synced, so it
+  proves nothing after a boot.
 
-The second witness is lost as soon as any connection opens the database, because the first connection builds the index
-anew from what is left of the WAL. Therefore ``read_index`` comes before that, and ``find_lack`` checks the last commit
-by itself: damage in an earlier commit leaves two commit frames beyond it, which the next start sees again.
+The second witness is lost as soon as any connection opens the database, because the first connection rebuilds the index
+from the frames that are left. Therefore ``read_index`` comes before every connection, and ``find_lack`` checks the last
+commit alone: damage in an earlier commit leaves two commit frames beyond it, which the next start sees again.
 
-All functions open plain file handles, so none may be used while this process has a connection on the database.
-Formats: https://www.sqlite.org/walformat.html
+All functions open plain file handles, so none may be used while this process has a connection on the database: closing
+a plain handle drops SQLite's POSIX locks. Formats: https://www.sqlite.org/walformat.html
 """
 
 import os
@@ -30,14 +30,14 @@ _FRAME_HEADER = Struct(">IIIIII")
 """page | pages after the commit, else 0 | salt 1 | salt 2 | checksum 1 | checksum 2"""
 _CHECKSUM = Struct(">II")
 _MAGICS = {0x377F0682: "<", 0x377F0683: ">"}
-"""Magic, and the byte order in which the checksums were computed."""
+"""Magic number, and the byte order of the checksums."""
 _INDEX_HEADER = Struct("=IIIBBHIIIIIIII")
 """version | unused | change counter | valid | big-endian checksums | page size | mxFrame | pages | checksum of the last
 frame (2) | salts (2) | checksum of this header (2)"""
 
 
 class Walk(NamedTuple):
-    """What the headers of a WAL say."""
+    """Result of reading the headers of a WAL."""
 
     frames: int
     """Whole frames in the file."""
@@ -45,10 +45,10 @@ class Walk(NamedTuple):
     """Numbers (from 1) of the commit frames with the salts of the file's header, or of its first frame when that
     header is broken."""
     salts: bytes = b""
-    """As in the header of the file; empty if there is no header, or a broken one."""
+    """Salts of the file's header; empty if the header is missing or broken."""
     page_size: int = 4096
     order: str = ""
-    """Byte order of the checksums, as ``struct`` names it; empty without a sound header."""
+    """Byte order of the checksums, in the notation of ``struct``; empty without a sound header."""
 
 
 class Index(NamedTuple):
@@ -61,17 +61,17 @@ class Index(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What became of a WAL."""
+    """Comparison of a WAL with the frames that SQLite accepted."""
 
     accepted: int
     """Frames up to the last commit that SQLite accepted."""
     commits_beyond: int
-    """Commit frames with the current salts after it."""
+    """Commit frames with the current salts after the accepted frames."""
     frames_beyond: int
 
     @property
     def damaged(self) -> bool:
-        """Whether this cannot be the work of one unfinished commit."""
+        """Whether more than one commit lies beyond the accepted frames: one unfinished commit cannot explain that."""
         return self.commits_beyond >= 2
 
 
@@ -112,7 +112,7 @@ def _header_is_intact(header: bytes, magic: int) -> bool:
 
 
 def _checksum(before: tuple[int, int], data: bytes, order: str) -> tuple[int, int]:
-    """SQLite's checksum of ``data``, chained to the one of what stands before it."""
+    """Compute SQLite's checksum of ``data``, chained to the checksum ``before``."""
     first, second = before
     words = Struct(f"{order}{len(data) // 4}I").unpack(data)
     for even, odd in zip(words[0::2], words[1::2], strict=True):
@@ -122,9 +122,9 @@ def _checksum(before: tuple[int, int], data: bytes, order: str) -> tuple[int, in
 
 
 def read_index(shm: Path) -> Index | None:
-    """The WAL-index that the last connection left behind; None if there is no valid one.
+    """Read the WAL-index of the last connection; None if there is no valid index.
 
-    To be called before any connection opens the database, if it is to tell of what was there before.
+    To be called before any connection opens the database: a connection rebuilds the index, and the witness is gone.
     """
     try:
         with shm.open("rb") as file:
@@ -139,28 +139,30 @@ def read_index(shm: Path) -> Index | None:
 
 
 def accepted_frames(shm: Path) -> int | None:
-    """How many frames SQLite accepted, by the index that a connection of ours left behind; None if that is unknown."""
+    """Return the number of frames that SQLite accepted, from the index that a connection of this process made; None if
+    unknown.
+    """
     index = read_index(shm)
     return None if index is None else index.frames
 
 
 def find_lack(wal: Path, found: Walk | None, index: Index) -> str | None:
-    """Say how a WAL falls short of the frames that were durable by its index; None if it does not.
+    """Describe the durable frames that a WAL lacks by its index; None if it has all of them.
 
     Args:
-        found: what ``walk`` found; None if there is no file.
+        found: the result of ``walk``; None if there is no file.
         index: read before any connection opened the database, in the boot of the machine in which it was written.
     """
     durable = index.frames
     if not durable:
         return None
-    # SQLite sets the number to 0 before it empties or removes the file, so without frames no salts are needed.
+    # SQLite sets the number to 0 before it empties or removes the file, so an empty file needs no comparison of salts.
     if found is None:
         return f"is missing, but {durable} frames of it were durable"
     if not found.frames:
         return f"is empty, but {durable} frames of it were durable"
     if found.salts and found.salts != index.salts:
-        return None  # the index of another use of the file
+        return None  # the index belongs to an earlier use of the file
     if found.frames < durable:
         return f"ends after frame {found.frames}, but {durable} frames of it were durable"
     if not _last_commit_is_whole(wal, found, durable):
@@ -169,7 +171,7 @@ def find_lack(wal: Path, found: Walk | None, index: Index) -> str | None:
 
 
 def _last_commit_is_whole(wal: Path, found: Walk, durable: int) -> bool:
-    """Whether the commit that ends at a frame is there, by its checksums."""
+    """Check the frames of the commit that ends at frame ``durable``, by their checksums."""
     if not found.order or durable not in found.commits:
         return False
     place = found.commits.index(durable)
@@ -191,5 +193,5 @@ def _last_commit_is_whole(wal: Path, found: Walk, durable: int) -> bool:
 
 
 def judge(found: Walk, accepted: int) -> Verdict:
-    """Compare what stands in a WAL with what SQLite accepted of it."""
+    """Compare the frames of a WAL with the frames that SQLite accepted."""
     return Verdict(accepted, sum(1 for number in found.commits if number > accepted), found.frames - accepted)

@@ -1,8 +1,11 @@
-"""Commits: one batch at a time into the active segment, and the switch to the next one.
+"""Commits: one batch at a time into the active segment, and the switch to the next segment.
 
-A batch is reported durable after SQLite's fsync returned and not before. A full disk keeps the batch and tries again,
-in the next segment if sealing this one will give its WAL back; any other error is the caller's, who must end the
-process: a failed fsync may have dropped the pages for good, and a second fsync would lie.
+A batch is reported durable after SQLite's fsync has returned, never before. On a full disk the batch is kept and
+retried, in the next segment if sealing this segment gives its WAL back. Any other error goes to the caller, and the
+process must end: a failed fsync may have discarded the pages, and a second fsync would succeed without them.
+
+One batch at a time, because a crash can then tear at most one commit. ``walcheck`` depends on that: a second commit
+frame beyond the valid frames is damage.
 """
 
 import asyncio
@@ -41,7 +44,7 @@ class Writer:
         self._on_retired = on_retired
         self._loop = asyncio.get_running_loop()
         self._batches: deque[list[LogRow]] = deque()
-        """The first one is under way, or waits for room on the disk."""
+        """The first batch is under way, or waits for room on the disk."""
         self._committing = False
         self._roll_wanted: asyncio.Future[None] | None = None
         self._pause = RETRY_SECONDS[0]
@@ -51,11 +54,13 @@ class Writer:
         self._stopping = False
         self._since_look = 0
         self.failed: asyncio.Future[None] = self._loop.create_future()
-        """Gets the error after which nothing may be committed any more."""
+        """Gets the error after which no commit may follow."""
 
     def submit(self, rows: list[LogRow]) -> None:
-        """Commit rows after those that were submitted before; ``on_durable`` tells when. Ignored after a failure:
-        what an fsync lost must not be followed by rows that look as if it had not.
+        """Commit rows after the batches submitted before; ``on_durable`` reports the commit.
+
+        Rows submitted after a failure are ignored: after rows that a failed fsync lost, the log must not continue as if
+        it had them.
         """
         if self._stopping or self.failed.done():
             return
@@ -72,7 +77,7 @@ class Writer:
             self._rest()
 
     async def drained(self) -> None:
-        """Wait until everything that was submitted is durable, or given up because the writer stops."""
+        """Wait until every submitted batch is durable, or dropped because the writer stops."""
         if self._batches:
             self._idle = self._idle or self._loop.create_future()
             await asyncio.shield(self._idle)
@@ -105,7 +110,7 @@ class Writer:
             self._rest()
 
     def _on_error(self, error: BaseException) -> None:
-        """Keep the batch if the disk is full; anything else is final."""
+        """Keep the batch if the disk is full. Any other error is final."""
         if not (isinstance(error, sqlite3.Error) and is_disk_full(error)):
             self._batches.clear()
             self.failed.set_exception(error)
@@ -115,14 +120,14 @@ class Writer:
         if self._stopping:
             self._rest()
             return
-        # What failed has changed nothing, and goes to whichever segment is active when it is tried again.
+        # The failed commit changed nothing. The retry goes to the segment that is active then.
         if self._space.rolls_early(self.active):
             self._roll()
         self._retry = self._loop.call_later(self._pause, self._commit)
         self._pause = min(2 * self._pause, RETRY_SECONDS[1])
 
     def _rest(self) -> None:
-        """Nothing is under way."""
+        """Finish: no commit is under way."""
         if self._stopping:
             self._batches.clear()
         if self._idle is not None and not self._batches:
@@ -144,13 +149,13 @@ class Writer:
         return (monotonic() - active.opened_at) * 1000 >= self._segment_age_ms
 
     def tick(self) -> None:
-        """Retire an old segment, or one whose WAL is worth having back, although no commit comes along."""
+        """Retire an old segment, or a segment with a WAL worth having back, without waiting for a commit."""
         active = self.active
         if active.rows and not self._committing and (self._aged(active) or self._rolls(active)):
             self._roll()
 
     async def roll(self) -> None:
-        """Retire the active segment, if it has rows, after the commit under way. A successor must stand ready."""
+        """Retire the active segment, if it has rows, after the commit under way. A successor must be ready."""
         if self._committing:
             self._roll_wanted = self._roll_wanted or self._loop.create_future()
             await asyncio.shield(self._roll_wanted)
@@ -158,8 +163,10 @@ class Writer:
             self._roll()
 
     def _roll(self) -> None:
-        """Switch to the prepared segment, if there is one; else the active one goes on and grows. The manifest learns
-        of it later: recovery takes a prepared segment with rows for what it is.
+        """Switch to the prepared segment; without a prepared segment the active segment grows on.
+
+        The manifest is written later, so that no commit waits for it. A crash in between is safe: recovery reads a
+        prepared segment with rows as an active segment.
         """
         prepared = self.prepared
         if prepared is None:
@@ -174,6 +181,6 @@ class Writer:
 
 
 def is_disk_full(error: sqlite3.Error) -> bool:
-    """Lack of space, which may end; unlike any other failure of a write."""
-    # No room for the WAL-index comes as an I/O error of its own; that file is never synced, so trying again is safe.
+    """Return whether the error is lack of space, which may end; any other failure of a write is final."""
+    # Lack of room for the WAL-index has an I/O error code of its own. The index is never synced, so a retry is safe.
     return getattr(error, "sqlite_errorcode", None) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)

@@ -1,12 +1,13 @@
-"""The index as of an LSN: the Structs of a checkpoint file, in the order in which they stand there.
+"""The index as of an LSN: the Structs of a checkpoint file, in file order.
 
 A checkpoint is one ``CheckpointHeader``, slices in any order, one ``CheckpointEnd``. Slices are taken while the broker
-works, so each carries the LSN it is true for; recovery starts from the slices and applies to each queue (and each
-session) only the records above its slice's LSN. Records above the header's LSN of a queue without a slice belong to a
-queue created after it (its ``QueueCreated`` stands above that LSN) or deleted before its turn came (ignored).
+works, so each slice has its own LSN. Recovery loads the slices and applies to each queue (and each session) only the
+records above the LSN of its slice: an older record is in the slice already, and applying it again would undo later
+facts. A queue with records above the header's LSN and without a slice was created after that LSN (its ``QueueCreated``
+is above), or deleted before its slice was taken (its records are ignored).
 
-Position sets are portable 64-bit roaring bitmaps (their public serialized format); arrays are little-endian unsigned
-64-bit integers. msgspec alone is imported here.
+Position sets are portable 64-bit roaring bitmaps (their public serialized format). Arrays are little-endian unsigned
+64-bit integers. The module imports msgspec and the shared types alone.
 """
 
 from typing import TypeAlias
@@ -24,7 +25,7 @@ class CheckpointHeader(CheckpointPart, frozen=True, tag=1):
     """The first part."""
 
     lsn: int
-    """All that is at or below it is in the slices."""
+    """The slices hold all facts of rows at or below this LSN."""
     time_ms: int
     message_id_until: int
     lease_until: int
@@ -36,7 +37,7 @@ class CheckpointHeader(CheckpointPart, frozen=True, tag=1):
 
 
 class Redrive(msgspec.Struct, array_like=True, gc=False):
-    """Messages on their way back from a dead-letter queue, and what became of that."""
+    """A redrive: messages on their way back from a dead-letter queue, with counts of the results."""
 
     target: str
     max_per_second: int
@@ -44,11 +45,11 @@ class Redrive(msgspec.Struct, array_like=True, gc=False):
     started_ms: int
     moved: int = 0
     ended_ms: int = 0
-    """0 = it goes on."""
+    """End of the redrive; 0 = it goes on."""
     reason: str = ""
-    """Why it ended: ``done`` or ``cancelled``."""
+    """Reason of the end: ``done`` or ``cancelled``."""
     missing_origins: dict[str, int] = {}
-    """Messages that stayed because the queue they came from does not exist or takes none, by its name."""
+    """Messages that stayed because their origin queue does not exist or is full, by the queue's name."""
 
 
 class QueueSlice(CheckpointPart, frozen=True, tag=2):
@@ -67,11 +68,10 @@ class QueueSlice(CheckpointPart, frozen=True, tag=2):
     live: bytes
     active: bytes
     overflow: bytes
-    """Delayed messages beyond ``max_delayed``, whose due times are only in the log."""
+    """Delayed messages beyond ``max_delayed``; their due times are in the log alone."""
     delayed: bytes
     delays: list[tuple[int, bytes]]
-    """(due time in ms, positions) of each bucket; positions that are not among the delayed (any more) count for
-    nothing."""
+    """(due time in ms, positions) of each bucket. Positions that are not delayed any more are stale and ignored."""
     step_positions: bytes
     step_starts: bytes
     step_ends: bytes
@@ -81,17 +81,17 @@ class QueueSlice(CheckpointPart, frozen=True, tag=2):
     rewindable: bytes = b""
     """Deleted messages that can be brought back; empty = none, here and below."""
     half: bytes = b""
-    """Half messages that wait for their decision; what is known of them is in a ``HalvesSlice``."""
+    """Half messages without a decision; a ``HalvesSlice`` has their details."""
     dead_letter_floor: int = -1
-    """It takes dead letters of others once nothing below this is live; -1 = it never served as a dead-letter
-    queue, -2 = it did, and does no longer (a checkpoint of format 1 has -1 for both)."""
+    """Floor of a dead-letter queue: it accepts dead letters once no message below the floor is live. -1 = never a
+    dead-letter queue, -2 = not any more (a checkpoint of format 1 has -1 for both)."""
     activations: list[tuple[int, bytes]] = []
     """(time in ms, positions): messages that became active later than they were sent, for dead letters by age."""
     redrive: Redrive | None = None
 
 
 class LeasesSlice(CheckpointPart, frozen=True, tag=3):
-    """The leases of the queue whose slice stands before it."""
+    """The leases of the queue in the preceding slice."""
 
     queue_id: int
     leases: list[tuple[int, int, int, int, int]]
@@ -107,25 +107,25 @@ class HistorySlice(CheckpointPart, frozen=True, tag=4):
 
 
 class HalvesSlice(CheckpointPart, frozen=True, tag=7):
-    """A part of the half messages of the queue whose slice stands before it, and of the decisions that are remembered;
-    all the parts of a queue together are what there is.
+    """A part of the half messages of the queue in the preceding slice, and of the remembered decisions. All parts
+    together are complete.
     """
 
     queue_id: int
     runs: list[tuple[int, int, int]]
     """(first message id, first position, count) of all half messages that are remembered, ascending."""
     committed: bytes
-    """Positions of half messages that were committed, as a bitmap, in the first part; empty in the others."""
+    """Positions of committed half messages, as a bitmap, in the first part; empty in later parts."""
     rolled_back: bytes
     """Likewise."""
     due: list[tuple[int, bytes]]
-    """(time of the next check in ms, positions) of each bucket; stale ones count for nothing."""
+    """(time of the next check in ms, positions) of each bucket; stale positions are ignored."""
     checked: list[tuple[int, int, int, int, int]]
     """(position, attempts, last check in ms, last answer "unknown" in ms or 0, next check in ms)"""
 
 
 class DedupSlice(CheckpointPart, frozen=True, tag=8):
-    """A part of the dedup ids of the queue whose slice stands before it, oldest first. The last of an id counts."""
+    """A part of the dedup ids of the queue in the preceding slice, oldest first. The last entry of an id is valid."""
 
     queue_id: int
     entries: list[tuple[str, int, int]]
@@ -133,7 +133,7 @@ class DedupSlice(CheckpointPart, frozen=True, tag=8):
 
 
 class TopicSlice(CheckpointPart, frozen=True, tag=9):
-    """A topic; its subscriptions follow in slices of their own, each with its own LSN, not below this one."""
+    """A topic. Its subscriptions follow in slices of their own, each with an LSN not below this LSN."""
 
     lsn: int
     topic_id: int
@@ -152,7 +152,7 @@ class TopicSlice(CheckpointPart, frozen=True, tag=9):
 
 
 class SubscriptionSlice(CheckpointPart, frozen=True, tag=10):
-    """A subscription of the topic whose slice stands before it, without its retries, which follow."""
+    """A subscription of the topic in the preceding slice, without its retries, which follow."""
 
     lsn: int
     topic_id: int
@@ -164,10 +164,10 @@ class SubscriptionSlice(CheckpointPart, frozen=True, tag=10):
     waiting: bytes
     """Positions that were never tried, as a bitmap; empty = none, as below."""
     exhausted: bytes
-    """Positions whose retries are used up."""
+    """Positions without retries left."""
     blocked: bool
     delivered: int
-    """How many messages it has had, and how many it was not given, since it was made."""
+    """Number of messages delivered, and of messages dropped, since the subscription was made."""
     dropped: int
     last_error: str
     last_error_ms: int
@@ -179,11 +179,11 @@ class RetriesSlice(CheckpointPart, frozen=True, tag=11):
     topic_id: int
     subscription_id: int
     retries: list[tuple[int, int, int]]
-    """(position, attempts that failed, time of the next one in ms)"""
+    """(position, failed attempts, time of the next attempt in ms)"""
 
 
 class SessionsSlice(CheckpointPart, frozen=True, tag=5):
-    """Producer sessions and the sends that they numbered."""
+    """Producer sessions, with their numbered sends."""
 
     lsn: int
     sessions: list[tuple[str, int, int, int, bytes]]
@@ -196,7 +196,7 @@ class CheckpointEnd(CheckpointPart, frozen=True, tag=6):
     lsn: int
     """Highest LSN of any slice: the checkpoint is true only once this is durable."""
     parts: int
-    """Frames before this one, to notice a short file."""
+    """Number of frames before the end: a shorter file is damaged."""
 
 
 AnyPart: TypeAlias = (

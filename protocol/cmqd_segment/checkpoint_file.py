@@ -1,10 +1,10 @@
-"""A checkpoint file: a magic, then frames of one checkpoint part each, each with its own CRC.
+"""A checkpoint file: a magic, then a frame for each checkpoint part, with a CRC.
 
     file  = magic frame*
     frame = u32 length of the payload | u32 CRC-32 of the payload | payload (msgpack)      both little-endian
 
-The first part is a ``CheckpointHeader``, the last a ``CheckpointEnd`` that counts those before it: a short file, a
-flipped bit and an unfinished one are all noticed.
+The first part is a ``CheckpointHeader``, the last a ``CheckpointEnd`` with the number of parts before it. A short file,
+a flipped bit and an unfinished file are all detected.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from cmqd_segment.newer import NewerFormatError, known_tags, unknown_tags
 
 MAGIC = b"CMQDCKP1"
 MAX_PART_BYTES = 256 * 1024 * 1024
-"""A length above this is damage, not something to allocate."""
+"""Limit of a length. A larger value is damage, and must not allocate memory."""
 
 _FRAME = Struct("<II")
 _parts = msgspec.msgpack.Decoder(AnyPart)
@@ -34,7 +34,7 @@ class CheckpointError(Exception):
 
 
 def decode_part(payload: bytes | memoryview) -> AnyPart:
-    """Decode a part whose checksum is right.
+    """Decode a part with a correct checksum.
 
     Raises:
         NewerFormatError: the part has a tag that this version does not know.
@@ -52,12 +52,12 @@ def decode_part(payload: bytes | memoryview) -> AnyPart:
 
 
 def frame(payload: bytes | memoryview) -> bytes:
-    """A payload as it stands in the file."""
+    """Frame a payload for the file."""
     return _FRAME.pack(len(payload), crc32(payload)) + payload
 
 
 def read_payloads(path: Path) -> Iterator[bytes]:
-    """The payloads of a checkpoint file in order, each checked. Raises CheckpointError, OSError."""
+    """Yield the payloads of a checkpoint file in order, each checked. Raises CheckpointError, OSError."""
     with path.open("rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
             raise CheckpointError(f"{path.name} does not begin as a checkpoint")
@@ -74,7 +74,7 @@ def read_payloads(path: Path) -> Iterator[bytes]:
 
 
 def verify_checkpoint(path: Path) -> tuple[CheckpointHeader, CheckpointEnd]:
-    """Read all of it and return its first and last part. Raises CheckpointError, NewerFormatError, OSError."""
+    """Read the whole file and return its first and last part. Raises CheckpointError, NewerFormatError, OSError."""
     header: AnyPart | None = None
     part: AnyPart | None = None
     parts = 0

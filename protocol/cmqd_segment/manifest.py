@@ -1,7 +1,7 @@
-"""The manifest: the one file that says which files make up a data folder, and in which state each is.
+"""The manifest: the list of the files of a data folder, with their states.
 
-Written whole each time (temporary file, fsync, rename, fsync of the folder), so a reader sees the old or the new one.
-A file that is listed and missing is damage; one that is not listed does not belong to the log.
+Written whole each time (temporary file, fsync, rename, fsync of the folder), so a reader sees the old manifest or the
+new one. A listed file that is missing is damage; an unlisted file does not belong to the log.
 """
 
 import contextlib
@@ -18,8 +18,8 @@ import msgspec
 from cmqd_segment.newer import NewerFormatError
 
 MANIFEST_FORMAT = 2
-"""Covers everything in the folder. A broker that opens a folder of a lower format writes the manifest with this number
-before it writes anything else, so that no older version meets data it cannot read under a number it knows."""
+"""Version of the whole folder. A broker that opens a folder of a lower format writes the manifest with this number
+before any other file, so that no older version meets data it cannot read under a number it knows."""
 MANIFEST_NAME = "manifest"
 SEGMENTS = "segments"
 CHECKPOINTS = "checkpoints"
@@ -35,18 +35,18 @@ class SegmentState(StrEnum):
     PREPARING = "preparing"
     """Being created: may be missing or half made, and holds no rows."""
     PREPARED = "prepared"
-    """Empty, next in line. Found with rows at recovery, it became active without the manifest being told."""
+    """Empty, next in line. A prepared segment with rows became active before the manifest was written."""
     ACTIVE = "active"
     RETIRED = "retired"
-    """Takes no more rows; its WAL may still hold some of them. Read it with ``mode=ro``, never immutable."""
+    """Closed for rows; its WAL may still hold some of the rows. Read with ``mode=ro``, never immutable."""
     SEALED = "sealed"
-    """Complete, checksummed, read-only, and never changed again: read it with ``mode=ro&immutable=1``."""
+    """Complete, checksummed, read-only, and never changed again: read with ``mode=ro&immutable=1``."""
     DROPPING = "dropping"
-    """Nothing in it is wanted: about to be unlinked."""
+    """Without live messages: about to be unlinked."""
 
 
 class SegmentEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the manifest knows of a segment; ranges and counts are exact once it is sealed."""
+    """The manifest's entry of a segment. Ranges and counts are exact once the segment is sealed."""
 
     number: int
     state: SegmentState
@@ -62,8 +62,8 @@ class SegmentEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     sha256: str = ""
     """Of the whole file, hexadecimal; sealed segments only."""
     sources: list[tuple[int, int, int]] = []
-    """Digest of the table ``names`` of a sealed segment: (id, messages, bytes of bodies) of each queue and topic in it.
-    Empty if there are more than ``MAX_SOURCES``, or if a name is not known: then the table tells."""
+    """Digest of the table ``names`` of a sealed segment: (id, messages, bytes of bodies) of each queue and topic. Empty
+    if there are more than ``MAX_SOURCES``, or if a name is unknown; then the table has the names."""
 
     @property
     def file(self) -> str:
@@ -83,7 +83,7 @@ class SourceName(msgspec.Struct, frozen=True, array_like=True, gc=False):
 MAX_SOURCES = 32
 """Queues and topics of a segment that its entry in the manifest lists."""
 MAX_NAMES = 1_000
-"""Names in the manifest. Both keep it small: it is written every few seconds."""
+"""Limit of names in the manifest. Both limits keep the manifest small: it is written every few seconds."""
 
 
 class CheckpointEntry(msgspec.Struct, frozen=True):
@@ -91,9 +91,9 @@ class CheckpointEntry(msgspec.Struct, frozen=True):
 
     number: int
     lsn: int
-    """All that is at or below it is in the checkpoint (``CheckpointHeader.lsn``)."""
+    """The checkpoint holds all facts of rows at or below this LSN (``CheckpointHeader.lsn``)."""
     end_lsn: int
-    """The checkpoint may hold facts up to this one (``CheckpointEnd.lsn``)."""
+    """The checkpoint may hold facts of rows up to this LSN (``CheckpointEnd.lsn``)."""
     time_ms: int
     bytes: int
     sha256: str
@@ -105,7 +105,7 @@ class CheckpointEntry(msgspec.Struct, frozen=True):
 
 
 class LossEntry(msgspec.Struct, frozen=True):
-    """Rows that were lost to damage, and whose loss the operator accepted: a gap that is no longer news."""
+    """Rows lost to damage, with a loss that the operator accepted: the gap is not reported again."""
 
     first_lsn: int
     last_lsn: int
@@ -113,12 +113,12 @@ class LossEntry(msgspec.Struct, frozen=True):
 
 
 class StartEntry(msgspec.Struct, frozen=True, array_like=True):
-    """A start of the broker under which rows were written."""
+    """A start of the broker after which rows were written."""
 
     number: str
     """Random, hexadecimal."""
     first_lsn: int
-    """The first row written under it. The rows of the start before end below it."""
+    """The first row of this start. The rows of the previous start end below it."""
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -126,10 +126,10 @@ class Manifest(msgspec.Struct, frozen=True):
 
     format: int = MANIFEST_FORMAT
     clean: bool = False
-    """Whether the broker that wrote it stopped in order: then every segment with rows is sealed."""
+    """Whether the broker stopped in order: then every segment with rows is sealed."""
     durability: str = "fsync"
     boot_id: str = ""
-    """Boot of the machine under which the folder was last opened: tells a crash of the broker from a loss of power."""
+    """Boot of the machine in which the folder was last opened: tells a crash of the broker from a loss of power."""
     next_number: int = 1
     """Of the next segment to be made; numbers are not used twice."""
     segments: list[SegmentEntry] = []
@@ -137,13 +137,13 @@ class Manifest(msgspec.Struct, frozen=True):
     checkpoints: list[CheckpointEntry] = []
     """Ascending by number; the last is the newest."""
     dropped: list[tuple[int, int]] = []
-    """Ranges (first LSN, last LSN) of rows that were reclaimed, ascending and merged. Together with the segments and
-    the losses they cover every LSN from 1 on: any other gap is damage."""
+    """Ranges (first LSN, last LSN) of reclaimed rows, ascending and merged. Together with the segments and the losses
+    they cover every LSN from 1 on: any other gap is damage."""
     losses: list[LossEntry] = []
     log_id: str = ""
-    """Random, hexadecimal; made with the folder and kept by copies of it. Empty in format 1."""
+    """Random, hexadecimal, made with the folder and kept by its copies. Empty in format 1."""
     former_log_ids: list[str] = []
-    """Ids from before the folder was told to be a log of its own; checkpoints may still name them."""
+    """Earlier ids of the log, from before ``cmqd new-log-id``; checkpoints may still name them."""
     names: list[SourceName] = []
     """Of all ids in ``sources`` of the segments, ascending; at most ``MAX_NAMES``."""
     starts: list[StartEntry] = []
@@ -156,16 +156,16 @@ restart a day that is after some three years."""
 
 
 def with_start(starts: Sequence[StartEntry], number: str, first_lsn: int) -> list[StartEntry]:
-    """Return the starts with a new one that writes its first row at ``first_lsn``.
+    """Return the starts with a new start that writes its first row at ``first_lsn``.
 
-    A start whose rows would begin there or later has written none that became durable, and is forgotten.
+    A start with a first row at or above ``first_lsn`` has written no durable row, and is forgotten.
     """
     kept = [entry for entry in starts if entry.first_lsn < first_lsn]
     return [*kept, StartEntry(number, first_lsn)][-MAX_STARTS:]
 
 
 def start_of(starts: Sequence[StartEntry], lsn: int) -> str:
-    """Return the number of the start under which a row was written; empty if that start is not known (any more)."""
+    """Return the number of the start that wrote a row; empty if the start is not in the list."""
     place = bisect_right(starts, lsn, key=lambda entry: entry.first_lsn)
     return starts[place - 1].number if place else ""
 
@@ -189,9 +189,9 @@ def read_manifest(folder: Path) -> Manifest:
     """Read the manifest of a folder.
 
     Raises:
-        FileNotFoundError: there is none.
-        ManifestError: it is damaged.
-        NewerFormatError: a newer version wrote it.
+        FileNotFoundError: the folder has no manifest.
+        ManifestError: the manifest is damaged.
+        NewerFormatError: a newer version wrote the manifest.
     """
     text = (folder / MANIFEST_NAME).read_bytes()
     try:
@@ -208,13 +208,15 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Replace the manifest; on return it is durable. Blocks for two fsyncs. Raises OSError, leaving the old one."""
+    """Replace the manifest; on return the new manifest is durable. Blocks for two fsyncs. Raises OSError and leaves the
+    old manifest.
+    """
     content = msgspec.json.format(msgspec.json.encode(manifest), indent=1).removesuffix(b"\n}")
     text = content + f',\n "checksum": "{_checksum(content)}"\n}}\n'.encode()
     temporary = folder / f"{MANIFEST_NAME}.tmp"
     with temporary.open("wb") as file:
         with contextlib.suppress(FileNotFoundError):
-            # The mode of the manifest is that of the folder's files, whatever the mask of this process.
+            # The mode of the manifest is the mode of the folder's files, with any mask of this process.
             os.fchmod(file.fileno(), stat.S_IMODE((folder / MANIFEST_NAME).stat().st_mode))
         file.write(text)
         file.flush()
@@ -224,10 +226,10 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def _checksum(content: bytes) -> str:
-    """Return what the key ``checksum`` says of the bytes before the comma in front of it.
+    """Compute the value of the key ``checksum`` over the bytes before the comma in front of the key.
 
-    JSON alone does not show damage: a flipped bit in a key makes it an unknown one, which readers ignore, and in a
-    number another number.
+    JSON alone does not show damage: a flipped bit turns a key into an unknown key, which readers ignore, and a number
+    into another number.
     """
     return f"{crc32(content):08x}"
 
@@ -242,7 +244,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def merge_ranges(covered: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ranges (first, last), both included, ascending and merged where they touch."""
+    """Merge ranges (first, last), both included, where they touch; ascending."""
     merged: list[tuple[int, int]] = []
     for first, last in sorted(covered):
         if merged and first <= merged[-1][1] + 1:

@@ -23,8 +23,8 @@ class NewerFormatError(Exception):
 def tag_of(packed: "bytes | memoryview") -> int:
     """Return the tag of an encoded record or checkpoint part without decoding it.
 
-    The tag is a small number behind the head of an array. The head is one byte long, or three if the array has more
-    than 15 fields.
+    The tag is a small number behind the head of an array. The head has one byte, or three if the array has more than 15
+    fields.
     """
     return packed[3] if packed[0] == _LONG_ARRAY else packed[1]
 

@@ -1,15 +1,15 @@
-"""The facts of the log: one frozen Struct per thing that can happen to a queue or to the broker's numbers.
+"""The facts of the log: a frozen Struct for each kind of change to a queue, a topic or the broker's numbers.
 
-Rules: a record says what *is* now, never what to decide; replaying it needs no clock and no random number.
-A record is one msgpack array that starts with its tag; fields are only ever appended, with a default, so that an
-older log can still be read. Times are broker time: milliseconds since the Unix epoch that never step (``ClockOffset``
-tells how far the wall clock is off).
+A record states the resulting fact and leaves no decision to its reader: replay needs no clock and no random number. A
+record is one msgpack array that starts with its tag. Fields are only appended, with a default, so that every version
+reads older logs. Times are broker time: milliseconds since the Unix epoch that never step (``ClockOffset`` records the
+distance to the wall clock).
 
-Positions number the messages of one queue densely from 0; leases number the receives of the whole broker. Neither
-is used twice. Sets of them travel as *runs*: a flat list ``[first, count, gap, count, gap, count ...]`` in which each
-gap is the distance from the end of the run before it, so a contiguous batch of any size costs two small integers.
+Positions number the messages of a queue densely from 0. Leases number the receives of the whole broker. No number is
+used twice. Sets of numbers are written as *runs*: a flat list ``[first, count, gap, count, gap, count ...]`` in which
+each gap is the distance from the end of the run before. A contiguous batch of any size takes two small integers.
 
-This module is shared by the server's core and by readers of the log; it imports msgspec and the shared types alone.
+The server's core and the readers of the log share this module, so it imports msgspec and the shared types alone.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,7 +26,7 @@ MessageId = NewType("MessageId", int)
 Position = NewType("Position", int)
 """Place of a message in its queue, dense from 0, in order of sending."""
 Lease = NewType("Lease", int)
-"""Number of one receive of one message, broker-wide."""
+"""Number of one receive of one message, unique in the broker."""
 
 Runs: TypeAlias = list[int]
 
@@ -46,7 +46,7 @@ def pack_runs(numbers: Iterable[int]) -> Runs:
 
 
 def runs_of(numbers: list[int]) -> Runs:
-    """Runs of distinct numbers in any order, at least one; quick for an ascending batch without gaps."""
+    """Pack distinct numbers in any order, at least one, into runs; fast for an ascending batch without gaps."""
     count = len(numbers)
     first = numbers[0]
     if count == 1:
@@ -81,7 +81,7 @@ def unpack_runs(runs: Runs) -> list[int]:
 
 
 def count_runs(runs: Runs) -> int:
-    """How many numbers runs stand for."""
+    """Count the numbers in runs."""
     return sum(runs[1::2])
 
 
@@ -91,7 +91,8 @@ def last_of(runs: Runs) -> int:
 
 
 class QueueAttributes(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=False):
-    """What a queue's owner can set; the defaults are those of a new queue (limits in ``cmqd.core.limits``).
+    """The attributes that the owner of a queue can set; the defaults are those of a new queue (limits in
+    ``cmqd.core.limits``).
 
     Written as a map, so that later versions can add fields.
     """
@@ -104,13 +105,13 @@ class QueueAttributes(msgspec.Struct, frozen=True, omit_defaults=True, forbid_un
     max_backlog: int = 100_000_000
     max_delayed: int = 1_000_000
     rewind_ms: int = 0
-    """How long deleted messages can be brought back, counted from their sending; 0 = not at all."""
+    """Time after its sending for which a deleted message can be made active again; 0 = not at all."""
     dead_letter_queue: str = ""
     """Name of a queue of the same account; empty = none."""
     dead_letter_max_receives: int = 0
-    """Policy 0: moved when the lease of so many receives ends; 0 = not by this policy."""
+    """Policy 0: move a message when its last lease of this many receives ends; 0 = off."""
     dead_letter_after_ms: int = 0
-    """Policy 1: moved when it was active for so long; 0 = not by this policy."""
+    """Policy 1: move a message after this time as active; 0 = off."""
     transactional: bool = False
     """Set at creation only."""
     first_check_ms: int = 5_000
@@ -118,7 +119,7 @@ class QueueAttributes(msgspec.Struct, frozen=True, omit_defaults=True, forbid_un
 
 
 class TopicAttributes(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=False):
-    """What is chosen for a topic; the defaults are those of a new one. Written as a map."""
+    """The attributes of a topic, with the defaults of a new topic. Written as a map."""
 
     max_message_bytes: int = 65_536
     filter_type: str = "tag"
@@ -126,22 +127,22 @@ class TopicAttributes(msgspec.Struct, frozen=True, omit_defaults=True, forbid_un
 
 
 class SubscriptionAttributes(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=False):
-    """What is chosen for a subscription. Written as a map."""
+    """The attributes of a subscription. Written as a map."""
 
     protocol: str = "queue"
     """``queue``, ``http`` or ``https``; set at creation only, as is ``endpoint``."""
     endpoint: str = ""
     """Name of a queue of the same account, or a URL."""
     strategy: str = "exponential_decay"
-    """How a failed delivery is retried: ``exponential_decay`` or ``backoff``."""
+    """Retry schedule of failed deliveries: ``exponential_decay`` or ``backoff``."""
     content_format: str = "json"
-    """What is posted to a URL: ``json`` or ``simplified`` (the bare body)."""
+    """Format of a post to a URL: ``json`` or ``simplified`` (the bare body)."""
     filter_tags: list[str] = []
     """Of a subscription to a tag topic; none = every message."""
     binding_keys: list[str] = []
     """Of a subscription to a routing topic."""
     paused: bool = False
-    """Nothing is delivered; what is published meanwhile waits."""
+    """Deliveries are paused; published messages wait."""
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -185,14 +186,14 @@ class QueueDeleted(Record, frozen=True, tag=4):
 
 
 class QueueCleared(Record, frozen=True, tag=5):
-    """Every message below ``floor``, in whatever state, is gone (purged)."""
+    """Every message below ``floor``, in any state, is gone (purged)."""
 
     queue_id: int
     floor: int
 
 
 class MessagesExpired(Record, frozen=True, tag=6):
-    """Every message below ``floor``, in whatever state, is gone (retention)."""
+    """Every message below ``floor``, in any state, is gone (retention)."""
 
     queue_id: int
     floor: int
@@ -210,20 +211,22 @@ class QueueRewound(Record, frozen=True, tag=7):
 
 
 class DeadLettersFrom(Record, frozen=True, tag=8):
-    """A queue serves as dead-letter queue, and takes dead letters once nothing below ``floor`` is live; -1: no more."""
+    """A queue serves as dead-letter queue and accepts dead letters once no message below ``floor`` is live; -1: no
+    more.
+    """
 
     queue_id: int
     floor: int
 
 
 class RedriveStarted(Record, frozen=True, tag=9):
-    """The messages of a dead-letter queue below ``stop_position`` go back: to ``target``, or where they came from."""
+    """The messages of a dead-letter queue below ``stop_position`` move back: to ``target``, or to their origins."""
 
     queue_id: int
     target: str
-    """A queue of the same account; empty = the origin of each."""
+    """A queue of the same account; empty = the origin of each message."""
     max_per_second: int
-    """0 = as fast as it goes."""
+    """0 = without a limit."""
     stop_position: int
     started_ms: int
 
@@ -235,25 +238,24 @@ class RedriveEnded(Record, frozen=True, tag=10):
     reason: str
     ended_ms: int
     missing_origins: dict[str, int] = {}
-    """Messages that stayed because the queue they came from does not exist or takes none, by its name."""
+    """Messages that stayed because their origin queue does not exist or is full, by the queue's name."""
 
 
 class ClockOffset(Record, frozen=True, tag=11):
-    """The wall clock differs from broker time, the time of all records, by so much from here on."""
+    """From here on the wall clock differs from broker time, the time of all records, by this offset."""
 
     offset_ms: int
     """Wall clock less broker time, signed. 0 = less than a minute."""
     time_ms: int
     """Broker time."""
     stepped: bool = False
-    """Broker time was set to the wall clock and may be lower than in the records before: no time that is known lies
-    further in the future than an operation at ``time_ms`` could have put it.
-    """
+    """Broker time was set to the wall clock and may be lower than in earlier records: no known time lies further in the
+    future than an operation at ``time_ms`` could have put it."""
 
 
 class MessagesSent(Record, frozen=True, tag=16):
-    """A batch stored under contiguous positions and message ids; its bodies stand side by side in the row's data,
-    after those of the ``MessagesSent`` records before it in the same row.
+    """A batch stored under contiguous positions and message ids. Its bodies follow the bodies of the earlier
+    ``MessagesSent`` records in the row's data.
     """
 
     queue_id: int
@@ -261,24 +263,23 @@ class MessagesSent(Record, frozen=True, tag=16):
     first_message_id: int
     enqueue_ms: int
     sizes: list[int]
-    """Bytes of each body."""
+    """Size of each body in bytes."""
     headers: list[Headers | None] | None = None
     visible_ms: int | list[int] | None = None
-    """When delayed messages become active (one for all, or one each; at most ``enqueue_ms`` = not delayed)."""
+    """Times at which delayed messages become active (one for all, or a list; at most ``enqueue_ms`` = not delayed)."""
     session: int = 0
     """The producer session that numbered this send; 0 = none, or several sends (``numbered``)."""
     sequence: int = 0
     half: bool = False
-    """They wait for their transactions to be decided; ``visible_ms`` is then when the first check is due."""
+    """Half messages, which wait for their decisions; ``visible_ms`` is then the time of the first check."""
     origins: list[Origin | None] | None = None
-    """Where moved messages stood before; a copy stands in the row in which its original went (``MessagesMoved``)."""
+    """Origins of moved messages. The original leaves its queue in the same row (``MessagesMoved``)."""
     dedup_ids: list[str | None] | None = None
     copies_of: list[CopyOf | None] | None = None
-    """Of copies of published messages that could not be made when those were published, and of moved ones."""
+    """Originals of copies: of published messages that could not be copied at their publish, and of moved copies."""
     numbered: list[int] = []
-    """Where several sends are one record: session, sequence, first message id and number of messages of each that was
-    numbered, one after the other.
-    """
+    """For a record that joins several sends: session, sequence, first message id and number of messages of each
+    numbered send, in a flat list."""
 
 
 class MessagesReceived(Record, frozen=True, tag=17):
@@ -292,7 +293,7 @@ class MessagesReceived(Record, frozen=True, tag=17):
 
 
 class MessagesDeleted(Record, frozen=True, tag=18):
-    """In-flight messages were deleted by whoever held these leases."""
+    """In-flight messages were deleted by the holders of these leases."""
 
     queue_id: int
     positions: Runs
@@ -308,7 +309,7 @@ class LeasesEnded(Record, frozen=True, tag=19):
 
 
 class MessagesReleased(Record, frozen=True, tag=20):
-    """Their holder handed these messages back; they are active again. Not ``counted``: as if never received."""
+    """The holder of these leases returned the messages, which are active again. Not ``counted``: as never received."""
 
     queue_id: int
     leases: Runs
@@ -316,7 +317,7 @@ class MessagesReleased(Record, frozen=True, tag=20):
 
 
 class VisibilityChanged(Record, frozen=True, tag=21):
-    """These leases run until another time."""
+    """These leases end at a new time."""
 
     queue_id: int
     leases: Runs
@@ -340,7 +341,7 @@ class DelaysScheduled(Record, frozen=True, tag=23):
 
 
 class MessagesMoved(Record, frozen=True, tag=24):
-    """Messages left this queue for another (dead-lettered or redriven); their copies stand in the same row."""
+    """Messages left this queue for another queue (dead-lettered or redriven); their copies are in the same row."""
 
     queue_id: int
     positions: Runs
@@ -348,7 +349,7 @@ class MessagesMoved(Record, frozen=True, tag=24):
 
 
 class TransactionsEnded(Record, frozen=True, tag=25):
-    """Half messages were decided. The committed ones stand in the same row as new messages that keep their ids."""
+    """Half messages were decided. Committed messages are in the same row as new messages that keep their ids."""
 
     queue_id: int
     positions: Runs
@@ -357,7 +358,9 @@ class TransactionsEnded(Record, frozen=True, tag=25):
 
 
 class TransactionsChecked(Record, frozen=True, tag=26):
-    """A producer was asked what became of these half messages; each is due again at its ``next_check_ms``."""
+    """A producer was asked for the decisions of these half messages; the next check of each is at its
+    ``next_check_ms``.
+    """
 
     queue_id: int
     positions: Runs
@@ -366,7 +369,7 @@ class TransactionsChecked(Record, frozen=True, tag=26):
 
 
 class TransactionsUndecided(Record, frozen=True, tag=27):
-    """A producer said that it does not know (yet) what is to become of these half messages."""
+    """A producer answered that these half messages are not decided yet."""
 
     queue_id: int
     positions: Runs
@@ -374,7 +377,7 @@ class TransactionsUndecided(Record, frozen=True, tag=27):
 
 
 class TopicCreated(Record, frozen=True, tag=40):
-    """A topic exists from here on. Its id is from the same counter as those of queues: positions are by id."""
+    """A topic exists from here on. Topics and queues share a counter of ids, because positions are found by id."""
 
     topic_id: int
     account: str
@@ -392,7 +395,7 @@ class TopicAttributesSet(Record, frozen=True, tag=41):
 
 
 class TopicDeleted(Record, frozen=True, tag=42):
-    """A topic is gone; it had no subscriptions."""
+    """A topic without subscriptions was deleted."""
 
     topic_id: int
 
@@ -417,23 +420,24 @@ class SubscriptionAttributesSet(Record, frozen=True, tag=44):
 
 
 class Unsubscribed(Record, frozen=True, tag=45):
-    """A subscription is gone, with all that waited for it."""
+    """A subscription was deleted, with its waiting messages."""
 
     topic_id: int
     subscription_id: int
 
 
 class MessagesPublished(Record, frozen=True, tag=54):
-    """Messages of a topic, with their copies in queues: for each queue a range of positions and the set of messages
-    that it takes. The bodies stand once in the row's data, where those of ``MessagesSent`` would; the topic and every
-    queue of ``copies`` have them there.
+    """Messages of a topic, with their copies in queues: for each queue a range of positions and a set of messages.
+
+    The bodies are once in the row's data, in the order of the records. The topic and every queue of ``copies`` read
+    them there.
 
     The record is ordered by queue because a publish of 256 messages to 500 queues has up to 128,000 copies, and a range
     of positions costs a queue's index as much as a single position.
 
-    A copy is a message of its queue with an id of its own. The copies are numbered from ``first_copy_id``, queue by
-    queue in the order of ``copies``, and within a queue in the order of the messages; positions are given out in the
-    same order from the queue's first position.
+    A copy is a message of its queue with its own id. Copies are numbered from ``first_copy_id``, queue by queue in the
+    order of ``copies``, and within a queue in the order of the messages. Positions follow the same order from the
+    queue's first position.
     """
 
     topic_id: int
@@ -443,44 +447,42 @@ class MessagesPublished(Record, frozen=True, tag=54):
     enqueue_ms: int
     sizes: list[int]
     copies: list[int] = []
-    """Queue id and first position of each queue that takes any of the messages, one after the other."""
+    """Queue id and first position of each queue with copies, in a flat list."""
     first_copy_id: int = 0
     waiting: list[int] = []
-    """Ids of the subscriptions for which messages wait to be delivered."""
+    """Ids of the subscriptions with messages that wait for delivery."""
     headers: list[Headers | None] | None = None
     labels: list[Labels] | None = None
-    """Tags or routing key: one entry for all, or one for each message; None = no tags."""
+    """Tags or routing key: a single entry for all messages, or an entry for every message; None = no tags."""
     numbered: list[int] = []
-    """Of each publish that its producer numbered and whose first record this is: session, sequence, first message id
-    and number of messages of the whole batch, those that matched no subscription included; one after the other.
-    """
+    """For each numbered publish that begins in this record: session, sequence, first message id and number of messages
+    of the whole batch, with the messages that matched no subscription; in a flat list."""
     dedup_ids: list[str | None] | None = None
     topic: str = ""
-    """Name of the topic. With ``subscriptions`` it tells of each copy what it is a copy of, whatever became of them."""
+    """Name of the topic. With ``subscriptions`` it gives the source of each copy, also after topic and subscription are
+    deleted."""
     subscriptions: list[str] = []
-    """Names of the subscriptions of ``copies``: one for each queue."""
+    """Names of the subscriptions of ``copies``: a name for every queue."""
     message_sets: list[bytes] = []
     """The different sets of messages. Bit ``m % 8`` of byte ``m // 8`` stands for message ``m``; zero bytes at the end
     are left out.
     """
     taken: list[int] = []
-    """For each queue of ``copies``, then for each subscription of ``waiting``, which of ``message_sets`` it takes;
-    empty = every message goes to all of them.
-    """
+    """For each queue of ``copies``, then for each subscription of ``waiting``: the index of its set in
+    ``message_sets``. Empty = every message goes to all of them."""
     message_ids: Runs = []
-    """The ids of the messages, counted from ``first_message_id``; empty = they are dense. A message that matched no
-    subscription has an id too, and stands in no record.
-    """
+    """Ids of the messages, counted from ``first_message_id``; empty = dense. A message that matched no subscription has
+    an id too, and is in no record."""
 
 
 class MessagesPublishedAlike(MessagesPublished, frozen=True, tag=48):
-    """The same as versions of format 1 wrote it: every message goes to every queue of ``copies``, ids are dense, and
-    the last three fields are absent. It is read for ever and no longer written.
+    """The publish record of format 1: every message goes to every queue of ``copies``, ids are dense, and the last
+    three fields are absent. Read in every version, written in none.
     """
 
 
 class MessagesDelivered(Record, frozen=True, tag=49):
-    """A subscriber has these messages of the topic. Of a queue that takes copies late, those stand in the same row."""
+    """A subscriber has these messages of the topic. Late copies for a queue are in the same row."""
 
     topic_id: int
     subscription_id: int
@@ -489,15 +491,15 @@ class MessagesDelivered(Record, frozen=True, tag=49):
 
 
 class DeliveriesFailed(Record, frozen=True, tag=50):
-    """Attempts failed; each message is tried again at its ``next_ms``."""
+    """Attempts failed; each message is retried at its ``next_ms``."""
 
     topic_id: int
     subscription_id: int
     positions: Runs
     attempts: list[int]
-    """How many attempts of each message have failed by now."""
+    """Number of failed attempts of each message."""
     next_ms: list[int]
-    """0 = its retries are used up, and it stays until its life ends."""
+    """0 = no retries left; the message stays until its retention ends."""
     error: str
     failed_ms: int
 
@@ -522,7 +524,7 @@ class DeliveriesCleared(Record, frozen=True, tag=53):
 
 
 class TopicMessagesExpired(Record, frozen=True, tag=52):
-    """Every message of a topic below ``floor`` is gone: its life is over, whoever waits for it."""
+    """Every message of a topic below ``floor`` is gone at the end of its retention, delivered or not."""
 
     topic_id: int
     floor: int
@@ -543,7 +545,7 @@ TopicRecord: TypeAlias = (
     | DeliveriesCleared
     | TopicMessagesExpired
 )
-"""The facts of topics; each names its ``topic_id``."""
+"""The facts of topics, each with a ``topic_id``."""
 
 AnyRecord: TypeAlias = (
     NumbersReserved
@@ -586,7 +588,7 @@ AnyRecord: TypeAlias = (
 
 
 class StoredMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A message as the log keeps it: what a page-in brings back."""
+    """A stored message, as a page returns it."""
 
     position: int
     message_id: int
@@ -594,9 +596,9 @@ class StoredMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     body: bytes
     headers: Headers | None = None
     visible_ms: int = 0
-    """When its delay ends or ended; 0 = sent without delay. Of a half message: when its first check is due."""
+    """End of its delay; 0 = sent without delay. Of a half message: time of the first check."""
     origin: Origin | None = None
     labels: Labels | None = None
-    """Tags or routing key, of a message of a topic; those of a copy in a queue are in ``copy_of``."""
+    """Tags or routing key of a message of a topic; ``copy_of`` has them for a copy in a queue."""
     copy_of: CopyOf | None = None
     """Of a copy of a published message in a queue."""

@@ -1,10 +1,10 @@
-"""A row of the log: the facts of one commit (or 64 KiB of it), as bytes and back.
+"""A row of the log: the facts of one commit (or 64 KiB of facts), as bytes and back.
 
-``meta`` is the msgpack list of the row's records, ``data`` the bodies of its ``MessagesSent`` and
-``MessagesPublished`` records side by side in the order of the records, ``queues`` a summary of what was sent, so that
-a message is found without decoding ``meta``. What was published stands in ``data`` once, and is found there by the
-topic and by every queue that got a copy; ids of topics are never those of queues, so both are looked for alike.
-``meta_crc`` covers everything but ``data``: a reader that skips the bodies still checks all that it uses.
+``meta`` is the msgpack list of the row's records. ``data`` holds the bodies of its ``MessagesSent`` and
+``MessagesPublished`` records in the order of the records. ``queues`` is a summary of the positions by queue, so that a
+reader finds a message without decoding ``meta``. A published message is in ``data`` once, and is found there by the
+topic and by every queue with a copy; topics and queues have distinct ids, so one search serves both. ``meta_crc``
+covers everything but ``data``: a reader that skips the bodies still checks the bytes it uses.
 """
 
 from array import array
@@ -22,8 +22,8 @@ from cmqd_segment.records import AnyRecord, MessagesPublished, MessagesSent, Sto
 from cmqd_types.messages import CopyOf, Headers, Labels, Origin
 
 QueueSummary: TypeAlias = tuple[int, int, int, int]
-"""(queue or topic id, first position, stop position, bytes of bodies) of what a row holds of one queue or topic. Its
-positions are dense over the log, so all between first and stop are in this row."""
+"""(queue or topic id, first position, stop position, bytes of bodies) of one queue or topic in a row. Positions are
+dense over the log, so all positions between first and stop are in this row."""
 
 Buffer: TypeAlias = bytes | memoryview
 
@@ -39,7 +39,7 @@ NO_QUEUES: bytes = encode_queues([])
 
 
 def join_records(lists: Sequence[bytes], count: int) -> bytes:
-    """Join encoded lists with ``count`` records in all: the bytes that encoding them as one list would give."""
+    """Join encoded lists with ``count`` records in total; the bytes equal those of a single list."""
     if len(lists) == 1:
         return lists[0]
     if count < 16:
@@ -55,7 +55,7 @@ def join_records(lists: Sequence[bytes], count: int) -> bytes:
 
 
 def decode_records(meta: Buffer) -> list[AnyRecord]:
-    """Decode the records of a row whose checksum is right.
+    """Decode the records of a row with a correct checksum.
 
     Raises:
         NewerFormatError: a record has a tag that this version does not know.
@@ -73,7 +73,7 @@ def decode_records(meta: Buffer) -> list[AnyRecord]:
 
 
 def decode_queues(queues: Buffer) -> list[QueueSummary]:
-    """What was sent to which queue in a row, and published to which topic."""
+    """Decode the summary of a row: ranges of positions by queue and topic."""
     return _queues.decode(queues)
 
 
@@ -88,20 +88,20 @@ data_checksum = crc32
 ORIGIN_BYTES = 128
 """Of an origin, about: a name, three numbers and a word."""
 COPY_BYTES = 24
-"""Of what a copy knows of its original, beside names and labels: two numbers, and what encoding adds."""
+"""Estimated bytes of a ``CopyOf`` beside names and labels: two numbers, and the encoding."""
 
 
 class Source(NamedTuple):
-    """What the copies of one publish in one queue are copies of; said once for all of them."""
+    """The original of the copies of one publish in one queue, said once for all copies."""
 
     topic: str
     subscription: str
     first_message_id: int
-    """Of what was published; that of the run's first message."""
+    """Id of the original of the run's first message."""
 
 
 class Run(NamedTuple):
-    """Messages of one queue or topic that stand side by side in a row's data: the columns of one record."""
+    """Messages of one queue or topic with adjacent bodies in a row's data: the columns of one record."""
 
     first_position: int
     first_message_id: int
@@ -113,7 +113,7 @@ class Run(NamedTuple):
     """Where its first body begins in ``data``."""
     origins: list[Origin | None] | None = None
     labels: list[Labels] | None = None
-    """Of what was published, for the topic and for copies: one entry for all messages, or one each."""
+    """Labels of published messages, for the topic and for copies: a single entry for all messages, or a list."""
     source: Source | None = None
     """Of copies that were made by the publish."""
     copies_of: list[CopyOf | None] | None = None
@@ -128,8 +128,9 @@ class Run(NamedTuple):
 def extra_bytes(
     headers: Headers | None, origin: Origin | None, labels: Labels | None = None, copy_of: CopyOf | None = None
 ) -> int:
-    """What a message has beside its body, in a page that is bounded: names, values and labels as UTF-8, its origin,
-    what it is a copy of.
+    """Return the bytes of a message beside its body: names, values and labels as UTF-8, origin, original of a copy.
+
+    Pages are bounded by them too: headers could otherwise make a page many times as large as its bodies.
     """
     size = 0 if origin is None else ORIGIN_BYTES
     if labels:
@@ -149,14 +150,16 @@ def labels_bytes(labels: Labels) -> int:
 
 
 def copy_bytes(copy_of: CopyOf) -> int:
-    """Bytes of what a message is a copy of, in a page or a reply, at most; names are ASCII."""
+    """Return an upper bound of the bytes of a ``CopyOf``, in a page or a reply; names are ASCII."""
     size = COPY_BYTES + len(copy_of.topic) + len(copy_of.subscription)
     return size + labels_bytes(copy_of.labels) if copy_of.labels else size
 
 
 def sent_runs(records: Sequence[AnyRecord], queue_id: int | None = None) -> Iterator[tuple[int, Run]]:
-    """``(id, run)`` of each send among a row's records, of one queue or topic or of all, in the order of the records.
-    What was published comes as the run of its topic, then one run for each queue that got copies.
+    """Yield ``(id, run)`` of each send among a row's records, of one queue or topic or of all, in the order of the
+    records.
+
+    A publish yields the run of its topic, then a run for every queue with copies.
     """
     offset = 0
     for record in records:
@@ -191,16 +194,16 @@ def sent_runs(records: Sequence[AnyRecord], queue_id: int | None = None) -> Iter
 
 
 def names_of(record: MessagesPublished) -> list[str]:
-    """Names of the subscriptions of a record's ``copies``; empty ones if it does not say."""
+    """Return the names of the subscriptions of a record's ``copies``; empty names if the record has none."""
     count = len(record.copies) // 2
     return record.subscriptions if len(record.subscriptions) == count else [""] * count
 
 
 class PublishedRuns:
-    """The runs of one ``MessagesPublished``: those of its topic, and those of each queue when they are asked for.
+    """Runs of one ``MessagesPublished``: of its topic, and of each queue on request.
 
-    A queue that takes scattered messages has a run for each stretch of neighbours, because the bodies of a run stand
-    side by side.
+    A queue that takes scattered messages has a run for each stretch of neighbours, because the bodies of a run are
+    adjacent.
     """
 
     __slots__ = (
@@ -245,14 +248,14 @@ class PublishedRuns:
         return 8 * len(self._firsts) + (10 * len(self._taken) + 72 * len(self._sets) if self._taken else 0)
 
     def topic_runs(self) -> list[Run]:
-        """The messages as those of their topic."""
+        """Return the messages as messages of their topic."""
         first = self._first_position
         return list(
             self._runs([(start, stop, first + start, first_id, None) for start, stop, first_id in self._stretches])
         )
 
     def copy_runs(self, place: int, subscription: str) -> list[Run]:
-        """The copies in the queue at ``place`` of ``copies``, which are there for that subscription."""
+        """Return the copies in the queue at ``place`` of ``copies``, with the name of the subscription."""
         position, copy_id = self._firsts[place], self._first_copy_ids[place]
         pieces: list[tuple[int, int, int, int, Source | None]] = []
         messages = unpack_set(self._sets[self._taken[place]]) if self._taken else None
@@ -270,7 +273,7 @@ class PublishedRuns:
         return list(self._runs(pieces))
 
     def _runs(self, pieces: list[tuple[int, int, int, int, Source | None]]) -> Iterator[Run]:
-        """A run for each of (first message, the one behind the last, position, id, source), ascending."""
+        """Yield a run for each (first message, stop, position, id, source), ascending."""
         sizes, headers, labels = self._sizes, self._headers, self._labels
         offset, reached = self._offset, 0
         for start, stop, position, message_id, source in pieces:
@@ -294,7 +297,7 @@ class PublishedRuns:
 
 
 def bodies_of(run: Run, data: bytes) -> list[bytes]:
-    """The bodies of a run whose first begins at ``run.offset`` of ``data``."""
+    """Cut out the bodies of a run, which begin at ``run.offset`` of ``data``."""
     bodies: list[bytes] = []
     offset = run.offset
     for size in run.sizes:
@@ -305,8 +308,9 @@ def bodies_of(run: Run, data: bytes) -> list[bytes]:
 
 
 def stored_messages(run: Run, data: bytes, bodies: Sequence[bytes] | None = None) -> list[StoredMessage]:
-    """The messages of a run whose first body begins at ``run.offset`` of ``data``; ``bodies`` spares cutting them out
-    again for the copies in another queue.
+    """Make the messages of a run, whose bodies begin at ``run.offset`` of ``data``.
+
+    ``bodies`` saves cutting them out again for the copies in further queues.
     """
     position, message_id, enqueue_ms, _, headers, visible_ms, _, origins, labels, source, copies_of = run
     if bodies is None:

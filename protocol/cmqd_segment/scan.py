@@ -1,8 +1,8 @@
-"""Reading segments from outside the broker: rows in order, and a check of everything that has a checksum.
+"""Reading segments outside the broker: rows in order, and a check of all checksums.
 
-For readers such as the Spark connector and ``verify``. A live folder may be read while its broker works, with two
-rules that this module keeps: whatever is not sealed is opened as plain ``mode=ro``, and no statement stays open between
-two batches of rows (a reader that holds an old snapshot keeps the broker from sealing).
+For readers such as the Spark connector and ``verify``. A live folder may be read while its broker works, under two
+rules that this module follows: an unsealed segment is opened as plain ``mode=ro``, and no statement stays open between
+two batches of rows (a reader with an old snapshot keeps the broker from sealing).
 """
 
 import contextlib
@@ -25,7 +25,7 @@ LAST_LSN = (1 << 63) - 1
 
 
 class ScannedRow(NamedTuple):
-    """A row whose checksums were right."""
+    """A row with correct checksums."""
 
     lsn: int
     time_ms: int
@@ -57,10 +57,10 @@ def sealed_segments(manifest: Manifest) -> list[SegmentEntry]:
 def scan_segment(
     path: Path, *, sealed: bool, above: int = 0, upto: int = LAST_LSN, bodies: bool = True
 ) -> Iterator[ScannedRow]:
-    """The rows with ``above < lsn <= upto``, in order.
+    """Yield the rows with ``above < lsn <= upto``, in order.
 
     Raises:
-        RowError: a row is damaged; begin anew with ``above=error.lsn`` to go on behind it.
+        RowError: a row is damaged; scan again with ``above=error.lsn`` to continue behind it.
         NewerFormatError: a newer version wrote the row.
         SegmentFormatError, sqlite3.Error: the file cannot be read.
     """
@@ -90,19 +90,18 @@ def _checked(path: Path, row: tuple[int, int, int, bytes, int, int, bytes, bytes
 
 
 def verify_folder(folder: Path) -> Iterator[str]:
-    """Read everything that the manifest lists and yield what is wrong. The broker may be running.
+    """Read every file in the manifest and yield the faults. The broker may be running.
 
-    Raises ManifestError, FileNotFoundError if there is no manifest to go by.
+    Raises ManifestError, FileNotFoundError if the manifest cannot be read.
     """
     for _, problems in verify_files(folder):
         yield from problems
 
 
 def verify_files(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """The same file by file: each that the manifest lists, with what is wrong with it. A file that the broker gave up
-    while it was read is sound.
+    """Yield each file of the manifest with its faults. A file that the broker dropped during the scan is sound.
 
-    Raises ManifestError, FileNotFoundError if there is no manifest to go by.
+    Raises ManifestError, FileNotFoundError if the manifest cannot be read.
     """
     return verify_each(lambda: read_manifest(folder), lambda _: contextlib.nullcontext(folder), readable_segments)
 
@@ -112,12 +111,12 @@ def verify_each(
     placed: Callable[[str], contextlib.AbstractContextManager[Path]],
     segments: Callable[[Manifest], list[SegmentEntry]],
 ) -> Iterator[tuple[str, list[str]]]:
-    """The same for a folder that may be elsewhere.
+    """Yield each file with its faults, of a folder that may be on another machine.
 
     Args:
         manifest: reads the manifest as it is now.
-        placed: makes a file of the folder readable on this machine, and gives the folder in which it stands.
-        segments: those of a manifest that are to be there.
+        placed: makes a file of the folder readable on this machine, and returns its local folder.
+        segments: the segments of a manifest that must be present.
     """
     listed = manifest()
     for checkpoint in listed.checkpoints:

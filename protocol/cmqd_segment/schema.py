@@ -1,8 +1,8 @@
-"""The shape of a segment: one SQLite database file in WAL mode, and how it may be opened.
+"""The shape of a segment: one SQLite database file in WAL mode, and the rules for opening it.
 
-Who writes: the storage process alone, on one connection per file. Everybody else opens read-only, a segment that the
-manifest calls sealed as ``immutable`` (no locks, works on any file system), any other one as plain ``mode=ro`` (an
-immutable open would not see what stands in the WAL). Normative text: ``protocol/SEGMENTS.md``.
+The storage process alone writes, on one connection per file. Readers open read-only: a segment that is *sealed* in the
+manifest as ``immutable`` (no locks, works on any file system), every other segment as plain ``mode=ro`` (an immutable
+open would miss the rows in the WAL). Normative text: ``protocol/SEGMENTS.md``.
 """
 
 import sqlite3
@@ -10,14 +10,14 @@ from pathlib import Path
 from urllib.parse import quote
 
 APPLICATION_ID = 0x434D5144
-"""``CMQD`` in the header of every segment, so that a stray database is never taken for one."""
+"""``CMQD`` in the header of every segment, so that a stray database is not mistaken for a segment."""
 SEGMENT_FORMAT = 1
-"""``user_version`` of a segment. A reader refuses a higher one."""
+"""``user_version`` of a segment. A reader refuses a higher number."""
 PAGE_SIZE = 4096
 READER_CACHE_KIB = 256
 
 TABLES = (
-    # `meta` stands before `data`: SQLite follows the overflow chain of a row only as far as the columns asked for, so
+    # `meta` comes before `data`: SQLite follows the overflow chain of a row only as far as the requested columns, so
     # recovery and filters never read a body.
     "CREATE TABLE log("
     "lsn INTEGER PRIMARY KEY, time_ms INTEGER NOT NULL, messages INTEGER NOT NULL, queues BLOB NOT NULL,"
@@ -37,16 +37,16 @@ NAMES_TABLE = (
 
 
 class SegmentFormatError(Exception):
-    """The file is not a segment, or one of a format that this version does not know."""
+    """The file is not a segment, or has a format that this version does not know."""
 
 
 def read_only_uri(path: Path, *, sealed: bool) -> str:
-    """The URI with which to open a segment for reading; ``sealed`` as the manifest says, never guessed."""
+    """Return the URI that opens a segment for reading; ``sealed`` as in the manifest, never guessed."""
     return f"file:{quote(str(path))}?mode=ro" + ("&immutable=1" if sealed else "")
 
 
 def open_read_only(path: Path, *, sealed: bool) -> sqlite3.Connection:
-    """A reading connection in autocommit, usable from one thread at a time.
+    """Open a reading connection in autocommit, usable from one thread at a time.
 
     Raises sqlite3.Error, SegmentFormatError.
     """
@@ -86,9 +86,9 @@ def create_tables(connection: sqlite3.Connection) -> None:
 
 
 def read_names(connection: sqlite3.Connection) -> list[tuple[int, str, str, bool]]:
-    """Return (id, account, name, whether it is a topic) of the table ``names``; empty if there is no such table.
+    """Return (id, account, name, whether the id is a topic's) of the table ``names``; empty without the table.
 
-    Segments that are not sealed, and those sealed by format 1, have none.
+    Unsealed segments, and segments sealed by format 1, do not have the table.
     """
     if not connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'names'").fetchall():
         return []

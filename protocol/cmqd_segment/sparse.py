@@ -1,10 +1,10 @@
-"""The sparse index of a segment: near which row a message stands, at 16 bytes per 256 messages.
+"""The sparse index of a segment: the approximate row of each message, at 16 bytes per 256 messages.
 
-An entry (position, LSN) says that the first message of the queue in that row has that position. To find a message,
-take the last entry at or below it and look at the ``queues`` column from that row on, up to the row of the next entry.
-An entry is made for the first row of a queue in the segment, then when 256 messages of the queue or 256 KiB of log
-have gone by since the last: near enough to read on from, and no price per message (an SQL index on queue and position
-would cost five times the log's bytes at small batches).
+An entry (position, LSN) gives the position of the queue's first message in that row. To find a message, take the last
+entry at or below its position and read the ``queues`` column from that row on, up to the row of the next entry. A queue
+gets an entry for its first row in the segment, then whenever 256 messages of the queue or 256 KiB of log have passed
+since the last entry. That is near enough to read on from, without a cost per message (an SQL index on queue and
+position would cost five times the log's bytes at small batches).
 """
 
 import sys
@@ -27,7 +27,7 @@ class LsnRange(NamedTuple):
 
 
 class SparseQueue:
-    """The entries of one queue in one segment, and the range of positions that the segment holds of it."""
+    """Entries of one queue in one segment, and the range of its positions in the segment."""
 
     __slots__ = ("_due_offset", "_due_position", "bytes", "first_position", "lsns", "positions", "stop_position")
 
@@ -43,7 +43,7 @@ class SparseQueue:
 
     @property
     def messages(self) -> int:
-        """How many of the queue the segment holds."""
+        """Number of messages of the queue in the segment."""
         return self.stop_position - self.first_position
 
     def add(self, lsn: int, first_position: int, stop_position: int, size: int, offset: int) -> None:
@@ -57,7 +57,9 @@ class SparseQueue:
         self.bytes += size
 
     def rows_of(self, first: int, stop: int, last_lsn: int) -> LsnRange:
-        """The rows among which positions ``first`` to below ``stop`` stand; ``last_lsn`` is the segment's last row."""
+        """Return the range of rows that holds positions ``first`` to below ``stop``; ``last_lsn`` is the segment's last
+        row.
+        """
         start = max(bisect_right(self.positions, first) - 1, 0)
         end = bisect_right(self.positions, stop - 1)
         return LsnRange(self.lsns[start], self.lsns[end] - 1 if end < len(self.lsns) else last_lsn)
@@ -108,7 +110,7 @@ def sparse_queue(first: int, stop: int, bytes_: int, positions: bytes, lsns: byt
 
 
 def pack_u64(numbers: "array[int]") -> bytes:
-    """Little-endian, whatever the machine."""
+    """Pack as little-endian on every machine."""
     if sys.byteorder == "big":
         numbers = array("Q", numbers)
         numbers.byteswap()
