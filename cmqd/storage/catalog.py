@@ -65,10 +65,10 @@ class SealedFile:
 
     def positions_of(self, queue_id: int) -> tuple[int, int] | None:
         """The half-open range of positions of a queue in this segment, None if there are none."""
-        place = bisect_left(self._queue_ids, queue_id)
-        if place == len(self._queue_ids) or self._queue_ids[place] != queue_id:
+        index = bisect_left(self._queue_ids, queue_id)
+        if index == len(self._queue_ids) or self._queue_ids[index] != queue_id:
             return None
-        return self._firsts[place], self._stops[place]
+        return self._firsts[index], self._stops[index]
 
     def report(self) -> SegmentReport:
         """Describe the segment to the loop process."""
@@ -158,9 +158,9 @@ class Catalog:
     def holder(self, queue_id: int, position: int) -> tuple[SealedFile | OpenSegment, int, int] | None:
         """Find the first segment with the position of a queue, or a later position, and its range of positions."""
         for segment in self.segments():
-            found = segment.positions_of(queue_id)
-            if found is not None and found[1] > position:
-                return segment, *found
+            positions = segment.positions_of(queue_id)
+            if positions is not None and positions[1] > position:
+                return segment, *positions
         return None
 
     def segment_path(self, number: int) -> Path:
@@ -218,13 +218,13 @@ class Catalog:
         Empty if a name is unknown, or if the segment or the manifest would list too many. Readers then look into the
         table of the segment.
         """
-        known = {name.id: name for name in names}
+        names_by_id = {name.id: name for name in names}
         queues = index.queues
-        if len(queues) > MAX_SOURCES or not known.keys() >= queues.keys():
+        if len(queues) > MAX_SOURCES or not names_by_id.keys() >= queues.keys():
             return []
         if len(self.names.keys() | queues.keys()) > MAX_NAMES:
             return []
-        self.names |= {number: known[number] for number in queues}
+        self.names |= {number: names_by_id[number] for number in queues}
         return [(number, queue.messages, queue.bytes) for number, queue in sorted(queues.items())]
 
     @property

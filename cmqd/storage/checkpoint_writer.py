@@ -103,10 +103,10 @@ class Checkpoints:
         number = max((entry.number for entry in catalog.checkpoints), default=0) + 1
         entry = await asyncio.to_thread(publish, self._path, catalog.folder.path, number)
         kept = [*catalog.checkpoints, entry]
-        gone = kept[: -self._kept]
+        superseded = kept[: -self._kept]
         catalog.checkpoints = kept[-self._kept :]
         await catalog.save()
-        for old in gone:
+        for old in superseded:
             await asyncio.to_thread((catalog.folder.path / old.file).unlink, missing_ok=True)
         self._on_done(entry.lsn)
 

@@ -72,16 +72,17 @@ class DataFolder:
 
         The mode of the manifest decides. A folder keeps its modes, because readers of the log may depend on them.
         """
-        wanted = 0o640 if group_readable else 0o600
+        new_mode = 0o640 if group_readable else 0o600
         try:
             mode = stat.S_IMODE((self.path / MANIFEST_NAME).stat().st_mode) & 0o666 | 0o600
         except FileNotFoundError:
-            return wanted, ""
-        if mode == wanted:
+            return new_mode, ""
+        if mode == new_mode:
             return mode, ""
         return mode, (
-            f"the files of the log keep their mode {mode:04o}, which new ones get too; a new folder would have"
-            f" {wanted:04o}. To change it, stop the broker and give that mode to manifest, segments/* and checkpoints/*"
+            f"the files of the log keep their mode {mode:04o}, which new files get too; a new folder would have"
+            f" {new_mode:04o}. To change it, stop the broker and give that mode to manifest, segments/* and"
+            " checkpoints/*"
         )
 
     async def lock(self, wait_ms: int, broker_pid: int, on_wait: Callable[[str], None] = lambda text: None) -> None:
@@ -145,14 +146,14 @@ class DataFolder:
 
     def strangers(self, manifest: Manifest) -> list[Path]:
         """Files in the folders of the log that the manifest does not list."""
-        known = {self.path / entry.file for entry in (*manifest.segments, *manifest.checkpoints)}
-        found: list[Path] = []
+        listed = {self.path / entry.file for entry in (*manifest.segments, *manifest.checkpoints)}
+        unlisted: list[Path] = []
         for folder in (self.segments, self.checkpoints):
             for path in sorted(folder.iterdir()):
                 main = path.with_name(path.name.removesuffix("-wal").removesuffix("-shm"))
-                if path not in known and main not in known:
-                    found.append(path)
-        return found
+                if path not in listed and main not in listed:
+                    unlisted.append(path)
+        return unlisted
 
 
 @contextmanager

@@ -34,20 +34,20 @@ class Audience:
         """Names of the subscriptions behind the copies, from the newest decoded record."""
         self.again: list[tuple[int, int]] = []
         """(queue id, place) of the second and later places of a queue."""
-        for place, queue_id in enumerate(queue_ids):
+        for index, queue_id in enumerate(queue_ids):
             if queue_id in self.places:
-                self.again.append((queue_id, place))
+                self.again.append((queue_id, index))
             else:
-                self.places[queue_id] = place
+                self.places[queue_id] = index
 
     def of(self, queue_id: int) -> Sequence[int]:
         """The places of a queue, ascending."""
-        place = self.places.get(queue_id)
-        if place is None:
+        index = self.places.get(queue_id)
+        if index is None:
             return ()
         if not self.again:
-            return (place,)
-        return (place, *(other for again, other in self.again if again == queue_id))
+            return (index,)
+        return (index, *(other for again, other in self.again if again == queue_id))
 
 
 class Audiences:
@@ -130,8 +130,8 @@ class DecodedRow:
         copies = [
             run
             for published in self._published
-            for place in published.audience.of(queue_id)
-            for run in published.runs.copy_runs(place, published.names[place])
+            for index in published.audience.of(queue_id)
+            for run in published.runs.copy_runs(index, published.names[index])
         ]
         if not runs or not copies:
             return copies or runs

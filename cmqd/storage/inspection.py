@@ -132,7 +132,7 @@ def _inspect(folder: DataFolder, accept_loss: bool, durability: Durability, boot
     recovered.created = not found_in_files and not (folder.path / MANIFEST_NAME).exists()
     if found_in_files:
         recovered.lost = recovered.manifest_is_new = True
-        recovered.find("damaged", "the manifest was lost; it was made anew from the files")
+        recovered.find("damaged", "the manifest was lost; it was rebuilt from the files")
     if manifest.format < MANIFEST_FORMAT:
         recovered.find(
             "format_raised",
@@ -142,7 +142,7 @@ def _inspect(folder: DataFolder, accept_loss: bool, durability: Durability, boot
     power_lost = manifest.durability == Durability.OS and manifest.boot_id != boot_id
     recovered.same_boot = bool(boot_id) and manifest.boot_id == boot_id
     if not manifest.clean and not recovered.created:
-        recovered.find("unclean_stop", "the broker before did not stop in order")
+        recovered.find("unclean_stop", "the previous broker did not stop in order")
     _check_checkpoints(recovered)
     for entry in manifest.segments:
         _check_segment(recovered, entry, power_lost)
@@ -151,7 +151,7 @@ def _inspect(folder: DataFolder, accept_loss: bool, durability: Durability, boot
         raise DamagedError(
             "the data folder is damaged and nothing was changed: "
             + "; ".join(recovered.damage)
-            + ". Restore it, or start with accept-loss to go on without what is gone"
+            + ". Restore it, or start with accept-loss to go on without the lost data"
         )
     return recovered
 
@@ -170,7 +170,7 @@ def _manifest(folder: DataFolder, accept_loss: bool, durability: Durability) -> 
     if not accept_loss:
         raise DamagedError(
             f"the data folder is damaged and nothing was changed: {problem}. Put back the manifest of a copy that has"
-            " the same segments and checkpoints, or start with accept-loss: then the manifest is made anew from the"
+            " the same segments and checkpoints, or start with accept-loss: then the manifest is rebuilt from the"
             " segments and checkpoints, and rows that were reclaimed count as lost"
         )
     segments = [SegmentEntry(number, SegmentState.RETIRED) for number in files]
@@ -265,16 +265,16 @@ def _check_leftover(recovered: Recovered, entry: SegmentEntry, path: Path, power
     wal = _wal(path)
     # Before any connection opens the database: see ``walcheck``.
     index = walcheck.read_index(_shm(path)) if recovered.same_boot else None
-    found = walcheck.walk(wal) if wal.exists() else None
-    lack = None if index is None else walcheck.find_lack(wal, found, index)
-    if found is None and lack is None and entry.state in (SegmentState.ACTIVE, SegmentState.PREPARED):
+    wal_walk = walcheck.walk(wal) if wal.exists() else None
+    lack = None if index is None else walcheck.find_lack(wal, wal_walk, index)
+    if wal_walk is None and lack is None and entry.state in (SegmentState.ACTIVE, SegmentState.PREPARED):
         # An active or prepared segment has a WAL file from its preparation until it is sealed.
         lack = "is missing"
     with contextlib.ExitStack() as stack:
         # The index is the only witness of the missing frames, and a connection would rebuild the index from the frames
         # that are left. A second start would then accept the loss in silence, so the connection gets links instead.
-        opened = stack.enter_context(_linked(recovered.folder, path)) if lack and found is not None else path
-        raw = stack.enter_context(contextlib.closing(open_read_only(opened, sealed=found is None)))
+        opened = stack.enter_context(_linked(recovered.folder, path)) if lack and wal_walk is not None else path
+        raw = stack.enter_context(contextlib.closing(open_read_only(opened, sealed=wal_walk is None)))
         # The sealer and the pager would meet a broken page later, while the broker serves.
         (problem,) = raw.execute("PRAGMA quick_check(1)").fetchone()
         if problem != "ok":
@@ -289,10 +289,10 @@ def _check_leftover(recovered: Recovered, entry: SegmentEntry, path: Path, power
                 _check_rows(recovered, raw, entry.file)
     if lack:
         recovered.broken_wals.add(entry.number)
-        gone = f"its rows after {last} are gone" if last is not None else "all its rows are gone"
-        recovered.found_damage(f"the WAL of segment {entry.file} {lack}: {gone}", wal)
-    elif found is not None and found.frames:
-        _judge_wal(recovered, entry, path, found, power_lost)
+        loss = f"its rows after {last} are gone" if last is not None else "all its rows are gone"
+        recovered.found_damage(f"the WAL of segment {entry.file} {lack}: {loss}", wal)
+    elif wal_walk is not None and wal_walk.frames:
+        _judge_wal(recovered, entry, path, wal_walk, power_lost)
     if last is None:
         recovered.empty.append(entry.number)
     else:
@@ -319,18 +319,22 @@ def _linked(folder: DataFolder, path: Path) -> Generator[Path]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _judge_wal(recovered: Recovered, entry: SegmentEntry, path: Path, found: walcheck.Walk, power_lost: bool) -> None:
+def _judge_wal(
+    recovered: Recovered, entry: SegmentEntry, path: Path, wal_walk: walcheck.Walk, power_lost: bool
+) -> None:
     accepted = walcheck.accepted_frames(_shm(path))
     if accepted is None:
         recovered.broken_wals.add(entry.number)
-        recovered.found_damage(f"what SQLite accepted of the WAL of {entry.file} could not be found out", _wal(path))
+        recovered.found_damage(
+            f"the frames that SQLite accepts of the WAL of {entry.file} cannot be determined", _wal(path)
+        )
         return
-    verdict = walcheck.judge(found, accepted)
+    verdict = walcheck.judge(wal_walk, accepted)
     if verdict.commits_beyond:
         recovered.broken_wals.add(entry.number)
     if verdict.damaged and not power_lost:
         recovered.found_damage(
-            f"the WAL of segment {entry.file} is damaged after frame {accepted} of {found.frames}:"
+            f"the WAL of segment {entry.file} is damaged after frame {accepted} of {wal_walk.frames}:"
             f" {verdict.commits_beyond} commits beyond it cannot be read",
             _wal(path),
         )
@@ -366,23 +370,23 @@ def _check_rows(recovered: Recovered, raw: sqlite3.Connection, file: str) -> Non
 def _check_coverage(recovered: Recovered, power_lost: bool) -> None:
     """Check that every LSN from 1 on is accounted for, and that replay can begin at the checkpoint."""
     manifest = recovered.manifest
-    held = [(file.entry.first_lsn, file.entry.last_lsn) for file in recovered.sealed if file.entry.rows]
-    held += [(leftover.first_lsn, leftover.last_lsn) for leftover in recovered.leftovers]
-    gone = [*manifest.dropped, *((entry.first_lsn, entry.last_lsn) for entry in recovered.dropping if entry.rows)]
+    in_segments = [(file.entry.first_lsn, file.entry.last_lsn) for file in recovered.sealed if file.entry.rows]
+    in_segments += [(leftover.first_lsn, leftover.last_lsn) for leftover in recovered.leftovers]
+    reclaimed = [*manifest.dropped, *((entry.first_lsn, entry.last_lsn) for entry in recovered.dropping if entry.rows)]
     lost = [(entry.first_lsn, entry.last_lsn) for entry in recovered.losses]
     # The manifest is written while rows arrive, so it may name durable rows that no file holds any more.
-    told = [entry.last_lsn for entry in manifest.segments] + [entry.end_lsn for entry in recovered.checkpoints]
-    known = max([0, *(last for _, last in (*held, *gone, *lost)), *told])
+    named = [entry.last_lsn for entry in manifest.segments] + [entry.end_lsn for entry in recovered.checkpoints]
+    last_known = max([0, *(last for _, last in (*in_segments, *reclaimed, *lost)), *named])
     next_lsn = 1
-    for first, last in (*merge_ranges([*held, *gone, *lost]), (known + 1, known + 1)):
+    for first, last in (*merge_ranges([*in_segments, *reclaimed, *lost]), (last_known + 1, last_known + 1)):
         if first > next_lsn:
             _found_gap(recovered, next_lsn, first - 1, power_lost)
         next_lsn = last + 1
-    _check_replay(recovered, [*gone])
-    recovered.last_lsn = known
+    _check_replay(recovered, [*reclaimed])
+    recovered.last_lsn = last_known
     if recovered.lost:
-        recovered.last_lsn = known + JUMP_LSN
-        recovered.losses.append(LossEntry(known + 1, known + JUMP_LSN, "may have been lost at the end"))
+        recovered.last_lsn = last_known + JUMP_LSN
+        recovered.losses.append(LossEntry(last_known + 1, last_known + JUMP_LSN, "may have been lost at the end"))
 
 
 def _found_gap(recovered: Recovered, first: int, last: int, power_lost: bool) -> None:
@@ -395,14 +399,14 @@ def _found_gap(recovered: Recovered, first: int, last: int, power_lost: bool) ->
     recovered.losses.append(LossEntry(first, last, "missing"))
 
 
-def _check_replay(recovered: Recovered, gone: list[tuple[int, int]]) -> None:
+def _check_replay(recovered: Recovered, reclaimed: list[tuple[int, int]]) -> None:
     """Check that no row above the checkpoint was dropped.
 
     Such a row is missing when the newer checkpoint is unusable and no older checkpoint covers the drop, or when no
     checkpoint is left.
     """
     lsn = recovered.checkpoint_lsn
-    for _first, last in merge_ranges(gone):
+    for _first, last in merge_ranges(reclaimed):
         if last > lsn:
             recovered.found_damage(
                 f"no usable checkpoint covers the rows up to {last} that were dropped"
@@ -422,8 +426,8 @@ def put_right(recovered: Recovered) -> None:
     if recovered.lost:
         # Before the damaged files go. If the start ended between the two steps, the folder would look whole, and the
         # next start would give the numbers of lost rows to new rows.
-        told = msgspec.structs.replace(recovered.manifest, format=MANIFEST_FORMAT, losses=recovered.losses)
-        write_manifest(folder.path, told)
+        with_losses = msgspec.structs.replace(recovered.manifest, format=MANIFEST_FORMAT, losses=recovered.losses)
+        write_manifest(folder.path, with_losses)
     for path in dict.fromkeys(recovered.aside):
         if not path.exists():
             continue

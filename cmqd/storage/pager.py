@@ -107,46 +107,46 @@ class Pager:
 
     async def _answer(self, page: ipc.ReadPage) -> Answer:
         answer = Answer(page.max_bytes)
-        wanted = deque(ranges(page.positions))
-        while wanted and not answer.full:
-            start, stop = wanted[0]
-            held = self._catalog.holder(page.queue_id, start)
-            if held is None:
+        requested = deque(ranges(page.positions))
+        while requested and not answer.full:
+            start, stop = requested[0]
+            holder = self._catalog.holder(page.queue_id, start)
+            if holder is None:
                 answer.lacks(start, stop)
-                wanted.popleft()
+                requested.popleft()
                 continue
-            segment, first, end = held
+            segment, first, end = holder
             if start < first:
                 answer.lacks(start, min(stop, first))
-                wanted.popleft()
+                requested.popleft()
                 if stop > first:
-                    wanted.appendleft((first, stop))
+                    requested.appendleft((first, stop))
                 continue
             here: list[tuple[int, int]] = []
-            while wanted and wanted[0][0] < end:
-                start, stop = wanted.popleft()
+            while requested and requested[0][0] < end:
+                start, stop = requested.popleft()
                 here.append((start, min(stop, end)))
                 if stop > end:
-                    wanted.appendleft((end, stop))
+                    requested.appendleft((end, stop))
             await self._read(segment, page.queue_id, here, answer)
         return answer
 
     async def _read(
-        self, segment: SealedFile | OpenSegment, queue_id: int, wanted: Sequence[tuple[int, int]], answer: Answer
+        self, segment: SealedFile | OpenSegment, queue_id: int, requested: Sequence[tuple[int, int]], answer: Answer
     ) -> None:
         """Read positions in the segment's thread; retry if the failure may pass."""
         for attempt in range(READ_ATTEMPTS):
             reader = SegmentReader(segment, queue_id, self._rows, self._sparse, self._damage)
             try:
                 connection = await self._connection(segment)
-                await connection.run(reader.read, connection.raw, wanted, answer)
+                await connection.run(reader.read, connection.raw, requested, answer)
             except (sqlite3.Error, SegmentFormatError) as error:
                 await self._close(segment.number)
                 # Messages found before the error are kept; the retry asks only for the rest.
-                wanted = reader.rest(wanted)
+                requested = reader.rest(requested)
                 if is_damage(error) or not segment.path.exists():
                     self._complain(0, f"segment {segment.path.name} cannot be read: {error}")
-                    for start, stop in wanted:
+                    for start, stop in requested:
                         answer.lacks(start, stop)
                     return
                 if attempt == READ_ATTEMPTS - 1:

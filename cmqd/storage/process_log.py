@@ -288,11 +288,11 @@ class StorageProcessLog:
         dropping = {number: self._segments.pop(number) for number in numbers if number in self._segments}
         request_id, answer = self._request()
         control.send(ipc.DropSegments(request_id, list(dropping), min_lsn))
-        gone = await answer
-        stay = {number: segment for number, segment in dropping.items() if number not in gone}
+        dropped = await answer
+        stay = {number: segment for number, segment in dropping.items() if number not in dropped}
         if stay:
             self._segments = dict(sorted((stay | self._segments).items()))
-        return gone
+        return dropped
 
     async def seal_now(self) -> None:
         """See ``Log``."""

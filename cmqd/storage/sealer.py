@@ -225,23 +225,23 @@ class Sealer:
             pause = min(2 * pause, longest)
 
 
-def names_within(segment: WritableSegment, wanted: Set[int]) -> dict[int, SourceName]:
+def names_within(segment: WritableSegment, ids: Set[int]) -> dict[int, SourceName]:
     """Names in the segment itself: in its rows, and in the table of an earlier seal."""
     raw = segment.connection.raw
-    names = {row[0]: SourceName(*row) for row in read_names(raw) if row[0] in wanted}
-    found = SourceNames()
+    names = {row[0]: SourceName(*row) for row in read_names(raw) if row[0] in ids}
+    names_in_rows = SourceNames()
     for lsn, meta in raw.execute("SELECT lsn, meta FROM log"):
         with contextlib.suppress(msgspec.MsgspecError, NewerFormatError):
             # A row with an accepted loss may still be in the file.
-            found.note(decode_records(meta), lsn)
-    return names | {name.id: name for name in found.of(wanted)}
+            names_in_rows.note(decode_records(meta), lsn)
+    return names | {name.id: name for name in names_in_rows.of(ids)}
 
 
-def names_in_file(path: Path, wanted: Set[int]) -> dict[int, SourceName]:
+def names_in_file(path: Path, ids: Set[int]) -> dict[int, SourceName]:
     """Read names from the table of a sealed segment; empty if the file cannot be read."""
     try:
         with closing(open_read_only(path, sealed=True)) as raw:
-            return {row[0]: SourceName(*row) for row in read_names(raw) if row[0] in wanted}
+            return {row[0]: SourceName(*row) for row in read_names(raw) if row[0] in ids}
     except (sqlite3.Error, SegmentFormatError):
         # A name is worth a look, and not a seal.
         return {}

@@ -88,8 +88,8 @@ class WritableSegment:
             connection.execute("BEGIN")
             try:
                 for start in range(0, len(rows), ROWS_PER_STATEMENT):
-                    some = rows[start : start + ROWS_PER_STATEMENT]
-                    connection.execute(_INSERTS[len(some)], _parameters(some))
+                    part = rows[start : start + ROWS_PER_STATEMENT]
+                    connection.execute(_INSERTS[len(part)], _parameters(part))
                 connection.execute("COMMIT")
             except BaseException:
                 if connection.in_transaction:

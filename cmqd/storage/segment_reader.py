@@ -193,12 +193,12 @@ def _costs(run: Run, sizes: Sequence[int], low: int) -> list[int]:
         size
         + of_all
         + extra_bytes(
-            None if headers is None else headers[at],
-            None if origins is None else origins[at],
-            None if labels is None else labels[at],
-            None if copies_of is None else copies_of[at],
+            None if headers is None else headers[index],
+            None if origins is None else origins[index],
+            None if labels is None else labels[index],
+            None if copies_of is None else copies_of[index],
         )
-        for at, size in enumerate(sizes, low)
+        for index, size in enumerate(sizes, low)
     ]
 
 
@@ -222,21 +222,21 @@ class SegmentReader:
         self._done = 0
         """Positions below this were dealt with."""
 
-    def rest(self, wanted: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    def rest(self, requested: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Return the positions that are not processed yet."""
-        return [(max(start, self._done), stop) for start, stop in wanted if stop > self._done]
+        return [(max(start, self._done), stop) for start, stop in requested if stop > self._done]
 
-    def read(self, raw: sqlite3.Connection, wanted: Sequence[tuple[int, int]], answer: Answer) -> None:
+    def read(self, raw: sqlite3.Connection, requested: Sequence[tuple[int, int]], answer: Answer) -> None:
         """Read positions, as far as they fit."""
-        for start, stop in wanted:
+        for start, stop in requested:
             while start < stop and not answer.full:
                 start = self._step(raw, start, stop, answer)
                 self._done = start
 
     def _step(self, raw: sqlite3.Connection, start: int, stop: int, answer: Answer) -> int:
         """Process ``start`` and the following positions in the same row; return the next position."""
-        found = self._find(raw, start, stop)
-        place = self._places[found] if found < len(self._places) else None
+        place_index = self._find(raw, start, stop)
+        place = self._places[place_index] if place_index < len(self._places) else None
         if place is None or place.first > start:
             # The row is missing: between two other rows, or beyond the readable rows.
             end = min(stop, start + LOOK_AHEAD if place is None else place.first)
@@ -244,7 +244,7 @@ class SegmentReader:
             answer.lacks(start, end)
             return end
         end = min(stop, place.stop)
-        row = self._row(raw, found, stop)
+        row = self._row(raw, place_index, stop)
         for run in () if row is None else row.runs_of(self._queue_id):
             if run.stop_position <= start:
                 continue
@@ -266,8 +266,8 @@ class SegmentReader:
             if index is None:
                 return len(places)
             places = self._places = self._look(raw, index, start, min(stop, start + LOOK_AHEAD))
-        found = bisect_right(places, start, key=lambda place: place.first)
-        return found - 1 if found and places[found - 1].stop > start else found
+        place_index = bisect_right(places, start, key=lambda place: place.first)
+        return place_index - 1 if place_index and places[place_index - 1].stop > start else place_index
 
     def _look(self, raw: sqlite3.Connection, index: SparseQueue, start: int, stop: int) -> list[RowPlace]:
         """The rows of the queue from about ``start`` to about ``stop``."""
@@ -282,9 +282,9 @@ class SegmentReader:
                 self._segment.number, lsn, last_lsn, lambda span: self._summaries(raw, span)
             )
             for summary in summaries:
-                held = summary.of(self._queue_id)
-                if held is not None:
-                    places.append(RowPlace(held[0], held[1], summary.lsn, held[2], ordinal))
+                positions = summary.of(self._queue_id)
+                if positions is not None:
+                    places.append(RowPlace(positions[0], positions[1], summary.lsn, positions[2], ordinal))
                 ordinal += 1
             lsn = span.last + 1
         return places

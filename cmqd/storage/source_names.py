@@ -60,7 +60,7 @@ class SourceNames:
 
     def forget_deleted(self, sealed_upto: int) -> None:
         """Forget queues and topics deleted in rows up to ``sealed_upto``: no unsealed segment has their messages."""
-        gone = [number for number, lsn in self._deleted.items() if lsn <= sealed_upto]
-        for number in gone:
+        forgotten = [number for number, lsn in self._deleted.items() if lsn <= sealed_upto]
+        for number in forgotten:
             del self._deleted[number]
             self._names.pop(number, None)

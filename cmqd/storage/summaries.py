@@ -32,11 +32,11 @@ class Summary(NamedTuple):
 
     def of(self, queue_id: int) -> tuple[int, int, int] | None:
         """(first position, stop position, bytes) of a queue or topic."""
-        place = self.audience.places.get(queue_id)
-        if place is None:
+        index = self.audience.places.get(queue_id)
+        if index is None:
             return None
         count = len(self.numbers) // 3
-        return self.numbers[place], self.numbers[place + count], self.numbers[place + 2 * count]
+        return self.numbers[index], self.numbers[index + count], self.numbers[index + 2 * count]
 
 
 def summary_of(lsn: int, queues: bytes, audiences: Audiences) -> Summary:
@@ -77,12 +77,12 @@ class Summaries:
         first = number * BLOCK_ROWS
         span = LsnRange(first, min(first + BLOCK_ROWS - 1, last_lsn))
         key = (segment, number)
-        known = self._blocks.get(key)
-        if known is not None and known.upto >= span.last:
+        cached = self._blocks.get(key)
+        if cached is not None and cached.upto >= span.last:
             self._blocks.move_to_end(key)
-            return span, known.summaries
-        added, whole = fetch(span if known is None else LsnRange(known.upto + 1, span.last))
-        block = Block(span.last, [*(() if known is None else known.summaries), *added])
+            return span, cached.summaries
+        added, whole = fetch(span if cached is None else LsnRange(cached.upto + 1, span.last))
+        block = Block(span.last, [*(() if cached is None else cached.summaries), *added])
         if whole:
             self._keep(key, block)
         # An incomplete block is not cached, so the next page reads it again: a row may be readable by then.

@@ -92,8 +92,8 @@ def walk(wal: Path) -> Walk:
         step = _FRAME_HEADER.size + page_size
         frames = (size - _WAL_HEADER.size) // step
         for number in range(1, frames + 1):
-            place = _WAL_HEADER.size + (number - 1) * step
-            head = os.pread(file.fileno(), _FRAME_HEADER.size, place)
+            offset = _WAL_HEADER.size + (number - 1) * step
+            head = os.pread(file.fileno(), _FRAME_HEADER.size, offset)
             _, commit, frame_salt_1, frame_salt_2, *_ = _FRAME_HEADER.unpack(head)
             if not intact and number == 1:
                 salt_1, salt_2 = frame_salt_1, frame_salt_2
@@ -146,52 +146,52 @@ def accepted_frames(shm: Path) -> int | None:
     return None if index is None else index.frames
 
 
-def find_lack(wal: Path, found: Walk | None, index: Index) -> str | None:
+def find_lack(wal: Path, wal_walk: Walk | None, index: Index) -> str | None:
     """Describe the durable frames that a WAL lacks by its index; None if it has all of them.
 
     Args:
-        found: the result of ``walk``; None if there is no file.
+        wal_walk: the result of ``walk``; None if there is no file.
         index: read before any connection opened the database, in the boot of the machine in which it was written.
     """
     durable = index.frames
     if not durable:
         return None
     # SQLite sets the number to 0 before it empties or removes the file, so an empty file needs no comparison of salts.
-    if found is None:
+    if wal_walk is None:
         return f"is missing, but {durable} frames of it were durable"
-    if not found.frames:
+    if not wal_walk.frames:
         return f"is empty, but {durable} frames of it were durable"
-    if found.salts and found.salts != index.salts:
+    if wal_walk.salts and wal_walk.salts != index.salts:
         return None  # the index belongs to an earlier use of the file
-    if found.frames < durable:
-        return f"ends after frame {found.frames}, but {durable} frames of it were durable"
-    if not _last_commit_is_whole(wal, found, durable):
+    if wal_walk.frames < durable:
+        return f"ends after frame {wal_walk.frames}, but {durable} frames of it were durable"
+    if not _last_commit_is_whole(wal, wal_walk, durable):
         return f"is damaged before frame {durable}, up to which it was durable"
     return None
 
 
-def _last_commit_is_whole(wal: Path, found: Walk, durable: int) -> bool:
+def _last_commit_is_whole(wal: Path, wal_walk: Walk, durable: int) -> bool:
     """Check the frames of the commit that ends at frame ``durable``, by their checksums."""
-    if not found.order or durable not in found.commits:
+    if not wal_walk.order or durable not in wal_walk.commits:
         return False
-    place = found.commits.index(durable)
-    number = found.commits[place - 1] if place else 0
-    step = _FRAME_HEADER.size + found.page_size
+    index = wal_walk.commits.index(durable)
+    number = wal_walk.commits[index - 1] if index else 0
+    step = _FRAME_HEADER.size + wal_walk.page_size
     with wal.open("rb", buffering=0) as file:
         if number:
-            before = os.pread(file.fileno(), 8, _WAL_HEADER.size + number * step - found.page_size - 8)
+            before = os.pread(file.fileno(), 8, _WAL_HEADER.size + number * step - wal_walk.page_size - 8)
         else:
             before = os.pread(file.fileno(), 8, 24)
         checksum = _CHECKSUM.unpack(before)
         while number < durable:
             frame = os.pread(file.fileno(), step, _WAL_HEADER.size + number * step)
             number += 1
-            checksum = _checksum(checksum, frame[:8] + frame[_FRAME_HEADER.size :], found.order)
-            if frame[8:16] != found.salts or _CHECKSUM.unpack_from(frame, 16) != checksum:
+            checksum = _checksum(checksum, frame[:8] + frame[_FRAME_HEADER.size :], wal_walk.order)
+            if frame[8:16] != wal_walk.salts or _CHECKSUM.unpack_from(frame, 16) != checksum:
                 return False
     return True
 
 
-def judge(found: Walk, accepted: int) -> Verdict:
+def judge(wal_walk: Walk, accepted: int) -> Verdict:
     """Compare the frames of a WAL with the frames that SQLite accepted."""
-    return Verdict(accepted, sum(1 for number in found.commits if number > accepted), found.frames - accepted)
+    return Verdict(accepted, sum(1 for number in wal_walk.commits if number > accepted), wal_walk.frames - accepted)

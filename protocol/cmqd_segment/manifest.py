@@ -166,8 +166,8 @@ def with_start(starts: Sequence[StartEntry], number: str, first_lsn: int) -> lis
 
 def start_of(starts: Sequence[StartEntry], lsn: int) -> str:
     """Return the number of the start that wrote a row; empty if the start is not in the list."""
-    place = bisect_right(starts, lsn, key=lambda entry: entry.first_lsn)
-    return starts[place - 1].number if place else ""
+    index = bisect_right(starts, lsn, key=lambda entry: entry.first_lsn)
+    return starts[index - 1].number if index else ""
 
 
 class _Envelope(msgspec.Struct):

@@ -263,8 +263,8 @@ class PublishedRuns:
             if messages is None:
                 ranges_taken = [(start, stop)]
             else:
-                own = messages >> start & (1 << stop - start) - 1
-                ranges_taken = [(start + first, start + end) for first, end in set_ranges(own)]
+                taken = messages >> start & (1 << stop - start) - 1
+                ranges_taken = [(start + first, start + end) for first, end in set_ranges(taken)]
             for first, end in ranges_taken:
                 source = Source(self._topic, subscription, first_id + first - start)
                 pieces.append((first, end, position, copy_id, source))
@@ -279,12 +279,12 @@ class PublishedRuns:
         for start, stop, position, message_id, source in pieces:
             is_all = stop - start == len(sizes)
             offset += sum(sizes[reached:start])
-            own = sizes if is_all else sizes[start:stop]
+            run_sizes = sizes if is_all else sizes[start:stop]
             yield Run(
                 position,
                 message_id,
                 self._enqueue_ms,
-                own,
+                run_sizes,
                 headers if headers is None or is_all else headers[start:stop],
                 None,
                 offset,
@@ -292,7 +292,7 @@ class PublishedRuns:
                 labels if labels is None or is_all or len(labels) == 1 else labels[start:stop],
                 source,
             )
-            offset += sum(own)
+            offset += sum(run_sizes)
             reached = stop
 
 
@@ -322,8 +322,8 @@ def stored_messages(run: Run, data: bytes, bodies: Sequence[bytes] | None = None
         of_each = labels is not None and len(labels) > 1
         of_all = labels[0] if labels is not None and not of_each else None
         for index, body in enumerate(bodies):
-            own = of_all if labels is None or not of_each else labels[index]
-            copy_of = CopyOf(topic, subscription, original_id + index, enqueue_ms, own)
+            own_labels = of_all if labels is None or not of_each else labels[index]
+            copy_of = CopyOf(topic, subscription, original_id + index, enqueue_ms, own_labels)
             own_headers = None if headers is None else headers[index]
             append(
                 StoredMessage(
