@@ -13,6 +13,8 @@ ROOT = Path(__file__).parents[1]
 # Those whose modules are seen one by one; of any other package only the top name is.
 ROOT_PACKAGES = ("cmqd", "cmqd_client", "cmqd_fold", "cmqd_protocol", "cmqd_segment", "cmqd_types", "pyspark_cmqd")
 
+PACKAGES = (*ROOT_PACKAGES, "cmq_cli", "cmqd_bench")
+
 # What a pure package, or the Spark connector, may import beside itself and the standard library (whose impure part the
 # contracts in pyproject.toml forbid). A package named here stands for its submodules too.
 MAY_IMPORT = {
@@ -86,6 +88,58 @@ def test_pure_packages_import_only_what_is_listed(package: str):
     ]
 
     assert not strays, "\n".join(strays)
+
+
+CIRCLES_LEFT = [
+    {
+        "cmqd.server.audit",
+        "cmqd.server.handlers.collecting",
+        "cmqd.server.handlers.outcomes",
+        "cmqd.server.publish_lines",
+    },
+    {"pyspark_cmqd.source", "pyspark_cmqd.stream"},
+]
+"""Circles that are known and still to be broken; a part of one is known too."""
+
+
+def circles(imports: dict[str, set[str]]) -> list[set[str]]:
+    """The groups of modules in which each imports each other one, directly or through others.
+
+    A module reaches another one if a path of imports leads there. Two modules are in
+    a circle if each reaches the other.
+    """
+    reached: dict[str, set[str]] = {}
+    for module in imports:
+        seen: set[str] = set()
+        ahead = list(imports[module])
+        while ahead:
+            imported = ahead.pop()
+            if imported not in seen:
+                seen.add(imported)
+                ahead += imports[imported]
+        reached[module] = seen
+    groups = {
+        frozenset(other for other in reached[module] if module in reached[other])
+        for module in reached
+        if module in reached[module]
+    }
+    return sorted((set(group) for group in groups), key=sorted)
+
+
+def test_circles_are_found():
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": {"e"}, "e": {"d"}, "f": {"a"}}) == [
+        {"a", "b", "c"},
+        {"d", "e"},
+    ]
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    # Imports for type checkers only and imports inside functions count too.
+    graph = grimp.build_graph(*PACKAGES, cache_dir=None)
+
+    found = circles({module: graph.find_modules_directly_imported_by(module) for module in graph.modules})
+
+    assert [sorted(circle) for circle in found if not any(circle <= left for left in CIRCLES_LEFT)] == []
 
 
 def test_no_file_names_a_path_of_this_machine():

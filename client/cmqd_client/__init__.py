@@ -9,15 +9,14 @@ are beside the calls that return them.
 from cmqd_client.attributes import QueueAttributes, QueueInfo
 from cmqd_client.client import Client, connect
 from cmqd_client.durations import Duration
-from cmqd_client.errors import CmqError
-from cmqd_client.message import Message, Outgoing
-from cmqd_client.queue import Queue
+from cmqd_client.errors import CmqError, Failure
+from cmqd_client.message_ids import MessageId
+from cmqd_client.outgoing import Outgoing
+from cmqd_client.queue import Message, Queue
 from cmqd_client.results import (
     BatchResult,
     CopyOf,
-    Failure,
     HandleResult,
-    MessageId,
     Origin,
     Peeked,
     PeekPage,

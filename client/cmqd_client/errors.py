@@ -31,14 +31,14 @@ repeat (see :mod:`cmqd_client.retry`) when one of these reaches the caller.
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
+
+import msgspec
 
 from cmqd_client.durations import to_datetime
+from cmqd_client.message_ids import MessageId
 from cmqd_protocol.errors import RETRYABLE, ErrorCode
 from cmqd_protocol.messages import Error
-
-if TYPE_CHECKING:
-    from cmqd_client.results import DecisionFailure, Failure
 
 
 class CmqError(Exception):
@@ -123,22 +123,6 @@ class NotSupported(CmqError):
     name = "not_supported"
 
 
-class PartialFailure(CmqError):
-    """Some of a batch failed; the rest is done.
-
-    Attributes:
-        failures: what failed, with the reason for each.
-    """
-
-    name = "partial_failure"
-
-    def __init__(
-        self, text: str, failures: "Sequence[Failure] | Sequence[DecisionFailure]", *, request_id: int | None = None
-    ) -> None:
-        super().__init__(text, request_id=request_id)
-        self.failures: Sequence[Failure] | Sequence[DecisionFailure] = failures
-
-
 class ServerError(CmqError):
     """The server answered with an error. The class is chosen by its code."""
 
@@ -158,6 +142,38 @@ class ServerError(CmqError):
         cls.name = code.name.lower()
         cls.retryable = code in RETRYABLE
         ServerError.by_code[code] = cls
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """One receipt handle of a batch that could not be used; nothing was changed for it."""
+
+    receipt_handle: int
+    error: ServerError
+
+
+class DecisionFailure(msgspec.Struct, frozen=True):
+    """One half message that could not be decided as asked."""
+
+    id: MessageId
+    error: ServerError
+    """``TransactionNotFound``, ``AlreadyCommitted`` or ``AlreadyRolledBack``; ``MessagesDamaged`` if its body cannot be
+    read for the commit."""
+
+
+class PartialFailure(CmqError):
+    """Some of a batch failed; the rest is done.
+
+    Attributes:
+        failures: what failed, with the reason for each.
+    """
+
+    name = "partial_failure"
+
+    def __init__(
+        self, text: str, failures: Sequence[Failure] | Sequence[DecisionFailure], *, request_id: int | None = None
+    ) -> None:
+        super().__init__(text, request_id=request_id)
+        self.failures: Sequence[Failure] | Sequence[DecisionFailure] = failures
 
 
 class UnknownServerError(ServerError):

@@ -3,44 +3,27 @@
 Each carries ``request_id``, the number of the request on its connection, as the server's log has it.
 """
 
-import re
 from collections.abc import Iterator
 from datetime import datetime
 from enum import Enum
-from typing import NewType
 
 import msgspec
 
 from cmqd_client.durations import to_datetime
-from cmqd_client.errors import PartialFailure, ReceiptHandleInvalid, ServerError, UnknownServerError
+from cmqd_client.errors import (
+    DecisionFailure,
+    Failure,
+    PartialFailure,
+    ReceiptHandleInvalid,
+    ServerError,
+    UnknownServerError,
+)
+from cmqd_client.message_ids import MessageId, printed_id
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import HandleFailure
 from cmqd_types import messages
 from cmqd_types.messages import Headers
-
-MessageId = NewType("MessageId", str)
-"""A message's id as it is printed: ``Msg-`` and 16 hex digits. Unique for ever in a broker."""
-
-
-def printed_id(number: int) -> MessageId:
-    """The printed form of a message id."""
-    return MessageId(f"Msg-{number:016x}")
-
-
-_PRINTED = re.compile(r"Msg-([0-9a-f]{16})")
-
-
-def id_number(printed: str) -> int:
-    """The number behind a printed message id.
-
-    Raises:
-        ValueError: it is no message id.
-    """
-    found = _PRINTED.fullmatch(printed)
-    if found is None:
-        raise ValueError(f"{printed!r} is no message id; one looks like Msg-0000000000000001")
-    return int(found[1], 16)
 
 
 class TransactionStatus(Enum):
@@ -94,13 +77,6 @@ class SentBatch(msgspec.Struct, frozen=True):
     ids: list[MessageId]
     """In the order of the messages given."""
     request_id: int
-
-
-class Failure(msgspec.Struct, frozen=True):
-    """One receipt handle of a batch that could not be used; nothing was changed for it."""
-
-    receipt_handle: int
-    error: ServerError
 
 
 class HandleResult(msgspec.Struct, frozen=True):
@@ -259,15 +235,6 @@ class UndecidedPage(msgspec.Struct, frozen=True):
 
     def __len__(self) -> int:
         return len(self.messages)
-
-
-class DecisionFailure(msgspec.Struct, frozen=True):
-    """One half message that could not be decided as asked."""
-
-    id: MessageId
-    error: ServerError
-    """``TransactionNotFound``, ``AlreadyCommitted`` or ``AlreadyRolledBack``; ``MessagesDamaged`` if its body cannot be
-    read for the commit."""
 
 
 class DecisionResult(msgspec.Struct, frozen=True):

@@ -13,9 +13,9 @@ import msgspec
 
 from cmqd_client.channel import Channel
 from cmqd_client.durations import to_datetime
-from cmqd_client.message import checked_body
+from cmqd_client.message_ids import MessageId, printed_id
+from cmqd_client.outgoing import checked_body
 from cmqd_client.queue import Queue
-from cmqd_client.results import MessageId, printed_id
 from cmqd_client.retry import Repeat
 from cmqd_client.subscription import (
     ContentFormat,

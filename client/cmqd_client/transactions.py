@@ -37,9 +37,10 @@ from cmqd_client.errors import (
     ClientClosed,
     CmqError,
 )
-from cmqd_client.message import Outgoing
+from cmqd_client.message_ids import MessageId, printed_id
+from cmqd_client.outgoing import Outgoing
 from cmqd_client.queue import Queue
-from cmqd_client.results import DecisionResult, MessageId, SentBatch, TransactionStatus, printed_id
+from cmqd_client.results import DecisionResult, SentBatch, TransactionStatus
 from cmqd_client.retry import Repeat
 from cmqd_protocol import messages as wire
 from cmqd_types.messages import Headers

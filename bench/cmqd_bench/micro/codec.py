@@ -1,7 +1,7 @@
 """The codec: each message of the hot path, a whole read of pipelined frames, and a row of the log."""
 
 from cmqd.storage.row_builder import RowBuilder
-from cmqd_bench.micro.runner import Micro, Work, repeated
+from cmqd_bench.micro.measuring import Micro, Work, repeated
 from cmqd_protocol.connection import ClientConnection, ServerConnection
 from cmqd_protocol.handshake import AccessKey
 from cmqd_protocol.messages import (

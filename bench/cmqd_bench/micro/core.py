@@ -4,7 +4,7 @@ from cmqd.core.broker import Broker
 from cmqd.core.limits import Limits
 from cmqd.core.outcome import WAITING, PageRead
 from cmqd.core.receipts import ReceiptHandles
-from cmqd_bench.micro.runner import Micro, Work
+from cmqd_bench.micro.measuring import Micro, Work
 from cmqd_protocol import messages as wire
 from cmqd_segment.records import StoredMessage, unpack_runs
 from cmqd_types.messages import ReceivedMessage

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from cmqd.core.matching import KeyMatcher, TagMatcher
 from cmqd_bench.machine import commit, cpu_model, version_of
-from cmqd_bench.micro.runner import ROUNDS, Micro, Work, run_micros
+from cmqd_bench.micro.measuring import ROUNDS, Micro, Work, run_micros
 
 SUBSCRIBERS = 500
 KEYS = 5

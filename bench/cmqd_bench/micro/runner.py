@@ -1,96 +1,17 @@
-"""Runs micro benchmarks so that they can be compared with one another within one run.
+"""Runs the micro benchmarks of the codec and of the core, and prints them."""
 
-Every benchmark runs once per round, all in turn, and the best of the rounds counts: a slow moment of the machine hits
-whichever is running, not one benchmark for good. The first is a fixed piece of work in plain Python; every other is
-also told as a multiple of it, which is what stays comparable between machines.
-"""
-
-import gc
 import json
 import platform
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from time import perf_counter_ns
 from typing import Any
 
 from cmqd_bench.machine import cpu_model, version_of
-
-ROUNDS = 7
-REFERENCE = "reference: 100 dict updates"
-
-Work = Callable[[], int]
-"""Does the work and returns how many items (messages, calls) it did."""
-
-
-@dataclass(frozen=True, slots=True)
-class Micro:
-    """One benchmark: ``prepare`` makes fresh state outside the measured time and gives the work on it."""
-
-    name: str
-    prepare: Callable[[], Work]
-    item: str = "message"
-
-
-@dataclass(frozen=True, slots=True)
-class MicroResult:
-    """The best of all rounds."""
-
-    name: str
-    item: str
-    nanoseconds: float
-    relative: float
-    """Multiple of the reference."""
-
-
-def repeated(call: Callable[[], object], times: int, items: int = 1) -> Work:
-    """Work that calls ``call`` a number of times, each doing ``items`` items."""
-
-    def work() -> int:
-        for _ in range(times):
-            call()
-        return times * items
-
-    return work
-
-
-def _reference() -> Work:
-    numbers: dict[int, int] = {}
-
-    def update() -> None:
-        for key in range(100):
-            numbers[key] = numbers.get(key, 0) + 1
-
-    return repeated(update, 500)
-
-
-def run_micros(micros: Sequence[Micro], rounds: int = ROUNDS) -> list[MicroResult]:
-    """Run all; the reference comes first."""
-    everything = [Micro(REFERENCE, _reference, "call"), *micros]
-    best = [float("inf")] * len(everything)
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        for _ in range(rounds):
-            for index, micro in enumerate(everything):
-                work = micro.prepare()
-                started = perf_counter_ns()
-                items = work()
-                best[index] = min(best[index], (perf_counter_ns() - started) / items)
-                del work
-                gc.collect()
-    finally:
-        if collecting:
-            gc.enable()
-    return [
-        MicroResult(micro.name, micro.item, time, time / best[0]) for micro, time in zip(everything, best, strict=True)
-    ]
+from cmqd_bench.micro.codec import codec_micros
+from cmqd_bench.micro.core import core_micros
+from cmqd_bench.micro.measuring import ROUNDS, Micro, run_micros
 
 
 def all_micros() -> list[Micro]:
     """Every benchmark, codec first."""
-    from cmqd_bench.micro.codec import codec_micros
-    from cmqd_bench.micro.core import core_micros
-
     return [*codec_micros(), *core_micros()]
 
 

@@ -1,0 +1,27 @@
+"""Message ids: the printed form and the number behind it."""
+
+import re
+from typing import NewType
+
+MessageId = NewType("MessageId", str)
+"""A message's id as it is printed: ``Msg-`` and 16 hex digits. Unique for ever in a broker."""
+
+
+def printed_id(number: int) -> MessageId:
+    """The printed form of a message id."""
+    return MessageId(f"Msg-{number:016x}")
+
+
+_PRINTED = re.compile(r"Msg-([0-9a-f]{16})")
+
+
+def id_number(printed: str) -> int:
+    """The number behind a printed message id.
+
+    Raises:
+        ValueError: it is no message id.
+    """
+    found = _PRINTED.fullmatch(printed)
+    if found is None:
+        raise ValueError(f"{printed!r} is no message id; one looks like Msg-0000000000000001")
+    return int(found[1], 16)
