@@ -18,7 +18,7 @@ LOCK   := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gene
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-spark setup-docs demo demo-spark serve test test-root check lint docs types fmt bench lock clean
+.PHONY: help setup setup-spark setup-docs setup-all demo demo-spark serve test test-all test-root check lint docs types fmt bench lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -59,12 +59,18 @@ serve: setup  ## run a broker in the foreground; ARGS="--help" lists its flags
 	$(BIN)/cmqd serve $(ARGS)
 
 # Two files at a time: real processes, a Spark among them, wait for one another more than they compute. More at once
-# would want more cores and memory than the tests' time limits count on.
-test: setup setup-spark setup-docs  ## the whole suite; ARGS="-k name" for a part of it
+# would want more cores and memory than a laptop has.
+test: setup setup-spark setup-docs  ## what a laptop runs, in under 15 minutes, without root; ARGS="-k name" for a part
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 test-root: setup  ## the tests that mount a file system of their own; run as root
 	TEST_WITH_MOUNTS=1 $(BIN)/python -m pytest tests/system/test_full_to_the_last_byte.py $(ARGS)
+
+setup-all: setup  ## install for make test-all, or say what is missing; for some parts as root or by sudo
+	@$(BIN)/python tests/parts.py setup
+
+test-all: setup-all  ## what is slow or needs an installation, see tests/parts.py; PARTS="lowest-versions" for some of it
+	@$(BIN)/python tests/parts.py run $(PARTS)
 
 check: lint  ## lint, types and the unit tests: what to run before each commit
 	HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest -m "not system and not spark" $(ARGS)
@@ -95,6 +101,7 @@ bench: setup  ## the load harness; ARGS="cycle --batch 16 --json", ARGS="--help"
 
 lock: setup  ## resolve the dependencies of pyproject.toml anew into requirements/
 	$(LOCK) --extra server --extra http --extra cli --group dev --output-file requirements/dev.txt
+	$(LOCK) --resolution lowest-direct --extra server --extra http --extra cli --output-file requirements/lowest.txt
 	$(LOCK) --extra spark --constraint requirements/dev.txt --output-file requirements/spark.txt
 	$(LOCK) --group docs --constraint requirements/dev.txt --output-file requirements/docs.txt
 

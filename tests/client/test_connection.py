@@ -296,7 +296,7 @@ async def test_heartbeats_keep_an_idle_connection_alive() -> None:
 
 async def test_a_send_waits_while_the_socket_takes_no_more(server: FakeServer) -> None:
     server.queue("orders").attributes["max_message_bytes"] = 1_048_576
-    async with connect(server.url) as client:
+    async with connect(server.url, request_timeout=300) as client:
         queue = client.queue("orders")
         server.peer.transport.pause_reading()
         sends = [asyncio.create_task(queue.send(b"x" * 1_000_000)) for _ in range(8)]
