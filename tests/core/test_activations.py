@@ -123,10 +123,11 @@ def test_tens_of_thousands_of_due_seconds_cost_little_once_they_are_known():
     seconds = LONGEST_MS // 1000 - 1
     live = BitMap64(range(seconds))
     activations = noted(*((second, [second]) for second in range(seconds)))
+    start = time.process_time()
     assert len(activations.take_due(LONGEST_MS, 0, live)) == seconds
+    gathering = time.process_time() - start
 
     start = time.process_time()
     for _ in range(100):
         activations.take_due(LONGEST_MS, 0, live)
-    # Gathering them takes tens of ms each time.
-    assert time.process_time() - start < 1
+    assert time.process_time() - start < 20 * gathering, "a gathering each time would be 100"

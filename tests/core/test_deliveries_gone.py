@@ -285,10 +285,13 @@ def test_stale_times_do_not_pile_up():
 
 
 def test_a_start_does_not_look_at_all_that_waits():
-    # Not a benchmark: a scan of either would take a hundred times longer than this allows.
+    # Not a benchmark: with a scan of all that waits in each of its steps it would take 200 times as long as one scan.
     deliveries = Deliveries()
     deliveries.apply_waiting(0, 1_000_000)
     deliveries.load_retries((position, 2, START_MS + position) for position in range(1_000_000, 1_090_000))
+    began = time.process_time()
+    assert sum(1 for _ in range(1_000_000)) == 1_000_000
+    scan = time.process_time() - began
     began = time.process_time()
 
     for number in range(100):
@@ -296,7 +299,7 @@ def test_a_start_does_not_look_at_all_that_waits():
         assert started == [(16 * number + one, 1) for one in range(16)]
         assert deliveries.next_due_ms(START_MS) == START_MS
 
-    assert time.process_time() - began < 0.5
+    assert time.process_time() - began < 20 * scan
 
 
 # ---------------------------------------------------------------------- anything, in any order
