@@ -33,7 +33,6 @@ class MemoryRow:
     __slots__ = ("bodies", "cost", "data_bytes", "lsn", "records", "time_ms")
 
     def __init__(self, lsn: int) -> None:
-        """See ``Log``."""
         self.lsn = lsn
         self.time_ms = 0
         self.records: list[AnyRecord] = []
@@ -46,7 +45,6 @@ class MemoryDisk:
     """The state that survives a ``MemoryLog``: durable rows, checkpoints, segments."""
 
     def __init__(self) -> None:
-        """See ``Log``."""
         self.rows: list[MemoryRow] = []
         self.checkpoints: list[list[AnyPart]] = []
         """Complete checkpoints, the newest last; at most two."""
@@ -62,7 +60,6 @@ class MemoryLog:
     """See the module and ``cmqd.log.interface.Log``."""
 
     def __init__(self, disk: MemoryDisk | None = None, *, segment_bytes: int = 128 * 1024 * 1024) -> None:
-        """See ``Log``."""
         self.on_durable: Callable[[int], None] = ignore
         self.on_page: OnPage = ignore
         self.on_fatal: Callable[[LogFailed], None] = ignore
@@ -197,7 +194,7 @@ class MemoryLog:
         self._held = True
 
     def let_go(self) -> None:
-        """See ``Log``."""
+        """Commit again after ``hold``."""
         self._held = False
         self.flush()
 

@@ -9,6 +9,7 @@ import pytest
 from cmqd.core import errors as domain
 from cmqd.log.errors import LogFailed
 from cmqd.log.values import LogState
+from cmqd.memory_log import MemoryLog
 from cmqd.server import accounts
 from cmqd.server.handlers.outcomes import ERROR_CODES, translate
 from cmqd_protocol import messages as wire
@@ -297,6 +298,19 @@ async def test_only_the_admin_has_segments_sealed(rig: ServerRig) -> None:
     last_lsn = rig.log.last_lsn
     assert (await admin.expect(wire.SegmentsSealed, wire.SealSegments)).last_lsn == last_lsn
     assert [segment.last_lsn for segment in rig.log.closed_segments()] == [last_lsn]
+
+
+class LogWithoutSegmentFiles(MemoryLog):
+    seal_now = None  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
+
+
+async def test_a_log_without_segment_files_seals_none(rig: ServerRig) -> None:
+    admin = await rig.client()
+    rig.log.__class__ = LogWithoutSegmentFiles
+
+    refused = await admin.expect(wire.Error, wire.SealSegments)
+
+    assert (refused.name, refused.text) == ("unknown_operation", "the log of this broker has no segment files")
 
 
 async def test_sealing_that_fails_has_an_unknown_outcome(tmp_path: Path) -> None:
