@@ -166,39 +166,10 @@ class Broker:
 
     # ------------------------------------------------------------------ messages
 
-    def send(
-        self,
-        account: str,
-        name: str,
-        bodies: list[bytes],
-        headers: list[Headers | None] | None,
-        delay_ms: int | list[int] | None,
-        session: int,
-        sequence: int,
-        now_ms: int,
-        dedup_ids: list[str | None] | None = None,
-        after: str | None = None,
-    ) -> Outcome[Sequence[int]]:
-        """Store a batch, whole or not at all; the reply is its message ids.
-
-        A numbered send (``session`` and ``sequence`` not 0) that was stored before gets the ids it got then. A body
-        whose dedup id was used in this queue a short while ago, or further up in the batch, is not stored: it gets the
-        id of the first message sent under it.
-
-        ``after``: a dedup id that the queue must remember. A producer with several sends under way names in each the
-        last message of the one before; so none is stored before its predecessor, whichever of them is refused, lost or
-        repeated. The decision is made here, where the predecessor is stored or not, and nowhere on the way to here.
-
-        Raises:
-            QueueNotFound, InvalidArgument, MessageTooLarge, BatchTooLarge, BacklogFull, SequenceTooOld, OutOfOrder,
-            TooManyRemembered.
-        """
-        return self._send.send(account, name, bodies, headers, delay_ms, session, sequence, now_ms, dedup_ids, after)
-
     def send_all(
         self, account: str, name: str, requests: Sequence[SendRequest], now_ms: int
     ) -> Outcome[list[Sequence[int] | DomainError]]:
-        """The sends of several clients to one queue, in this order; each as :meth:`send` would do it.
+        """The sends of several clients to one queue, in this order; each as a send by itself.
 
         Neighbours with nothing but bodies, and numbers of their producers, share a record: a send costs a fraction of
         what it costs alone. One that is refused has its refusal in its place of the reply, and hinders none of the
@@ -208,40 +179,6 @@ class Broker:
             QueueNotFound.
         """
         return self._send.send_all(account, name, requests, now_ms)
-
-    def receive(
-        self,
-        account: str,
-        name: str,
-        waiter_id: int,
-        max_messages: int,
-        wait_ms: int | None,
-        visibility_timeout_ms: int | None,
-        now_ms: int,
-        *,
-        waiting: int = 0,
-        max_waiting: int = 0,
-    ) -> Outcome[list[ReceivedMessage] | Waiting]:
-        """Take up to ``max_messages`` active messages: what there is, at once, or what comes first within the wait.
-
-        ``waiter_id`` names this receive to :meth:`cancel_receive` and in ``Outcome.woken`` if the reply is WAITING
-        (which it may be without any wait, while bodies are read from the log). ``waiting`` receives of the account wait
-        already, and ``max_waiting`` may (0 = any number): a receive that finds messages is never refused by that.
-
-        Raises:
-            QueueNotFound, InvalidArgument, TooManyInFlight, TooManyWaiting.
-        """
-        return self._receive.receive(
-            account,
-            name,
-            waiter_id,
-            max_messages,
-            wait_ms,
-            visibility_timeout_ms,
-            now_ms,
-            waiting=waiting,
-            max_waiting=max_waiting,
-        )
 
     def receive_all(
         self,
@@ -254,7 +191,7 @@ class Broker:
         waiting: int = 0,
         max_waiting: int = 0,
     ) -> Outcome[list[list[ReceivedMessage] | Waiting | DomainError]]:
-        """The receives of several clients from one queue, in this order; each as :meth:`receive` would do it.
+        """The receives of several clients from one queue, in this order; each as a receive by itself.
 
         Neighbours with one visibility timeout are served in one step and one record, as far as memory has what they
         ask for. One that is refused has its refusal in its place of the reply, and hinders none of the others.
@@ -271,14 +208,6 @@ class Broker:
         out all the same; False if it was answered already (or never waited).
         """
         return self._receive.cancel_receive(waiter_id)
-
-    def delete(self, account: str, name: str, handles: list[int], now_ms: int) -> Outcome[HandlesDone]:
-        """Delete received messages; the failures list the handles that are not valid (any more), the rest is done.
-
-        Raises:
-            QueueNotFound, InvalidArgument.
-        """
-        return self._settle.delete(account, name, handles, now_ms)
 
     def delete_all(
         self, account: str, name: str, requests: Sequence[list[int]], now_ms: int
@@ -449,7 +378,7 @@ class Broker:
         dedup_ids: list[str | None] | None = None,
     ) -> Outcome[Sequence[int]]:
         """Store a batch that nobody receives until it is committed; the reply is its message ids. Numbered sends and
-        dedup ids as in :meth:`send`. A producer is first asked after ``first_check_ms`` (None = the queue's).
+        dedup ids as in :meth:`send_all`. A producer is first asked after ``first_check_ms`` (None = the queue's).
 
         Raises:
             QueueNotFound, NotTransactional, InvalidArgument, MessageTooLarge, BatchTooLarge, BacklogFull,

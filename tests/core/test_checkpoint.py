@@ -15,6 +15,7 @@ from cmqd_segment.checkpoint import (
     SessionsSlice,
 )
 from cmqd_segment.records import AnyRecord, MessagesSent, StoredMessage, TransactionsEnded
+from support import alone
 from support.core_builders import ACCOUNT, KEY, Rig
 from support.core_facts import check_lease_buckets, facts
 
@@ -215,11 +216,11 @@ def test_a_delay_that_replay_saw_ending_does_not_come_back_with_the_next_checkpo
     # Replay leaves the positions of ended delays in their buckets; what was received since is in flight, not delayed.
     first = Broker((1, 2, 3, 4))
     records: list[AnyRecord] = [*first.create_queue("a", "q", {}, 1000).records]
-    records += first.send("a", "q", [b"a"], None, 50, 0, 0, 1000).records
-    records += first.send("a", "q", [b"b"], None, 50_000, 0, 0, 1000).records
+    records += alone.send(first, "a", "q", [b"a"], None, 50, 0, 0, 1000).records
+    records += alone.send(first, "a", "q", [b"b"], None, 50_000, 0, 0, 1000).records
     for now_ms in range(1000, 1200, 10):
         records += first.tick(now_ms).records
-    for read in first.receive("a", "q", 1, 1, 0, 5000, 1200).reads:
+    for read in alone.receive(first, "a", "q", 1, 1, 0, 5000, 1200).reads:
         records += first.pages_read(read.read_id, [StoredMessage(0, 1, 1000, b"a", None, 1050)], [], 1200).records
     replayed = Broker((1, 2, 3, 4))
     for lsn, record in enumerate(records, 1):
@@ -237,7 +238,9 @@ def test_a_delay_that_replay_saw_ending_does_not_come_back_with_the_next_checkpo
 
 
 def send_under(rig: Rig, *dedup_ids: str) -> None:
-    rig.done(rig.broker.send(ACCOUNT, "q", [b"x"] * len(dedup_ids), None, None, 0, 0, rig.now_ms, list(dedup_ids)))
+    rig.done(
+        alone.send(rig.broker, ACCOUNT, "q", [b"x"] * len(dedup_ids), None, None, 0, 0, rig.now_ms, list(dedup_ids))
+    )
 
 
 def test_half_messages_and_dedup_ids_are_cut_into_parts_that_show_one_moment(monkeypatch: pytest.MonkeyPatch):

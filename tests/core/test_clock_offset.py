@@ -7,6 +7,7 @@ from cmqd.core.errors import TimeNotRewindable
 from cmqd.core.facts.queues import LEASE_BUCKET_MS
 from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.records import ClockOffset
+from support import alone
 from support.core_builders import ACCOUNT, START_MS, Rig, counts
 from support.core_facts import facts
 from support.rewinds import consume
@@ -71,7 +72,7 @@ def test_an_offset_changes_no_message():
 
 
 def send_named(rig: Rig, body: bytes, dedup_id: str) -> None:
-    rig.done(rig.broker.send(ACCOUNT, "q", [body], None, None, 0, 0, rig.now_ms, [dedup_id]))
+    rig.done(alone.send(rig.broker, ACCOUNT, "q", [body], None, None, 0, 0, rig.now_ms, [dedup_id]))
 
 
 def a_year_ahead() -> Rig:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,25 +12,11 @@ from cmqd.core.errors import BacklogFull, DomainError, InvalidArgument, MessageT
 from cmqd.core.limits import Limits
 from cmqd.core.outcome import WAITING, HandlesDone, Outcome
 from cmqd_segment.records import MessagesDeleted, MessagesReceived, MessagesSent
-from cmqd_types.messages import Headers, ReceivedMessage
+from cmqd_types.messages import ReceivedMessage
+from support import alone as single
+from support.alone import Receive, Send
 from support.core_builders import ACCOUNT, NaiveLog, Rig
 from support.core_facts import facts
-
-
-class Send(msgspec.Struct, frozen=True):
-    bodies: list[bytes]
-    headers: list[Headers | None] | None = None
-    delay_ms: int | list[int] | None = None
-    session: int = 0
-    sequence: int = 0
-    dedup_ids: list[str | None] | None = None
-    after: str | None = None
-
-
-class Receive(msgspec.Struct, frozen=True):
-    max_messages: int = 1
-    wait_ms: int | None = 0
-    visibility_timeout_ms: int | None = None
 
 
 def send_all(rig: Rig, *requests: Send, name: str = "q") -> list[Sequence[int] | DomainError]:
@@ -280,8 +265,8 @@ def send_alone(rig: Rig, one: Send) -> Any:
     numbers = (one.session, one.sequence)
     return alone(
         rig,
-        lambda broker: broker.send(
-            ACCOUNT, "q", one.bodies, one.headers, one.delay_ms, *numbers, rig.now_ms, one.dedup_ids
+        lambda broker: single.send(
+            broker, ACCOUNT, "q", one.bodies, one.headers, one.delay_ms, *numbers, rig.now_ms, one.dedup_ids
         ),
     )
 
@@ -289,14 +274,14 @@ def send_alone(rig: Rig, one: Send) -> Any:
 def receive_alone(rig: Rig, one: Receive, waiter: int) -> Any:
     return alone(
         rig,
-        lambda broker: broker.receive(
-            ACCOUNT, "q", waiter, one.max_messages, one.wait_ms, one.visibility_timeout_ms, rig.now_ms
+        lambda broker: single.receive(
+            broker, ACCOUNT, "q", waiter, one.max_messages, one.wait_ms, one.visibility_timeout_ms, rig.now_ms
         ),
     )
 
 
 def delete_alone(rig: Rig, handles: list[int]) -> Any:
-    return alone(rig, lambda broker: broker.delete(ACCOUNT, "q", handles, rig.now_ms))
+    return alone(rig, lambda broker: single.delete(broker, ACCOUNT, "q", handles, rig.now_ms))
 
 
 @given(steps)

@@ -6,6 +6,7 @@ from cmqd.core.errors import BacklogFull, InvalidArgument, MessageTooLarge, OutO
 from cmqd.core.facts.dedup import DedupIds
 from cmqd.core.limits import Limits
 from cmqd_protocol import messages as wire
+from support import alone
 from support.core_builders import ACCOUNT, Rig
 from support.core_facts import facts
 
@@ -24,7 +25,9 @@ def send(
 ) -> list[int]:
     """(body, dedup id) each."""
     bodies, dedup_ids = [body for body, _ in named], [dedup_id for _, dedup_id in named]
-    sent = rig.broker.send(ACCOUNT, name, bodies, headers, delay_ms, session, sequence, rig.now_ms, dedup_ids, after)
+    sent = alone.send(
+        rig.broker, ACCOUNT, name, bodies, headers, delay_ms, session, sequence, rig.now_ms, dedup_ids, after
+    )
     ids = list(rig.done(sent))
     rig.broker.check_invariants()
     return ids
@@ -136,7 +139,7 @@ def test_there_must_be_one_for_each_body():
 
     for dedup_ids in ([], ["a"], ["a", "b", "c"]):
         with pytest.raises(InvalidArgument, match="dedup_ids"):
-            rig.broker.send(ACCOUNT, "q", [b"1", b"2"], None, None, 0, 0, rig.now_ms, list(dedup_ids))
+            alone.send(rig.broker, ACCOUNT, "q", [b"1", b"2"], None, None, 0, 0, rig.now_ms, list(dedup_ids))
 
 
 def test_a_batch_without_any_id_is_sent_as_ever():

@@ -6,6 +6,7 @@ from cmqd.core.limits import Limits
 from cmqd.core.outcome import WAITING, Waiting
 from cmqd.core.runtime.window import cost
 from cmqd_segment.records import StoredMessage
+from support import alone
 from support.core_builders import ACCOUNT, Rig, counts
 
 
@@ -69,7 +70,7 @@ def test_a_message_in_memory_is_delivered_even_if_its_row_is_damaged():
     rig.send(b"3")
     rig.log.damaged.update((queue.queue_id, position) for position in range(3))
     assert sorted(rig.runtime().window.messages) == [0, 1]
-    read = rig.broker.receive(ACCOUNT, "q", 1, 1, 0, None, rig.now_ms).reads[0]
+    read = alone.receive(rig.broker, ACCOUNT, "q", 1, 1, 0, None, rig.now_ms).reads[0]
 
     rig.done(rig.broker.pages_read(read.read_id, [], [1, 2], rig.now_ms))
 

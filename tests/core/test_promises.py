@@ -13,6 +13,7 @@ from cmqd.core.limits import Limits
 from cmqd.core.outcome import PublishRequest
 from cmqd_protocol.messages import SendMessages
 from cmqd_segment.records import AnyRecord
+from support import alone
 from support.core_builders import KEY, START_MS, Rig
 from support.core_facts import facts
 
@@ -41,7 +42,7 @@ def one_of(replies: Sequence[Sequence[int] | DomainError]) -> Sequence[int]:
 
 
 def send(rig: Rig, account: str, session: int, sequence: int, ids: list[str | None] | None = None) -> Sequence[int]:
-    return list(rig.done(rig.broker.send(account, "q", [b"x"], None, None, session, sequence, rig.now_ms, ids)))
+    return list(rig.done(alone.send(rig.broker, account, "q", [b"x"], None, None, session, sequence, rig.now_ms, ids)))
 
 
 def send_half(
@@ -221,8 +222,8 @@ def test_a_start_with_a_smaller_budget_has_the_same_index_and_only_refuses_what_
         broker.check_invariants()
         assert broker.facts.promises.memory.total_bytes == rig.broker.facts.promises.memory.total_bytes
         with pytest.raises(TooManyRemembered):
-            broker.send("first", "q", [b"x"], None, None, 7, 1, rig.now_ms)
-        assert not broker.send("first", "q", [b"x"], None, None, 6, 1, rig.now_ms).records
+            alone.send(broker, "first", "q", [b"x"], None, None, 7, 1, rig.now_ms)
+        assert not alone.send(broker, "first", "q", [b"x"], None, None, 6, 1, rig.now_ms).records
 
 
 def test_dedup_ids_whose_time_is_over_go_with_new_ones_so_that_a_replay_stays_small():

@@ -4,6 +4,7 @@ import pytest
 
 from cmqd.core.limits import Limits
 from cmqd.core.outcome import WAITING, HandlesDone
+from support import alone
 from support.core_builders import ACCOUNT, START_MS, Rig, counts
 from support.core_facts import check_lease_buckets, facts
 
@@ -124,7 +125,7 @@ def test_a_batch_delete_lists_each_failed_handle_and_does_the_rest():
     first, second, third = rig.handles()
     rig.delete(second)
 
-    done = rig.done(rig.broker.delete(ACCOUNT, "q", [first, 12345, second, third, third], rig.now_ms))
+    done = rig.done(alone.delete(rig.broker, ACCOUNT, "q", [first, 12345, second, third, third], rig.now_ms))
 
     assert [failure.receipt_handle for failure in done.failures] == [12345, second]
     assert "not valid in queue 'q'" in done.failures[0].text
@@ -136,7 +137,7 @@ def test_handles_that_are_all_invalid_leave_no_record():
     rig.create()
 
     for outcome in (
-        rig.broker.delete(ACCOUNT, "q", [1], rig.now_ms),
+        alone.delete(rig.broker, ACCOUNT, "q", [1], rig.now_ms),
         rig.broker.release(ACCOUNT, "q", [1], True, rig.now_ms),
         rig.broker.change_visibility(ACCOUNT, "q", [1], 1000, rig.now_ms),
     ):

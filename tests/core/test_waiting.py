@@ -7,6 +7,7 @@ from cmqd.core.limits import Limits
 from cmqd.core.operations.receive import ENDED_AT_ONCE
 from cmqd.core.outcome import WAITING
 from cmqd_types.messages import ReceivedMessage
+from support import alone
 from support.core_builders import ACCOUNT, Rig
 
 
@@ -96,7 +97,7 @@ def test_more_in_flight_than_allowed_is_refused_naming_queue_and_limit():
     rig.receive()
 
     with pytest.raises(TooManyInFlight) as refused:
-        rig.broker.receive(ACCOUNT, "q", 99, 1, 0, None, rig.now_ms)
+        alone.receive(rig.broker, ACCOUNT, "q", 99, 1, 0, None, rig.now_ms)
 
     assert refused.value.details == {"queue": "q", "limit": 2}
     assert refused.value.retry_after_ms

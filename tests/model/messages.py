@@ -17,6 +17,7 @@ from cmqd_segment.records import (
     VisibilityChanged,
     unpack_runs,
 )
+from support import alone
 from support.naive_broker import (
     STEP_GRAIN_MS,
     NaiveMessage,
@@ -52,7 +53,9 @@ class MessageRules(QueueRules):
         maybe_forgotten = session != 0 and self.sessions.may_be_forgotten(queue.account, session, self.now_ms)
         is_full = session != 0 and self.sessions.is_full_for(queue.account, session, self.now_ms)
         try:
-            outcome = self.broker.send(queue.account, queue.name, sent, marks, delay_ms, session, sequence, self.now_ms)
+            outcome = alone.send(
+                self.broker, queue.account, queue.name, sent, marks, delay_ms, session, sequence, self.now_ms
+            )
         except BacklogFull:
             assert len(queue.messages) + len(batch) > queue.attributes["max_backlog"]
             return
@@ -94,7 +97,9 @@ class MessageRules(QueueRules):
         self.waiter_id += 1
         quiet = self.is_quiet()
         try:
-            outcome = self.broker.receive(queue.account, queue.name, self.waiter_id, most, wait, timeout, self.now_ms)
+            outcome = alone.receive(
+                self.broker, queue.account, queue.name, self.waiter_id, most, wait, timeout, self.now_ms
+            )
         except TooManyInFlight:
             assert queue.in_flight() >= self.limits.max_in_flight
             return
@@ -147,7 +152,7 @@ class MessageRules(QueueRules):
     def delete(self, number: int, picks: list[int]) -> None:
         queue = self.pick(number)
         handles = self.handles_of(queue, picks)
-        outcome = self.broker.delete(queue.account, queue.name, handles, self.now_ms)
+        outcome = alone.delete(self.broker, queue.account, queue.name, handles, self.now_ms)
         queue.delete(self.settled(queue, handles, outcome))
         self.done(outcome)
         assert self.went_out == self.delivered

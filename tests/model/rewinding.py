@@ -12,6 +12,7 @@ from cmqd.core.errors import TimeNotRewindable
 from cmqd.core.outcome import WAITING
 from cmqd_segment.records import AnyRecord, QueueRewound
 from cmqd_types.queues import Rewound
+from support import alone
 from support.naive_broker import REWIND_GRAIN_MS, STEP_GRAIN_MS, NaiveQueue, State
 
 
@@ -39,7 +40,7 @@ class RewindMachine(BrokerMachine):
         self.receive(number, most, 0, 30_000)
         held = [message.handle for message in queue.of(State.IN_FLIGHT)]
         if held[keep:]:
-            outcome = self.broker.delete(queue.account, queue.name, held[keep:][:8], self.now_ms)
+            outcome = alone.delete(self.broker, queue.account, queue.name, held[keep:][:8], self.now_ms)
             queue.delete(self.settled(queue, held[keep:][:8], outcome))
             self.done(outcome)
 

@@ -22,6 +22,7 @@ from cmqd.core.errors import (
 from cmqd.core.outcome import WAITING, Check, TransactionsDone
 from cmqd_segment.records import AnyRecord, TransactionsChecked, TransactionsEnded, TransactionsUndecided, unpack_runs
 from cmqd_types.messages import Headers
+from support import alone
 from support.naive_broker import STEP_GRAIN_MS, NaiveMessage, NaivePeek, NaiveQueue, NaiveRow, State
 
 COMMIT, ROLL_BACK, UNKNOWN = 1, 2, 3
@@ -154,7 +155,7 @@ class TransactionsMachine(BrokerMachine):
         account, name, now_ms = queue.account, queue.name, self.now_ms
         if half:
             return self.broker.send_half(account, name, bodies, None, None, session, sequence, now_ms, under)
-        return self.broker.send(account, name, bodies, None, None, session, sequence, now_ms, under)
+        return alone.send(self.broker, account, name, bodies, None, None, session, sequence, now_ms, under)
 
     def expected_ids(self, queue: NaiveQueue, under: list[str | None]) -> list[int | None]:
         """Which message each repeats; None = it is new, 0 = one further up in the batch."""

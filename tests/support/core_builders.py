@@ -35,6 +35,7 @@ from cmqd_segment.records import (
 from cmqd_segment.rows import extra_bytes, sent_runs, stored_messages
 from cmqd_types.messages import Headers, Labels, ReceivedMessage
 from cmqd_types.queues import RedriveStatus, Rewound
+from support import alone
 
 T = TypeVar("T")
 
@@ -195,7 +196,7 @@ class Rig:
         sequence: int = 0,
     ) -> list[int]:
         listed = None if headers is None else list(headers)
-        sent = self.broker.send(ACCOUNT, name, list(bodies), listed, delay_ms, session, sequence, self.now_ms)
+        sent = alone.send(self.broker, ACCOUNT, name, list(bodies), listed, delay_ms, session, sequence, self.now_ms)
         return list(self.done(sent))
 
     def send_half(self, *bodies: bytes, name: str = "q", first_check_ms: int | None = None) -> list[int]:
@@ -282,7 +283,9 @@ class Rig:
     ) -> tuple[int, list[ReceivedMessage] | Waiting]:
         """A receive whose page-ins are not answered by themselves: (waiter, reply)."""
         self._waiter_id += 1
-        got = self.broker.receive(ACCOUNT, name, self._waiter_id, most, wait_ms, visibility_timeout_ms, self.now_ms)
+        got = alone.receive(
+            self.broker, ACCOUNT, name, self._waiter_id, most, wait_ms, visibility_timeout_ms, self.now_ms
+        )
         return self._waiter_id, self.done(got)
 
     def receive(
@@ -305,7 +308,7 @@ class Rig:
 
     def delete(self, *handles: int, name: str = "q") -> list[int]:
         """The handles that failed."""
-        done = self.done(self.broker.delete(ACCOUNT, name, list(handles), self.now_ms))
+        done = self.done(alone.delete(self.broker, ACCOUNT, name, list(handles), self.now_ms))
         return [failure.receipt_handle for failure in done.failures]
 
     def release(self, *handles: int, name: str = "q", counted: bool = True) -> list[int]:

@@ -16,6 +16,7 @@ from cmqd.storage.process_log import StorageProcessLog
 from cmqd.storage.settings import StorageSettings
 from cmqd_client import Client, connect
 from cmqd_client.errors import TimeNotRewindable
+from support import alone
 from support.running_server import RunningServer
 
 pytestmark = pytest.mark.system
@@ -35,16 +36,18 @@ async def lived(data: Path, now_ms: int, offset_ms: int = 0) -> None:
     await log.open()
     outcomes = [
         broker.create_queue(ADMIN, "jobs", {"rewind_ms": HOUR_MS, "retention_ms": 24 * HOUR_MS}, now_ms),
-        broker.send(ADMIN, "jobs", [b"deleted", b"leased", b"active"], None, None, 0, 0, now_ms),
+        alone.send(broker, ADMIN, "jobs", [b"deleted", b"leased", b"active"], None, None, 0, 0, now_ms),
     ]
     for outcome in outcomes:
         log.append(outcome.records, outcome.bodies, now_ms)
     for count, timeout_ms in ((1, 60_000), (1, 12 * HOUR_MS)):
-        received = broker.receive(ADMIN, "jobs", 1, count, 0, timeout_ms, now_ms)
+        received = alone.receive(broker, ADMIN, "jobs", 1, count, 0, timeout_ms, now_ms)
         log.append(received.records, received.bodies, now_ms)
         if timeout_ms == 60_000:
             assert isinstance(received.reply, list)
-            deleted = broker.delete(ADMIN, "jobs", [message.receipt_handle for message in received.reply], now_ms)
+            deleted = alone.delete(
+                broker, ADMIN, "jobs", [message.receipt_handle for message in received.reply], now_ms
+            )
             log.append(deleted.records, (), now_ms)
     if offset_ms:
         log.append(broker.set_clock_offset(offset_ms, now_ms).records, (), now_ms)

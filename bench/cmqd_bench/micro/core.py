@@ -2,12 +2,11 @@
 
 from cmqd.core.broker import Broker
 from cmqd.core.limits import Limits
-from cmqd.core.outcome import WAITING, PageRead
+from cmqd.core.outcome import PageRead
 from cmqd.core.receipts import ReceiptHandles
 from cmqd_bench.micro.measuring import Micro, Work
 from cmqd_protocol import messages as wire
 from cmqd_segment.records import StoredMessage, unpack_runs
-from cmqd_types.messages import ReceivedMessage
 
 ACCOUNT = "admin"
 QUEUE = "micro"
@@ -29,14 +28,18 @@ def broker_with(messages: int = 0, *, window_bytes: int = 1 << 30) -> Broker:
 
 def send(broker: Broker, batch: int, delay_ms: int | list[int] | None = None) -> None:
     """One send."""
-    broker.send(ACCOUNT, QUEUE, [BODY] * batch, None, delay_ms, 0, 0, now_ms=START_MS)
+    broker.send_all(
+        ACCOUNT, QUEUE, [wire.SendMessages(1, QUEUE, [BODY] * batch, None, delay_ms, 0, 0)], now_ms=START_MS
+    )
 
 
 def receive(broker: Broker, batch: int, visibility_timeout_ms: int = LONG_MS) -> list[int]:
     """One receive from what is there; the receipt handles."""
-    outcome = broker.receive(ACCOUNT, QUEUE, 1, batch, 0, visibility_timeout_ms, now_ms=START_MS)
-    assert outcome.reply is not WAITING
-    messages: list[ReceivedMessage] = outcome.reply
+    outcome = broker.receive_all(
+        ACCOUNT, QUEUE, [wire.ReceiveMessages(1, QUEUE, batch, 0, visibility_timeout_ms)], [1], now_ms=START_MS
+    )
+    (messages,) = outcome.reply
+    assert isinstance(messages, list)
     return [message.receipt_handle for message in messages]
 
 
@@ -46,7 +49,7 @@ def _send(batch: int) -> Work:
 
     def work() -> int:
         for _ in range(MESSAGES // batch):
-            broker.send(ACCOUNT, QUEUE, bodies, None, None, 0, 0, now_ms=START_MS)
+            broker.send_all(ACCOUNT, QUEUE, [wire.SendMessages(1, QUEUE, bodies, None, None, 0, 0)], now_ms=START_MS)
         return MESSAGES
 
     return work
@@ -58,7 +61,9 @@ def _send_numbered() -> Work:
 
     def work() -> int:
         for sequence in range(1, MESSAGES + 1):
-            broker.send(ACCOUNT, QUEUE, bodies, None, None, 77, sequence, now_ms=START_MS)
+            broker.send_all(
+                ACCOUNT, QUEUE, [wire.SendMessages(1, QUEUE, bodies, None, None, 77, sequence)], now_ms=START_MS
+            )
         return MESSAGES
 
     return work
@@ -69,7 +74,9 @@ def _receive(batch: int) -> Work:
 
     def work() -> int:
         for _ in range(MESSAGES // batch):
-            broker.receive(ACCOUNT, QUEUE, 1, batch, 0, LONG_MS, now_ms=START_MS)
+            broker.receive_all(
+                ACCOUNT, QUEUE, [wire.ReceiveMessages(1, QUEUE, batch, 0, LONG_MS)], [1], now_ms=START_MS
+            )
         return MESSAGES
 
     return work
@@ -82,8 +89,10 @@ def _receive_by_waiting(batch: int) -> Work:
 
     def work() -> int:
         for waiter in range(MESSAGES // batch):
-            broker.receive(ACCOUNT, QUEUE, waiter, batch, 20_000, LONG_MS, now_ms=START_MS)
-            broker.send(ACCOUNT, QUEUE, bodies, None, None, 0, 0, now_ms=START_MS)
+            broker.receive_all(
+                ACCOUNT, QUEUE, [wire.ReceiveMessages(1, QUEUE, batch, 20_000, LONG_MS)], [waiter], now_ms=START_MS
+            )
+            broker.send_all(ACCOUNT, QUEUE, [wire.SendMessages(1, QUEUE, bodies, None, None, 0, 0)], now_ms=START_MS)
         return MESSAGES
 
     return work
@@ -95,7 +104,7 @@ def _delete(batch: int) -> Work:
 
     def work() -> int:
         for handles in held:
-            broker.delete(ACCOUNT, QUEUE, handles, now_ms=START_MS)
+            broker.delete_all(ACCOUNT, QUEUE, [handles], now_ms=START_MS)
         return MESSAGES
 
     return work
@@ -216,7 +225,9 @@ def _page_in() -> Work:
             StoredMessage(position, position + 1, START_MS, BODY, None, 0) for position in unpack_runs(read.positions)
         ]
 
-    first = broker.receive(ACCOUNT, QUEUE, 1, 16, 1_000, LONG_MS, now_ms=START_MS)
+    first = broker.receive_all(
+        ACCOUNT, QUEUE, [wire.ReceiveMessages(1, QUEUE, 16, 1_000, LONG_MS)], [1], now_ms=START_MS
+    )
     reads = list(first.reads)
     pages = [(read.read_id, answer(read)) for read in reads]
 

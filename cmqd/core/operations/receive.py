@@ -51,7 +51,7 @@ class Receive:
         self._lane = runtime.pages.receives
         self._serving = serving
 
-    def receive(
+    def _receive_one(
         self,
         account: str,
         name: str,
@@ -115,7 +115,7 @@ class Receive:
         waiting: int = 0,
         max_waiting: int = 0,
     ) -> Outcome[list[list[ReceivedMessage] | Waiting | DomainError]]:
-        """The receives of several clients from one queue, in this order; each as :meth:`receive` would do it.
+        """The receives of several clients from one queue, in this order; each as a receive by itself.
 
         Neighbours with one visibility timeout are served in one step and one record, as far as memory has what they
         ask for. One that is refused has its refusal in its place of the reply, and hinders none of the others.
@@ -145,7 +145,7 @@ class Receive:
                     # Not looked at again for each of them.
                     alone_until = end
             try:
-                outcome = self.receive(
+                outcome = self._receive_one(
                     account,
                     name,
                     waiter_ids[place],

@@ -30,7 +30,7 @@ class Send:
         self._store = store
         self._serving = serving
 
-    def send(
+    def _send_one(
         self,
         account: str,
         name: str,
@@ -117,7 +117,7 @@ class Send:
     def send_all(
         self, account: str, name: str, requests: Sequence[SendRequest], now_ms: int
     ) -> Outcome[list[Sequence[int] | DomainError]]:
-        """The sends of several clients to one queue, in this order; each as :meth:`send` would do it.
+        """The sends of several clients to one queue, in this order; each as a send by itself would do it.
 
         Neighbours with nothing but bodies, and numbers of their producers, share a record: a send costs a fraction of
         what it costs alone. One that is refused has its refusal in its place of the reply, and hinders none of the
@@ -142,7 +142,7 @@ class Send:
                 continue
             place += 1
             try:
-                outcome = self.send(
+                outcome = self._send_one(
                     account,
                     name,
                     request.bodies,

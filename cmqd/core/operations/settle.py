@@ -54,18 +54,6 @@ class Settle:
         self._leases = leases
         self._dead_letters = dead_letters
 
-    def delete(self, account: str, name: str, handles: list[int], now_ms: int) -> Outcome[HandlesDone]:
-        """Delete received messages; the failures list the handles that are not valid (any more), the rest is done.
-
-        Raises:
-            QueueNotFound, InvalidArgument.
-        """
-        outcome = self.delete_all(account, name, [handles], now_ms)
-        (reply,) = outcome.reply
-        if isinstance(reply, DomainError):
-            raise reply
-        return Outcome(reply, outcome.records, (), outcome.woken, outcome.reads)
-
     def delete_all(
         self, account: str, name: str, requests: Sequence[list[int]], now_ms: int
     ) -> Outcome[list[HandlesDone | DomainError]]:

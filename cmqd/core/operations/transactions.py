@@ -118,7 +118,7 @@ class Transactions:
         dedup_ids: list[str | None] | None = None,
     ) -> Outcome[Sequence[int]]:
         """Store a batch that nobody receives until it is committed; the reply is its message ids. Numbered sends and
-        dedup ids as in :meth:`send`. A producer is first asked after ``first_check_ms`` (None = the queue's).
+        dedup ids as in a send. A producer is first asked after ``first_check_ms`` (None = the queue's).
 
         Raises:
             QueueNotFound, NotTransactional, InvalidArgument, MessageTooLarge, BatchTooLarge, BacklogFull,

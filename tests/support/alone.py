@@ -1,0 +1,76 @@
+"""Single sends, receives and deletes, through the broker's forms for several clients: each is a call of its own."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from cmqd.core.broker import Broker
+from cmqd.core.errors import DomainError
+from cmqd.core.outcome import HandlesDone, Outcome, Waiting
+from cmqd_types.messages import Headers, ReceivedMessage
+
+
+class Send(msgspec.Struct, frozen=True):
+    """A request of ``Broker.send_all``."""
+
+    bodies: list[bytes]
+    headers: list[Headers | None] | None = None
+    delay_ms: int | list[int] | None = None
+    session: int = 0
+    sequence: int = 0
+    dedup_ids: list[str | None] | None = None
+    after: str | None = None
+
+
+class Receive(msgspec.Struct, frozen=True):
+    """A request of ``Broker.receive_all``."""
+
+    max_messages: int = 1
+    wait_ms: int | None = 0
+    visibility_timeout_ms: int | None = None
+
+
+def send(
+    broker: Broker,
+    account: str,
+    name: str,
+    bodies: list[bytes],
+    headers: list[Headers | None] | None,
+    delay_ms: int | list[int] | None,
+    session: int,
+    sequence: int,
+    now_ms: int,
+    dedup_ids: list[str | None] | None = None,
+    after: str | None = None,
+) -> Outcome[Sequence[int]]:
+    """Send a batch; a refusal is raised."""
+    request = Send(bodies, headers, delay_ms, session, sequence, dedup_ids, after)
+    return _only(broker.send_all(account, name, [request], now_ms))
+
+
+def receive(
+    broker: Broker,
+    account: str,
+    name: str,
+    waiter_id: int,
+    max_messages: int,
+    wait_ms: int | None,
+    visibility_timeout_ms: int | None,
+    now_ms: int,
+) -> Outcome[list[ReceivedMessage] | Waiting]:
+    """Receive; a refusal is raised."""
+    request = Receive(max_messages, wait_ms, visibility_timeout_ms)
+    return _only(broker.receive_all(account, name, [request], [waiter_id], now_ms))
+
+
+def delete(broker: Broker, account: str, name: str, handles: list[int], now_ms: int) -> Outcome[HandlesDone]:
+    """Delete; a refusal is raised."""
+    return _only(broker.delete_all(account, name, [handles], now_ms))
+
+
+def _only(outcome: Outcome[Any]) -> Outcome[Any]:
+    (reply,) = outcome.reply
+    if isinstance(reply, DomainError):
+        raise reply
+    return msgspec.structs.replace(outcome, reply=reply)
