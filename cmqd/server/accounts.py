@@ -12,7 +12,7 @@ Rules:
 - An account always keeps one enabled root key: neither disabling nor deleting takes the last one.
 - A change must not be cancelled half way (the file would have it, the memory not): run it in a task of its own.
 - A key that is disabled or deleted authenticates nobody from then on; whoever is connected with it is disconnected by
-  the caller (``on_revoked``).
+  the caller.
 - A secret of a subscription signs what is posted to its URL (Standard Webhooks). It is there before the first post, and
   stays until the subscription ends; one that was replaced signs beside the new one until its time is over.
 """
@@ -114,8 +114,6 @@ class Accounts:
         self._leaving: str | None = None
         """The account that is being deleted: it opens no connection."""
         self._install(document)
-        self.on_revoked: Callable[[str], None] = lambda secret_id: None
-        """Told the id of a key that no longer authenticates."""
 
     @property
     def document(self) -> Document:
@@ -217,7 +215,8 @@ class Accounts:
         caller: str,
         account: str,
         refuse_held: Callable[[], None],
-        settle: Callable[[], Awaitable[None]],
+        revoke: Callable[[str], None],
+        wait_until_durable: Callable[[], Awaitable[None]],
         *,
         with_key: str | None = None,
     ) -> None:
@@ -231,7 +230,8 @@ class Accounts:
             caller: the account that asks.
             account: the account to delete.
             refuse_held: raises AccountNotEmpty if the account has queues or topics.
-            settle: waits until all that was decided so far is durable.
+            revoke: closes the connections that authenticated by a key, given its id.
+            wait_until_durable: waits until all earlier decisions are durable.
 
         Raises:
             PermissionDenied, AccountNotFound, InvalidArgument, AccountNotEmpty: nothing was changed.
@@ -249,8 +249,8 @@ class Accounts:
             try:
                 for key in document.keys:
                     if key.account == account:
-                        self.on_revoked(key.secret_id)
-                await settle()
+                        revoke(key.secret_id)
+                await wait_until_durable()
                 # A request that was under way when its connection ended may have made a queue.
                 refuse_held()
                 await self._change(
@@ -294,8 +294,6 @@ class Accounts:
             document = self._document
             changed = msgspec.structs.replace(key, enabled=enabled)
             await self._change(document, keys=[changed if each is key else each for each in document.keys])
-        if not enabled:
-            self.on_revoked(secret_id)
 
     async def delete_key(
         self, caller: str, account: str | None, secret_id: str, *, with_key: str | None = None
@@ -312,7 +310,6 @@ class Accounts:
             self._keep_one_other(key)
             document = self._document
             await self._change(document, keys=[each for each in document.keys if each is not key])
-        self.on_revoked(secret_id)
 
     # ------------------------------------------------------------------ subscriptions
 

@@ -9,19 +9,17 @@ many addresses, must not leave an administrative request out of the log.
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 import msgspec
 
 from cmqd.core.errors import DomainError
+from cmqd.server.client import Client
 from cmqd.server.log_lines import get_logger
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.events import ConnectionEnded
 from cmqd_protocol.opcodes import Opcode
-
-if TYPE_CHECKING:
-    from cmqd.server.handlers.outcomes import Client
 
 _log = get_logger()
 
@@ -144,7 +142,7 @@ class Audit:
         if more is not None:
             _log.warning("login_failed", peer=peer, **facts, **more)
 
-    def watched(self, client: "Client", request: wire.Request) -> "Client":
+    def watched(self, client: Client, request: wire.Request) -> Client:
         """Return the client for the handler to answer; the reply to the request is logged on its way."""
         if isinstance(request, wire.RewindQueue):
             # A rewind may wait for a page of the log, and waiting requests are found by their connection.
@@ -178,7 +176,7 @@ class _Watched:
 
     __slots__ = ("_audit", "_client", "_request")
 
-    def __init__(self, audit: Audit, client: "Client", request: wire.Request) -> None:
+    def __init__(self, audit: Audit, client: Client, request: wire.Request) -> None:
         self._audit = audit
         self._client = client
         self._request = request
@@ -192,11 +190,11 @@ class _Watched:
 
 
 def audited(
-    audit: Audit, handler: Callable[["Client", Any], None], translate: Callable[[int, DomainError], wire.Error]
-) -> Callable[["Client", Any], None]:
+    audit: Audit, handler: Callable[[Client, Any], None], translate: Callable[[int, DomainError], wire.Error]
+) -> Callable[[Client, Any], None]:
     """Return the handler with a log line for each request and its outcome."""
 
-    def handle(client: "Client", request: wire.Request) -> None:
+    def handle(client: Client, request: wire.Request) -> None:
         try:
             handler(audit.watched(client, request), request)
         except DomainError as refusal:

@@ -42,6 +42,7 @@ from cmqd.server.log_lines import configure_logs, get_logger
 from cmqd.server.memory_budget import budget_bytes
 from cmqd.server.reload import Reload
 from cmqd.server.server import Server, failure_text
+from cmqd.server.status import RecoveryFinding, RecoveryStatus, StorageProcessStatus
 from cmqd.settings import Settings
 from cmqd.storage.process_log import StorageProcessLog
 from cmqd.storage.settings import StorageSettings
@@ -218,7 +219,7 @@ class Daemon:
             accounts=accounts,
             clock=clock,
             max_connections=connection_limit(settings.max_connections, raise_descriptor_limit(), settings.max_pushes),
-            facts=self._facts,
+            storage_status=self._storage_status,
             on_failed=self._on_failed,
         )
         if "state" in early:
@@ -355,25 +356,21 @@ class Daemon:
     def _storage_pid(self) -> int | None:
         return self._log.process_id if isinstance(self._log, StorageProcessLog) else None
 
-    def _facts(self) -> dict[str, Any]:
-        """For the status: the storage process and what recovery found."""
+    def _storage_status(self) -> StorageProcessStatus:
         report = self._report
         process_id = self._storage_pid()
-        return {
-            "storage_pid": process_id,
-            "storage_rss_bytes": rss_bytes(process_id) if process_id else 0,
-            "recovery": None
-            if report is None
-            else {
-                "clean": report.clean,
-                "created": report.created,
-                "checkpoint_lsn": report.checkpoint_lsn,
-                "last_lsn": report.last_lsn,
-                "log_id": report.log_id,
-                "seconds": round(self._recovery_s, 3),
-                "findings": [{"kind": finding.kind, "text": finding.text} for finding in report.findings],
-            },
-        }
+        recovery = None
+        if report is not None:
+            recovery = RecoveryStatus(
+                clean=report.clean,
+                created=report.created,
+                checkpoint_lsn=report.checkpoint_lsn,
+                last_lsn=report.last_lsn,
+                log_id=report.log_id,
+                seconds=round(self._recovery_s, 3),
+                findings=[RecoveryFinding(finding.kind, finding.text) for finding in report.findings],
+            )
+        return StorageProcessStatus(process_id, rss_bytes(process_id) if process_id else 0, recovery)
 
     # ------------------------------------------------------------------ the end
 

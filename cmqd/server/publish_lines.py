@@ -12,12 +12,10 @@ Pure data.
 """
 
 from collections import OrderedDict, deque
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cmqd.core.operations.publish_plan import PublishPlan
-
-if TYPE_CHECKING:
-    from cmqd.server.handlers.collecting import Collected
+from cmqd.server.collecting import Group
 
 SLICE_UNITS: Final = 1024
 """Work of a slice: usually 0.5 ms, at most about 2 ms."""
@@ -26,10 +24,10 @@ SLICE_UNITS: Final = 1024
 class PlannedPublish:
     """Publishes to a topic that are decided together, and their plan. A publish behind others has no plan yet."""
 
-    __slots__ = ("collected", "plan")
+    __slots__ = ("group", "plan")
 
-    def __init__(self, collected: "Collected", plan: PublishPlan | None) -> None:
-        self.collected = collected
+    def __init__(self, group: Group, plan: PublishPlan | None) -> None:
+        self.group = group
         self.plan = plan
 
 
@@ -53,8 +51,8 @@ class PublishLines:
 
     def add(self, publish: PlannedPublish) -> None:
         """Put a publish at the end of its topic's line."""
-        collected = publish.collected
-        self.lines.setdefault((collected.account, collected.name), deque()).append(publish)
+        group = publish.group
+        self.lines.setdefault((group.account, group.name), deque()).append(publish)
 
     def take(self) -> PlannedPublish:
         """Remove and return the publish that has the turn. The lines must not be empty."""
@@ -69,7 +67,7 @@ class PublishLines:
 
     def put_back(self, publish: PlannedPublish) -> None:
         """Put a publish that needs a further slice in front of its line, and the line at the end of the turns."""
-        key = (publish.collected.account, publish.collected.name)
+        key = (publish.group.account, publish.group.name)
         self.lines.setdefault(key, deque()).appendleft(publish)
         self.lines.move_to_end(key)
 

@@ -1,14 +1,15 @@
-"""Everything between the sockets and the core, assembled: who calls whom, and how it all stops.
+"""The server between the sockets and the core: makes its parts in the order of their dependencies, and joins them.
 
-    socket → Listener/Connection → Dispatcher → Broker (core)
-                   ▲                   │ records, reads
-                   │ replies           ▼
-               ReplyGate  ◄── LSN ──  Log ── wants a checkpoint ──► Checkpoints
+    socket → Listener/AcceptedConnection → Dispatcher → handlers → Broker (core)
+                   ▲                                        │ outcome
+                   │ replies                                ▼
+               ReplyGate  ◄───────── LSN ─────────────  Outcomes → Log ── wants a checkpoint ──► Checkpoints
                IoBatch: replies leave in one write a client, then records in one write, once the sockets bring no more
-               AgendaTimer: what is due by itself
-               Outbox: pushes, once durable and signable ──► Pusher ── results ──► Dispatcher
+               AgendaTimer: work that is due at a time ──► BrokerEvents
+               Outbox: pushes, once durable and signable ──► Pusher ── results ──► BrokerEvents
 
-The process around it (signals, recovery, exit codes) is ``daemon``; tests assemble the same over a log in memory.
+``daemon`` is the process around the server (signals, recovery, exit codes); tests make the same server over a log in
+memory. A second wire protocol is a package beside ``binary``: its listener gets the same parts.
 """
 
 import asyncio
@@ -26,26 +27,44 @@ from cmqd.log.interface import Log
 from cmqd.log.values import LogState
 from cmqd.server.accounts import Accounts
 from cmqd.server.accounts_file import ADMIN
+from cmqd.server.admission import Admission
 from cmqd.server.advertised_address import advertised_address
 from cmqd.server.agenda_timer import AgendaTimer
 from cmqd.server.audit import Audit
-from cmqd.server.binary.listener import Listener
+from cmqd.server.background_tasks import BackgroundTasks
+from cmqd.server.binary.listener import Listener, local_ms
+from cmqd.server.broker_events import BrokerEvents
 from cmqd.server.checkpoints import Checkpoints
+from cmqd.server.client import Client
+from cmqd.server.client_events import ClientEvents
 from cmqd.server.clock import BrokerClock, OffsetWatch
+from cmqd.server.collecting import Collector
+from cmqd.server.connection_timer import STEP_MS
+from cmqd.server.connections import Connections
 from cmqd.server.counters import Counters, rss_bytes
-from cmqd.server.dispatch import Dispatcher
+from cmqd.server.dispatch import Dispatcher, Handler, plain_handlers
 from cmqd.server.fairness import CommitRoom, RoundRobin
-from cmqd.server.handlers.outcomes import Client
+from cmqd.server.handlers.accounts import AccountOperations
+from cmqd.server.handlers.messages import Deletes, Peeks, Receives, ReplyWithBodies, Sends
+from cmqd.server.handlers.publishing import Publishes
+from cmqd.server.handlers.queues import Queues, queue_rewound
+from cmqd.server.handlers.server_requests import ServerRequests
+from cmqd.server.handlers.subscriptions import Subscriptions
+from cmqd.server.handlers.transactions import Transactions, transactions_ended
 from cmqd.server.held_replies import HeldReplies
 from cmqd.server.io_batch import IoBatch
 from cmqd.server.log_lines import get_logger
 from cmqd.server.memory_budget import MemoryBudget, budget_bytes
+from cmqd.server.outcomes import Answer, Outcomes
 from cmqd.server.push.outbox import Outbox, Pushing
 from cmqd.server.push.pusher import Pusher
 from cmqd.server.reply_gate import ReplyGate
+from cmqd.server.status import LoopStatus, PublicStatus, Status, StorageProcessStatus, public_reply
 from cmqd.server.storage_watch import StorageWatch
+from cmqd.server.transaction_checkers import TransactionCheckers
 from cmqd.server.waiting_requests import WaitingRequests
 from cmqd.settings import Settings
+from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
 
@@ -55,7 +74,7 @@ SHUTTING_DOWN = "the server is shutting down"
 
 
 class Server:
-    """The rooms of the server, joined to one broker and one log; see the module."""
+    """The parts of a server, joined to one broker and one log; see the module."""
 
     def __init__(
         self,
@@ -67,20 +86,27 @@ class Server:
         accounts: Accounts,
         clock: BrokerClock,
         max_connections: int,
-        facts: Callable[[], dict[str, Any]],
+        storage_status: Callable[[], StorageProcessStatus],
         on_failed: Callable[[Exception], None],
         make_pusher: Callable[..., Pushing] = Pusher,
         can_push: bool | None = None,
         timer: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Join them; nothing listens yet.
+        """Make the parts; nothing listens yet.
 
         Args:
-            make_pusher: makes what posts to URLs.
-            can_push: whether that can be made; None = if its extra is installed.
-            facts: what else ``get_server_status`` tells the account ``admin``.
-            timer: seconds of any clock that never goes back, to measure I/O batches by.
-            on_failed: told why, once, when nothing can be acknowledged any more: a LogFailed, or a bug.
+            loop: the running loop.
+            settings: the settings in force.
+            broker: the core, recovered.
+            log: the log, open.
+            accounts: the accounts.
+            clock: broker time.
+            max_connections: connections of all listeners together.
+            storage_status: returns the status of the storage process and of the recovery.
+            on_failed: gets, once, the reason why nothing can be acknowledged any more: a LogFailed, or a bug.
+            make_pusher: makes the part that posts to URLs.
+            can_push: whether that part can be made; None = if its extra is installed.
+            timer: seconds of a clock that never goes back, to measure I/O batches by.
         """
         self._loop = loop
         self._settings = settings
@@ -88,53 +114,90 @@ class Server:
         self._log = log
         self._accounts = accounts
         self._clock = clock
-        self._facts = facts
+        self._storage_status = storage_status
         self._on_failed = on_failed
         self._started = time.monotonic()
         self._state = LogState(False, "", 0, 0, 0)
         self._failure: Exception | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._quiet: asyncio.Event | None = None
-        """Set, once draining waits for it, when nothing is unfinished."""
+        self._all_finished: asyncio.Event | None = None
+        """Set, once draining waits for it, when nothing that was begun is unfinished."""
+        self._beat_timer: asyncio.TimerHandle | None = None
+        self._location: dict[str, Any] = {"region": settings.region}
+        """Facts of every queue and topic that the core does not know; the address is known once the server listens."""
+
+        # Parts that know no other part of the server.
         self.counters = Counters()
         self.gate = ReplyGate(log.durable_lsn)
         self.held_replies = HeldReplies(self.gate)
         self.waiting_requests: WaitingRequests[Client] = WaitingRequests()
+        self.checkers: TransactionCheckers[Client] = TransactionCheckers()
         self.outbox = Outbox(log.durable_lsn, accounts.has_secret)
-        room = CommitRoom(log, timer)
-        self.turns = RoundRobin(lambda: self._failure is not None or room.has_room())
-        self.io_batch = IoBatch(
-            loop,
-            clock.now_ms,
-            self._end_of_io_batch,
-            before_end=lambda: self.dispatcher.settle_collected(),
-            turns=self.turns,
-            timer=timer,
+        self.connections = Connections(
+            limit=max_connections, limit_of_account=settings.max_connections_per_account, counters=self.counters
         )
-        self.audit = Audit(accounts.account_of)
-        self.dispatcher = Dispatcher(
+        promised = broker.facts.promises.memory
+        self.budget = MemoryBudget(budget_bytes(settings), lambda: promised.total_bytes)
+        self.tasks = BackgroundTasks(loop, self._check_finished)
+        self._commit_room = CommitRoom(log, timer)
+        self.turns = RoundRobin(self._has_room)
+        # The end of an I/O batch calls parts that begin I/O batches, so its two ends are methods of this class.
+        self.io_batch = IoBatch(
+            loop, clock.now_ms, self._end_io_batch, before_end=self._decide_collected, turns=self.turns, timer=timer
+        )
+
+        now_ms, schedule, spawn = self.io_batch.now_ms, self.io_batch.schedule, self.tasks.spawn
+        bodies = ReplyWithBodies(self.gate, self.counters)
+        self.outcomes = Outcomes(
             broker=broker,
             log=log,
             gate=self.gate,
             waiting_requests=self.waiting_requests,
-            accounts=accounts,
+            answers=self._late_answers(bodies),
             outbox=self.outbox,
+            checkers=self.checkers,
             counters=self.counters,
-            now_ms=self.io_batch.now_ms,
-            schedule=self.io_batch.schedule,
-            status=self.status,
-            audit=self.audit,
-            spawn=self._spawn,
             on_broken=self._fail,
+        )
+        self.admission = Admission(
+            log=log,
+            counters=self.counters,
+            now_ms=now_ms,
             busy_pending_bytes=settings.busy_pending_bytes,
             busy_pending_records=settings.busy_pending_records,
-            max_unread_receives=settings.max_unread_receives,
-            max_waiting_per_account=settings.max_waiting_receives_per_account,
             max_requests_per_second=settings.max_requests_per_second_per_account,
         )
-        self.dispatcher.location["region"] = settings.region
-        self.outbox.on_results = self.dispatcher.pushes_ended
+        self.collector = Collector(
+            log=log,
+            waiting_requests=self.waiting_requests,
+            outcomes=self.outcomes,
+            admission=self.admission,
+            now_ms=now_ms,
+        )
+        self.publishes = Publishes(
+            broker, self.outcomes, self.gate, self.admission, self.collector, self.counters, schedule
+        )
+        self.broker_events = BrokerEvents(
+            broker=broker,
+            outcomes=self.outcomes,
+            publishes=self.publishes,
+            counters=self.counters,
+            now_ms=now_ms,
+            schedule=schedule,
+        )
+        self.client_events = ClientEvents(
+            broker=broker,
+            outcomes=self.outcomes,
+            admission=self.admission,
+            collector=self.collector,
+            publishes=self.publishes,
+            waiting_requests=self.waiting_requests,
+            checkers=self.checkers,
+            counters=self.counters,
+            now_ms=now_ms,
+            schedule=schedule,
+        )
         if Pusher.available() if can_push is None else can_push:
+            # A circle: the result of a push is handed to the core, whose outcome may have more pushes.
             self.outbox.use(
                 make_pusher(
                     loop=loop,
@@ -142,42 +205,58 @@ class Server:
                     allow_private=settings.push_allow_private,
                     allow_loopback=settings.push_allow_loopback,
                     secrets_of=self._secrets_of,
-                    on_results=self.dispatcher.pushes_ended,
+                    on_results=self.broker_events.pushes_ended,
                     now_ms=clock.now_ms,
                     wall_ms=clock.wall_ms,
                 )
             )
         broker.gates.pushing = self.outbox.can_push
-        promised = broker.facts.promises.memory
-        self.budget = MemoryBudget(budget_bytes(settings), lambda: promised.total_bytes)
+        audit = Audit(accounts.account_of)
+        collected: dict[type[wire.Request], Handler] = {
+            wire.SendMessages: Sends(
+                broker, self.outcomes, self.gate, self.admission, self.collector, self.counters
+            ).handle,
+            wire.PublishMessages: self.publishes.handle,
+            wire.DeleteMessages: Deletes(broker, self.outcomes, self.gate, self.collector, self.counters).handle,
+            wire.ReceiveMessages: Receives(
+                broker,
+                self.outcomes,
+                self.collector,
+                self.waiting_requests,
+                bodies,
+                settings.max_unread_receives,
+                settings.max_waiting_receives_per_account,
+            ).handle,
+        }
+        self.dispatcher = Dispatcher(
+            handlers=collected | self._handlers(now_ms, schedule, spawn),
+            collected=frozenset(collected),
+            log=log,
+            outcomes=self.outcomes,
+            admission=self.admission,
+            collector=self.collector,
+            audit=audit,
+            counters=self.counters,
+        )
         self.listener = Listener(
-            budget=self.budget,
             loop=loop,
             settings=settings,
-            requests=self.dispatcher,
+            dispatch=self.dispatcher.dispatch,
+            events=self.client_events,
+            collector=self.collector,
             io_batch=self.io_batch,
+            budget=self.budget,
+            connections=self.connections,
             counters=self.counters,
             accounts=accounts,
-            max_connections=max_connections,
             is_overloaded=self._is_overloaded,
-            audit=self.audit,
+            audit=audit,
         )
-        self._offset_watch = OffsetWatch(clock, self.dispatcher.clock_offset_changed)
-        self.listener.on_beat = self._beat
-        self.storage_watch = StorageWatch(
-            loop=loop,
-            log=log,
-            gate=self.gate,
-            requests=self.dispatcher,
-            patience_ms=settings.storage_patience_ms,
-            reason=lambda: self._state.reason if self._state.sends_refused else "",
-        )
-        accounts.on_revoked = self.listener.revoke
         self.agenda_timer = AgendaTimer(
             loop=loop,
-            now_ms=self.io_batch.now_ms,
-            next_deadline_ms=self.dispatcher.next_deadline_ms,
-            tick=self.dispatcher.tick,
+            now_ms=now_ms,
+            next_deadline_ms=self.broker_events.next_deadline_ms,
+            tick=self.broker_events.tick,
         )
         self.checkpoints = Checkpoints(
             loop=loop,
@@ -188,33 +267,142 @@ class Server:
             is_behind=lambda: log.pending_bytes >= settings.busy_pending_bytes // 2,
             now_ms=clock.now_ms,
             keep_history_ms=settings.keep_history_ms,
-            spawn=self._spawn,
+            spawn=spawn,
         )
+        self._offset_watch = OffsetWatch(clock, self.broker_events.clock_offset_changed)
+        self.storage_watch = StorageWatch(
+            loop=loop,
+            log=log,
+            gate=self.gate,
+            admission=self.admission,
+            events=self.client_events,
+            schedule=schedule,
+            patience_ms=settings.storage_patience_ms,
+            reason=lambda: self._state.reason if self._state.sends_refused else "",
+        )
+        self._listen_to_log()
+
+    def _late_answers(self, bodies: ReplyWithBodies) -> dict[type[wire.Request], Answer]:
+        """Return the answers to requests that may wait in the core."""
+        hold = self.gate.hold
+        return {
+            wire.ReceiveMessages: bodies.received,
+            wire.PeekMessages: bodies.peeked,
+            wire.RewindQueue: lambda client, request, rewound, lsn: hold(
+                lsn, client, queue_rewound(request.request_id, rewound)
+            ),
+            wire.EndTransactions: lambda client, request, done, lsn: hold(
+                lsn, client, transactions_ended(request.request_id, done)
+            ),
+        }
+
+    def _handlers(
+        self,
+        now_ms: Callable[[], int],
+        schedule: Callable[[], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> dict[type[wire.Request], Handler]:
+        """Return the handlers of all requests that are not collected."""
+        broker, log, outcomes, gate, accounts = self._broker, self._log, self.outcomes, self.gate, self._accounts
+        account_operations = AccountOperations(
+            broker=broker,
+            log=log,
+            gate=gate,
+            accounts=accounts,
+            revoke=self.connections.revoke,
+            counters=self.counters,
+            now_ms=now_ms,
+            schedule=schedule,
+            spawn=spawn,
+        )
+        queues = Queues(broker, outcomes, gate, self.waiting_requests, self.checkers, now_ms)
+        peeks = Peeks(broker, outcomes, self.waiting_requests, now_ms, self._settings.max_unread_receives)
+        server_requests = ServerRequests(log=log, accounts=accounts, status_of=self.status_reply, spawn=spawn)
+        subscriptions = Subscriptions(
+            broker=broker,
+            log=log,
+            outcomes=outcomes,
+            gate=gate,
+            accounts=accounts,
+            outbox=self.outbox,
+            pushes_ended=self.broker_events.pushes_ended,
+            counters=self.counters,
+            now_ms=now_ms,
+            schedule=schedule,
+            spawn=spawn,
+        )
+        transactions = Transactions(
+            broker=broker,
+            log=log,
+            outcomes=outcomes,
+            gate=gate,
+            admission=self.admission,
+            waiting_requests=self.waiting_requests,
+            checkers=self.checkers,
+            counters=self.counters,
+            now_ms=now_ms,
+        )
+        plain = plain_handlers(
+            broker=broker,
+            log=log,
+            outcomes=outcomes,
+            gate=gate,
+            accounts=accounts,
+            location=self._location,
+            now_ms=now_ms,
+        )
+        others: dict[type[wire.Request], Handler] = {
+            wire.PeekMessages: peeks.handle,
+            wire.DeleteQueue: queues.delete,
+            wire.RewindQueue: queues.rewind,
+            wire.Subscribe: subscriptions.subscribe,
+            wire.EnsureSubscription: subscriptions.ensure,
+            wire.Unsubscribe: subscriptions.unsubscribe,
+            wire.RotateSecret: subscriptions.rotate_secret,
+            wire.SendHalfMessages: transactions.send_half,
+            wire.EndTransactions: transactions.end,
+            wire.RegisterChecker: transactions.register_checker,
+            wire.UnregisterChecker: transactions.unregister_checker,
+            wire.SetKeyEnabled: account_operations.set_key_enabled,
+            wire.DeleteKey: account_operations.delete_key,
+            wire.DeleteAccount: account_operations.delete_account,
+            wire.ListAllQueues: account_operations.list_all_queues,
+            wire.GetServerStatus: server_requests.get_status,
+            wire.SealSegments: server_requests.seal_segments,
+        }
+        return plain | account_operations.handlers(self._location) | others
+
+    def _listen_to_log(self) -> None:
+        """Take the calls of the log, which the daemon opened before there were parts to take them.
+
+        A circle that cannot be ordered: replies need the log to be made, and the log's answers need the replies' gate.
+        """
+        log = self._log
         log.on_durable = self._on_durable
-        log.on_page = self.dispatcher.page_arrived
+        log.on_page = self.broker_events.page_arrived
         log.on_fatal = self._fail
         log.on_state = self.storage_state
         log.on_checkpoint_wanted = self.checkpoints.want
         log.on_checkpoint_done = self.checkpoints.is_on_disk
 
     async def start(self) -> tuple[str, int]:
-        """Listen; returns the address.
+        """Listen; return the address.
 
         Raises:
-            OSError, ssl.SSLError: it cannot be had.
+            OSError, ssl.SSLError: the address or the TLS files cannot be used.
         """
         address = await self.listener.start()
-        advertised = advertised_address(self._settings.advertise, address, socket.gethostname)
-        self.dispatcher.location["address"] = advertised
+        self._location["address"] = advertised_address(self._settings.advertise, address, socket.gethostname)
+        self._beat_again()
         self.checkpoints.reclaim()
         self.io_batch.schedule()
         return address
 
     async def match_secrets(self) -> None:
-        """Before the start: each subscription to a URL that was recovered has a secret, and nothing else has one.
+        """Make a secret for each recovered subscription to a URL that has none, and drop all other secrets.
 
         Raises:
-            OSError: they cannot be written.
+            OSError: the accounts file cannot be written.
         """
         to_urls = [
             subscription_id
@@ -235,133 +423,161 @@ class Server:
             _log.warning("push_unavailable", subscriptions=len(to_urls), text="install the extra cmqd[http]")
 
     async def drain(self, within_s: float) -> None:
-        """Take nothing new, finish what was begun, tell everybody, close all connections."""
+        """Accept no new work, finish the work under way, tell every client, close all connections.
+
+        The order matters: requests are refused before waits end, else an answered client could wait again; pushes and
+        commits end before connections close, else a reply that becomes durable meanwhile would find no connection.
+        """
         stop_at = self._loop.time() + within_s
         self.listener.stop_accepting()
-        self.dispatcher.refuse_all(ErrorCode.SHUTTING_DOWN, SHUTTING_DOWN)
-        self.dispatcher.fall_quiet()
+        self.admission.refuse_all(ErrorCode.SHUTTING_DOWN, SHUTTING_DOWN)
+        self.broker_events.fall_quiet()
         self._broker.gates.pushing = False
         self.outbox.stop()
-        ended = self.dispatcher.end_waits(ErrorCode.SHUTTING_DOWN, SHUTTING_DOWN)
+        ended = self.client_events.end_waits(ErrorCode.SHUTTING_DOWN, SHUTTING_DOWN)
         _log.info(
             "draining",
             waits_ended=ended,
             held_replies=len(self.gate),
-            connections=self.listener.connections,
+            connections=len(self.connections),
             pushes=self.outbox.under_way,
         )
         self.io_batch.end()
-        # What is posted without its result being recorded is posted again after the start.
-        await asyncio.gather(self.outbox.close(within_s / 2), self._wait_until_quiet(within_s / 2))
+        # A push whose result is not recorded is posted again after the start.
+        await asyncio.gather(self.outbox.close(within_s / 2), self._wait_until_finished(within_s / 2))
         self.io_batch.end()
         # A client that reads nothing must not take the time that the last checkpoint needs.
         left_s = stop_at - self._loop.time()
-        await self.listener.close(ErrorCode.SHUTTING_DOWN, SHUTTING_DOWN, max(0.1, left_s / 2))
+        await self.close_connections(ErrorCode.SHUTTING_DOWN, SHUTTING_DOWN, max(0.1, left_s / 2))
         self.agenda_timer.stop()
 
     async def end(self, reason: str, within_s: float) -> None:
-        """After a failure: let clients read why, and close."""
+        """After a failure: let clients read the reason, and close."""
         await self.outbox.close(0)
-        await self.listener.close(ErrorCode.OUTCOME_UNKNOWN, reason, within_s)
+        await self.close_connections(ErrorCode.OUTCOME_UNKNOWN, reason, within_s)
 
-    def status(self, account: str) -> dict[str, Any]:
-        """What the server says of itself: the whole to ``admin``, what concerns everybody to others."""
-        settings = self._settings
-        status: dict[str, Any] = {
-            "version": cmqd.__version__,
-            "region": settings.region,
-            "durability": settings.durability_text,
-            "uptime_ms": int((time.monotonic() - self._started) * 1000),
-            "time_ms": self._clock.wall_ms(),
-            "broker_time_ms": self._clock.now_ms(),
-            "clock_offset_ms": self._clock.offset_ms,
-        }
-        if account != ADMIN:
-            return status
-        log = self._log
-        state = self._state
-        return (
-            status
-            | {
-                "pid": os.getpid(),
-                "connections": self.listener.connections,
-                "waiting_receives": len(self.waiting_requests),
-                "held_replies": len(self.gate),
-                "checkers": len(self.dispatcher.checkers),
-                "queues": len(self._broker.queues),
-                "topics": len(self._broker.topics),
-                "subscriptions": len(self._broker.subscriptions),
-                "pushes_under_way": self.outbox.under_way,
-                "last_lsn": log.last_lsn,
-                "durable_lsn": log.durable_lsn,
-                "pending_bytes": log.pending_bytes,
-                "pending_records": log.pending_records,
-                "log_bytes": state.log_bytes,
-                "segments": state.segments,
-                "history_bytes": self.checkpoints.history_bytes,
-                "free_bytes": state.free_bytes,
-                "sends_refused": state.sends_refused,
-                "sends_refused_reason": state.reason if state.sends_refused else None,
-                "memory_budget_bytes": self.budget.total_bytes,
-                "memory_held_bytes": self.budget.held_bytes,
-                "memory_promised_bytes": self._broker.facts.promises.memory.total_bytes,
-                "rss_bytes": rss_bytes(),
-                "counters": self.counters.snapshot(),
-            }
-            | self._facts()
+    async def close_connections(self, code: ErrorCode, text: str, within_s: float) -> None:
+        """Accept no more connections, tell every client why, and close."""
+        self.listener.stop_accepting()
+        await self.connections.close(code, text, within_s)
+        self.listener.stop_timer()
+        if self._beat_timer is not None:
+            self._beat_timer.cancel()
+
+    # ------------------------------------------------------------------ status
+
+    def public_status(self) -> PublicStatus:
+        """Return the status for every account."""
+        return PublicStatus(
+            version=cmqd.__version__,
+            region=self._settings.region,
+            durability=self._settings.durability_text,
+            uptime_ms=int((time.monotonic() - self._started) * 1000),
+            time_ms=self._clock.wall_ms(),
+            broker_time_ms=self._clock.now_ms(),
+            clock_offset_ms=self._clock.offset_ms,
         )
 
+    def status(self) -> Status:
+        """Return the whole status."""
+        log, state, broker = self._log, self._state, self._broker
+        loop = LoopStatus(
+            pid=os.getpid(),
+            connections=len(self.connections),
+            waiting_receives=len(self.waiting_requests),
+            held_replies=len(self.gate),
+            checkers=len(self.checkers),
+            queues=len(broker.queues),
+            topics=len(broker.topics),
+            subscriptions=len(broker.subscriptions),
+            pushes_under_way=self.outbox.under_way,
+            last_lsn=log.last_lsn,
+            durable_lsn=log.durable_lsn,
+            pending_bytes=log.pending_bytes,
+            pending_records=log.pending_records,
+            log_bytes=state.log_bytes,
+            segments=state.segments,
+            history_bytes=self.checkpoints.history_bytes,
+            free_bytes=state.free_bytes,
+            sends_refused=state.sends_refused,
+            sends_refused_reason=state.reason if state.sends_refused else None,
+            memory_budget_bytes=self.budget.total_bytes,
+            memory_held_bytes=self.budget.held_bytes,
+            memory_promised_bytes=broker.facts.promises.memory.total_bytes,
+            rss_bytes=rss_bytes(),
+            counters=self.counters,
+        )
+        return Status(self.public_status(), loop, self._storage_status())
+
+    def status_reply(self, account: str) -> dict[str, Any]:
+        """Return the status as an account may see it: the whole for ``admin``, the public part for others."""
+        return self.status().as_reply() if account == ADMIN else public_reply(self.public_status())
+
     def storage_state(self, state: LogState) -> None:
-        """Refuse or take sends as the storage's free space asks, and remember its figures for the status."""
+        """Refuse or accept sends as the free space of the disk asks, and keep the figures for the status."""
         if state.sends_refused != self._state.sends_refused:
             if state.sends_refused:
                 _log.warning("sends_refused", reason=state.reason, free_bytes=state.free_bytes)
             else:
                 _log.info("sends_accepted_again", free_bytes=state.free_bytes)
         self._state = state
-        self.dispatcher.refuse_sends(state.reason if state.sends_refused else None)
+        self.admission.refuse_sends(state.reason if state.sends_refused else None)
+        # Moves from queue to queue write bodies too.
+        self._broker.gates.moves_held_up = "disk nearly full" if state.sends_refused else ""
         self.checkpoints.room_is(short=state.is_short)
 
     def _secrets_of(self, subscription_id: int) -> list[str]:
         return self._accounts.secrets_of(subscription_id, self._clock.now_ms())
 
-    # ------------------------------------------------------------------ what the loop and the log bring
+    # ------------------------------------------------------------------ events of the loop and the log
 
-    def _end_of_io_batch(self) -> None:
+    def _has_room(self) -> bool:
+        # After a failure there is no commit to keep room for, and every request is refused.
+        return self._failure is not None or self._commit_room.has_room()
+
+    def _decide_collected(self) -> None:
+        self.collector.decide_all()
+
+    def _end_io_batch(self) -> None:
         if self._failure is None:
             self._log.flush()
             self.agenda_timer.plan()
             self.listener.watch_load()
-        if self._quiet is not None:
-            self._look_if_quiet()
+        if self._all_finished is not None:
+            self._check_finished()
 
-    def _beat(self) -> None:
+    def _beat_again(self) -> None:
+        self._beat_timer = self._loop.call_later(STEP_MS / 1000, self._beat_again)
+        self.listener.pass_time(local_ms())
+        self.beat()
+
+    def beat(self) -> None:
+        """Do the work of a tenth of a second: look at the clock and at the storage."""
         self._offset_watch.check()
         if self._failure is None:
             self.storage_watch.beat(int(self._loop.time() * 1000))
             self.held_replies.beat()
         if self.turns.can_serve:
-            # The storage has not ended a commit for long, else a commit would have gone on with them.
+            # No commit has ended for a second; otherwise the end of a commit would have given the turns.
             self.io_batch.schedule()
 
     def _is_overloaded(self) -> bool:
-        log = self._log
-        settings = self._settings
-        # While the storage hangs requests are read and refused: they add nothing to what waits.
+        log, settings = self._log, self._settings
+        # While the storage hangs, requests are read and refused: they add nothing to the backlog.
         return (
             log.pending_bytes >= settings.pause_pending_bytes or log.pending_records >= settings.pause_pending_records
-        ) and not self.dispatcher.is_stalled
+        ) and not self.admission.is_stalled
 
     def _on_durable(self, lsn: int) -> None:
         self.held_replies.forget()
         self.gate.open_to(lsn)
         self.outbox.open_to(lsn)
         self.io_batch.schedule()
-        if self._quiet is not None:
-            self._look_if_quiet()
+        if self._all_finished is not None:
+            self._check_finished()
 
     def _fail(self, failure: Exception) -> None:
-        """Acknowledge nothing more; whoever waits learns that the outcome is unknown."""
+        """Acknowledge nothing more, and answer every open request ``outcome_unknown``."""
         if self._failure is not None:
             return
         self._failure = failure
@@ -370,45 +586,37 @@ class Server:
         self.agenda_timer.stop()
         self.checkpoints.stop()
         self.outbox.stop()
-        self.dispatcher.halt(reason)
+        # Halted before any answer: an answer may call back, and nothing may reach core or log any more.
+        self.outcomes.is_halted = True
+        self.admission.refuse_all(ErrorCode.OUTCOME_UNKNOWN, reason)
+        self.collector.drop_all(reason)
+        self.publishes.drop_all(reason)
         for client, reply in self.gate.take_all():
             client.answer(error(reply.request_id, ErrorCode.OUTCOME_UNKNOWN, reason))
-        self.dispatcher.end_waits(ErrorCode.OUTCOME_UNKNOWN, reason)
+        self.client_events.end_waits(ErrorCode.OUTCOME_UNKNOWN, reason)
         self.io_batch.schedule()
-        self._look_if_quiet()
+        self._check_finished()
         self._on_failed(failure)
 
-    # ------------------------------------------------------------------ tasks
+    # ------------------------------------------------------------------ the end of a drain
 
-    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._task_ended)
+    def _is_finished(self) -> bool:
+        """Whether nothing that was begun is unfinished, or nothing will ever be finished."""
+        return not (len(self.gate) or len(self.turns) or len(self.tasks)) or self._failure is not None
 
-    def _task_ended(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
-        failure = None if task.cancelled() else task.exception()
-        if failure is not None and not isinstance(failure, LogFailed):
-            _log.error("task_failed", exc_info=failure)
-        self._look_if_quiet()
-
-    def _is_quiet(self) -> bool:
-        """Nothing that was begun is unfinished, or nothing will ever be finished."""
-        return not (len(self.gate) or len(self.turns) or self._tasks) or self._failure is not None
-
-    async def _wait_until_quiet(self, within_s: float) -> None:
-        if not self._is_quiet():
-            self._quiet = asyncio.Event()
+    async def _wait_until_finished(self, within_s: float) -> None:
+        if not self._is_finished():
+            self._all_finished = asyncio.Event()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._quiet.wait(), within_s)
+                await asyncio.wait_for(self._all_finished.wait(), within_s)
 
-    def _look_if_quiet(self) -> None:
-        if self._quiet is not None and self._is_quiet():
-            self._quiet.set()
+    def _check_finished(self) -> None:
+        if self._all_finished is not None and self._is_finished():
+            self._all_finished.set()
 
 
 def failure_text(failure: Exception) -> str:
-    """Why nothing is acknowledged any more, in one line for clients and operators."""
+    """Return the reason why nothing is acknowledged any more, in a line for clients and operators."""
     if isinstance(failure, LogFailed):
         return f"the storage failed: {failure}"
     return f"internal error ({type(failure).__name__}); the broker stops and recovers from its log"

@@ -18,17 +18,17 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import Final, Protocol, cast
 
+from cmqd.server.absent_client import AbsentClient
+from cmqd.server.admission import Admission
+from cmqd.server.client import Client
+from cmqd.server.client_events import ClientEvents
 from cmqd.server.log_lines import get_logger
-from cmqd.server.reply_gate import Outgoing, ReplyGate
-from cmqd_protocol import messages as wire
+from cmqd.server.reply_gate import ReplyGate
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
 from cmqd_types.messages import ReceivedMessage
-
-if TYPE_CHECKING:
-    from cmqd.server.handlers.outcomes import Client
 
 HANGS_AFTER_MS: Final = 1_000
 """A commit takes milliseconds, on a slow disk some hundreds of them."""
@@ -65,66 +65,6 @@ class Progress(Protocol):
         ...
 
 
-class Requests(Protocol):
-    """The calls of the dispatcher that the watch makes."""
-
-    def stall(self, reason: str | None) -> None:
-        """Refuse requests before they reach the core, for this reason; None ends the refusals."""
-        ...
-
-    def last_waiter_id(self) -> int:
-        """Return the newest number of a request that waits in the core."""
-        ...
-
-    def give_up_waiting(
-        self, up_to_waiter_id: int, text: str, absent: "Callable[[str], Absent]", *, receives: bool
-    ) -> int:
-        """Answer requests that wait for bodies ``outcome_unknown``, up to this waiter; returns their number.
-
-        With ``receives``, waiting receives are refused.
-        """
-        ...
-
-    def give_back(self, account: str, queue: str, messages: Sequence[ReceivedMessage]) -> None:
-        """Put messages back into their queue, as if they had not been received."""
-        ...
-
-
-class Absent:
-    """Stands in for the client of a request that was given up, and takes the late reply."""
-
-    def __init__(self, account: str, put_back: Callable[[str, str, Sequence[ReceivedMessage]], None]) -> None:
-        self.account = account
-        self.secret_id = ""
-        self.peer = "gone"
-        self.waiting: dict[int, int] | None = None
-        self.checked_queues: set[str] | None = None
-        self.unread_receives = 0
-        self.is_held = self.is_slow = False
-        self.is_gone = True
-        self._put_back = put_back
-
-    def answer(self, reply: Outgoing, queue: str | None = None) -> None:
-        """Put the messages of a late receive back."""
-        if queue and isinstance(reply, wire.MessagesReceived):
-            self._put_back(self.account, queue, reply.messages)
-
-    def note_held_replies(self, size: int) -> None:
-        """Do nothing: a stand-in holds no bodies for long."""
-
-    def park(self, request: wire.Request) -> None:
-        """Drop a request: no client waits for the reply."""
-
-    def put_back(self, request: wire.Request) -> None:
-        """Drop a request, like ``park``."""
-
-    def hold(self) -> None:
-        """Do nothing: no request follows."""
-
-    def release(self) -> None:
-        """Do nothing, like ``hold``."""
-
-
 class StorageWatch:
     """See the module."""
 
@@ -134,15 +74,19 @@ class StorageWatch:
         loop: asyncio.AbstractEventLoop,
         log: Progress,
         gate: ReplyGate,
-        requests: Requests,
+        admission: Admission,
+        events: ClientEvents,
+        schedule: Callable[[], None],
         patience_ms: int,
         reason: Callable[[], str],
     ) -> None:
-        """Args: ``reason`` gives the cause of a hang, "" if the cause is unknown."""
+        """Join the parts. ``reason`` returns the cause of a hang, "" if the cause is unknown."""
         self._loop = loop
         self._progress = log
         self._gate = gate
-        self._requests = requests
+        self._admission = admission
+        self._events = events
+        self._schedule = schedule
         self._patience_ms = patience_ms
         self._reason = reason
         self._position = (log.durable_lsn, log.pages_answered)
@@ -172,7 +116,7 @@ class StorageWatch:
             self._is_told = False
             if self._is_stalled:
                 self._is_stalled = False
-                self._requests.stall(None)
+                self._stall(None)
         stuck_ms = now_ms - self._moved_ms
         if stuck_ms >= HANGS_AFTER_MS and not self._is_told:
             self._is_told = True
@@ -187,8 +131,13 @@ class StorageWatch:
             )
         if stuck_ms >= self._patience_ms and not self._is_stalled:
             self._is_stalled = True
-            self._requests.stall(self._text(stuck_ms))
+            self._stall(self._text(stuck_ms))
         self._mark(now_ms, stuck_ms)
+
+    def _stall(self, reason: str | None) -> None:
+        self._admission.stall(reason)
+        # The end of an I/O batch decides anew whether clients are read from.
+        self._schedule()
 
     def _text(self, stuck_ms: int) -> str:
         reason = self._reason()
@@ -200,13 +149,13 @@ class StorageWatch:
         while marks and marks[0][0] <= now_ms - self._patience_ms:
             _, self._give_up_to, waiter_id = marks.popleft()
         if len(self._gate) or stuck_ms:
-            marks.append((now_ms, self._gate.held_so_far, self._requests.last_waiter_id()))
+            marks.append((now_ms, self._gate.held_so_far, self._events.last_waiter_id()))
         if self._give_up_to > self._gate.let_go_so_far and not self._giving_up:
             self._give_up()
         if self._is_stalled and waiter_id and now_ms - self._scanned_ms >= SCAN_EVERY_MS:
             self._scanned_ms = now_ms
             reads = self._progress.pages_asked > self._progress.pages_answered
-            self._requests.give_up_waiting(waiter_id, self._given_up_text(), self._absent, receives=reads)
+            self._events.give_up_waiting(waiter_id, self._given_up_text(), self._absent, receives=reads)
 
     def _given_up_text(self) -> str:
         return f"it may still happen: the storage has not made it durable within {self._patience_ms / 1000:g} s"
@@ -227,8 +176,8 @@ class StorageWatch:
         if self._giving_up:
             self._loop.call_soon(self._give_up)
 
-    def _absent(self, account: str) -> Absent:
-        return Absent(account, self._put_back)
+    def _absent(self, account: str) -> AbsentClient:
+        return AbsentClient(account, self._put_back)
 
     def _put_back(self, account: str, queue: str, messages: Sequence[ReceivedMessage]) -> None:
         self._late.append((account, queue, messages))
@@ -238,7 +187,7 @@ class StorageWatch:
     def _put_back_some(self) -> None:
         stop_at = time.perf_counter() + SLICE_S
         while self._late:
-            self._requests.give_back(*self._late.popleft())
+            self._events.give_back(*self._late.popleft())
             if time.perf_counter() >= stop_at:
                 break
         if self._late:

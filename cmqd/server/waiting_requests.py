@@ -1,34 +1,39 @@
-"""Who waits: the core knows waiting receives by number, clients know them by connection and request id; this is the
-table.
+"""Requests that wait in the core, by waiter id and by connection.
 
-A waiter is in the table from the moment in which the core said "waiting" until it is answered, cancelled, or its
-connection is gone. It must not know what is waited for.
+The core knows a waiting request by its waiter id, a client by connection and request id. The table joins both. A
+request is in the table from the moment when the core lets it wait until it is answered or cancelled, or its connection
+closes.
 """
 
 from typing import Generic, Protocol, TypeVar
 
-from cmqd_protocol.messages import Request
+from cmqd_protocol.messages import PeekMessages, ReceiveMessages, Request
 
 
 class Asker(Protocol):
-    """A connection with requests that wait; ``waiting`` maps request id to waiter id, None while there are none."""
+    """A connection with requests that wait."""
 
+    account: str
     waiting: dict[int, int] | None
+    """Waiter ids by request id, None while no request waits: an idle connection has no table."""
+    unread_receives: int
 
 
 A = TypeVar("A", bound=Asker)
 
 
 class WaitingRequests(Generic[A]):
-    """Waiter ids and whose they are; see the module.
+    """The table; see the module.
 
-    Invariant: a waiter is known here if and only if its asker lists it in ``waiting``.
+    Invariant: a waiter is in the table if and only if its asker lists it in ``waiting``.
     """
 
-    __slots__ = ("_last_id", "_waiters")
+    __slots__ = ("_last_id", "_receives", "_waiters")
 
     def __init__(self) -> None:
         self._waiters: dict[int, tuple[A, Request]] = {}
+        self._receives: dict[str, int] = {}
+        """Number of waiting receives by account."""
         self._last_id = 0
 
     def __len__(self) -> int:
@@ -38,62 +43,85 @@ class WaitingRequests(Generic[A]):
         return f"<WaitingRequests waiting={len(self._waiters)}>"
 
     def new_id(self) -> int:
-        """A waiter id that was never used; the core is asked with it before anybody knows whether it will wait."""
+        """Return a waiter id that was never used. The core gets one with every request that may have to wait."""
         self._last_id += 1
         return self._last_id
 
     @property
     def last_id(self) -> int:
-        """The newest waiter id that was given out."""
+        """The newest waiter id."""
         return self._last_id
 
-    def replace(self, waiter_id: int, stand_in: A) -> None:
-        """Let another asker take the answer of a waiter, which must be known."""
-        asker, request = self._waiters[waiter_id]
-        self._forget(asker, request.request_id)
-        self._waiters[waiter_id] = (stand_in, request)
-        stand_in.waiting = {request.request_id: waiter_id}
+    def receives_of(self, account: str) -> int:
+        """Return the number of waiting receives of an account."""
+        return self._receives.get(account, 0)
 
     def add(self, waiter_id: int, asker: A, request: Request) -> None:
-        """The core lets this request wait."""
+        """Enter a request that the core lets wait.
+
+        A waiting peek counts in ``unread_receives`` before it has bodies: any number of pipelined peeks would pass that
+        limit otherwise. A waiting receive does not: its queue may stay empty for long.
+        """
         self._waiters[waiter_id] = (asker, request)
         if asker.waiting is None:
             asker.waiting = {}
         asker.waiting[request.request_id] = waiter_id
+        if isinstance(request, ReceiveMessages):
+            self._receives[asker.account] = self._receives.get(asker.account, 0) + 1
+        elif isinstance(request, PeekMessages):
+            asker.unread_receives += 1
 
     def take(self, waiter_id: int) -> tuple[A, Request] | None:
-        """Whose waiter this was, now that it waits no more; None if it was dropped before."""
-        found = self._waiters.pop(waiter_id, None)
-        if found is not None:
-            asker, request = found
-            self._forget(asker, request.request_id)
-        return found
+        """Remove a waiter and return its asker and request, or None if it was removed before."""
+        waiter = self._waiters.pop(waiter_id, None)
+        if waiter is not None:
+            self._forget(*waiter)
+        return waiter
+
+    def replace(self, waiter_id: int, stand_in: A) -> None:
+        """Let another asker take the reply of a waiter, which must be in the table."""
+        asker, request = self._waiters[waiter_id]
+        self._forget(asker, request)
+        self.add(waiter_id, stand_in, request)
 
     def find(self, asker: A, request_id: int) -> tuple[int, Request] | None:
-        """The waiter id of a request and itself, if it waits."""
+        """Return the waiter id of a request and the request, or None if it does not wait."""
         waiter_id = None if asker.waiting is None else asker.waiting.get(request_id)
         return None if waiter_id is None else (waiter_id, self._waiters[waiter_id][1])
 
     def drop_all(self, asker: A) -> list[tuple[int, Request]]:
-        """Forget everything that waits for one asker; returns waiter ids and requests, in order of arrival."""
-        if not asker.waiting:
-            return []
-        dropped = [(waiter_id, self._waiters.pop(waiter_id)[1]) for waiter_id in asker.waiting.values()]
-        asker.waiting = None
+        """Remove all waiters of an asker; return waiter ids and requests, in order of arrival."""
+        dropped: list[tuple[int, Request]] = []
+        for waiter_id in list((asker.waiting or {}).values()):
+            _, request = self._waiters.pop(waiter_id)
+            self._forget(asker, request)
+            dropped.append((waiter_id, request))
         return dropped
 
-    def everybody(self) -> list[tuple[int, A, Request]]:
-        """All that wait, in order of arrival."""
+    def all(self) -> list[tuple[int, A, Request]]:
+        """Return all waiters, in order of arrival."""
         return [(waiter_id, asker, request) for waiter_id, (asker, request) in self._waiters.items()]
 
     def check_invariants(self) -> None:
         """Raise AssertionError if an invariant is broken."""
+        receives: dict[str, int] = {}
         for waiter_id, (asker, request) in self._waiters.items():
             assert asker.waiting is not None
             assert asker.waiting[request.request_id] == waiter_id
+            if isinstance(request, ReceiveMessages):
+                receives[asker.account] = receives.get(asker.account, 0) + 1
+        assert receives == self._receives
 
-    def _forget(self, asker: A, request_id: int) -> None:
+    def _forget(self, asker: A, request: Request) -> None:
         if asker.waiting is not None:
-            asker.waiting.pop(request_id, None)
+            asker.waiting.pop(request.request_id, None)
             if not asker.waiting:
                 asker.waiting = None
+        if isinstance(request, ReceiveMessages):
+            left = self._receives[asker.account] - 1
+            if left:
+                self._receives[asker.account] = left
+            else:
+                del self._receives[asker.account]
+        elif isinstance(request, PeekMessages):
+            asker.unread_receives -= 1

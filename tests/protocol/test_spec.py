@@ -19,7 +19,7 @@ from cmqd.core.limits import (
     Limits,
 )
 from cmqd.core.urls import MAX_URL_LENGTH
-from cmqd.server.handlers.topics import DEFAULT_OVERLAP_MS, MAX_OVERLAP_MS
+from cmqd.server.handlers.subscriptions import DEFAULT_OVERLAP_MS, MAX_OVERLAP_MS
 from cmqd.server.transaction_checkers import MAX_REGISTRATIONS
 from cmqd.settings import Settings
 from cmqd_protocol import limits, messages

@@ -37,7 +37,7 @@ async def test_a_wrong_key_is_refused_and_the_connection_closed(rig: ServerRig) 
     assert client.ended is not None
     assert client.ended.code == ErrorCode.AUTHENTICATION_FAILED
     assert client.transport.lost
-    assert rig.server.listener.connections == 0
+    assert len(rig.server.connections) == 0
     assert rig.server.counters.authentications_failed == 1
 
 
@@ -69,7 +69,7 @@ async def test_garbage_before_authentication_gets_the_door(rig: ServerRig, garba
     await rig.turn()
 
     assert client.transport.lost
-    assert rig.server.listener.connections == 1
+    assert len(rig.server.connections) == 1
     await other.send("jobs", b"still served")
 
 
@@ -100,7 +100,7 @@ async def test_one_connection_too_many_is_told_so(tmp_path: Path) -> None:
     assert third.ended.code == ErrorCode.TOO_MANY_CONNECTIONS
     assert third.ended.retryable
     assert third.ended.retry_after_ms == 1_000
-    assert rig.server.listener.connections == 2
+    assert len(rig.server.connections) == 2
     rig.close()
 
 
@@ -521,7 +521,7 @@ async def test_waits_of_a_slow_reader_that_all_end_at_once_are_answered_once(tmp
     rig = await ServerRig.make(tmp_path, max_unread_receives=4)
     slow, waiting = await a_slow_reader_that_waits(rig, waits=3)
 
-    rig.server.dispatcher.end_waits(ErrorCode.SHUTTING_DOWN, "bye")
+    rig.server.client_events.end_waits(ErrorCode.SHUTTING_DOWN, "bye")
     await rig.turn()
     slow.transport.stuck = False
     await slow.settle()

@@ -345,7 +345,7 @@ async def test_a_request_that_is_carried_out_late_makes_nothing_for_a_deleted_ac
         rig.server.dispatcher.dispatch(other.connection, make(7, "late", {}))
         refused.append(f"while leaving: {rig.log.last_lsn - rows} rows")
 
-    await rig.accounts.delete_account("admin", "other", lambda: None, settle)
+    await rig.accounts.delete_account("admin", "other", lambda: None, rig.server.connections.revoke, settle)
     rig.server.dispatcher.dispatch(other.connection, make(8, "late", {}))
 
     assert rig.log.last_lsn == rows
@@ -421,7 +421,7 @@ async def test_an_account_leaves_the_file_only_when_the_deletes_before_are_durab
         steps.append(f"settle with {len(accounts.list_accounts('admin'))} accounts")
         assert accounts.find_key(accounts.first_key("other").secret_id) is None, "nobody connects meanwhile"
 
-    await accounts.delete_account("admin", "other", lambda: steps.append("look"), settle)
+    await accounts.delete_account("admin", "other", lambda: steps.append("look"), lambda _: None, settle)
 
     assert steps == ["look", "settle with 2 accounts", "look"]
     again, _ = open_accounts(tmp_path, 7)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cmqd.log.errors import LogFailed
-from cmqd.server.handlers import collecting
+from cmqd.server import collecting
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from support.server_rig import RigClient, ServerRig, code_of

@@ -11,7 +11,7 @@ from cmqd.log.errors import LogFailed
 from cmqd.log.values import LogState
 from cmqd.memory_log import MemoryLog
 from cmqd.server import accounts
-from cmqd.server.handlers.outcomes import ERROR_CODES, translate
+from cmqd.server.refusals import ERROR_CODES, error_reply
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import RETRYABLE, ErrorCode
 from support.server_rig import ServerRig, code_of
@@ -39,7 +39,7 @@ async def test_every_request_of_the_wire_has_a_handler(rig: ServerRig) -> None:
 
 
 def test_a_refusal_keeps_its_text_and_details() -> None:
-    reply = translate(5, domain.QueueNotFound("jobs"))
+    reply = error_reply(5, domain.QueueNotFound("jobs"))
 
     assert (reply.request_id, reply.code, reply.name) == (5, ErrorCode.QUEUE_NOT_FOUND, "queue_not_found")
     assert reply.details == {"queue": "jobs"}

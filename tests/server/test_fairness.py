@@ -395,7 +395,7 @@ async def test_a_held_connection_dispatches_nothing_until_it_is_released(rig: Se
         if len(seen) == 1:
             client.connection.hold()
 
-    client.connection._shared.requests.dispatch = hold_at_the_first  # type: ignore[attr-defined, method-assign]
+    client.connection._shared.dispatch = hold_at_the_first  # type: ignore[attr-defined, method-assign]
     feed(client, *(wire.SendMessages(client.next_id(), "jobs", [b"%d" % number]) for number in range(4)))
     feed(client, wire.ListQueues(client.next_id()))
     await rig.turn()
@@ -411,7 +411,7 @@ async def test_a_held_connection_dispatches_nothing_until_it_is_released(rig: Se
     assert seen == [2, 3, 3, 4, 5, 6]
     assert sorted(client.replies) == [2, 3, 4, 5, 6]
     assert client.transport.is_reading()
-    del client.connection._shared.requests.dispatch  # type: ignore[attr-defined]
+    client.connection._shared.dispatch = dispatch  # pyright: ignore[reportPrivateUsage]
     assert [message.body for message in await other.receive("jobs")] == [b"0", b"1", b"2", b"3"]
 
 

@@ -153,7 +153,7 @@ async def test_promises_of_the_core_count_and_one_too_many_is_refused_with_its_t
     assert (refused.code, refused.retryable, refused.retry_after_ms) == (ErrorCode.TOO_MANY_REQUESTS, True, 600_000)
     assert refused.details == {"limit": 1, "oldest_ends_ms": rig.clock.now_ms() + 600_000}
     promised = rig.broker.facts.promises.memory.total_bytes
-    status = rig.server.status("admin")
+    status = rig.server.status_reply("admin")
     assert (status["memory_promised_bytes"], promised > 0) == (promised, True)
     assert f"kept={promised}" in repr(rig.server.budget)
     rig.close()

@@ -22,7 +22,6 @@ def an_outbox(*with_secret: int, durable_lsn: int = 0) -> tuple[Outbox, FakePush
     no_secrets: Callable[[int], Any] = lambda subscription_id: []  # noqa: E731
     pusher = FakePusher(secrets_of=no_secrets, on_results=results.extend, now_ms=lambda: 5)
     outbox.use(pusher)
-    outbox.on_results = results.extend
     return outbox, pusher, secrets, results
 
 
@@ -73,8 +72,8 @@ def test_one_that_goes_before_it_has_a_secret_is_told_of() -> None:
     outbox, pusher, _, results = an_outbox()
     outbox.hold(0, [a_push(2, 0), a_push(2, 1)])
 
-    outbox.forget(2, 9)
-    outbox.forget(2, 9)
+    results += outbox.forget(2, 9)
+    results += outbox.forget(2, 9)
 
     assert results == [PushResult(2, 0, 9, "unsubscribed"), PushResult(2, 1, 9, "unsubscribed")]
     assert pusher.pushes == []
@@ -89,7 +88,7 @@ async def test_once_stopped_nothing_leaves() -> None:
     secrets.add(2)
     outbox.open_to(1)
     outbox.secret_made(2)
-    outbox.forget(2, 9)
+    results += outbox.forget(2, 9)
     outbox.hold(1, [a_push(1, 2)])
     await outbox.close(3.0)
 

@@ -7,7 +7,7 @@ import pytest
 
 from cmqd.log.errors import LogFailed
 from cmqd.server import agenda_timer
-from cmqd.server.handlers import topics
+from cmqd.server.handlers import publishing
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from support.server_rig import RigClient, ServerRig, code_of
@@ -19,7 +19,7 @@ MESSAGES = 200
 @pytest.fixture(autouse=True)
 def one_short_slice_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agenda_timer, "SLICE_S", 0)
-    monkeypatch.setattr(topics, "SLICE_UNITS", 64)
+    monkeypatch.setattr(publishing, "SLICE_UNITS", 64)
 
 
 async def with_topic(rig: ServerRig, *names: str) -> RigClient:
@@ -47,9 +47,9 @@ async def read_all(rig: ServerRig, *clients: RigClient, turns: int = 300) -> Non
         for client in clients:
             client.deliver()
             client.read()
-    dispatcher: Any = rig.server.dispatcher
-    assert not dispatcher._publish_lines.lines
-    assert (dispatcher._collected_bytes, dispatcher._collected_messages) == (0, 0)
+    collector: Any = rig.server.collector
+    assert not rig.server.publishes.has_work
+    assert (rig.server.admission.collected_bytes, collector._messages) == (0, 0)
 
 
 def bodies_of(reply: Any) -> list[bytes]:
@@ -348,8 +348,7 @@ async def test_what_is_being_planned_counts_for_busy(rig: ServerRig) -> None:
     publish(client)
     await rig.turn(2)
 
-    dispatcher: Any = rig.server.dispatcher
-    assert dispatcher._collected_bytes > 0
+    assert rig.server.admission.collected_bytes > 0
     await read_all(rig, client)
 
 
@@ -357,7 +356,7 @@ async def test_much_that_is_collected_is_decided_before_the_wake_up_ends(
     rig: ServerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The work for all queues together would hold the loop at the end of the I/O batch."""
-    monkeypatch.setattr("cmqd.server.handlers.collecting.MAX_COLLECTED", 20)
+    monkeypatch.setattr("cmqd.server.collecting.MAX_COLLECTED", 20)
     client = await with_topic(rig)
     clients = [await rig.client() for _ in range(QUEUES)]
     rows = rig.log.last_lsn

@@ -48,5 +48,5 @@ async def test_an_older_client_is_answered_as_its_own_server_answered_it(
 
     assert not rig.failures
     rig.check()
-    await rig.server.listener.close(ErrorCode.SHUTTING_DOWN, "bye", 1)
+    await rig.server.close_connections(ErrorCode.SHUTTING_DOWN, "bye", 1)
     rig.close()

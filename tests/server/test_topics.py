@@ -12,8 +12,8 @@ from cmqd.core.operations.publish_plan import PublishPlan
 from cmqd.core.outcome import PublishRequest
 from cmqd.log.errors import LogFailed
 from cmqd.log.values import LogState
+from cmqd.server import collecting
 from cmqd.server.accounts_file import FILE_NAME
-from cmqd.server.handlers import collecting
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_types.topics import SubscriptionSummary
@@ -68,7 +68,7 @@ class TestTopics:
         where = {"region": "east", "address": "mq.example.com:5681"}
         assert where.items() <= topic.facts.items()
         assert where.items() <= queue.facts.items()
-        await rig.server.listener.close(ErrorCode.SHUTTING_DOWN, "bye", 1)
+        await rig.server.close_connections(ErrorCode.SHUTTING_DOWN, "bye", 1)
         rig.close()
 
     async def test_topics_are_made_listed_changed_and_deleted(self, rig: ServerRig) -> None:
@@ -652,7 +652,7 @@ class TestSecrets:
         publishing = client.begin(wire.PublishMessages(client.next_id(), "news", [b"x"]))
         for _ in range(20):
             await asyncio.sleep(0)
-        rig.server.dispatcher.tick(rig.clock.now_ms())
+        rig.server.broker_events.tick(rig.clock.now_ms())
         for _ in range(20):
             await asyncio.sleep(0)
         client.read()

@@ -88,7 +88,7 @@ async def test_a_plain_queue_takes_no_half_messages_and_no_checkers(rig: ServerR
         assert (refused.name, refused.retryable, refused.details) == ("not_transactional", False, {"queue": "plain"})
     assert code_of(await client.ask(wire.RegisterChecker, "nowhere")) == "queue_not_found"
     await client.expect(wire.Done, wire.UnregisterChecker, "plain")
-    assert len(rig.server.dispatcher.checkers) == 0
+    assert len(rig.server.checkers) == 0
 
 
 async def test_checks_are_spread_over_those_who_registered(rig: ServerRig) -> None:
@@ -230,7 +230,7 @@ async def test_a_deleted_queue_has_no_checkers_any_more(rig: ServerRig) -> None:
     await later(rig, 5_000, one)
 
     assert one.checks == []
-    assert len(rig.server.dispatcher.checkers) == 0
+    assert len(rig.server.checkers) == 0
     one.transport.lose()
     await rig.turn()
     rig.check()
@@ -399,9 +399,8 @@ async def test_a_check_for_which_nobody_is_left_goes_back_to_the_core(
 
     monkeypatch.setattr(rig.broker, "check_again", check_again)
     check = Check("admin", "pay", StoredMessage(0, 7, 1, b"x"), 5_000, 1)
-    dispatcher: Any = rig.server.dispatcher
 
-    dispatcher._settle(Outcome(None, checks=[check]), rig.clock.now_ms())
+    rig.server.outcomes.carry_out(Outcome(None, checks=[check]), rig.clock.now_ms())
 
     assert again == [[7]]
-    assert dispatcher._counters.checks == 0
+    assert rig.server.counters.checks == 0

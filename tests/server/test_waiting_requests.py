@@ -6,6 +6,8 @@ from cmqd_protocol.messages import ReceiveMessages, Request
 
 class Asker:
     def __init__(self) -> None:
+        self.account = "a"
+        self.unread_receives = 0
         self.waiting: dict[int, int] | None = None
 
 
@@ -40,7 +42,7 @@ def test_an_asker_that_is_gone_is_forgotten_with_all_it_waited_for() -> None:
     waiting_requests.check_invariants()
 
     assert [(waiter, request.request_id) for waiter, request in dropped] == [(1, 1), (3, 2)]
-    assert [(waiter, asker) for waiter, asker, _ in waiting_requests.everybody()] == [(2, other)]
+    assert [(waiter, asker) for waiter, asker, _ in waiting_requests.all()] == [(2, other)]
     assert waiting_requests.drop_all(gone) == []
 
 

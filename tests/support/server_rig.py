@@ -18,6 +18,7 @@ from cmqd.server.binary.accepted_connection import AcceptedConnection
 from cmqd.server.clock import BrokerClock
 from cmqd.server.fairness import DISK_PATIENCE_SECONDS
 from cmqd.server.server import Server
+from cmqd.server.status import StorageProcessStatus
 from cmqd.settings import Settings
 from cmqd_protocol import messages as wire
 from cmqd_protocol.connection import ClientConnection
@@ -277,7 +278,7 @@ class ServerRig:
             accounts=accounts,
             clock=broker_clock,
             max_connections=settings.get("max_connections") or 1_000,
-            facts=dict[str, Any],
+            storage_status=StorageProcessStatus,
             on_failed=failures.append,
             make_pusher=make_pusher,
             can_push=can_push,
@@ -325,17 +326,16 @@ class ServerRig:
         """Let the loop go round, so that what was put off to the end of the I/O batch happens, commits too."""
         for _ in range(times):
             await asyncio.sleep(0)
-        server: Any = self.server
-        if server._tasks:
+        if len(self.server.tasks):
             # Changes of accounts are written in a thread.
-            await asyncio.wait(set(server._tasks))
+            await self.server.tasks.wait(10)
             await asyncio.sleep(0)
 
     async def tick(self) -> None:
         """Let the core do what is due."""
         now_ms = self.broker_clock.now_ms()
         while (due_ms := self.broker.next_deadline_ms()) is not None and due_ms <= now_ms:
-            self.server.dispatcher.tick(now_ms)
+            self.server.broker_events.tick(now_ms)
         await self.turn()
 
     def close(self) -> None:
@@ -350,7 +350,7 @@ class ServerRig:
         self.server.waiting_requests.check_invariants()
         self.server.turns.check_invariants()
         self.server.io_batch.rests.check_invariants()
-        self.server.dispatcher.checkers.check_invariants()
+        self.server.checkers.check_invariants()
         self.accounts.check_invariants()
 
 

@@ -22,9 +22,11 @@ Rules:
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 from cmqd.server.audit import FAILED_LOGINS
+from cmqd.server.client_events import ClientEvents
+from cmqd.server.connections import Connections
 from cmqd.server.counters import Counters
 from cmqd.server.fairness import REQUEST_COST
 from cmqd.server.io_batch import IoBatch
@@ -47,7 +49,6 @@ from cmqd_protocol.messages import (
     TransactionCheck,
     error,
 )
-from cmqd_types.messages import ReceivedMessage as WireReceivedMessage
 
 _log = get_logger()
 
@@ -75,38 +76,6 @@ DEFAULT_PATIENCE_MS: Final = 60_000
 """How long a slow reader is borne with when there are no heartbeats."""
 
 
-class Requests(Protocol):
-    """What a connection asks of the dispatcher."""
-
-    def dispatch(self, client: "AcceptedConnection", request: Request) -> None:
-        """Have it answered."""
-        ...
-
-    def cancel(self, client: "AcceptedConnection", request_id: int) -> bool:
-        """Give up a waiting request."""
-        ...
-
-    def forget(self, client: "AcceptedConnection") -> list[Request]:
-        """Let nothing wait for it any more."""
-        ...
-
-    def leave(self, client: "AcceptedConnection") -> None:
-        """It is gone: let nothing wait for it, and ask it nothing more."""
-        ...
-
-    def settle_collected_of(self, client: "AcceptedConnection") -> None:
-        """Decide what of its requests is collected."""
-        ...
-
-    def slowness_changed(self, client: "AcceptedConnection") -> None:
-        """One that answers checks has begun to leave unread what it was sent, or has read it."""
-        ...
-
-    def give_back(self, account: str, queue: str, messages: list[WireReceivedMessage]) -> None:
-        """Put messages back."""
-        ...
-
-
 class Shared:
     """What all connections of a listener have in common."""
 
@@ -114,16 +83,16 @@ class Shared:
         "budget",
         "connections",
         "counters",
+        "decide_collected",
+        "dispatch",
+        "events",
         "idle",
         "make_wire",
         "max_unread_bytes",
         "max_unread_receives",
-        "on_authenticated",
         "on_login_failed",
-        "on_lost",
         "on_made",
         "overloaded",
-        "requests",
         "slow",
         "slow_reader_bytes",
         "stalled",
@@ -134,14 +103,15 @@ class Shared:
     def __init__(
         self,
         *,
-        requests: Requests,
+        dispatch: Callable[["AcceptedConnection", Request], None],
+        events: ClientEvents,
+        decide_collected: Callable[["AcceptedConnection"], None],
         io_batch: IoBatch,
         budget: MemoryBudget,
+        connections: Connections,
         counters: Counters,
         make_wire: Callable[[int], ServerConnection],
         on_made: Callable[["AcceptedConnection"], None],
-        on_authenticated: Callable[["AcceptedConnection"], None],
-        on_lost: Callable[["AcceptedConnection"], None],
         on_login_failed: Callable[[str, str, ConnectionEnded], None],
         time_ms: int,
         slow_reader_bytes: int,
@@ -154,14 +124,15 @@ class Shared:
             make_wire: makes the protocol object of a connection that begins at the time given.
             on_login_failed: gets the peer, the key's id as the client named it, and why the connection ended.
         """
-        self.requests = requests
+        self.dispatch = dispatch
+        self.events = events
+        self.decide_collected = decide_collected
         self.io_batch = io_batch
         self.budget = budget
+        self.connections = connections
         self.counters = counters
         self.make_wire = make_wire
         self.on_made = on_made
-        self.on_authenticated = on_authenticated
-        self.on_lost = on_lost
         self.on_login_failed = on_login_failed
         self.slow_reader_bytes = slow_reader_bytes
         self.max_unread_bytes = max_unread_bytes
@@ -176,7 +147,6 @@ class Shared:
         """Connections that rest until the next step of ``time_ms``, because their last input held no request."""
         self.slow: set[AcceptedConnection] = set()
         """Connections whose socket buffer is over its mark."""
-        self.connections: set[AcceptedConnection] = set()
 
 
 class AcceptedConnection(asyncio.Protocol):
@@ -314,7 +284,7 @@ class AcceptedConnection(asyncio.Protocol):
                 # ``cast``, which is a call.
                 event: Any = events[0]
                 if type(event) not in _EVENTS:
-                    shared.requests.dispatch(self, event)
+                    shared.dispatch(self, event)
                 else:
                     self._dispatch_each(events)
             else:
@@ -330,14 +300,14 @@ class AcceptedConnection(asyncio.Protocol):
         self._transport = None
         self._wire.closed()
         shared.slow.discard(self)
-        shared.on_lost(self)
+        shared.connections.remove(self)
         self._let_go()
         unsent = self._unsent
         if unsent is not None:
             self._unsent = None
             reply, queue = unsent
             if isinstance(reply, MessagesReceived):
-                shared.requests.give_back(self.account, queue, reply.messages)
+                shared.events.give_back(self.account, queue, reply.messages)
 
     def pause_writing(self) -> None:
         """The socket's buffer is over its mark: the client reads more slowly than it asks."""
@@ -346,7 +316,7 @@ class AcceptedConnection(asyncio.Protocol):
         self._plan_input()
         self._measure()
         if self.checked_queues is not None:
-            self._shared.requests.slowness_changed(self)
+            self._shared.events.slowness_changed(self)
 
     def resume_writing(self) -> None:
         """The client has read."""
@@ -361,7 +331,7 @@ class AcceptedConnection(asyncio.Protocol):
         self._measure()
         self._flush_soon()
         if self.checked_queues is not None:
-            self._shared.requests.slowness_changed(self)
+            self._shared.events.slowness_changed(self)
 
     # ------------------------------------------------------------------ input
 
@@ -481,7 +451,7 @@ class AcceptedConnection(asyncio.Protocol):
 
     def _dispatch_each(self, events: Sequence[object]) -> int:
         """Have what a piece of input held dispatched, in order, until the connection is held; returns its number."""
-        dispatch = self._shared.requests.dispatch
+        dispatch = self._shared.dispatch
         rest = iter(events)
         event: Any
         for event in rest:
@@ -683,24 +653,24 @@ class AcceptedConnection(asyncio.Protocol):
     def _give_back(self, reply: Outgoing, queue: str) -> None:
         self.unread_receives -= 1
         if isinstance(reply, MessagesReceived):
-            self._shared.requests.give_back(self.account, queue, reply.messages)
+            self._shared.events.give_back(self.account, queue, reply.messages)
 
     def _take_up_parked(self) -> None:
         parked = self._parked
-        requests = self._shared.requests
-        most = self._shared.max_unread_receives
+        shared = self._shared
+        most = shared.max_unread_receives
         # A long publish among these holds the connection. Put back, parked requests would come in reverse order.
-        requests.settle_collected_of(self)
+        shared.decide_collected(self)
         while parked and not self.is_held:
             if self.unread_receives >= most:
                 # Those that were just taken up may wait instead, and then nothing would bring us back here.
-                requests.settle_collected_of(self)
+                shared.decide_collected(self)
                 if self.unread_receives >= most:
                     break
-            requests.dispatch(self, parked.popitem(last=False)[1])
+            shared.dispatch(self, parked.popitem(last=False)[1])
         if not parked:
             self._parked = None
-        self._shared.io_batch.schedule()
+        shared.io_batch.schedule()
 
     # ------------------------------------------------------------------ what happens besides requests
 
@@ -712,7 +682,7 @@ class AcceptedConnection(asyncio.Protocol):
         if isinstance(event, Authenticated):
             self.account = event.account
             self.secret_id = event.secret_id
-            self._shared.on_authenticated(self)
+            self._shared.connections.authenticated(self)
             _log.debug("connection_authenticated", peer=self.peer, account=event.account, product=event.product)
         elif isinstance(event, RequestRefused):
             self._shared.counters.refusals += 1
@@ -725,7 +695,7 @@ class AcceptedConnection(asyncio.Protocol):
                 _log.info("connection_ended", peer=self.peer, account=self.account, code=event.name, text=event.text)
 
     def _cancel(self, request_id: int) -> None:
-        if self._shared.requests.cancel(self, request_id):
+        if self._shared.events.cancel(self, request_id):
             return
         if self._parked is not None and self._parked.pop(request_id, None) is not None:
             self.answer(error(request_id, ErrorCode.CANCELLED, "cancelled"))
@@ -804,7 +774,7 @@ class AcceptedConnection(asyncio.Protocol):
             self._shared.io_batch.write_later(self)
 
     def _park_waiting(self) -> None:
-        for request in self._shared.requests.forget(self):
+        for request in self._shared.events.take_waiting(self):
             self.park(request)
 
     def _close_slow(self, transport: asyncio.Transport) -> None:
@@ -822,7 +792,7 @@ class AcceptedConnection(asyncio.Protocol):
 
     def _let_go(self) -> None:
         """Nobody will read another reply."""
-        self._shared.requests.leave(self)
+        self._shared.events.disconnected(self)
         self._shared.budget.hold(self, 0)
         self._charged = 0
         self._shared.io_batch.turns.remove(self)

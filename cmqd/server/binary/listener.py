@@ -6,7 +6,6 @@ descriptor it holds, accepts and closes the newcomer, and takes the spare again,
 """
 
 import asyncio
-import contextlib
 import os
 import resource
 import ssl
@@ -16,19 +15,23 @@ from typing import Final
 
 from cmqd.server.accounts import Accounts
 from cmqd.server.audit import Audit
-from cmqd.server.binary.accepted_connection import AcceptedConnection, Requests, Shared
+from cmqd.server.binary.accepted_connection import AcceptedConnection, Shared
 from cmqd.server.binary.tls_port import TlsPort
+from cmqd.server.client import Client
+from cmqd.server.client_events import ClientEvents
+from cmqd.server.collecting import Collector
 from cmqd.server.connection_timer import STEP_MS, ConnectionTimer
+from cmqd.server.connections import Connections
 from cmqd.server.counters import Counters
 from cmqd.server.io_batch import IoBatch
 from cmqd.server.log_lines import get_logger
 from cmqd.server.memory_budget import MemoryBudget
 from cmqd.settings import Settings
-from cmqd_protocol.connection import CONNECTION_RETRY_MS, ServerConnection
-from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.connection import ServerConnection
 from cmqd_protocol.features import Feature
 from cmqd_protocol.handshake import AccessKey
 from cmqd_protocol.limits import NONCE_BYTES
+from cmqd_protocol.messages import Request
 
 _log = get_logger()
 
@@ -74,7 +77,8 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
     return context
 
 
-def _local_ms() -> int:
+def local_ms() -> int:
+    """Return the time of local limits, which has nothing to do with broker time."""
     return time.monotonic_ns() // 1_000_000
 
 
@@ -86,59 +90,50 @@ class Listener:
         *,
         loop: asyncio.AbstractEventLoop,
         settings: Settings,
-        requests: Requests,
+        dispatch: Callable[[Client, Request], None],
+        events: ClientEvents,
+        collector: Collector,
         io_batch: IoBatch,
         budget: MemoryBudget,
+        connections: Connections,
         counters: Counters,
         accounts: Accounts,
-        max_connections: int,
         is_overloaded: Callable[[], bool],
         audit: Audit,
     ) -> None:
-        """``is_overloaded``: nothing more is to be read from clients for now."""
+        """Join the parts. ``is_overloaded`` tells whether nothing may be read from clients for now."""
         self._loop = loop
         self._settings = settings
-        self._counters = counters
         self._accounts = accounts
-        self._max_connections = max_connections
+        self._connections = connections
         self._is_overloaded = is_overloaded
-        self._by_account: dict[str, int] = {}
         self._last_connection_id = 0
         self._server: asyncio.Server | None = None
         self._tls_port: TlsPort | None = None
-        self._all_lost: asyncio.Event | None = None
-        """Set, once ``close`` waits for it, when the last connection is gone."""
-        self._timer: asyncio.TimerHandle | None = None
-        now_ms = _local_ms()
+        now_ms = local_ms()
         self._connection_timer: ConnectionTimer[AcceptedConnection] = ConnectionTimer(now_ms)
         self._due: list[AcceptedConnection] = []
         """To be looked at within a step of the timer, a few at a time."""
         self._visits: asyncio.TimerHandle | None = None
         self._shared = Shared(
-            requests=requests,
+            dispatch=dispatch,
+            events=events,
+            decide_collected=collector.decide_of,
             io_batch=io_batch,
             budget=budget,
             counters=counters,
             make_wire=self._make_wire,
             on_made=self._made,
-            on_authenticated=self._authenticated,
-            on_lost=self._lost,
+            connections=connections,
             on_login_failed=audit.login_failed,
             time_ms=now_ms,
             slow_reader_bytes=settings.slow_reader_bytes,
             max_unread_bytes=settings.max_unread_bytes,
             max_unread_receives=settings.max_unread_receives,
         )
-        self.on_beat: Callable[[], None] = lambda: None
-        """Called by the coarse timer, ten times a second."""
 
     def __repr__(self) -> str:
-        return f"<Listener connections={len(self._shared.connections)} slow={len(self._shared.slow)}>"
-
-    @property
-    def connections(self) -> int:
-        """How many there are, those not yet authenticated included."""
-        return len(self._shared.connections)
+        return f"<Listener slow={len(self._shared.slow)}>"
 
     async def start(self) -> tuple[str, int]:
         """Listen; returns the address of the first socket.
@@ -153,12 +148,11 @@ class Listener:
                 loop=self._loop,
                 context=context,
                 make_connection=self.make_connection,
-                has_room=lambda arriving: arriving + self.connections < self._max_connections,
+                has_room=lambda arriving: arriving + len(self._connections) < self._connections.limit,
                 timeout_s=self._settings.authentication_timeout_ms / 1000,
             )
         make_protocol = self.make_connection if self._tls_port is None else self._tls_port.make_arrival
         self._server = await self._loop.create_server(make_protocol, host, port, backlog=BACKLOG, reuse_address=True)
-        self._beat()
         bound: tuple[str, int] = self._server.sockets[0].getsockname()[:2]
         return bound
 
@@ -190,11 +184,6 @@ class Listener:
             for connection in stalled:
                 connection.go_on()
 
-    def revoke(self, secret_id: str) -> None:
-        """Close every connection that authenticated with this key."""
-        for connection in [each for each in self._shared.connections if each.secret_id == secret_id]:
-            connection.end(ErrorCode.AUTHENTICATION_FAILED, "the key was disabled or deleted")
-
     def stop_accepting(self) -> None:
         """Close the listening sockets; connections stay."""
         if self._server is not None:
@@ -202,21 +191,10 @@ class Listener:
         if self._tls_port is not None:
             self._tls_port.close()
 
-    async def close(self, code: ErrorCode, text: str, within_s: float) -> None:
-        """Tell everybody why and close; whoever has not read the last bytes in time is cut off."""
-        self.stop_accepting()
-        for connection in list(self._shared.connections):
-            connection.end(code, text)
-        if self._shared.connections:
-            self._all_lost = asyncio.Event()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._all_lost.wait(), within_s)
-        for connection in list(self._shared.connections):
-            connection.abort()
-        await asyncio.sleep(0)
-        for timer in (self._timer, self._visits):
-            if timer is not None:
-                timer.cancel()
+    def stop_timer(self) -> None:
+        """Look at no connection any more."""
+        if self._visits is not None:
+            self._visits.cancel()
 
     def _make_wire(self, time_ms: int) -> ServerConnection:
         self._last_connection_id += 1
@@ -224,7 +202,7 @@ class Listener:
         return ServerConnection(
             nonce=os.urandom(NONCE_BYTES),
             find_key=self._find_key,
-            count_refusal=self._count_refusal,
+            count_refusal=self._connections.refusal_of,
             region=settings.region,
             connection_id=self._last_connection_id,
             now_ms=time_ms,
@@ -240,36 +218,8 @@ class Listener:
         return None if key is None else AccessKey(account=key.account, secret_key=key.secret_key)
 
     def _made(self, connection: AcceptedConnection) -> None:
-        shared = self._shared
-        self._counters.connections_accepted += 1
-        shared.connections.add(connection)
-        if len(shared.connections) > self._max_connections:
-            self._counters.connections_refused += 1
-            text = f"{self._max_connections} connections are open, the limit"
-            connection.end(ErrorCode.TOO_MANY_CONNECTIONS, text, CONNECTION_RETRY_MS)
+        self._connections.add(connection)
         self._look_again(connection)
-
-    def _authenticated(self, connection: AcceptedConnection) -> None:
-        account = connection.account
-        self._by_account[account] = self._by_account.get(account, 0) + 1
-
-    def _count_refusal(self, account: str) -> str | None:
-        """Return why an account gets no further connection, None if it gets one."""
-        limit = self._settings.max_connections_per_account
-        if not limit or self._by_account.get(account, 0) < limit:
-            return None
-        self._counters.connections_refused += 1
-        return f"account {account!r} has {limit} connections, its limit"
-
-    def _lost(self, connection: AcceptedConnection) -> None:
-        self._shared.connections.discard(connection)
-        account = connection.account
-        if account:
-            self._by_account[account] -= 1
-            if not self._by_account[account]:
-                del self._by_account[account]
-        if self._all_lost is not None and not self._shared.connections:
-            self._all_lost.set()
 
     def _look_again(self, connection: AcceptedConnection) -> None:
         due_ms = connection.visit()
@@ -283,11 +233,6 @@ class Listener:
         self._visits = self._loop.call_later(STEP_MS / 1000 / PIECES, self._visit_some) if self._due else None
         for connection in due[:count]:
             self._look_again(connection)
-
-    def _beat(self) -> None:
-        self._timer = self._loop.call_later(STEP_MS / 1000, self._beat)
-        self.pass_time(_local_ms())
-        self.on_beat()
 
     def pass_time(self, time_ms: int) -> None:
         """Move the coarse time on, and do for the connections what has become due."""

@@ -1,1 +1,1 @@
-"""The handlers of requests, a room per theme; ``dispatch`` joins them."""
+"""The operations that do more than call the core and answer; the others are lines of ``operations``."""

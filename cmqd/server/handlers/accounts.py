@@ -1,16 +1,20 @@
-"""The handlers of accounts and keys, and of the server itself: its status, its segments."""
+"""Accounts and keys: operations that wait for the accounts file while the loop goes on."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from cmqd.core import errors as domain
+from cmqd.core.broker import Broker
 from cmqd.log.errors import LogFailed
-from cmqd.log.interface import Segments
-from cmqd.server.accounts import AccountNotEmpty
-from cmqd.server.accounts_file import Key
-from cmqd.server.handlers.outcomes import Client, Outcomes, translate
+from cmqd.log.interface import Log
+from cmqd.server.accounts import AccountNotEmpty, Accounts
+from cmqd.server.client import Client
+from cmqd.server.counters import Counters
 from cmqd.server.log_lines import get_logger
+from cmqd.server.operations import ACCOUNT_CHANGES, ACCOUNT_LOOKUPS, Location, Operation, argument_reader
+from cmqd.server.refusals import error_reply
+from cmqd.server.reply_gate import ReplyGate
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
@@ -18,61 +22,66 @@ from cmqd_protocol.messages import error
 _log = get_logger()
 
 
-class AccountHandlers(Outcomes):
-    """Accounts, keys and the server; see the module."""
+class AccountOperations:
+    """Operations on accounts and keys."""
 
-    def _create_account(self, client: Client, request: wire.CreateAccount) -> None:
-        async def change() -> wire.AnyReply:
-            key = await self._accounts.create_account(
-                client.account, request.account, self._now_ms(), with_key=client.secret_id
-            )
-            return wire.KeyList(request.request_id, [_key_info(key, shown=True)])
+    def __init__(
+        self,
+        *,
+        broker: Broker,
+        log: Log,
+        gate: ReplyGate,
+        accounts: Accounts,
+        revoke: Callable[[str], None],
+        counters: Counters,
+        now_ms: Callable[[], int],
+        schedule: Callable[[], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        """Join the parts. ``revoke`` closes the connections that authenticated by a key."""
+        self._broker = broker
+        self._log = log
+        self._gate = gate
+        self._accounts = accounts
+        self._revoke = revoke
+        self._counters = counters
+        self._now_ms = now_ms
+        self._schedule = schedule
+        self._spawn = spawn
 
-        self._in_turn(client, request, change)
+    def handlers(self, location: Location) -> dict[type[wire.Request], Callable[[Client, Any], None]]:
+        """Return a handler for each line of the tables of accounts."""
+        changes = {operation.request: self._change(operation, location) for operation in ACCOUNT_CHANGES}
+        lookups = {operation.request: self._lookup(operation, location) for operation in ACCOUNT_LOOKUPS}
+        return changes | lookups
 
-    def _list_accounts(self, client: Client, request: wire.ListAccounts) -> None:
-        async def look() -> wire.AnyReply:
-            await self._accounts.settled()
-            return wire.AccountList(request.request_id, self._accounts.list_accounts(client.account))
+    def set_key_enabled(self, client: Client, request: wire.SetKeyEnabled) -> None:
+        """Switch a key on or off; a key that is off closes its connections."""
 
-        self._in_turn(client, request, look)
-
-    def _create_key(self, client: Client, request: wire.CreateKey) -> None:
-        async def change() -> wire.AnyReply:
-            key = await self._accounts.create_key(
-                client.account, request.account, self._now_ms(), with_key=client.secret_id
-            )
-            return wire.KeyList(request.request_id, [_key_info(key, shown=True)])
-
-        self._in_turn(client, request, change)
-
-    def _list_keys(self, client: Client, request: wire.ListKeys) -> None:
-        async def look() -> wire.AnyReply:
-            await self._accounts.settled()
-            keys = self._accounts.list_keys(client.account, request.account)
-            return wire.KeyList(request.request_id, [_key_info(key, shown=False) for key in keys])
-
-        self._in_turn(client, request, look)
-
-    def _set_key_enabled(self, client: Client, request: wire.SetKeyEnabled) -> None:
         async def change() -> wire.AnyReply:
             await self._accounts.set_key_enabled(
                 client.account, request.account, request.secret_id, request.enabled, with_key=client.secret_id
             )
+            if not request.enabled:
+                self._revoke(request.secret_id)
             return wire.Done(request.request_id)
 
-        self._in_turn(client, request, change)
+        self._when_written(client, request, change)
 
-    def _delete_key(self, client: Client, request: wire.DeleteKey) -> None:
+    def delete_key(self, client: Client, request: wire.DeleteKey) -> None:
+        """Delete a key and close its connections."""
+
         async def change() -> wire.AnyReply:
             await self._accounts.delete_key(
                 client.account, request.account, request.secret_id, with_key=client.secret_id
             )
+            self._revoke(request.secret_id)
             return wire.Done(request.request_id)
 
-        self._in_turn(client, request, change)
+        self._when_written(client, request, change)
 
-    def _delete_account(self, client: Client, request: wire.DeleteAccount) -> None:
+    def delete_account(self, client: Client, request: wire.DeleteAccount) -> None:
+        """Delete an account without queues and topics."""
         account = request.account
 
         def refuse_held() -> None:
@@ -81,7 +90,7 @@ class AccountHandlers(Outcomes):
             if queues or topics:
                 raise AccountNotEmpty(account, queues, topics)
 
-        async def settle() -> None:
+        async def wait_until_durable() -> None:
             marker = _DurableMarker()
             self._gate.hold(self._log.last_lsn, marker, wire.Done(request.request_id))
             self._schedule()
@@ -92,58 +101,64 @@ class AccountHandlers(Outcomes):
         async def change() -> wire.AnyReply:
             try:
                 await self._accounts.delete_account(
-                    client.account, account, refuse_held, settle, with_key=client.secret_id
+                    client.account, account, refuse_held, self._revoke, wait_until_durable, with_key=client.secret_id
                 )
             except LogFailed as failure:
                 return error(request.request_id, ErrorCode.OUTCOME_UNKNOWN, str(failure))
             return wire.Done(request.request_id)
 
-        self._in_turn(client, request, change)
+        self._when_written(client, request, change)
 
-    def _list_all_queues(self, client: Client, request: wire.ListAllQueues) -> None:
+    def list_all_queues(self, client: Client, request: wire.ListAllQueues) -> None:
+        """List the queues of all accounts, for ``admin``."""
         self._accounts.must_be_admin(client.account, "list the queues of all accounts")
         after = (request.after_account, request.after_queue)
-        queues, following = self._broker.list_all_queues(request.search, after, request.limit)
-        self._gate.hold(self._log.last_lsn, client, wire.AllQueues(request.request_id, queues, following))
+        queues, next_after = self._broker.list_all_queues(request.search, after, request.limit)
+        self._gate.hold(self._log.last_lsn, client, wire.AllQueues(request.request_id, queues, next_after))
 
-    def _in_turn(
+    def _change(self, operation: Operation, location: Location) -> Callable[[Client, Any], None]:
+        read = argument_reader(operation)
+
+        def handle(client: Client, request: Any) -> None:
+            async def change() -> wire.AnyReply:
+                result = await operation.method(
+                    self._accounts, client.account, *read(request), self._now_ms(), with_key=client.secret_id
+                )
+                return operation.reply(request.request_id, result, location)
+
+            self._when_written(client, request, change)
+
+        return handle
+
+    def _lookup(self, operation: Operation, location: Location) -> Callable[[Client, Any], None]:
+        read = argument_reader(operation)
+
+        def handle(client: Client, request: Any) -> None:
+            async def look_up() -> wire.AnyReply:
+                await self._accounts.settled()
+                result = operation.method(self._accounts, client.account, *read(request))
+                return operation.reply(request.request_id, result, location)
+
+            self._when_written(client, request, look_up)
+
+        return handle
+
+    def _when_written(
         self, client: Client, request: wire.Request, work: Callable[[], Coroutine[Any, Any, wire.AnyReply]]
     ) -> None:
-        """Answer when the accounts file is written; the loop goes on meanwhile. What is asked later comes later."""
+        """Answer when the accounts file is written."""
 
         async def run() -> None:
             try:
                 reply = await work()
             except domain.DomainError as refusal:
                 self._counters.refusals += 1
-                reply = translate(request.request_id, refusal)
+                reply = error_reply(request.request_id, refusal)
             except OSError as failure:
                 _log.exception("accounts_not_written")
                 text = f"the accounts file could not be written ({failure.strerror}); nothing was changed"
                 reply = error(request.request_id, ErrorCode.INTERNAL_ERROR, text)
             client.answer(reply)
-
-        self._spawn(run())
-
-    def _get_server_status(self, client: Client, request: wire.GetServerStatus) -> None:
-        client.answer(wire.ServerStatus(request.request_id, self._status(client.account)))
-
-    def _seal_segments(self, client: Client, request: wire.SealSegments) -> None:
-        self._accounts.must_be_admin(client.account, "seal segments")
-        log = self._log
-        if not isinstance(log, Segments):
-            text = "the log of this broker has no segment files"
-            client.answer(error(request.request_id, ErrorCode.UNKNOWN_OPERATION, text))
-            return
-
-        async def run() -> None:
-            last_lsn = log.last_lsn
-            try:
-                await log.seal_now()
-            except LogFailed as failure:
-                client.answer(error(request.request_id, ErrorCode.OUTCOME_UNKNOWN, str(failure)))
-            else:
-                client.answer(wire.SegmentsSealed(request.request_id, last_lsn))
 
         self._spawn(run())
 
@@ -156,10 +171,6 @@ class _DurableMarker:
         self.answered: asyncio.Future[object] = asyncio.get_running_loop().create_future()
 
     def answer(self, reply: object, queue: str | None = None) -> None:
-        """The gate opened, or an Error: it never will."""
+        """Wake the waiting task. An error instead of ``Done`` says that the rows will never be durable."""
         if not self.answered.done():
             self.answered.set_result(reply)
-
-
-def _key_info(key: Key, *, shown: bool) -> wire.KeyInfo:
-    return wire.KeyInfo(key.secret_id, key.account, key.enabled, key.created_ms, key.secret_key if shown else None)

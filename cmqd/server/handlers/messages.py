@@ -1,29 +1,128 @@
-"""The handlers of messages: send, receive, settle, browse."""
+"""Sends, receives, deletes and peeks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
+from cmqd.core.broker import Broker
 from cmqd.core.errors import DomainError
 from cmqd.core.limits import headers_bytes
 from cmqd.core.outcome import WAITING, HandlesDone, Waiting
-from cmqd.server.handlers.collecting import DELETE, RECEIVE, SEND, Collected, Collecting
-from cmqd.server.handlers.outcomes import Client
+from cmqd.log.values import ROW_BYTES
+from cmqd.server.admission import Admission
+from cmqd.server.client import Client
+from cmqd.server.collecting import MAX_BYTES, Collector, Group
+from cmqd.server.counters import Counters
+from cmqd.server.operations import handles_done
+from cmqd.server.outcomes import Outcomes
+from cmqd.server.reply_gate import ReplyGate
+from cmqd.server.waiting_requests import WaitingRequests
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
 from cmqd_types.messages import MessagesPeeked, ReceivedMessage
-
-_NO_FAILURES: Final[list[wire.HandleFailure]] = []
 
 NOT_TO_GIVE_BACK: Final = ""
 """In the place of a queue's name, for a reply with bodies that were only looked at."""
 
 
-class MessageHandlers(Collecting):
-    """Messages; see the module."""
+class Sends:
+    """Sends, decided together; see ``collecting``."""
 
-    def _answer_received(
+    order = 0
+    name = "send"
+    # A full row of the log. A larger row would be read whole for each of its messages.
+    max_bytes = ROW_BYTES
+    counts_unread = False
+
+    def __init__(
+        self,
+        broker: Broker,
+        outcomes: Outcomes,
+        gate: ReplyGate,
+        admission: Admission,
+        collector: Collector,
+        counters: Counters,
+    ) -> None:
+        self._broker = broker
+        self._outcomes = outcomes
+        self._gate = gate
+        self._admission = admission
+        self._collector = collector
+        self._counters = counters
+
+    def handle(self, client: Client, request: wire.SendMessages) -> None:
+        """Collect a send."""
+        if self._admission.refuses_bodies(client, request.request_id):
+            return
+        bodies = request.bodies
+        size = sum(map(len, bodies))
+        if request.headers is not None:
+            size += sum(headers_bytes(entry) for entry in request.headers if entry)
+        self._collector.collect(self, client, request, request.queue, request, len(bodies), size)
+
+    def decide(self, group: Group, now_ms: int) -> tuple[Sequence[Sequence[int] | DomainError], int]:
+        """Have the core store the messages."""
+        outcome = self._broker.send_all(group.account, group.name, group.requests, now_ms)
+        return outcome.reply, self._outcomes.carry_out(outcome, now_ms)
+
+    def answer(self, group: Group, results: Sequence[Sequence[int] | DomainError], lsn: int) -> None:
+        """Answer each send with its message ids."""
+        hold = self._gate.hold
+        for (client, request_id), result in zip(group.askers, results, strict=True):
+            if isinstance(result, DomainError):
+                self._outcomes.refuse(client, request_id, result, lsn)
+            else:
+                self._counters.sent += len(result)
+                hold(lsn, client, wire.MessagesSent(request_id, list(result)))
+
+
+class Deletes:
+    """Deletes, decided together; see ``collecting``."""
+
+    order = 2
+    name = "delete"
+    max_bytes = MAX_BYTES
+    counts_unread = False
+
+    def __init__(
+        self, broker: Broker, outcomes: Outcomes, gate: ReplyGate, collector: Collector, counters: Counters
+    ) -> None:
+        self._broker = broker
+        self._outcomes = outcomes
+        self._gate = gate
+        self._collector = collector
+        self._counters = counters
+
+    def handle(self, client: Client, request: wire.DeleteMessages) -> None:
+        """Collect a delete."""
+        handles = request.receipt_handles
+        self._collector.collect(self, client, request, request.queue, handles, len(handles))
+
+    def decide(self, group: Group, now_ms: int) -> tuple[Sequence[HandlesDone | DomainError], int]:
+        """Have the core delete the messages."""
+        outcome = self._broker.delete_all(group.account, group.name, group.requests, now_ms)
+        return outcome.reply, self._outcomes.carry_out(outcome, now_ms)
+
+    def answer(self, group: Group, results: Sequence[HandlesDone | DomainError], lsn: int) -> None:
+        """Answer each delete."""
+        hold = self._gate.hold
+        for (client, request_id), result in zip(group.askers, results, strict=True):
+            if isinstance(result, DomainError):
+                self._outcomes.refuse(client, request_id, result, lsn)
+            else:
+                self._counters.deleted += result.done
+                hold(lsn, client, handles_done(request_id, result))
+
+
+class ReplyWithBodies:
+    """Answers receives and peeks, at once or after a wait."""
+
+    def __init__(self, gate: ReplyGate, counters: Counters) -> None:
+        self._gate = gate
+        self._counters = counters
+
+    def received(
         self, client: Client, request: wire.ReceiveMessages, messages: list[ReceivedMessage], lsn: int
     ) -> None:
+        """Answer a receive. A reply with messages names its queue, to which they go back if the client is gone."""
         if messages:
             client.unread_receives += 1
             self._counters.received += len(messages)
@@ -31,7 +130,8 @@ class MessageHandlers(Collecting):
         else:
             self._gate.hold(lsn, client, wire.MessagesReceived(request.request_id, messages))
 
-    def _answer_peeked(self, client: Client, request: wire.PeekMessages, peeked: MessagesPeeked, lsn: int) -> None:
+    def peeked(self, client: Client, request: wire.PeekMessages, peeked: MessagesPeeked, lsn: int) -> None:
+        """Answer a peek."""
         reply = wire.MessagesPeeked(request.request_id, messages=peeked.messages, next_start=peeked.next_start)
         if peeked.messages:
             client.unread_receives += 1
@@ -39,110 +139,95 @@ class MessageHandlers(Collecting):
         else:
             self._gate.hold(lsn, client, reply)
 
-    def _answer_handles(self, client: Client, request_id: int, done: HandlesDone, lsn: int) -> None:
-        failures = _NO_FAILURES
-        if done.failures:
-            code = int(ErrorCode.RECEIPT_HANDLE_INVALID)
-            failures = [wire.HandleFailure(failure.receipt_handle, code, failure.text) for failure in done.failures]
-        self._gate.hold(lsn, client, wire.HandlesDone(request_id, failures, done.next_visible_ms))
 
-    def _send_messages(self, client: Client, request: wire.SendMessages) -> None:
-        if self._is_disk_behind(client, request.request_id):
-            return
-        bodies = request.bodies
-        size = sum(map(len, bodies))
-        if request.headers is not None:
-            size += sum(headers_bytes(entry) for entry in request.headers if entry)
-        self._collect(SEND, client, request, request.queue, request, len(bodies), size)
+class Receives:
+    """Receives, decided together; see ``collecting``."""
 
-    def _decide_sends(self, collected: Collected, now_ms: int) -> tuple[Sequence[Sequence[int] | DomainError], int]:
-        outcome = self._broker.send_all(collected.account, collected.name, collected.requests, now_ms)
-        return outcome.reply, self._settle(outcome, now_ms)
+    order = 3
+    name = "receive"
+    max_bytes = MAX_BYTES
+    counts_unread = True
 
-    def _answer_sends(self, collected: Collected, replies: Sequence[Sequence[int] | DomainError], lsn: int) -> None:
-        hold = self._gate.hold
-        for (client, request_id), reply in zip(collected.askers, replies, strict=True):
-            if isinstance(reply, DomainError):
-                self._refuse(client, request_id, reply, lsn)
-            else:
-                self._counters.sent += len(reply)
-                hold(lsn, client, wire.MessagesSent(request_id, list(reply)))
+    def __init__(
+        self,
+        broker: Broker,
+        outcomes: Outcomes,
+        collector: Collector,
+        waiting_requests: WaitingRequests[Client],
+        reply: ReplyWithBodies,
+        max_unread_receives: int,
+        max_waiting_per_account: int,
+    ) -> None:
+        self._broker = broker
+        self._outcomes = outcomes
+        self._collector = collector
+        self._waiting_requests = waiting_requests
+        self._reply = reply
+        self._max_unread = max_unread_receives
+        self._max_waiting = max_waiting_per_account
 
-    def _receive_messages(self, client: Client, request: wire.ReceiveMessages) -> None:
+    def handle(self, client: Client, request: wire.ReceiveMessages) -> None:
+        """Collect a receive, or park it while the client has too many replies to read."""
         if client.unread_receives >= self._max_unread:
-            # What is collected may wait instead, and so not count.
-            self.settle_collected_of(client)
+            # A receive that is collected may wait once it is decided, and does not count then.
+            self._collector.decide_of(client)
         if client.unread_receives >= self._max_unread or client.is_slow:
             client.park(request)
             return
-        self._collect(RECEIVE, client, request, request.queue, request, request.max_messages)
+        self._collector.collect(self, client, request, request.queue, request, request.max_messages)
 
-    def _decide_receives(
-        self, collected: Collected, now_ms: int
-    ) -> tuple[Sequence[list[ReceivedMessage] | Waiting | DomainError], int]:
-        requests: list[wire.ReceiveMessages] = collected.requests
-        waiter_ids = [self._waiting_requests.new_id() for _ in requests]
-        account = collected.account
+    def decide(self, group: Group, now_ms: int) -> tuple[Sequence[list[ReceivedMessage] | Waiting | DomainError], int]:
+        """Have the core hand out messages, or let receives wait."""
+        requests: list[wire.ReceiveMessages] = group.requests
+        waiting_requests = self._waiting_requests
+        waiter_ids = [waiting_requests.new_id() for _ in requests]
         outcome = self._broker.receive_all(
-            account,
-            collected.name,
+            group.account,
+            group.name,
             requests,
             waiter_ids,
             now_ms,
-            waiting=self._waiting_by_account.get(account, 0),
+            waiting=waiting_requests.receives_of(group.account),
             max_waiting=self._max_waiting,
         )
-        replies = outcome.reply
-        if WAITING in replies:
-            # Before the outcome is settled: a log in memory may bring the page while it is being asked for it.
-            for (client, _), request, waiter_id, reply in zip(
-                collected.askers, requests, waiter_ids, replies, strict=True
+        results = outcome.reply
+        if WAITING in results:
+            # Before the outcome is carried out: a log in memory may bring the page while it is being asked for.
+            for (client, _), request, waiter_id, result in zip(
+                group.askers, requests, waiter_ids, results, strict=True
             ):
-                if reply is WAITING:
-                    self._waiting_requests.add(waiter_id, client, request)
-                    self._count_waiting(account, 1)
-        return replies, self._settle(outcome, now_ms)
+                if result is WAITING:
+                    waiting_requests.add(waiter_id, client, request)
+        return results, self._outcomes.carry_out(outcome, now_ms)
 
-    def _answer_receives(
-        self, collected: Collected, replies: Sequence[list[ReceivedMessage] | Waiting | DomainError], lsn: int
+    def answer(self, group: Group, results: Sequence[list[ReceivedMessage] | Waiting | DomainError], lsn: int) -> None:
+        """Answer each receive that does not wait."""
+        for (client, request_id), request, result in zip(group.askers, group.requests, results, strict=True):
+            if isinstance(result, list):
+                self._reply.received(client, request, result, lsn)
+            elif isinstance(result, DomainError):
+                self._outcomes.refuse(client, request_id, result, lsn)
+
+
+class Peeks:
+    """Peeks: they wait while bodies are read from the log."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        outcomes: Outcomes,
+        waiting_requests: WaitingRequests[Client],
+        now_ms: Callable[[], int],
+        max_unread_receives: int,
     ) -> None:
-        for (client, request_id), request, reply in zip(collected.askers, collected.requests, replies, strict=True):
-            if isinstance(reply, list):
-                self._answer_received(client, request, reply, lsn)
-            elif isinstance(reply, DomainError):
-                self._refuse(client, request_id, reply, lsn)
+        self._broker = broker
+        self._outcomes = outcomes
+        self._waiting_requests = waiting_requests
+        self._now_ms = now_ms
+        self._max_unread = max_unread_receives
 
-    def _delete_messages(self, client: Client, request: wire.DeleteMessages) -> None:
-        handles = request.receipt_handles
-        self._collect(DELETE, client, request, request.queue, handles, len(handles))
-
-    def _decide_deletes(self, collected: Collected, now_ms: int) -> tuple[Sequence[HandlesDone | DomainError], int]:
-        outcome = self._broker.delete_all(collected.account, collected.name, collected.requests, now_ms)
-        return outcome.reply, self._settle(outcome, now_ms)
-
-    def _answer_deletes(self, collected: Collected, replies: Sequence[HandlesDone | DomainError], lsn: int) -> None:
-        for (client, request_id), reply in zip(collected.askers, replies, strict=True):
-            if isinstance(reply, DomainError):
-                self._refuse(client, request_id, reply, lsn)
-            else:
-                self._counters.deleted += reply.done
-                self._answer_handles(client, request_id, reply, lsn)
-
-    def _change_visibility(self, client: Client, request: wire.ChangeVisibility) -> None:
-        now_ms = self._now_ms()
-        outcome = self._broker.change_visibility(
-            client.account, request.queue, request.receipt_handles, request.visibility_timeout_ms, now_ms
-        )
-        self._answer_handles(client, request.request_id, outcome.reply, self._settle(outcome, now_ms))
-
-    def _release_messages(self, client: Client, request: wire.ReleaseMessages) -> None:
-        now_ms = self._now_ms()
-        outcome = self._broker.release(
-            client.account, request.queue, request.receipt_handles, request.count_receive, now_ms
-        )
-        self._answer_handles(client, request.request_id, outcome.reply, self._settle(outcome, now_ms))
-
-    def _peek_messages(self, client: Client, request: wire.PeekMessages) -> None:
+    def handle(self, client: Client, request: wire.PeekMessages) -> None:
+        """Answer a peek, or park it while the client has too many replies to read."""
         if client.unread_receives >= self._max_unread or client.is_slow:
             client.park(request)
             return
@@ -151,10 +236,4 @@ class MessageHandlers(Collecting):
         outcome = self._broker.peek(
             client.account, request.queue, waiter_id, request.start, request.max_messages, now_ms, request.states
         )
-        if outcome.reply is WAITING:
-            # Counted before there are bodies, else any number of pipelined peeks would pass the bound above.
-            client.unread_receives += 1
-            self._waiting_requests.add(waiter_id, client, request)
-            self._settle(outcome, now_ms)
-        else:
-            self._answer_peeked(client, request, outcome.reply, self._settle(outcome, now_ms))
+        self._outcomes.answer_or_wait(client, request, waiter_id, outcome, now_ms)

@@ -1,19 +1,53 @@
-"""The handlers of half messages, and of who answers checks of them."""
+"""Half messages, the decisions of their transactions, and the checkers of a queue."""
+
+from collections.abc import Callable
 
 from cmqd.core import errors as domain
+from cmqd.core.broker import Broker
 from cmqd.core.outcome import TransactionsDone
-from cmqd.server.handlers.outcomes import ERROR_CODES, RATE_RETRY_MS, Client, Outcomes
-from cmqd.server.transaction_checkers import MAX_REGISTRATIONS, TooManyRegistrations
+from cmqd.log.interface import Log
+from cmqd.server.admission import Admission
+from cmqd.server.client import Client
+from cmqd.server.counters import Counters
+from cmqd.server.outcomes import Outcomes
+from cmqd.server.refusals import ERROR_CODES, RATE_RETRY_MS
+from cmqd.server.reply_gate import ReplyGate
+from cmqd.server.transaction_checkers import MAX_REGISTRATIONS, TooManyRegistrations, TransactionCheckers
+from cmqd.server.waiting_requests import WaitingRequests
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
 
 
-class TransactionHandlers(Outcomes):
-    """Transactions; see the module."""
+class Transactions:
+    """Operations on half messages."""
 
-    def _send_half_messages(self, client: Client, request: wire.SendHalfMessages) -> None:
-        if self._is_disk_behind(client, request.request_id):
+    def __init__(
+        self,
+        *,
+        broker: Broker,
+        log: Log,
+        outcomes: Outcomes,
+        gate: ReplyGate,
+        admission: Admission,
+        waiting_requests: WaitingRequests[Client],
+        checkers: TransactionCheckers[Client],
+        counters: Counters,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._broker = broker
+        self._log = log
+        self._outcomes = outcomes
+        self._gate = gate
+        self._admission = admission
+        self._waiting_requests = waiting_requests
+        self._checkers = checkers
+        self._counters = counters
+        self._now_ms = now_ms
+
+    def send_half(self, client: Client, request: wire.SendHalfMessages) -> None:
+        """Store half messages."""
+        if self._admission.refuses_bodies(client, request.request_id):
             return
         now_ms = self._now_ms()
         outcome = self._broker.send_half(
@@ -29,48 +63,48 @@ class TransactionHandlers(Outcomes):
         )
         message_ids = list(outcome.reply)
         self._counters.half_sent += len(message_ids)
-        lsn = self._settle(outcome, now_ms)
+        lsn = self._outcomes.carry_out(outcome, now_ms)
         self._gate.hold(lsn, client, wire.MessagesSent(request.request_id, message_ids))
 
-    def _end_transactions(self, client: Client, request: wire.EndTransactions) -> None:
-        # A commit writes the body again. To roll back or to know nothing takes no room to speak of.
-        if wire.COMMIT in request.decisions and self._is_disk_behind(client, request.request_id):
+    def end(self, client: Client, request: wire.EndTransactions) -> None:
+        """Commit or roll back half messages, or answer a check with "unknown"."""
+        # A commit writes the body again. A rollback needs next to no space, so a full disk must not refuse it.
+        if wire.COMMIT in request.decisions and self._admission.refuses_bodies(client, request.request_id):
             return
         now_ms = self._now_ms()
         waiter_id = self._waiting_requests.new_id()
         outcome = self._broker.end_transactions(
             client.account, request.queue, waiter_id, request.message_ids, request.decisions, now_ms
         )
-        self.checkers.settle(client.account, request.queue, request.message_ids)
-        self._answer_or_wait(client, request, waiter_id, outcome, now_ms)
+        self._checkers.settle(client.account, request.queue, request.message_ids)
+        self._outcomes.answer_or_wait(client, request, waiter_id, outcome, now_ms)
 
-    def _list_half_messages(self, client: Client, request: wire.ListHalfMessages) -> None:
-        found = self._broker.list_half_messages(client.account, request.queue, request.start, request.limit)
-        reply = wire.HalfMessages(request.request_id, messages=found.messages, next_start=found.next_start)
-        self._gate.hold(self._log.last_lsn, client, reply)
-
-    def _register_checker(self, client: Client, request: wire.RegisterChecker) -> None:
+    def register_checker(self, client: Client, request: wire.RegisterChecker) -> None:
+        """Push checks of a queue to this connection from now on."""
         info = self._broker.queue_info(client.account, request.queue)
         if not info.attributes["transactional"]:
             raise domain.NotTransactional(request.queue)
         try:
-            told = self.checkers.register(client, request.queue)
+            told = self._checkers.register(client, request.queue)
         except TooManyRegistrations:
             text = f"this connection answers the checks of {MAX_REGISTRATIONS} queues, its limit; use another for more"
             client.answer(error(request.request_id, ErrorCode.TOO_MANY_REQUESTS, text, retry_after_ms=RATE_RETRY_MS))
             return
-        self._tell(told)
+        self._outcomes.checkers_changed(told, self._now_ms())
         self._gate.hold(self._log.last_lsn, client, wire.Done(request.request_id))
 
-    def _unregister_checker(self, client: Client, request: wire.UnregisterChecker) -> None:
-        told = self.checkers.unregister(client, request.queue)
+    def unregister_checker(self, client: Client, request: wire.UnregisterChecker) -> None:
+        """Push no more checks of a queue to this connection."""
+        told = self._checkers.unregister(client, request.queue)
         if told is not None:
-            self._tell(told)
+            self._outcomes.checkers_changed(told, self._now_ms())
         self._gate.hold(self._log.last_lsn, client, wire.Done(request.request_id))
 
-    def _answer_ended(self, client: Client, request: wire.EndTransactions, done: TransactionsDone, lsn: int) -> None:
-        failures = [
-            wire.TransactionFailure(message_id, int(ERROR_CODES[type(refusal)]), refusal.text)
-            for message_id, refusal in done.failures
-        ]
-        self._gate.hold(lsn, client, wire.TransactionsEnded(request.request_id, failures))
+
+def transactions_ended(request_id: int, done: TransactionsDone) -> wire.TransactionsEnded:
+    """Return the reply with the message ids whose decision was refused."""
+    failures = [
+        wire.TransactionFailure(message_id, int(ERROR_CODES[type(refusal)]), refusal.text)
+        for message_id, refusal in done.failures
+    ]
+    return wire.TransactionsEnded(request_id, failures)

@@ -39,7 +39,7 @@ class Outbox:
     Invariant: held pushes are in ascending order of LSN, and the LSN of each is above the durable one.
     """
 
-    __slots__ = ("_durable_lsn", "_has_secret", "_held", "_pusher", "_stopped", "_unsigned", "on_results")
+    __slots__ = ("_durable_lsn", "_has_secret", "_held", "_pusher", "_stopped", "_unsigned")
 
     def __init__(self, durable_lsn: int, has_secret: Callable[[int], bool]) -> None:
         """``has_secret`` tells whether what is for a subscription can be signed."""
@@ -50,8 +50,6 @@ class Outbox:
         """By subscription, those that wait for its secret."""
         self._pusher: Pushing | None = None
         self._stopped = False
-        self.on_results: Callable[[list[PushResult]], None] = lambda results: None
-        """Told the results of those that are given up here."""
 
     def __len__(self) -> int:
         return sum(len(pushes) for _, pushes in self._held) + sum(map(len, self._unsigned.values()))
@@ -93,13 +91,13 @@ class Outbox:
         if waiting:
             self._post(waiting)
 
-    def forget(self, subscription_id: int, now_ms: int) -> None:
-        """A subscription is gone, perhaps before it had a secret."""
-        waiting = self._unsigned.pop(subscription_id, None)
-        if waiting and not self._stopped:
-            self.on_results(
-                [PushResult(subscription_id, push.message.position, now_ms, "unsubscribed") for push in waiting]
-            )
+    def forget(self, subscription_id: int, now_ms: int) -> list[PushResult]:
+        """Drop what waits for the secret of a subscription that ended; return the results of the attempts never
+        made."""
+        unsigned = self._unsigned.pop(subscription_id, None)
+        if not unsigned or self._stopped:
+            return []
+        return [PushResult(subscription_id, push.message.position, now_ms, "unsubscribed") for push in unsigned]
 
     def stop(self) -> None:
         """Begin no more. What is held here is for the next start: the core has written nothing of it."""

@@ -14,6 +14,7 @@ from cmqd.log.values import RecoveryReport
 from cmqd.server.accounts import open_accounts
 from cmqd.server.clock import BrokerClock, LastTime, start_offset
 from cmqd.server.server import Server
+from cmqd.server.status import StorageProcessStatus
 from cmqd.settings import Settings
 from cmqd.storage.process_log import StorageProcessLog
 from cmqd_protocol.messages import AnyReply, AnyRequest
@@ -47,7 +48,7 @@ class FolderBroker(ServerRig):
         """Do what is due by the clock, with the page reads and commits that it needs, until nothing more happens."""
         deadline_ms = 0
         while deadline_ms <= self.clock.now_ms():
-            self.server.dispatcher.tick(self.clock.now_ms())
+            self.server.broker_events.tick(self.clock.now_ms())
             await self.quiet()
             deadline_ms = self.broker.next_deadline_ms() or self.clock.now_ms() + 1
 
@@ -122,7 +123,7 @@ async def open_folder(folder: Path, wall_ms: int, **storage: Any) -> FolderBroke
         accounts=accounts,
         clock=broker_clock,
         max_connections=100,
-        facts=dict[str, Any],
+        storage_status=StorageProcessStatus,
         on_failed=failures.append,
         make_pusher=make_pusher,
         can_push=True,

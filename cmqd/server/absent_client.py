@@ -1,0 +1,46 @@
+"""A stand-in for the client of a request that was given up: takes the late reply.
+
+The client was told that the outcome is unknown, so a late reply must not reach it. The messages of a late receive go
+back to their queue.
+"""
+
+from collections.abc import Callable, Sequence
+
+from cmqd.server.reply_gate import Outgoing
+from cmqd_protocol import messages as wire
+from cmqd_types.messages import ReceivedMessage
+
+
+class AbsentClient:
+    """The stand-in; see the module."""
+
+    def __init__(self, account: str, put_back: Callable[[str, str, Sequence[ReceivedMessage]], None]) -> None:
+        self.account = account
+        self.secret_id = ""
+        self.peer = "gone"
+        self.waiting: dict[int, int] | None = None
+        self.checked_queues: set[str] | None = None
+        self.unread_receives = 0
+        self.is_held = self.is_slow = False
+        self.is_gone = True
+        self._put_back = put_back
+
+    def answer(self, reply: Outgoing, queue: str | None = None) -> None:
+        """Put the messages of a late receive back."""
+        if queue and isinstance(reply, wire.MessagesReceived):
+            self._put_back(self.account, queue, reply.messages)
+
+    def note_held_replies(self, size: int) -> None:
+        """Do nothing: a stand-in holds no bodies for long."""
+
+    def park(self, request: wire.Request) -> None:
+        """Drop a request: no client waits for the reply."""
+
+    def put_back(self, request: wire.Request) -> None:
+        """Drop a request, like ``park``."""
+
+    def hold(self) -> None:
+        """Do nothing: no request follows."""
+
+    def release(self) -> None:
+        """Do nothing, like ``hold``."""

@@ -1,0 +1,56 @@
+"""The client of a request, as the core's side of the server sees it: an interface that every wire protocol fulfils."""
+
+from typing import Protocol
+
+from cmqd.server.reply_gate import Answerable
+from cmqd_protocol import messages as wire
+
+
+class Client(Answerable, Protocol):
+    """A connection with an account; see ``binary.accepted_connection``.
+
+    The numbers and tables below belong to the rooms that keep them. They are attributes of the connection, because a
+    table by connection in each room would cost ten thousand idle connections a look-up and an entry per room.
+    """
+
+    account: str
+    secret_id: str
+    """Id of the key by which the connection authenticated."""
+    waiting: dict[int, int] | None
+    """Waiter ids by request id; kept by ``WaitingRequests``."""
+    checked_queues: set[str] | None
+    """Queues whose checks the connection answers; kept by ``TransactionCheckers``."""
+    unread_receives: int
+    """Replies with bodies that are decided and not yet handed to the socket, receives that are collected, and peeks
+    that wait for bodies."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a request of the connection is carried out in slices."""
+        ...
+
+    @property
+    def peer(self) -> str:
+        """Address of the client, for logs."""
+        ...
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether the client leaves replies unread."""
+        ...
+
+    def hold(self) -> None:
+        """Dispatch no further request of the connection before ``release``."""
+        ...
+
+    def put_back(self, request: wire.Request) -> None:
+        """Dispatch a request again, before all others, after ``release``."""
+        ...
+
+    def release(self) -> None:
+        """Go on with the requests behind the one that was carried out."""
+        ...
+
+    def park(self, request: wire.Request) -> None:
+        """Keep a request until the client has read earlier replies."""
+        ...

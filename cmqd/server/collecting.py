@@ -1,0 +1,272 @@
+"""Requests of one I/O batch for the same operation on the same queue or topic, decided in one call of the core.
+
+A call that decides sixteen sends costs little more than a call that decides one: the look-ups, the record and the row
+are shared. The same holds for publishes, deletes and receives. Each request is decided for itself: a refusal does not
+touch the other requests. Rules:
+
+- Limits (busy, disk nearly full, unread replies) are checked when a request arrives, before it is collected.
+- Requests of a connection take effect in their order (SPEC.md, section 5.1). Therefore a group with a request of a
+  client is decided before a request of that client for another operation or queue is taken up. A request for the same
+  operation and queue joins the group.
+- Between connections there is no order before the answer, and no answer leaves before the log is flushed. Therefore
+  time, the log and other clients may take effect in between, as if they had come sooner. Sends are decided before
+  receives, so that the receives find the messages.
+- A group is decided at the latest when the I/O batch ends, just before its records go to the storage, and sooner when
+  it reaches the size of a batch. Therefore collecting delays no commit.
+- A publish with a plan of several slices goes on later (``publish_lines``). Its clients are held meanwhile: a later
+  request of theirs must not overtake it.
+- A bug in the core, or a failure of the storage, ends everything: nothing is collected afterwards.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol, TypeAlias
+
+from cmqd.core import errors as domain
+from cmqd.log.errors import LogFailed
+from cmqd.log.interface import Log
+from cmqd.server.admission import Admission
+from cmqd.server.client import Client
+from cmqd.server.outcomes import Outcomes
+from cmqd.server.waiting_requests import WaitingRequests
+from cmqd_protocol import messages as wire
+from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.messages import error
+
+MAX_MESSAGES: Final = 256
+"""Messages of a group; a request without messages counts as one."""
+MAX_BYTES: Final = 1024 * 1024
+"""Bytes of a group, as many as one batch may bring: a row of the log stays as small as that of a batch. A request that
+is larger by itself (its headers can make it so) is decided alone."""
+MAX_COLLECTED: Final = 1024
+"""Messages of all groups beyond which they are decided at once: up to 4 ms of work, which else would come at the end of
+an I/O batch that has used up its time."""
+
+HALTED: Final = "internal error"
+
+Decided: TypeAlias = tuple[Sequence[Any], int] | None
+"""The result of each request, and the LSN that the replies depend on; None = the group goes on in slices, and is
+answered later."""
+
+
+class CollectedOperation(Protocol):
+    """An operation whose requests are collected."""
+
+    @property
+    def order(self) -> int:
+        """Place among the operations at the end of an I/O batch."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Name in log lines."""
+        ...
+
+    @property
+    def max_bytes(self) -> int:
+        """Bytes of a group."""
+        ...
+
+    @property
+    def counts_unread(self) -> bool:
+        """Whether a collected request counts in ``Client.unread_receives``."""
+        ...
+
+    def decide(self, group: "Group", now_ms: int) -> Decided:
+        """Have the core decide a group."""
+        ...
+
+    def answer(self, group: "Group", results: Sequence[Any], lsn: int) -> None:
+        """Answer each request of a group."""
+        ...
+
+
+class Group:
+    """Requests for one operation on one queue or topic, in order of arrival."""
+
+    __slots__ = ("account", "askers", "messages", "name", "operation", "requests", "size")
+
+    def __init__(self, operation: CollectedOperation, account: str, name: str) -> None:
+        self.operation = operation
+        self.account = account
+        self.name = name
+        """Name of the queue or topic."""
+        self.requests: list[Any] = []
+        """The requests as the core takes them."""
+        self.askers: list[tuple[Client, int]] = []
+        """Client and request id of each request."""
+        self.messages = 0
+        self.size = 0
+        """Bytes of bodies and headers."""
+
+    def __repr__(self) -> str:
+        return f"<Group {self.operation.name} {self.account}/{self.name} requests={len(self.requests)}>"
+
+
+class Collector:
+    """The groups of an I/O batch; see the module.
+
+    Invariant: a client has requests in one group at a time, which ``group_of`` names.
+    """
+
+    def __init__(
+        self,
+        *,
+        log: Log,
+        waiting_requests: WaitingRequests[Client],
+        outcomes: Outcomes,
+        admission: Admission,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._log = log
+        self._waiting_requests = waiting_requests
+        self._outcomes = outcomes
+        self._admission = admission
+        self._now_ms = now_ms
+        self._groups: dict[tuple[int, str, str], Group] = {}
+        """Groups by order of the operation, account and name of the queue or topic."""
+        self.group_of: dict[Client, Group] = {}
+        """The group with requests of a client. Read-only outside: the dispatcher looks at it for every request."""
+        self._messages: int = 0
+        """Messages of all groups."""
+
+    def collect(
+        self,
+        operation: CollectedOperation,
+        client: Client,
+        asked: wire.Request,
+        name: str,
+        request: Any,
+        count: int,
+        size: int = 0,
+    ) -> None:
+        """Put a request into its group, and decide the group if it is full.
+
+        Groups that hold up the request are decided first. One of them may hold the client (a publish that goes on in
+        slices) or show a bug; then the request is put back or answered instead.
+
+        Args:
+            operation: the operation.
+            client: the connection.
+            asked: the request.
+            name: the queue or topic.
+            request: the request as the core takes it.
+            count: its messages.
+            size: its bytes.
+        """
+        key = (operation.order, client.account, name)
+        group = self._groups.get(key)
+        earlier = self.group_of.get(client)
+        max_bytes = operation.max_bytes
+        if count < 1:
+            count = 1
+        if earlier is not None and earlier is not group:
+            self._decide(earlier)
+            if self._is_too_late(client, asked):
+                return
+            group = self._groups.get(key)
+        if group is not None and (group.messages + count > MAX_MESSAGES or group.size + size > max_bytes):
+            self._decide(group)
+            if self._is_too_late(client, asked):
+                return
+            group = None
+        if operation.counts_unread:
+            client.unread_receives += 1
+        if group is None:
+            group = self._groups[key] = Group(operation, client.account, name)
+        self.group_of[client] = group
+        group.requests.append(request)
+        group.askers.append((client, asked.request_id))
+        group.messages += count
+        group.size += size
+        if size:
+            self._admission.collected_bytes += size
+        self._messages = messages = self._messages + count
+        if group.messages >= MAX_MESSAGES or group.size >= max_bytes:
+            self._decide(group)
+        elif messages >= MAX_COLLECTED:
+            self.decide_all()
+
+    def decide_all(self) -> None:
+        """Decide all groups, because the I/O batch ends."""
+        for key in sorted(self._groups):
+            # A decision may have decided a later group.
+            group = self._groups.get(key)
+            if group is not None:
+                self._decide(group)
+
+    def decide_of(self, client: Client) -> None:
+        """Decide the group with requests of a client."""
+        group = self.group_of.get(client)
+        if group is not None:
+            self._decide(group)
+
+    def carry_out(self, group: Group, decide: Callable[[Group, int], Decided]) -> bool:
+        """Decide a group and answer its requests; return False if it goes on in slices."""
+        outcomes = self._outcomes
+        try:
+            decided = decide(group, self._now_ms())
+        except domain.DomainError as refusal:
+            for client, request_id in group.askers:
+                outcomes.refuse(client, request_id, refusal, self._log.last_lsn)
+        except LogFailed as failure:
+            # The process is about to end: the failure came between two calls of the loop.
+            self.leave_unknown(group, str(failure))
+        except Exception as bug:
+            self.leave_unknown(group, HALTED)
+            outcomes.broke(bug, group.operation.name)
+        else:
+            if decided is None:
+                return False
+            results, lsn = decided
+            try:
+                group.operation.answer(group, results, lsn)
+            except Exception as bug:
+                outcomes.broke(bug, f"answer to {group.operation.name}")
+        return True
+
+    def drop_all(self, reason: str) -> None:
+        """Answer all collected requests ``outcome_unknown``: nothing more is decided."""
+        for group in list(self._groups.values()):
+            self._remove(group)
+            self.leave_unknown(group, reason)
+
+    def leave_unknown(self, group: Group, reason: str) -> None:
+        """Answer the requests of a group ``outcome_unknown``."""
+        for client, request_id in group.askers:
+            # A request that waits in the core by now is answered with all that wait.
+            if self._waiting_requests.find(client, request_id) is None:
+                client.answer(error(request_id, ErrorCode.OUTCOME_UNKNOWN, reason))
+
+    def _decide(self, group: Group) -> None:
+        # Removed first: a decision may lead to requests that would join the group otherwise.
+        self._remove(group)
+        self.carry_out(group, group.operation.decide)
+
+    def _is_too_late(self, client: Client, request: wire.Request) -> bool:
+        """Answer or put back a request that the decision just made keeps from being collected.
+
+        The dispatcher checks the same before a request is taken up, and only a decision changes it, so the check is
+        needed here alone.
+        """
+        if self._outcomes.is_halted:
+            client.answer(error(request.request_id, ErrorCode.OUTCOME_UNKNOWN, HALTED))
+            return True
+        if client.is_held:
+            self._admission.uncount(client.account)
+            client.put_back(request)
+            return True
+        return False
+
+    def _remove(self, group: Group) -> None:
+        self._groups.pop((group.operation.order, group.account, group.name), None)
+        self._admission.collected_bytes -= group.size
+        self._messages -= group.messages
+        group_of = self.group_of
+        if group.operation.counts_unread:
+            for client, _ in group.askers:
+                group_of.pop(client, None)
+                # From here on a receive counts if it brings messages.
+                client.unread_receives -= 1
+        else:
+            for client, _ in group.askers:
+                group_of.pop(client, None)

@@ -1,0 +1,104 @@
+"""All connections of the server, whatever their wire protocol: how many there may be, and the end of each.
+
+The limits are shared by every listener, so that a second wire protocol cannot double them.
+"""
+
+import asyncio
+import contextlib
+from typing import Final, Protocol
+
+from cmqd.server.counters import Counters
+from cmqd_protocol.errors import ErrorCode
+
+RETRY_MS: Final = 1_000
+"""Time after which a client that was refused may try again."""
+
+
+class Connection(Protocol):
+    """A connection, as the registry sees it."""
+
+    account: str
+    """Empty until the connection has authenticated."""
+    secret_id: str
+
+    def end(self, code: ErrorCode, text: str, retry_after_ms: int | None = None) -> None:
+        """Tell the client why, and close."""
+        ...
+
+    def abort(self) -> None:
+        """Close at once."""
+        ...
+
+
+class Connections:
+    """The registry of connections; see the module.
+
+    Invariant: ``_by_account`` counts the open connections that have authenticated.
+    """
+
+    def __init__(self, *, limit: int, limit_of_account: int, counters: Counters) -> None:
+        """Make an empty registry; ``limit_of_account`` 0 = no limit."""
+        self.limit = limit
+        self._limit_of_account = limit_of_account
+        self._counters = counters
+        self._open: set[Connection] = set()
+        self._by_account: dict[str, int] = {}
+        self._none_left: asyncio.Event | None = None
+        """Set, once ``close`` waits for it, when the last connection is closed."""
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __repr__(self) -> str:
+        return f"<Connections open={len(self._open)} accounts={len(self._by_account)}>"
+
+    def add(self, connection: Connection) -> None:
+        """Enter a connection; one over the limit is told so and closed."""
+        self._counters.connections_accepted += 1
+        self._open.add(connection)
+        if len(self._open) > self.limit:
+            self._counters.connections_refused += 1
+            text = f"{self.limit} connections are open, the limit"
+            connection.end(ErrorCode.TOO_MANY_CONNECTIONS, text, RETRY_MS)
+
+    def authenticated(self, connection: Connection) -> None:
+        """Count a connection for its account."""
+        account = connection.account
+        self._by_account[account] = self._by_account.get(account, 0) + 1
+
+    def refusal_of(self, account: str) -> str | None:
+        """Return why an account gets no further connection, or None if it gets one."""
+        limit = self._limit_of_account
+        if not limit or self._by_account.get(account, 0) < limit:
+            return None
+        self._counters.connections_refused += 1
+        return f"account {account!r} has {limit} connections, its limit"
+
+    def remove(self, connection: Connection) -> None:
+        """Remove a connection that is closed."""
+        self._open.discard(connection)
+        account = connection.account
+        if account:
+            self._by_account[account] -= 1
+            if not self._by_account[account]:
+                del self._by_account[account]
+        if self._none_left is not None and not self._open:
+            self._none_left.set()
+
+    def revoke(self, secret_id: str) -> None:
+        """Close every connection that authenticated by this key."""
+        for connection in [each for each in self._open if each.secret_id == secret_id]:
+            connection.end(ErrorCode.AUTHENTICATION_FAILED, "the key was disabled or deleted")
+
+    async def close(self, code: ErrorCode, text: str, within_s: float) -> None:
+        """Tell every client why, and close; a client that does not read the last bytes in time is cut off."""
+        for connection in list(self._open):
+            connection.end(code, text)
+        if self._open:
+            self._none_left = asyncio.Event()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._none_left.wait(), within_s)
+        for connection in list(self._open):
+            connection.abort()
+        # For the calls of ``connection_lost``, which come a turn of the loop later.
+        await asyncio.sleep(0)

@@ -1,0 +1,149 @@
+"""Publishes: decided together as sends are, in slices if their plan is long."""
+
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from cmqd.core import errors as domain
+from cmqd.core.broker import Broker
+from cmqd.core.limits import headers_bytes
+from cmqd.core.operations.publish import WHOLE
+from cmqd.core.operations.publish_plan import PublishPlan
+from cmqd.core.outcome import Published, PublishRequest
+from cmqd.server.admission import Admission
+from cmqd.server.client import Client
+from cmqd.server.collecting import MAX_BYTES, Collector, Decided, Group
+from cmqd.server.counters import Counters
+from cmqd.server.outcomes import Outcomes
+from cmqd.server.publish_lines import SLICE_UNITS, PlannedPublish, PublishLines
+from cmqd.server.reply_gate import ReplyGate
+from cmqd_protocol import messages as wire
+from cmqd_types.messages import Labels
+
+
+class Publishes:
+    """Publishes to topics; see ``collecting`` and ``publish_lines``."""
+
+    order = 1
+    name = "publish"
+    max_bytes = MAX_BYTES
+    counts_unread = False
+
+    def __init__(
+        self,
+        broker: Broker,
+        outcomes: Outcomes,
+        gate: ReplyGate,
+        admission: Admission,
+        collector: Collector,
+        counters: Counters,
+        schedule: Callable[[], None],
+    ) -> None:
+        self._broker = broker
+        self._outcomes = outcomes
+        self._gate = gate
+        self._admission = admission
+        self._collector = collector
+        self._counters = counters
+        self._schedule = schedule
+        self._lines = PublishLines()
+
+    @property
+    def in_line(self) -> int:
+        """Publishes that go on in slices."""
+        return len(self._lines)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a publish goes on in slices; asked at the end of every I/O batch."""
+        return bool(self._lines.lines)
+
+    def handle(self, client: Client, request: wire.PublishMessages) -> None:
+        """Collect a publish."""
+        if self._admission.refuses_bodies(client, request.request_id):
+            return
+        bodies = request.bodies
+        size = sum(map(len, bodies))
+        if request.headers is not None:
+            size += sum(headers_bytes(entry) for entry in request.headers if entry)
+        publish = PublishRequest(
+            bodies,
+            request.headers,
+            _labels(request),
+            request.session,
+            request.sequence,
+            request.dedup_ids,
+            request.after,
+        )
+        self._collector.collect(self, client, request, request.topic, publish, len(bodies), size)
+
+    def decide(self, group: Group, now_ms: int) -> Decided:
+        """Plan the publishes, and apply the plan unless it needs more slices or stands behind another one."""
+        plan = None
+        if not self._lines.has_line(group.account, group.name):
+            plan = self._broker.plan_publish(group.account, group.name, group.requests, now_ms)
+            if plan.advance(SLICE_UNITS):
+                return self._apply(plan, now_ms)
+        self._lines.add(PlannedPublish(group, plan))
+        self._admission.collected_bytes += group.size
+        for client, _ in group.askers:
+            client.hold()
+        self._schedule()
+        return None
+
+    def answer(self, group: Group, results: Sequence[Published | domain.DomainError], lsn: int) -> None:
+        """Answer each publish with its message ids."""
+        for (client, request_id), result in zip(group.askers, results, strict=True):
+            if isinstance(result, Published):
+                self._counters.published += len(result.message_ids)
+                reply = wire.MessagesPublished(request_id, list(result.message_ids), list(result.matched))
+                self._gate.hold(lsn, client, reply)
+            else:
+                self._outcomes.refuse(client, request_id, result, lsn)
+
+    def go_on(self, units: int | None = None) -> bool:
+        """Do a slice of the publish that has the turn; return whether that was its last one."""
+        units = SLICE_UNITS if units is None else units
+        publish = self._lines.take()
+
+        def decide(group: Group, now_ms: int) -> Decided:
+            plan = publish.plan
+            if plan is None:
+                plan = self._broker.plan_publish(group.account, group.name, group.requests, now_ms)
+                publish.plan = plan
+            return self._apply(plan, now_ms) if plan.advance(units) else None
+
+        if not self._collector.carry_out(publish.group, decide):
+            self._lines.put_back(publish)
+            return False
+        self._admission.collected_bytes -= publish.group.size
+        for client, _ in publish.group.askers:
+            client.release()
+        return True
+
+    def finish(self) -> None:
+        """Carry out every publish in line, in one go."""
+        while self._lines.lines:
+            self.go_on(WHOLE)
+
+    def drop_all(self, reason: str) -> None:
+        """Answer every publish in line ``outcome_unknown``: nothing more is decided."""
+        for publish in self._lines.take_all():
+            self._admission.collected_bytes -= publish.group.size
+            self._collector.leave_unknown(publish.group, reason)
+
+    def _apply(self, plan: PublishPlan, now_ms: int) -> tuple[Sequence[Published | domain.DomainError], int]:
+        outcome = self._broker.apply_publish(plan, now_ms)
+        return outcome.reply, self._outcomes.carry_out(outcome, now_ms)
+
+
+def _labels(request: wire.PublishMessages) -> list[Labels] | None:
+    """Return tags or routing keys, whichever the client sent. The core knows which of them the topic takes."""
+    tags = cast("list[Labels] | None", request.tags)
+    keys = cast("list[Labels] | None", request.routing_keys)
+    if keys is None or tags is None:
+        return tags if keys is None else keys
+    if not any(tags):
+        return keys
+    if any(keys):
+        raise domain.InvalidArgument("routing_keys", keys, "empty where there are tags: a message has one or the other")
+    return tags

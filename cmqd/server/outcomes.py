@@ -1,0 +1,156 @@
+"""Carries out the side effects of the core's outcomes: the one place that joins core, log, reply gate and outbox.
+
+Rules:
+
+- Records go to the log first. The LSN that they get is what every reply, push and page read of the same outcome depends
+  on, so nothing of an outcome may be handed on before its records are appended.
+- A reply waits at the gate for the LSN of its records. A reply without records waits for the last LSN of the log: the
+  state that the core read may not be durable yet, and a crash would undo what the client was told.
+- After a bug in the core, or a failure of the storage, the index and the log may differ. Then nothing is carried out
+  any more (``is_halted``), and the next start takes the state from the log.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+from cmqd.core import errors as domain
+from cmqd.core.broker import Broker
+from cmqd.core.outcome import WAITING, Check, Outcome
+from cmqd.log.errors import LogFailed
+from cmqd.log.interface import Log
+from cmqd.server.client import Client
+from cmqd.server.counters import Counters
+from cmqd.server.log_lines import get_logger
+from cmqd.server.push.outbox import Outbox
+from cmqd.server.refusals import error_reply
+from cmqd.server.reply_gate import ReplyGate
+from cmqd.server.transaction_checkers import Told, TransactionCheckers
+from cmqd.server.waiting_requests import WaitingRequests
+from cmqd_protocol import messages as wire
+
+_log = get_logger()
+
+CHECKED_AGAIN_AT_ONCE: Final = 1_000
+"""Messages whose checks are handed back to the core in one call, which stays within about 2 ms."""
+
+Answer: TypeAlias = Callable[[Client, Any, Any, int], None]
+"""Answers (client, request, result of the core, LSN)."""
+
+
+class Outcomes:
+    """Carries out outcomes; see the module."""
+
+    def __init__(
+        self,
+        *,
+        broker: Broker,
+        log: Log,
+        gate: ReplyGate,
+        waiting_requests: WaitingRequests[Client],
+        answers: Mapping[type[wire.Request], Answer],
+        outbox: Outbox,
+        checkers: TransactionCheckers[Client],
+        counters: Counters,
+        on_broken: Callable[[Exception], None],
+    ) -> None:
+        """Join the parts.
+
+        Args:
+            answers: for each kind of request that may wait in the core, the function that answers it.
+            on_broken: gets the exception that shows a bug; nothing is answered after it.
+        """
+        self._broker = broker
+        self._log = log
+        self._gate = gate
+        self._waiting_requests = waiting_requests
+        self._answers = answers
+        self._outbox = outbox
+        self._checkers = checkers
+        self._counters = counters
+        self._on_broken = on_broken
+        self.is_halted = False
+        """Nothing can become durable any more: neither core nor log may be called."""
+
+    def carry_out(self, outcome: Outcome[Any], now_ms: int) -> int:
+        """Carry out all side effects and return the LSN that the reply depends on; the reply is left to the caller."""
+        log = self._log
+        lsn = log.append(outcome.records, outcome.bodies, now_ms) if outcome.records else log.last_lsn
+        if outcome.woken:
+            for woken in outcome.woken:
+                self._wake(woken.waiter_id, woken.reply, lsn)
+        if outcome.reads:
+            for read in outcome.reads:
+                log.read_page(read.read_id, read.queue_id, read.positions, read.max_bytes, lsn)
+        if outcome.checks:
+            self._push_checks(outcome.checks, lsn, now_ms)
+        if outcome.pushes:
+            self._outbox.hold(lsn, outcome.pushes)
+        return lsn
+
+    def answer_or_wait(
+        self, client: Client, request: wire.Request, waiter_id: int, outcome: Outcome[Any], now_ms: int
+    ) -> None:
+        """Carry out an outcome whose reply may come later, and answer unless it does."""
+        if outcome.reply is WAITING:
+            # Before the outcome is carried out: a log in memory may bring the page while the page is being asked for.
+            self._waiting_requests.add(waiter_id, client, request)
+            self.carry_out(outcome, now_ms)
+        else:
+            self._answers[type(request)](client, request, outcome.reply, self.carry_out(outcome, now_ms))
+
+    def stop_waiting(self, waiter_id: int) -> tuple[Client, wire.Request] | None:
+        """Remove a waiter here and in the core, and return it; None if it was answered before."""
+        waiter = self._waiting_requests.take(waiter_id)
+        if waiter is not None:
+            self._broker.cancel_receive(waiter_id)
+        return waiter
+
+    def refuse(self, client: Client, request_id: int, refusal: domain.DomainError, lsn: int) -> None:
+        """Answer with a refusal of the core, once the state that it depends on is durable."""
+        self._counters.refusals += 1
+        self._gate.hold(lsn, client, error_reply(request_id, refusal))
+
+    def checkers_changed(self, told: Told, now_ms: int) -> None:
+        """Tell the core whether a queue has checkers, and which messages need another check."""
+        account, queue, has_checkers, changed, unanswered = told
+        if changed:
+            self._broker.set_has_checkers(account, queue, has_checkers)
+        for first in range(0, len(unanswered), CHECKED_AGAIN_AT_ONCE):
+            again = unanswered[first : first + CHECKED_AGAIN_AT_ONCE]
+            self.carry_out(self._broker.check_again(account, queue, again, now_ms), now_ms)
+
+    def broke(self, bug: Exception, during: str) -> None:
+        """Report an exception that is no refusal: a bug. A failure of the storage has been reported by the log."""
+        if not isinstance(bug, LogFailed):
+            _log.exception("core_broken", during=during)
+            self._on_broken(bug)
+
+    def _push_checks(self, checks: Sequence[Check], lsn: int, now_ms: int) -> None:
+        for check in checks:
+            message = check.message
+            checker = self._checkers.ask(check.account, check.queue, message.message_id)
+            if checker is None:
+                # The last checker left while the body was being read from the log.
+                again = self._broker.check_again(check.account, check.queue, [message.message_id], now_ms)
+                self.carry_out(again, now_ms)
+                continue
+            self._counters.checks += 1
+            push = wire.TransactionCheck(
+                check.queue,
+                message.message_id,
+                message.body,
+                message.headers,
+                message.enqueue_ms,
+                check.age_ms,
+                check.attempt,
+            )
+            self._gate.hold(lsn, checker, push)
+
+    def _wake(self, waiter_id: int, reply: Any, lsn: int) -> None:
+        waiter = self._waiting_requests.take(waiter_id)
+        assert waiter is not None, f"the core answered waiter {waiter_id}, which no request has"
+        client, request = waiter
+        if isinstance(reply, domain.DomainError):
+            self.refuse(client, request.request_id, reply, lsn)
+        else:
+            self._answers[type(request)](client, request, reply, lsn)

@@ -1,0 +1,65 @@
+"""From the refusals of the core and the accounts to error replies: one table of wire codes."""
+
+from typing import Final
+
+from cmqd.core import errors as domain
+from cmqd.server import accounts as own
+from cmqd_protocol import messages as wire
+from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.messages import error
+
+ERROR_CODES: Final[dict[type[domain.DomainError], ErrorCode]] = {
+    domain.InvalidArgument: ErrorCode.INVALID_ARGUMENT,
+    domain.QueueNotFound: ErrorCode.QUEUE_NOT_FOUND,
+    domain.QueueExists: ErrorCode.QUEUE_EXISTS,
+    domain.QueueDiffers: ErrorCode.QUEUE_DIFFERS,
+    domain.QueueDeleted: ErrorCode.QUEUE_DELETED,
+    domain.TooManyQueues: ErrorCode.TOO_MANY_QUEUES,
+    domain.DeadLetterQueueInUse: ErrorCode.DEAD_LETTER_QUEUE_IN_USE,
+    domain.TimeNotRewindable: ErrorCode.TIME_NOT_REWINDABLE,
+    domain.RedriveRunning: ErrorCode.REDRIVE_RUNNING,
+    domain.NotTransactional: ErrorCode.NOT_TRANSACTIONAL,
+    domain.MessageTooLarge: ErrorCode.MESSAGE_TOO_LARGE,
+    domain.BatchTooLarge: ErrorCode.BATCH_TOO_LARGE,
+    domain.TooManyWaiting: ErrorCode.TOO_MANY_REQUESTS,
+    domain.TooManyInFlight: ErrorCode.TOO_MANY_IN_FLIGHT,
+    domain.BacklogFull: ErrorCode.BACKLOG_FULL,
+    domain.SequenceTooOld: ErrorCode.SEQUENCE_TOO_OLD,
+    domain.OutOfOrder: ErrorCode.OUT_OF_ORDER,
+    domain.TooManyRemembered: ErrorCode.TOO_MANY_REQUESTS,
+    domain.TransactionNotFound: ErrorCode.TRANSACTION_NOT_FOUND,
+    domain.AlreadyCommitted: ErrorCode.ALREADY_COMMITTED,
+    domain.AlreadyRolledBack: ErrorCode.ALREADY_ROLLED_BACK,
+    domain.MessageDamaged: ErrorCode.MESSAGES_DAMAGED,
+    domain.TopicNotFound: ErrorCode.TOPIC_NOT_FOUND,
+    domain.TopicExists: ErrorCode.TOPIC_EXISTS,
+    domain.TopicDiffers: ErrorCode.TOPIC_DIFFERS,
+    domain.TopicInUse: ErrorCode.TOPIC_IN_USE,
+    domain.TooManyTopics: ErrorCode.TOO_MANY_TOPICS,
+    domain.SubscriptionNotFound: ErrorCode.SUBSCRIPTION_NOT_FOUND,
+    domain.SubscriptionExists: ErrorCode.SUBSCRIPTION_EXISTS,
+    domain.SubscriptionDiffers: ErrorCode.SUBSCRIPTION_DIFFERS,
+    domain.TooManySubscriptions: ErrorCode.TOO_MANY_SUBSCRIPTIONS,
+    own.PushUnavailable: ErrorCode.PUSH_UNAVAILABLE,
+    own.AccountExists: ErrorCode.ACCOUNT_EXISTS,
+    own.AccountNotFound: ErrorCode.ACCOUNT_NOT_FOUND,
+    own.KeyNotFound: ErrorCode.KEY_NOT_FOUND,
+    own.LastKey: ErrorCode.LAST_KEY,
+    own.AccountNotEmpty: ErrorCode.ACCOUNT_NOT_EMPTY,
+    own.PermissionDenied: ErrorCode.PERMISSION_DENIED,
+}
+"""The code of every refusal; a test compares the table with the core's closed set."""
+
+BUSY_RETRY_MS: Final = 100
+"""A commit takes milliseconds, so within this time the storage has caught up or is in trouble."""
+DISK_RETRY_MS: Final = 5_000
+"""Space on a disk comes back when consumers delete messages or an operator frees space."""
+STALLED_RETRY_MS: Final = 1_000
+"""A storage that hangs for longer than ``storage_patience_ms`` does not recover within milliseconds."""
+RATE_RETRY_MS: Final = 1_000
+
+
+def error_reply(request_id: int, refusal: domain.DomainError) -> wire.Error:
+    """Return the error reply for a refusal."""
+    code = ERROR_CODES.get(type(refusal), ErrorCode.INTERNAL_ERROR)
+    return error(request_id, code, refusal.text, retry_after_ms=refusal.retry_after_ms, details=refusal.details or None)

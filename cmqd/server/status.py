@@ -1,0 +1,101 @@
+"""The status of the server as typed values, for the reply to ``get_server_status``, for metrics and for a console."""
+
+from typing import Any
+
+import msgspec
+
+from cmqd.server.counters import Counters
+
+
+class PublicStatus(msgspec.Struct, frozen=True):
+    """Facts for every account."""
+
+    version: str
+    region: str
+    durability: str
+    uptime_ms: int
+    time_ms: int
+    """Wall clock."""
+    broker_time_ms: int
+    clock_offset_ms: int
+
+
+class RecoveryFinding(msgspec.Struct, frozen=True):
+    """A finding of the recovery at the start."""
+
+    kind: str
+    text: str
+
+
+class RecoveryStatus(msgspec.Struct, frozen=True):
+    """The recovery at the start."""
+
+    clean: bool
+    """The run before ended in order."""
+    created: bool
+    """The data folder was new."""
+    checkpoint_lsn: int
+    last_lsn: int
+    log_id: str
+    seconds: float
+    findings: list[RecoveryFinding]
+
+
+class StorageProcessStatus(msgspec.Struct, frozen=True):
+    """The storage process and the recovery at the start."""
+
+    storage_pid: int | None = None
+    storage_rss_bytes: int = 0
+    recovery: RecoveryStatus | None = None
+
+
+class LoopStatus(msgspec.Struct, frozen=True):
+    """The loop process: connections, the index, the log, memory."""
+
+    pid: int
+    connections: int
+    waiting_receives: int
+    held_replies: int
+    checkers: int
+    """Registrations as checker."""
+    queues: int
+    topics: int
+    subscriptions: int
+    pushes_under_way: int
+    last_lsn: int
+    durable_lsn: int
+    pending_bytes: int
+    pending_records: int
+    log_bytes: int
+    segments: int
+    history_bytes: int
+    free_bytes: int
+    sends_refused: bool
+    sends_refused_reason: str | None
+    memory_budget_bytes: int
+    memory_held_bytes: int
+    memory_promised_bytes: int
+    rss_bytes: int
+    counters: Counters
+
+
+class Status(msgspec.Struct, frozen=True):
+    """The whole status."""
+
+    public: PublicStatus
+    loop: LoopStatus
+    storage: StorageProcessStatus
+
+    def as_reply(self) -> dict[str, Any]:
+        """Return the status as ``get_server_status`` replies it to ``admin``: one flat table."""
+        return public_reply(self.public) | _builtins(self.loop) | _builtins(self.storage)
+
+
+def public_reply(public: PublicStatus) -> dict[str, Any]:
+    """Return the status as ``get_server_status`` replies it to accounts other than ``admin``."""
+    return _builtins(public)
+
+
+def _builtins(part: msgspec.Struct) -> dict[str, Any]:
+    table: dict[str, Any] = msgspec.to_builtins(part)
+    return table

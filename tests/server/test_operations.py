@@ -1,0 +1,27 @@
+"""The tables of plain operations: what a line names exists, and fits the method."""
+
+import inspect
+
+import pytest
+
+from cmqd.server.operations import ACCOUNT_CHANGES, ACCOUNT_LOOKUPS, CHANGES, CREATIONS, LOOKUPS, Operation
+
+ALL = (*CREATIONS, *CHANGES, *LOOKUPS, *ACCOUNT_CHANGES, *ACCOUNT_LOOKUPS)
+
+
+@pytest.mark.parametrize("operation", ALL, ids=lambda operation: operation.request.__name__)
+def test_a_line_names_fields_of_its_request_that_fill_the_parameters_of_its_method(operation: Operation):
+    parameters = [
+        parameter
+        for parameter in inspect.signature(operation.method).parameters.values()
+        if parameter.kind is not parameter.KEYWORD_ONLY
+    ]
+
+    assert set(operation.fields) <= set(operation.request.__struct_fields__)
+    # Beside the arguments: ``self``, and the account of the client.
+    assert len(parameters) == 2 + len(operation.arguments.split())
+    assert operation.takes_time == (parameters[-1].name == "now_ms")
+
+
+def test_a_request_has_one_line():
+    assert len({operation.request for operation in ALL}) == len(ALL)
