@@ -7,7 +7,7 @@ write.
 import asyncio
 import errno
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -142,7 +142,8 @@ class Catalog:
         self.on_full: Callable[[], object] = lambda: None
         """Called when the manifest meets a full disk: the ballast should be released."""
         self.names: dict[int, SourceName] = {}
-        """Of the ids in the digests of the sealed segments."""
+        """Of the ids in the digests of the sealed segments, and of deleted queues and topics with messages in a segment
+        that is not sealed: no checkpoint names them, and the row that made them may be reclaimed."""
         self._writing = asyncio.Lock()
 
     @property
@@ -207,10 +208,23 @@ class Catalog:
         )
 
     def _names_in_use(self) -> list[SourceName]:
-        """Forget names without a sealed segment that uses them, and return the others."""
+        """Forget names without a segment that uses them, and return the others."""
         used = {number for file in self.sealed.values() for number, _, _ in file.entry.sources}
+        used |= self._held_unsealed(self.names)
         self.names = {number: self.names[number] for number in sorted(used & self.names.keys())}
         return list(self.names.values())
+
+    def note_deleted(self, names: Sequence[SourceName]) -> None:
+        """Keep the names of deleted queues and topics until the segments with their messages are sealed or gone."""
+        known = {name.id: name for name in names}
+        held = self._held_unsealed(known) - self.names.keys()
+        for number in sorted(held)[: MAX_NAMES - len(self.names)]:
+            self.names[number] = known[number]
+
+    def _held_unsealed(self, ids: Iterable[int]) -> set[int]:
+        """Return the ids with messages in a segment that is not sealed."""
+        tables = [entry.segment.index.queues for entry in self.open.values()]
+        return {number for number in ids for queues in tables if number in queues}
 
     def digest(self, names: Sequence[SourceName], index: SparseIndex) -> list[tuple[int, int, int]]:
         """Return ``SegmentEntry.sources`` of a sealed segment, and keep its names for the manifest.

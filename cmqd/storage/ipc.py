@@ -86,6 +86,12 @@ class SegmentNames(Head, frozen=True, tag=7):
     names: list[SourceName]
 
 
+class DeletedNames(Head, frozen=True, tag=8):
+    """Before the end of a checkpoint: names of deleted queues and topics, which the checkpoint does not have."""
+
+    names: list[SourceName]
+
+
 # Storage to loop, first socket
 
 
@@ -228,6 +234,7 @@ AnyHead: TypeAlias = (
     | SealNow
     | Close
     | SegmentNames
+    | DeletedNames
     | FolderInUse
     | Opened
     | Durable

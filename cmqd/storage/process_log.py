@@ -275,6 +275,8 @@ class StorageProcessLog:
         if isinstance(part, CheckpointHeader):
             # The core does not know the identity of the log.
             part = structs.replace(part, log_id=self._log_id)
+        if end_lsn and (deleted := self._names.of_deleted()):
+            control.send(ipc.DeletedNames(deleted))
         payload = encode_part(part)
         control.send(ipc.CheckpointPart(isinstance(part, CheckpointHeader), end_lsn, len(payload)), payload)
 

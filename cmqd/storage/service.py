@@ -184,6 +184,8 @@ class StorageService:
                 self._begin_drops()
             case ipc.SegmentNames(number, names):
                 self.sealer.names_told(number, names)
+            case ipc.DeletedNames(names):
+                self.catalog.note_deleted(names)
             case ipc.SealNow(request_id):
                 self._start(self._seal_now(request_id))
             case ipc.Open(settings):

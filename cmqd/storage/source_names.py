@@ -58,6 +58,10 @@ class SourceNames:
         """Return the known names among ids."""
         return [self._names[number] for number in ids if number in self._names]
 
+    def of_deleted(self) -> list[SourceName]:
+        """Return the names of deleted queues and topics that an unsealed segment may need."""
+        return self.of(self._deleted)
+
     def forget_deleted(self, sealed_upto: int) -> None:
         """Forget queues and topics deleted in rows up to ``sealed_upto``: no unsealed segment has their messages."""
         forgotten = [number for number, lsn in self._deleted.items() if lsn <= sealed_upto]

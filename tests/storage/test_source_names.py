@@ -90,6 +90,28 @@ class TestFolder:
         assert await rig.log.drop_segments([entry.number], 0) == [entry.number]
         assert read_manifest(folder).names == []
 
+    async def test_the_manifest_names_a_deleted_queue_while_a_segment_with_it_is_not_sealed(
+        self, open_process: OpenProcess, folder: Path
+    ) -> None:
+        rig = await open_process()
+        await log_records(rig, created(1, "gone"), created(2, "unused"))
+        await rig.log.seal_now()
+        await rig.store(1, 0, 3)
+        await log_records(rig, QueueDeleted(1), QueueDeleted(2))
+        assert read_manifest(folder).names == []
+        await rig.checkpoint()
+        assert read_manifest(folder).names == [SourceName(1, "owner", "gone")]
+        await ProcessPlace(folder).crash(rig.log)
+        drop_segment(folder, 1)
+
+        # No checkpoint, row or sealed segment names the queue any more.
+        rig = await open_process()
+        await rig.checkpoint()
+        assert read_manifest(folder).names == [SourceName(1, "owner", "gone")]
+        await rig.log.close()
+        (entry,) = sealed(folder)
+        assert named(folder, entry) == {1: "gone"}
+
     async def test_after_a_crash_names_come_from_the_segment_itself(
         self, open_process: OpenProcess, folder: Path
     ) -> None:
