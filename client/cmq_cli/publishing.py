@@ -61,7 +61,7 @@ class LineForm(msgspec.Struct, frozen=True, kw_only=True):
             return Line(number, line, self.tags, self.routing_key)
         try:
             fields = _OBJECT.decode(line)
-        except ValueError as wrong:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as wrong:
             raise LineError(f"it is no JSON object: {wrong}") from wrong
         body, tags, key = line, self.tags, self.routing_key
         if self.body_field is not None:
@@ -85,7 +85,7 @@ def _field(fields: Mapping[str, msgspec.Raw], name: str) -> msgspec.Raw:
 def _decoded(decoder: "msgspec.json.Decoder[Any]", raw: msgspec.Raw | bytes, name: str, wanted: str) -> Any:
     try:
         return decoder.decode(raw)
-    except ValueError as wrong:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as wrong:
         why = f"must be {wanted}" if isinstance(wrong, msgspec.ValidationError) else f"is no JSON: {wrong}"
         raise LineError(f"its field {name!r} {why}") from wrong
 
