@@ -82,17 +82,17 @@ def launch(
     Parameters
     ----------
     url
-        The server: cmq://ID:KEY@host:port. Others on this machine can see it; prefer a context or CMQ_URL.
+        The server: cmq://ID:KEY@host:port. Other users of this machine can see it; prefer a context or CMQ_URL.
     context
         Name of the context to use, instead of the current one.
     context_file
         File with contexts, instead of the user's own; such as admin.context.toml in a server's data folder.
     output
-        Tables for people, or JSON: results on standard output, errors and warnings on standard error.
+        Tables, or JSON: results on standard output, errors and warnings on standard error.
     verbose
         Show the numbers of request and connection with an error, as they stand in the server's log.
     timeout
-        How long a request may take, beyond the wait of a receive; repeated twice before it fails.
+        Time limit of a request, beyond the wait of a receive; a request is repeated twice before it fails.
     """
     command, bound, hidden = app.parse_args(tokens, exit_on_error=False, print_error=False)
     session = Session(
@@ -156,7 +156,7 @@ def _run(command: Any, args: Any, kwargs: Any, session: Session) -> ExitCode:
 
 
 def _leave_output() -> None:
-    """Send the rest of the output nowhere: Python would try at exit to write it where it could not be written."""
+    """Discard the rest of the output, because Python would try at exit to write it to the closed pipe."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

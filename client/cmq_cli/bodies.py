@@ -1,4 +1,4 @@
-"""What a message is made of, as it is given on the command line."""
+"""The parts of a message, from the options of the command line."""
 
 import os
 import sys

@@ -14,7 +14,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|s|m|h|d|)", re.ASCII)
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of a typed duration.
+    """Parse a typed duration into seconds.
 
     Raises:
         ValueError: it is not a number with one of the units.
@@ -62,7 +62,7 @@ def parse_ago(text: str) -> float | None:
 
 
 def parse_moment(text: str, now: float) -> datetime:
-    """A typed time: ISO 8601, local if it names no zone, or a duration before ``now`` (seconds since 1970).
+    """Parse a typed time: ISO 8601, local if it names no zone, or a duration before ``now`` (seconds since 1970).
 
     Raises:
         ValueError: it is neither.

@@ -21,7 +21,7 @@ from cmqd_client.errors import (
 
 
 class ExitCode(IntEnum):
-    """How ``cmq`` ended; part of its interface."""
+    """Exit codes of ``cmq``, a part of its interface."""
 
     OK = 0
     FAILED = 1

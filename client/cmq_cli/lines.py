@@ -27,10 +27,10 @@ async def send_lines(
     delay: float | None,
     headers: Mapping[str, str] | None,
 ) -> ExitCode:
-    """Send every line that is not empty, report how many are stored, and return how it ended.
+    """Send every line that is not empty, report the number stored, and return the exit code.
 
-    The next batch leaves when the one before is stored. So the order is that of the lines, and after a failure or an
-    interruption the report says at which line to go on.
+    The next batch leaves when the batch before is stored. So the order of the lines is kept, and after a failure or an
+    interruption the report names the line to continue at.
 
     Raises:
         asyncio.CancelledError: interrupted; the report is printed before.
@@ -97,7 +97,7 @@ def batches(items: Iterable[T], weight: Callable[[T], int]) -> list[list[T]]:
 
 
 def weight_of(headers: Mapping[str, str] | None) -> int:
-    """How many bytes of a batch the headers of a message take."""
+    """Bytes of a batch that the headers of a message take."""
     return sum(len(name.encode()) + len(value.encode()) for name, value in (headers or {}).items())
 
 

@@ -1,4 +1,4 @@
-"""The output of commands: tables for people, JSON for programs.
+"""The output of commands: tables, and JSON for programs.
 
 With ``--output json`` standard output holds one document (a stream: one document a line) and nothing else. Errors and
 warnings go to standard error, as JSON documents too; remarks and progress are left out.
@@ -30,7 +30,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class OutputForm(Enum):
-    """How results are printed."""
+    """Output formats of results."""
 
     TABLE = "table"
     JSON = "json"
@@ -58,7 +58,7 @@ class Output:
         sys.stdout.buffer.flush()
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """Print a table for people; columns whose name ends with ``#`` hold numbers.
+        """Print a table; columns with names that end with ``#`` contain numbers.
 
         No cell is ever cut. In a narrow terminal text is folded; if the numbers alone are too wide, the terminal
         wraps the lines.
@@ -151,7 +151,7 @@ class Output:
     # ------------------------------------------------------------------ beside results
 
     def remark(self, text: str) -> None:
-        """Tell a person what was done; programs see it in the exit code."""
+        """Print a remark about a completed action; programs see it in the exit code."""
         if not self.json:
             self._err.print(Text(text))
 
@@ -215,11 +215,11 @@ class Output:
 
     @property
     def can_ask(self) -> bool:
-        """Whether a person at a terminal can answer a question."""
+        """True if a user at a terminal can answer a question."""
         return sys.stdin.isatty() and sys.stderr.isatty()
 
     async def confirm(self, question: str) -> bool:
-        """Ask a question that is answered with yes or no.
+        """Ask a question with the answers yes and no.
 
         Raises:
             CommandFailed: there is no terminal. A script says ``--yes``, so that a command which lost its terminal by
@@ -288,7 +288,7 @@ def encode_body(body: bytes) -> tuple[str, str]:
 
 
 def show_body(body: bytes) -> str:
-    """A body for a person; what is not UTF-8 is shown as base64 and marked so."""
+    """Return a body for a table; a body that is not UTF-8 is shown as base64, with a mark."""
     text, encoding = encode_body(body)
     return f"(base64) {text}" if encoding == "base64" else printable(text)
 
@@ -326,7 +326,7 @@ def show_size(size: int) -> str:
 
 
 def show_unsealed(first: int, last: int, option: str = "--include-active") -> str:
-    """Which rows a command that reads the log has not seen, and how they can be seen."""
+    """Print the rows that a command did not read, and the ways to include them."""
     return (
         f"rows {first} to {last} are not sealed yet, and not looked at; "
         f"cmq segment seal makes them visible, and so does {option}"

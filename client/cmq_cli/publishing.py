@@ -36,7 +36,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class LineForm(msgspec.Struct, frozen=True, kw_only=True):
-    """How a line becomes a message."""
+    """The forms of a line that becomes a message."""
 
     tags: list[str] = []
     """Of every message."""
@@ -91,15 +91,15 @@ def _decoded(decoder: "msgspec.json.Decoder[Any]", raw: msgspec.Raw | bytes, nam
 
 
 class _Totals(msgspec.Struct):
-    """What became of the lines so far."""
+    """Counts of the lines so far, by result."""
 
     published: int = 0
     matched: int = 0
     """Copies: subscriptions that matched, of all messages together."""
     discarded: int = 0
-    """Messages that matched nobody."""
+    """Messages without a matching subscription."""
     repeated: int = 0
-    """Messages whose first answer was lost, so that it is not known whom they matched."""
+    """Messages whose first answer was lost, so that the number of matches is unknown."""
 
     def add(self, results: list[Published]) -> None:
         self.published += len(results)
@@ -127,7 +127,7 @@ async def publish_lines(
     output: Output,
     headers: Mapping[str, str] | None,
 ) -> ExitCode:
-    """Publish every line that is not empty, report how many are published, and return how it ended.
+    """Publish every line that is not empty, report the number published, and return the exit code.
 
     The next batch leaves when the one before is stored, up to the first line that cannot be published.
 
@@ -207,10 +207,10 @@ async def publish_lines(
 
 
 async def _publish(topic: Topic, batch: list[Line], headers: Mapping[str, str] | None, totals: _Totals) -> None:
-    """Publish a batch; if the server refuses it for what is in it, up to the line that is refused.
+    """Publish a batch; if the server refuses a line of it, the lines before that line.
 
     Raises:
-        _RefusedError: one line is refused; those before it are published.
+        _RefusedError: a line is refused; the lines before it are published.
         CmqError: the batch could not be published for another reason.
     """
     try:
@@ -243,9 +243,9 @@ def _summary(totals: _Totals, empty: int) -> str:
         f"{totals.matched:,} {'copy' if totals.matched == 1 else 'copies'} for subscriptions",
     ]
     if totals.discarded:
-        parts.append(f"{totals.discarded:,} discarded, as they matched nobody")
+        parts.append(f"{totals.discarded:,} discarded without a matching subscription")
     if totals.repeated:
-        parts.append(f"{totals.repeated:,} repeated, so it is not known whom they matched")
+        parts.append(f"{totals.repeated:,} repeated, so the number of matches is unknown")
     if empty:
         parts.append(f"{empty:,} empty lines left out")
     return "; ".join(parts)

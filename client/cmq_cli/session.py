@@ -1,4 +1,4 @@
-"""What a command is given: where the server is, how to print."""
+"""The session of a command: the address of the server, and the output."""
 
 import os
 from collections.abc import AsyncGenerator
@@ -14,7 +14,7 @@ from cmqd_client.contexts import Contexts, default_path, is_exposed, load_contex
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """The options that all commands share, resolved as far as this can be done without asking anybody."""
+    """The options that all commands share, resolved as far as possible without a request."""
 
     output: Output
     url: str | None = None

@@ -1,14 +1,14 @@
-"""A worker that deals with messages until it is told to stop (SIGTERM or Ctrl-C), and then loses none.
+"""A worker that processes messages until SIGTERM or Ctrl-C, and stops without losing a message.
 
     python graceful_consumer.py cmq://ID:KEY@localhost QUEUE
 
-What it shows:
+The program shows:
 
-* Several messages are dealt with at once, each deleted only after that: a worker that dies leaves its messages to
-  others when their visibility timeout ends.
-* A message that fails is released, to be tried again by whoever comes next, until it has failed three times.
-* Stopping cancels the waiting receive, which is safe: a message on its way to it goes back to the queue, uncounted.
-  What is already in hand is finished.
+* Several messages are processed at the same time, and each is deleted afterwards: the messages of a worker that dies
+  are delivered to other workers when their visibility timeout ends.
+* A message that fails is released, and delivered again, until it has failed three times.
+* Stopping cancels the waiting receive, which is safe: a message on its way to the worker goes back to the queue,
+  uncounted. The messages in progress are finished.
 """
 
 import asyncio
@@ -24,14 +24,14 @@ MAX_RECEIVES = 3
 
 
 async def work(message: Message) -> None:
-    """What the worker is for. The body ``fail`` shows what happens to a failing message."""
+    """Process a message. The body ``fail`` shows the way of a failing message."""
     if message.body == b"fail":
-        raise ValueError("this one cannot be done")
+        raise ValueError("this message cannot be processed")
     print(f"done: {message.body.decode(errors='replace')}", flush=True)
 
 
 async def handle(message: Message) -> None:
-    """Deal with one message, and settle it whatever happens."""
+    """Process a message, then delete or release it."""
     try:
         try:
             await work(message)
@@ -42,24 +42,24 @@ async def handle(message: Message) -> None:
             print(f"given up: {message.id}: {problem}", file=sys.stderr, flush=True)
         await message.delete()
     except ReceiptHandleInvalid:
-        # It took longer than the visibility timeout; somebody else has it, or will have it again.
+        # The work took longer than the visibility timeout; the message is delivered again.
         print(f"too late: {message.id}", file=sys.stderr, flush=True)
     except CmqError as problem:
-        # Not settled: the visibility timeout brings it back.
-        print(f"not settled: {message.id}: {problem}", file=sys.stderr, flush=True)
+        # Neither deleted nor released: the message is delivered again after its visibility timeout.
+        print(f"not deleted: {message.id}: {problem}", file=sys.stderr, flush=True)
 
 
 async def consume(queue: Queue) -> None:
-    """Receive for ever, with at most ``AT_ONCE`` messages in hand; when cancelled, finish those."""
-    in_hand: set[asyncio.Task[None]] = set()
+    """Receive until cancelled, with at most ``AT_ONCE`` messages in progress; then finish the messages in progress."""
+    in_progress: set[asyncio.Task[None]] = set()
     try:
         while True:
-            if len(in_hand) == AT_ONCE:
-                await asyncio.wait(in_hand, return_when=asyncio.FIRST_COMPLETED)
+            if len(in_progress) == AT_ONCE:
+                await asyncio.wait(in_progress, return_when=asyncio.FIRST_COMPLETED)
             try:
-                messages = await queue.receive(AT_ONCE - len(in_hand), wait=20)
+                messages = await queue.receive(AT_ONCE - len(in_progress), wait=20)
             except CmqError as problem:
-                # The client has tried again by itself before it says so; the server is away for longer.
+                # The client has repeated the call before it raises; the server is away for longer.
                 if not problem.retryable:
                     raise
                 print(f"waiting: {problem}", file=sys.stderr, flush=True)
@@ -67,15 +67,15 @@ async def consume(queue: Queue) -> None:
                 continue
             for message in messages:
                 task = asyncio.create_task(handle(message))
-                in_hand.add(task)
-                task.add_done_callback(in_hand.discard)
+                in_progress.add(task)
+                task.add_done_callback(in_progress.discard)
     finally:
-        if in_hand:
-            await asyncio.wait(in_hand)
+        if in_progress:
+            await asyncio.wait(in_progress)
 
 
 async def main(url: str, name: str) -> None:
-    """Consume until a signal comes."""
+    """Consume until a signal arrives."""
     async with connect(url) as client:
         consumer = asyncio.create_task(consume(client.queue(name)))
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -13,7 +13,7 @@ from cmqd_client import Outgoing, connect
 
 
 async def main(url: str) -> None:
-    """Do it once."""
+    """Send, receive and delete."""
     async with connect(url) as client:
         queue = await client.ensure_queue("example-greetings", visibility_timeout=60)
 
@@ -23,7 +23,7 @@ async def main(url: str) -> None:
         await queue.send_batch([b"bonjour", Outgoing(b"hallo", headers={"language": "de"})])
 
         received = 0
-        # Answers at once with what there is; an empty answer means that nothing came within the wait.
+        # Returns at once if there are messages; an empty list means that no message came within the wait.
         while messages := await queue.receive(16, wait=1):
             for message in messages:
                 print(f"{message.id} {message.headers.get('language', '-'):2} {message.body.decode()}")

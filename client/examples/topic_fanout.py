@@ -1,14 +1,14 @@
-"""One topic, three queues: who subscribed to what gets it, each in a queue of its own.
+"""Publish to a topic; three subscriptions with different filter tags copy the messages into three queues.
 
     python topic_fanout.py cmq://ID:KEY@localhost
 
-The URL can also come from the environment variable CMQ_URL. What it shows:
+The URL can also come from the environment variable CMQ_URL. The program shows:
 
-* A producer publishes to a topic and knows nothing of who reads it. It says with tags what a message is about.
-* Each subscription puts its own copy into its own queue; from then on the queue's rules hold, and its consumer works
-  as with any other queue, at its own pace.
-* ``matched`` says how many get a message. One that nobody wants is discarded, which is no error.
-* All that the program makes it ensures: run it again, and it finds its topic, queues and subscriptions.
+* A producer publishes to a topic with tags and does not know the consumers.
+* Each subscription has its own copy in its own queue. The rules of that queue apply, and its consumer works at its own
+  pace.
+* ``matched`` is the number of subscriptions that matched. A message without a match is discarded; that is no error.
+* Topic, queues and subscriptions are ensured: a second run finds them.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ import sys
 from cmqd_client import Queue, connect
 
 TOPIC = "example-shop"
-WANTED = {
+FILTER_TAGS = {
     "example-billing": ["paid", "refunded"],
     "example-parcels": ["paid"],
     "example-stock": ["paid", "refunded", "delivered"],
 }
-"""Queues, and the tags that each of them is for."""
+"""The filter tags of each queue's subscription."""
 EVENTS = [
     (b"order 1 was looked at", ["seen"]),
     (b"order 1 was paid", ["paid", "card"]),
@@ -33,7 +33,7 @@ EVENTS = [
 
 
 async def consume(queue: Queue) -> None:
-    """Print and delete everything that is in a queue."""
+    """Print and delete all messages of a queue."""
     while messages := await queue.receive(16, wait=0):
         for message in messages:
             print(f"{queue.name}: {message.body.decode()}")
@@ -45,16 +45,16 @@ async def main(url: str) -> None:
     async with connect(url) as client:
         topic = await client.ensure_topic(TOPIC)
         queues: list[Queue] = []
-        for name, tags in WANTED.items():
+        for name, tags in FILTER_TAGS.items():
             queue = await client.ensure_queue(name)
             await topic.subscribe(name, queue=queue, filter_tags=tags, ensure=True)
             queues.append(queue)
 
         for body, tags in EVENTS:
             published = await topic.publish(body, tags=tags)
-            print(f"published: {body.decode()}, for {published.matched or 'nobody'}")
+            print(f"published: {body.decode()}, matched {published.matched}")
 
-        # A publish that was answered is in every queue, so nobody has to wait.
+        # The copies of an answered publish are in the queues, so the consumers need not wait.
         for queue in queues:
             await consume(queue)
 

@@ -1,18 +1,18 @@
-"""A producer is killed between its database commit and its answer; another producer's checker settles it.
+"""Producers are killed between their database commit and their decision; the checker of another producer decides.
 
     python transactional_orders.py cmq://ID:KEY@localhost
 
-The URL can also come from the environment variable CMQ_URL. What it shows:
+The URL can also come from the environment variable CMQ_URL. The program shows:
 
-* Each order is a row in SQLite and a message in a queue, and there must never be one without the other.
-* Three producers, each a process of its own, are killed (SIGKILL) with an undecided half message: one after it has
-  committed to its database, one before, and one in the middle, with its transaction open.
-* A checker reads the same database: the order that is in it is delivered, the others are dropped. It runs in another
-  process than the ones that died, and could run on any machine that reaches the database.
+* Each order is a row in SQLite and a message in a queue; neither may exist without the other.
+* Three producers, each a process of its own, are killed (SIGKILL) with an undecided half message: the first after its
+  database commit, the second before, the third with its transaction open.
+* A checker reads the same database: the order in the database is delivered, the other orders are dropped. The checker
+  runs in another process than the dead producers, and could run on any machine that reaches the database.
 
-A checker must not say ROLLBACK about a transaction that may still commit. Here it does what the local transaction
-would need: it takes the row that the message's id names, in a transaction of its own. If it gets it, nobody can insert
-the order any more; if the row is there, the order is.
+A checker must not answer ROLLBACK for a transaction that can still commit. This checker therefore inserts the row that
+the local transaction needs, with the id of the message as its key, in its own transaction. If the insert succeeds, the
+order cannot be inserted any longer; if the row exists, the order was committed.
 """
 
 import asyncio
@@ -31,14 +31,14 @@ DIES = ("after its commit", "before its commit", "within its transaction")
 
 
 def open_database(path: Path) -> sqlite3.Connection:
-    """The producers' database; several processes may use it at once."""
+    """Open the producers' database; several processes may use it at the same time."""
     database = sqlite3.connect(path, timeout=10, isolation_level=None)
     database.execute("create table if not exists orders (message text primary key, what text)")
     return database
 
 
 async def produce(url: str, path: Path, dies: str) -> None:
-    """One order, and a death."""
+    """Send an order as a half message, and die at the given point."""
 
     def insert(message: HalfMessage, what: str) -> TransactionStatus:
         print(f"producer: {message.id} is stored as a half message, {what!r}", flush=True)
@@ -55,17 +55,19 @@ async def produce(url: str, path: Path, dies: str) -> None:
         return TransactionStatus.COMMIT
 
     async with connect(url) as client, client.transaction_producer(QUEUE) as producer:
-        result = await producer.send(f"order of one who dies {dies}".encode(), insert, f"dies {dies}", first_check=1)
+        result = await producer.send(
+            f"order of the producer that dies {dies}".encode(), insert, f"dies {dies}", first_check=1
+        )
         print(f"producer: {result.id} is {result.status.name}", flush=True)
 
 
 async def settle(url: str, path: Path) -> None:
-    """Kill three producers, then answer for them."""
+    """Kill three producers, then decide their half messages with a checker."""
     asked: list[str] = []
 
     def was_inserted(check: TransactionCheck) -> TransactionStatus:
         with closing(open_database(path)) as database:
-            # An empty order stands for "too late": whoever comes with the real one now finds the place taken.
+            # An empty order means "too late": a later insert of the real order fails, because the key is taken.
             database.execute("insert or ignore into orders values (?, '')", (check.id,))
             (what,) = database.execute("select what from orders where message = ?", (check.id,)).fetchone()
         status = TransactionStatus.COMMIT if what else TransactionStatus.ROLLBACK
@@ -85,12 +87,12 @@ async def settle(url: str, path: Path) -> None:
         print(f"parent:   {(await queue.attributes()).half} half messages are undecided", flush=True)
 
         async with client.transaction_producer(QUEUE, was_inserted):
-            # Answers when a commit makes a message deliverable.
+            # Returns when a commit makes a message active.
             messages = await queue.receive(16, wait=20)
             for message in messages:
                 print(f"consumer: {message.id} {message.body.decode()}", flush=True)
                 await message.delete()
-            while (info := await queue.attributes()).half:  # noqa: ASYNC110 - it is the server that has to act
+            while (info := await queue.attributes()).half:  # noqa: ASYNC110 - the server must act
                 await asyncio.sleep(0.1)
         print(f"parent:   {len(asked)} checks; {info.half} half messages and {info.active} messages are left")
 

@@ -200,7 +200,7 @@ def test_a_message_is_published(cmq_at: Cmq, shop: ThreadedServer) -> None:
 def test_a_message_for_nobody_is_no_failure(cmq_at: Cmq, server: ThreadedServer) -> None:
     server.do(server.fake.topic, "shop", filter_type="routing")
     ran = cmq_at("publish", "shop", "x", "--routing-key", "a.b")
-    assert (ran.code, "nobody, so it was discarded" in ran.out) == (0, True)
+    assert (ran.code, "no subscription, so it was discarded" in ran.out) == (0, True)
     assert cmq_at("publish", "shop", "x", "--routing-key", "a.b", "--output", "json").json["matched"] == 0
     assert cmq_at("publish", "nowhere", "x").code == ExitCode.NOT_FOUND
 
@@ -261,7 +261,7 @@ def test_the_summary_counts_copies_and_what_matched_nobody(cmq_at: Cmq, shop: Th
 
     assert (ran.code, ran.out) == (0, "")
     assert ran.err == (
-        "4 published; 1 copy for subscriptions; 3 discarded, as they matched nobody; 1 empty lines left out\n"
+        "4 published; 1 copy for subscriptions; 3 discarded without a matching subscription; 1 empty lines left out\n"
     )
     assert _bodies(shop) == [b'{"t": "red"}']
     shop.do(shop.fake.lose_answer, wire.PublishMessages)

@@ -221,7 +221,7 @@ def test_the_example_settles_what_dead_producers_left(broker: RunningBroker) -> 
     assert sum(line.endswith(": COMMIT") for line in lines) == 1
     assert sum(line.endswith(": ROLLBACK") for line in lines) == 2
     assert [line.partition("order of ")[2] for line in lines if line.startswith("consumer")] == [
-        "one who dies after its commit"
+        "the producer that dies after its commit"
     ]
     assert lines[-1].endswith("0 half messages and 0 messages are left")
 

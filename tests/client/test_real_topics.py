@@ -222,10 +222,10 @@ def test_the_example_fans_out(broker: RunningBroker) -> None:
     for _ in range(2):
         ran = subprocess.run(command, capture_output=True, text=True, check=True)
         assert ran.stdout.splitlines() == [
-            "published: order 1 was looked at, for nobody",
-            "published: order 1 was paid, for 3",
-            "published: goods were delivered, for 1",
-            "published: order 1 was refunded, for 2",
+            "published: order 1 was looked at, matched 0",
+            "published: order 1 was paid, matched 3",
+            "published: goods were delivered, matched 1",
+            "published: order 1 was refunded, matched 2",
             "example-billing: order 1 was paid",
             "example-billing: order 1 was refunded",
             "example-parcels: order 1 was paid",
@@ -250,7 +250,7 @@ def test_the_command_line_publishes_a_stream(broker: RunningBroker, tmp_path: Pa
     ran = cmq("publish", "shop", *fields, stdin=stream)
     assert (ran.returncode, ran.stderr) == (
         0,
-        b"3 published; 2 copies for subscriptions; 1 discarded, as they matched nobody\n",
+        b"3 published; 2 copies for subscriptions; 1 discarded without a matching subscription\n",
     )
     assert cmq("receive", "red", "-n", "9", "--delete", "--raw").stdout == b'{"n": 1}\nthree\n'
     refused = cmq("publish", "shop", *fields, stdin=stream + b'{"b": "four", "t": "' + b"x" * 17 + b'"}\n')

@@ -50,7 +50,7 @@ async def queues(search: str = "", /, *, session: _Session) -> None:
     Parameters
     ----------
     search
-        Only queues whose name contains this word.
+        Only names that contain this text.
     """
     found: list[AccountQueue] = []
     async with session.client() as client:
@@ -72,7 +72,7 @@ async def create_key(*, account: str | None = None, session: _Session) -> None:
     Parameters
     ----------
     account
-        Whose; your own by default.
+        Owner of the key; your own account by default.
     """
     async with session.client() as client:
         _show_new(session, await client.accounts.create_key(account=account))
@@ -85,7 +85,7 @@ async def list_keys(*, account: str | None = None, session: _Session) -> None:
     Parameters
     ----------
     account
-        Whose; your own by default.
+        Owner of the key; your own account by default.
     """
     async with session.client() as client:
         keys = await client.accounts.keys(account=account)
@@ -100,14 +100,14 @@ async def list_keys(*, account: str | None = None, session: _Session) -> None:
 
 @key.command
 async def disable(secret_id: str, /, *, account: str | None = None, session: _Session) -> None:
-    """Disable a key: nobody can connect with it until it is enabled.
+    """Disable a key: no client can connect with it until it is enabled.
 
     Parameters
     ----------
     secret_id
         The key.
     account
-        Whose; your own by default.
+        Owner of the key; your own account by default.
     """
     await _set_enabled(session, secret_id, account, False)
 
@@ -121,7 +121,7 @@ async def enable(secret_id: str, /, *, account: str | None = None, session: _Ses
     secret_id
         The key.
     account
-        Whose; your own by default.
+        Owner of the key; your own account by default.
     """
     await _set_enabled(session, secret_id, account, True)
 
@@ -135,7 +135,7 @@ async def delete(secret_id: str, /, *, account: str | None = None, session: _Ses
     secret_id
         The key.
     account
-        Whose; your own by default.
+        Owner of the key; your own account by default.
     """
     async with session.client() as client:
         await client.accounts.delete_key(secret_id, account=account)

@@ -33,7 +33,7 @@ def add(
     name
         Name of the context.
     url
-        cmq://ID:KEY@host:port; without it (or with -) it is read from standard input, unseen by others.
+        cmq://ID:KEY@host:port; without it (or with -) it is read from standard input, hidden from other users.
     from_file
         Take the current context of this file, such as admin.context.toml in a server's data folder.
     use

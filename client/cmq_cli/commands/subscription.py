@@ -14,7 +14,7 @@ from cmq_cli.session import Session
 from cmqd_client import Client, ContentFormat, RetryStrategy, SubscriptionInfo
 from cmqd_client.errors import SubscriptionDiffers, SubscriptionNotFound
 
-app = App(name="sub", help="Subscriptions: what a topic delivers to a queue, or posts to a URL.")
+app = App(name="sub", help="Subscriptions: deliver the messages of a topic to a queue, or post them to a URL.")
 
 _Session = Annotated[Session, Parameter(parse=False)]
 _Flag = Annotated[bool, Parameter(negative=())]
@@ -36,9 +36,9 @@ async def create(
     ensure: _Flag = False,
     session: _Session,
 ) -> None:
-    """Have messages that are published from now on delivered to a queue, or posted to a URL.
+    """Subscribe a queue or a URL to a topic, for messages that are published from now on.
 
-    What is posted to a URL is signed with a secret, which is shown this once.
+    Requests to a URL are signed with a secret, which is shown only here.
 
     Parameters
     ----------
@@ -51,9 +51,9 @@ async def create(
     to_url
         Post to this URL: http://... or https://...
     filter_tag
-        Only messages with this tag; can be repeated, up to 5. Without it every message.
+        Only messages with this tag; can be repeated, up to 5. Without the option every message matches.
     binding_key
-        Of a routing topic: only messages whose key matches, * being a word and # any number of words; can be repeated,
+        On a routing topic: only messages with a matching key; * is one word, # any number of words; can be repeated,
         up to 5.
     strategy
         What is done when a delivery fails: try again at growing intervals for a day, other messages going past it (the
@@ -61,7 +61,7 @@ async def create(
     content_format
         What is posted to a URL: a JSON object with facts and body (the default), or the body alone.
     ensure
-        Accept one that exists, if what is named here agrees; else show what differs.
+        Accept an existing topic with the same attributes; else show the differences.
     """
     if (queue is None) == (to_url is None):
         raise CommandFailed("give one of: --queue, --to-url", ExitCode.USAGE)
@@ -94,18 +94,18 @@ async def create(
 async def list_subscriptions(
     topic: str, /, *, search: str = "", offset: int = 0, limit: int = 1000, session: _Session
 ) -> None:
-    """List a topic's subscriptions by name, with what waits for each.
+    """List a topic's subscriptions by name, with their waiting messages.
 
     Parameters
     ----------
     topic
         Name of the topic.
     search
-        Only those whose name contains this.
+        Only names that contain this text.
     offset
-        How many to skip.
+        Number of entries to skip.
     limit
-        How many at most, 1-1000.
+        Number of entries at most, 1-1000.
     """
     async with session.client() as client:
         page = await client.topic(topic).subscriptions(search=search, offset=offset, limit=limit)
@@ -150,7 +150,7 @@ async def set_attributes(
     content_format: ContentFormat | None = None,
     session: _Session,
 ) -> None:
-    """Change a subscription; what is not named stays. Where it delivers to cannot be changed.
+    """Change a subscription; other attributes stay. The queue or URL cannot be changed.
 
     Parameters
     ----------
@@ -159,15 +159,15 @@ async def set_attributes(
     name
         Name of the subscription.
     filter_tag
-        Tags instead of those it has, for messages published from now on; can be repeated, up to 5.
+        New filter tags, for messages published from now on; can be repeated, up to 5.
     no_filter_tags
-        Take its tags away: it gets every message published from now on.
+        Remove the filter tags: every message published from now on matches.
     binding_key
-        Keys instead of those it has, for messages published from now on; can be repeated, up to 5.
+        New binding keys, for messages published from now on; can be repeated, up to 5.
     strategy
-        Also for what has failed already.
+        The strategy of failed deliveries, also for deliveries that have failed before.
     content_format
-        What is posted to a URL from now on.
+        Format of the requests to a URL from now on.
     """
     if filter_tag and no_filter_tags:
         raise CommandFailed("give --filter-tag or --no-filter-tags, not both", ExitCode.USAGE)
@@ -197,7 +197,7 @@ async def resume(topic: str, name: str, /, *, session: _Session) -> None:
 
 @app.command
 async def retry(topic: str, name: str, /, *, session: _Session) -> None:
-    """Try everything that failed again at once, what is out of retries once more."""
+    """Retry all failed deliveries at once; deliveries without retries left are tried once more."""
     async with session.client() as client:
         count = await client.topic(topic).subscription(name).retry_now()
     if session.output.json:
@@ -207,7 +207,7 @@ async def retry(topic: str, name: str, /, *, session: _Session) -> None:
 
 @app.command
 async def drop(topic: str, name: str, /, *, yes: _Flag = False, session: _Session) -> ExitCode:
-    """Drop everything that waits or is in retry for a subscription; others keep it.
+    """Drop all waiting deliveries of a subscription, retries included; other subscriptions keep theirs.
 
     Parameters
     ----------
@@ -234,7 +234,7 @@ async def drop(topic: str, name: str, /, *, yes: _Flag = False, session: _Sessio
 
 @app.command
 async def rotate_secret(topic: str, name: str, /, *, overlap: Seconds | None = None, session: _Session) -> None:
-    """Give a subscription to a URL a new secret for signatures; it is shown this once.
+    """Give a subscription to a URL a new signing secret, which is shown only here.
 
     Parameters
     ----------
@@ -243,7 +243,7 @@ async def rotate_secret(topic: str, name: str, /, *, overlap: Seconds | None = N
     name
         Name of the subscription.
     overlap
-        How long the old one signs as well, so that the receiver can change over: 1d by default.
+        Time for which the old secret signs as well, so that the receiver can change over: 1d by default.
     """
     async with session.client() as client:
         rotated = await client.topic(topic).subscription(name).rotate_secret(overlap=overlap)
@@ -257,7 +257,7 @@ async def rotate_secret(topic: str, name: str, /, *, overlap: Seconds | None = N
 
 @app.command
 async def delete(topic: str, /, *names: str, yes: _Flag = False, session: _Session) -> ExitCode:
-    """End subscriptions and drop what waits for them; copies in queues stay.
+    """End subscriptions and drop their waiting deliveries; copies in queues stay.
 
     Parameters
     ----------

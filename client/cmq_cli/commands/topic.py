@@ -35,13 +35,13 @@ async def create(
     Parameters
     ----------
     name
-        3-64 ASCII letters, digits, - and _. A longer one is cut, unless --ensure is given.
+        3-64 ASCII letters, digits, - and _. A longer name is cut, unless --ensure is given.
     filter_type
-        How it chooses who gets a message: by tags (the default) or by a routing key. It cannot be changed later.
+        Matching of messages with subscriptions: by tags (the default) or by a routing key. It cannot be changed later.
     max_message_bytes
         Longest body: 1024 to 1048576; 65536 by default.
     ensure
-        Accept one that exists, if what is named here agrees; else show what differs.
+        Accept an existing topic with the same attributes; else show the differences.
     """
     async with session.client() as client:
         if ensure:
@@ -69,11 +69,11 @@ async def list_topics(*, search: str = "", offset: int = 0, limit: int = 1000, s
     Parameters
     ----------
     search
-        Only those whose name contains this.
+        Only names that contain this text.
     offset
-        How many to skip.
+        Number of entries to skip.
     limit
-        How many at most, 1-1000.
+        Number of entries at most, 1-1000.
     """
     async with session.client() as client:
         page = await client.topics(search=search, offset=offset, limit=limit)
@@ -107,7 +107,7 @@ async def info(name: str, /, *, session: _Session) -> None:
 
 @app.command(name="set")
 async def set_attributes(name: str, /, *, max_message_bytes: int, session: _Session) -> None:
-    """Change the longest body that a topic takes; nothing else of it can be changed.
+    """Change the longest body that a topic accepts; other attributes cannot be changed.
 
     Parameters
     ----------

@@ -38,7 +38,7 @@ async def list_half_messages(
     queue
         Name of a transactional queue.
     max_messages
-        How many at most.
+        Number of messages at most.
     start
         Where to begin: 0, or what an earlier list gave.
     """
@@ -92,7 +92,7 @@ def _deciding(status: TransactionStatus) -> Callable[..., Awaitable[ExitCode]]:
         ids
             Their ids, as list prints them.
         every
-            All that are undecided now, instead of ids.
+            Decide all messages that are undecided now, instead of ids.
         yes
             Do not ask about --all. Needed with it without a terminal.
         """

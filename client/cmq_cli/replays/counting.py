@@ -1,4 +1,4 @@
-"""What there is to replay: counted in the log at one row, with progress."""
+"""Count the messages to replay, as of one row of the log, with progress."""
 
 from typing import TYPE_CHECKING
 
@@ -6,7 +6,7 @@ from cmq_cli.replays.order import Order
 from cmq_cli.session import Session
 
 ATTEMPTS = 5
-"""How often the log is counted while the broker reclaims segments of it."""
+"""Number of counts of the log while the broker reclaims segments of it."""
 
 if TYPE_CHECKING:
     from pyspark_cmqd.counting import Count

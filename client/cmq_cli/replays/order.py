@@ -6,7 +6,7 @@ import msgspec
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What a new run is to do."""
+    """The order for a new run."""
 
     source: dict[str, str]
     """Options of the source; they go into the journal."""

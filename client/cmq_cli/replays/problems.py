@@ -1,4 +1,4 @@
-"""What is missing or wrong, in a sentence that names the options of the command; and its exit code."""
+"""Errors of a replay as sentences that name the options of the command, with their exit codes."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -28,7 +28,7 @@ def check_java() -> None:
 
 @contextmanager
 def in_words() -> Generator[None]:
-    """What the connector raises becomes a CommandFailed, with a sentence and an exit code."""
+    """Turn errors of the connector into CommandFailed, with a sentence and an exit code."""
     from pyspark_cmqd.errors import CmqdSourceError, OptionError
 
     try:
@@ -53,7 +53,7 @@ _TYPED = {
 
 
 def as_typed(text: str) -> str:
-    """What the source says of its options, with those of the command."""
+    """Replace the names of the source's options by the names of the command's options."""
     for name, option in _TYPED.items():
         text = text.replace(f"option '{name}'", option).replace(f"'{name}' is given", f"{option} is given")
         if "=" in name or name in ("startingLsn", "startingTimestamp"):

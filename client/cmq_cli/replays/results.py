@@ -1,4 +1,4 @@
-"""What is shown of a replay: what was counted, and how a run ended; as tables and as JSON documents."""
+"""Output of a replay: the counts, and the result of a run; as tables and as JSON documents."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def show_count(session: Session, options: "Options", count: "Count") -> None:
-    """What is to be sent, by source and event; what is left out, and what could not be seen."""
+    """Show the messages to send by source and event, the messages left out, and the rows that were not read."""
     output = session.output
     if not output.json:
         rows = [
@@ -89,13 +89,13 @@ def show_end(
     state: str,
     before: tuple[int, float],
 ) -> None:
-    """How a run ended: how much was sent, and what may have been stored twice.
+    """Show the result of a run: the messages sent, and the messages that may be stored twice.
 
     Args:
         session: of the command.
         journal: of the run.
         file: where it is.
-        count: what was counted before; None = the run was gone on with.
+        count: the count before the run; None = the run was resumed.
         state: done, stopped or failed.
         before: slices and seconds of the run when this command began.
     """

@@ -24,7 +24,10 @@ SETTINGS = {"spark.python.task.killTimeout": "100ms"}
 
 
 def only_count(session: Session, order: Order) -> ExitCode:
-    """Show what would be sent, and whether the target takes it. Raises CommandFailed, CmqError, CmqdSourceError."""
+    """Show the messages to send, and check that the target accepts them.
+
+    Raises CommandFailed, CmqError, CmqdSourceError.
+    """
     target = None
     if order.into or order.into_topic:
         target = asyncio.run(find_target(session, order))
@@ -51,7 +54,7 @@ def begin_run(session: Session, order: Order) -> ExitCode:
     check_fits(order, count, target)
     show_count(session, options, count)
     if target.subscriptions == 0:
-        output.warning(f"nobody subscribes to {order.into_topic!r}: what is published there is discarded")
+        output.warning(f"{order.into_topic!r} has no subscriptions: messages published there are discarded")
     run = replaying.new_run()
     file = replaying.journal_file(run, replaying.journal_folder(os.environ))
     if order.state is not None:
@@ -98,7 +101,7 @@ def begin_run(session: Session, order: Order) -> ExitCode:
 
 
 def resume_run(session: Session, resume: str, rate: int | None, parallel: int | None, master: str | None) -> ExitCode:
-    """Go on with a run at the slice it was at, perhaps at another rate, with other tasks or elsewhere.
+    """Resume a run at its slice, if requested at another rate, with other tasks or on another master.
 
     ``resume``: its name, or its journal. Raises CommandFailed, CmqError, CmqdSourceError.
     """

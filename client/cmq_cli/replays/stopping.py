@@ -8,19 +8,19 @@ from typing import Any
 
 
 class Stop:
-    """Whether a signal asked for an end."""
+    """A flag that a signal sets to request the end of a run."""
 
     def __init__(self) -> None:
         self.wanted = False
         self._kept: dict[signal.Signals, Any] = {}
 
     def take_over(self) -> None:
-        """From now on signals are only noted. Spark has a way of its own with them, which it sets up when it starts."""
+        """Note signals from now on, instead of the handling that Spark sets up when it starts."""
         for number in (signal.SIGINT, signal.SIGTERM):
             self._kept.setdefault(number, signal.signal(number, self._note))
 
     def give_back(self) -> None:
-        """Signals do again what they did before."""
+        """Restore the former handling of signals."""
         for number, handler in self._kept.items():
             signal.signal(number, handler)
 
@@ -30,7 +30,7 @@ class Stop:
 
 @contextmanager
 def stoppable() -> Generator[Stop]:
-    """A :class:`Stop` whose signals are given back at the end."""
+    """Yield a :class:`Stop`, and restore the handling of signals at the end."""
     stop = Stop()
     try:
         yield stop

@@ -1,4 +1,4 @@
-"""The queue or topic that a run sends to: found, made, and asked whether it takes what is counted."""
+"""The target of a run, a queue or topic: look it up, create it, check that it accepts the counted messages."""
 
 from typing import TYPE_CHECKING
 
