@@ -1,10 +1,11 @@
-"""Who should get what of the demo's topic, by a matcher of its own, and who did. Pure: the demo's proof of publishing.
+"""The expected and the received copies of the demo's topic, by a matcher of its own. Pure: the proof of publishing.
 
 A message is known by its *number*, as in the ledger. The rules that must hold, whatever was killed in between:
 
-- whoever has a binding key that matches a message gets it, once its publish was answered: else it is **lost**;
-- nobody gets what no key of his matches, or what nobody published, and no body is changed: else it is **foreign**;
-- the broker's count of those who match is ours: else it is **miscounted**.
+- a subscriber with a matching binding key gets the message, once its publish was answered: else it is **lost**;
+- a subscriber gets no message without a matching key, and no message that was not published, and no body is changed:
+  else it is **foreign**;
+- the broker's count of matching subscribers is the demo's: else it is **miscounted**.
 
 A copy may come again: its delete, or the answer of the URL, went down with the broker.
 """
@@ -73,12 +74,12 @@ def _about(counts: Counter[str], share: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What one subscriber got."""
+    """The copies that one subscriber got."""
 
     name: str
     binding_keys: Sequence[str]
     expected: int
-    """Messages whose publish was answered and that it should get, by our own matcher."""
+    """Answered messages that the subscriber should get, by the demo's matcher."""
     received: int
     """Different messages."""
     lost: int
@@ -100,7 +101,7 @@ class Audience:
         self._routing_key = routing_key
         self._body = body
         self._wanting: dict[str, frozenset[str]] = {}
-        """Routing key -> who wants it."""
+        """Matching subscribers by routing key."""
         self._attempted: set[int] = set()
         self._answered: set[int] = set()
         self._numbers: dict[str, int] = {}
@@ -111,7 +112,7 @@ class Audience:
         self._pushed_bodies: dict[str, bytes] = {}
         self._foreign: Counter[str] = Counter()
         self.miscounted = 0
-        """Publishes whose answer named another number of subscribers than we do."""
+        """Publishes whose answer named a number of subscribers that differs from the demo's."""
         self.copies = 0
         """Received so far, everybody's."""
 
@@ -132,7 +133,7 @@ class Audience:
         return found
 
     def copies_of(self, numbers: Iterable[int]) -> int:
-        """How many copies there should be of these messages."""
+        """Number of copies that these messages should have."""
         return sum(len(self.wanting(self._routing_key(number))) for number in numbers)
 
     def attempt(self, numbers: Iterable[int]) -> None:
@@ -201,5 +202,5 @@ class Audience:
 
     @property
     def holds(self) -> bool:
-        """Whether no promise was broken."""
+        """True if no promise was broken."""
         return not self.miscounted and not any(share.lost or share.foreign for share in self.shares())

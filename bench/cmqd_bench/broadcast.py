@@ -1,4 +1,4 @@
-"""The demo's topic: what is sent is also published, to queues and to a URL, and the books say who got what."""
+"""The demo's topic: each message is also published, to queues and to a URL, and the books list the copies."""
 
 import asyncio
 import base64
@@ -20,12 +20,12 @@ CONSUMERS = 2
 
 
 def has_http() -> bool:
-    """Whether the broker can push: it needs aiohttp, which comes with the extra ``http``."""
+    """True if the broker can push, which needs aiohttp (the extra ``http``)."""
     return importlib.util.find_spec("aiohttp") is not None
 
 
 def is_genuine(secret: str, headers: Mapping[str, str], body: bytes) -> bool:
-    """Whether a push is signed with the subscription's secret, as Standard Webhooks describe it."""
+    """Verify the signature of a push, as Standard Webhooks describe it."""
     key = base64.b64decode(secret.removeprefix("whsec_"))
     signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
     expected = "v1," + base64.b64encode(hmac.digest(key, signed, "sha256")).decode()
@@ -111,7 +111,7 @@ class Broadcast:
                 await self._pause(error)
 
     async def left(self, client: Client) -> int:
-        """Messages that somebody has still to get, or whose delivery is not yet answered."""
+        """Messages with missing copies, or with a delivery that is not answered yet."""
         info = await client.topic(TOPIC).attributes()
         counts = [info.retained]
         for name in self.queues:

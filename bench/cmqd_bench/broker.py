@@ -34,7 +34,7 @@ class BrokerFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What a server writes to its ready file."""
+    """The content of a server's ready file."""
 
     host: str
     port: int
@@ -67,7 +67,7 @@ class Broker:
         self.python: str | None = None
         """Interpreter of another installation whose server is to be measured; None = this one."""
         self.module = "cmqd"
-        """What ``python -m`` runs as the server."""
+        """Module that ``python -m`` runs as the server."""
         self.flags: list[str] = []
         """Further flags of its command line."""
         self._port = port
@@ -82,7 +82,7 @@ class Broker:
 
     @property
     def log_file(self) -> Path:
-        """What the server wrote to its standard output and error."""
+        """Standard output and error of the server."""
         return self.folder / "server.log"
 
     @property
@@ -120,7 +120,10 @@ class Broker:
             )
 
     def poll_ready(self) -> Ready | None:
-        """What the server says of itself, or None while it starts. Raises BrokerFailed when it has ended."""
+        """Return the content of the ready file, or None while the server starts.
+
+        Raises BrokerFailed when the server has ended.
+        """
         assert self._process is not None
         try:
             text = (self.folder / "ready.json").read_text()

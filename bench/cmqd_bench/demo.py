@@ -1,9 +1,9 @@
 """The demo: ``python -m cmqd_bench.demo [--input FILE] [--messages N]``.
 
 Streams real input through a queue and a topic of a broker in a temporary folder, kills the broker with SIGKILL half
-way, starts it again, and shows by its books that nothing that was answered got lost, and that of what was published
-everybody got what his binding keys say. Exit code 0 if the books hold, 1 if anything was lost, changed or undone, 2 for
-input that cannot be used.
+way, starts it again, and shows by its books that no answered message was lost, and that each subscription got the
+messages that match its binding keys. Exit code 0 if the books hold, 1 if a message was lost, changed or undone, 2 for
+unusable input.
 """
 
 import argparse
@@ -91,7 +91,7 @@ async def _run(journey: Journey, console: Console) -> float:
 
 
 def closing_table(journey: Journey, balance: Balance, seconds: float) -> Table:
-    """What was proved."""
+    """The results of the proof."""
     kill, audience = journey.kill, journey.broadcast.audience
     holds = balance.holds and audience.holds
     table = Table(title="Nothing lost" if holds else "BROKEN PROMISES", title_justify="left")
@@ -138,7 +138,7 @@ def closing_table(journey: Journey, balance: Balance, seconds: float) -> Table:
 
 
 def _share_row(share: Share) -> tuple[str, str, str]:
-    """What a subscriber of the topic got."""
+    """The copies of a subscriber of the topic."""
     meaning = f"{' or '.join(share.binding_keys)}: {share.expected:,} expected"
     if share.again:
         meaning += f", {share.again:,} of them came again"

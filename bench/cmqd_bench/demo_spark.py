@@ -47,7 +47,7 @@ SHOWN_KEYS = 5
 
 
 class Proofs:
-    """What was to be proved: a line each for the closing table."""
+    """The statements to prove: a line each for the closing table."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, str, str, bool]] = []
@@ -255,7 +255,7 @@ def run_demo(source: Source, messages: int, console: Console, scratch: Path | No
     root = scratch_root(scratch)
     announce("cmqd demo with Spark", source, messages, root, console)
     with broker_folder(root) as broker:
-        # What is consumed would be reclaimed, and there would be nothing to read of it.
+        # Without history the segments of consumed messages would be reclaimed, and Spark could not read them.
         broker.flags += ["--keep-history-ms", str(HISTORY_MS), "--segment-bytes", str(SEGMENT_BYTES)]
         excursion = Excursion(broker, Pipeline(source, messages), console, broker.folder)
         excursion.run()

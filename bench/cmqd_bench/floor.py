@@ -1,4 +1,4 @@
-"""What the disk alone does at the pace of a scenario: no latency of a durable message can be below this."""
+"""The latency of the disk alone at the pace of a scenario: the lower bound for a durable message."""
 
 import os
 import time
@@ -17,8 +17,8 @@ SECONDS = 3.0
 def sync_floor_ms(folder: Path, *, syncs: int = int(RATE * SECONDS)) -> dict[str, float]:
     """Percentiles of a small write with its fdatasync in ``folder``, in an open loop at ``RATE``, in milliseconds.
 
-    Blocks for about ``syncs / RATE`` seconds; to be called while no server runs. A stall counts for everyone who was
-    due meanwhile, as it does in the scenarios.
+    Blocks for about ``syncs / RATE`` seconds; to be called while no server runs. A stall counts for every write
+    that was due meanwhile, as in the scenarios.
     """
     histogram = Histogram()
     path = folder / "floor.bin"

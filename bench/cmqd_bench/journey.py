@@ -23,11 +23,11 @@ SEND_BATCH = 8
 SEND_BYTES = 512 * 1024
 RECEIVE_BATCH = 32
 VISIBILITY_SECONDS = 6.0
-"""What was in flight when the broker died comes back after this: above any restart, below anybody's patience."""
+"""Visibility timeout: messages in flight at the kill are delivered again after it. Longer than a restart."""
 RETRIES = 8
 PAUSE_SECONDS = 0.1
 OUTAGE_SECONDS = 0.5
-"""How long the broker stays dead: time for clients to notice."""
+"""Time between kill and restart, so that the clients detect the end of their connections."""
 DRAIN_SECONDS = 90.0
 
 
@@ -37,7 +37,7 @@ class DemoFailed(Exception):
 
 @dataclass(slots=True)
 class Kill:
-    """What the kill did, for the closing table."""
+    """The effects of the kill, for the closing table."""
 
     at_acknowledged: int = 0
     started: float = 0.0
@@ -50,12 +50,12 @@ class Kill:
     """Calls that failed although the client had repeated them, and were made anew."""
 
     def touches(self, began: float) -> bool:
-        """Whether a call that began then and ends now was under way while the broker was dead."""
+        """True if a call from then until now was under way while the broker was dead."""
         return bool(self.started) and began < (self.ended or time.monotonic())
 
 
 class Journey:
-    """One run: the books, the kill, and who does what."""
+    """One run: the books, the kill, the producers and consumers."""
 
     def __init__(self, broker: Broker, source: Source, messages: int, say: Callable[[str], None]) -> None:
         self.broker = broker

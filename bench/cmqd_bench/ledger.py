@@ -1,10 +1,10 @@
-"""What was sent, answered, received and deleted, and whether it adds up. Pure: the demo's proof.
+"""Messages sent, answered, received and deleted, and the check of their sums. Pure: the proof of the demo.
 
 A message is known by its *number* (a header that the producer sets) and by the *id* that the broker's answer gave it.
 The rules that must hold, whatever was killed in between:
 
 - every id that was answered to a producer is received, with exactly the body that was sent: else it is **lost**;
-- nothing is received that nobody sent, and no body is changed: else it is **foreign**;
+- no message is received that was not sent, and no body is changed: else it is **foreign**;
 - an id whose delete was answered is never received again: else the delete was **undone**.
 
 Two things may happen under "at least once" and are counted: an id that is received twice (its first answer or its
@@ -26,7 +26,7 @@ class Balance:
     """Distinct numbers received."""
     deliveries: int
     deleted: int
-    """Distinct ids whose delete was answered."""
+    """Number of distinct ids with an answered delete."""
     lost: int
     foreign: int
     undone: int
@@ -39,7 +39,7 @@ class Balance:
 
     @property
     def holds(self) -> bool:
-        """Whether no promise was broken."""
+        """True if no promise was broken."""
         return not (self.lost or self.foreign or self.undone)
 
 
@@ -74,12 +74,12 @@ class Ledger:
 
     @property
     def deleted(self) -> int:
-        """Distinct ids whose delete was answered so far."""
+        """Number of distinct ids with an answered delete so far."""
         return len(self._deleted)
 
     @property
     def outstanding(self) -> int:
-        """Answered sends that nobody has received yet."""
+        """Answered sends that no consumer has received yet."""
         return sum(1 for message_id in self._acknowledged if message_id not in self._received)
 
     def attempt(self, numbers: Iterable[int]) -> None:

@@ -47,7 +47,7 @@ EMPTY_LIST = 0x90
 
 
 class Tally:
-    """What the load has done since the last ``clear``."""
+    """Counts of the load since the last ``clear``."""
 
     __slots__ = ("deleted", "empty", "latency", "received", "refused", "sent")
 
@@ -369,7 +369,7 @@ class Filler:
 
 
 class Template(Protocol):
-    """What makes the frame of one request."""
+    """A function that makes the frame of one request."""
 
     def at(self, stamp: int, request_id: int = 1) -> bytes:
         """The frame with ``stamp`` in its bodies."""

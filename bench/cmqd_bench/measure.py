@@ -1,4 +1,4 @@
-"""One round of a scenario: what it used, what came of it, and who watches that nothing failed meanwhile."""
+"""One round of a scenario: its costs, its results, and the watch for failures."""
 
 import asyncio
 import resource
@@ -116,7 +116,7 @@ class Meter:
 class Guard:
     """Turns any failure of the load or the server into the failure of the run, at the next wait.
 
-    Callbacks have nobody to raise to; the loop's exception handler hands their errors here.
+    Callbacks have no caller to raise to; the loop's exception handler passes their errors to this class.
     """
 
     def __init__(self, broker: Broker) -> None:

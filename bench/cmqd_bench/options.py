@@ -1,4 +1,4 @@
-"""What a run is told to do: the arguments of the command line as one frozen value.
+"""The arguments of the command line as one frozen value.
 
 A scenario's defaults stand in ``DEFAULTS``; a flag that a scenario does not know is refused.
 """

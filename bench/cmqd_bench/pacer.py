@@ -26,7 +26,7 @@ class Pacer:
 
     def __init__(self, rate: float, act: Callable[[int], None]) -> None:
         self.late = Histogram()
-        """How late the calls were, in microseconds: the harness's own doing, or the machine's. Free to be cleared."""
+        """Delays of the calls in microseconds, caused by the harness or by the machine. Free to be cleared."""
         self._interval = round(1_000_000_000 / rate)
         self._act = act
         self._next = 0
@@ -43,7 +43,7 @@ class Pacer:
 
     def __exit__(self, *_: object) -> None:
         self._running = False
-        # In this order: an alarm that nobody handles ends the process.
+        # In this order, because an alarm without a handler ends the process.
         signal.setitimer(signal.ITIMER_REAL, 0)
         self._loop.remove_signal_handler(signal.SIGALRM)
 

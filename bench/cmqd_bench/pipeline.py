@@ -1,4 +1,4 @@
-"""The traffic of the demo with Spark, and its books: what was published in which part, and what became of each copy.
+"""The traffic of the demo with Spark, and its books: the messages of each part, and the state of each copy.
 
 Everything is published to a routing topic with four subscribers, in three parts of which the middle one is noted by its
 times. Then a part of the copies is consumed, a part is left in flight, and a part becomes dead letters. The books are
@@ -33,7 +33,7 @@ HIDDEN_SECONDS = 3600.0
 MOVE_SECONDS = 30.0
 
 Deal: TypeAlias = Callable[[Queue, Sequence[Message]], Awaitable[None]]
-"""What is done with messages that were received."""
+"""The actions on received messages."""
 
 
 class Pipeline:
@@ -50,11 +50,11 @@ class Pipeline:
         self.in_flight: dict[str, set[int]] = {name: set() for name in self.subscribers}
         self.dead: dict[str, set[int]] = {name: set() for name in self.subscribers}
         self.middle: tuple[datetime, datetime] = (datetime.min, datetime.min)
-        """When the middle part began and ended."""
+        """Begin and end of the middle part."""
         self._source = source
         self._edges = [messages * part // PARTS for part in range(PARTS + 1)]
 
-    # ------------------------------------------------------------------ what must be so
+    # ------------------------------------------------------------------ expected results
 
     def wanted(self, name: str) -> set[int]:
         """Numbers of the messages that a subscriber's keys match."""
@@ -69,7 +69,7 @@ class Pipeline:
         return Counter(self._source.routing_key(number) for number in range(self.messages))
 
     def states_of(self, name: str) -> dict[str, int]:
-        """What must have become of a subscriber's copies; states without any are left out."""
+        """The expected states of a subscriber's copies; states without copies are left out."""
         deleted, in_flight, dead = (len(books[name]) for books in (self.consumed, self.in_flight, self.dead))
         states = {"deleted": deleted, "in_flight": in_flight, "dead_lettered": dead}
         states["active"] = len(self.wanted(name)) - sum(states.values())
@@ -97,7 +97,7 @@ class Pipeline:
         """The name of a subscriber's queue."""
         return f"demo-{name}"
 
-    # ------------------------------------------------------------------ what is done
+    # ------------------------------------------------------------------ actions
 
     async def publish(self, client: Client) -> None:
         """Make everything, and publish all parts."""
@@ -148,7 +148,7 @@ class Pipeline:
         return batch
 
     async def consume(self, client: Client) -> None:
-        """Consume half of what everybody gets, a quarter of the pattern's; let some fail, and leave some in flight."""
+        """Consume half of the common copies and a quarter of the pattern's; let some fail, and leave some in flight."""
         half, quarter, failing, held = self._shares
         await asyncio.gather(
             self._take(client, EVERYTHING, half, self._delete(EVERYTHING)),
@@ -187,7 +187,7 @@ class Pipeline:
         self.in_flight[EVERYTHING].update(map(number_of, messages))
 
     async def told(self, client: Client) -> dict[str, dict[str, int]]:
-        """What the broker itself says, by queue: active and in flight, without zeros."""
+        """The broker's own counts by queue: active and in flight, without zeros."""
         found: dict[str, dict[str, int]] = {}
         for name in (*map(self.queue_of, self.subscribers), DEAD):
             info = await client.queue(name).attributes()

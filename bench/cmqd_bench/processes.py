@@ -1,4 +1,4 @@
-"""What processes cost, read from ``/proc``: CPU seconds and resident memory of a process and all it started.
+"""Costs of processes, read from ``/proc``: CPU seconds and resident memory of a process and its children.
 
 Costs are those of whole processes, with all their threads, and include children that ended and were waited for, so
 that nothing a server does can hide in a helper.

@@ -33,7 +33,7 @@ class Saturators:
         self._processes = processes
 
     async def messages(self) -> int:
-        """How many messages they have cycled so far."""
+        """Number of messages cycled so far."""
         total = 0
         for process in self._processes:
             assert process.stdin is not None
@@ -58,7 +58,7 @@ async def saturating(session: Session, count: int) -> AsyncGenerator[Saturators]
                     *(sys.executable, "-m", "cmqd_bench.saturate", queue),
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
-                    # It holds a key, which a command line would show to everybody on the machine.
+                    # The URL has a key, which a command line would show to all users of the machine.
                     env=os.environ | {URL_VARIABLE: session.broker.ready.url},
                 )
             )

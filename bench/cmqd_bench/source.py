@@ -170,6 +170,6 @@ def json_lines(file: Path) -> Source:
 
 
 def repository_source() -> Source:
-    """What the demo streams when it is told nothing: this repository's history, else its source files."""
+    """The default input of the demo: this repository's history, else its source files."""
     folder = Path(__file__).resolve().parents[2]
     return history(folder) or source_lines(folder)

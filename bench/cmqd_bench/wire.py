@@ -53,7 +53,7 @@ ERROR = tag_of(Error)
 
 
 class Handle(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a consumer needs of a received message; the decoder skips the fields behind."""
+    """The fields of a received message that a consumer needs; the decoder skips later fields."""
 
     message_id: int
     receipt_handle: int

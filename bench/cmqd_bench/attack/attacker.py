@@ -108,7 +108,7 @@ def _bulk(assault: Assault) -> bytes:
 
 
 def _publishes(assault: Assault) -> bytes:
-    """A publish whose messages all have other tags, and other tags than any before."""
+    """Publish messages with new tags each, never used before."""
     if assault.filled - assault.replies >= WIDE_OUTSTANDING:
         return b""
     assault.filled += 1

@@ -63,7 +63,7 @@ def replies() -> dict[str, tuple[AnyReply, int]]:
 
 
 def _connection_reads(frames: int) -> Work:
-    """What the server does with a read that holds several pipelined sends: cut, decode, answer, join."""
+    """The server's work for a read with several pipelined sends: cut, decode, answer, join."""
     connection = opened_connection()
     payloads = [encoder.encode(SendMessages(request_id, "queue", [BODY])) for request_id in range(1, frames + 1)]
     data = b"".join(len(payload).to_bytes(4, "big") + payload for payload in payloads)

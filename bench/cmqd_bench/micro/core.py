@@ -83,7 +83,7 @@ def _receive(batch: int) -> Work:
 
 
 def _receive_by_waiting(batch: int) -> Work:
-    """The way of a message that somebody waits for: receive, park, send, wake."""
+    """The way of a message to a waiting receive: receive, park, send, wake."""
     broker = broker_with()
     bodies = [BODY] * batch
 
@@ -111,7 +111,7 @@ def _delete(batch: int) -> Work:
 
 
 def _send_together(clients: int) -> Work:
-    """What clients that number their sends have sent, one message each, within one wake-up."""
+    """Numbered sends of several clients, one message each, within one I/O batch."""
     broker = broker_with()
 
     def work() -> int:
@@ -217,7 +217,7 @@ def _tick_idle() -> Work:
 
 
 def _page_in() -> Work:
-    """A queue whose bodies are all on disk: what its pages cost the core as they arrive."""
+    """A queue with all bodies on disk: the cost of its pages in the core as they arrive."""
     broker = broker_with(MESSAGES, window_bytes=0)
 
     def answer(read: PageRead) -> list[StoredMessage]:

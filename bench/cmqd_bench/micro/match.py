@@ -1,4 +1,4 @@
-"""``match``: who gets what of a topic, for 500 subscribers, with labels seen before (warm) and never before (cold).
+"""``match``: the matching of a topic with 500 subscribers, with labels seen before (warm) and never before (cold).
 
 Labels are new string objects each, as the codec makes them, so a warm match pays for their hashes. A cold match finds
 everything built, only not this label; a rebuild is one change of a subscriber and the match after it.
@@ -211,7 +211,7 @@ def match_micros(messages: int = MESSAGES) -> dict[str, Micro]:
 
 
 def matched(messages: int = MESSAGES) -> dict[str, float]:
-    """How many subscribers get a message, on average, by the name of the case."""
+    """Average number of matching subscribers, by the name of the case."""
     filters, tags = tag_set(messages)
     matcher = _tag_matcher(filters)
     numbers = {"tag_cold_us": sum(len(matcher.match(labels)) for labels in tags) / len(tags)}

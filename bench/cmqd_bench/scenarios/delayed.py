@@ -18,7 +18,7 @@ FILL_RATE = 50_000
 LEAD_SECONDS = 2.0
 SLOWEST_FILL = 8_000
 AFTER_SECONDS = 120.0
-"""How long after the last due time the run is given up."""
+"""Time after the last due time at which the run fails."""
 
 
 class RandomDelays:

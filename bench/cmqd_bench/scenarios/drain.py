@@ -1,4 +1,4 @@
-"""drain: how fast consumers empty a queue that was filled before; nobody sends meanwhile."""
+"""drain: the rate at which consumers empty a queue that was filled before, without sends meanwhile."""
 
 from cmqd_bench.broker import Broker
 from cmqd_bench.load import Consumer, Quota

@@ -1,6 +1,6 @@
 """fanout: durable publishes to one topic with N queues subscribed, one request outstanding on each connection.
 
-Publishing only: nobody receives. A message is completed when its publish was answered, so with all its copies.
+Publishing only, without consumers. A message is completed when its publish was answered, so with all its copies.
 
 ``disk_bytes_per_copy`` is of the whole run (warm-up included): when the load has ended the server is told to end, which
 seals every segment of its log. Then the sizes of the sealed files, as the manifest has them, are divided by the copies
@@ -45,7 +45,7 @@ SEALING_STARTS = 5
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What the log holds of a run."""
+    """The log's content from a run."""
 
     file_bytes: int
     copies: int
@@ -55,7 +55,7 @@ class Written:
 
 
 async def subscribe_queues(connection: LoadConnection, queues: Sequence[str], *, unmatched: bool) -> None:
-    """Make the topic and subscribe the queues to it: for everything, or for what nobody publishes."""
+    """Make the topic and subscribe the queues to it: for all messages, or for a tag that is never published."""
     await request(connection, CreateTopic(1, TOPIC, {"filter_type": "tag"}))
     for queue in queues:
         attributes: SubscriptionAttributes = {"endpoint": queue}

@@ -19,7 +19,7 @@ async def run(options: Options, broker: Broker) -> Round:
         queue = await session.create_queue("latency")
         sender = OpenSender(await session.connect(options.connections), session.tally)
         template = SendTemplate(queue, batch=1, size=options.body)
-        # As many consumers as producers: somebody always waits.
+        # As many consumers as producers, so that a receive always waits.
         for each in await session.connect(options.connections):
             Consumer(each, queue, 1, session.tally, overlap=True).receive()
         with Pacer(options.rate, partial(sender.send, template)) as pacer:

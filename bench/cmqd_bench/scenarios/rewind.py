@@ -42,7 +42,7 @@ async def run(options: Options, broker: Broker) -> Round:
     async with running(broker) as session:
         (connection,) = await session.connect(1)
         queue = "rewind"
-        # One message stays with the receive that waits for the rewind; nobody may get it again meanwhile.
+        # One message stays with the receive that waits for the rewind; it must not be delivered again meanwhile.
         attributes: Attributes = {"rewind_ms": WINDOW_MS, "visibility_timeout_ms": WINDOW_MS}
         await request(connection, CreateQueue(1, queue, attributes))
         session.close(connection)

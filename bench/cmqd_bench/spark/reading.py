@@ -120,7 +120,7 @@ class Reading:
         assert found == messages, f"the stream had {found} messages instead of {messages}"
 
     def _exactly_once(self) -> dict[str, Any]:
-        """What a stream of several batches brought, against the batch: rows, different ones, a sum over all of them.
+        """Compare a stream of several batches with the batch: rows, different ones, a sum over all of them.
 
         The batches' ranges of rows of the log are apart from each other, so that rows that differ within each batch
         differ all over. Raises AssertionError.
@@ -170,7 +170,7 @@ def ratios(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
 
 
 def bytes_read(folder: Path, **options: str) -> Mapping[str, int]:
-    """What this process finds, and reads of files, when it does what the executors would do."""
+    """The rows that this process finds, and the bytes that it reads, when it does the work of the executors."""
     import pyarrow as pa
 
     from pyspark_cmqd.columns import arrow_type

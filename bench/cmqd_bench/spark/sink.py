@@ -1,4 +1,4 @@
-"""The sink into a real broker: messages a second, and who was busy meanwhile."""
+"""The sink into a real broker: messages a second, and the load of each process meanwhile."""
 
 # pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUnknownMemberType=false

@@ -1,7 +1,7 @@
-"""What a reader that follows the log costs the broker: the same load with it and without it, in turns.
+"""The cost of a reader that follows the log: the same load with and without the reader, in turns.
 
-The load is an open loop well below what the machine can do, so that every run does the same work, whoever else wants
-the two cores: a batch of sends leaves at its intended time, and its latency counts from then to the answer, which
+The load is an open loop well below what the machine can do, so that every run does the same work, whatever else runs
+on the two cores: a batch of sends leaves at its intended time, and its latency counts from then to the answer, which
 comes after the commit. Broker and load have the first core, and Spark the others, unless they are to share them all:
 a trigger keeps two cores busy for a moment, and a broker that has to wait for one of them is slow whatever Spark reads.
 Three runs to a round, each with a fresh broker:
@@ -66,7 +66,7 @@ TOLD = "xxhash64(lsn, row_index, msg_id, body)"
 
 @dataclass(frozen=True)
 class Load:
-    """What the broker has to do in each run."""
+    """The load of the broker in each run."""
 
     rate: int = 16_000
     """Messages a second: a few hundredths of a core for the load, a fifth of one for the broker."""
@@ -87,7 +87,7 @@ class PacedSender:
         self.asked = 0
         """Messages that were meant to be sent since the start."""
         self.messages = 0
-        """Those that the broker has stored, by its answers."""
+        """Messages that the broker has stored, by its answers."""
         for connection in connections:
             connection.on_reply = partial(self._on_reply, connection)
 
@@ -164,7 +164,7 @@ def _rounds(spark: "SparkSession", scratch: Path, other: Path, load: Load, round
     gc.disable()
     try:
         for number in range(rounds):
-            # Who comes first, changes: what slowly changes on the machine hits all alike.
+            # The order changes from round to round, so that slow changes of the machine affect all variants alike.
             turn = number % len(VARIANTS)
             for variant in (*VARIANTS[turn:], *VARIANTS[:turn]):
                 with broker_folder(scratch) as broker:
@@ -267,7 +267,7 @@ def _follow(spark: "SparkSession", folder: Path, variant: str, checkpoint: Path,
 
 
 def _told() -> "list[Column]":
-    """How many messages, and a sum that tells which."""
+    """Number of messages, and a sum that identifies them."""
     from pyspark.sql import functions as F
 
     return [
@@ -277,7 +277,7 @@ def _told() -> "list[Column]":
 
 
 def _check_once(spark: "SparkSession", folder: Path, query: "StreamingQuery") -> None:
-    """What the stream had is what is in the log, each message once. Raises AssertionError."""
+    """Assert that the stream had each message of the log once. Raises AssertionError."""
     from pyspark.sql import functions as F
 
     frame = spark.read.format("cmqd").option("includeActive", "true").load(str(folder))
