@@ -1,4 +1,4 @@
-"""Accounts and their keys: who may talk to the server.
+"""Accounts and their keys, administered by the account admin.
 
 An account manages its own keys; the account ``admin`` creates accounts and manages the keys of all. What is said in
 :mod:`cmqd_client.queue` about durability, time limits and repeats holds here too.

@@ -1,4 +1,6 @@
-"""Where a server is and who calls: the URL ``cmq://SECRET_ID:SECRET_KEY@host:port[?region=..&tls=1]``."""
+"""The address of a server with the key of the caller: the URL
+``cmq://SECRET_ID:SECRET_KEY@host:port[?region=..&tls=1]``.
+"""
 
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 

@@ -11,15 +11,15 @@ from cmqd_protocol import messages
 
 
 class QueueAttributes(TypedDict, total=False):
-    """What can be set; an attribute that is not named stays, or has its default in a new queue.
+    """Attributes that can be set; an attribute that is not named stays, or has its default in a new queue.
 
     Durations are seconds or ``timedelta``. The server refuses what is out of range, naming it.
     """
 
     polling_wait: Duration
-    """How long a receive that names no wait waits for a message; 0-30 s, default 0.2."""
+    """Wait of a receive that names no wait; 0-30 s, default 0.2."""
     visibility_timeout: Duration
-    """How long a received message stays hidden from others; 1 s - 12 h, default 30 s."""
+    """Visibility timeout of received messages; 1 s - 12 h, default 30 s."""
     max_message_bytes: int
     """Longest body; 1,024-1,048,576, default 65,536."""
     retention: Duration
@@ -31,10 +31,10 @@ class QueueAttributes(TypedDict, total=False):
     max_delayed: int
     """Delayed messages beyond which further ones wait in order for a place; 1-1,000,000, the default."""
     rewind: Duration
-    """How long after its send a deleted message can be brought back by ``rewind``; 0 (the default: not at all) up to
-    the retention."""
+    """Time after its send in which ``rewind`` can make a deleted message active again; 0 (the default: never) up to the
+    retention."""
     dead_letter_queue: str
-    """Queue of the same account that takes the messages which nobody deals with; "" = none, the default. It needs one
+    """Queue of the same account that takes the dead letters; "" = none, the default. It needs one
     of the next two."""
     dead_letter_max_receives: int
     """Receives after which a message that was not deleted goes there; 1-1000, 0 = however many."""
@@ -42,7 +42,7 @@ class QueueAttributes(TypedDict, total=False):
     """Time after which a message that was not deleted goes there, received or not; 5 min - 12 h and less than the
     retention, 0 = however long."""
     transactional: bool
-    """Whether it takes half messages, see :class:`TransactionProducer`; chosen when the queue is created."""
+    """True if the queue takes half messages, see :class:`TransactionProducer`; chosen when the queue is created."""
     first_check: Duration
     """Time from the send of an undecided half message to the first check, the interval doubling from then on up to
     5 min; 1 s - 1 h, default 5 s."""
@@ -66,7 +66,7 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     id: int
     """Another one if the queue was deleted and created anew."""
     created: bool
-    """Whether this very call created it."""
+    """True if this call created it."""
 
     polling_wait: float
     visibility_timeout: float
@@ -97,10 +97,10 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     dead_letter_sources: list[str]
     """Queues whose dead letters come here, by name."""
     oldest_message_time: datetime | None
-    """When the oldest message was sent that is active or in flight; None = there is none."""
+    """Time of the send of the oldest message that is active or in flight; None = no message is."""
     create_time: datetime | None
     modify_time: datetime | None
-    """When an attribute was last changed."""
+    """Time of the last change of an attribute."""
     region: str
     address: str
     """``host:port`` at which clients reach its server."""
@@ -110,7 +110,7 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     request_id: int
 
     def attributes(self) -> QueueAttributes:
-        """What can be set, as ``create_queue`` and ``set_attributes`` take it."""
+        """The attributes that can be set, as ``create_queue`` and ``set_attributes`` take it."""
         return QueueAttributes(
             polling_wait=self.polling_wait,
             visibility_timeout=self.visibility_timeout,
@@ -155,7 +155,7 @@ def to_wire(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def from_wire(reply: messages.QueueInfo) -> QueueInfo:
-    """What the server told about a queue."""
+    """Convert the reply about a queue."""
     attributes, counts, facts = reply.attributes, reply.counts, reply.facts
 
     def seconds(name: str) -> float:

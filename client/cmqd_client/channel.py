@@ -61,7 +61,7 @@ class Channel:
         self.numbering: SendNumbering = SendNumbering(lambda: secrets.randbits(64))
         """Numbers for sends."""
         self.checks: CheckRouter = CheckRouter(self.next_request_id, request_timeout, policy)
-        """Who answers checks of half messages."""
+        """The registry of checkers of half messages."""
         opener = partial(open_connection, next_request_id=self.next_request_id, on_push=self.checks.pushed)
         self._links = [Link(opener, policy, self.checks.connected) for _ in range(links)]
 
@@ -229,7 +229,7 @@ class Channel:
 
 
 def _is_interruption(error: CmqError) -> bool:
-    """Whether a waiting receive was cut short by something that passes."""
+    """True if a transient error ended a waiting receive early."""
     return isinstance(error, (ConnectionLost, ServerUnreachable, ShuttingDown))
 
 

@@ -64,7 +64,7 @@ class CheckRouter:
         """The same, but if it was the last one, the server is told first, and what it sent until then still taken."""
         while self._takers.get(queue) == [taker]:
             self._leaving.add(queue)
-            # Whether it fails is all the same; see _unsay.
+            # A failure has no effect; see _unsay.
             await asyncio.gather(*[self._unsay(connection, queue) for connection in connections()])
             if queue in self._leaving:
                 break
@@ -76,7 +76,7 @@ class CheckRouter:
         for task in self._tasks:
             task.cancel()
 
-    # ------------------------------------------------------------------ what connections and links call
+    # ------------------------------------------------------------------ called by connections and links
 
     def connected(self, connection: Connection) -> None:
         """A connection is new: it answers for all queues too."""
@@ -99,7 +99,7 @@ class CheckRouter:
     # ------------------------------------------------------------------ inside
 
     def _say(self, connection: Connection, queue: str) -> None:
-        """Register the connection; the request is queued at once, whoever else has one."""
+        """Register the connection; the request is queued at once, before requests of other tasks."""
         try:
             future = connection.request(RegisterChecker(self._next_request_id(), queue), self._timeout)
         except CmqError:

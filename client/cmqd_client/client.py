@@ -99,7 +99,7 @@ class Client:
         request_timeout: float,
     ) -> None:
         self.address: Address = address
-        """Where to, and as whom."""
+        """Address of the server, with the key."""
         self._make_channel = partial(Channel, open_connection, policy, connections, request_timeout)
         self._channel: Channel | None = None
 
@@ -337,7 +337,7 @@ class Client:
         return Accounts(self._require())
 
     async def status(self) -> dict[str, Any]:
-        """What the server tells about itself: version, durability, uptime, counts, storage. Safe to cancel."""
+        """Return the status of the server: version, durability, uptime, counts, storage. Safe to cancel."""
         channel = self._require()
         request = wire.GetServerStatus(channel.next_request_id())
         return (await channel.call(request, wire.ServerStatus, Repeat.READ)).status

@@ -102,7 +102,7 @@ class Connection(asyncio.Protocol):
     """A connection; get it from :meth:`open`.
 
     Invariants: a request id is in ``_pending`` exactly while its future is owed a reply; ``_abandoned`` has the
-    receives that nobody waits for and that have no reply yet; once ``usable`` is False it stays so, and ``on_ended``
+    receives without a waiting caller and without a reply yet; once ``usable`` is False it stays so, and ``on_ended``
     was called.
     """
 
@@ -161,12 +161,12 @@ class Connection(asyncio.Protocol):
         """Set while closing: resolved when no reply is owed any more."""
         self._closing = False
         self._writable: asyncio.Future[None] | None = None
-        """Set while the socket takes no more and somebody waits for it."""
+        """Set while the socket takes no more output and a writer waits for it."""
         self._reads = self._writes = self._handed_back = 0
         self.write_paused: bool = False
         """The socket takes no more for now; see :meth:`wait_writable`."""
         self.usable: bool = False
-        """Whether requests can be made: from the handshake until the connection ends or the server shuts down."""
+        """True while requests can be made: from the handshake until the connection ends or the server shuts down."""
         self.connection_id: int = 0
         """The server's number of this connection, as its log has it."""
         self.facts: ServerFacts = ServerFacts()
@@ -194,7 +194,7 @@ class Connection(asyncio.Protocol):
         """Connect and authenticate. Safe to cancel.
 
         Args:
-            address: where to, and as whom.
+            address: of the server, with the key.
             tls: see :data:`TlsOption`.
             timeout: seconds for everything together.
             heartbeat: seconds; the server may want it shorter. A peer silent for twice as long is given up.
@@ -347,14 +347,14 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_closed(self) -> bool:
-        """Whether the socket is closed."""
+        """True if the socket is closed."""
         return self._closed.done()
 
     def statistics(self) -> ConnectionStatistics:
         """A snapshot of this connection's numbers."""
         return ConnectionStatistics(self._wire.outstanding, self._reads, self._writes, self._handed_back)
 
-    # ------------------------------------------------------------------ what asyncio calls
+    # ------------------------------------------------------------------ called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio: the socket is connected."""
@@ -430,7 +430,7 @@ class Connection(asyncio.Protocol):
                 future.set_exception(ConnectionLost(why, request_id=request_id, connection_id=self.connection_id))
         if not self._opened.done():
             self._opened.set_exception(ServerUnreachable("the server closed the connection during the handshake"))
-            # Whoever opened it may have given up already.
+            # The caller of ``open`` may have timed out already.
             self._opened.exception()
         self.resume_writing()
 
@@ -463,7 +463,7 @@ class Connection(asyncio.Protocol):
     def _refused(self, future: "asyncio.Future[AnyReply]", reply: Error) -> None:
         future.set_exception(server_error(reply, self.connection_id))
         if reply.code == ErrorCode.SHUTTING_DOWN:
-            # What waits here is still answered; new requests had better go to the server's successor.
+            # Waiting requests are still answered here; new requests go to the server's successor.
             self._retire()
 
     def _flush(self) -> None:
@@ -483,7 +483,7 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._flush)
 
     def _abandon(self, request: ReceiveMessages, future: "asyncio.Future[AnyReply]") -> None:
-        """Nobody waits for this receive any more."""
+        """No caller waits for this receive any longer."""
         if self._pending.pop(request.request_id, None) is None:
             # Answered in the same wake-up in which it was cancelled.
             if future.done() and not future.cancelled() and future.exception() is None:
@@ -495,7 +495,7 @@ class Connection(asyncio.Protocol):
             self._flush_soon()
 
     def _late(self, reply: AnyReply, request: Request | None) -> None:
-        """A reply that nobody waits for: messages among it go back to their queue."""
+        """Handle a reply without a waiting caller: its messages go back to their queue."""
         if type(reply) is not MessagesReceived or not reply.messages or not isinstance(request, ReceiveMessages):
             return
         if not self._wire.is_open:

@@ -147,7 +147,7 @@ def default_path() -> Path:
 
 
 def is_exposed(path: Path) -> bool:
-    """Whether others than the owner can read the file."""
+    """True if users other than the owner can read the file."""
     try:
         return bool(path.stat().st_mode & 0o077)
     except OSError:

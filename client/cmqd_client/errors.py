@@ -109,7 +109,7 @@ class RequestTimeout(CmqError):
 
 
 class ProtocolViolation(CmqError):
-    """What arrived is not this protocol: probably another service listens on that port, or the proof was wrong."""
+    """The received bytes are not this protocol: another service listens on that port, or the proof was wrong."""
 
     name = "protocol_violation"
 
@@ -253,7 +253,7 @@ class QueueDiffers(ServerError, code=ErrorCode.QUEUE_DIFFERS):
 
     @property
     def difference(self) -> dict[str, tuple[Any, Any]]:
-        """What differs: the attribute's name, its value in the queue and the one wanted; durations in seconds."""
+        """The differences: attribute, its value in the queue and the requested value; durations in seconds."""
         found: dict[str, tuple[Any, Any]] = {}
         for name, pair in _difference(self).items():
             if name.endswith("_ms"):
@@ -351,7 +351,7 @@ class TopicDiffers(ServerError, code=ErrorCode.TOPIC_DIFFERS):
 
     @property
     def difference(self) -> dict[str, tuple[Any, Any]]:
-        """What differs: the attribute's name, its value in the topic and the one wanted."""
+        """The differences: name of the attribute, its value in the topic and the requested value."""
         return _difference(self)
 
 
@@ -376,7 +376,7 @@ class SubscriptionDiffers(ServerError, code=ErrorCode.SUBSCRIPTION_DIFFERS):
 
     @property
     def difference(self) -> dict[str, tuple[Any, Any]]:
-        """What differs: the attribute's name, its value in the subscription and the one wanted."""
+        """The differences: name of the attribute, its value in the subscription and the requested value."""
         return _difference(self)
 
 
@@ -460,7 +460,7 @@ def server_error(error: Error, connection_id: int | None = None) -> ServerError:
         connection_id=connection_id,
         details=error.details,
     )
-    # What the server says counts, whatever this version of the client believes about the code.
+    # The server's flag counts, also if this version of the client has another entry for the code.
     exception.code = error.code
     exception.name = error.name
     exception.retryable = error.retryable

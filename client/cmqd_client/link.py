@@ -5,9 +5,9 @@
       ├──── refused for good (key, region) ────┘   └── lost, or the server is shutting down ──┘
       └──── closed
 
-While CONNECTING it tries for ever, with growing, jittered pauses (``retry.RetryPolicy``); who needs it waits with a
-time limit of its own. A refusal that will not change by itself (wrong key, region, version) ends the trying; the next
-request that wants the link starts it again.
+While CONNECTING it tries for ever, with growing, jittered pauses (``retry.RetryPolicy``); a call that needs the link
+waits with its own time limit. A refusal that will not change by itself (wrong key, region, version) ends the trying;
+the next request that wants the link starts it again.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class Link:
     def __init__(
         self, open_connection: Opener, policy: RetryPolicy, on_connected: Callable[[Connection], None] | None = None
     ) -> None:
-        """A link; ``on_connected`` is called with each new connection before anybody else can use it."""
+        """A link; ``on_connected`` is called with each new connection before other calls can use it."""
         self._open = open_connection
         self._on_connected = on_connected
         self._policy = policy
@@ -143,14 +143,14 @@ class Link:
                         return
                     continue
                 except Exception as bug:
-                    # Not foreseen, so trying again is no cure; and those who wait must not wait in vain.
+                    # Not foreseen, so trying again is no cure; and waiting calls must be told.
                     error = ServerUnreachable(f"connecting failed: {bug!r}")
                     error.__cause__ = bug
                     self._fail(error)
                     return
                 if connection.usable:
                     break
-                # It was lost again in the moment between its opening and this line.
+                # The connection was lost again between its opening and this line.
         finally:
             self._connecting = None
         self.opened += 1
@@ -176,7 +176,7 @@ class Link:
 
 
 def _is_final(error: CmqError) -> bool:
-    """Whether trying again would end the same way until somebody changes something."""
+    """True if another attempt would fail in the same way until the configuration changes."""
     if isinstance(error, ProtocolViolation):
         return True
     return isinstance(error, ConnectionRefused) and not error.retryable

@@ -54,14 +54,14 @@ from cmqd_types.messages import Headers, ReceivedMessage
 
 ReceiptHandle: TypeAlias = int
 Held: TypeAlias = "Message | ReceiptHandle"
-"""What was received: the message, or just its receipt handle."""
+"""A received message, or its receipt handle."""
 
 
 class Message:
     """A message received and not yet deleted: this receiver's until ``next_visible_time``.
 
-    Delete it when it is dealt with. If nobody does, it comes back when its visibility timeout ends, with a new receipt
-    handle; then the methods of this object fail with ``ReceiptHandleInvalid``.
+    Delete it when it is dealt with. Otherwise it is delivered again when its visibility timeout ends, with a new
+    receipt handle; then the methods of this object fail with ``ReceiptHandleInvalid``.
     """
 
     __slots__ = ("_queue", "_received", "request_id")
@@ -99,17 +99,17 @@ class Message:
 
     @property
     def receive_count(self) -> int:
-        """How often it was received, this time included: 1 = for the first time."""
+        """Number of receives of the message, this receive included."""
         return self._received.receive_count
 
     @property
     def enqueue_time(self) -> datetime:
-        """When it was sent (UTC)."""
+        """Time of the send (UTC)."""
         return to_datetime(self._received.enqueue_ms)
 
     @property
     def first_receive_time(self) -> datetime:
-        """When it was received for the first time (UTC)."""
+        """Time of the first receive (UTC)."""
         return to_datetime(self._received.first_receive_ms)
 
     @property
@@ -150,7 +150,7 @@ class Queue:
     """One queue of the account; get it from ``client.queue(name)``, ``create_queue`` or ``ensure_queue``.
 
     It may be used by any number of tasks at once; their requests travel together over the client's connection, and a
-    waiting receive holds up nobody.
+    waiting receive blocks no other request.
     """
 
     __slots__ = ("_channel", "name")
@@ -176,7 +176,7 @@ class Queue:
     ) -> Sent:
         """Send one message.
 
-        Delivered at least once to whoever receives from the queue, until somebody deletes it or its retention ends.
+        Delivered at least once to consumers of the queue, until a consumer deletes it or its retention ends.
         Messages of one task that awaits each send are stored in that order; sends made at once by several tasks are
         usually, but not always, stored in the order in which they were made (a repeated one comes later).
 
@@ -362,7 +362,7 @@ class Queue:
         ]
         return PeekPage(peeked, reply.next_start, reply.request_id)
 
-    # ------------------------------------------------------------------ what was received
+    # ------------------------------------------------------------------ received messages
 
     async def delete(self, message: Held) -> HandleResult:
         """Delete a message that was received: it is dealt with and never delivered again.
@@ -472,7 +472,8 @@ class Queue:
     async def rewind(
         self, time: datetime | float | None = None, *, ago: Duration | None = None, strict: bool = False
     ) -> Rewound:
-        """Make deleted messages active again: those sent at or after a time, in the order of sending, for everybody.
+        """Make deleted messages active again that were sent at or after a time, in the order of sending, for all
+        consumers.
 
         They keep id and send time, and count as never received. It answers at once, however many they are. Messages
         that are in the queue or in flight are not touched. Needs a rewind window (attribute ``rewind``).
@@ -553,7 +554,7 @@ class Queue:
         return redrive(await self._channel.call(request, wire.RedriveStatus, Repeat.ONCE))
 
     async def redrive_status(self) -> Redrive:
-        """How far the redrive is that is under way, or how the last one ended. Safe to cancel.
+        """Return the progress of the redrive that is under way, or the result of the last redrive. Safe to cancel.
 
         Raises:
             InvalidArgument: the queue was never redriven.
@@ -565,7 +566,7 @@ class Queue:
     async def cancel_redrive(self) -> Redrive:
         """End the redrive that is under way; what it has moved stays moved.
 
-        Repeated after a lost answer; a redrive that somebody started in between would then be cancelled too.
+        Repeated after a lost answer; a redrive that another client started in between would then be cancelled too.
 
         Raises:
             InvalidArgument: the queue was never redriven.
@@ -585,10 +586,10 @@ class Queue:
         first_check: Duration | None = None,
         dedup_ids: Sequence[str | None] | None = None,
     ) -> SentBatch:
-        """Store up to 256 messages that nobody receives until they are committed, all in one step or none.
+        """Store up to 256 half messages, which no consumer receives until they are committed, in one step.
 
         What :class:`TransactionProducer` does first; use that. Guarantees, repeats and cancellation are those of
-        :meth:`send`: a half message of which nobody knows is settled by a check, or dropped with its retention.
+        :meth:`send`: a half message that no producer knows is decided by a check, or dropped with its retention.
 
         Args:
             messages: as for :meth:`send_batch`, without delays.

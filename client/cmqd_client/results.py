@@ -1,4 +1,4 @@
-"""What calls return beside messages: numbers given to sends, outcomes of batches, pages of a peek.
+"""Results of calls: ids of sent messages, results of batches, pages of a peek.
 
 Each carries ``request_id``, the number of the request on its connection, as the server's log has it.
 """
@@ -27,14 +27,14 @@ from cmqd_types.messages import Headers
 
 
 class TransactionStatus(Enum):
-    """What becomes, or became, of a half message."""
+    """The decision about a half message."""
 
     COMMIT = wire.COMMIT
-    """It is delivered."""
+    """The message becomes active."""
     ROLLBACK = wire.ROLL_BACK
-    """It is dropped."""
+    """The message is dropped."""
     UNKNOWN = wire.UNKNOWN
-    """That is not known yet: the server will ask a producer that has a checker."""
+    """Not decided yet: the server sends a check to a producer with a checker."""
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -45,13 +45,13 @@ class Origin(msgspec.Struct, frozen=True):
     """Its id there."""
     enqueue_time: datetime
     receive_count: int
-    """How often it was received there."""
+    """Number of receives there."""
     reason: str
     """``receives`` or ``age``: why it became a dead letter; ``redrive``: it came back from a dead-letter queue."""
 
 
 class CopyOf(msgspec.Struct, frozen=True):
-    """What a message in a queue is a copy of: who published what, and for which subscription it is here."""
+    """The published message that a message in a queue is a copy of, and its subscription."""
 
     topic: str
     subscription: str
@@ -84,7 +84,7 @@ class HandleResult(msgspec.Struct, frozen=True):
 
     request_id: int
     next_visible_time: datetime | None = None
-    """When the message becomes visible again; None after a delete."""
+    """Time at which the message becomes visible again; None after a delete."""
 
 
 class BatchResult(msgspec.Struct, frozen=True):
@@ -96,11 +96,11 @@ class BatchResult(msgspec.Struct, frozen=True):
     request_id: int
     """Of the last request, if the batch took several."""
     next_visible_time: datetime | None = None
-    """When the first of the messages done becomes visible again; None after a delete."""
+    """Time at which the first of the messages becomes visible again; None after a delete."""
 
     @property
     def ok(self) -> bool:
-        """Whether nothing failed."""
+        """True if no entry failed."""
         return not self.failures
 
     def raise_for_failures(self) -> None:
@@ -129,7 +129,7 @@ class Peeked(msgspec.Struct, frozen=True):
     headers: Headers
     enqueue_time: datetime
     visible_time: datetime | None
-    """When a delayed message becomes active; None = it is not delayed."""
+    """Time at which a delayed message becomes active; None = it is not delayed."""
     receive_count: int
     origin: Origin | None = None
     """Set if it was moved here from another queue."""
@@ -171,7 +171,7 @@ class Rewound(msgspec.Struct, frozen=True):
     """The queue is rewound, durably."""
 
     messages: int
-    """How many messages are active again."""
+    """Number of messages that are active again."""
     time: datetime
     """From which time on: the one asked for, or the nearest."""
     clamped: bool
@@ -203,7 +203,7 @@ class Redrive(msgspec.Struct, frozen=True):
 
     @property
     def running(self) -> bool:
-        """Whether it is not over."""
+        """True while the redrive is under way."""
         return self.end_time is None
 
 
@@ -213,13 +213,13 @@ class Undecided(msgspec.Struct, frozen=True):
     id: MessageId
     enqueue_time: datetime
     checks: int
-    """How often a producer was asked what became of it."""
+    """Number of checks sent to producers."""
     last_check_time: datetime | None
     """None = never."""
     last_answer: str
     """``unknown``, or empty if no answer has come (yet)."""
     next_check_time: datetime | None
-    """None = nobody will be asked any more; it stays until somebody decides or its retention ends."""
+    """None = no further check is sent; it stays until a decision or until its retention ends."""
 
 
 class UndecidedPage(msgspec.Struct, frozen=True):
@@ -248,7 +248,7 @@ class DecisionResult(msgspec.Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """Whether nothing failed."""
+        """True if no entry failed."""
         return not self.failures
 
     def raise_for_failures(self) -> None:
@@ -281,7 +281,7 @@ def origin(moved: messages.Origin | None) -> Origin | None:
 
 
 def copy_of(copied: messages.CopyOf | None) -> CopyOf | None:
-    """What a copy of a published message is a copy of."""
+    """Convert the origin of a copy."""
     if copied is None:
         return None
     labels = copied.labels
@@ -297,7 +297,7 @@ def copy_of(copied: messages.CopyOf | None) -> CopyOf | None:
 
 
 def redrive(status: wire.RedriveStatus) -> Redrive:
-    """What the server told about a redrive."""
+    """Convert the reply about a redrive."""
     return Redrive(
         status.queue,
         status.target or None,
@@ -313,7 +313,7 @@ def redrive(status: wire.RedriveStatus) -> Redrive:
 
 
 def undecided(half: messages.HalfMessage) -> Undecided:
-    """What the server told about a half message."""
+    """Convert the reply about a half message."""
     return Undecided(
         printed_id(half.message_id),
         to_datetime(half.enqueue_ms),
@@ -345,5 +345,5 @@ def failure(failed: HandleFailure, request_id: int, connection_id: int | None) -
 
 
 def is_invalid_handle(failed: HandleFailure) -> bool:
-    """Whether the handle was (or is no longer) the valid one of its message."""
+    """True if the handle is, or was, the valid handle of its message."""
     return failed.code == ErrorCode.RECEIPT_HANDLE_INVALID

@@ -1,4 +1,4 @@
-"""When a failed request is repeated, and after how long: pure decisions, without clock, socket or random number.
+"""The repeats of failed requests and the pauses before them: pure decisions, without clock, socket or random number.
 
 Two questions decide. *May it have happened?* An error answer says no (nothing was changed); a lost connection or a
 time-out says perhaps. *Is a repeat harmless?* :class:`Repeat` says so for each operation:
@@ -33,10 +33,10 @@ from cmqd_client.errors import (
 
 
 class Repeat(Enum):
-    """What repeating an operation would do."""
+    """The effect of repeating an operation."""
 
     READ = "read"
-    """It changes nothing that would need telling."""
+    """No effect that the caller must know."""
     SAFE = "safe"
     """Doing it twice leaves the same state as doing it once."""
     ONCE = "once"
@@ -44,7 +44,7 @@ class Repeat(Enum):
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How often and how long; all times in seconds."""
+    """Number of repeats and pauses; all times in seconds."""
 
     retries: int = 2
     """Repeats after the first attempt. 0 = never repeat."""
@@ -91,12 +91,12 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def may_have_happened(error: CmqError) -> bool:
-    """Whether the request may have been carried out although it failed with ``error``."""
+    """True if the request can have been carried out although it failed with ``error``."""
     return isinstance(error, (ConnectionLost, RequestTimeout, OutcomeUnknown, RequestCancelled, SequenceTooOld))
 
 
 def final_error(error: CmqError, repeat: Repeat) -> CmqError:
-    """What the caller gets to see once no further attempt is made.
+    """Return the error for the caller when no further attempt is made.
 
     For something that changes the server's state and may have happened, that is :class:`OutcomeUnknown`, with ``error``
     as its cause; else ``error`` itself.

@@ -18,7 +18,7 @@ from cmqd_types.topics import SubscriptionSummary
 
 
 class RetryStrategy(StrEnum):
-    """What is done with a message that could not be delivered."""
+    """The retries of a message that could not be delivered."""
 
     EXPONENTIAL_DECAY = "exponential_decay"
     """The default. Deliveries are concurrent, their order is not promised. One that failed is tried again after 1, 2,
@@ -29,7 +29,7 @@ class RetryStrategy(StrEnum):
 
 
 class ContentFormat(StrEnum):
-    """What is posted to a URL. A queue gets body and headers as they were published, whatever is set here."""
+    """Content of the requests to a URL. A queue gets body and headers as they were published, whatever is set here."""
 
     JSON = "json"
     """The default: an object with the body and facts of the message. A body that is not UTF-8 is base64 in it."""
@@ -43,7 +43,7 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     name: str
     created: bool
-    """Whether this very call created it."""
+    """True if this call created it."""
     secret: str | None
     """Of a subscription to a URL, when this call created it: the key of the signatures of what is posted
     (``whsec_...``, Standard Webhooks). It is shown this once; keep it."""
@@ -76,10 +76,10 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Why the last delivery failed that did; None = none did yet."""
     last_error_time: datetime | None
     next_attempt_time: datetime | None
-    """When a failed message is tried next; None = none is to be."""
+    """Time of the next retry; None = no retry is due."""
     create_time: datetime | None
     modify_time: datetime | None
-    """When an attribute was last changed."""
+    """Time of the last change of an attribute."""
 
     details: Mapping[str, Any]
     """Everything as the server sent it, under its names on the wire: also what this version does not know."""
@@ -226,7 +226,7 @@ class Subscription:
 
         Raises:
             InvalidArgument: it delivers to a queue, where nothing is signed; or the overlap is out of range.
-            OutcomeUnknown: it may have a new secret, which nobody knows; rotate it again.
+            OutcomeUnknown: it may have a new secret that the caller does not know; rotate it again.
         """
         overlap_ms = None if overlap is None else to_ms(overlap, "overlap")
         request = wire.RotateSecret(self._channel.next_request_id(), self.topic, self.name, overlap_ms)
@@ -290,7 +290,7 @@ def subscription_attributes(
 
 
 def subscription_info(reply: wire.SubscriptionInfo) -> SubscriptionInfo:
-    """What the server told about a subscription."""
+    """Convert the reply about a subscription."""
     attributes, counts, facts = reply.attributes, reply.counts, reply.facts
 
     def moment(name: str) -> datetime | None:

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class FilterType(StrEnum):
-    """How a topic chooses who gets a message; fixed when it is created."""
+    """Matching of messages with subscriptions; fixed when the topic is created."""
 
     TAG = "tag"
     """The default. A message has up to 10 tags; a subscription with filter tags gets it if one is common to both, a
@@ -51,21 +51,21 @@ class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
     id: int
     """Another one if the topic was deleted and created anew."""
     created: bool
-    """Whether this very call created it."""
+    """True if this call created it."""
 
     filter_type: FilterType
     max_message_bytes: int
     lifecycle: float
-    """How long a message that somebody has not had yet is kept from its publish: a day."""
+    """Time after its publish for which a message with waiting deliveries is kept: a day."""
 
     retained: int
     """Messages that wait or are in retry for at least one subscription."""
     subscriptions: int
     oldest_message_time: datetime | None
-    """When the oldest of those retained was published; None = there is none."""
+    """Time of the publish of the oldest retained message; None = no message is retained."""
     create_time: datetime | None
     modify_time: datetime | None
-    """When an attribute was last changed."""
+    """Time of the last change of an attribute."""
     region: str
     address: str
     """``host:port`` at which clients reach the server. Empty, like ``region``, if the server is older than the fact."""
@@ -96,8 +96,8 @@ class Published(msgspec.Struct, frozen=True):
     id: MessageId
     """Of the message in the topic; a copy in a queue has one of its own."""
     matched: int | None
-    """How many subscriptions get it; 0 = nobody does, so it was discarded. None = it had been published before (its
-    answer was lost, or another message had this dedup id), and that number is not remembered."""
+    """Number of matching subscriptions; 0 = no match, so the message was discarded. None = it had been published before
+    (its answer was lost, or another message had this dedup id), and that number is not remembered."""
     request_id: int
 
 
@@ -128,12 +128,13 @@ class Topic:
 
         The message and its copies in queues are stored in one step: when this returns, all are in their queues and on
         disk. To URLs, and to queues that are missing or full, it is delivered from then on at least once, for up to a
-        day, as the subscription's strategy says. A message that matches nobody is discarded, which is no error.
+        day, as the subscription's strategy says. A message without a matching subscription is discarded, which is no
+        error.
 
-        The publish is numbered: if its answer is lost, the client repeats it and nobody gets it twice; ``matched`` is
-        None then. When the repeats are used up, ``OutcomeUnknown`` says that it may be published; publishing it again
-        by a new call may publish it twice, unless both calls give the same ``dedup_id``. Cancelling leaves open whether
-        it was published.
+        The publish is numbered: if its answer is lost, the client repeats it, and no subscription gets it twice;
+        ``matched`` is None then. When the repeats are used up, ``OutcomeUnknown`` says that it may be published;
+        publishing it again by a new call may publish it twice, unless both calls give the same ``dedup_id``. Cancelling
+        leaves open whether it was published.
 
         Args:
             body: 1 byte up to the topic's ``max_message_bytes``; never changed or looked into.
@@ -419,7 +420,7 @@ def _endpoint(queue: Queue | str | None, url: str | None) -> dict[str, Any]:
 
 
 def topic_attributes(filter_type: str | None, max_message_bytes: int | None) -> dict[str, Any]:
-    """What was named of a topic's attributes, as the wire has it.
+    """The given attributes of a topic, as the wire has them.
 
     Raises:
         TypeError: a value is of the wrong type.
@@ -435,7 +436,7 @@ def topic_attributes(filter_type: str | None, max_message_bytes: int | None) -> 
 
 
 def topic_info(reply: wire.TopicInfo) -> TopicInfo:
-    """What the server told about a topic."""
+    """Convert the reply about a topic."""
     attributes, counts, facts = reply.attributes, reply.counts, reply.facts
 
     def moment(name: str) -> datetime | None:

@@ -1,6 +1,6 @@
 """Messages that are delivered if, and only if, a local transaction succeeded.
 
-    send() ── half message ──► stored, delivered to nobody
+    send() ── half message ──► stored, not delivered
                   │
                   ▼
          local transaction ── COMMIT ───► delivered to consumers, in the place of the commit
@@ -11,13 +11,12 @@
                        the server asks a checker of the queue, of this producer or of another one,
                        which looks into the database and says COMMIT, ROLLBACK or UNKNOWN
 
-What that promises: a message is delivered (at least once, as any other) if the transaction committed and some checker
-can see that, and never if it did not. It may take as long as it takes a checker to answer. The first decision that the
-server has on its disk stays.
+Guarantee: a message is delivered at least once if the transaction committed and a checker can see it, and never if the
+transaction did not commit. The delivery waits for a checker. The first decision on the server's disk is final.
 
-So the local transaction must leave a trace that any checker can find: a row that names the order, the message's id, or
-a dedup id; and a checker that finds no trace may say ROLLBACK only once the transaction can no longer commit. One that
-cannot tell (yet) says UNKNOWN and is asked again.
+So the local transaction must leave a trace that every checker can find: a row with the order, the message's id, or a
+dedup id. A checker without a trace may answer ROLLBACK only if the transaction can no longer commit. A checker that
+does not know yet answers UNKNOWN and is asked again.
 """
 
 import asyncio
@@ -74,7 +73,7 @@ class TransactionCheck(HalfMessage, frozen=True, kw_only=True):
     """The same when the server asks what became of it; what a checker is given."""
 
     enqueue_time: datetime
-    """When the half message was sent (UTC)."""
+    """Time of the half send (UTC)."""
     age: float
     """Seconds since then, when the server asked; by its clock."""
     attempt: int
@@ -82,12 +81,12 @@ class TransactionCheck(HalfMessage, frozen=True, kw_only=True):
 
 
 class TransactionResult(msgspec.Struct, frozen=True):
-    """What became of one message of a transactional send."""
+    """The result of one message of a transactional send."""
 
     id: MessageId
     status: TransactionStatus
-    """What the server has on its disk: COMMIT or ROLLBACK; UNKNOWN = as far as this producer knows, nothing, and a
-    check settles it."""
+    """The decision on the server's disk: COMMIT or ROLLBACK; UNKNOWN = this producer knows of none, and a check
+    decides."""
     request_id: int
     """Of the request that decided, or of the half send if no decision was answered."""
     error: Exception | None = None
@@ -471,7 +470,7 @@ _UNKNOWN = TransactionStatus.UNKNOWN
 
 
 async def _result(given: R | Awaitable[R]) -> R:
-    """What a function returned, async or plain."""
+    """Return the result of a function, async or plain."""
     if isawaitable(given):
         return await cast("Awaitable[R]", given)
     return cast("R", given)
@@ -503,7 +502,7 @@ def _statuses(given: object, count: int) -> list[TransactionStatus]:
 def _settled(
     ids: list[MessageId], statuses: list[TransactionStatus], outcome: DecisionResult
 ) -> list[TransactionResult]:
-    """What the server has, for each message that was to be decided."""
+    """Return the server's decision for each message."""
     refused = {one.id: one.error for one in outcome.failures}
     results: list[TransactionResult] = []
     for one, status in zip(ids, statuses, strict=True):
