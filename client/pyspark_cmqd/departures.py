@@ -2,7 +2,7 @@
 
 A departure is one of the states ``deleted``, ``dead_lettered``, ``redriven``, ``expired``, ``cleared``,
 ``queue_deleted``, ``rolled_back`` and ``committed``. The facts about messages that are still in the queue are in
-``cmqd_fold.QueueIndex``; it forgets a message when the message leaves, and a reader of the log must not.
+``cmqd_fold.QueueIndex``. The index forgets a message when the message leaves; a reader of the log must not.
 
 While all rows are there, the index says exactly which messages a record takes out of the queue. Segments are reclaimed
 in any order, so a log that has run for weeks has gaps, and checkpoints cover only the newest rows. Before the first
@@ -222,7 +222,7 @@ class UncertainQueue:
     def _received(self, record: MessagesReceived) -> None:
         receive_counts = self._departures.receive_counts
         for start, stop in ranges(record.positions):
-            # The messages were in the queue, whatever was noted of them before.
+            # A received message was in the queue, so an earlier departure is void.
             for left in self._departures.positions.values():
                 left.remove_range(start, stop)
             self._may_return.remove_range(start, stop)
@@ -249,7 +249,7 @@ class UncertainQueue:
 
     def _rewound(self, record: QueueRewound) -> None:
         self._prune(record)
-        # They are back, or had been let go before: the record does not say which.
+        # The messages are back, or had ceased to be rewindable: the record does not tell.
         back = self._may_return & _span(record.from_position, record.stop_position)
         self._may_return -= back
         self._departures.forget(back)

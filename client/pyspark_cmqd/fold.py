@@ -1,8 +1,9 @@
 """The states of all queues of a log: one pass over its rows, from a checkpoint if rows are missing. Pure.
 
-For each queue the pass keeps the index of the broker (``cmqd_fold``), which says where each message is now, and the
-departures, which say why the others left. The index of a queue is known from the row that created the queue, or from
-the slice of a checkpoint. Rows below the slice are read all the same, if they are there: only they tell the reasons.
+For every queue the pass keeps the index of the broker (``cmqd_fold``), with the states of messages in the queue, and
+the departures, with the reasons of messages that left. The index of a queue is known from the row that created the
+queue, or from the slice of a checkpoint. Rows below the slice are read if they are still there, because only rows hold
+reasons.
 """
 
 from collections.abc import Iterable
@@ -21,7 +22,7 @@ ANY_LEASE_MS = 1 << 62
 
 
 class TrackedQueue:
-    """One queue: its departures, and its index as far as it is known."""
+    """A queue: its departures, and its index while the index is known."""
 
     def __init__(self, index: QueueIndex | None = None) -> None:
         self.departures = Departures()
@@ -172,7 +173,7 @@ class LogFold:
                     self._queue(queue_id).apply(lsn, record)
 
     def _queue(self, queue_id: int) -> TrackedQueue:
-        """Return a queue; one of which the creation is missing, and which no slice has, is uncertain."""
+        """Return a queue; a queue without creation and without slice is uncertain."""
         queue = self.queues.get(queue_id)
         if queue is None:
             queue = self.queues[queue_id] = TrackedQueue()

@@ -1,7 +1,7 @@
-"""Replay, the part with Spark: each slice of a run is one job, read with ``format("cmqd")`` and written with the sink.
+"""Replay, the part with Spark: a slice of a run is a job, read with ``format("cmqd")`` and written with the sink.
 
-A replayed message has the body, the headers and, in a topic, the tags or the routing key that it had; not its delay,
-nor its id and its times. Its dedup id is the run's name and its message id.
+A replayed message keeps body, headers and, in a topic, tags or routing key; it does not keep delay, id and times. The
+dedup id of a replayed message is the name of the run and the message id.
 """
 
 # pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pyspark_cmqd")
 LOOK_SECONDS = 0.1
-"""How often we look whether a slice is done, or a stop is wanted."""
+"""Interval at which a running slice, and a request to stop, are checked."""
 _NO_HEADERS = "cast(map() AS map<string,string>)"
 _NO_TAGS = "cast(array() AS array<string>)"
 """In place of nulls: Spark takes 60 microseconds to hand a null of a map or an array to a Python writer, longer than
@@ -41,11 +41,11 @@ for all else that becomes of a message."""
 
 
 def check_log(journal: Journal) -> None:
-    """Check that the log is the one that the run began with, and note its id in a journal that has none.
+    """Check that the log is the log of the run, and note its id in a journal without an id.
 
     Raises:
-        JournalError: it is another log.
-        DataLossError: it lost rows that are next.
+        JournalError: the log is a different log.
+        DataLossError: the log lost rows of the remaining slices.
     """
     options = parse_options(journal.source)
     folder = open_folder(options)
@@ -84,18 +84,18 @@ def replay(
     stopped: Callable[[], bool],
     tell: "Callable[[Slice | None, Doubt | None], object]",
 ) -> bool:
-    """Send the slices that are left; whether that is all, or a stop was wanted.
+    """Send the remaining slices; return True if all are sent, False after a stop.
 
     Args:
         spark: a session.
-        journal: is brought up to date, in memory and in its file.
+        journal: brought up to date, in memory and in its file.
         file: of the journal.
         url: of the server, with the key.
-        stopped: asked now and then; True ends it after the job was cancelled.
-        tell: hears of each slice that is done, and of doubts; and of nothing (None) while one is under way.
+        stopped: polled; True cancels the running job and ends the replay.
+        tell: called with every sent slice and its doubts, and with None while a slice is in progress.
 
     Raises:
-        SparkError: a slice failed; the run can be gone on with.
+        SparkError: a slice failed; the run can be resumed.
         JournalError: the journal cannot be written.
     """
     while not journal.is_done:
@@ -120,9 +120,9 @@ def replay(
 
 
 def _send(spark: "SparkSession", journal: Journal, one: Slice, file: Path, url: str) -> int:
-    """How many messages of the slice were sent.
+    """Return the number of sent messages of the slice.
 
-    In the thread of the session: of another one Spark does not know that it writes this format.
+    Runs in the thread of the session: on other threads Spark does not know this format for writing.
     """
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
@@ -177,7 +177,7 @@ class _Watch:
                 try:
                     self._context.cancelJobGroup(self._group)
                 except Exception:
-                    # Java is gone, and the job with it: who waits for it is told.
+                    # Java is gone, and the job with it: end the wait.
                     return
 
 
@@ -216,13 +216,13 @@ def _frame(spark: "SparkSession", journal: Journal, one: Slice, file: Path) -> "
         ["coalesce(tags, cast(array() AS array<string>)) AS tags"] if label == "tags" else [label] if label else []
     )
     frame = frame.selectExpr("body", headers, *columns, f"concat('{journal.run}:', msg_id) AS dedup_id")
-    # Neighbours of the log stay together and in order: one task sends them as they were sent.
+    # Neighbours of the log stay together and in order, because the same task sends them.
     return frame.coalesce(journal.parallel)
 
 
 def tasks_at_once(master: str, parallel: int) -> int:
-    """How many of so many tasks are under way at the same time: as many as there are cores. Those of a cluster are not
-    known, and all of them at once must not go over the rate.
+    """Return how many of the tasks run at the same time: as many as there are cores. The cores of a cluster are
+    unknown; there all tasks count, because together they must not exceed the rate.
     """
     local = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\d+)?\])?", master)
     if local is None:

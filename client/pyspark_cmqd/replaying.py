@@ -1,11 +1,11 @@
-"""What a replay is, apart from Spark: slices of the log, the journal, and what may have been sent twice. Pure, but for
-the journal's file.
+"""Replay, the part without Spark: slices of the log, the journal, and possible repeats. Pure, but for the journal file.
 
-A *run* sends the messages of a range of the log to one queue, or publishes them to one topic. It is cut into *slices*,
-ranges of whole rows, which are sent one after the other. The journal says how many of them are done; it is written
-before the first slice and after each, so that a run which was stopped, or killed, goes on with the slice it was at.
-That slice is sent again from its start. What was stored of it before is not stored again, as a message has the same
-dedup id in each attempt, for as long as the broker remembers that: :data:`REMEMBERED_S`, and a million ids.
+A *run* sends the messages of a range of the log to a queue, or publishes them to a topic. The range is cut into
+*slices*, ranges of whole rows, which are sent in turn. The journal counts the slices done. The journal is written
+before the first slice and after every slice, so that a run that was stopped, or killed, resumes with the unfinished
+slice, from the start of the slice. Messages of the slice that are stored already are not stored again, because a
+message has the same dedup id in every attempt, as long as the broker remembers the id: :data:`REMEMBERED_S`, and a
+million ids.
 """
 
 import fcntl
@@ -25,12 +25,13 @@ from pyspark_cmqd.files import write_whole
 
 JOURNAL_FORMAT = 1
 SLICE_MESSAGES = 50_000
-"""A second or a few of a replay at full speed, so that not much is sent again after a stop; and not so few that the
-half second which Spark needs for each slice counts."""
+"""Messages of a slice: a few seconds of a replay at full speed. Larger slices would repeat more after a stop; in
+smaller slices the half second that Spark needs for a slice would count.
+"""
 SLICE_SECONDS = 10
 """Worth of messages in a slice at a given rate: far less than the broker remembers."""
 REMEMBERED_S = 300.0
-"""How long the broker remembers dedup ids."""
+"""Time for which the broker remembers dedup ids."""
 MOST_SLICE_MESSAGES = 1_000_000
 """So many dedup ids the broker remembers for a queue."""
 MARK = "cmqd-replayed-from"
@@ -49,7 +50,7 @@ class JournalError(CmqdSourceError):
 
 
 class Slice(msgspec.Struct, frozen=True):
-    """Rows ``first_lsn`` to ``last_lsn``, both included, and what of them is to be sent."""
+    """Rows ``first_lsn`` to ``last_lsn``, both included, and their messages to be sent."""
 
     first_lsn: int
     last_lsn: int
@@ -57,7 +58,7 @@ class Slice(msgspec.Struct, frozen=True):
     bytes: int = 0
     """Of bodies."""
     check: int = 0
-    """Checksum of the first row: another log has another one."""
+    """Checksum of the first row: tells logs apart."""
 
     def __str__(self) -> str:
         rows = f"row {self.first_lsn}" if self.first_lsn == self.last_lsn else f"rows {self.first_lsn}-{self.last_lsn}"
@@ -127,9 +128,9 @@ class Journal(msgspec.Struct, kw_only=True):
     starting_ms: int | None = None
     ending_ms: int | None = None
     position: int
-    """The row at which it was counted: nothing above it is replayed, and modes are told for it."""
+    """The row of the count: rows above are not replayed, and modes show the states at this row."""
     log_id: str = ""
-    """Of the log; empty in journals of earlier versions, until they are gone on with. So is ``start``."""
+    """Id of the log; empty in journals of earlier versions until the run is resumed, like ``start``."""
     start: str = ""
     """Number of the broker's start that wrote the row at ``position``."""
     events: list[str]
@@ -139,7 +140,7 @@ class Journal(msgspec.Struct, kw_only=True):
     routing: bool = False
     """The topic's filter type."""
     target_id: int
-    """Of the queue or topic: another one is another target."""
+    """Id of the queue or topic: a new id under the same name is a new target."""
     server: str
     """Without the key."""
     mark: bool = False
@@ -151,14 +152,14 @@ class Journal(msgspec.Struct, kw_only=True):
     done: int = 0
     """Slices that were sent whole."""
     sent: int = 0
-    """Messages of those, as Spark counted them."""
+    """Messages of the slices that are done, as Spark counted."""
     sent_bytes: int = 0
     seconds: float = 0.0
     """Spent on slices that are done."""
     attempts: int = 0
     """Of the slice that is next."""
     begun: float = 0.0
-    """When its first attempt began: seconds since 1970."""
+    """Start of the first attempt: seconds since 1970."""
     doubts: list[Doubt] = []
 
     @property
@@ -168,7 +169,7 @@ class Journal(msgspec.Struct, kw_only=True):
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to be sent."""
+        """True if all slices are sent."""
         return self.done == len(self.slices)
 
     @property
@@ -188,10 +189,10 @@ class Journal(msgspec.Struct, kw_only=True):
         self.attempts += 1
 
     def end(self, sent: int, seconds: float, now: float) -> "Doubt | None":
-        """The next slice was sent; whether some of it may have been stored twice.
+        """Note that the next slice was sent; return whether some messages of the slice may have been stored twice.
 
-        What is sent again within the time that the broker remembers is not stored again. Of a slice that was sent in
-        one attempt nothing is sent again, unless a cluster did so by itself.
+        Repeats within the time that the broker remembers are not stored again. A slice that was sent in a single
+        attempt has no repeats, unless a cluster repeated a task.
         """
         one = self.next_slice
         repeated = self.attempts > 1 or _NEVER_AGAIN.fullmatch(self.master) is None
@@ -208,7 +209,7 @@ class Journal(msgspec.Struct, kw_only=True):
 
 
 def new_run() -> str:
-    """A name for a run. With a message id behind it, it is the dedup id of a message: 35 bytes of 64."""
+    """Return a name for a run. With a message id behind the name it is the dedup id of a message: 35 bytes of 64."""
     return f"r-{secrets.token_hex(6)}"
 
 
@@ -229,8 +230,8 @@ def states_file(journal: Path) -> Path:
 
 
 def clear_up(journal: Journal, file: Path) -> None:
-    """Of a run that is done only its journal is kept. Whoever calls it has the lock: its file is no use to others, who
-    find the run done.
+    """Remove the files of a finished run, but for its journal. The caller holds the lock, and a later holder finds the
+    run done.
     """
     if journal.is_done:
         states_file(file).unlink(missing_ok=True)
@@ -285,7 +286,7 @@ def _lock_file(journal: Path) -> Path:
 
 
 class Meter:
-    """How fast it goes, and how long it will take."""
+    """Return the speed of the replay, and the remaining time."""
 
     WINDOW_S = 30.0
 

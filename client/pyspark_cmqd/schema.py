@@ -24,17 +24,17 @@ COLUMNS: dict[str, str] = {
     "position": "bigint",
     "as_of_lsn": "bigint",
 }
-"""Name and type, in order; new columns are added at the end. All may be null, so that any narrower or reordered
+"""Name and type, in order; new columns are appended. All columns may be null, so that any narrower or reordered
 ``.schema(...)`` can be given.
 
-``lsn`` and ``row_index`` together are the identity of a message as it was stored: the row of the log, and the place
-among all messages that the row brought, whatever was selected. A position in the log is an ``lsn``: rows are read
-whole.
+``lsn`` and ``row_index`` together are the identity of a stored message: the row of the log, and the place among all
+messages of the row, in any selection. A position in the log is an ``lsn``: rows are read whole.
 """
 
 OF_THE_LOG = {"cmqd": "log"}
-"""Metadata of the column ``dedup_id``: the sink does not take the ids of a log for those of its own rows, unless it is
-told to. Else rows that are copied from a log to a queue would be dropped as repeats of each other."""
+"""Metadata of the column ``dedup_id``: the sink takes the ids of a log for the ids of its own rows only on request.
+Else rows that are copied from a log to a queue would be dropped as repeats.
+"""
 
 DDL = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
 

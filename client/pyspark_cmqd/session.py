@@ -1,8 +1,8 @@
-"""A Spark session for the commands of ``cmq``: a Java is found, and what Spark and Java say goes into a file.
+"""A Spark session for the commands of ``cmq``: finds a Java, and sends the output of Spark and Java to a file.
 
     with spark_session("local[2]", "cmq reconcile") as spark: ...
 
-A session that there is already is used as it is and left as it was.
+An existing session is used as it is and stays open.
 """
 
 # pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
@@ -38,7 +38,7 @@ _OURS = re.compile(r"^(?:pyspark_cmqd\.[a-z]+|cmqd_client\.errors)\.(\w+): (.+)$
 
 
 class SparkError(CmqdSourceError):
-    """Spark cannot be used, or failed; the text says why, and what to install if something is missing."""
+    """Spark cannot be used, or failed; the text has the reason, and the packages to install if a package is missing."""
 
 
 def check_installed() -> None:
@@ -52,10 +52,10 @@ def check_installed() -> None:
 
 @contextmanager
 def spark_session(master: str, name: str, *, settings: Mapping[str, str] | None = None) -> Generator["SparkSession"]:
-    """A session with times in UTC; stopped at the end if it was made here.
+    """Open a session with times in UTC; a session that was made here is stopped at the end.
 
-    ``settings``: further ones of Spark. Raises SparkError if there is no Spark, no Java, or the session does not start;
-    and for what Spark says of its own while the session is used.
+    ``settings``: further settings of Spark. Raises SparkError if there is no Spark, no Java, or the session does not
+    start, and for failures of Spark while the session is used.
     """
     check_installed()
     from py4j.protocol import Py4JError
@@ -80,7 +80,7 @@ def spark_session(master: str, name: str, *, settings: Mapping[str, str] | None 
                 spark = builder.master(master).appName(name).getOrCreate()
         except Exception as error:
             told = log.read_text(errors="replace").splitlines() if log.exists() else []
-            # Without the frames of Java: they say nothing to anybody but the makers of Spark.
+            # Without the frames of Java, which help only the developers of Spark.
             words = [line for line in told if not line.startswith(("\tat ", " "))]
             raise SparkError("\n".join([f"Spark did not start: {reason_of(error)}", *words[-LOG_LINES:]])) from error
         root = logging.getLogger()
@@ -90,7 +90,7 @@ def spark_session(master: str, name: str, *, settings: Mapping[str, str] | None 
         except (Py4JError, PySparkException, ConnectionError) as error:
             raise SparkError(f"Spark failed: {reason_of(error)}") from error
         finally:
-            # It fails if Java has died; what that ended says why, and is not to be hidden by this.
+            # Stopping fails if Java has died; the first error has the reason and must not be hidden.
             with suppress(Exception):
                 spark.stop()
             root.removeFilter(_is_not_py4j)
@@ -102,9 +102,9 @@ def _is_not_py4j(record: logging.LogRecord) -> bool:
 
 
 def private_settings(place: Path, master: str) -> dict[str, str]:
-    """Of a session that nobody else sees: its files in a folder, no web page, and a local one on the loopback alone.
+    """Return the settings of a private session: files in a folder, no web page, a listener on the loopback alone.
 
-    Times are in UTC. All that makes it faster, slower or smaller is as Spark has it.
+    Times are in UTC. Settings of speed and size keep the defaults of Spark.
     """
     settings = {
         "spark.sql.catalogImplementation": "in-memory",
@@ -125,12 +125,14 @@ def private_settings(place: Path, master: str) -> dict[str, str]:
 def _settings(place: Path, master: str) -> dict[str, str]:
     settings = private_settings(place, master) | {
         "spark.sql.python.filterPushdown.enabled": "true",
-        # By TCP a task waits 40 ms before it begins: Java does not send what it has (Nagle) until Python says that it
+        # got what came before (delayed ACK). Since Spark 4.1; an older one has no such setting, and goes by TCP.
+        # By TCP a task waits 40 ms before the start: Java holds back its data (Nagle) until Python has acknowledged the
+        # data before (delayed ACK). Since Spark 4.1; older versions have no such setting, and use TCP.
         # got what came before (delayed ACK). Since Spark 4.1; an older one has no such setting, and goes by TCP.
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.log.level": "WARN",
     }
-    # Else the workers are those of whatever "python3" is, which may know nothing of this package.
+    # Else the workers run the first "python3" in the PATH, which may not have this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -159,7 +161,9 @@ def _output_to(file: Path) -> Generator[None]:
 
 
 def reason_of(error: BaseException) -> str:
-    """Why something failed in Spark, in a line: what our own code said, if it did, else the head of what Spark says."""
+    """Return the reason of a failure in a line: the message of our own code if there is one, else the head of Spark's
+    message.
+    """
     text = str(error)
     ours = _OURS.findall(text)
     if ours:

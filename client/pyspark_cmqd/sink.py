@@ -1,44 +1,43 @@
 """The sink: rows of a DataFrame become messages, ``df.write.format("cmqd")`` and ``df.writeStream.format("cmqd")``.
 
     orders.write.format("cmqd").mode("append").option("url", url).option("queue", "orders").save()
+A task connects on its own and sends the rows of its partition in batches, several requests at once (``inFlight``).
+Requests leave in order. The queue has the rows in the order in which the broker stored them, so a request that was
+refused for a moment, or whose reply was lost, is stored behind later requests. With ``ordered=true`` a batch names the
+last row of the batch before, and the broker stores the batch only behind that row: the order of a partition is kept,
+and a failed task has stored a beginning of its partition. Only a single request at a time is sent to a broker without
+this feature, and for rows with dedup ids of their own: an id that the broker remembers from an earlier row does not
+prove that the batch before is stored. ``uniqueDedupIds=true`` promises that no id repeats, and so allows several
+requests. A topic remembers no message that matches no subscription: the batch behind a message like that is refused
+once, and published after the reply to the batch before.
 
-Each task connects for itself and sends the rows of its partition in batches, several of them under way at once
-(``inFlight``). They leave in order; in the queue they stand in the order in which the broker took them, so what was
-refused for a moment, or whose answer was lost, comes behind others. With ``ordered=true`` each batch names the last row
-of the one before, and the broker stores it only behind that: a partition's order is kept, and what a failed task stored
-is the beginning of its partition. One request at a time goes to a broker that is too old for it, and for rows with ids
-of their own: an id that the broker remembers of an earlier row does not tell that the batch before is stored.
-``uniqueDedupIds=true`` says that no id repeats, and so allows several. A topic remembers no message that matches no
-subscription: the batch behind such a message is refused once, and published when the batch before is answered.
+A broker without memory for more dedup ids of the account refuses new ids until older ids end. The sink waits up to
+:data:`MEMORY_PATIENCE_S` with a request, and logs the wait.
 
-A broker that has no memory for more dedup ids of the account refuses them until older ids end. The sink waits for that,
-for :data:`MEMORY_PATIENCE_S` with each request, and logs it.
+When a write ends, all of its rows are stored, on disk: *at least once*. A failed write takes nothing back.
 
-When a write is over, all of its rows are stored, on disk: *at least
-once*. Nothing is taken back when it fails.
+**What can be sent twice, and when.** Spark runs a failed task again, with all of its rows, and the batch of a stream
+after a crash. The broker drops the repeats by the dedup id of a row. The id comes from the column ``dedupIdColumn``, or
+else is a name made of the write and the place of the row:
 
-**What can be sent twice, and when.** A task that fails is run again by Spark, and sends all of its rows again; so does
-the batch of a stream after a crash. The broker drops those that it has seen, by the dedup id of each row. That is the
-row's own (``dedupIdColumn``), or else a name made of the write and the place of the row:
-
-- of a stream: the query (as its checkpoint names it), the number of the batch, the partition, the row within it. The
-  same after any restart from that checkpoint;
-- of a batch: a name that the driver gives to this one write (or the option ``writeId``), the partition, the row.
+- for a stream: the query (named by its checkpoint), the number of the batch, the partition, the row within the
+  partition. The name is the same after any restart from that checkpoint;
+- for a batch: a name that the driver gives to this write (or the option ``writeId``), the partition, the row.
 
 So a row is stored twice if
 
-- it is sent again later than **5 minutes** after the first time, or after 1,000,000 others were sent to that queue (or
-  published to that topic) under dedup ids: the broker remembers no more;
-- rows have no ids of their own, and the second run puts **other rows, or the same in another order**, into a partition
-  (after a shuffle without an order, or from a source that changes: a stream of ``format("cmqd")`` with
-  ``failOnDataLoss=false`` does if rows are reclaimed between the runs). Then some are stored twice and others
-  **dropped** as repeats of those: such data needs ``dedupIdColumn``, or an order. What comes from a log has
-  ``concat(lsn, ':', row_index)``, which names a message of that log for ever;
-- a whole batch write is started again without the same ``writeId``: it is another write, with other names;
-- it was published and matched no subscription: the topic keeps no such message and remembers no such id.
+- the repeat comes more than **5 minutes** after the first send, or after 1,000,000 other dedup ids of that queue or
+  topic: the broker remembers no more;
+- rows have no ids of their own, and the second run puts **different rows, or the same rows in a different order**, into
+  a partition (after a shuffle without an order, or from a source that changes: a stream of ``format("cmqd")`` with
+  ``failOnDataLoss=false`` does if rows are reclaimed between the runs). Then some rows are stored twice and other rows
+  are **dropped** as repeats: such data needs ``dedupIdColumn``, or an order. Rows from a log have ``concat(lsn, ':',
+  row_index)``, a permanent name of a message of that log;
+- a whole batch write is started again without the same ``writeId``: a new write has new names;
+- the message was published and matched no subscription: the topic keeps neither the message nor the id.
 
-Two queries must not share a checkpoint (or a copy of one), nor two writes a ``writeId``: their rows would be taken for
-repeats of each other.
+Two queries must not share a checkpoint (or a copy of a checkpoint), nor two writes a ``writeId``: their rows would be
+taken for repeats.
 """
 
 # pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
@@ -74,13 +73,13 @@ if TYPE_CHECKING:
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
-"""Properties of a task of a stream. Spark does not document them; a test notices if they go."""
+"""Properties of a task of a stream. Spark does not document these properties; a test notices if they go."""
 
 MEMORY_PATIENCE_S = 600.0
-"""How long a request waits for room for its dedup ids: twice the life of an id."""
+"""Time for which a request waits for memory for its dedup ids: twice the life of an id."""
 
 _Send: TypeAlias = Callable[[Request, str | None], Awaitable["Delivered"]]
-"""Sends a request; only if the queue remembers the dedup id, unless that is None."""
+"""Sends a request; a dedup id is the condition that the queue remembers it, None is no condition."""
 
 _log = logging.getLogger("pyspark_cmqd")
 _sleep = asyncio.sleep
@@ -102,7 +101,7 @@ class SendError(CmqdSourceError):
 
 @dataclass(frozen=True)
 class Delivered(WriterCommitMessage):
-    """What a task sent; all of it was answered, and so is on disk."""
+    """Result of a task; the broker has stored all of these messages on disk."""
 
     messages: int = 0
     bytes: int = 0
@@ -121,7 +120,7 @@ class Delivered(WriterCommitMessage):
 
 
 class _Sink:
-    """What both writers share: where to, and which columns."""
+    """Base of both writers: the target and the columns."""
 
     def __init__(self, schema: "StructType", given: Mapping[str, str], overwrite: bool) -> None:
         if overwrite:
@@ -129,7 +128,7 @@ class _Sink:
         self.options: SinkOptions = parse_sink_options(given)
         options = self.options
         roles = ("body", "headers", "delay") if options.queue else ("body", "headers", "tags", "routing_key")
-        # The ids of a log's messages repeat over its length; only a writer that names them means them.
+        # Dedup ids repeat over the length of a log; only a writer that names the column means the ids.
         of_the_log = () if "dedup_id" in options.named else ("dedup_id",)
         types = {
             field.name: field.dataType.simpleString()
@@ -158,7 +157,7 @@ class BatchSink(DataSourceArrowWriter):
         self._write_id = self._sink.options.write_id or secrets.token_urlsafe(12)
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Delivered:
-        """Send the rows of one partition."""
+        """Send the rows of a partition."""
         prefix = f"{self._write_id}:{_task().partitionId()}:"
         return self._sink.deliver(iterator, lambda row: f"{prefix}{row}")
 
@@ -181,7 +180,7 @@ class StreamSink(DataSourceStreamArrowWriter):
             raise OptionError("writeId", self._sink.options.write_id, "only for a batch; a stream has its query's id")
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Delivered:
-        """Send the rows of one partition of one batch."""
+        """Send the rows of a partition of one batch."""
         return self._sink.deliver(iterator, stream_names(_task()))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -199,7 +198,7 @@ def stream_names(task: TaskContext) -> DedupIds:
     if not query or not batch:
 
         def refuse(_row: int) -> str:
-            # Anything else would be another name with each attempt.
+            # Any other value would be a new name in every attempt.
             raise CmqdSourceError("this version of Spark does not tell a task its query and batch: use dedupIdColumn")
 
         return refuse
@@ -232,7 +231,9 @@ async def deliver(
     total = Delivered()
 
     async def one_ended(tasks: "set[asyncio.Task[Delivered]]") -> "set[asyncio.Task[Delivered]]":
-        """Wait until one of them ends, and count what was sent; the others. Raises its failure."""
+        """Wait until a request ends, and count its messages; return the requests still in progress. Raises the failure
+        of a request.
+        """
         nonlocal total
         done, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         total = sum((task.result() for task in done if task.exception() is None), total)
@@ -300,12 +301,13 @@ async def _connected(options: SinkOptions) -> AsyncGenerator[Client]:
 async def _in_order(
     send: _Send, request: Request, before: "tuple[asyncio.Task[Delivered], str] | None", tied: bool
 ) -> Delivered:
-    """Send a request, so that it is stored behind the one before or not at all.
+    """Send a request; store it behind the request before, or not at all.
 
-    ``tied``: a dedup id that the broker remembers shows that its request is stored. Then a request goes while the one
-    before is under way, to be stored only if the broker has that one's last message. If it has not, because the one
-    before was refused, lost or not even sent yet, nothing of this one is stored; it goes again when the one before is
-    stored, and then needs no condition, because all before it are stored. If not ``tied``, it goes only then.
+    ``tied``: a remembered dedup id proves that its request is stored. Then a request is sent while the request before
+    is in progress, on the condition that the broker has the last message of the request before. If the broker has not,
+    because that request was refused, lost or not sent yet, this request stores nothing. It is sent again without the
+    condition when the request before is stored, because then all earlier requests are stored. If not ``tied``, a
+    request is sent only then.
     """
     if before is None:
         return await send(request, None)
@@ -345,7 +347,7 @@ def _patient(send: _Send) -> _Send:
 
 
 def _sender(client: Client, options: SinkOptions) -> _Send:
-    """What sends a request to the queue, or publishes it to the topic."""
+    """Return the function that sends a request to the queue, or publishes it to the topic."""
     if options.queue:
         queue = client.queue(options.queue)
 

@@ -4,21 +4,21 @@
 | --- | --- | --- |
 | ``url`` | the server: ``cmq://ID:KEY@host:port`` | the context |
 | ``context``, ``contextFile`` | a context of ``cmq``, read on the driver | ``CMQ_URL``, else the current context |
-| ``queue`` or ``topic`` | where the rows are sent, or published; it must exist | one must be given |
+| ``queue`` or ``topic`` | target of the rows; the queue or topic must exist | required |
 | ``bodyColumn`` | binary or string | ``body`` |
-| ``headersColumn`` | map of strings | ``headers``, if there is one |
-| ``delayColumn`` | of a queue: seconds until a message is visible | ``delay``, if there is one |
-| ``tagsColumn`` | of a topic: array of strings | ``tags``, if there is one |
-| ``routingKeyColumn`` | of a topic: string | ``routing_key``, if there is one |
-| ``dedupIdColumn`` | string or whole number: the row's own name, up to 64 bytes | ``dedup_id``, if there is one |
-| ``writeId`` | of a batch: name of this write, the same if it is done again | a new one for each write |
+| ``headersColumn`` | map of strings | ``headers``, if present |
+| ``delayColumn`` | of a queue: seconds until a message is visible | ``delay``, if present |
+| ``tagsColumn`` | of a topic: array of strings | ``tags``, if present |
+| ``routingKeyColumn`` | of a topic: string | ``routing_key``, if present |
+| ``dedupIdColumn`` | string or whole number: the row's own name, up to 64 bytes | ``dedup_id``, if present |
+| ``writeId`` | of a batch: name of this write, the same for a repeat | a new name for every write |
 | ``batchSize`` | most messages in a request | 256 |
 | ``inFlight`` | requests of a task under way at once | 16 |
-| ``ordered`` | rows of a partition are stored in their order, whatever is refused or lost | ``false`` |
+| ``ordered`` | rows of a partition are stored in their order, in spite of refusals and losses | ``false`` |
 | ``uniqueDedupIds`` | with ``ordered``: no dedup id repeats, several requests may be under way | ``false`` |
-| ``retries`` | how often a request, or connecting, is repeated | 10 |
-| ``requestTimeout`` | seconds that one attempt may take | 10 |
-| ``maxMessagesPerSecond`` | of each task; tasks that run side by side send so many each | no limit |
+| ``retries`` | repeats of a request, or of connecting | 10 |
+| ``requestTimeout`` | seconds that an attempt may take | 10 |
+| ``maxMessagesPerSecond`` | per task; the rates of parallel tasks add up | no limit |
 
 ``path`` and ``checkpointLocation`` are Spark's own business. Columns that no option names are left out.
 """
@@ -40,7 +40,7 @@ MAX_RETRIES = 1_000
 MAX_TIMEOUT_S = 3_600
 MAX_RATE = 10_000_000
 MAX_WRITE_ID_CHARS = 32
-"""What is left of the 64 bytes of a dedup id is for partition and row."""
+"""Maximum length of a write id: the rest of the 64 bytes of a dedup id is for partition and row."""
 
 _COLUMNS = {
     "bodyColumn": "body",
@@ -80,7 +80,7 @@ class SinkOptions:
     columns: Mapping[str, str]
     """Column by role: ``body``, ``headers``, ``delay``, ``tags``, ``routing_key``, ``dedup_id``."""
     named: frozenset[str]
-    """Roles whose column was named, and so must exist; the body's always."""
+    """Roles with a named column, which must exist; the column of the body must always exist."""
     write_id: str = ""
     batch_size: int = MAX_BATCH
     in_flight: int = 16

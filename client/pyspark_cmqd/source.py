@@ -1,8 +1,8 @@
 """The batch source: plans on the driver, reads on the executors.
 
-Spark calls ``partitions`` once for each plan, in a process of its own, and ``read`` on pickled copies; what a copy
-needs stands in its partition. Filters are pushed down where Spark has that switched on; they only leave out what they
-can, and Spark applies them all again.
+Spark calls ``partitions`` once for a plan, in a separate process, and ``read`` on pickled copies; the partition holds
+all that a copy needs. Filters are pushed down where Spark has push-down switched on. A pushed-down filter may leave out
+rows and need not, because Spark applies all filters again.
 """
 
 # pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
@@ -125,10 +125,10 @@ class CmqdDataSource(DataSource):
 
 
 def table_options(properties: Mapping[str, str]) -> dict[str, str]:
-    """The options in the properties of a table, which hold ``OPTIONS`` under prefixed names, and ``LOCATION``.
+    """Return the options in the properties of a table, which hold ``OPTIONS`` under prefixed names, and ``LOCATION``.
 
-    They go into the metadata of a column. Spark keeps a table's options and does not hand them to a Python source that
-    reads the table; but it hands over the columns as they were when the table was made. Raises OptionError.
+    The options go into the metadata of a column. Spark keeps the options of a table and does not pass them to a Python
+    source that reads the table; but Spark passes the columns as they were when the table was made. Raises OptionError.
     """
     options = {name.removeprefix(_OPTION): value for name, value in properties.items() if name.startswith(_OPTION)}
     if "path" in properties:
@@ -154,7 +154,8 @@ class CmqdReader(DataSourceReader):
         return _PushFilters(self)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One for each segment, or part of one, that may hold something wanted; small ones share one.
+        """Return a partition for every segment, or part of a segment, that may hold wanted messages; small parts share
+        a partition.
 
         Raises CmqdSourceError.
         """
@@ -174,10 +175,10 @@ class CmqdReader(DataSourceReader):
 
 
 class _PushFilters:
-    """``pushFilters`` of the reader, callable whether Spark has it switched on or not.
+    """``pushFilters`` of the reader, callable with push-down on and off.
 
-    Spark refuses a reader that overrides the method while push-down is off, and finds out by looking at its function.
-    So it is shown that of the base class; only with push-down on the method is called.
+    Spark refuses a reader that overrides the method while push-down is off, and detects the override by the function of
+    the method. So this object shows the function of the base class; Spark calls the method only with push-down on.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)

@@ -56,14 +56,14 @@ SHOWN: dict[Mode, frozenset[State]] = {
     Mode.CONSUMED: frozenset({State.DELETED}),
     Mode.DEAD: frozenset(BACKLOG),
 }
-"""Which states a mode shows; ``dead`` only what came there as a dead letter."""
+"""States that a mode shows; ``dead`` shows only messages that arrived as dead letters."""
 DEAD_REASONS = frozenset({"receives", "age"})
 """Of an origin: the message was dead-lettered. The other, ``redrive``, brought it back."""
 
 
 @dataclass
 class QueueStates:
-    """What is said of a queue's messages: the result, cut to some positions and pickled to an executor."""
+    """States of the messages of a queue, cut to a range of positions and pickled to an executor."""
 
     sets: dict[State, bytes] = field(default_factory=dict[State, bytes])
     """Serialized, apart from each other."""
@@ -74,7 +74,7 @@ class QueueStates:
 
 @dataclass
 class Result:
-    """What two folds say of a queue."""
+    """States of all messages of a queue."""
 
     sets: dict[State, BitMap64]
     deleted: list[tuple[int, int, int]]
@@ -106,7 +106,7 @@ _stop_of = itemgetter(1)
 
 
 class StateReader:
-    """On the executor: the state of each message of one queue."""
+    """Reader on the executor: the state of every message of a queue."""
 
     def __init__(self, states: QueueStates, mode: Mode) -> None:
         self._mode = mode

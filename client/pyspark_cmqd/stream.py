@@ -1,9 +1,9 @@
-"""The streaming source: a position is a row of the log, ``{"lsn": n, ...}``: everything up to row *n* was read. Beside
-the row it names the log (see :mod:`pyspark_cmqd.positions`).
+"""The streaming source: a position is a row of the log, ``{"lsn": n, ...}``; all messages up to row *n* were read. The
+position also names the log (see :mod:`pyspark_cmqd.positions`).
 
-Positions and limits go by whole rows, and rows never change: what a batch holds is told by its two positions, so a
-batch that is run again after a crash is the same batch. Spark keeps the positions in its checkpoint; the broker's data
-is never trimmed from here. Between two batches nothing is held open.
+Positions and limits go by whole rows, and rows never change. So two positions define a batch, and a batch that is run
+again after a crash is the same batch. Spark keeps the positions in its checkpoint; the connector never trims the data
+of the broker. Between two batches no file is held open.
 """
 
 # pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Lives in one process on the driver; ``read`` runs on pickled copies of it."""
+    """Reader of a stream: lives in a single process on the driver; ``read`` runs on pickled copies."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         """Raises OptionError."""
@@ -61,7 +61,7 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """With Trigger.AvailableNow: the last row that counts."""
         self._catalog: Catalog | None = None
         self._seen: View | None = None
-        """What :meth:`latestOffset` saw, for the rest of its trigger: the folder is looked at once."""
+        """View of :meth:`latestOffset`, kept for the rest of the trigger: the folder is read once."""
         self._has_warned = False
         """Of an offset that does not tell its log."""
 
@@ -71,15 +71,15 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a query begins that has no checkpoint. Raises DataLossError if rows of the time asked for are gone."""
         view = self._view()
         if self.options.starting_ms is not None:
-            # From the row on at which it begins each batch checks its own.
+            # Later batches check their own rows.
             check_loss(view, self.options, missing_rows(view, self.options))
         return offset_at(view, first_offset(view, self.options))
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """The last row of the next batch: as far as the limit allows, but one row at least, if there is one.
+        """Return the last row of the next batch: as far as the limit allows, and at least a row, if there are rows.
 
-        Raises OtherLogError if the query was farther than the log is, or at a row of another log: it would wait, and
-        then leave rows out.
+        Raises OtherLogError if the query is beyond the end of the log, or at a row of a different log: the query would
+        wait, and then leave rows out.
         """
         self._seen = view = self._view()
         starting = self.options.starting_lsn
@@ -89,12 +89,12 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         is_proven = self._is_proven(view, start)
         most = self._end(view)
         if most <= above:
-            # An offset that does not tell its log is followed by one that does, though there is nothing to read.
+            # An offset without the id of its log is followed by an offset with the id, even without new rows.
             return start if is_proven else offset_at(view, above)
         messages = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
         size = limit.max_bytes if isinstance(limit, ReadMaxBytes) else 0
         if isinstance(limit, ReadMaxRows | ReadMaxBytes):
-            # Spark knows one limit of a source; of our two options it was told one.
+            # Spark knows a single limit of a source, and was given a single limit of the two options.
             messages = messages or self.options.max_messages
             size = size or self.options.max_bytes
         if not messages and not size:
@@ -112,11 +112,11 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What is there now is all that counts."""
+        """Fix the end of the query at the rows of this moment (``Trigger.AvailableNow``)."""
         self._target = self._view().hi
 
     def reportLatestOffset(self) -> Offset:
-        """The last row that there is: what is between it and the query's position is how far the query is behind."""
+        """Return the last row of the log; Spark shows how far the query is behind it."""
         view = self._seen or self._view()
         return offset_at(view, view.hi)
 
@@ -159,7 +159,9 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [CmqdPartition(each) for each in gathered(tasks, self.options.min_partitions)]
 
     def _is_proven(self, view: View, offset: Offset) -> bool:
-        """Whether an offset is of this log for certain. Raises OtherLogError if it is not."""
+        """Return whether an offset surely belongs to this log. Raises OtherLogError if the offset belongs to a
+        different log.
+        """
         if "log_id" not in offset and self._has_warned:
             return not view.log_id
         is_proven = check_offset(view, offset, self.options.path)
@@ -176,7 +178,7 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return open_folder(self.options).view(include_active=self.options.include_active)
 
     def _names(self, folder: Folder, view: View) -> Catalog:
-        """What is known of names, up to date."""
+        """Return the catalog of names, brought up to date."""
         if not needs_names(self.options, self.columns.names):
             return Catalog()
         if self._catalog is None:
