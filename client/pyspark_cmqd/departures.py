@@ -154,9 +154,8 @@ class CertainQueue:
             departures.note_count(position, receive_count)
         # Only then: expiry raises the floor often, and a walk over all leases each time would cost too much.
         if positions - index.active - index.delayed - index.overflow - index.half:
-            for held in index.in_flight.values():
-                if held.position in positions:
-                    departures.note_count(held.position, held.receive_count)
+            for held in index.drop_leases(positions):
+                departures.note_count(held.position, held.receive_count)
 
 
 class UncertainQueue:
@@ -178,6 +177,10 @@ class UncertainQueue:
             self._leases = {lease: (held.position, held.receive_count) for lease, held in known.in_flight.items()}
             self._in_flight.update(position for position, _ in self._leases.values())
             departures.receive_counts.update(known.history.counts(known.live))
+
+    def receive_counts(self) -> Iterator[tuple[int, int]]:
+        """Return position and receive count of the messages that are in flight."""
+        return iter(self._leases.values())
 
     def skip(self) -> None:
         """More rows are missing: any message may have left the queue in them."""

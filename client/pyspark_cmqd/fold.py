@@ -109,6 +109,8 @@ class TrackedQueue:
         """Return the receive counts by position; absent = 1 for a deleted message, 0 for any other."""
         self._reach(self.slice_lsn + 1)
         counts = dict(self.departures.receive_counts)
+        if isinstance(self._queue, UncertainQueue):
+            counts.update(self._queue.receive_counts())
         if self.index is not None:
             counts.update(self.index.history.counts(self.index.live))
             counts.update(

@@ -694,6 +694,14 @@ class QueueIndex:
         self.floor = floor
         self.head = max(self.head, floor)
 
+    def drop_leases(self, positions: BitMap64) -> list[InFlight]:
+        """Forget and return the leases of messages that left the queue.
+
+        A broker keeps these leases until their deadline. A reader of the log has no timers, and would keep the leases for ever.
+        """
+        ended = [lease for lease, held in self.in_flight.items() if held.position in positions]
+        return [self.in_flight.pop(lease) for lease in ended]
+
     def forget_below(self, floor: int) -> None:
         """Forget decisions, rewindable positions and activations below ``floor``: their retention has passed."""
         if self._halves is not None:
