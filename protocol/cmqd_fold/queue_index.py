@@ -697,7 +697,7 @@ class QueueIndex:
     def drop_leases(self, positions: BitMap64) -> list[InFlight]:
         """Forget and return the leases of messages that left the queue.
 
-        A broker keeps these leases until their deadline. A reader of the log has no timers, and would keep the leases for ever.
+        A broker keeps these leases until their deadline. A reader of the log has no timers, and would never drop them.
         """
         ended = [lease for lease, held in self.in_flight.items() if held.position in positions]
         return [self.in_flight.pop(lease) for lease in ended]
