@@ -56,16 +56,16 @@ class Departures:
         """Note that messages left the queue."""
         for left in self.positions.values():
             left -= positions
-        known = self.positions.setdefault(state, BitMap64())
-        known |= positions
+        departed = self.positions.setdefault(state, BitMap64())
+        departed |= positions
 
     def note_runs(self, state: State, positions: Runs) -> None:
         """Note that messages left the queue, as a record names them; the cost does not grow with earlier departures."""
-        known = self.positions.setdefault(state, BitMap64())
+        departed = self.positions.setdefault(state, BitMap64())
         for start, stop in ranges(positions):
             for left in self.positions.values():
                 left.remove_range(start, stop)
-            known.add_range(start, stop)
+            departed.add_range(start, stop)
 
     def note_count(self, position: int, receive_count: int, default: int = 0) -> None:
         """Note the receive count with which a message left the queue."""
@@ -141,9 +141,9 @@ class CertainQueue:
         departures.note_runs(State.DELETED, record.positions)
         departures.deletes += [(start, stop, record.deleted_ms) for start, stop in ranges(record.positions)]
         for lease in unpack_runs(record.leases):
-            held = self.index.in_flight.get(lease)
-            if held is not None:
-                departures.note_count(held.position, held.receive_count, 1)
+            entry = self.index.in_flight.get(lease)
+            if entry is not None:
+                departures.note_count(entry.position, entry.receive_count, 1)
 
     def _leave(self, state: State, positions: BitMap64) -> None:
         if not positions:
@@ -154,15 +154,15 @@ class CertainQueue:
             departures.note_count(position, receive_count)
         # Only then: expiry raises the floor often, and a walk over all leases each time would cost too much.
         if positions - index.active - index.delayed - index.overflow - index.half:
-            for held in index.drop_leases(positions):
-                departures.note_count(held.position, held.receive_count)
+            for entry in index.drop_leases(positions):
+                departures.note_count(entry.position, entry.receive_count)
 
 
 class UncertainQueue:
     """Departures of a queue of which rows are missing."""
 
-    def __init__(self, departures: Departures, known: QueueIndex | None = None) -> None:
-        """``known``: the index before the gap."""
+    def __init__(self, departures: Departures, index: QueueIndex | None = None) -> None:
+        """``departed``: the index before the gap."""
         self._departures = departures
         self._present = BitMap64()
         """Messages that a row behind the last gap shows to be in the queue."""
@@ -172,11 +172,11 @@ class UncertainQueue:
         """Position and receive count by lease."""
         self._in_flight = BitMap64()
         """The positions in ``_leases``."""
-        if known is not None:
-            self._may_return |= known.rewindable
-            self._leases = {lease: (held.position, held.receive_count) for lease, held in known.in_flight.items()}
+        if index is not None:
+            self._may_return |= index.rewindable
+            self._leases = {lease: (entry.position, entry.receive_count) for lease, entry in index.in_flight.items()}
             self._in_flight.update(position for position, _ in self._leases.values())
-            departures.receive_counts.update(known.history.counts(known.live))
+            departures.receive_counts.update(index.history.counts(index.live))
 
     def receive_counts(self) -> Iterator[tuple[int, int]]:
         """Return position and receive count of the messages that are in flight."""
@@ -245,10 +245,10 @@ class UncertainQueue:
     def _end(self, leases: Iterable[int]) -> Iterator[tuple[int, int]]:
         """Remove leases; yield position and receive count of each that is known."""
         for lease in leases:
-            held = self._leases.pop(lease, None)
-            if held is not None:
-                self._in_flight.discard(held[0])
-                yield held
+            entry = self._leases.pop(lease, None)
+            if entry is not None:
+                self._in_flight.discard(entry[0])
+                yield entry
 
     def _rewound(self, record: QueueRewound) -> None:
         self._prune(record)

@@ -114,9 +114,9 @@ class TrackedQueue:
         if self.index is not None:
             counts.update(self.index.history.counts(self.index.live))
             counts.update(
-                (held.position, held.receive_count)
-                for held in self.index.in_flight.values()
-                if held.position in self.index.live
+                (entry.position, entry.receive_count)
+                for entry in self.index.in_flight.values()
+                if entry.position in self.index.live
             )
         return counts
 

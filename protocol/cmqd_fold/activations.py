@@ -51,12 +51,12 @@ class Activations:
                 older -= again
             self._drop_empty()
         second = now_ms // GRAIN_MS
-        held = self._by_second.get(second)
-        if held is None:
+        bucket = self._by_second.get(second)
+        if bucket is None:
             self._by_second[second] = BitMap64(positions)
             insort(self._seconds, second)
         else:
-            held |= positions
+            bucket |= positions
         if second <= self._due_until:
             self._due |= positions
         self.positions |= positions
@@ -87,9 +87,9 @@ class Activations:
             new = self._seconds[first:stop]
             self._prune(new, live)
             for second in new:
-                found = self._by_second.get(second)
-                if found is not None:
-                    self._due |= found
+                bucket = self._by_second.get(second)
+                if bucket is not None:
+                    self._due |= bucket
         self._due_until = until
         self._due &= live
         self._sweep(live)
@@ -129,8 +129,8 @@ class Activations:
 
     def first_due_after(self, now_ms: int, after_ms: int) -> int | None:
         """Return when the first second that is younger than ``after_ms`` reaches that age."""
-        at = bisect_right(self._seconds, _last_second(now_ms - after_ms))
-        return (self._seconds[at] + 1) * GRAIN_MS + after_ms if at < len(self._seconds) else None
+        first_later = bisect_right(self._seconds, _last_second(now_ms - after_ms))
+        return (self._seconds[first_later] + 1) * GRAIN_MS + after_ms if first_later < len(self._seconds) else None
 
     def drop_below(self, floor: int) -> None:
         """Forget messages below a floor: in the union at once, in the oldest few seconds now.

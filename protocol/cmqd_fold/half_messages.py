@@ -75,9 +75,9 @@ class HalfTable:
     def note(self, first_message_id: int, first_position: int, count: int) -> None:
         """Half messages were stored."""
         if self._ids:
-            held = self._counts[-1]
-            if self._ids[-1] + held == first_message_id and self._positions[-1] + held == first_position:
-                self._counts[-1] = held + count
+            last_count = self._counts[-1]
+            if self._ids[-1] + last_count == first_message_id and self._positions[-1] + last_count == first_position:
+                self._counts[-1] = last_count + count
                 return
         self._ids.append(first_message_id)
         self._positions.append(first_position)
@@ -101,18 +101,18 @@ class HalfTable:
 
     def note_check(self, position: int, checked_ms: int, next_check_ms: int) -> None:
         """A producer was asked."""
-        one = self.checked.get(position, _NEVER_CHECKED)
-        self.load_checked(position, Checked(one.attempts + 1, checked_ms, one.last_unknown_ms, next_check_ms))
+        checks = self.checked.get(position, _NEVER_CHECKED)
+        self.load_checked(position, Checked(checks.attempts + 1, checked_ms, checks.last_unknown_ms, next_check_ms))
 
     def note_unknown(self, positions: Iterable[int], answered_ms: int) -> None:
         """A producer could not tell."""
         for position in positions:
-            one = self.checked.get(position, _NEVER_CHECKED)
-            self.load_checked(position, msgspec.structs.replace(one, last_unknown_ms=answered_ms))
+            checks = self.checked.get(position, _NEVER_CHECKED)
+            self.load_checked(position, msgspec.structs.replace(checks, last_unknown_ms=answered_ms))
 
-    def load_checked(self, position: int, one: Checked) -> None:
+    def load_checked(self, position: int, checks: Checked) -> None:
         """Replace the checks of a half message."""
-        self.checked[position] = one
+        self.checked[position] = checks
         self._checked_at.add(position)
 
     def _forget_checked(self, start: int, stop: int) -> None:
@@ -127,8 +127,8 @@ class HalfTable:
         return BitMap64(
             [
                 position
-                for position, one in self.checked.items()
-                if one.attempts and one.attempts < max_checks and one.next_check_ms <= now_ms
+                for position, checks in self.checked.items()
+                if checks.attempts and checks.attempts < max_checks and checks.next_check_ms <= now_ms
             ]
         )
 
@@ -159,25 +159,26 @@ class HalfTable:
         kept: list[int] = []
         position = next(half.iter_equal_or_larger(first), end)
         while position < end:
-            at = bisect_right(self._positions, position) - 1
-            kept.append(at)
-            position = next(half.iter_equal_or_larger(self._positions[at] + self._counts[at]), end)
+            run = bisect_right(self._positions, position) - 1
+            kept.append(run)
+            position = next(half.iter_equal_or_larger(self._positions[run] + self._counts[run]), end)
         self.committed.remove_range(first, end)
         self.rolled_back.remove_range(first, end)
         for column in (self._ids, self._positions, self._counts):
-            column[start:stop] = array("Q", [column[at] for at in kept])
+            column[start:stop] = array("Q", [column[run] for run in kept])
         self._forget_at = start + len(kept)
         if 2 * self._forget_at >= len(self._ids):
             # The older half of the runs is undecided: another pass pays off only after many more runs.
             self._forget_at = 0
             self._forget_above = max(MAX_RUNS, 2 * len(self._ids))
 
-    def runs(self, start: int, stop: int, most: int) -> list[tuple[int, int, int]]:
-        """Return up to ``most`` runs as (first message id, first position, count) that begin at position ``start`` or
-        above, cut at ``stop``.
+    def runs(self, start: int, stop: int, max_runs: int) -> list[tuple[int, int, int]]:
+        """Return up to ``max_runs`` runs that begin at position ``start`` or above, cut at ``stop``.
+
+        A run is (first message id, first position, count).
         """
         first = bisect_left(self._positions, start)
-        last = min(bisect_left(self._positions, stop), first + most)
+        last = min(bisect_left(self._positions, stop), first + max_runs)
         columns = zip(self._ids[first:last], self._positions[first:last], self._counts[first:last], strict=True)
         # The newest run may have grown beyond.
         return [(message_id, position, min(count, stop - position)) for message_id, position, count in columns]
@@ -188,8 +189,8 @@ class HalfTable:
             self.note(*run)
 
 
-def _other(keys: "array[int]", values: "array[int]", counts: "array[int]", wanted: int) -> int | None:
-    at = bisect_right(keys, wanted) - 1
-    if at < 0 or wanted >= keys[at] + counts[at]:
+def _other(keys: "array[int]", values: "array[int]", counts: "array[int]", key: int) -> int | None:
+    run = bisect_right(keys, key) - 1
+    if run < 0 or key >= keys[run] + counts[run]:
         return None
-    return values[at] + wanted - keys[at]
+    return values[run] + key - keys[run]

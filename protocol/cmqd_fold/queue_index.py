@@ -482,11 +482,11 @@ class QueueIndex:
             for position in range(start, stop):
                 if history is not None:
                     count, first_ms = history.get(position)
-                    held = InFlight(position, deadline_ms, count + 1, first_ms or received_ms)
+                    entry = InFlight(position, deadline_ms, count + 1, first_ms or received_ms)
                 else:
-                    held = InFlight(position, deadline_ms, 1, received_ms)
-                in_flight[lease] = held
-                made.append(held)
+                    entry = InFlight(position, deadline_ms, 1, received_ms)
+                in_flight[lease] = entry
+                made.append(entry)
                 lease += 1
         count = lease - first_lease
         self.active_count -= count
@@ -617,24 +617,24 @@ class QueueIndex:
         """Return messages to the active set; an uncounted release takes the receive back."""
         counted = not isinstance(record, MessagesReleased) or record.counted
         for lease in unpack_runs(record.leases):
-            held = self.in_flight.pop(lease, None)
-            if held is None or held.position < self.floor:
+            entry = self.in_flight.pop(lease, None)
+            if entry is None or entry.position < self.floor:
                 continue
             if counted:
-                self.history.set(held.position, held.receive_count, held.first_receive_ms)
-            self._activate_range(held.position, held.position + 1)
+                self.history.set(entry.position, entry.receive_count, entry.first_receive_ms)
+            self._activate_range(entry.position, entry.position + 1)
 
     def apply_visibility(self, record: VisibilityChanged) -> None:
         """Change the deadline of leases; their entries in older buckets turn stale."""
         width_ms = self.lease_buckets.width_ms
         number = -(-record.deadline_ms // width_ms)
         for lease in unpack_runs(record.leases):
-            held = self.in_flight.get(lease)
-            if held is None:
+            entry = self.in_flight.get(lease)
+            if entry is None:
                 # The message was cleared or has expired, and the checkpoint left the lease out.
                 continue
-            self.in_flight[lease] = msgspec.structs.replace(held, deadline_ms=record.deadline_ms)
-            if -(-held.deadline_ms // width_ms) != number:
+            self.in_flight[lease] = msgspec.structs.replace(entry, deadline_ms=record.deadline_ms)
+            if -(-entry.deadline_ms // width_ms) != number:
                 # A lease with an entry in this bucket gets no second entry, or repeated changes would fill the bucket.
                 self.lease_buckets.bucket(record.deadline_ms, self.queue_id).extend((lease, 1))
                 self.lease_buckets.size += 2
@@ -660,9 +660,9 @@ class QueueIndex:
         self.last_enqueue_ms = min(self.last_enqueue_ms, now_ms)
         self.steps.no_later_than(now_ms)
         latest_ms = now_ms + longest_lease_ms
-        for lease, held in self.in_flight.items():
-            if held.deadline_ms > latest_ms:
-                self.in_flight[lease] = msgspec.structs.replace(held, deadline_ms=latest_ms)
+        for lease, entry in self.in_flight.items():
+            if entry.deadline_ms > latest_ms:
+                self.in_flight[lease] = msgspec.structs.replace(entry, deadline_ms=latest_ms)
 
     def apply_floor(self, floor: int) -> None:
         """Drop all messages below ``floor``, in any state (cleared or expired)."""
@@ -699,7 +699,7 @@ class QueueIndex:
 
         A broker keeps these leases until their deadline. A reader of the log has no timers, and would never drop them.
         """
-        ended = [lease for lease, held in self.in_flight.items() if held.position in positions]
+        ended = [lease for lease, entry in self.in_flight.items() if entry.position in positions]
         return [self.in_flight.pop(lease) for lease in ended]
 
     def forget_below(self, floor: int) -> None:
@@ -789,21 +789,21 @@ class QueueIndex:
                     halves += 1
         return len(self.damaged) - before + halves
 
-    def active_from(self, start: int, most: int) -> list[int]:
-        """Up to ``most`` active positions from ``start`` on, ascending."""
-        return _from(self.active, start, most)
+    def active_from(self, start: int, max_count: int) -> list[int]:
+        """Return up to ``max_count`` active positions from ``start`` on, ascending."""
+        return _from(self.active, start, max_count)
 
-    def moving_from(self, most: int) -> list[int]:
-        """Return up to ``most`` of the lowest moving positions, ascending."""
-        return _from(self.moving, next(iter(self.moving)), most) if self.moving_count else []
+    def moving_from(self, max_count: int) -> list[int]:
+        """Return up to ``max_count`` of the lowest moving positions, ascending."""
+        return _from(self.moving, next(iter(self.moving)), max_count) if self.moving_count else []
 
-    def overflow_from(self, start: int, most: int) -> list[int]:
-        """Up to ``most`` overflow positions from ``start`` on, ascending."""
-        return _from(self.overflow, start, most)
+    def overflow_from(self, start: int, max_count: int) -> list[int]:
+        """Return up to ``max_count`` overflow positions from ``start`` on, ascending."""
+        return _from(self.overflow, start, max_count)
 
-    def live_from(self, start: int, most: int) -> list[int]:
-        """Up to ``most`` live positions from ``start`` on, ascending."""
-        return _from(self.live, start, most)
+    def live_from(self, start: int, max_count: int) -> list[int]:
+        """Return up to ``max_count`` live positions from ``start`` on, ascending."""
+        return _from(self.live, start, max_count)
 
     def active_anew(self) -> BitMap64:
         """Return the active positions after a restart: damage may have been repaired, and moves were not made."""
@@ -821,9 +821,9 @@ class QueueIndex:
 
     def check_invariants(self) -> None:
         """Assert the invariants; for tests."""
-        held = [one.position for one in self.in_flight.values() if one.position >= self.floor]
-        in_flight = BitMap64(held)
-        assert len(in_flight) == len(held), "a position is held by two leases"
+        leased = [entry.position for entry in self.in_flight.values() if entry.position >= self.floor]
+        in_flight = BitMap64(leased)
+        assert len(in_flight) == len(leased), "a position is held by two leases"
         sets = (self.active, self.delayed, self.overflow, self.half, self.moving, self.damaged, in_flight)
         together = BitMap64()
         for positions in sets:
@@ -842,7 +842,7 @@ class QueueIndex:
             message_id = self.halves.id_of(position)
             assert message_id is not None, "a half message has no id"
             assert self.halves.position_of(message_id) == position
-        assert self.in_flight_count == len(held)
+        assert self.in_flight_count == len(leased)
         if self.live_count:
             assert self.floor <= self.live.min()
             assert self.live.max() < self.next_position
@@ -850,12 +850,12 @@ class QueueIndex:
             assert self.head <= self.active.min(), "an active position is below the head"
 
 
-def _from(positions: BitMap64, start: int, most: int) -> list[int]:
-    if positions.contains_range(start, start + most):
-        return list(range(start, start + most))
-    found: list[int] = []
+def _from(positions: BitMap64, start: int, max_count: int) -> list[int]:
+    if positions.contains_range(start, start + max_count):
+        return list(range(start, start + max_count))
+    selected: list[int] = []
     for position in positions.iter_equal_or_larger(start):
-        found.append(position)
-        if len(found) == most:
+        selected.append(position)
+        if len(selected) == max_count:
             break
-    return found
+    return selected

@@ -42,18 +42,18 @@ class ReceiveHistory:
 
     def at_least(self, count: int) -> BitMap64:
         """Positions of messages that were received ``count`` times or more."""
-        found = BitMap64()
+        positions = BitMap64()
         least = min(count, MAX_COUNT) << _TIME_BITS
         for number, chunk in self.chunks.items():
             first = number * CHUNK
             if isinstance(chunk, dict):
-                found.update([first + offset for offset, packed in chunk.items() if packed >= least])
+                positions.update([first + offset for offset, packed in chunk.items() if packed >= least])
             elif min(chunk) >= least:
                 # The usual case after a mass return: tens of millions of messages take a fraction of a second.
-                found.add_range(first, first + CHUNK)
+                positions.add_range(first, first + CHUNK)
             elif max(chunk) >= least:
-                found.update([first + offset for offset, packed in enumerate(chunk) if packed >= least])
-        return found
+                positions.update([first + offset for offset, packed in enumerate(chunk) if packed >= least])
+        return positions
 
     def counts(self, positions: BitMap64) -> Iterator[tuple[int, int]]:
         """Yield (position, receive count) of the messages among ``positions`` that were received at least once."""
@@ -122,8 +122,8 @@ class ReceiveHistory:
             del self.chunks[number]
             self._held.pop(number, None)
         if first in self.chunks:
-            for place in range(offset):
-                self.discard(first * CHUNK + place)
+            for lower in range(offset):
+                self.discard(first * CHUNK + lower)
 
     def entries(self) -> list[tuple[int, bytes]]:
         """Return (first position of a chunk, content) for a checkpoint.

@@ -49,8 +49,8 @@ class TimeSteps:
 
     def sent_at(self, position: int) -> int:
         """Return a time at or shortly before the send of a message; 0 for a position below the first step."""
-        at = bisect_right(self._positions, position) - 1
-        return self._starts[at] if at >= 0 else 0
+        step = bisect_right(self._positions, position) - 1
+        return self._starts[step] if step >= 0 else 0
 
     def first_end_ms(self) -> int | None:
         """The time of the last message of the first step."""
@@ -65,25 +65,25 @@ class TimeSteps:
 
     def sent_by(self, position: int) -> int:
         """Return a time at or shortly after the send of a message; 0 for a position below the first step."""
-        at = bisect_right(self._positions, position) - 1
-        return self._ends[at] if at >= 0 else 0
+        step = bisect_right(self._positions, position) - 1
+        return self._ends[step] if step >= 0 else 0
 
     def next_end_ms(self, after_ms: int) -> int | None:
         """Return the end of the first step that ended after a time."""
-        at = bisect_right(self._ends, after_ms)
-        return self._ends[at] if at < len(self._ends) else None
+        step = bisect_right(self._ends, after_ms)
+        return self._ends[step] if step < len(self._ends) else None
 
     def around(self, sent_ms: int, next_position: int) -> tuple[int, int]:
         """Return positions ``(low, high)``: messages below ``low`` were sent before ``sent_ms``, messages from ``high``
         on were not.
         """
-        at = bisect_left(self._ends, sent_ms)
-        if at == len(self._ends):
+        step = bisect_left(self._ends, sent_ms)
+        if step == len(self._ends):
             return next_position, next_position
-        low = self._positions[at]
-        if self._starts[at] >= sent_ms:
+        low = self._positions[step]
+        if self._starts[step] >= sent_ms:
             return low, low
-        return low, self._positions[at + 1] if at + 1 < len(self._positions) else next_position
+        return low, self._positions[step + 1] if step + 1 < len(self._positions) else next_position
 
     def drop_below(self, position: int) -> None:
         """Forget the steps whose messages all stand below ``position``."""
@@ -96,8 +96,8 @@ class TimeSteps:
     def no_later_than(self, time_ms: int) -> None:
         """Lower later times to ``time_ms``, to which broker time stepped back."""
         for times in (self._starts, self._ends):
-            for at in range(bisect_right(times, time_ms), len(times)):
-                times[at] = time_ms
+            for step in range(bisect_right(times, time_ms), len(times)):
+                times[step] = time_ms
 
     def clear(self) -> None:
         """Forget all steps."""

@@ -1,7 +1,7 @@
-"""Dedup ids of one queue or topic: the message that was sent under each id, for a few minutes.
+"""Dedup ids of a queue or topic: the message that was sent under an id, for a few minutes.
 
-An id takes some 170 bytes and its text. One dictionary holds the message of each id, and chunks of arrays hold order
-and times. The time of an id is found through its message, because message ids only grow.
+An id takes some 170 bytes and its text. A single dictionary maps ids to messages, and chunks of arrays hold order and
+times. The time of an id is found through its message, because message ids only grow.
 """
 
 from array import array
@@ -15,11 +15,11 @@ from cmqd.core.limits import Limits
 Entry: TypeAlias = tuple[str, int, int]
 """(dedup id, message id, time of sending in ms)"""
 CHUNK: Final = 8192
-"""Entries of a chunk. A checkpoint takes references to all chunks at once and writes each chunk as a part."""
+"""Entries of a chunk. A checkpoint takes references to all chunks at once and writes every chunk as a part."""
 ENTRY_BYTES: Final = 170
 """Memory of an entry beside the characters of its id: text object, slot of the dictionary, integer, arrays."""
 ENDED_A_NOTE: Final = 2
-"""Ended entries that go with each new entry, so that a replay, which has no ticks, stays as small as a live broker."""
+"""Ended entries dropped with every new entry, so that a replay, without ticks, stays as small as a live broker."""
 
 
 class _Chunk:
@@ -56,7 +56,7 @@ class DedupIds:
 
     @property
     def oldest_ms(self) -> int | None:
-        """Time of the oldest entry, a stale one included; None if there is none."""
+        """Time of the oldest entry, stale or not; None if the table is empty."""
         return self._chunks[0].times_ms[self._gone] if self._chunks else None
 
     def find(self, dedup_id: str, now_ms: int) -> int | None:
@@ -86,9 +86,9 @@ class DedupIds:
         chunk.times_ms.append(sent_ms)
         self.size_bytes += ENTRY_BYTES + len(dedup_id)
 
-    def expire(self, now_ms: int, most: int) -> bool:
-        """Forget up to ``most`` ids whose time has passed; return whether more may be left."""
-        for _ in range(most):
+    def expire(self, now_ms: int, max_ids: int) -> bool:
+        """Forget up to ``max_ids`` ids with ended lives; return whether more may be left."""
+        for _ in range(max_ids):
             oldest_ms = self.oldest_ms
             if oldest_ms is None or oldest_ms + self._limits.dedup_life_ms > now_ms:
                 return False
