@@ -1,7 +1,7 @@
 """Activation times of messages that became active later than they were sent: for dead letters by age (policy 1).
 
 The clock of policy 1 starts when a message first becomes active. For most messages that is the send, and the time steps
-of the queue give the time. For a message whose delay ended or that was rewound, this module keeps the position under
+of the queue give the time. After the end of a delay, or a rewind, this module keeps the position under
 the second of the activation. Entries of messages that left the queue stay until a sweep finds them, at the latest until
 their second has passed, and have no effect.
 

@@ -86,7 +86,7 @@ class TimeSteps:
         return low, self._positions[step + 1] if step + 1 < len(self._positions) else next_position
 
     def drop_below(self, position: int) -> None:
-        """Forget the steps whose messages all stand below ``position``."""
+        """Forget the steps that end below ``position``."""
         passed = bisect_right(self._positions, position) - 1
         if passed > 0:
             del self._positions[:passed]
