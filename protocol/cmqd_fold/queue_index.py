@@ -420,7 +420,8 @@ class QueueIndex:
         if enqueue_ms > self.last_enqueue_ms:
             self.last_enqueue_ms = enqueue_ms
         else:
-            # A queue's times never decrease.
+            # The publish was timed before a later send to this queue. Time steps need ascending times, or the floor
+            # of retention would pass messages that are still young.
             enqueue_ms = self.last_enqueue_ms
         self.live.add_range(first, stop)
         self.live_count += count
@@ -435,6 +436,8 @@ class QueueIndex:
 
     def _activate_range(self, start: int, stop: int) -> None:
         self.active.add_range(start, stop)
+        # The head only bounds the active positions from below: receives move it up when they look for the first one.
+        # Exact upkeep here would search the set after each receive.
         if not self.active_count or start < self.head:
             self.head = start
         self.active_count += stop - start
@@ -471,11 +474,12 @@ class QueueIndex:
         self.delay_buckets.size += 1
 
     def apply_received(self, record: MessagesReceived) -> list[InFlight]:
-        """The leases made, in order of their numbers."""
+        """Take active messages in flight; return the leases, in order of their numbers."""
         lease = first_lease = record.first_lease
         deadline_ms, received_ms = record.deadline_ms, record.received_ms
         made: list[InFlight] = []
         in_flight = self.in_flight
+        # Most queues never have a message come back: without history a receive skips two look-ups per message.
         history = self.history if self.history.chunks else None
         for start, stop in ranges(record.positions):
             self.active.remove_range(start, stop)
@@ -490,13 +494,15 @@ class QueueIndex:
                 lease += 1
         count = lease - first_lease
         self.active_count -= count
+        # A pair for the whole record: an entry per lease would double the memory of messages in flight.
         self.lease_buckets.bucket(deadline_ms, self.queue_id).extend((first_lease, count))
         self.lease_buckets.size += 2
         return made
 
     def apply_deleted(self, record: MessagesDeleted) -> None:
-        """Leases and messages are gone."""
+        """Remove messages, with their leases; inside a rewind window they become rewindable."""
         for lease in unpack_runs(record.leases):
+            # The lease may be gone: a replay after a loss removes leases of messages that were received anew.
             self.in_flight.pop(lease, None)
         history = self.history if self.history.chunks else None
         for start, stop in ranges(record.positions):
@@ -619,6 +625,7 @@ class QueueIndex:
         for lease in unpack_runs(record.leases):
             entry = self.in_flight.pop(lease, None)
             if entry is None or entry.position < self.floor:
+                # Cleared or expired while in flight: the lease outlived the message, and must not bring it back.
                 continue
             if counted:
                 self.history.set(entry.position, entry.receive_count, entry.first_receive_ms)
@@ -640,7 +647,7 @@ class QueueIndex:
                 self.lease_buckets.size += 2
 
     def apply_activated(self, record: MessagesActivated) -> None:
-        """Delays ended; the entries of these positions in buckets turn stale."""
+        """End delays; the entries of these positions in buckets turn stale."""
         for start, stop in ranges(record.positions):
             self.delayed.remove_range(start, stop)
             self.delayed_count -= stop - start
@@ -649,14 +656,14 @@ class QueueIndex:
             self.activations.note(BitMap64(unpack_runs(record.positions)), record.activated_ms)
 
     def apply_scheduled(self, record: DelaysScheduled) -> None:
-        """Overflow messages got their place among the delayed."""
+        """Move messages from overflow to the scheduled delays."""
         for position, due_ms in zip(unpack_runs(record.positions), record.visible_ms, strict=True):
             self.overflow.discard(position)
             self.overflow_count -= 1
             self._schedule(position, due_ms)
 
     def apply_step(self, now_ms: int, longest_lease_ms: int) -> None:
-        """Broker time stepped back to ``now_ms``: bring down the times that lie too far in the future."""
+        """Lower the times that lie too far in the future, after broker time stepped back to ``now_ms``."""
         self.last_enqueue_ms = min(self.last_enqueue_ms, now_ms)
         self.steps.no_later_than(now_ms)
         latest_ms = now_ms + longest_lease_ms
@@ -666,6 +673,8 @@ class QueueIndex:
 
     def apply_floor(self, floor: int) -> None:
         """Drop all messages below ``floor``, in any state (cleared or expired)."""
+        # An expiry may be recorded after a clear with a higher floor. The floor must not sink, or leases of cleared
+        # messages would count as live again.
         floor = max(floor, self.floor)
         for positions in (
             self.live,
@@ -690,6 +699,7 @@ class QueueIndex:
         self.forget_below(floor)
         self.steps.drop_below(floor)
         if not self.remembers_times:
+            # An empty queue starts with the finest grain again; merged steps would make its next expiry coarse.
             self.steps.clear()
         self.floor = floor
         self.head = max(self.head, floor)
@@ -740,6 +750,7 @@ class QueueIndex:
 
     def start_moving(self, positions: BitMap64) -> None:
         """Begin to move active messages to another queue; consumers do not receive them meanwhile."""
+        # A set operation and two sizes: a mass of dead letters is reserved in a step, whatever its number.
         self.active -= positions
         self.moving |= positions
         self.active_count = len(self.active)
