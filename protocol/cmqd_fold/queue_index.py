@@ -494,7 +494,7 @@ class QueueIndex:
                 lease += 1
         count = lease - first_lease
         self.active_count -= count
-        # A pair for the whole record: an entry per lease would double the memory of messages in flight.
+        # A pair for the whole record: an entry per lease would cost memory and time for each message.
         self.lease_buckets.bucket(deadline_ms, self.queue_id).extend((first_lease, count))
         self.lease_buckets.size += 2
         return made
