@@ -1,4 +1,4 @@
-"""One timer for everything that happens by itself: leases that end, delays, retention, waits that are over.
+"""One timer for all work that is due at a time: ends of leases, delays, retention, ends of waits.
 
 The core says when it next has something to do; the agenda_timer sleeps until then and lets it work in slices, with the
 sockets served between two slices. It knows neither what is due nor whose it is.
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 SLICE_S = 0.002
-"""A slice adds at most this to the latency of whoever arrives meanwhile; the promise is 5 ms at the 99th percentile."""
+"""A slice adds at most this to the latency of a request; the promise is 5 ms at the 99th percentile."""
 
 MAX_SLEEP_S = 5.0
 """Broker time is slewed by up to 0.5 % against the loop's time: a sleep of 5 s is off by 25 ms, within the promise
@@ -29,7 +29,8 @@ class AgendaTimer:
         next_deadline_ms: Callable[[], int | None],
         tick: Callable[[int], None],
     ) -> None:
-        """``tick`` does a bounded part of what is due; ``next_deadline_ms`` at or below now means there is more."""
+        """``tick`` does a bounded part of the work that is due; ``next_deadline_ms`` at or below now means more
+        work."""
         self._loop = loop
         self._now_ms = now_ms
         self._next_deadline_ms = next_deadline_ms
@@ -39,7 +40,7 @@ class AgendaTimer:
         """Broker time for which the timer is set; meaningless without a timer."""
 
     def plan(self) -> None:
-        """Set the timer anew if something is due sooner than it fires; to be called after anything has changed.
+        """Set the timer anew if work is due before it fires; called at the end of each I/O batch.
 
         A timer that is too early is left alone: firing in vain is cheaper than setting it anew at each change.
         """

@@ -10,13 +10,13 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 STEP_MS = 100
-"""How late a heartbeat or the end of a time limit may be."""
+"""Largest delay of a heartbeat or time limit."""
 BUCKETS = 1024
-"""102 s in one turn; what is due later is looked at once a turn."""
+"""102 s in one turn; a connection that is due later is visited once a turn."""
 
 
 class ConnectionTimer(Generic[T]):
-    """Things and when to look at them. Time is any number of milliseconds that never goes back."""
+    """Connections by the time of their next visit. Times are milliseconds that never go back."""
 
     __slots__ = ("_buckets", "_step")
 
@@ -25,13 +25,14 @@ class ConnectionTimer(Generic[T]):
         self._step = now_ms // STEP_MS
 
     def add(self, thing: T, due_ms: int) -> None:
-        """Have ``turn`` return it at ``due_ms`` or within a step after it; earlier if that is more than a turn away."""
+        """Have ``turn`` return a connection at ``due_ms`` or within a step after it; earlier if ``due_ms`` is far
+        away."""
         step = -(-due_ms // STEP_MS)
         ahead = min(max(step - self._step, 1), BUCKETS - 1)
         self._buckets[(self._step + ahead) % BUCKETS].append(thing)
 
     def turn(self, now_ms: int) -> list[T]:
-        """Everything to be looked at by now; whoever is to be looked at again is to be added again."""
+        """Remove and return the connections that are due. A connection with another visit must be added again."""
         due: list[T] = []
         target = now_ms // STEP_MS
         # After a long sleep of the process one full turn empties every bucket.

@@ -49,10 +49,10 @@ READS_PER_IO_BATCH = 4
 
 
 class Writable(Protocol):
-    """Has something to write."""
+    """A connection with replies to write."""
 
     def flush(self) -> None:
-        """Write it now."""
+        """Write the replies."""
         ...
 
     def abort(self) -> None:
@@ -61,7 +61,7 @@ class Writable(Protocol):
 
 
 class IoBatch:
-    """Collects what is to be done at the end of this I/O batch; see the module.
+    """Collects the work for the end of an I/O batch; see the module.
 
     ``call_soon`` runs after the callbacks of all sockets that were ready and before the loop waits again.
     """
@@ -96,14 +96,14 @@ class IoBatch:
         brings about is not another one. ``timer`` measures the I/O batch in seconds.
         """
         self.turns = RoundRobin() if turns is None else turns
-        """Of the connections whose input was put off."""
+        """Turns of the connections whose input was put off."""
         self._timer = timer
         self._ends_at = 0.0
-        """When the I/O batch has lasted for its time, by ``timer``."""
+        """End of the time for this batch, by ``timer``."""
         self._unclocked = 0
         """Bytes of input since the last look at the clock."""
         self.rests = RoundRobin(take_turn=lambda flow: flow.end_rest(), has_turn=lambda _: False)
-        """Of the connections that had large reads: a turn ends the rest."""
+        """Turns of the connections that had large reads: a turn ends the rest."""
         self._clock_ms = clock_ms
         self._now_ms: int | None = None
         self._loop = loop
@@ -112,11 +112,11 @@ class IoBatch:
         self._dirty: list[Writable] = []
         self._scheduled = False
         self._something = False
-        """Something has happened since the last look at the sockets."""
+        """Input or work came since the last look at the sockets."""
         self._looks = 0
 
     def now_ms(self) -> int:
-        """The time of this look at the sockets: the clock is read once, by whoever asks first."""
+        """Return the time of this look at the sockets. The clock is read at most once per look."""
         now_ms = self._now_ms
         if now_ms is None:
             now_ms = self._now_ms = self._clock_ms()
@@ -124,7 +124,7 @@ class IoBatch:
         return now_ms
 
     def schedule(self) -> None:
-        """Something has happened."""
+        """Begin an I/O batch, or note that the batch under way has work."""
         self._something = True
         if not self._scheduled:
             self._scheduled = True
@@ -133,7 +133,7 @@ class IoBatch:
             self._loop.call_soon(self._look)
 
     def take_input(self, size: int) -> bool:
-        """Note that input of so many bytes has come; returns whether it may be taken up on arrival."""
+        """Count input, and return whether it may be taken up on arrival."""
         if not self._scheduled:
             self.schedule()
             return True
@@ -148,14 +148,14 @@ class IoBatch:
         return False
 
     def write_later(self, connection: Writable) -> None:
-        """Flush this one at the next look; it must not be named twice before it was flushed."""
+        """Flush a connection at the next look. A connection must not be added twice before it was flushed."""
         self._dirty.append(connection)
         self._something = True
         if not self._scheduled:
             self.schedule()
 
     def _look(self) -> None:
-        """Write what is ready; then look at the sockets again, or end the I/O batch if that has become useless."""
+        """Write replies; then look at the sockets again, or end the batch if the last look brought no input."""
         self._write()
         if self.turns.round and self.turns.can_serve:
             turns_end_at = max(self._ends_at, self._timer() + LEAST_TURNS_SECONDS)
@@ -170,7 +170,11 @@ class IoBatch:
             self.end()
 
     def end(self) -> None:
-        """End the I/O batch now."""
+        """End the batch now.
+
+        Collected requests are decided before records are flushed, else their records would miss this commit. Replies
+        are written after the flush: the storage process works while the loop writes.
+        """
         self._before_end()
         self._looks = 0
         self._something = self._scheduled = False
@@ -192,6 +196,6 @@ class IoBatch:
             try:
                 connection.flush()
             except Exception:
-                # A bug that one client met must not keep the replies of all others back.
+                # A bug in the replies of a client must not hold back the replies of other clients.
                 _log.exception("flush_failed", connection=repr(connection))
                 connection.abort()

@@ -1,10 +1,10 @@
-"""The reply gate: no reply leaves before everything that it depends on is durable.
+"""The reply gate: no reply leaves before the state that it depends on is durable.
 
-Whoever answers a request names the LSN that the log had reached when the answer was decided. The gate lets the
-answer go once that LSN is durable: at once if it is, else when the storage process says so. LSNs are handed in
-ascending (the log only grows), so the gate is a plain queue. The same holds for what is pushed to a client unasked.
+A reply comes with the LSN that the log had reached when the reply was decided. The gate releases the reply when that
+LSN is durable: at once, or when the log reports it. LSNs arrive in ascending order, because the log only grows; so the
+gate is a plain queue, and a durable LSN releases a prefix. Pushes to clients pass the gate by the same rule.
 
-It must not know what a reply means; a connection is to it whatever takes answers.
+The gate does not know the meaning of replies, nor connections beyond the method that takes a reply.
 """
 
 from collections import deque
@@ -14,15 +14,15 @@ from typing import Protocol, TypeAlias
 from cmqd_protocol.messages import AnyPush, AnyReply, TransactionCheck
 
 Outgoing: TypeAlias = AnyReply | AnyPush
-"""What goes to a client: an answer, or what it has signed up for."""
+"""A message to a client: a reply, or a push."""
 
 
 class Answerable(Protocol):
-    """Who asked."""
+    """The receiver of replies."""
 
     def answer(self, reply: Outgoing, queue: str | None = None) -> None:
-        """Take the reply to a request; with ``queue``, one with messages, which must not get lost (unless it is "").
-        Or a push.
+        """Take a reply or a push. ``queue`` is set for a reply with messages: they go back to that queue if the reply
+        cannot be sent. "" stands for peeked messages, which are not leased and need not go back.
         """
         ...
 
@@ -31,7 +31,7 @@ class ReplyGate:
     """Replies that wait for the disk.
 
     Invariant: held replies are in ascending order of LSN, and the LSN of each is above the durable one. Replies that
-    were given up come before all others.
+    were given up come before all other replies.
     """
 
     __slots__ = ("_durable_lsn", "_given_up", "_held", "let_go_so_far")
@@ -40,9 +40,9 @@ class ReplyGate:
         self._durable_lsn = durable_lsn
         self._held: deque[tuple[int, Answerable, Outgoing, str | None]] = deque()
         self._given_up: deque[tuple[int, Answerable, Outgoing, str | None]] = deque()
-        """Replies whose clients were told that the outcome is unknown; they are let go to a stand-in."""
+        """Replies to requests that were answered ``outcome_unknown``; a stand-in takes them."""
         self.let_go_so_far = 0
-        """Replies that left the gate or were given up, since the start."""
+        """Number of replies released or given up since the start."""
 
     def __len__(self) -> int:
         return len(self._held) + len(self._given_up)
@@ -52,18 +52,18 @@ class ReplyGate:
 
     @property
     def held_so_far(self) -> int:
-        """Replies that were ever held, since the start: with ``let_go_so_far`` it tells how old a held reply is."""
+        """Number of replies ever held since the start; compared with ``let_go_so_far`` it gives the age of a reply."""
         return self.let_go_so_far + len(self._held)
 
     def hold(self, lsn: int, asker: Answerable, reply: Outgoing, queue: str | None = None) -> None:
-        """Answer once ``lsn`` is durable."""
+        """Send a reply when ``lsn`` is durable."""
         if lsn <= self._durable_lsn:
             asker.answer(reply, queue)
         else:
             self._held.append((lsn, asker, reply, queue))
 
     def open_to(self, durable_lsn: int) -> None:
-        """Everything up to ``durable_lsn`` is on disk: let go what waited for it."""
+        """Release the replies up to ``durable_lsn``."""
         self._durable_lsn = durable_lsn
         given_up = self._given_up
         while given_up and given_up[0][0] <= durable_lsn:
@@ -83,14 +83,14 @@ class ReplyGate:
         return bool(self._given_up)
 
     def with_messages(self) -> Iterator[tuple[Answerable, Outgoing]]:
-        """Yield the askers and replies with a queue: those with messages."""
+        """Yield the replies with messages, and their askers."""
         for entries in (self._given_up, self._held):
             for _, asker, reply, queue in entries:
                 if queue is not None:
                     yield asker, reply
 
     def replace(self, change: Callable[[Answerable, Outgoing], Outgoing]) -> None:
-        """Put what ``change`` returns in the place of each reply with messages."""
+        """Replace each reply with messages by the result of ``change``."""
         for entries in (self._given_up, self._held):
             for place, (lsn, asker, reply, queue) in enumerate(list(entries)):
                 if queue is not None and (changed := change(asker, reply)) is not reply:
@@ -99,12 +99,12 @@ class ReplyGate:
     def give_up(
         self, held_so_far: int, limit: int, stand_in: Callable[[Answerable], Answerable]
     ) -> list[tuple[Answerable, AnyReply, str | None]]:
-        """Return replies for the caller to answer otherwise, and let them go to stand-ins when they are durable.
+        """Give up replies: the caller answers the requests, and stand-ins take the replies when they are durable.
 
         Args:
-            held_so_far: replies up to this count of those that were ever held.
-            limit: at most so many in one call, what is pushed included, which stays as it is: nobody waits for it.
-            stand_in: makes what takes the reply in place of its client.
+            held_so_far: give up replies up to this number of ``held_so_far``.
+            limit: entries of one call. Pushes count and stay as they are, because no request waits for a push.
+            stand_in: makes the stand-in for a client.
         """
         taken: list[tuple[Answerable, AnyReply, str | None]] = []
         held = self._held
@@ -118,7 +118,7 @@ class ReplyGate:
         return taken
 
     def take_all(self) -> list[tuple[Answerable, AnyReply]]:
-        """Give up: nothing more will become durable. Returns the replies that were held, oldest first."""
+        """Empty the gate after a failure, and return the replies, oldest first."""
         taken = [(asker, reply) for _, asker, reply, _ in self._held if not isinstance(reply, TransactionCheck)]
         self._held.clear()
         self._given_up.clear()

@@ -1,41 +1,42 @@
-"""Who answers checks of half messages: connections that registered for a queue, and what each was asked.
+"""Checkers: connections that registered to answer checks of half messages of a queue, and their open checks.
 
     register ──► available ◄──► slow ──► unregister, connection ends, queue deleted
                      │ check pushed
                      ▼
-                   asked ──► settled by any decision of the message, or left unanswered: another one is asked
+                   asked ──► settled by any decision of the message, or left unanswered: another checker is asked
 
 Rules:
 
-- A check goes to one connection: each in turn, leaving out those that leave unread what they were sent.
-- Nothing is decided here. The core is told only whether a queue has anybody to ask (``Told``), and which messages are
-  to be asked about again; it counts, and says when.
-- What a connection was asked is remembered until a decision comes, the connection ends, or another is asked about the
-  same message. It is bounded: a check that is forgotten so comes again at its own time rather than at once.
+- A check goes to a single connection. Checkers take turns; slow readers are left out, because a check in their buffer
+  would wait behind unread replies.
+- The core decides. It learns only whether a queue has a checker that can be asked (``Told``), and which messages need
+  another check; it counts the checks and says when they are due.
+- A check stays open until a decision of the message comes, the connection closes, or another checker is asked about the
+  message. The number of open checks is bounded: a check beyond the bound comes again at its next time, not at once.
 """
 
 from collections import deque
 from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 MAX_REGISTRATIONS: Final = 1_000
-"""Of one connection; each costs about 1 KiB. A producer works with a few queues."""
+"""Registrations of a connection; each costs about 1 KiB. A producer works with a few queues."""
 
 MAX_ASKED: Final = 100_000
-"""Unanswered checks remembered of one connection and queue, some 10 MiB; the oldest is forgotten."""
+"""Open checks of a connection and queue, some 10 MiB; the oldest is forgotten."""
 
 QueueKey: TypeAlias = tuple[str, str]
 """Account and name of a queue."""
 
 
 class Checker(Protocol):
-    """A connection that may be asked. ``checked_queues`` is None while it is registered nowhere; kept here."""
+    """A connection that can be asked. ``checked_queues`` is None without a registration; kept here."""
 
     account: str
     checked_queues: set[str] | None
 
     @property
     def is_slow(self) -> bool:
-        """Whether it leaves unread what it was sent."""
+        """Whether the client leaves replies unread."""
         ...
 
 
@@ -43,19 +44,19 @@ C = TypeVar("C", bound=Checker)
 
 
 class TooManyRegistrations(Exception):
-    """A connection wants to answer the checks of more queues than one may."""
+    """A connection has as many registrations as allowed."""
 
 
 class Told(NamedTuple):
-    """What the core is to be told of a queue."""
+    """A change for the core to learn."""
 
     account: str
     queue: str
     has_checkers: bool
     changed: bool
-    """``has_checkers`` is another than the core knows."""
+    """``has_checkers`` differs from the last value that the core learned."""
     unanswered: list[int]
-    """Message ids about which somebody else is to be asked, now."""
+    """Message ids that need another checker now."""
 
 
 class _Queue(Generic[C]):
@@ -65,12 +66,12 @@ class _Queue(Generic[C]):
 
     def __init__(self) -> None:
         self.turns: deque[C] = deque()
-        """The next one to be asked stands first."""
+        """Checkers in the order of their turns."""
         self.asked: dict[C, dict[int, None]] = {}
-        """By checker the messages that it was asked about and that are undecided, oldest first."""
+        """Open checks by checker, as message ids, oldest first."""
         self.asked_by_message: dict[int, C] = {}
         self.has_checkers = False
-        """What the core knows."""
+        """The last value that the core learned."""
 
     def forget_message(self, message_id: int) -> None:
         checker = self.asked_by_message.pop(message_id, None)
@@ -79,7 +80,7 @@ class _Queue(Generic[C]):
 
 
 class TransactionCheckers(Generic[C]):
-    """See the module.
+    """All checkers; see the module.
 
     Invariants: a connection is among a queue's checkers if and only if it lists the queue in ``checked_queues``; a
     message is unanswered at one checker at most; a queue without checkers is not held.
@@ -98,10 +99,10 @@ class TransactionCheckers(Generic[C]):
         return f"<TransactionCheckers registrations={len(self)} queues={len(self._queues)}>"
 
     def register(self, checker: C, name: str) -> Told:
-        """It answers checks of this queue from now on; registering again changes nothing.
+        """Register a connection as checker of a queue; registering again changes nothing.
 
         Raises:
-            TooManyRegistrations: it does so for too many queues already.
+            TooManyRegistrations: the connection has ``MAX_REGISTRATIONS``.
         """
         names = checker.checked_queues
         if names is None:
@@ -116,7 +117,7 @@ class TransactionCheckers(Generic[C]):
         return self._tell((checker.account, name))
 
     def unregister(self, checker: C, name: str) -> Told | None:
-        """It answers them no longer; None if it never did."""
+        """Remove a registration; return the change, or None if there was no registration."""
         names = checker.checked_queues
         if names is None or name not in names:
             return None
@@ -135,16 +136,16 @@ class TransactionCheckers(Generic[C]):
         return told
 
     def forget(self, checker: C) -> list[Told]:
-        """Its connection has ended."""
+        """Remove all registrations of a connection that closed, and return the changes."""
         told = [self.unregister(checker, name) for name in sorted(checker.checked_queues or ())]
         return [one for one in told if one is not None]
 
     def slowness_changed(self, checker: C) -> list[Told]:
-        """It has begun to leave unread what it was sent, or has read it."""
+        """Return the changes after a checker became slow, or has read its replies."""
         return [self._tell((checker.account, name)) for name in sorted(checker.checked_queues or ())]
 
     def forget_queue(self, account: str, name: str) -> None:
-        """The queue was deleted; one of the same name would be another."""
+        """Remove the registrations of a deleted queue: they do not hold for a new queue of the same name."""
         queue = self._queues.pop((account, name), None)
         for checker in queue.turns if queue is not None else ():
             if checker.checked_queues is not None:
@@ -153,7 +154,7 @@ class TransactionCheckers(Generic[C]):
                     checker.checked_queues = None
 
     def ask(self, account: str, name: str, message_id: int) -> C | None:
-        """Who is to be asked about this message: note it, and whose turn it is next; None if there is nobody."""
+        """Return the checker to ask about a message, and note the open check; None if no checker can be asked."""
         queue = self._queues.get((account, name))
         if queue is None:
             return None
@@ -174,7 +175,7 @@ class TransactionCheckers(Generic[C]):
         return checker
 
     def settle(self, account: str, name: str, message_ids: list[int]) -> None:
-        """Somebody has said what is to become of these messages, or that it is not known: nobody owes an answer."""
+        """Close the checks of messages: a decision came, or the answer that the outcome is unknown."""
         queue = self._queues.get((account, name))
         if queue is not None and queue.asked_by_message:
             for message_id in message_ids:

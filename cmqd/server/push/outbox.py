@@ -1,12 +1,12 @@
-"""What topics post to URLs, on its way from the core to the pusher.
+"""Pushes to URLs on the way from the core to the pusher.
 
 Rules:
 
-- Nothing is posted before the records of its outcome are durable: else a subscriber could get a message whose publish
-  never was. After a failure of the log nothing more is posted.
-- Nothing is posted unsigned: what is for a subscription whose secret is still being written waits for that. If the
-  subscription goes meanwhile, the core is told that it did not work.
-- How a post is made, and what came of it, is not known here (``pushing``). When one is made, the core decides.
+- A push waits until the records of its outcome are durable. Otherwise a subscriber could get a message whose publish a
+  crash undid. After a failure of the log nothing more is posted.
+- A push waits until the secret of its subscription is written, because an unsigned post would be refused. If the
+  subscription ends meanwhile, the attempt is reported as failed.
+- ``pusher`` makes the posts and reports the results; the core decides when an attempt is due.
 """
 
 from collections import deque
@@ -17,19 +17,19 @@ from cmqd.core.outcome import Push, PushResult
 
 
 class Pushing(Protocol):
-    """Makes the posts: the ``Pusher``, or what a test puts in its place."""
+    """Makes the posts: the ``Pusher``, or a fake in tests."""
 
     @property
     def under_way(self) -> int:
-        """Posts that have begun and not ended."""
+        """Number of posts under way."""
         ...
 
     def push(self, push: Push) -> None:
-        """Begin one; its result comes later, by itself."""
+        """Begin a post; the result is reported later."""
         ...
 
     async def close(self, within_s: float) -> None:
-        """Let those under way end for so long, then give them up; take no more."""
+        """Wait for the posts under way, then cancel them; take no more."""
         ...
 
 
@@ -42,12 +42,12 @@ class Outbox:
     __slots__ = ("_durable_lsn", "_has_secret", "_held", "_pusher", "_stopped", "_unsigned")
 
     def __init__(self, durable_lsn: int, has_secret: Callable[[int], bool]) -> None:
-        """``has_secret`` tells whether what is for a subscription can be signed."""
+        """``has_secret`` tells whether pushes of a subscription can be signed."""
         self._durable_lsn = durable_lsn
         self._has_secret = has_secret
         self._held: deque[tuple[int, Sequence[Push]]] = deque()
         self._unsigned: dict[int, list[Push]] = {}
-        """By subscription, those that wait for its secret."""
+        """Pushes that wait for a secret, by subscription."""
         self._pusher: Pushing | None = None
         self._stopped = False
 
@@ -59,34 +59,34 @@ class Outbox:
 
     @property
     def can_push(self) -> bool:
-        """Whether there is somebody to make posts."""
+        """Whether posts can be made."""
         return self._pusher is not None
 
     @property
     def under_way(self) -> int:
-        """Posts that have begun and not ended."""
+        """Number of posts under way."""
         return 0 if self._pusher is None else self._pusher.under_way
 
     def use(self, pusher: Pushing) -> None:
-        """From now on posts can be made."""
+        """Set the part that makes the posts."""
         self._pusher = pusher
 
     def hold(self, lsn: int, pushes: Sequence[Push]) -> None:
-        """Post these once ``lsn`` is durable."""
+        """Post when ``lsn`` is durable."""
         if lsn <= self._durable_lsn:
             self._post(pushes)
         else:
             self._held.append((lsn, pushes))
 
     def open_to(self, durable_lsn: int) -> None:
-        """Everything up to ``durable_lsn`` is on disk: post what waited for it."""
+        """Post the pushes up to ``durable_lsn``."""
         self._durable_lsn = durable_lsn
         held = self._held
         while held and held[0][0] <= durable_lsn:
             self._post(held.popleft()[1])
 
     def secret_made(self, subscription_id: int) -> None:
-        """What waited for the secret of this subscription can be signed."""
+        """Post the pushes that waited for the secret of a subscription."""
         waiting = self._unsigned.pop(subscription_id, None)
         if waiting:
             self._post(waiting)
@@ -100,13 +100,13 @@ class Outbox:
         return [PushResult(subscription_id, push.message.position, now_ms, "unsubscribed") for push in unsigned]
 
     def stop(self) -> None:
-        """Begin no more. What is held here is for the next start: the core has written nothing of it."""
+        """Begin no more posts. Held pushes are left to the next start: no record of their attempts exists."""
         self._stopped = True
         self._held.clear()
         self._unsigned.clear()
 
     async def close(self, within_s: float) -> None:
-        """Stop, and let what is under way end for so long."""
+        """Stop, and wait for the posts under way."""
         self.stop()
         if self._pusher is not None:
             await self._pusher.close(within_s)
