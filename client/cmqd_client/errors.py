@@ -299,7 +299,7 @@ class NotTransactional(ServerError, code=ErrorCode.NOT_TRANSACTIONAL):
 
 
 class MessageTooLarge(ServerError, code=ErrorCode.MESSAGE_TOO_LARGE):
-    """A body is empty or longer than the queue takes; nothing of the batch was stored."""
+    """A body is longer than the queue takes; nothing of the batch was stored. (An empty one is ``InvalidArgument``.)"""
 
 
 class BatchTooLarge(ServerError, code=ErrorCode.BATCH_TOO_LARGE):

@@ -32,14 +32,21 @@ class DomainError(Exception):
         self.details = details
 
 
-class InvalidArgument(DomainError):
-    """A field's value is outside its range."""
+def shown(value: object) -> str:
+    """Return the form in which an error shows a value: at most 80 characters."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
 
-    def __init__(self, field: str, value: object, limit: str) -> None:
-        shown = repr(value)
-        if len(shown) > 80:
-            shown = shown[:77] + "..."
-        super().__init__(f"{field} is {shown}; it must be {limit}", field=field, value=shown, limit=limit)
+
+class InvalidArgument(DomainError):
+    """A field is out of its range, has the wrong form or contradicts another field.
+
+    The text is a sentence for the caller. The function that knows the case writes it: a template of field, value and
+    limit makes no sentences.
+    """
+
+    def __init__(self, text: str, *, field: str, value: object, limit: str, **details: Any) -> None:
+        super().__init__(text, field=field, value=shown(value), limit=limit, **details)
 
 
 class QueueNotFound(DomainError):
@@ -82,7 +89,7 @@ class TooManyQueues(DomainError):
 
 
 class MessageTooLarge(DomainError):
-    """A body is empty or over the ``max_message_bytes`` of its queue or topic."""
+    """A body is over the ``max_message_bytes`` of its queue or topic."""
 
     def __init__(self, name: str, index: int, size: int, limit: int) -> None:
         super().__init__(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from cmqd.core.errors import BatchTooLarge, InvalidArgument, MessageTooLarge
+from cmqd.core.errors import BatchTooLarge, InvalidArgument, MessageTooLarge, shown
 from cmqd_segment.records import QueueAttributes
 from cmqd_types.messages import CopyOf, Headers
 
@@ -112,7 +112,12 @@ def check_range(field: str, value: object, low: int, high: int) -> int:
         InvalidArgument: it is not.
     """
     if type(value) is not int or not low <= value <= high:
-        raise InvalidArgument(field, value, f"an integer from {low} to {high}")
+        raise InvalidArgument(
+            f"{field} must be an integer from {low} to {high}, not {shown(value)}",
+            field=field,
+            value=value,
+            limit=f"an integer from {low} to {high}",
+        )
     return value
 
 
@@ -146,36 +151,75 @@ def check_each(base: QueueAttributes, changes: Mapping[str, object], *, creating
             check_range(name, value, *limits)
         elif name == "dead_letter_queue":
             if not isinstance(value, str):
-                raise InvalidArgument(name, value, "the name of a queue, or empty")
+                raise InvalidArgument(
+                    f"{name} must be the name of a queue, or empty, not {shown(value)}",
+                    field=name,
+                    value=value,
+                    limit="the name of a queue, or empty",
+                )
         elif name in ONLY_AT_CREATION:
             if type(value) is not bool:
-                raise InvalidArgument(name, value, "true or false")
+                raise InvalidArgument(
+                    f"{name} must be true or false, not {shown(value)}", field=name, value=value, limit="true or false"
+                )
             if not creating and value != getattr(base, name):
-                raise InvalidArgument(name, value, "left as it is: it is chosen when a queue is created")
+                raise InvalidArgument(
+                    f"{name} is fixed when a queue is created; this queue has {getattr(base, name)}",
+                    field=name,
+                    value=value,
+                    limit=str(getattr(base, name)),
+                )
         else:
             known = ", ".join((*ATTRIBUTE_RANGES, "dead_letter_queue", *ONLY_AT_CREATION))
-            raise InvalidArgument("attributes", name, f"one of {known}")
+            raise InvalidArgument(
+                f"a queue has no attribute {shown(name)}; its attributes are {known}",
+                field=name,
+                value=value,
+                limit=f"one of {known}",
+            )
     after_ms = changes.get("dead_letter_after_ms")
     if isinstance(after_ms, int) and 0 < after_ms < MIN_DEAD_LETTER_AFTER_MS:
-        raise InvalidArgument("dead_letter_after_ms", after_ms, f"0, or {MIN_DEAD_LETTER_AFTER_MS} and more")
+        raise InvalidArgument(
+            f"dead_letter_after_ms must be 0, or at least {MIN_DEAD_LETTER_AFTER_MS}, not {after_ms}",
+            field="dead_letter_after_ms",
+            value=after_ms,
+            limit=f"0, or at least {MIN_DEAD_LETTER_AFTER_MS}",
+        )
 
 
 def _check_together(attributes: QueueAttributes) -> None:
     retention_ms = attributes.retention_ms
     if attributes.rewind_ms > retention_ms:
-        raise InvalidArgument("rewind_ms", attributes.rewind_ms, f"at most retention_ms, which is {retention_ms}")
+        raise InvalidArgument(
+            f"rewind_ms ({attributes.rewind_ms}) is longer than retention_ms ({retention_ms})",
+            field="rewind_ms",
+            value=attributes.rewind_ms,
+            limit=f"at most retention_ms ({retention_ms})",
+        )
     receives, after_ms = attributes.dead_letter_max_receives, attributes.dead_letter_after_ms
     if after_ms and after_ms >= retention_ms:
-        raise InvalidArgument("dead_letter_after_ms", after_ms, f"less than retention_ms, which is {retention_ms}")
+        raise InvalidArgument(
+            f"dead_letter_after_ms ({after_ms}) must be less than retention_ms ({retention_ms})",
+            field="dead_letter_after_ms",
+            value=after_ms,
+            limit=f"less than retention_ms ({retention_ms})",
+        )
     if not attributes.dead_letter_queue:
         if receives or after_ms:
             field = "dead_letter_max_receives" if receives else "dead_letter_after_ms"
-            raise InvalidArgument(field, receives or after_ms, "0 as long as there is no dead_letter_queue")
+            raise InvalidArgument(
+                f"{field} needs a dead_letter_queue; set both, or leave {field} at 0",
+                field=field,
+                value=receives or after_ms,
+                limit="0 without a dead_letter_queue",
+            )
     elif bool(receives) == bool(after_ms):
         raise InvalidArgument(
-            "dead_letter_max_receives",
-            receives,
-            f"set, or else dead_letter_after_ms (which is {after_ms}): one of the two, and 0 for the other",
+            "with a dead_letter_queue, exactly one of dead_letter_max_receives and dead_letter_after_ms must be set;"
+            f" they are {receives} and {after_ms}",
+            field="dead_letter_max_receives",
+            value=receives,
+            limit="one of the two set, the other 0",
         )
 
 
@@ -195,10 +239,23 @@ def checked_sizes(
     """
     count = len(bodies)
     if not 1 <= count <= limits.max_batch:
-        raise InvalidArgument("bodies", count, f"a batch of 1 to {limits.max_batch} messages")
+        raise InvalidArgument(
+            f"a batch has 1 to {limits.max_batch} messages; this one has {count}",
+            field="bodies",
+            value=count,
+            limit=f"1 to {limits.max_batch} messages",
+        )
     sizes = [len(body) for body in bodies]
     if max(sizes) > max_message_bytes or min(sizes) < 1:
         index = next(index for index, size in enumerate(sizes) if not 1 <= size <= max_message_bytes)
+        if not sizes[index]:
+            raise InvalidArgument(
+                f"body {index} is empty; {queue!r} takes bodies of 1 to {max_message_bytes} bytes",
+                field="bodies",
+                value=0,
+                limit=f"1 to {max_message_bytes} bytes",
+                index=index,
+            )
         raise MessageTooLarge(queue, index, sizes[index], max_message_bytes)
     total = sum(sizes)
     if headers is not None:
@@ -210,17 +267,31 @@ def checked_sizes(
 
 def _checked_headers(headers: list[Headers | None], count: int, limits: Limits) -> int:
     if len(headers) != count:
-        raise InvalidArgument("headers", len(headers), f"null, or one entry for each of the {count} bodies")
+        raise InvalidArgument(
+            f"there are {len(headers)} entries of headers for {count} bodies; give one entry for each body, or null",
+            field="headers",
+            value=len(headers),
+            limit=f"null, or {count} entries",
+        )
     total = 0
     for entry in headers:
         if not entry:
             continue
         if len(entry) > limits.max_headers:
-            raise InvalidArgument("headers", len(entry), f"at most {limits.max_headers} headers a message")
+            raise InvalidArgument(
+                f"a message has at most {limits.max_headers} headers; this one has {len(entry)}",
+                field="headers",
+                value=len(entry),
+                limit=f"at most {limits.max_headers} headers",
+            )
         size = headers_bytes(entry)
         if size > limits.max_headers_bytes:
             raise InvalidArgument(
-                "headers", size, f"at most {limits.max_headers_bytes} bytes of names and values a message"
+                f"the headers of a message have at most {limits.max_headers_bytes} bytes of names and values;"
+                f" these have {size}",
+                field="headers",
+                value=size,
+                limit=f"at most {limits.max_headers_bytes} bytes",
             )
         total += size
     return total

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from itertools import compress
 from typing import Generic, TypeVar
 
-from cmqd.core.errors import InvalidArgument
+from cmqd.core.errors import InvalidArgument, shown
 
 TAG_CHARACTERS = 16
 KEY_BYTES = 64
@@ -51,11 +51,16 @@ def check_tags(tags: Sequence[str], limit: int, field: str = "tags") -> list[str
     _check_list(tags, field, "a list of tags")
     for tag in tags:
         if not isinstance(tag, str) or _TAG.fullmatch(tag) is None:  # pyright: ignore[reportUnnecessaryIsInstance]
-            allowed = f"1 to {TAG_CHARACTERS} characters that UTF-8 can hold, no comma or control character among them"
-            raise InvalidArgument(field, tag, allowed)
+            allowed = f"1 to {TAG_CHARACTERS} characters of UTF-8 without commas and control characters"
+            raise InvalidArgument(f"a tag has {allowed}; {shown(tag)} does not", field=field, value=tag, limit=allowed)
     different = list(dict.fromkeys(tags))
     if len(different) > limit:
-        raise InvalidArgument(field, len(different), f"at most {limit} different tags")
+        raise InvalidArgument(
+            f"{field} takes at most {limit} different tags; there are {len(different)}",
+            field=field,
+            value=len(different),
+            limit=f"at most {limit} different tags",
+        )
     return different
 
 
@@ -78,14 +83,19 @@ def check_binding_keys(keys: Sequence[str], field: str = "binding_keys") -> list
     _check_list(keys, field, "a list of binding keys")
     different = list(dict.fromkeys(_check_key(key, field) for key in keys))
     if not 1 <= len(different) <= BINDING_KEYS:
-        raise InvalidArgument(field, len(different), f"1 to {BINDING_KEYS} different binding keys")
+        raise InvalidArgument(
+            f"a subscription has 1 to {BINDING_KEYS} different binding keys; there are {len(different)}",
+            field=field,
+            value=len(different),
+            limit=f"1 to {BINDING_KEYS} different binding keys",
+        )
     return different
 
 
 def _check_list(value: object, field: str, wanted: str) -> None:
     # A string is a sequence of strings too, but nobody means its letters.
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
-        raise InvalidArgument(field, value, wanted)
+        raise InvalidArgument(f"{field} must be {wanted}, not {shown(value)}", field=field, value=value, limit=wanted)
 
 
 def _check_key(key: object, field: str) -> str:
@@ -94,9 +104,19 @@ def _check_key(key: object, field: str) -> str:
     except UnicodeEncodeError:
         size = 0
     if not isinstance(key, str) or not 1 <= size <= KEY_BYTES:
-        raise InvalidArgument(field, key, f"1 to {KEY_BYTES} bytes of UTF-8")
+        raise InvalidArgument(
+            f"a key of {field} has 1 to {KEY_BYTES} bytes of UTF-8; {shown(key)} does not",
+            field=field,
+            value=key,
+            limit=f"1 to {KEY_BYTES} bytes of UTF-8",
+        )
     if key.count(".") >= KEY_WORDS:
-        raise InvalidArgument(field, key, f"at most {KEY_WORDS} words, that is {KEY_WORDS - 1} dots")
+        raise InvalidArgument(
+            f"a key of {field} has at most {KEY_WORDS} words, with dots between them; {shown(key)} has more",
+            field=field,
+            value=key,
+            limit=f"at most {KEY_WORDS} words",
+        )
     return key
 
 

@@ -2,7 +2,7 @@
 
 import re
 
-from cmqd.core.errors import InvalidArgument
+from cmqd.core.errors import InvalidArgument, shown
 
 MAX_NAME_BYTES = 64
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
@@ -28,7 +28,13 @@ def check_name(field: str, name: str) -> str:
     """
     least = _LEAST.get(field, 1)
     if len(name) < least or _NAME.fullmatch(name) is None:
-        raise InvalidArgument(field, name, f"{least} to 64 ASCII letters, digits, '-' or '_'")
+        noun = "queue" if field == "endpoint" else field
+        raise InvalidArgument(
+            f"{shown(name)} is not the name of a {noun}: a name has {least} to 64 ASCII letters, digits, '-' or '_'",
+            field=field,
+            value=name,
+            limit=f"{least} to 64 ASCII letters, digits, '-' or '_'",
+        )
     return name
 
 

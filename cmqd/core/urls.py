@@ -5,7 +5,7 @@ import re
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
-from cmqd.core.errors import InvalidArgument
+from cmqd.core.errors import InvalidArgument, shown
 
 MAX_URL_LENGTH: Final = 2_048
 """What servers and proxies commonly take in a request line."""
@@ -24,30 +24,36 @@ def check_url(url: str, field: str) -> str:
         InvalidArgument: naming ``field``. A password in the URL is not repeated.
     """
     if len(url) > MAX_URL_LENGTH:
-        raise InvalidArgument(field, url, f"a URL of at most {MAX_URL_LENGTH} characters")
+        raise _refusal(field, url, f"a URL has at most {MAX_URL_LENGTH} characters; this one has {len(url)}")
     if "#" in url:
-        raise InvalidArgument(field, _without_credentials(url), "a URL without a fragment (#)")
+        raise _refusal(field, url, "a URL for pushes has no fragment (#)")
     if _CHARACTERS.fullmatch(url) is None:
-        limit = "a URL in ASCII; write other characters percent-encoded, and a host with such in its xn-- form"
-        raise InvalidArgument(field, _without_credentials(url), limit)
+        text = "a URL is ASCII; write other characters percent-encoded, and in a host in its xn-- form"
+        raise _refusal(field, url, text)
     try:
         parts = urlsplit(url)
     except ValueError:
-        raise InvalidArgument(field, _without_credentials(url), "a URL") from None
+        raise _refusal(field, url, "it is no URL") from None
     if parts.scheme not in ("http", "https"):
-        raise InvalidArgument(field, _without_credentials(url), "a URL that begins with http:// or https://")
+        raise _refusal(field, url, "a URL begins with http:// or https://")
     if "@" in parts.netloc:
-        raise InvalidArgument(field, _without_credentials(url), "a URL without a user or a password")
+        raise _refusal(field, url, "a URL for pushes has no user and no password")
     if not _is_host(parts):
-        raise InvalidArgument(field, url, "a URL with a host: a name, an IPv4 address or [an IPv6 address]")
+        raise _refusal(field, url, "a URL has a host: a name, an IPv4 address or [an IPv6 address]")
     if not _is_port(parts):
-        raise InvalidArgument(field, url, "a URL whose port, if any, is 1 to 65535")
+        raise _refusal(field, url, "the port of a URL is 1 to 65535")
     return url
 
 
 def scheme_of(url: str) -> str:
     """``http`` or ``https``, of a legal URL."""
     return urlsplit(url).scheme
+
+
+def _refusal(field: str, url: str, rule: str) -> InvalidArgument:
+    """Return the error that names the broken rule and repeats no password."""
+    url = _without_credentials(url)
+    return InvalidArgument(f"{field} {shown(url)} is refused: {rule}", field=field, value=url, limit=rule)
 
 
 def _without_credentials(url: str) -> str:

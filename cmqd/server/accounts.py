@@ -26,7 +26,7 @@ from typing import Any
 
 import msgspec
 
-from cmqd.core.errors import DomainError, InvalidArgument
+from cmqd.core.errors import DomainError, InvalidArgument, shown
 from cmqd.server.accounts_file import (
     ACCOUNT_NAME,
     ADMIN,
@@ -198,14 +198,24 @@ class Accounts:
         """
         self.must_be_admin(caller, "create accounts")
         if ACCOUNT_NAME.fullmatch(account) is None:
-            raise InvalidArgument("account", account, "1 to 64 ASCII letters, digits, '-' or '_'")
+            raise InvalidArgument(
+                f"an account name has 1 to 64 ASCII letters, digits, '-' or '_'; {shown(account)} does not",
+                field="account",
+                value=account,
+                limit="1 to 64 ASCII letters, digits, '-' or '_'",
+            )
         async with self._lock:
             self._check_key(caller, with_key)
             document = self._document
             if account.lower() in {name.lower() for name in document.accounts}:
                 raise AccountExists(account)
             if len(document.accounts) >= _MAX_ACCOUNTS:
-                raise InvalidArgument("account", account, f"one of at most {_MAX_ACCOUNTS} accounts")
+                raise InvalidArgument(
+                    f"account {account!r} cannot be created: the server has {_MAX_ACCOUNTS} accounts, its limit",
+                    field="account",
+                    value=account,
+                    limit=f"at most {_MAX_ACCOUNTS} accounts",
+                )
             key = new_key(account, now_ms)
             await self._change(document, accounts={**document.accounts, account: now_ms}, keys=[*document.keys, key])
             return key
@@ -243,7 +253,12 @@ class Accounts:
             if account not in document.accounts:
                 raise AccountNotFound(account)
             if account == ADMIN:
-                raise InvalidArgument("account", account, f"another account than {ADMIN!r}, which manages all others")
+                raise InvalidArgument(
+                    f"account {ADMIN!r} cannot be deleted: it manages all other accounts",
+                    field="account",
+                    value=account,
+                    limit=f"an account other than {ADMIN!r}",
+                )
             refuse_held()
             self._leaving = account
             try:
@@ -272,7 +287,12 @@ class Accounts:
             account = self._own_or_managed(caller, account)
             document = self._document
             if sum(key.account == account for key in document.keys) >= MAX_KEYS:
-                raise InvalidArgument("account", account, f"an account of at most {MAX_KEYS} keys; delete some first")
+                raise InvalidArgument(
+                    f"account {account!r} has {MAX_KEYS} keys, its limit; delete a key first",
+                    field="account",
+                    value=account,
+                    limit=f"at most {MAX_KEYS} keys",
+                )
             key = new_key(account, now_ms)
             await self._change(document, keys=[*document.keys, key])
             return key

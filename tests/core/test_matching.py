@@ -414,7 +414,7 @@ class TestLimitsOfTags:
         wanted = [str(number) for number in range(limit)]
 
         assert check_tags(wanted * 3, limit) == wanted
-        with pytest.raises(InvalidArgument, match=f"filter_tags is {limit + 1}; it must be at most {limit} different"):
+        with pytest.raises(InvalidArgument, match=f"at most {limit} different tags; there are {limit + 1}"):
             check_tags([*wanted, "x"], limit, "filter_tags")
 
     @pytest.mark.parametrize(
@@ -437,9 +437,9 @@ class TestLimitsOfTags:
 
     @pytest.mark.parametrize("value", ["abc", b"abc", 5, None, {"a"}])
     def test_no_list(self, value: list[str]):
-        with pytest.raises(InvalidArgument, match="it must be a list of tags"):
+        with pytest.raises(InvalidArgument, match="must be a list of tags"):
             check_tags(value, 10)
-        with pytest.raises(InvalidArgument, match="it must be a list of binding keys"):
+        with pytest.raises(InvalidArgument, match="must be a list of binding keys"):
             check_binding_keys(value)
 
     def test_characters_are_allowed_or_not_by_their_category(self):
@@ -486,7 +486,7 @@ class TestLimitsOfKeys:
     def test_one_to_five_different_binding_keys(self):
         assert check_binding_keys(["b", "a", "b"]) == ["b", "a"]
         assert check_binding_keys([*"abcde", *"abcde"]) == [*"abcde"]
-        with pytest.raises(InvalidArgument, match="binding_keys is 6; it must be 1 to 5 different"):
+        with pytest.raises(InvalidArgument, match="1 to 5 different binding keys; there are 6"):
             check_binding_keys([*"abcdef"])
-        with pytest.raises(InvalidArgument, match="binding_keys is 0; it must be 1 to 5 different"):
+        with pytest.raises(InvalidArgument, match="1 to 5 different binding keys; there are 0"):
             check_binding_keys([])

@@ -71,7 +71,7 @@ def test_labels_are_one_for_all_or_one_for_each():
 
     assert rig.publish(b"1", b"2", labels=["a"]).matched == [1, 1]
     assert rig.publish(b"1", b"2", b"3", each=[["a"], [], ["b", "a"]]).matched == [1, 0, 1]
-    with pytest.raises(InvalidArgument, match="one for each of the 3 bodies"):
+    with pytest.raises(InvalidArgument, match="2 entries for 3 bodies"):
         rig.publish(b"1", b"2", b"3", each=[["a"], ["b"]])
 
 
@@ -80,9 +80,10 @@ def test_bodies_and_headers_are_limited_as_those_of_a_send():
     rig.done(rig.broker.set_topic_attributes(ACCOUNT, "news", {"max_message_bytes": 1024}, rig.now_ms))
     rig.subscribe("q")
 
-    for bodies in ([b""], [b"x" * 1025]):
-        with pytest.raises(MessageTooLarge):
-            rig.publish(*bodies)
+    with pytest.raises(InvalidArgument, match="body 0 is empty"):
+        rig.publish(b"")
+    with pytest.raises(MessageTooLarge):
+        rig.publish(b"x" * 1025)
     with pytest.raises(InvalidArgument):
         rig.publish()
     with pytest.raises(InvalidArgument):

@@ -116,7 +116,7 @@ def test_the_largest_message_can_be_changed_and_nothing_else():
 
     rig.done(rig.broker.set_topic_attributes(ACCOUNT, "news", {"max_message_bytes": 2048}, rig.now_ms))
     rig.done(rig.broker.set_topic_attributes(ACCOUNT, "news", {"filter_type": "tag"}, rig.now_ms))
-    with pytest.raises(InvalidArgument, match="chosen when a topic is created"):
+    with pytest.raises(InvalidArgument, match="fixed when a topic is created"):
         rig.broker.set_topic_attributes(ACCOUNT, "news", {"filter_type": "routing"}, rig.now_ms)
 
     assert topic_info(rig).attributes == {"max_message_bytes": 2048, "filter_type": "tag"}
@@ -571,7 +571,7 @@ def test_protocol_and_endpoint_cannot_be_changed(field: str, value: str):
     rig.create("other")
     rig.subscribe("q")
 
-    with pytest.raises(InvalidArgument, match="chosen when a subscription is made"):
+    with pytest.raises(InvalidArgument, match="fixed when a subscription is created"):
         change(rig, "to-q", **{field: value})
 
     assert change(rig, "to-q", protocol="queue", endpoint="q").attributes["endpoint"] == "q"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from pyroaring import BitMap64
 
-from cmqd.core.errors import InvalidArgument
+from cmqd.core.errors import InvalidArgument, shown
 from cmqd.core.facts.facts import Facts
 from cmqd.core.facts.queue import Queue
 from cmqd.core.limits import ORIGIN_BYTES, check_range, copy_bytes, headers_bytes
@@ -56,7 +56,12 @@ class Peek:
         if states is not None:
             wanted_states = frozenset(states)
             if not wanted_states or not wanted_states.issubset(STATES):
-                raise InvalidArgument("states", list(states), f"null, or some of {', '.join(STATES)}")
+                raise InvalidArgument(
+                    f"states must be null, or some of {', '.join(STATES)}, not {shown(list(states))}",
+                    field="states",
+                    value=list(states),
+                    limit=f"null, or some of {', '.join(STATES)}",
+                )
         positions, go_on = _find(queue.index, wanted_states, start, max_messages)
         window = self._runtime[queue.queue_id].window
         found: dict[int, StoredMessage] = {}

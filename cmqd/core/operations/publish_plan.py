@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from cmqd.core.errors import DomainError, InvalidArgument, OutOfOrder
+from cmqd.core.errors import DomainError, InvalidArgument, OutOfOrder, shown
 from cmqd.core.facts.dedup import DedupIds
 from cmqd.core.facts.promises import Promises
 from cmqd.core.facts.topic import Topic
@@ -295,18 +295,38 @@ class PublishPlan:
         field, other = ("routing_keys", "tags") if is_routing else ("tags", "routing_keys")
         if labels is None or not any(labels):
             if is_routing:
-                raise InvalidArgument(field, labels, "a routing key for each message, or one for all")
+                raise InvalidArgument(
+                    f"topic {self.topic.name!r} filters by routing_keys; give one for all messages, or one for each",
+                    field=field,
+                    value=labels,
+                    limit="one routing key, or one for each message",
+                )
             return [NO_TAGS]
         if len(labels) not in (1, count):
-            raise InvalidArgument(field, len(labels), f"one entry, or one for each of the {count} bodies")
+            raise InvalidArgument(
+                f"{field} has {len(labels)} entries for {count} bodies; give one entry, or one for each body",
+                field=field,
+                value=len(labels),
+                limit=f"one entry, or {count}",
+            )
         listed: list[Labels] = []
         for label in labels:
             if isinstance(label, str) != is_routing:
                 if label:
-                    raise InvalidArgument(other, label, f"empty: the topic filters by {field}")
+                    raise InvalidArgument(
+                        f"topic {self.topic.name!r} filters by {field}; {other} must be empty",
+                        field=other,
+                        value=label,
+                        limit="empty",
+                    )
                 label = NO_TAGS
             if is_routing and not isinstance(label, str):
-                raise InvalidArgument(field, label, "a routing key for each message, or one for all")
+                raise InvalidArgument(
+                    f"topic {self.topic.name!r} filters by routing key; {shown(label)} is none",
+                    field=field,
+                    value=label,
+                    limit="one routing key, or one for each message",
+                )
             listed.append(label or NO_TAGS if not is_routing else label)
         return listed
 

@@ -12,6 +12,7 @@ from cmqd.core.errors import (
     QueueExists,
     RedriveRunning,
     TooManyQueues,
+    shown,
 )
 from cmqd.core.facts.facts import Facts
 from cmqd.core.facts.queue import Queue
@@ -224,21 +225,51 @@ class QueueAdmin:
         field = "dead_letter_queue"
         target = self._queues.names.get(account, {}).get(wanted)
         if wanted == name:
-            raise InvalidArgument(field, wanted, "another queue than the queue itself")
+            raise InvalidArgument(
+                f"queue {name!r} cannot be its own dead-letter queue",
+                field=field,
+                value=wanted,
+                limit="another queue",
+            )
         if target is None:
-            raise InvalidArgument(field, wanted, "the name of a queue of the same account, which exists")
+            raise InvalidArgument(
+                f"dead-letter queue {shown(wanted)} does not exist; create it first",
+                field=field,
+                value=wanted,
+                limit="an existing queue of the account",
+            )
         if target.index.attributes.transactional:
-            raise InvalidArgument(field, wanted, "a queue that is not transactional")
+            raise InvalidArgument(
+                f"queue {wanted!r} is transactional and cannot be a dead-letter queue",
+                field=field,
+                value=wanted,
+                limit="a queue that is not transactional",
+            )
         if target.index.attributes.dead_letter_queue:
-            raise InvalidArgument(field, wanted, "a queue without a dead-letter queue of its own")
+            raise InvalidArgument(
+                f"queue {wanted!r} has a dead-letter queue itself and cannot be one",
+                field=field,
+                value=wanted,
+                limit="a queue without a dead-letter queue",
+            )
         if queue is not None and queue.sources:
             names = ", ".join(sorted(source.name for source in queue.sources.values()))
-            raise InvalidArgument(field, wanted, f"empty, because the queue is the dead-letter queue of {names}")
+            raise InvalidArgument(
+                f"queue {name!r} is the dead-letter queue of {names} and cannot have one itself",
+                field=field,
+                value=wanted,
+                limit="empty",
+            )
         if queue is not None and self._runtime[queue.queue_id].redriving is not None:
             raise RedriveRunning(name)
         limit = self._limits.max_dead_letter_sources
         if len(target.sources) >= limit and (queue is None or queue.queue_id not in target.sources):
-            raise InvalidArgument(field, wanted, f"a queue that serves fewer than {limit} others")
+            raise InvalidArgument(
+                f"queue {wanted!r} is the dead-letter queue of {limit} queues, its limit",
+                field=field,
+                value=wanted,
+                limit=f"at most {limit} queues",
+            )
         return target
 
     def _rebind(self, queue: Queue, target: Queue | None, records: list[AnyRecord]) -> None:

@@ -2,7 +2,7 @@
 
 from pyroaring import BitMap64
 
-from cmqd.core.errors import InvalidArgument, RedriveRunning
+from cmqd.core.errors import InvalidArgument, RedriveRunning, shown
 from cmqd.core.facts.facts import Facts
 from cmqd.core.facts.queue import Queue
 from cmqd.core.limits import check_range
@@ -52,14 +52,30 @@ class Redrives:
         if runtime.redriving is not None:
             raise RedriveRunning(name)
         if queue.dead_letters is not None:
-            raise InvalidArgument("queue", name, "a queue without a dead-letter queue of its own")
+            raise InvalidArgument(
+                f"queue {name!r} has a dead-letter queue itself and cannot be redriven",
+                field="queue",
+                value=name,
+                limit="a queue without a dead-letter queue",
+            )
         if not index.held_dead_letters:
             # Typed by mistake, it would move every message of a working queue.
-            raise InvalidArgument("queue", name, "a queue that serves, or served, as a dead-letter queue")
+            raise InvalidArgument(
+                f"queue {name!r} has never been a dead-letter queue, so there is nothing to redrive",
+                field="queue",
+                value=name,
+                limit="a queue that is or was a dead-letter queue",
+            )
         if max_per_second is not None:
             check_range("max_per_second", max_per_second, 1, 1_000_000)
         if target is not None and (target == name or target not in self._queues.names[account]):
-            raise InvalidArgument("target", target, "the name of another queue of the account, which exists")
+            raise InvalidArgument(
+                f"the redrive cannot move messages to {shown(target)}: "
+                + ("it is the queue itself" if target == name else "the queue does not exist"),
+                field="target",
+                value=target,
+                limit="another queue of the account",
+            )
         record = RedriveStarted(queue.queue_id, target or "", max_per_second or 0, index.next_position, now_ms)
         index.apply_redrive_started(record)
         runtime.redriving = Redriving()
@@ -91,7 +107,12 @@ class Redrives:
         index = queue.index
         redrive, under_way = index.redrive, self._runtime[queue.queue_id].redriving
         if redrive is None:
-            raise InvalidArgument("queue", queue.name, "a queue that is being redriven or was so before")
+            raise InvalidArgument(
+                f"queue {queue.name!r} has never been redriven",
+                field="queue",
+                value=queue.name,
+                limit="a queue with a redrive",
+            )
         remaining = 0
         if under_way is not None:
             remaining = index.active.range_cardinality(under_way.cursor, redrive.stop_position) + index.moving_count

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TypeVar
 
-from cmqd.core.errors import InvalidArgument, SequenceTooOld
+from cmqd.core.errors import InvalidArgument, SequenceTooOld, shown
 from cmqd.core.facts.dedup import DedupIds
 from cmqd.core.limits import Limits
 
@@ -17,7 +17,12 @@ def unrepeated(
     ``-1 - n``, that it is the n-th of those stored.
     """
     if len(dedup_ids) != count:
-        raise InvalidArgument("dedup_ids", len(dedup_ids), f"null, or one entry for each of the {count} bodies")
+        raise InvalidArgument(
+            f"there are {len(dedup_ids)} dedup ids for {count} bodies; give one entry for each body, or null",
+            field="dedup_ids",
+            value=len(dedup_ids),
+            limit=f"null, or {count} entries",
+        )
     most = limits.max_dedup_id_bytes
     new: list[int] = []
     answer: list[int] = []
@@ -25,7 +30,12 @@ def unrepeated(
     for place, dedup_id in enumerate(dedup_ids):
         if dedup_id is not None:
             if not 1 <= len(dedup_id.encode()) <= most:
-                raise InvalidArgument("dedup_ids", dedup_id, f"1 to {most} bytes of UTF-8")
+                raise InvalidArgument(
+                    f"a dedup id has 1 to {most} bytes of UTF-8; {shown(dedup_id)} has {len(dedup_id.encode())}",
+                    field="dedup_ids",
+                    value=dedup_id,
+                    limit=f"1 to {most} bytes of UTF-8",
+                )
             found = in_batch.get(dedup_id)
             if found is None:
                 found = known.find(dedup_id, now_ms)

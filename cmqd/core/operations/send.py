@@ -233,7 +233,12 @@ class Send:
             check_range("delay_ms", delay_ms, 0, high)
             return enqueue_ms + delay_ms if delay_ms else None
         if len(delay_ms) != count:
-            raise InvalidArgument("delay_ms", len(delay_ms), f"one number, or one for each of the {count} bodies")
+            raise InvalidArgument(
+                f"there are {len(delay_ms)} delays for {count} bodies; give one delay, or one for each body",
+                field="delay_ms",
+                value=len(delay_ms),
+                limit=f"one number, or {count}",
+            )
         for one in delay_ms:
             check_range("delay_ms", one, 0, high)
         return [enqueue_ms + one for one in delay_ms] if any(delay_ms) else None

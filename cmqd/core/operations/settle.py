@@ -154,7 +154,12 @@ class Settle:
         where a long backlog made steps merge (see :mod:`cmqd_fold.time_steps`). Exact needs each lease's send time.
         """
         if not 1 <= len(handles) <= self._limits.max_batch:
-            raise InvalidArgument("receipt_handles", len(handles), f"1 to {self._limits.max_batch} handles")
+            raise InvalidArgument(
+                f"a request has 1 to {self._limits.max_batch} receipt handles; this one has {len(handles)}",
+                field="receipt_handles",
+                value=len(handles),
+                limit=f"1 to {self._limits.max_batch} handles",
+            )
         in_flight = queue.index.in_flight
         floor = queue.index.floor
         expiry_due_ms = self._expiry_due_ms.get(queue.queue_id)

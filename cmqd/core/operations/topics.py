@@ -15,6 +15,7 @@ from cmqd.core.errors import (
     TopicDiffers,
     TopicExists,
     TopicInUse,
+    shown,
 )
 from cmqd.core.facts.facts import Facts
 from cmqd.core.facts.topic import Subscription, Topic
@@ -321,9 +322,19 @@ def _topic_attributes(
         elif field == "filter_type":
             _check_choice(field, value, FILTER_TYPES)
             if not creating and value != base.filter_type:
-                raise InvalidArgument(field, value, "left as it is: it is chosen when a topic is created")
+                raise InvalidArgument(
+                    f"{field} is fixed when a topic is created; this topic has {base.filter_type!r}",
+                    field=field,
+                    value=value,
+                    limit=base.filter_type,
+                )
         else:
-            raise InvalidArgument("attributes", field, "one of max_message_bytes, filter_type")
+            raise InvalidArgument(
+                f"a topic has no attribute {shown(field)}; its attributes are max_message_bytes and filter_type",
+                field=field,
+                value=value,
+                limit="max_message_bytes or filter_type",
+            )
     return msgspec.structs.replace(base, **dict(changes))
 
 
@@ -343,7 +354,12 @@ def _subscription_attributes(
                 chosen[field] = value
             case "endpoint":
                 if not isinstance(value, str) or not value:
-                    raise InvalidArgument(field, value, "the name of a queue, or a URL")
+                    raise InvalidArgument(
+                        f"endpoint must be the name of a queue, or a URL, not {shown(value)}",
+                        field=field,
+                        value=value,
+                        limit="the name of a queue, or a URL",
+                    )
                 chosen[field] = value
             case "strategy":
                 chosen[field] = _check_choice(field, value, STRATEGIES)
@@ -352,51 +368,103 @@ def _subscription_attributes(
             case "filter_tags":
                 chosen[field] = check_tags(_texts(field, value), MAX_FILTER_TAGS, field)
                 if topic.is_routing and chosen[field]:
-                    raise InvalidArgument(field, value, "empty: the topic filters by routing key")
+                    raise InvalidArgument(
+                        f"topic {topic.name!r} filters by routing key; give binding_keys in place of filter_tags",
+                        field=field,
+                        value=value,
+                        limit="empty",
+                    )
             case "binding_keys":
                 if not topic.is_routing and value:
-                    raise InvalidArgument(field, value, "empty: the topic filters by tags")
+                    raise InvalidArgument(
+                        f"topic {topic.name!r} filters by tags; give filter_tags in place of binding_keys",
+                        field=field,
+                        value=value,
+                        limit="empty",
+                    )
                 chosen[field] = check_binding_keys(_texts(field, value), field) if topic.is_routing else []
             case "paused":
                 if type(value) is not bool:
-                    raise InvalidArgument(field, value, "true or false")
+                    raise InvalidArgument(
+                        f"{field} must be true or false, not {shown(value)}",
+                        field=field,
+                        value=value,
+                        limit="true or false",
+                    )
                 chosen[field] = value
             case _:
                 known = ", ".join(SubscriptionAttributes.__struct_fields__)
-                raise InvalidArgument("attributes", field, f"one of {known}")
+                raise InvalidArgument(
+                    f"a subscription has no attribute {shown(field)}; its attributes are {known}",
+                    field=field,
+                    value=value,
+                    limit=f"one of {known}",
+                )
     if creating:
         endpoint = str(chosen.get("endpoint", ""))
         if not endpoint:
-            raise InvalidArgument("endpoint", endpoint, "the name of a queue, or a URL")
+            raise InvalidArgument(
+                "a subscription needs an endpoint: the name of a queue, or a URL",
+                field="endpoint",
+                value=endpoint,
+                limit="the name of a queue, or a URL",
+            )
         scheme = endpoint.partition("://")[0].lower() if "://" in endpoint else QUEUE
         protocol = chosen.setdefault("protocol", scheme)
         if protocol != scheme:
-            raise InvalidArgument("protocol", protocol, f"{scheme!r}, as the endpoint says, or left out")
+            raise InvalidArgument(
+                f"protocol {protocol!r} does not fit the endpoint, which has {scheme!r}; protocol may be left out",
+                field="protocol",
+                value=protocol,
+                limit=scheme,
+            )
         if protocol == QUEUE:
             check_name("endpoint", endpoint)
         else:
             chosen["endpoint"] = check_url(endpoint, "endpoint")
         if topic.is_routing and not chosen.get("binding_keys"):
-            raise InvalidArgument("binding_keys", [], "1 to 5 keys: the topic filters by routing key")
+            raise InvalidArgument(
+                f"topic {topic.name!r} filters by routing key; a subscription to it needs 1 to 5 binding_keys",
+                field="binding_keys",
+                value=[],
+                limit="1 to 5 keys",
+            )
     else:
         for field in ("protocol", "endpoint"):
             if field in chosen and chosen[field] != getattr(base, field):
-                raise InvalidArgument(field, chosen[field], "left as it is: it is chosen when a subscription is made")
+                raise InvalidArgument(
+                    f"{field} is fixed when a subscription is created; this one has {shown(getattr(base, field))}",
+                    field=field,
+                    value=chosen[field],
+                    limit=str(getattr(base, field)),
+                )
     return msgspec.structs.replace(base, **chosen)
 
 
 def _check_choice(field: str, value: object, choices: tuple[str, ...]) -> object:
     if value not in choices:
-        raise InvalidArgument(field, value, " or ".join(choices))
+        raise InvalidArgument(
+            f"{field} must be {' or '.join(choices)}, not {shown(value)}",
+            field=field,
+            value=value,
+            limit=" or ".join(choices),
+        )
     return value
 
 
 def _texts(field: str, value: object) -> list[str]:
     if not isinstance(value, list):
-        raise InvalidArgument(field, value, "a list of texts")
+        raise InvalidArgument(
+            f"{field} must be a list of texts, not {shown(value)}", field=field, value=value, limit="a list of texts"
+        )
     texts: list[str] = []
     for one in value:  # pyright: ignore[reportUnknownVariableType]
         if not isinstance(one, str):
-            raise InvalidArgument(field, value, "a list of texts")  # pyright: ignore[reportUnknownArgumentType]
+            raise InvalidArgument(
+                f"{field} must be a list of texts, not {shown(value)}",  # pyright: ignore[reportUnknownArgumentType]
+                field=field,
+                value=value,  # pyright: ignore[reportUnknownArgumentType]
+                limit="a list of texts",
+            )
         texts.append(one)
     return texts

@@ -196,9 +196,19 @@ class Transactions:
             raise NotTransactional(name)
         count = len(message_ids)
         if not 1 <= count <= self._limits.max_batch:
-            raise InvalidArgument("message_ids", count, f"1 to {self._limits.max_batch} ids")
+            raise InvalidArgument(
+                f"a request has 1 to {self._limits.max_batch} message ids; this one has {count}",
+                field="message_ids",
+                value=count,
+                limit=f"1 to {self._limits.max_batch} ids",
+            )
         if len(decisions) not in (1, count):
-            raise InvalidArgument("decisions", len(decisions), f"one for all, or one for each of the {count} ids")
+            raise InvalidArgument(
+                f"there are {len(decisions)} decisions for {count} message ids; give one decision, or one for each id",
+                field="decisions",
+                value=len(decisions),
+                limit=f"one decision, or {count}",
+            )
         for decision in decisions:
             check_range("decisions", decision, COMMIT, UNKNOWN)
         if len(decisions) < count:

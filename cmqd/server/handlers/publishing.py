@@ -145,5 +145,10 @@ def _labels(request: wire.PublishMessages) -> list[Labels] | None:
     if not any(tags):
         return keys
     if any(keys):
-        raise domain.InvalidArgument("routing_keys", keys, "empty where there are tags: a message has one or the other")
+        raise domain.InvalidArgument(
+            "a message has tags or a routing key, not both",
+            field="routing_keys",
+            value=keys,
+            limit="empty if there are tags",
+        )
     return tags

@@ -102,7 +102,10 @@ class Subscriptions:
         subscription = self._broker.facts.topics.find_subscription(client.account, request.topic, request.subscription)
         if subscription.attributes.protocol == "queue":
             raise domain.InvalidArgument(
-                "subscription", subscription.name, "one to a URL: only what is posted is signed"
+                f"subscription {subscription.name!r} delivers to a queue; only pushes to a URL are signed",
+                field="subscription",
+                value=subscription.name,
+                limit="a subscription to a URL",
             )
         subscription_id = subscription.subscription_id
 
