@@ -50,12 +50,7 @@ class Checks:
         self._sweep_above = CHECK_SWEEP_ABOVE
 
     def set_has_checkers(self, account: str, name: str, has_checkers: bool) -> None:
-        """Whether there is anybody who answers checks of a queue's half messages; what is due meanwhile stays due. The
-        edge may take this back for a while from one that does not keep up.
-
-        Raises:
-            QueueNotFound, NotTransactional: only for ``has_checkers``; that nobody is there can be said of any name.
-        """
+        """See :meth:`Broker.set_has_checkers <cmqd.core.broker.Broker.set_has_checkers>`."""
         queue = self._queues.find(account, name) if has_checkers else self._queues.names.get(account, {}).get(name)
         if queue is None:
             return
@@ -66,9 +61,7 @@ class Checks:
             self.take_up(queue)
 
     def check_again(self, account: str, name: str, message_ids: Sequence[int], now_ms: int) -> Outcome[None]:
-        """Who was asked about these half messages has gone away without an answer: ask again, another one, and be it
-        once more than is allowed. Whatever is decided by now is left alone.
-        """
+        """See :meth:`Broker.check_again <cmqd.core.broker.Broker.check_again>`."""
         del now_ms
         queue = self._queues.names.get(account, {}).get(name)
         if queue is not None:

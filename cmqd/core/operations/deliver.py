@@ -76,9 +76,7 @@ class Deliver:
         self._jitter_seed = seed
 
     def pushes_ended(self, results: Sequence[PushResult], now_ms: int) -> Outcome[None]:
-        """How attempts to post to URLs went. What became of a message or its subscription meanwhile is taken into
-        account: a result that nobody wants any more changes nothing.
-        """
+        """See :meth:`Broker.pushes_ended <cmqd.core.broker.Broker.pushes_ended>`."""
         records: list[AnyRecord] = []
         delivered: dict[int, list[int]] = {}
         failed: dict[tuple[int, str], list[tuple[int, int]]] = {}

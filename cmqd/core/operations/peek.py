@@ -44,11 +44,7 @@ class Peek:
         now_ms: int,
         states: Sequence[str] | None = None,
     ) -> Outcome[MessagesPeeked | Waiting]:
-        """Browse messages in order of sending, from place ``start`` on: those in one of ``states`` (see ``STATES``), or
-        all but the rewindable ones. Changes nothing.
-
-        What has passed its retention is not shown, whether a tick has moved the floor over it or not.
-        """
+        """See :meth:`Broker.peek <cmqd.core.broker.Broker.peek>`."""
         queue = self._queues.find(account, name)
         check_range("max_messages", max_messages, 1, self._limits.max_batch)
         check_range("start", start, 0, 1 << 62)

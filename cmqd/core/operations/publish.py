@@ -76,36 +76,17 @@ class Publish:
     def publish(
         self, account: str, name: str, requests: Sequence[PublishRequest], now_ms: int
     ) -> Outcome[list[Published | DomainError]]:
-        """Publish the batches of several requests to a topic in a single call: ``plan_publish`` and ``apply_publish``.
-
-        Raises:
-            TopicNotFound.
-        """
+        """See :meth:`Broker.publish <cmqd.core.broker.Broker.publish>`."""
         plan = self.plan_publish(account, name, requests, now_ms)
         plan.advance(WHOLE)
         return self.apply_publish(plan, now_ms)
 
     def plan_publish(self, account: str, name: str, requests: Sequence[PublishRequest], now_ms: int) -> PublishPlan:
-        """Begin to plan publishes to a topic; nothing changes before ``apply_publish``.
-
-        Raises:
-            TopicNotFound.
-        """
+        """See :meth:`Broker.plan_publish <cmqd.core.broker.Broker.plan_publish>`."""
         return PublishPlan(self._topics.find(account, name), requests, self._promises, self._limits, now_ms)
 
     def apply_publish(self, plan: PublishPlan, now_ms: int) -> Outcome[list[Published | DomainError]]:
-        """Store the messages of a whole plan: the batch of a request whole or not at all, with the copies for all
-        matching subscriptions. The reply has the refusal of a refused request in the place of its ids; other requests
-        are stored all the same. A message that matches no subscription is discarded.
-
-        A numbered publish that was stored before gets the earlier ids. A body with a dedup id that was used in this
-        topic a short while ago gets the earlier id.
-
-        Refusals: InvalidArgument, MessageTooLarge, BatchTooLarge, SequenceTooOld.
-
-        Raises:
-            TopicNotFound: the topic was deleted meanwhile.
-        """
+        """See :meth:`Broker.apply_publish <cmqd.core.broker.Broker.apply_publish>`."""
         topic = plan.topic
         if self._topics.by_id.get(topic.topic_id) is not topic:
             raise TopicNotFound(topic.name)

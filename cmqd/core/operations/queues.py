@@ -86,13 +86,7 @@ class QueueAdmin:
         self._dead_letters = dead_letters
 
     def create(self, account: str, name: str, attributes: Mapping[str, object], now_ms: int) -> Outcome[QueueInfo]:
-        """Make a queue.
-
-        Raises:
-            InvalidArgument: the name or an attribute is not legal.
-            QueueExists: the name, or one that differs only in case, is taken.
-            TooManyQueues: the account has its limit.
-        """
+        """See :meth:`Broker.create_queue <cmqd.core.broker.Broker.create_queue>`."""
         check_queue_name(name)
         chosen = checked_attributes(QueueAttributes(), attributes, creating=True)
         taken = self._queues.folded.get(account, {}).get(folded(name))
@@ -144,11 +138,7 @@ class QueueAdmin:
     def list_all(
         self, search: str, after: tuple[str, str], limit: int
     ) -> tuple[list[tuple[str, int, str]], tuple[str, str] | None]:
-        """Queues of all accounts with ``search`` in their name, behind ``after`` (account, name), by account and name.
-
-        Returns (account, id, name) of at most ``limit`` queues, and where to go on, None at the end. A call examines a
-        bounded number of names, because a search without a match would hold up the loop.
-        """
+        """See :meth:`Broker.list_all_queues <cmqd.core.broker.Broker.list_all_queues>`."""
         check_range("limit", limit, 1, self._limits.max_list)
         after_account, after_name = after
         page: list[tuple[str, int, str]] = []
@@ -173,11 +163,7 @@ class QueueAdmin:
     def set_attributes(
         self, account: str, name: str, attributes: Mapping[str, object], now_ms: int
     ) -> Outcome[QueueInfo]:
-        """Change the attributes named; it takes effect on what happens next, for messages already held too.
-
-        Raises:
-            QueueNotFound, InvalidArgument: nothing was changed.
-        """
+        """See :meth:`Broker.set_queue_attributes <cmqd.core.broker.Broker.set_queue_attributes>`."""
         queue = self._queues.find(account, name)
         runtime = self._runtime[queue.queue_id]
         chosen = checked_attributes(queue.index.attributes, attributes)

@@ -115,14 +115,7 @@ class Receive:
         waiting: int = 0,
         max_waiting: int = 0,
     ) -> Outcome[list[list[ReceivedMessage] | Waiting | DomainError]]:
-        """The receives of several clients from one queue, in this order; each as a receive by itself.
-
-        Neighbours with one visibility timeout are served in one step and one record, as far as memory has what they
-        ask for. One that is refused has its refusal in its place of the reply, and hinders none of the others.
-
-        Raises:
-            QueueNotFound.
-        """
+        """See :meth:`Broker.receive_all <cmqd.core.broker.Broker.receive_all>`."""
         queue = self._queues.find(account, name)
         index = queue.index
         runtime = self._runtime[queue.queue_id]
@@ -224,9 +217,7 @@ class Receive:
         return wait_ms, visibility_timeout_ms
 
     def cancel_receive(self, waiter_id: int) -> bool:
-        """Forget a waiting receive, peek or rewind, or the answer to decisions about half messages, which are carried
-        out all the same; False if it was answered already (or never waited).
-        """
+        """See :meth:`Broker.cancel_receive <cmqd.core.broker.Broker.cancel_receive>`."""
         waiter = self._waiters.pop(waiter_id, None)
         if waiter is None:
             if self._deciding.pop(waiter_id, None) is not None:

@@ -35,17 +35,7 @@ class Redrives:
     def start(
         self, account: str, name: str, target: str | None, max_per_second: int | None, now_ms: int
     ) -> Outcome[RedriveStatus]:
-        """Send what is in a queue now back to where it came from, or to the queue ``target``; in the background.
-
-        Messages in flight or delayed stay. One whose origin does not exist (or takes no body of that size) stays, and
-        the status says so; a full target holds the redrive up until it has room. It survives a restart.
-
-        Raises:
-            QueueNotFound: of ``name``.
-            InvalidArgument: the target does not exist or is the queue itself, or the queue has a dead-letter queue,
-                or it never served as one.
-            RedriveRunning: one is under way.
-        """
+        """See :meth:`Broker.start_redrive <cmqd.core.broker.Broker.start_redrive>`."""
         queue = self._queues.find(account, name)
         runtime = self._runtime[queue.queue_id]
         index = queue.index
@@ -83,11 +73,7 @@ class Redrives:
         return Outcome(self._status(queue), [record])
 
     def cancel(self, account: str, name: str, now_ms: int) -> Outcome[RedriveStatus]:
-        """Stop a redrive; what was moved stays moved. Without effect on one that is over.
-
-        Raises:
-            QueueNotFound, InvalidArgument: there never was one.
-        """
+        """See :meth:`Broker.cancel_redrive <cmqd.core.broker.Broker.cancel_redrive>`."""
         queue = self._queues.find(account, name)
         effects = Effects()
         if self._runtime[queue.queue_id].redriving is not None:
@@ -96,11 +82,7 @@ class Redrives:
         return effects.outcome(self._status(queue))
 
     def status(self, account: str, name: str) -> RedriveStatus:
-        """How far the redrive of a queue is, or how the last one ended.
-
-        Raises:
-            QueueNotFound, InvalidArgument: there never was one.
-        """
+        """See :meth:`Broker.redrive_status <cmqd.core.broker.Broker.redrive_status>`."""
         return self._status(self._queues.find(account, name))
 
     def _status(self, queue: Queue) -> RedriveStatus:

@@ -40,16 +40,7 @@ class Rewind:
     def rewind(
         self, account: str, name: str, waiter_id: int, time_ms: int, strict: bool, now_ms: int
     ) -> Outcome[Rewound | Waiting]:
-        """Make all rewindable messages sent at or after ``time_ms`` active again, in order of sending, never received.
-
-        A time before the window is taken as the nearest one (``clamped``), or refused if ``strict``. The latest time
-        that is allowed is that of the oldest unconsumed message (but always the start of the window). Half, delayed and
-        damaged messages do not count: no consumer can receive them, so nothing that consumers do would lift the bound.
-
-        Raises:
-            QueueNotFound, InvalidArgument.
-            TimeNotRewindable: the queue has no rewind window, or the time is too late, or too early and ``strict``.
-        """
+        """See :meth:`Broker.rewind <cmqd.core.broker.Broker.rewind>`."""
         queue = self._queues.find(account, name)
         runtime = self._runtime[queue.queue_id]
         check_range("time_ms", time_ms, 0, 1 << 62)

@@ -57,13 +57,7 @@ class Settle:
     def delete_all(
         self, account: str, name: str, requests: Sequence[list[int]], now_ms: int
     ) -> Outcome[list[HandlesDone | DomainError]]:
-        """The deletes of several clients from one queue, by their handles, in this order; as one record.
-
-        One that is refused has its refusal in its place of the reply, and hinders none of the others.
-
-        Raises:
-            QueueNotFound.
-        """
+        """See :meth:`Broker.delete_all <cmqd.core.broker.Broker.delete_all>`."""
         queue = self._queues.find(account, name)
         index = queue.index
         replies: list[HandlesDone | DomainError] = []
@@ -93,10 +87,7 @@ class Settle:
     def change_visibility(
         self, account: str, name: str, handles: list[int], visibility_timeout_ms: int, now_ms: int
     ) -> Outcome[HandlesDone]:
-        """Hide received messages until ``visibility_timeout_ms`` from now; 0 = hand back.
-
-        Each is cut at its retention; the reply has the earliest of their next visible times.
-        """
+        """See :meth:`Broker.change_visibility <cmqd.core.broker.Broker.change_visibility>`."""
         check_range("visibility_timeout_ms", visibility_timeout_ms, 0, self._limits.max_visibility_timeout_ms)
         if not visibility_timeout_ms:
             return self.release(account, name, handles, True, now_ms)

@@ -69,13 +69,7 @@ class TopicAdmin:
     def create_topic(
         self, account: str, name: str, attributes: Mapping[str, object], now_ms: int
     ) -> Outcome[TopicInfo]:
-        """Make a topic. A name of more than 64 bytes is cut; the reply has the name that was used.
-
-        Raises:
-            InvalidArgument: the name or an attribute is not legal.
-            TopicExists: the name, or one that differs only in case, is taken.
-            TooManyTopics: the account has its limit.
-        """
+        """See :meth:`Broker.create_topic <cmqd.core.broker.Broker.create_topic>`."""
         name = cut_topic_name(name)
         check_name("topic", name)
         chosen = _topic_attributes(TopicAttributes(), attributes, creating=True)
@@ -94,12 +88,7 @@ class TopicAdmin:
     def ensure_topic(
         self, account: str, name: str, attributes: Mapping[str, object], now_ms: int
     ) -> Outcome[TopicInfo]:
-        """Make a topic, or confirm that the one there is has these attributes (those not named may be anything).
-
-        Raises:
-            TopicDiffers: it has others; the difference is in the details.
-            InvalidArgument, TopicExists, TooManyTopics: as :meth:`create_topic`.
-        """
+        """See :meth:`Broker.ensure_topic <cmqd.core.broker.Broker.ensure_topic>`."""
         check_name("topic", name)
         topic = self._topics.names.get(account, {}).get(name)
         if topic is None:
@@ -125,23 +114,14 @@ class TopicAdmin:
     def set_topic_attributes(
         self, account: str, name: str, attributes: Mapping[str, object], now_ms: int
     ) -> Outcome[TopicInfo]:
-        """Change the attributes named, for what is published from now on.
-
-        Raises:
-            TopicNotFound, InvalidArgument: nothing was changed.
-        """
+        """See :meth:`Broker.set_topic_attributes <cmqd.core.broker.Broker.set_topic_attributes>`."""
         topic = self._topics.find(account, name)
         record = TopicAttributesSet(topic.topic_id, _topic_attributes(topic.attributes, attributes), now_ms)
         self._topics.apply(topic, record)
         return Outcome(self._info(topic), [record])
 
     def delete_topic(self, account: str, name: str) -> Outcome[None]:
-        """Remove a topic.
-
-        Raises:
-            TopicNotFound.
-            TopicInUse: it has subscriptions.
-        """
+        """See :meth:`Broker.delete_topic <cmqd.core.broker.Broker.delete_topic>`."""
         topic = self._topics.find(account, name)
         if topic.subscriptions:
             raise TopicInUse(name, len(topic.subscriptions))
@@ -167,15 +147,7 @@ class TopicAdmin:
     def subscribe(
         self, account: str, topic_name: str, name: str, attributes: Mapping[str, object], now_ms: int
     ) -> Outcome[SubscriptionInfo]:
-        """Have what is published to a topic from now on delivered to a queue or a URL.
-
-        Raises:
-            TopicNotFound.
-            QueueNotFound: the queue that it is to deliver to does not exist.
-            InvalidArgument: the name or an attribute is not legal.
-            SubscriptionExists: the topic has one of that name, or of one that differs only in case.
-            TooManySubscriptions: the topic has its limit.
-        """
+        """See :meth:`Broker.subscribe <cmqd.core.broker.Broker.subscribe>`."""
         topic = self._topics.find(account, topic_name)
         check_name("subscription", name)
         chosen = _subscription_attributes(topic, SubscriptionAttributes(), attributes, creating=True)
@@ -197,13 +169,7 @@ class TopicAdmin:
     def ensure_subscription(
         self, account: str, topic_name: str, name: str, attributes: Mapping[str, object], now_ms: int
     ) -> Outcome[SubscriptionInfo]:
-        """Subscribe, or confirm that the subscription there is has these attributes (those not named may be anything).
-
-        Raises:
-            SubscriptionDiffers: it has others; the difference is in the details.
-            TopicNotFound, QueueNotFound, InvalidArgument, SubscriptionExists, TooManySubscriptions: as
-                :meth:`subscribe`.
-        """
+        """See :meth:`Broker.ensure_subscription <cmqd.core.broker.Broker.ensure_subscription>`."""
         topic = self._topics.find(account, topic_name)
         check_name("subscription", name)
         subscription = topic.folded.get(folded(name))
@@ -238,11 +204,7 @@ class TopicAdmin:
     def set_subscription_attributes(
         self, account: str, topic_name: str, name: str, attributes: Mapping[str, object], now_ms: int
     ) -> Outcome[SubscriptionInfo]:
-        """Change the attributes named: filters for what is published from now on, the rest for attempts to come too.
-
-        Raises:
-            TopicNotFound, SubscriptionNotFound, InvalidArgument: nothing was changed.
-        """
+        """See :meth:`Broker.set_subscription_attributes <cmqd.core.broker.Broker.set_subscription_attributes>`."""
         subscription = self._topics.find_subscription(account, topic_name, name)
         topic = subscription.topic
         chosen = _subscription_attributes(topic, subscription.attributes, attributes)
@@ -252,11 +214,7 @@ class TopicAdmin:
         return Outcome(self._subscription_info(subscription, now_ms), [record])
 
     def unsubscribe(self, account: str, topic_name: str, name: str, now_ms: int) -> Outcome[None]:
-        """End a subscription; what waits for it is dropped. What is being posted to its URL may still arrive.
-
-        Raises:
-            TopicNotFound, SubscriptionNotFound.
-        """
+        """See :meth:`Broker.unsubscribe <cmqd.core.broker.Broker.unsubscribe>`."""
         del now_ms
         subscription = self._topics.find_subscription(account, topic_name, name)
         topic = subscription.topic
@@ -266,23 +224,14 @@ class TopicAdmin:
         return Outcome(None, [record])
 
     def retry_deliveries(self, account: str, topic_name: str, name: str, now_ms: int) -> Outcome[int]:
-        """Try everything that failed again at once; the reply is how many messages that are. What has used up its
-        retries gets one more attempt. (No fact: after a restart what was not tried yet follows its old times.)
-
-        Raises:
-            TopicNotFound, SubscriptionNotFound.
-        """
+        """See :meth:`Broker.retry_deliveries <cmqd.core.broker.Broker.retry_deliveries>`."""
         subscription = self._topics.find_subscription(account, topic_name, name)
         count = subscription.deliveries.retry_now()
         self._deliver.look_after(subscription, now_ms)
         return Outcome(count)
 
     def drop_deliveries(self, account: str, topic_name: str, name: str, now_ms: int) -> Outcome[int]:
-        """Drop everything that waits or is in retry for a subscription; the reply is how many messages that are.
-
-        Raises:
-            TopicNotFound, SubscriptionNotFound.
-        """
+        """See :meth:`Broker.drop_deliveries <cmqd.core.broker.Broker.drop_deliveries>`."""
         subscription = self._topics.find_subscription(account, topic_name, name)
         count = subscription.deliveries.pending_count
         if not count:

@@ -184,12 +184,7 @@ class Transactions:
     def end_transactions(
         self, account: str, name: str, waiter_id: int, message_ids: list[int], decisions: list[int], now_ms: int
     ) -> Outcome[TransactionsDone | Waiting]:
-        """Decide half messages: ``COMMIT``, ``ROLL_BACK`` or ``UNKNOWN``, one for each or one for all; in order. The
-        reply names those that were refused; it is WAITING if a body must be read for a commit.
-
-        Raises:
-            QueueNotFound, NotTransactional, InvalidArgument. A reply that waits ends with QueueDeleted if need be.
-        """
+        """See :meth:`Broker.end_transactions <cmqd.core.broker.Broker.end_transactions>`."""
         queue = self._queues.find(account, name)
         index = queue.index
         if not index.attributes.transactional:
@@ -397,12 +392,7 @@ class Transactions:
     # ------------------------------------------------------------------ for operators
 
     def list_half_messages(self, account: str, name: str, start: int, limit: int) -> HalfMessages:
-        """Undecided half messages in order of sending, from place ``start`` on. Times of those that nobody was asked
-        about yet and that are not in memory are near the truth: of sending to a time step, of the first check likewise.
-
-        Raises:
-            QueueNotFound, NotTransactional, InvalidArgument.
-        """
+        """See :meth:`Broker.list_half_messages <cmqd.core.broker.Broker.list_half_messages>`."""
         queue = self._queues.find(account, name)
         index = queue.index
         attributes = index.attributes

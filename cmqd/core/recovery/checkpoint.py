@@ -47,10 +47,7 @@ class Checkpoint:
         self._topics = facts.topics
 
     def parts(self, last_lsn: Callable[[], int], now_ms: int) -> Iterator[AnyPart]:
-        """The parts of a checkpoint, made one by one; other operations may run in between.
-
-        ``last_lsn`` tells the LSN of the newest row that records were appended to: what the part made next is true for.
-        """
+        """See :meth:`Broker.checkpoint <cmqd.core.broker.Broker.checkpoint>`."""
         parts = 1
         numbers = self._numbers
         yield CheckpointHeader(

@@ -68,12 +68,7 @@ class Replay:
         self._salvage = self._salvage or Salvage()
 
     def replay(self, record: AnyRecord, lsn: int) -> None:
-        """Apply a record of the log in recovery, unless the checkpoint slice of its queue covers it already.
-
-        Raises:
-            ValueError: the record belongs to a queue that the log does not know: records before it are missing, and
-                :meth:`begin_salvage` was not called. (Other missing records show as a KeyError, or not at all.)
-        """
+        """See :meth:`Broker.replay <cmqd.core.broker.Broker.replay>`."""
         if isinstance(record, NumbersReserved):
             self._numbers.apply(record)
             return
