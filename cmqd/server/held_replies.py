@@ -1,12 +1,12 @@
 """Memory of large replies that wait at the gate for the disk.
 
-A reply usually leaves the gate within milliseconds, so a reply costs nothing here. Ten times a second a beat looks
-whether replies stay: only replies that were there at the beat before are counted, for a disk that is slow or hangs. A
-connection can have 64 MiB of bodies at the gate, and its memory budget drops it by the usual rule.
+A reply usually leaves the gate within milliseconds and is never counted. A beat, ten times a second, counts the replies
+that were at the gate at the beat before: the disk is slow or hangs. A connection can have 64 MiB of bodies at the gate.
+Over the budget the connection is dropped by the rule of ``memory_budget``.
 
-Bodies for a client that is gone are of no use: the messages go back to their queue by their receipt handles alone. So
-such replies are replaced by replies without bodies, whether the budget dropped the client, the client left or the
-request was given up. Without that a client could fill the memory by receiving and leaving, again and again.
+The messages of a closed connection go back to their queue by receipt handle, without their bodies. So the bodies are
+removed from replies at the gate if the budget dropped the connection, the client left, or the request was given up.
+Otherwise a client could fill the memory by receiving and leaving, again and again.
 """
 
 from collections.abc import Iterable
@@ -24,11 +24,11 @@ class Holder(Protocol):
 
     @property
     def is_gone(self) -> bool:
-        """Whether no reply can reach it any more."""
+        """Whether the connection is closed, so that replies are dropped."""
         ...
 
     def note_held_replies(self, size: int) -> None:
-        """Take note of the bytes of its replies that wait at the gate."""
+        """Note the bytes of the client's replies at the gate."""
         ...
 
 
@@ -54,7 +54,7 @@ class HeldReplies:
         self._held_before = gate.held_so_far
 
     def forget(self) -> None:
-        """Note nothing more for any client: the gate opened, and a client that does not read is counted elsewhere."""
+        """Note 0 bytes for all clients: the gate opened, and unread replies are counted by their connections."""
         noted, self._noted = self._noted, set()
         for holder in noted:
             holder.note_held_replies(0)
@@ -70,7 +70,7 @@ class HeldReplies:
         self._noted = {holder for holder in large if not holder.is_gone}
         for holder in self._noted:
             holder.note_held_replies(large[holder])
-        # The budget may have dropped some just now.
+        # The notes above can make the budget drop connections.
         gone = {holder for holder in large if holder.is_gone}
         if gone:
             self._noted -= gone
@@ -87,7 +87,7 @@ def _body_bytes(reply: MessagesReceived | MessagesPeeked) -> int:
 
 
 def without_bodies(reply: Outgoing) -> Outgoing:
-    """Return a reply whose messages have receipt handles and no bodies; what holds no messages stays as it is."""
+    """Return a reply whose messages have receipt handles and no bodies; other replies are returned unchanged."""
     if isinstance(reply, MessagesReceived):
         return replace(reply, messages=[replace(message, body=b"", headers=None) for message in reply.messages])
     return replace(reply, messages=[]) if isinstance(reply, MessagesPeeked) else reply

@@ -21,7 +21,7 @@ _KNOWN_ELEMENTS: Final = {
     opcode: len(kind.__struct_fields__) + 1 for opcode, kind in (*REQUEST_TYPES.items(), (CANCEL, Cancel))
 }
 _TRAILING: Final = re.compile(r"trailing characters \(byte (\d+)\)$")
-"""What msgspec says of bytes behind the decoded value."""
+"""Error text of msgspec for bytes behind the decoded value."""
 
 
 def decode(payload: bytes) -> AnyRequest | Cancel:
