@@ -81,7 +81,6 @@ lint: setup setup-spark setup-docs  ## format, ruff, spelling, import contracts,
 	$(BIN)/codespell
 	$(BIN)/lint-imports
 	$(BIN)/pyright
-	$(BIN)/python -m cmqd_bench.pages --check
 	$(BIN)/zensical build --strict --clean
 
 docs: setup setup-docs  ## the documents as a site, in build/site; makes their generated parts anew

@@ -1,23 +1,26 @@
-"""The generated parts of the documents: ``python -m cmqd_bench.pages``; ``make docs`` and ``make lint`` run it.
+"""The generated parts of the documents: ``python -m cmqd_bench.pages``; ``make docs`` runs it.
 
 - ``docs/settings.md``: the tables of settings, from ``cmqd.settings``.
 - ``README.md`` and ``docs/benchmarks.md``: the table of measurements, from the files in ``bench/results``.
 - ``docs/benchmarks.svg``: the plot of server CPU per message, from the same files.
+- ``cmqd/ARCHITECTURE.md``: the tables of modules, from the first sentence of each module's docstring.
+- ``docs/glossary.md``: the terms, from the docstring of ``cmqd.core``.
 - ``docs/internals/decisions.md``: the list of decision records; ``docs/internals/decisions/``: a link to each of them.
 
 A generated part of a page stands between ``<!-- NAME: ... -->`` and ``<!-- end of NAME -->``; the rest of the page is
-written by hand. ``make lint`` fails if a file differs from the output of this module.
+written by hand. ``tests/test_docs.py`` fails if a file differs from the output of this module.
 """
 
+import ast
 import json
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import cmqd.core
 from cmqd.settings import SETTINGS, SettingInfo
 
 ROOT = Path(__file__).parents[2]
@@ -211,11 +214,52 @@ def decisions_list() -> str:
     return "\n".join(lines)
 
 
+def glossary_table() -> str:
+    """Return the glossary, which stands in the docstring of ``cmqd.core``, as a table."""
+    terms = re.findall(r"^- ([^:]+): (.+)$", (cmqd.core.__doc__ or "").partition("\nGlossary:")[2], re.MULTILINE)
+    return "\n".join(["| term | meaning |", "| --- | --- |", *(f"| {term} | {meaning} |" for term, meaning in terms)])
+
+
+def rooms() -> list[str]:
+    """Return every package of the product, as a path in the checkout."""
+    tops = [ROOT / "cmqd", *(ROOT / "protocol").glob("*/"), *(ROOT / "client").glob("*/")]
+    packages = [file.parent for top in tops for file in top.rglob("__init__.py")]
+    return sorted(str(package.relative_to(ROOT)) for package in packages)
+
+
+def modules_table(room: str) -> str:
+    """Return the table of a room: its modules, each with the first sentence of its docstring."""
+    modules = [path for path in sorted((ROOT / room).glob("*.py")) if path.name != "__init__.py"]
+    rows = [f"| `{path.stem}` | {first_sentence(path)} |" for path in modules]
+    return "\n".join(["| module | contents |", "| --- | --- |", *rows])
+
+
+def first_sentence(path: Path) -> str:
+    """Return the first sentence of a module's docstring, in Markdown."""
+    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+    paragraph = " ".join(docstring.partition("\n\n")[0].split())
+    sentence = re.split(r"(?<=[.!?]) (?=[A-Z`])", paragraph)[0].removesuffix(":").removesuffix(".")
+    names = re.sub(r":\w+:`~?([^`]+)`", r"`\1`", sentence.replace("``", "`"))
+    return names.replace("|", "\\|")
+
+
+def architecture() -> str:
+    """Return ARCHITECTURE.md with the table of each room."""
+    page = (ROOT / "cmqd/ARCHITECTURE.md").read_text()
+    for room in rooms():
+        try:
+            page = replaced(page, f"modules of {room}", modules_table(room))
+        except ValueError as problem:
+            raise ValueError(f"cmqd/ARCHITECTURE.md: {problem}") from problem
+    return page
+
+
 PARTS: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("README.md", "measurements", measurements_table),
     ("docs/benchmarks.md", "measurements", measurements_table),
     ("docs/benchmarks.md", "sources", sources_table),
     ("docs/settings.md", "settings", settings_tables),
+    ("docs/glossary.md", "glossary", glossary_table),
     ("docs/internals/decisions.md", "decisions", decisions_list),
 )
 """File, name of the part, and the function that makes the part."""
@@ -235,7 +279,7 @@ def replaced(text: str, name: str, content: str) -> str:
 
 def pages() -> dict[Path, str]:
     """Return every file with generated parts, with its new content."""
-    contents = {ROOT / "docs/benchmarks.svg": plot()}
+    contents = {ROOT / "docs/benchmarks.svg": plot(), ROOT / "cmqd/ARCHITECTURE.md": architecture()}
     for file, name, make in PARTS:
         path = ROOT / file
         contents[path] = replaced(contents.get(path) or path.read_text(), name, make())
@@ -253,20 +297,14 @@ def stale_pages() -> dict[Path, str]:
     return {path: text for path, text in pages().items() if not path.exists() or path.read_text() != text}
 
 
-def main(arguments: list[str]) -> int:
-    """Write the files that differ; with ``--check``, name them and return 1."""
-    stale, missing = stale_pages(), missing_decision_pages()
-    if arguments == ["--check"]:
-        for path in [*stale, *missing]:
-            print(f"{path.relative_to(ROOT)} is not up to date; run: make docs", file=sys.stderr)
-        return 1 if stale or missing else 0
+def main() -> None:
+    """Write the files that differ."""
     DECISION_PAGES.mkdir(exist_ok=True)
-    for path in missing:
+    for path in missing_decision_pages():
         path.symlink_to(Path("../../../cmqd/decisions") / path.name)
-    for path, content in stale.items():
+    for path, content in stale_pages().items():
         path.write_text(content)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()
