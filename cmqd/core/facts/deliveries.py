@@ -380,9 +380,9 @@ class Deliveries:
         # A probe that is owed goes before the next retry: with room for one at a time, retries would leave none to it.
         if self.blocked and self._may_probe():
             self._probes_owed = max(self._probes_owed - 1, 0)
-            position = self._unsent.min()
-            self._probes.add(position)
-            return position
+            probe = self._unsent.min()
+            self._probes.add(probe)
+            return probe
         position = self._next_retry(now_ms)
         if position is not None:
             if self.blocked and self._may_try_new():

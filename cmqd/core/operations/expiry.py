@@ -53,8 +53,8 @@ class Expiry:
         if owner_id is None:
             return
         queue, topic = self._queues.by_id.get(owner_id), self._topics.by_id.get(owner_id)
-        dedup_ids = queue.dedup_ids if queue is not None else topic and topic.known_dedup_ids
-        owner = queue or topic
+        owner = queue if queue is not None else topic
+        dedup_ids = queue.dedup_ids if queue is not None else None if topic is None else topic.known_dedup_ids
         if dedup_ids is not None and owner is not None:
             has_more = dedup_ids.expire(now_ms, self._limits.tick_items)
             self._promises.memory.recount(owner.account, dedup_ids)

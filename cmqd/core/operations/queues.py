@@ -25,6 +25,8 @@ from cmqd.core.operations.receive import Receive
 from cmqd.core.operations.reservations import Reservations
 from cmqd.core.operations.serving import Serving
 from cmqd.core.outcome import Effects, Outcome, Woken
+from cmqd.core.runtime.pages import Lane
+from cmqd.core.runtime.pending import PendingPeek, PendingRewind
 from cmqd.core.runtime.runtime import Runtime
 from cmqd_segment.records import (
     AnyRecord,
@@ -292,7 +294,8 @@ class QueueAdmin:
             raise DeadLetterQueueInUse(name, sorted(source.name for source in queue.sources.values()))
         error = QueueDeleted(name)
         woken = self._receive.end_waits(queue, error)
-        for lane in (self._pages.peeks, self._pages.rewinds):
+        lanes: tuple[Lane[PendingPeek] | Lane[PendingRewind], ...] = (self._pages.peeks, self._pages.rewinds)
+        for lane in lanes:
             for read_id, queue_id, request in list(lane.requests()):
                 if queue_id == queue.queue_id:
                     self._pages.take(read_id)

@@ -215,12 +215,12 @@ def _halves_parts(
     rest = iter(waiting)
     while positions := array("Q", islice(rest, HALVES_A_PART)):
         yield HalvesSlice(queue_id, [], b"", b"", [(0, positions.tobytes())], [])
-    positions, known = checked
-    for at in range(0, len(positions), HALVES_A_PART):
+    checked_positions, known = checked
+    for at in range(0, len(checked_positions), HALVES_A_PART):
         stretch = slice(at, at + HALVES_A_PART)
         entries = [
             (position, one.attempts, one.last_check_ms, one.last_unknown_ms, one.next_check_ms)
-            for position, one in zip(positions[stretch], known[stretch], strict=True)
+            for position, one in zip(checked_positions[stretch], known[stretch], strict=True)
         ]
         yield HalvesSlice(queue_id, [], b"", b"", [], entries)
 

@@ -64,12 +64,13 @@ class Salvage:
                 asked = unpack_runs(record.positions)
                 live = [position for position in asked if position in index.live]
                 self._end_state(index, live)
-                cut = MessagesDeleted(record.queue_id, pack_runs(live), record.leases, record.deleted_ms)
-                return (cut,), len(live) == len(asked)
+                deleted = MessagesDeleted(record.queue_id, pack_runs(live), record.leases, record.deleted_ms)
+                return (deleted,), len(live) == len(asked)
             case LeasesEnded() | MessagesReleased() | VisibilityChanged():
                 asked = unpack_runs(record.leases)
                 held = [lease for lease in asked if lease in index.in_flight]
                 runs = pack_runs(held)
+                cut: AnyRecord
                 match record:
                     case LeasesEnded():
                         cut = LeasesEnded(record.queue_id, runs)
@@ -86,11 +87,11 @@ class Salvage:
                 return _activated(index, record)
             case DelaysScheduled():
                 _never_again(index, last_of(record.positions) + 1)
-                asked = list(zip(unpack_runs(record.positions), record.visible_ms, strict=True))
-                waiting = [(position, due_ms) for position, due_ms in asked if position in index.overflow]
+                delays = list(zip(unpack_runs(record.positions), record.visible_ms, strict=True))
+                waiting = [(position, due_ms) for position, due_ms in delays if position in index.overflow]
                 runs = pack_runs(position for position, _ in waiting)
-                cut = DelaysScheduled(record.queue_id, runs, [due_ms for _, due_ms in waiting])
-                return (cut,), len(waiting) == len(asked)
+                scheduled = DelaysScheduled(record.queue_id, runs, [due_ms for _, due_ms in waiting])
+                return (scheduled,), len(waiting) == len(delays)
             case MessagesMoved():
                 return self._moved(index, record)
             case QueueRewound() | RedriveStarted():
