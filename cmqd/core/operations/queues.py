@@ -1,6 +1,7 @@
 """Queues: create, ensure, list, attributes, clear, delete."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from pyroaring import BitMap64
 
@@ -26,7 +27,6 @@ from cmqd.core.operations.reservations import Reservations
 from cmqd.core.operations.serving import Serving
 from cmqd.core.outcome import Effects, Outcome, Woken
 from cmqd.core.runtime.pages import Lane
-from cmqd.core.runtime.pending import PendingPeek, PendingRewind
 from cmqd.core.runtime.runtime import Runtime
 from cmqd_segment.records import (
     AnyRecord,
@@ -294,7 +294,7 @@ class QueueAdmin:
             raise DeadLetterQueueInUse(name, sorted(source.name for source in queue.sources.values()))
         error = QueueDeleted(name)
         woken = self._receive.end_waits(queue, error)
-        lanes: tuple[Lane[PendingPeek] | Lane[PendingRewind], ...] = (self._pages.peeks, self._pages.rewinds)
+        lanes: tuple[Lane[Any], ...] = (self._pages.peeks, self._pages.rewinds)
         for lane in lanes:
             for read_id, queue_id, request in list(lane.requests()):
                 if queue_id == queue.queue_id:
