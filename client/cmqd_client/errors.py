@@ -1,23 +1,23 @@
-"""Every error of the client, as one tree.
+"""The errors of the client, as a tree.
 
     CmqError                        root; its attributes are explained in the class
-    ├── ClientClosed                   the client (or connection) was closed; nothing was sent
-    ├── ServerUnreachable              no connection could be made in time; nothing was sent
-    ├── ConnectionLost                 the connection ended while the request was out: it may have happened
-    ├── RequestTimeout                 no answer in time: it may have happened
-    ├── NotSupported                   the server is older than the call needs; nothing was sent
+    ├── ClientClosed                   the client (or connection) was closed; the request was not sent
+    ├── ServerUnreachable              no connection could be made in time; the request was not sent
+    ├── ConnectionLost                 the connection ended before the reply: the request may have been executed
+    ├── RequestTimeout                 no reply in time: the request may have been executed
+    ├── NotSupported                   the server is older than the call needs; the request was not sent
     ├── ProtocolViolation              the peer does not speak this protocol (or not properly); the connection is closed
     ├── PartialFailure                 ``raise_for_failures()`` of a batch in which some failed
-    └── ServerError                    the server answered with an error: one class per code
-        ├── ConnectionRefused             of the connection, which the server closes
+    └── ServerError                    the server answered with an error: a class per code
+        ├── ConnectionRefused             errors of the connection, which the server closes
         │   ├── MalformedFrame, FrameTooLarge, UnsupportedVersion, AuthenticationFailed, AuthenticationTimeout,
         │   └── HeartbeatTimeout, WrongRegion, TooManyConnections
         ├── InvalidArgument, UnknownOperation, RequestCancelled, PermissionDenied, DuplicateRequestId, ReplyTooLarge
         ├── QueueNotFound, QueueExists, QueueDiffers, QueueDeleted, TooManyQueues
         ├── DeadLetterQueueInUse, TimeNotRewindable, RedriveRunning, NotTransactional
         ├── MessageTooLarge, BatchTooLarge, ReceiptHandleInvalid, TooManyInFlight, SequenceTooOld, BacklogFull,
-        ├── OutOfOrder                    of a send or publish that names the message before it
-        ├── TransactionNotFound, AlreadyCommitted, AlreadyRolledBack      of one half message
+        ├── OutOfOrder                    send or publish whose ``after`` is unknown
+        ├── TransactionNotFound, AlreadyCommitted, AlreadyRolledBack      of a half message
         ├── TopicNotFound, TopicExists, TopicDiffers, TopicInUse, TooManyTopics
         ├── SubscriptionNotFound, SubscriptionExists, SubscriptionDiffers, TooManySubscriptions, PushUnavailable
         ├── AccountExists, AccountNotFound, AccountNotEmpty, KeyNotFound, LastKey
@@ -25,8 +25,8 @@
         ├── OutcomeUnknown                also raised by the client: see the class
         └── UnknownServerError            a code that this version of the client does not know
 
-A call that fails has, unless its class says otherwise, changed nothing. The client has already repeated what is safe to
-repeat (see :mod:`cmqd_client.retry`) when one of these reaches the caller.
+A failed call has changed no state, unless its class says otherwise. Before an error reaches the caller, the client has
+used up the safe repeats (see :mod:`cmqd_client.retry`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,16 +42,16 @@ from cmqd_protocol.messages import Error
 
 
 class CmqError(Exception):
-    """Root of everything that the client raises on purpose (wrong types and values of arguments aside).
+    """Root of all errors that the client raises on purpose (wrong types and values of arguments aside).
 
     Attributes:
-        code: the number on the wire; None for what the client found by itself.
-        name: the stable name to log and to switch on, such as ``queue_not_found``.
+        code: the number on the wire; None for errors found by the client.
+        name: the stable name to log and to switch on, for example ``queue_not_found``.
         retryable: the same call may succeed later without being changed.
-        retry_after: seconds after which the server suggests to try again, if it said so.
+        retry_after: pause in seconds that the server suggests before a retry; None = no suggestion.
         request_id: number of the request, as in the server's log; None if there was none.
-        connection_id: the server's number of the connection that the request went out on.
-        details: what a program may want to read: ``field``, ``value``, ``limit``, ``difference`` ...
+        connection_id: the server's number of the connection of the request.
+        details: facts for programs: ``field``, ``value``, ``limit``, ``difference`` ...
     """
 
     code: int | None = None
@@ -82,27 +82,27 @@ class CmqError(Exception):
 
 
 class ClientClosed(CmqError):
-    """The client was closed before or while the call was made; open another."""
+    """The client was closed before or during the call; open a new client."""
 
     name = "client_closed"
 
 
 class ServerUnreachable(CmqError):
-    """No connection could be made in time (refused, no such host, TLS failure, no answer). Nothing was sent."""
+    """No connection could be made in time (refused, unknown host, TLS failure, no answer). The request was not sent."""
 
     name = "server_unreachable"
     retryable = True
 
 
 class ConnectionLost(CmqError):
-    """The connection ended while the request was out; whether it was carried out is not known."""
+    """The connection ended before the reply; the request may have been executed or not."""
 
     name = "connection_lost"
     retryable = True
 
 
 class RequestTimeout(CmqError):
-    """No answer came in time. What was on the wire may still be, or have been, carried out."""
+    """No reply came in time. The request may have been executed, or may still be."""
 
     name = "request_timeout"
     retryable = True
@@ -115,22 +115,22 @@ class ProtocolViolation(CmqError):
 
 
 class NotSupported(CmqError):
-    """The server is too old for this call and would carry out a part of it only. Nothing was sent.
+    """The server is too old for this call and would ignore a part of the request. The request was not sent.
 
-    ``details`` has ``feature``, the word that the server would name, and ``field``.
+    ``details`` has ``feature`` (the server's word for the missing feature) and ``field``.
     """
 
     name = "not_supported"
 
 
 class ServerError(CmqError):
-    """The server answered with an error. The class is chosen by its code."""
+    """The server answered with an error; the error code chooses the class."""
 
     code: int | None = None
     name: str = "server_error"
     retryable: bool = False
     by_code: ClassVar[dict[int, type["ServerError"]]] = {}
-    """Every class that stands for a code."""
+    """The class of every code."""
 
     def __init_subclass__(cls, code: ErrorCode | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -145,14 +145,14 @@ class ServerError(CmqError):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """One receipt handle of a batch that could not be used; nothing was changed for it."""
+    """A receipt handle of a batch that could not be used; the state of its message did not change."""
 
     receipt_handle: int
     error: ServerError
 
 
 class DecisionFailure(msgspec.Struct, frozen=True):
-    """One half message that could not be decided as asked."""
+    """A half message that could not be decided as requested."""
 
     id: MessageId
     error: ServerError
@@ -164,7 +164,7 @@ class PartialFailure(CmqError):
     """Some of a batch failed; the rest is done.
 
     Attributes:
-        failures: what failed, with the reason for each.
+        failures: the failed entries, with the error of each.
     """
 
     name = "partial_failure"
@@ -177,19 +177,19 @@ class PartialFailure(CmqError):
 
 
 class UnknownServerError(ServerError):
-    """The server is newer than this client and answered with a code that it does not know; read ``name``."""
+    """The server is newer than this client and answered with a code unknown to the client; read ``name``."""
 
 
 class ConnectionRefused(ServerError):
-    """An error of the whole connection; the server closes it."""
+    """An error of the whole connection; the server closes the connection."""
 
 
 class MalformedFrame(ConnectionRefused, code=ErrorCode.MALFORMED_FRAME):
-    """The server could not read what this client sent."""
+    """The server could not read the client's bytes."""
 
 
 class FrameTooLarge(ConnectionRefused, code=ErrorCode.FRAME_TOO_LARGE):
-    """A request was larger than the frame size agreed on; split the batch."""
+    """A request was larger than the negotiated frame size; split the batch."""
 
 
 class UnsupportedVersion(ConnectionRefused, code=ErrorCode.UNSUPPORTED_VERSION):
@@ -197,7 +197,7 @@ class UnsupportedVersion(ConnectionRefused, code=ErrorCode.UNSUPPORTED_VERSION):
 
 
 class AuthenticationFailed(ConnectionRefused, code=ErrorCode.AUTHENTICATION_FAILED):
-    """The key does not exist, is disabled, or its secret is another one. It is not tried again."""
+    """The key does not exist, is disabled, or its secret is wrong. The client does not try again."""
 
 
 class AuthenticationTimeout(ConnectionRefused, code=ErrorCode.AUTHENTICATION_TIMEOUT):
@@ -209,11 +209,11 @@ class HeartbeatTimeout(ConnectionRefused, code=ErrorCode.HEARTBEAT_TIMEOUT):
 
 
 class WrongRegion(ConnectionRefused, code=ErrorCode.WRONG_REGION):
-    """The server serves another region than the one asked for."""
+    """The server serves another region than the requested region."""
 
 
 class TooManyConnections(ConnectionRefused, code=ErrorCode.TOO_MANY_CONNECTIONS):
-    """The server, or the account, has as many connections as it may."""
+    """The server, or the account, is at its limit of connections."""
 
 
 class InvalidArgument(ServerError, code=ErrorCode.INVALID_ARGUMENT):
@@ -225,11 +225,11 @@ class UnknownOperation(ServerError, code=ErrorCode.UNKNOWN_OPERATION):
 
 
 class RequestCancelled(ServerError, code=ErrorCode.CANCELLED):
-    """The request was cancelled at this client's wish."""
+    """The client cancelled the request."""
 
 
 class PermissionDenied(ServerError, code=ErrorCode.PERMISSION_DENIED):
-    """The key may not do this."""
+    """The key lacks the permission for this request."""
 
 
 class DuplicateRequestId(ServerError, code=ErrorCode.DUPLICATE_REQUEST_ID):
@@ -237,7 +237,7 @@ class DuplicateRequestId(ServerError, code=ErrorCode.DUPLICATE_REQUEST_ID):
 
 
 class ReplyTooLarge(ServerError, code=ErrorCode.REPLY_TOO_LARGE):
-    """The answer would not fit the frame size agreed on; ask for less at once."""
+    """The reply would not fit the negotiated frame size; ask for less at once."""
 
 
 class QueueNotFound(ServerError, code=ErrorCode.QUEUE_NOT_FOUND):
@@ -245,11 +245,11 @@ class QueueNotFound(ServerError, code=ErrorCode.QUEUE_NOT_FOUND):
 
 
 class QueueExists(ServerError, code=ErrorCode.QUEUE_EXISTS):
-    """A queue of this name (or one that differs only in case) exists; ``ensure_queue`` accepts that."""
+    """A queue of this name (or a name that differs only in case) exists; ``ensure_queue`` accepts an equal queue."""
 
 
 class QueueDiffers(ServerError, code=ErrorCode.QUEUE_DIFFERS):
-    """The queue exists with other attributes; ``difference`` shows them. Nothing was changed."""
+    """The queue exists with other attributes; ``difference`` shows them. The queue was not changed."""
 
     @property
     def difference(self) -> dict[str, tuple[Any, Any]]:
@@ -268,66 +268,67 @@ class QueueDeleted(ServerError, code=ErrorCode.QUEUE_DELETED):
 
 
 class TooManyQueues(ServerError, code=ErrorCode.TOO_MANY_QUEUES):
-    """The account has as many queues as it may."""
+    """The account is at its limit of queues."""
 
 
 class DeadLetterQueueInUse(ServerError, code=ErrorCode.DEAD_LETTER_QUEUE_IN_USE):
-    """The queue takes the dead letters of others (``sources``), so it cannot be deleted; unbind it there first."""
+    """The queue is the dead-letter queue of the queues in ``sources`` and cannot be deleted; unbind it there first."""
 
     @property
     def sources(self) -> list[str]:
-        """The queues whose dead-letter queue it is."""
+        """The queues whose dead-letter queue this queue is."""
         return list(self.details.get("sources", ()))
 
 
 class TimeNotRewindable(ServerError, code=ErrorCode.TIME_NOT_REWINDABLE):
-    """The queue cannot be rewound to this time; ``nearest`` is the nearest to which it can. Nothing was changed."""
+    """The queue cannot be rewound to this time; ``nearest`` is the nearest possible time. No message was changed."""
 
     @property
     def nearest(self) -> datetime | None:
-        """The nearest time to which the queue can be rewound now; None = it has no rewind window."""
+        """The nearest time to which the queue can be rewound now; None = the queue has no rewind window."""
         milliseconds = self.details.get("nearest_ms")
         return None if milliseconds is None else to_datetime(milliseconds)
 
 
 class RedriveRunning(ServerError, code=ErrorCode.REDRIVE_RUNNING):
-    """The queue is being redriven already; wait until that is done, or cancel it."""
+    """The queue is being redriven; wait for the end of the redrive, or cancel the redrive."""
 
 
 class NotTransactional(ServerError, code=ErrorCode.NOT_TRANSACTIONAL):
-    """The queue takes no half messages: it was not created as ``transactional``."""
+    """The queue takes no half messages: the queue was not created as ``transactional``."""
 
 
 class MessageTooLarge(ServerError, code=ErrorCode.MESSAGE_TOO_LARGE):
-    """A body is longer than the queue takes; nothing of the batch was stored. (An empty one is ``InvalidArgument``.)"""
+    """A body is longer than the queue's limit; no message of the batch was stored. (Empty body:
+    ``InvalidArgument``.)"""
 
 
 class BatchTooLarge(ServerError, code=ErrorCode.BATCH_TOO_LARGE):
-    """Bodies and headers of the batch are too large together; nothing was stored, split it."""
+    """Bodies and headers of the batch are too large together; no message was stored. Split the batch."""
 
 
 class ReceiptHandleInvalid(ServerError, code=ErrorCode.RECEIPT_HANDLE_INVALID):
-    """The handle is not the newest one of its message, or its visibility timeout has passed; nothing was changed."""
+    """The handle is not the newest of its message, or its visibility timeout has passed; no state was changed."""
 
 
 class TooManyInFlight(ServerError, code=ErrorCode.TOO_MANY_IN_FLIGHT):
-    """The queue has as many messages in flight as it may; delete or release some."""
+    """The queue is at its limit of messages in flight; delete or release some."""
 
 
 class SequenceTooOld(ServerError, code=ErrorCode.SEQUENCE_TOO_OLD):
-    """A repeated send is older than what the server remembers of its session."""
+    """A repeated send is older than the server's memory of the session."""
 
 
 class OutOfOrder(ServerError, code=ErrorCode.OUT_OF_ORDER):
-    """The queue or topic does not remember the message named in ``after``; nothing was stored."""
+    """The queue or topic does not remember the message named in ``after``; no message was stored."""
 
 
 class BacklogFull(ServerError, code=ErrorCode.BACKLOG_FULL):
-    """The queue holds as many messages as it may; nothing was stored."""
+    """The queue is at its limit of messages; no message was stored."""
 
 
 class TransactionNotFound(ServerError, code=ErrorCode.TRANSACTION_NOT_FOUND):
-    """The queue has no half message of this id: it was never sent, has expired or was cleared."""
+    """The queue has no half message of this id: never sent, expired or cleared."""
 
 
 class AlreadyCommitted(ServerError, code=ErrorCode.ALREADY_COMMITTED):
@@ -343,11 +344,11 @@ class TopicNotFound(ServerError, code=ErrorCode.TOPIC_NOT_FOUND):
 
 
 class TopicExists(ServerError, code=ErrorCode.TOPIC_EXISTS):
-    """A topic of this name (or one that differs only in case) exists; ``ensure_topic`` accepts that."""
+    """A topic of this name (or a name that differs only in case) exists; ``ensure_topic`` accepts an equal topic."""
 
 
 class TopicDiffers(ServerError, code=ErrorCode.TOPIC_DIFFERS):
-    """The topic exists with other attributes; ``difference`` shows them. Nothing was changed."""
+    """The topic exists with other attributes; ``difference`` shows them. The topic was not changed."""
 
     @property
     def difference(self) -> dict[str, tuple[Any, Any]]:
@@ -356,11 +357,11 @@ class TopicDiffers(ServerError, code=ErrorCode.TOPIC_DIFFERS):
 
 
 class TopicInUse(ServerError, code=ErrorCode.TOPIC_IN_USE):
-    """The topic has subscriptions, so it cannot be deleted; unsubscribe them first."""
+    """The topic has subscriptions and cannot be deleted; unsubscribe them first."""
 
 
 class TooManyTopics(ServerError, code=ErrorCode.TOO_MANY_TOPICS):
-    """The account has as many topics as it may."""
+    """The account is at its limit of topics."""
 
 
 class SubscriptionNotFound(ServerError, code=ErrorCode.SUBSCRIPTION_NOT_FOUND):
@@ -368,11 +369,11 @@ class SubscriptionNotFound(ServerError, code=ErrorCode.SUBSCRIPTION_NOT_FOUND):
 
 
 class SubscriptionExists(ServerError, code=ErrorCode.SUBSCRIPTION_EXISTS):
-    """The topic has a subscription of this name (or one that differs only in case); ``ensure`` accepts that."""
+    """A subscription of this name (or a name that differs only in case) exists; ``ensure`` accepts an equal one."""
 
 
 class SubscriptionDiffers(ServerError, code=ErrorCode.SUBSCRIPTION_DIFFERS):
-    """The subscription exists with other attributes; ``difference`` shows them. Nothing was changed."""
+    """The subscription exists with other attributes; ``difference`` shows them. The subscription was not changed."""
 
     @property
     def difference(self) -> dict[str, tuple[Any, Any]]:
@@ -381,11 +382,11 @@ class SubscriptionDiffers(ServerError, code=ErrorCode.SUBSCRIPTION_DIFFERS):
 
 
 class TooManySubscriptions(ServerError, code=ErrorCode.TOO_MANY_SUBSCRIPTIONS):
-    """The topic has as many subscriptions as it may."""
+    """The topic is at its limit of subscriptions."""
 
 
 class PushUnavailable(ServerError, code=ErrorCode.PUSH_UNAVAILABLE):
-    """The server has nothing to post to URLs with; its operator can install it."""
+    """The server lacks the optional package for posting to URLs; the server's operator can install the package."""
 
 
 class AccountExists(ServerError, code=ErrorCode.ACCOUNT_EXISTS):
@@ -409,49 +410,51 @@ class LastKey(ServerError, code=ErrorCode.LAST_KEY):
 
 
 class Busy(ServerError, code=ErrorCode.BUSY):
-    """The server has as much unwritten data as it may; nothing was done."""
+    """The server is at its limit of unwritten data; the request was not executed."""
 
 
 class DiskNearlyFull(ServerError, code=ErrorCode.DISK_NEARLY_FULL):
-    """The server's disk is nearly full: nothing was stored. Receives and deletes still work."""
+    """The server's disk is nearly full: no message was stored. Receives and deletes still work."""
 
 
 class ShuttingDown(ServerError, code=ErrorCode.SHUTTING_DOWN):
-    """The server is stopping; nothing was done. The client reconnects by itself."""
+    """The server is stopping; the request was not executed. The client reconnects by itself."""
 
 
 class OutcomeUnknown(ServerError, code=ErrorCode.OUTCOME_UNKNOWN):
-    """The request went out and no answer tells what became of it: it may have been carried out, or not.
+    """The request was sent, but no reply tells the outcome: the request may have been executed, or not.
 
-    Raised for everything that changes the server's state: at once where a repeat would not be harmless
+    Raised for every request that changes the server's state: at once where a repeat could do harm
     (``create_queue``, ``delete_queue``, ``clear``, creating accounts and keys ...), and for the rest (sends, publishes,
-    deletes ...) when the client's repeats are used up. Look before you repeat it; the cause says what happened.
+    deletes ...) when the client's repeats are used up. Check the state before you repeat the call; ``__cause__`` has
+    the reason.
     """
 
 
 class TooManyRequests(ServerError, code=ErrorCode.TOO_MANY_REQUESTS):
     """The account is at a limit: requests a second, waiting receives, or remembered sessions and dedup ids.
 
-    For the last, ``retry_after`` says when the oldest one ends; sends without a new session or dedup id go on.
+    For the last kind, ``retry_after`` is the time until the oldest entry ends; sends without a new session or dedup id
+    go on.
     """
 
 
 class InternalError(ServerError, code=ErrorCode.INTERNAL_ERROR):
-    """The server failed in a way that it did not foresee; its log has the request id."""
+    """The server failed in an unforeseen way; the server's log has the request id."""
 
 
 class MessagesDamaged(ServerError, code=ErrorCode.MESSAGES_DAMAGED):
-    """Messages that the server wanted to deliver cannot be read from its disk; its operator is told which."""
+    """The server cannot read some requested messages from its disk; the server reports them to its operator."""
 
 
 def _difference(error: ServerError) -> dict[str, tuple[Any, Any]]:
-    """The ``difference`` among an error's details: name, what is, what was wanted."""
+    """Return the ``difference`` of an error's details: name, actual value, requested value."""
     found: Mapping[str, Mapping[str, Any]] = error.details.get("difference", {})
     return {name: (values.get("is"), values.get("wanted")) for name, values in found.items()}
 
 
 def server_error(error: Error, connection_id: int | None = None) -> ServerError:
-    """The exception for an error frame, by its code; an unknown code becomes :class:`UnknownServerError`."""
+    """Return the exception for an error frame, by its code; an unknown code becomes :class:`UnknownServerError`."""
     cls = ServerError.by_code.get(error.code, UnknownServerError)
     exception = cls(
         error.text,
@@ -460,7 +463,7 @@ def server_error(error: Error, connection_id: int | None = None) -> ServerError:
         connection_id=connection_id,
         details=error.details,
     )
-    # The server's flag counts, also if this version of the client has another entry for the code.
+    # The server's flag takes precedence, even if this version of the client has another entry for the code.
     exception.code = error.code
     exception.name = error.name
     exception.retryable = error.retryable

@@ -1,16 +1,16 @@
-"""A queue's handle: send, receive and everything that is done with one queue.
+"""The handle of a queue: send, receive, delete, rewind, redrive, transactions and attributes of one queue.
 
-The handle is a name and a client; making one costs nothing and asks nothing of the server. Two rules hold for all
-methods and are not repeated with each:
+A handle is a name and a client; creating a handle sends no request. Two rules hold for all methods and are not
+repeated with every method:
 
-*Answered means on disk.* When a call that changes something returns, the server has fsynced it (unless its operator
+*Durability.* When a call that changes state returns, the server has fsynced the change (unless the server's operator
 chose otherwise).
 
-*Time limits and repeats.* Each attempt is given up ``request_timeout`` seconds (beyond the wait, for a receive) after
-it was made. What is safe to repeat is repeated, ``retries`` times, also over a new connection. An error therefore
-means: a ``ServerError`` other than ``OutcomeUnknown`` - it was refused and nothing was changed; ``ServerUnreachable``,
-``ClientClosed`` - it was not sent; ``OutcomeUnknown`` - it may have been carried out or not. Cancelling a call
-leaves open whether it was carried out, as ``OutcomeUnknown`` does; the exceptions are said with the method.
+*Time limits and repeats.* An attempt ends after ``request_timeout`` seconds (plus the wait of a receive). A request
+that is safe to repeat is repeated up to ``retries`` times, also over a new connection. The error tells the outcome: a
+``ServerError`` other than ``OutcomeUnknown`` - refused, no state was changed; ``ServerUnreachable`` or
+``ClientClosed`` - not sent; ``OutcomeUnknown`` - the server may have executed the request or not. A cancelled call has
+the same unknown outcome, unless its method promises more.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -60,8 +60,8 @@ Held: TypeAlias = "Message | ReceiptHandle"
 class Message:
     """A message received and not yet deleted: this receiver's until ``next_visible_time``.
 
-    Delete it when it is dealt with. Otherwise it is delivered again when its visibility timeout ends, with a new
-    receipt handle; then the methods of this object fail with ``ReceiptHandleInvalid``.
+    Delete the message after processing. Otherwise the server delivers it again when its visibility timeout ends, with a
+    new receipt handle; then the methods of this object fail with ``ReceiptHandleInvalid``.
     """
 
     __slots__ = ("_queue", "_received", "request_id")
@@ -70,11 +70,11 @@ class Message:
         self._queue = queue
         self._received = received
         self.request_id: int = request_id
-        """Number of the receive that brought it."""
+        """Number of the receive that returned the message."""
 
     @property
     def queue(self) -> "Queue":
-        """The queue it was received from."""
+        """The queue that delivered the message."""
         return self._queue
 
     @property
@@ -84,12 +84,12 @@ class Message:
 
     @property
     def body(self) -> bytes:
-        """The body, byte for byte as it was sent."""
+        """The body, byte for byte as sent."""
         return self._received.body
 
     @property
     def headers(self) -> Headers:
-        """The headers as they were sent; empty if there were none."""
+        """The headers as sent; empty if the message has none."""
         return self._received.headers or {}
 
     @property
@@ -114,32 +114,32 @@ class Message:
 
     @property
     def next_visible_time(self) -> datetime:
-        """Until when it is hidden from others because of this receive (UTC, the server's clock).
+        """End of the visibility timeout of this receive (UTC, the server's clock); until then the message is hidden.
 
-        ``change_visibility`` does not change it here: its result has the new time.
+        ``change_visibility`` returns the new time and does not update this property.
         """
         return to_datetime(self._received.next_visible_ms)
 
     @property
     def origin(self) -> Origin | None:
-        """Where it stood before it was moved here, as a dead letter or by a redrive; None = it was sent here."""
+        """Queue, id and receive count before a move as a dead letter or by a redrive; None = never moved."""
         return origin(self._received.origin)
 
     @property
     def copy_of(self) -> CopyOf | None:
-        """The message published to a topic that it is a copy of; None = it was sent to a queue."""
+        """The message of a topic whose copy this message is; None = sent directly to a queue."""
         return copy_of(self._received.copy_of)
 
     async def delete(self) -> HandleResult:
-        """Delete it; see :meth:`Queue.delete`."""
+        """Delete the message; see :meth:`Queue.delete`."""
         return await self._queue.delete(self)
 
     async def release(self, *, count_receive: bool = True) -> HandleResult:
-        """Hand it back at once; see :meth:`Queue.release`."""
+        """Return the message to the queue at once; see :meth:`Queue.release`."""
         return await self._queue.release(self, count_receive=count_receive)
 
     async def change_visibility(self, timeout: Duration) -> HandleResult:
-        """Set how long it stays hidden; see :meth:`Queue.change_visibility`."""
+        """Set how long the message stays hidden; see :meth:`Queue.change_visibility`."""
         return await self._queue.change_visibility(self, timeout)
 
     def __repr__(self) -> str:
@@ -147,9 +147,9 @@ class Message:
 
 
 class Queue:
-    """One queue of the account; get it from ``client.queue(name)``, ``create_queue`` or ``ensure_queue``.
+    """A queue of the account; get the handle from ``client.queue(name)``, ``create_queue`` or ``ensure_queue``.
 
-    It may be used by any number of tasks at once; their requests travel together over the client's connection, and a
+    Any number of tasks can use a handle at once; their requests share the client's connection, and a
     waiting receive blocks no other request.
     """
 
@@ -161,7 +161,7 @@ class Queue:
 
     @property
     def channel(self) -> Channel:
-        """The way to the server, for other parts of this package."""
+        """The channel to the server, for other parts of this package."""
         return self._channel
 
     # ------------------------------------------------------------------ send
@@ -174,31 +174,32 @@ class Queue:
         headers: Mapping[str, str] | None = None,
         dedup_id: str | None = None,
     ) -> Sent:
-        """Send one message.
+        """Send a message.
 
-        Delivered at least once to consumers of the queue, until a consumer deletes it or its retention ends.
-        Messages of one task that awaits each send are stored in that order; sends made at once by several tasks are
-        usually, but not always, stored in the order in which they were made (a repeated one comes later).
+        Delivered at least once to consumers of the queue, until a consumer deletes the message or its retention ends.
+        A task that awaits every send gets its messages stored in that order. Concurrent sends of several tasks are
+        usually, but not always, stored in the order of the calls (a repeated send comes later).
 
-        The send is numbered: if its answer is lost, the client repeats it and the server stores it once. When the
-        repeats are used up, ``OutcomeUnknown`` says that it may be stored; sending it again by a new call may store it
-        twice, unless both calls give the same ``dedup_id``. Cancelling leaves open whether it was stored.
+        The send is numbered: if the reply is lost, the client repeats the send and the server stores the message once.
+        When the repeats are used up, ``OutcomeUnknown`` means that the message may be stored; sending again in a new
+        call may store the message twice, unless both calls give the same ``dedup_id``. After a cancellation the message
+        may be stored too.
 
         Args:
-            body: 1 byte up to the queue's ``max_message_bytes``; never changed or looked into.
-            delay: how long it stays invisible, 0-3,600 s; None = the queue's own.
+            body: 1 byte up to the queue's ``max_message_bytes``; opaque to the server.
+            delay: time before the message becomes active, 0-3,600 s; None = the queue's own.
             headers: at most 32, 16 KiB in all.
-            dedup_id: your own name of this message, up to 64 bytes. A send with a name that the queue has seen in the
-                last 5 minutes (of the last 1,000,000 such sends) stores nothing and returns the id of the first one,
-                whatever its body, also if it comes from another producer or after a crash of either side.
+            dedup_id: the producer's own name of this message, up to 64 bytes. If the queue has seen the name in the
+                last 5 minutes (among the last 1,000,000 sends with a name), the send stores no message and returns the
+                id of the first message, regardless of body, producer and crashes of either side.
 
         Returns:
             The message's id.
 
         Raises:
-            QueueNotFound, MessageTooLarge, InvalidArgument: nothing was stored.
-            BacklogFull, DiskNearlyFull, Busy: nothing was stored; try again after ``retry_after``.
-            OutcomeUnknown: it may be stored.
+            QueueNotFound, MessageTooLarge, InvalidArgument: the message was not stored.
+            BacklogFull, DiskNearlyFull, Busy: the message was not stored; try again after ``retry_after``.
+            OutcomeUnknown: the message may be stored.
         """
         reply = await self._send(
             [checked_body(body)],
@@ -217,28 +218,28 @@ class Queue:
         dedup_ids: Sequence[str | None] | None = None,
         after: str | None = None,
     ) -> SentBatch:
-        """Send up to 256 messages in one step: all are stored, side by side and in this order, or none is.
+        """Send up to 256 messages in one step: all are stored, contiguous and in this order, or none is.
 
-        Guarantees, cancellation and errors are those of :meth:`send`.
+        Guarantees, cancellation and errors are as for :meth:`send`.
 
         Args:
-            messages: bodies, or :class:`Outgoing` where one has headers or a delay of its own. Bodies and headers are
-                at most 1 MiB together (a single larger message is allowed). An empty batch sends nothing.
-            delay: of those that name none; None = the queue's own.
-            headers: of those that name none.
-            dedup_ids: one (or None) for each message; see :meth:`send`. Of a batch, those that the queue remembers are
-                not stored again, and the others are.
-            after: a dedup id that the queue must remember for this batch to be stored. A producer that names the last
-                message of the batch before can have several batches under way, and none overtakes another, whichever
+            messages: bodies, or :class:`Outgoing` for a message with headers or a delay of its own. Bodies and headers
+                are at most 1 MiB together (a single larger message is allowed). An empty batch sends no request.
+            delay: for messages without a delay of their own; None = the queue's own.
+            headers: for messages without headers of their own.
+            dedup_ids: a name or None per message; see :meth:`send`. Messages whose name the queue remembers are not
+                stored again; the other messages of the batch are.
+            after: a dedup id that the queue must remember, or the batch is refused. A producer that names the last
+                message of the previous batch can send several batches concurrently and keep their order, whichever
                 is refused or sent again.
 
         Returns:
             The ids, in the same order.
 
         Raises:
-            BatchTooLarge: bodies and headers are too large together; nothing was stored.
-            OutOfOrder: the queue does not remember ``after``; nothing was stored.
-            NotSupported: the server is older than ``after``; nothing was sent.
+            BatchTooLarge: bodies and headers are too large together; no message was stored.
+            OutOfOrder: the queue does not remember ``after``; no message was stored.
+            NotSupported: the server is too old for ``after``; the batch was not sent.
             CmqError: as for :meth:`send`.
             ValueError: there are not as many dedup ids as messages.
         """
@@ -250,13 +251,13 @@ class Queue:
         return SentBatch([printed_id(number) for number in reply.message_ids], reply.request_id)
 
     async def _delays(self, delays: list[int | None]) -> int | list[int] | None:
-        """The delays as the wire has them: one for all (None = the queue's), or one each."""
+        """Return the delays in wire form: one for all (None = the queue's), or a list with a delay per message."""
         first = delays[0]
         if all(delay == first for delay in delays):
             return first
         named = [delay for delay in delays if delay is not None]
         if len(named) < len(delays):
-            # The wire has no "the queue's own" for a part of a batch.
+            # A list on the wire has no value for "the queue's own", so the queue's delay is read first.
             own = to_ms((await self.attributes()).delay, "delay")
             return [own if delay is None else delay for delay in delays]
         return named
@@ -288,32 +289,32 @@ class Queue:
         wait: Duration | None = None,
         visibility_timeout: Duration | None = None,
     ) -> list[Message]:
-        """Receive messages, waiting for the first one if there is none.
+        """Receive messages; wait for the first message if the queue has no active message.
 
-        Returns at once with what there is, up to ``max_messages``; it never waits to fill a batch. Receives that wait
+        Returns up to ``max_messages`` active messages at once; never waits to fill a batch. Receives that wait
         are served in the order of their arrival. Messages come in the order of sending as far as redelivery allows.
 
-        If the connection is lost, or the server restarts, while it waits, the receive is made again over a new
-        connection with what is left of its wait. Messages in a lost answer come back by themselves, at the latest when
+        If the connection is lost, or the server restarts, during the wait, the client repeats the receive over a new
+        connection with the rest of the wait. Messages of a lost reply become active again, at the latest when
         their visibility timeout ends.
 
-        Cancelling is safe: the server is told, and messages that were already on their way are handed back at once
-        without counting the receive. The same happens when an attempt is given up. So ``asyncio.timeout`` around it
-        loses nothing; ``wait`` is cheaper.
+        Cancelling is safe: the client tells the server, and messages already on their way are released at once without
+        counting the receive. The same happens when an attempt times out. An ``asyncio.timeout`` around the call
+        therefore loses no message; ``wait`` is cheaper.
 
         Args:
             max_messages: 1-256; an answer also ends before 1 MiB of bodies and headers.
             wait: how long to wait for the first message, 0-30 s; None = the queue's polling wait.
-            visibility_timeout: how long they stay hidden from others, 1 s - 12 h; None = the queue's own.
+            visibility_timeout: how long the messages stay hidden, 1 s - 12 h; None = the queue's own.
 
         Returns:
             The messages; empty if none came in time.
 
         Raises:
-            QueueNotFound: there is no such queue.
-            QueueDeleted: it was deleted while the receive waited.
+            QueueNotFound: the queue does not exist.
+            QueueDeleted: the queue was deleted while the receive waited.
             TooManyInFlight: delete or release some first.
-            ServerUnreachable, ConnectionLost, RequestTimeout: the server could not be asked.
+            ServerUnreachable, ConnectionLost, RequestTimeout: the server did not answer.
         """
         channel = self._channel
         request = wire.ReceiveMessages(
@@ -328,20 +329,20 @@ class Queue:
         return [Message(self, received, request_id) for received in reply.messages]
 
     async def peek(self, max_messages: int = 16, *, start: int = 0, states: Iterable[str] | None = None) -> PeekPage:
-        """Look at messages without receiving them: no count, order or visibility changes. Safe to cancel.
+        """Look at messages without receiving them: counts, order and visibility stay as they are. Safe to cancel.
 
         Args:
             max_messages: 1-256; a page may hold fewer, also none, and yet not be the last.
             start: 0, or ``next_start`` of the page before.
-            states: only messages in one of these: ``active``, ``in_flight``, ``delayed``, ``half``, ``rewindable``;
-                None = in any but the last, which are deleted.
+            states: only messages in these states: ``active``, ``in_flight``, ``delayed``, ``half``, ``rewindable``;
+                None = all states except ``rewindable`` (deleted messages).
 
         Returns:
             A page, in the order of sending.
 
         Raises:
-            QueueNotFound: there is no such queue.
-            InvalidArgument: there is no such state.
+            QueueNotFound: the queue does not exist.
+            InvalidArgument: a state is unknown.
         """
         wanted = None if states is None else list(states)
         request = wire.PeekMessages(self._channel.next_request_id(), self.name, max_messages, start, wanted)
@@ -365,27 +366,27 @@ class Queue:
     # ------------------------------------------------------------------ received messages
 
     async def delete(self, message: Held) -> HandleResult:
-        """Delete a message that was received: it is dealt with and never delivered again.
+        """Delete a received message after processing; the server never delivers it again.
 
-        Needs the newest handle of the message, before its ``next_visible_time``. If the answer is lost the delete is
-        repeated, and then a handle that is no longer valid counts as success, since the first attempt is the likely
-        reason. (If the visibility timeout ended in between instead, the message is delivered again, as always when one
-        is deleted too late.) Cancelling leaves open whether it was deleted.
+        Needs the newest handle of the message, before ``next_visible_time``. If the reply is lost, the client repeats
+        the delete and counts an invalid handle as success, because the first attempt is the likely reason. (If the
+        visibility timeout ended in between instead, the message is delivered again, as after any late delete.) After a
+        cancellation the message may be deleted.
 
         Raises:
-            ReceiptHandleInvalid: the visibility timeout is over, or the handle is an older or foreign one.
-            OutcomeUnknown: it may be deleted.
+            ReceiptHandleInvalid: the visibility timeout is over, or the handle is outdated or of another queue.
+            OutcomeUnknown: the message may be deleted.
         """
         return _single(await self.delete_batch([message]))
 
     async def delete_batch(self, messages: Iterable[Held]) -> BatchResult:
-        """Delete messages that were received; like :meth:`delete` for each of them. One named twice counts once.
+        """Delete received messages, with the rules of :meth:`delete`. A message named twice counts once.
 
-        More than 256 are deleted in several requests, one after the other; if one of those cannot be made, the error is
-        raised, and what was deleted before it stays so.
+        More than 256 messages take several requests, in turn. If a request fails, its error is raised, and the deletes
+        of earlier requests stay.
 
         Returns:
-            What was deleted and what failed; ``raise_for_failures()`` makes an exception of the latter.
+            The deleted handles and the failures; ``raise_for_failures()`` raises the failures as an exception.
         """
         return await self._each_256(
             messages,
@@ -394,25 +395,26 @@ class Queue:
         )
 
     async def change_visibility(self, message: Held, timeout: Duration) -> HandleResult:
-        """Set how long, from now, a received message stays hidden: to work on it longer, or to give it up earlier.
+        """Set how long, from now, a received message stays hidden: longer to go on processing, shorter to release it.
 
-        Safe to repeat, so a lost answer is not noticed. Cancelling leaves open whether it was changed.
+        Safe to repeat, so a lost reply goes unnoticed. After a cancellation the timeout may be changed.
 
         Args:
-            message: the message or its receipt handle, which stays valid unless ``timeout`` is 0.
-            timeout: 0-43,200 s; never beyond the message's retention. 0 hands it back at once, as :meth:`release` does.
+            message: the message or its receipt handle. The handle stays valid unless ``timeout`` is 0.
+            timeout: 0-43,200 s; never beyond the message's retention. 0 makes the message active at once, like
+                :meth:`release`.
 
         Returns:
-            ``next_visible_time`` says until when it is hidden.
+            The new ``next_visible_time``.
 
         Raises:
-            ReceiptHandleInvalid: the visibility timeout is over, or the handle is an older or foreign one.
-            OutcomeUnknown: it may be changed.
+            ReceiptHandleInvalid: the visibility timeout is over, or the handle is outdated or of another queue.
+            OutcomeUnknown: the timeout may be changed.
         """
         return _single(await self.change_visibility_batch([message], timeout))
 
     async def change_visibility_batch(self, messages: Iterable[Held], timeout: Duration) -> BatchResult:
-        """Like :meth:`change_visibility` for each; like :meth:`delete_batch` in all else."""
+        """Set the visibility timeout of several messages; slices, result and errors as for :meth:`delete_batch`."""
         timeout_ms = to_ms(timeout, "timeout")
         return await self._each_256(
             messages,
@@ -421,22 +423,23 @@ class Queue:
         )
 
     async def release(self, message: Held, *, count_receive: bool = True) -> HandleResult:
-        """Hand a received message back: it can be received again at once, in its old place by send time.
+        """Make a received message active again at once, in its old position by send time.
 
-        A lost answer is treated as in :meth:`delete`. Cancelling leaves open whether it was handed back.
+        A lost reply is treated as in :meth:`delete`. After a cancellation the message may be released.
 
         Args:
             message: the message or its receipt handle.
-            count_receive: whether this receive stays counted. Use False for one that was not even looked at.
+            count_receive: whether this receive stays counted. Use False for a message that was not processed at all.
 
         Raises:
-            ReceiptHandleInvalid: the visibility timeout is over (so it is back already), or the handle is a foreign
-            one. OutcomeUnknown: it may be handed back.
+            ReceiptHandleInvalid: the visibility timeout is over (the message is active already), or the handle is of
+                another queue.
+            OutcomeUnknown: the message may be released.
         """
         return _single(await self.release_batch([message], count_receive=count_receive))
 
     async def release_batch(self, messages: Iterable[Held], *, count_receive: bool = True) -> BatchResult:
-        """Like :meth:`release` for each; like :meth:`delete_batch` in all else."""
+        """Release several messages; slices, result and errors as for :meth:`delete_batch`."""
         return await self._each_256(
             messages,
             lambda handles: wire.ReleaseMessages(self._channel.next_request_id(), self.name, handles, count_receive),
@@ -446,8 +449,8 @@ class Queue:
     async def _each_256(
         self, messages: Iterable[Held], request: Callable[[list[int]], wire.Request], *, ends_lease: bool
     ) -> BatchResult:
-        """Make the request for all handles, in slices that the server takes."""
-        # Each handle once: an older server reports the second naming as failed, although the first one was done.
+        """Make the request for all handles, in slices of at most 256 (the server's limit)."""
+        # No handle twice: an older server reports the second as failed, although the first was carried out.
         handles = list(dict.fromkeys(held.receipt_handle if isinstance(held, Message) else held for held in messages))
         reply = wire.HandlesDone(0, [])
         failed: list[wire.HandleFailure] = []
@@ -475,29 +478,32 @@ class Queue:
         """Make deleted messages active again that were sent at or after a time, in the order of sending, for all
         consumers.
 
-        They keep id and send time, and count as never received. It answers at once, however many they are. Messages
-        that are in the queue or in flight are not touched. Needs a rewind window (attribute ``rewind``).
+        The messages keep id and send time, and count as never received. The server answers at once, regardless of the
+        number of messages. Messages in the queue or in flight are not touched. Needs a rewind window (attribute
+        ``rewind``).
 
-        Not repeated after a lost answer, since that would bring back what was deleted in between as well. That is the
-        only harm, so repeat it by hand if you can bear that.
+        Not repeated after a lost reply: a second rewind would also bring back messages deleted in between. That is the
+        only harm, so repeat the call if your consumers tolerate duplicates.
 
         Args:
             time: a ``datetime`` with a zone, or seconds since 1970. From as long ago as the window to the send time of
                 the oldest message that is active or in flight (now, if there is none).
-                The server's messages have broker time, so the send time of a message always rewinds to that message.
-            ago: in place of ``time``, how long ago. The server counts it, so this machine's clock does not matter (an
-                older server that cannot is sent the time by this machine's clock).
-            strict: refuse a time before the window instead of taking the nearest one.
+                The server stamps messages with broker time, so the send time of a message always rewinds to that
+                message.
+            ago: in place of ``time``, how long ago. The server does the subtraction, so the local clock does not matter
+                (an older server without ``ago`` is sent a time by the local clock).
+            strict: refuse a time before the window instead of using the nearest possible time.
 
         Returns:
-            How many messages are active again, from which time on, and whether that is not the one asked for.
+            The number of messages that are active again, the time used, and whether that time differs from the request.
 
         Raises:
             TimeNotRewindable: the time is too late, or (``strict``) before the window, or there is no window;
-                ``nearest`` is the nearest time. Nothing was changed.
-            QueueNotFound: there is no such queue.
-            OutcomeUnknown: it may be rewound.
-            TypeError, ValueError: it is no time, or names no zone; or not exactly one of ``time`` and ``ago`` is given.
+                ``nearest`` is the nearest possible time. No message was changed.
+            QueueNotFound: the queue does not exist.
+            OutcomeUnknown: the queue may be rewound.
+            TypeError, ValueError: the time is malformed or has no zone; or not exactly one of ``time`` and ``ago`` is
+                given.
         """
         if (time is None) == (ago is None):
             raise TypeError("rewind takes either time or ago")
@@ -519,59 +525,59 @@ class Queue:
     # ------------------------------------------------------------------ dead letters
 
     async def dead_letter_sources(self) -> list[str]:
-        """The queues whose dead-letter queue this one is, by name. Safe to cancel.
+        """List the names of the queues whose dead-letter queue is this queue. Safe to cancel.
 
         Raises:
-            QueueNotFound: there is no such queue.
+            QueueNotFound: the queue does not exist.
         """
         request = wire.ListDeadLetterSources(self._channel.next_request_id(), self.name)
         reply = await self._channel.call(request, wire.QueueList, Repeat.READ)
         return [name for _, name in reply.queues]
 
     async def redrive(self, target: str | None = None, *, max_per_second: int | None = None) -> Redrive:
-        """Start to move what is in this queue now to where it came from, or all of it to ``target``.
+        """Start to move the messages that are in this queue now to their origins, or all of them to ``target``.
 
-        The server goes on with it by itself, also after a restart; :meth:`redrive_status` tells how far it is. Each
-        message is moved in one step: it is never in both queues, or in none. It arrives with a new id and send time,
-        with this queue as its origin. Messages in flight or delayed stay; those that were sent here directly, or whose
-        origin is gone or does not take them, stay and are counted in ``missing_origins``. A full target holds it up
-        until it has room.
+        The server continues by itself, also after a restart; :meth:`redrive_status` returns the progress. A message
+        moves in one step: it is always in exactly one of the two queues. After the move it has a new id and send time,
+        and this queue as its origin. Messages in flight or delayed stay. Messages without an origin, or with an origin
+        that is gone or refuses them, stay too and are counted in ``missing_origins``. A full target pauses the redrive
+        until the target has room.
 
-        Not repeated after a lost answer; ask for the status then.
+        Not repeated after a lost reply; ask for the status then.
 
         Args:
-            target: name of a queue; None = each message's origin.
-            max_per_second: messages a second at most; None = as fast as it goes.
+            target: name of a queue; None = the origin of the message.
+            max_per_second: limit in messages per second; None = unlimited.
 
         Raises:
-            RedriveRunning: one is under way; nothing was changed.
-            QueueNotFound: there is no such queue.
+            RedriveRunning: the queue is being redriven; the redrive in progress goes on.
+            QueueNotFound: the queue does not exist.
             InvalidArgument: the target does not exist or is this queue, or a number is out of range; or the queue has a
                 dead-letter queue of its own.
-            OutcomeUnknown: it may have started.
+            OutcomeUnknown: the redrive may have started.
         """
         request = wire.StartRedrive(self._channel.next_request_id(), self.name, target, max_per_second)
         return redrive(await self._channel.call(request, wire.RedriveStatus, Repeat.ONCE))
 
     async def redrive_status(self) -> Redrive:
-        """Return the progress of the redrive that is under way, or the result of the last redrive. Safe to cancel.
+        """Return the progress of the current redrive, or the result of the last redrive. Safe to cancel.
 
         Raises:
             InvalidArgument: the queue was never redriven.
-            QueueNotFound: there is no such queue.
+            QueueNotFound: the queue does not exist.
         """
         request = wire.GetRedrive(self._channel.next_request_id(), self.name)
         return redrive(await self._channel.call(request, wire.RedriveStatus, Repeat.READ))
 
     async def cancel_redrive(self) -> Redrive:
-        """End the redrive that is under way; what it has moved stays moved.
+        """End the current redrive; messages already moved stay moved.
 
-        Repeated after a lost answer; a redrive that another client started in between would then be cancelled too.
+        Repeated after a lost reply; the repeat would also cancel a redrive that another client started in between.
 
         Raises:
             InvalidArgument: the queue was never redriven.
-            QueueNotFound: there is no such queue.
-            OutcomeUnknown: it may be cancelled.
+            QueueNotFound: the queue does not exist.
+            OutcomeUnknown: the redrive may be cancelled.
         """
         request = wire.CancelRedrive(self._channel.next_request_id(), self.name)
         return redrive(await self._channel.call(request, wire.RedriveStatus, Repeat.SAFE))
@@ -586,19 +592,20 @@ class Queue:
         first_check: Duration | None = None,
         dedup_ids: Sequence[str | None] | None = None,
     ) -> SentBatch:
-        """Store up to 256 half messages, which no consumer receives until they are committed, in one step.
+        """Store up to 256 half messages in one step; no consumer receives a half message before its commit.
 
-        What :class:`TransactionProducer` does first; use that. Guarantees, repeats and cancellation are those of
-        :meth:`send`: a half message that no producer knows is decided by a check, or dropped with its retention.
+        The first step of :class:`TransactionProducer`, which programs should use. Guarantees, repeats and cancellation
+        are as for :meth:`send`: a half message unknown to its producer is decided by a check, or dropped when its
+        retention ends.
 
         Args:
             messages: as for :meth:`send_batch`, without delays.
-            headers: of those that name none.
-            first_check: from now to the first check; None = the queue's own.
-            dedup_ids: as for :meth:`send_batch`. A repeat gets the id of the first one, decided or not.
+            headers: for messages without headers of their own.
+            first_check: time from now to the first check; None = the queue's own.
+            dedup_ids: as for :meth:`send_batch`. A repeat gets the id of the first half message, decided or not.
 
         Raises:
-            NotTransactional: the queue takes none; nothing was stored.
+            NotTransactional: the queue takes no half messages; no message was stored.
             CmqError: as for :meth:`send_batch`.
             ValueError: a message has a delay.
         """
@@ -629,21 +636,21 @@ class Queue:
     async def end_transactions(
         self, message_ids: Iterable[MessageId | str], status: TransactionStatus | Sequence[TransactionStatus]
     ) -> DecisionResult:
-        """Commit half messages or roll them back; each by itself: what can be decided is, the rest is listed.
+        """Commit half messages or roll them back, independently: a message that fails does not hold up the others.
 
-        A committed message is sent now: it has the place and send time of its commit, and keeps its id. The first
-        decision stays; the same one again succeeds, so this is repeated after a lost answer and may be by you.
-        ``UNKNOWN`` decides nothing, but shows in :meth:`half_messages` as the last answer.
+        A committed message counts as sent now: it has the position and send time of its commit, and keeps its id. The
+        first decision stays; the same decision again succeeds, so the client repeats the call after a lost reply, and a
+        program may. ``UNKNOWN`` decides nothing, but :meth:`half_messages` shows it as the last answer.
 
         Args:
-            message_ids: as ``send_half_batch``, :meth:`half_messages` or :meth:`peek` give them. More than 256 take
-                several requests; should one of these fail, those before it are done.
-            status: one for each, or one for all.
+            message_ids: ids from ``send_half_batch``, :meth:`half_messages` or :meth:`peek`. More than 256 take several
+                requests; if a request fails, the decisions of earlier requests stay.
+            status: a status for all messages, or a status per message.
 
         Raises:
-            QueueNotFound: there is no such queue.
-            OutcomeUnknown: they may be decided.
-            ValueError: it is no message id, or there are not as many statuses as ids.
+            QueueNotFound: the queue does not exist.
+            OutcomeUnknown: the messages may be decided.
+            ValueError: a message id is malformed, or the numbers of statuses and ids differ.
         """
         numbers = [id_number(one) for one in message_ids]
         if isinstance(status, TransactionStatus):
@@ -671,14 +678,14 @@ class Queue:
         return DecisionResult([one for one in done if one not in refused], failed, request_id)
 
     async def half_messages(self, max_messages: int = 100, *, start: int = 0) -> UndecidedPage:
-        """Half messages that are neither committed nor rolled back, in the order of sending. Safe to cancel.
+        """List half messages that are neither committed nor rolled back, in the order of sending. Safe to cancel.
 
         Args:
             max_messages: 1-1,000; a page may hold fewer, also none, and yet not be the last.
             start: 0, or ``next_start`` of the page before.
 
         Raises:
-            NotTransactional, QueueNotFound: there is no such transactional queue.
+            NotTransactional, QueueNotFound: the queue is not transactional, or does not exist.
         """
         request = wire.ListHalfMessages(self._channel.next_request_id(), self.name, start, max_messages)
         reply = await self._channel.call(request, wire.HalfMessages, Repeat.READ)
@@ -687,38 +694,38 @@ class Queue:
     # ------------------------------------------------------------------ the queue itself
 
     async def attributes(self) -> QueueInfo:
-        """Attributes, exact counts and facts, as of now. Safe to cancel.
+        """Return attributes, exact counts and facts, as of now. Safe to cancel.
 
         Raises:
-            QueueNotFound: there is no such queue.
+            QueueNotFound: the queue does not exist.
         """
         request = wire.GetQueueAttributes(self._channel.next_request_id(), self.name)
         return from_wire(await self._channel.call(request, wire.QueueInfo, Repeat.READ))
 
     async def set_attributes(self, **attributes: Unpack[QueueAttributes]) -> QueueInfo:
-        """Change attributes; those not named stay. All are changed in one step or none is.
+        """Change the given attributes in one step, all or none; the others stay.
 
-        Repeated after a lost answer; another caller's change in between would then be overwritten.
+        Repeated after a lost reply; the repeat would overwrite another caller's change in between.
 
         Returns:
-            All attributes as they are now.
+            All attributes after the change.
 
         Raises:
-            QueueNotFound: there is no such queue.
-            InvalidArgument: a value is out of range, or two contradict one another.
-            OutcomeUnknown: they may be changed.
+            QueueNotFound: the queue does not exist.
+            InvalidArgument: a value is out of range, or two values contradict.
+            OutcomeUnknown: the attributes may be changed.
         """
         request = wire.SetQueueAttributes(self._channel.next_request_id(), self.name, to_wire(attributes))
         return from_wire(await self._channel.call(request, wire.QueueInfo, Repeat.SAFE))
 
     async def clear(self) -> None:
-        """Drop every message sent before this call, in whatever state, in one step; their handles become invalid.
+        """Drop every message sent before this call, in every state, in one step; receipt handles become invalid.
 
-        Not repeated after a lost answer, since that would drop later messages too.
+        Not repeated after a lost reply, since the repeat would drop later messages too.
 
         Raises:
-            QueueNotFound: there is no such queue.
-            OutcomeUnknown: it may be cleared.
+            QueueNotFound: the queue does not exist.
+            OutcomeUnknown: the queue may be cleared.
         """
         request = wire.ClearQueue(self._channel.next_request_id(), self.name)
         await self._channel.call(request, wire.Done, Repeat.ONCE)
@@ -728,7 +735,7 @@ class Queue:
 
 
 class _Batch:
-    """The messages of a batch as the wire has them, field by field."""
+    """The messages of a batch in wire form, field by field."""
 
     __slots__ = ("bodies", "dedup_ids", "delays", "headers")
 
@@ -763,10 +770,10 @@ class _Batch:
 
 
 def _single(result: BatchResult) -> HandleResult:
-    """The result for the one handle of a batch of one.
+    """Return the result of a batch with a single handle.
 
     Raises:
-        ServerError: that one failed.
+        ServerError: the handle failed.
     """
     if result.failures:
         raise result.failures[0].error

@@ -5,18 +5,18 @@
                   ▼
          local transaction ── COMMIT ───► delivered to consumers, in the place of the commit
                   ├────────── ROLLBACK ─► dropped
-                  └── UNKNOWN, or nothing: the producer died, its answer was lost
+                  └── UNKNOWN, or no answer: the producer died, its reply was lost
                                  │
                                  ▼  after the first check interval, then at doubling intervals
-                       the server asks a checker of the queue, of this producer or of another one,
-                       which looks into the database and says COMMIT, ROLLBACK or UNKNOWN
+                       the server asks a checker of the queue, in this producer or in another producer;
+                       the checker reads the database and answers COMMIT, ROLLBACK or UNKNOWN
 
-Guarantee: a message is delivered at least once if the transaction committed and a checker can see it, and never if the
-transaction did not commit. The delivery waits for a checker. The first decision on the server's disk is final.
+Guarantee: a message is delivered at least once if the transaction committed and a checker can see the commit, and never
+if the transaction did not commit. The delivery waits for a checker. The first decision on the server's disk is final.
 
 So the local transaction must leave a trace that every checker can find: a row with the order, the message's id, or a
-dedup id. A checker without a trace may answer ROLLBACK only if the transaction can no longer commit. A checker that
-does not know yet answers UNKNOWN and is asked again.
+dedup id. A checker without a trace may answer ROLLBACK only if the transaction can no longer commit. While the
+transaction is still open, the checker answers UNKNOWN, and the server asks again.
 """
 
 import asyncio
@@ -57,11 +57,11 @@ CHECKS_AT_ONCE = 16
 
 
 _NOTHING: Any = None
-"""The argument of a local transaction that takes none."""
+"""The argument of a local transaction without an argument."""
 
 
 class HalfMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that is stored and waits for its decision; what a local transaction is given."""
+    """A message that is stored and waits for its decision; the first argument of a local transaction."""
 
     queue: str
     id: MessageId
@@ -70,32 +70,32 @@ class HalfMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TransactionCheck(HalfMessage, frozen=True, kw_only=True):
-    """The same when the server asks what became of it; what a checker is given."""
+    """A question of the server about an undecided half message; the argument of a checker."""
 
     enqueue_time: datetime
     """Time of the half send (UTC)."""
     age: float
-    """Seconds since then, when the server asked; by its clock."""
+    """Seconds from the half send to the check, by the server's clock."""
     attempt: int
     """Number of the check of this message, from 1."""
 
 
 class TransactionResult(msgspec.Struct, frozen=True):
-    """The result of one message of a transactional send."""
+    """The result for a message of a transactional send."""
 
     id: MessageId
     status: TransactionStatus
-    """The decision on the server's disk: COMMIT or ROLLBACK; UNKNOWN = this producer knows of none, and a check
+    """The decision on the server's disk: COMMIT or ROLLBACK; UNKNOWN = this producer has seen no decision, and a check
     decides."""
     request_id: int
-    """Of the request that decided, or of the half send if no decision was answered."""
+    """Number of the request that decided, or of the half send if no decision was answered."""
     error: Exception | None = None
-    """Why the status is not what the local transaction wanted, or why it is UNKNOWN: what the local transaction raised,
-    or what became of the decision (``OutcomeUnknown``, ``ServerUnreachable`` ..., ``AlreadyRolledBack``). None = it is
-    what the local transaction said."""
+    """The reason for a status that differs from the local transaction's, or for UNKNOWN: an exception of the local
+    transaction, or the failure of the decision (``OutcomeUnknown``, ``ServerUnreachable`` ..., ``AlreadyRolledBack``).
+    None = the status is the local transaction's."""
 
     def raise_for_error(self) -> None:
-        """Do nothing if it went as the local transaction said.
+        """Raise ``error`` if the status differs from the local transaction's or is UNKNOWN.
 
         Raises:
             Exception: ``error``.
@@ -105,13 +105,13 @@ class TransactionResult(msgspec.Struct, frozen=True):
 
 
 LocalTransaction: TypeAlias = Callable[[HalfMessage, T], TransactionStatus | Awaitable[TransactionStatus]]
-"""Does the work that belongs to a message, and says how it ended."""
+"""Does the work that belongs to a message, and returns its status."""
 
 LocalBatchTransaction: TypeAlias = Callable[
     [list[HalfMessage], T],
     TransactionStatus | Sequence[TransactionStatus] | Awaitable[TransactionStatus | Sequence[TransactionStatus]],
 ]
-"""The same for a batch: a status for all, or one for each."""
+"""Does the work that belongs to a batch; returns a status for all messages, or a status per message."""
 
 Checker: TypeAlias = Callable[[TransactionCheck], TransactionStatus | Awaitable[TransactionStatus]]
 """Finds out how the work that belongs to a message ended."""
@@ -134,11 +134,12 @@ class TransactionProducer:
         async with client.transaction_producer("orders", checker=was_inserted) as producer:
             result = await producer.send(b"one espresso", insert, order)
 
-    Get it from :meth:`Client.transaction_producer`, and use it as an async context manager, inside that of its client.
-    It may be used by any number of tasks at once.
+    Get a producer from :meth:`Client.transaction_producer`, and use the producer as an async context manager, inside
+    that of its client. Any number of tasks can use a producer at once.
 
-    Local transactions and checkers are functions, async or plain. A plain one runs in the event loop and holds it up:
-    it is for quick things; put ``asyncio.to_thread`` into an async one for the rest. An exception in either is UNKNOWN.
+    Local transactions and checkers are functions, async or plain. A plain function runs in the event loop and blocks
+    the loop, so keep it short; use ``asyncio.to_thread`` in an async function for longer work. An exception in either
+    is UNKNOWN.
     """
 
     __slots__ = (
@@ -162,16 +163,16 @@ class TransactionProducer:
         checks_at_once: int = CHECKS_AT_ONCE,
         first_check: Duration | None = None,
     ) -> None:
-        """A producer for one transactional queue.
+        """Make a producer for a transactional queue.
 
         Args:
-            queue: where the messages go.
-            checker: answers checks: of this producer's messages, and of those of any other. None = this producer
-                answers none; then another one must, or an operator.
-            check_timeout: how long an async checker may take; then it is cancelled, and the answer is UNKNOWN.
-            checks_at_once: how many checks are answered at the same time; further ones wait in the order of arrival.
-            first_check: from the send of a half message to its first check; None = the queue's own. Longer than local
-                transactions usually take, so that they are not asked about while they run.
+            queue: the queue of the messages.
+            checker: answers checks of all producers' messages, not only of this producer's. None = this producer
+                answers no checks; then another producer must, or an operator.
+            check_timeout: limit for an async checker; after that the checker is cancelled, and the answer is UNKNOWN.
+            checks_at_once: concurrency limit for checks; further checks wait in the order of arrival.
+            first_check: time from the send of a half message to its first check; None = the queue's own. Longer than
+                local transactions usually take, so that the server does not ask about running transactions.
 
         Raises:
             ValueError: a number is out of range.
@@ -187,26 +188,26 @@ class TransactionProducer:
         self._first_check = first_check
         self._opened = self._closed = False
         self._waiting: dict[int, wire.TransactionCheck] = {}
-        """Checks that have no place yet, by message."""
+        """Checks that wait for a slot, by message."""
         self._running: dict[int, asyncio.Task[None]] = {}
-        """Checks that are being answered, by message."""
+        """Checks in progress, by message."""
 
     @property
     def queue(self) -> Queue:
-        """The queue that the messages go to."""
+        """The queue of the messages."""
         return self._queue
 
     # ------------------------------------------------------------------ opening and closing
 
     async def open(self) -> None:
-        """Tell the server that this producer answers checks; what ``async with`` does on entering.
+        """Register this producer's checker with the server; ``async with`` calls this on entering.
 
-        From then on it is told again on every new connection, before anything else is. (A queue that is deleted and
-        created anew under the same name is another one: open another producer.) Safe to cancel.
+        The client registers again on every new connection, before any other request. (A deleted queue that is created
+        again under the same name is a new queue: open a new producer.) Safe to cancel.
 
         Raises:
-            NotTransactional, QueueNotFound: there is no such transactional queue.
-            ServerUnreachable, RequestTimeout, ConnectionLost: the server could not be asked.
+            NotTransactional, QueueNotFound: the queue is not transactional, or does not exist.
+            ServerUnreachable, RequestTimeout, ConnectionLost: the server did not answer.
         """
         if self._opened:
             raise ClientClosed("a producer is opened once")
@@ -214,7 +215,7 @@ class TransactionProducer:
         if self._checker is None:
             return
         channel = self._queue.channel
-        # First of all, as checks may arrive together with the answer.
+        # Before the registration, because checks may arrive together with its reply.
         channel.checks.add(self._queue.name, self._checked)
         try:
             request = wire.RegisterChecker(channel.next_request_id(), self._queue.name)
@@ -228,10 +229,11 @@ class TransactionProducer:
             channel.checks.register(self._queue.name, connections)
 
     async def close(self) -> None:
-        """Take no more checks, and answer those that came; what leaving ``async with`` does. Harmless when repeated.
+        """Take no more checks, and answer the checks that arrived; ``async with`` calls this on leaving. Harmless when
+        repeated.
 
-        Waits for the checkers that run, at most their time-out, and starts those that wait. Cancelling cancels them;
-        the server will ask others.
+        Waits for running checkers, at most until their time-out, and starts the waiting checks. Cancelling cancels the
+        checkers; the server then asks other producers.
         """
         if self._closed or not self._opened:
             self._closed = True
@@ -270,32 +272,33 @@ class TransactionProducer:
         first_check: Duration | None = None,
         dedup_id: str | None = None,
     ) -> TransactionResult:
-        """Store a half message, run the local transaction, and decide as it says.
+        """Store a half message, run the local transaction, and commit or roll back by its status.
 
-        The half message is numbered, so its repeat after a lost answer stores nothing twice; and the decision is
-        repeated as often as any safe call, since the same decision twice is the same as once. What cannot be delivered
-        or is UNKNOWN is left to a check. If a check or an operator decided first, the result's status is that decision,
-        and its ``error`` says so where the local transaction wanted the opposite.
+        The half message is numbered, so a repeat after a lost reply stores no second message. The client repeats the
+        decision as often as every safe call, because a repeated decision has no further effect. A decision that cannot
+        be delivered or is UNKNOWN is left to a check. If a check or an operator decided first, the result's status is
+        that decision, and its ``error`` is set where the local transaction wanted the opposite.
 
-        Cancelling it during the local transaction cancels that; the half message stays undecided, and a check settles
-        it. So does the crash of this process, at any moment.
+        Cancelling the call during the local transaction cancels the transaction; the half message stays undecided until
+        a check decides. The same holds if this process crashes, at any moment.
 
         Args:
             body: see :meth:`Queue.send`.
-            local_transaction: called with the half message and ``argument`` once it is on the server's disk.
-            argument: anything; it does not leave this process.
-            headers: see :meth:`Queue.send`. Checkers see them.
-            first_check: from now to the first check; None = the producer's own.
-            dedup_id: see :meth:`Queue.send`. A repeat gets the id of the first one, which may be decided already; its
-                local transaction runs all the same.
+            local_transaction: called with the half message and ``argument`` once the message is on the server's disk.
+            argument: any value; never leaves this process.
+            headers: see :meth:`Queue.send`. Checkers get them too.
+            first_check: time from now to the first check; None = the producer's own.
+            dedup_id: see :meth:`Queue.send`. A repeat gets the id of the first message, which may be decided already;
+                the local transaction of the repeat runs all the same.
 
         Returns:
-            The message's id and what became of it; an exception in the local transaction is in its ``error``.
+            The message's id and status; an exception in the local transaction is in ``error``.
 
         Raises:
             NotTransactional, QueueNotFound, MessageTooLarge, InvalidArgument, BacklogFull, DiskNearlyFull, Busy,
-            ServerUnreachable, ClientClosed: nothing was stored, and the local transaction did not run.
-            OutcomeUnknown: the half message may be stored; the local transaction did not run, and a checker is asked.
+            ServerUnreachable, ClientClosed: the message was not stored, and the local transaction did not run.
+            OutcomeUnknown: the half message may be stored; the local transaction did not run, and the server asks a
+                checker.
         """
 
         def for_all(messages: list[HalfMessage], argument: T) -> TransactionStatus | Awaitable[TransactionStatus]:
@@ -315,22 +318,22 @@ class TransactionProducer:
         first_check: Duration | None = None,
         dedup_ids: Sequence[str | None] | None = None,
     ) -> list[TransactionResult]:
-        """Store up to 256 half messages in one step, run one local transaction for them, and decide each.
+        """Store up to 256 half messages in one step, run a local transaction for the batch, and decide every message.
 
-        The messages are stored all or none; they are decided, and checked, one by one. Guarantees, cancellation and
-        errors are those of :meth:`send`.
+        The batch is stored all or none; decisions and checks are per message. Guarantees, cancellation and errors are
+        as for :meth:`send`.
 
         Args:
-            messages: as for :meth:`Queue.send_batch`, without delays. An empty batch does nothing.
-            local_transaction: called with all half messages and ``argument``; it says one status for all, or one for
-                each in their order.
-            argument: anything.
-            headers: of those that name none.
-            first_check: from now to the first checks; None = the producer's own.
+            messages: as for :meth:`Queue.send_batch`, without delays. An empty batch sends no request.
+            local_transaction: called with all half messages and ``argument``; returns a status for all messages, or a
+                list with a status per message, in their order.
+            argument: any value.
+            headers: for messages without headers of their own.
+            first_check: time from now to the first checks; None = the producer's own.
             dedup_ids: as for :meth:`Queue.send_batch`.
 
         Returns:
-            A result for each message, in their order.
+            A result per message, in the order of the messages.
         """
         if self._closed or not self._opened:
             raise ClientClosed("the producer is not open; use it in `async with`")
@@ -366,11 +369,11 @@ class TransactionProducer:
         return await self._decide(sent, statuses)
 
     async def _decide(self, sent: SentBatch, statuses: list[TransactionStatus]) -> list[TransactionResult]:
-        """Have the statuses that are known written down; what the server then has."""
+        """Send the known statuses to the server; return the server's decisions."""
         ids = sent.ids
         decided = [(one, status) for one, status in zip(ids, statuses, strict=True) if status is not _UNKNOWN]
         if not decided:
-            # Saying so would change nothing: the check comes when it would have come.
+            # Sending UNKNOWN would change nothing: the check comes at the same time anyway.
             return [TransactionResult(one, _UNKNOWN, sent.request_id) for one in ids]
         try:
             outcome = await self._queue.end_transactions([one for one, _ in decided], [status for _, status in decided])
@@ -387,15 +390,15 @@ class TransactionProducer:
     # ------------------------------------------------------------------ checks
 
     def _checked(self, check: wire.TransactionCheck) -> None:
-        """A check came."""
+        """Accept a check from the server."""
         if self._closed:
             return
-        # In the place of an older one of the same message; and after one that runs, unless that decides it.
+        # Replaces an older check of the same message; waits behind a running check, which may decide the message.
         self._waiting[check.message_id] = check
         self._start_some()
 
     def _start_some(self) -> None:
-        """Answer checks that wait, as many as have a place."""
+        """Start waiting checks while slots are free."""
         while len(self._running) < self._checks_at_once:
             number = next((one for one in self._waiting if one not in self._running), None)
             if number is None:
@@ -413,7 +416,7 @@ class TransactionProducer:
             self._start_some()
 
     async def _answer(self, check: wire.TransactionCheck) -> None:
-        """Ask the checker, and tell the server."""
+        """Run the checker, and send its answer to the server."""
         message_id = printed_id(check.message_id)
         status = await self._ask(
             TransactionCheck(
@@ -477,10 +480,10 @@ async def _result(given: R | Awaitable[R]) -> R:
 
 
 def _status(given: object) -> TransactionStatus:
-    """What a function of the caller's said.
+    """Return the status from a user's function.
 
     Raises:
-        TypeError: it is no status.
+        TypeError: the value is no status.
     """
     if isinstance(given, TransactionStatus):
         return given
@@ -488,7 +491,7 @@ def _status(given: object) -> TransactionStatus:
 
 
 def _statuses(given: object, count: int) -> list[TransactionStatus]:
-    """The same for a batch: one for all, or one each."""
+    """Return a status per message, from a status for all or a list."""
     if isinstance(given, Sequence) and not isinstance(given, str):
         statuses = [_status(one) for one in cast("Sequence[object]", given)]
         if len(statuses) != count:
