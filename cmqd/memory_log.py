@@ -262,13 +262,13 @@ class MemoryLog:
                 entry[1] = run.stop_position
         self.disk.segments.append(
             segment_report(
-                self.disk.next_segment,
-                self._active[0].lsn,
-                self._active[-1].lsn,
-                [(queue_id, first, stop) for queue_id, (first, stop) in found.items()],
-                sum(len(row.bodies) for row in self._active),
-                self._active_bytes,
-                max(row.time_ms for row in self._active),
+                number=self.disk.next_segment,
+                first_lsn=self._active[0].lsn,
+                last_lsn=self._active[-1].lsn,
+                queues=[(queue_id, first, stop) for queue_id, (first, stop) in found.items()],
+                messages=sum(len(row.bodies) for row in self._active),
+                size=self._active_bytes,
+                last_ms=max(row.time_ms for row in self._active),
             )
         )
         self.disk.next_segment += 1

@@ -369,7 +369,13 @@ def _describe() -> dict[str, SettingInfo]:
         kind: type[Any] = typing.get_args(hint)[0] if isinstance(hint, types.UnionType) else hint
         meta = field.metadata
         infos[field.name] = SettingInfo(
-            field.name, meta["section"], meta["text"], kind, field.default, meta["low"], meta["high"]
+            name=field.name,
+            section=meta["section"],
+            text=meta["text"],
+            kind=kind,
+            default=field.default,
+            low=meta["low"],
+            high=meta["high"],
         )
     return infos
 

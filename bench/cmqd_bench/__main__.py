@@ -52,14 +52,14 @@ def main() -> int:
             from cmqd_bench.spark.report import print_spark
 
             print_spark(
-                arguments.parts,
-                arguments.messages,
-                arguments.body,
-                arguments.rounds,
-                arguments.tail_rounds,
-                arguments.tail_rate,
-                arguments.tail_seconds,
-                arguments.scratch,
+                parts=arguments.parts,
+                messages=arguments.messages,
+                body=arguments.body,
+                rounds=arguments.rounds,
+                tail_rounds=arguments.tail_rounds,
+                tail_rate=arguments.tail_rate,
+                tail_seconds=arguments.tail_seconds,
+                scratch=arguments.scratch,
                 share_cores=arguments.share_cores,
                 unix_sockets=arguments.unix_sockets,
                 json_output=arguments.json,

@@ -273,7 +273,15 @@ class Queue:
         channel = self._channel
         session, sequence = channel.numbering.next()
         request = wire.SendMessages(
-            channel.next_request_id(), self.name, bodies, headers, delay_ms, session.number, sequence, dedup_ids, after
+            channel.next_request_id(),
+            queue=self.name,
+            bodies=bodies,
+            headers=headers,
+            delay_ms=delay_ms,
+            session=session.number,
+            sequence=sequence,
+            dedup_ids=dedup_ids,
+            after=after,
         )
         try:
             return await channel.call(request, wire.MessagesSent, Repeat.SAFE)
@@ -349,15 +357,15 @@ class Queue:
         reply = await self._channel.call(request, wire.MessagesPeeked, Repeat.READ)
         peeked = [
             Peeked(
-                printed_id(one.message_id),
-                one.state,
-                one.body,
-                one.headers or {},
-                to_datetime(one.enqueue_ms),
-                to_datetime(one.visible_ms) if one.visible_ms else None,
-                one.receive_count,
-                origin(one.origin),
-                copy_of(one.copy_of),
+                id=printed_id(one.message_id),
+                state=one.state,
+                body=one.body,
+                headers=one.headers or {},
+                enqueue_time=to_datetime(one.enqueue_ms),
+                visible_time=to_datetime(one.visible_ms) if one.visible_ms else None,
+                receive_count=one.receive_count,
+                origin=origin(one.origin),
+                copy_of=copy_of(one.copy_of),
             )
             for one in reply.messages
         ]
@@ -619,13 +627,13 @@ class Queue:
         session, sequence = channel.numbering.next()
         request = wire.SendHalfMessages(
             channel.next_request_id(),
-            self.name,
-            batch.bodies,
-            batch.headers,
-            check_ms,
-            session.number,
-            sequence,
-            batch.dedup_ids,
+            queue=self.name,
+            bodies=batch.bodies,
+            headers=batch.headers,
+            first_check_ms=check_ms,
+            session=session.number,
+            sequence=sequence,
+            dedup_ids=batch.dedup_ids,
         )
         try:
             reply = await channel.call(request, wire.MessagesSent, Repeat.SAFE)

@@ -299,16 +299,16 @@ def copy_of(copied: messages.CopyOf | None) -> CopyOf | None:
 def redrive(status: wire.RedriveStatus) -> Redrive:
     """Convert the reply about a redrive."""
     return Redrive(
-        status.queue,
-        status.target or None,
-        status.max_per_second or None,
-        to_datetime(status.started_ms),
-        None if status.ended_ms is None else to_datetime(status.ended_ms),
-        status.reason,
-        status.moved,
-        status.remaining,
-        status.missing_origins,
-        status.request_id,
+        queue=status.queue,
+        target=status.target or None,
+        max_per_second=status.max_per_second or None,
+        start_time=to_datetime(status.started_ms),
+        end_time=None if status.ended_ms is None else to_datetime(status.ended_ms),
+        reason=status.reason,
+        moved=status.moved,
+        remaining=status.remaining,
+        missing_origins=status.missing_origins,
+        request_id=status.request_id,
     )
 
 

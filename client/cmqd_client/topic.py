@@ -236,15 +236,15 @@ class Topic:
         session, sequence = channel.numbering.next()
         request = wire.PublishMessages(
             channel.next_request_id(),
-            self.name,
-            bodies,
-            headers if headers and any(headers) else None,
-            tags if tags and any(tags) else None,
-            routing_keys,
-            session.number,
-            sequence,
-            dedup_ids if dedup_ids and any(one is not None for one in dedup_ids) else None,
-            after,
+            topic=self.name,
+            bodies=bodies,
+            headers=headers if headers and any(headers) else None,
+            tags=tags if tags and any(tags) else None,
+            routing_keys=routing_keys,
+            session=session.number,
+            sequence=sequence,
+            dedup_ids=dedup_ids if dedup_ids and any(one is not None for one in dedup_ids) else None,
+            after=after,
         )
         try:
             reply = await channel.call(request, wire.MessagesPublished, Repeat.SAFE)

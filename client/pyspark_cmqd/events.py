@@ -70,15 +70,15 @@ def stored_in(records: Sequence[AnyRecord]) -> list[Stored]:
                 topic_id = 0 if record.copies_of is None else _late_from(records[place + 1 :])
                 event = Event.COPIED if topic_id else Event.SENT
             run = Run(
-                record.first_position,
-                record.first_message_id,
-                record.enqueue_ms,
-                record.sizes,
-                record.headers,
-                record.visible_ms,
-                offset,
-                record.origins,
-                [[] if one is None or one.labels is None else one.labels for one in record.copies_of]
+                first_position=record.first_position,
+                first_message_id=record.first_message_id,
+                enqueue_ms=record.enqueue_ms,
+                sizes=record.sizes,
+                headers=record.headers,
+                visible_ms=record.visible_ms,
+                offset=offset,
+                origins=record.origins,
+                labels=[[] if one is None or one.labels is None else one.labels for one in record.copies_of]
                 if record.copies_of is not None
                 else None,
                 copies_of=record.copies_of,

@@ -145,16 +145,16 @@ class Folder:
                 if 0 < entry.first_lsn <= entry.last_lsn:
                     extents.append(
                         Extent(
-                            entry.number,
-                            entry.file,
-                            True,
-                            entry.first_lsn,
-                            entry.last_lsn,
-                            entry.first_ms,
-                            entry.last_ms,
-                            entry.bytes,
-                            entry.sha256,
-                            tuple(entry.sources) if entry.sources or not entry.messages else None,
+                            number=entry.number,
+                            file=entry.file,
+                            sealed=True,
+                            first_lsn=entry.first_lsn,
+                            last_lsn=entry.last_lsn,
+                            first_ms=entry.first_ms,
+                            last_ms=entry.last_ms,
+                            bytes=entry.bytes,
+                            sha256=entry.sha256,
+                            sources=tuple(entry.sources) if entry.sources or not entry.messages else None,
                         )
                     )
             elif entry.state in (SegmentState.PREPARING, SegmentState.DROPPING):
@@ -179,7 +179,16 @@ class Folder:
         size = path.stat().st_size
         with contextlib.suppress(FileNotFoundError):
             size += path.with_name(f"{path.name}-wal").stat().st_size
-        return Extent(entry.number, entry.file, False, first, last, times[0][0], times[-1][0], size)
+        return Extent(
+            number=entry.number,
+            file=entry.file,
+            sealed=False,
+            first_lsn=first,
+            last_lsn=last,
+            first_ms=times[0][0],
+            last_ms=times[-1][0],
+            bytes=size,
+        )
 
     # ------------------------------------------------------------------ files
 

@@ -148,13 +148,13 @@ def requests_of(
     for low, high in _cuts(sizes, count, most):
         chosen_keys = None if keys is None else [key or "" for key in keys[low:high]]
         yield Request(
-            bodies[low:high],
-            ids[low:high],
-            None if headers is None else headers[low:high],
-            None if delays is None else delays[low:high],
-            None if tags is None else tags[low:high],
-            chosen_keys if chosen_keys is not None and any(chosen_keys) else None,
-            sum(sizes[low:high]),
+            bodies=bodies[low:high],
+            dedup_ids=ids[low:high],
+            headers=None if headers is None else headers[low:high],
+            delays=None if delays is None else delays[low:high],
+            tags=None if tags is None else tags[low:high],
+            routing_keys=chosen_keys if chosen_keys is not None and any(chosen_keys) else None,
+            size=sum(sizes[low:high]),
         )
 
 

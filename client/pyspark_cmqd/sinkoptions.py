@@ -119,19 +119,19 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     if len(write_id.encode()) > MAX_WRITE_ID_CHARS:
         raise OptionError("writeId", write_id, f"at most {MAX_WRITE_ID_CHARS} bytes")
     return SinkOptions(
-        _address(values),
-        values.get("queue", ""),
-        values.get("topic", ""),
-        {role: values.get(name.lower(), role) for name, role in _COLUMNS.items()},
-        frozenset(role for name, role in _COLUMNS.items() if name.lower() in values) | {"body"},
-        write_id,
-        whole(values, "batchSize", MAX_BATCH, 1, MAX_BATCH),
-        whole(values, "inFlight", 16, 1, MAX_IN_FLIGHT),
-        whole(values, "retries", 10, 0, MAX_RETRIES),
-        _number(values, "requestTimeout", 10.0, MAX_TIMEOUT_S, "seconds"),
-        _number(values, "maxMessagesPerSecond", 0.0, MAX_RATE, "messages a second"),
-        flag(values, "ordered", False),
-        flag(values, "uniqueDedupIds", False),
+        address=_address(values),
+        queue=values.get("queue", ""),
+        topic=values.get("topic", ""),
+        columns={role: values.get(name.lower(), role) for name, role in _COLUMNS.items()},
+        named=frozenset(role for name, role in _COLUMNS.items() if name.lower() in values) | {"body"},
+        write_id=write_id,
+        batch_size=whole(values, "batchSize", MAX_BATCH, 1, MAX_BATCH),
+        in_flight=whole(values, "inFlight", 16, 1, MAX_IN_FLIGHT),
+        retries=whole(values, "retries", 10, 0, MAX_RETRIES),
+        request_timeout=_number(values, "requestTimeout", 10.0, MAX_TIMEOUT_S, "seconds"),
+        max_rate=_number(values, "maxMessagesPerSecond", 0.0, MAX_RATE, "messages a second"),
+        ordered=flag(values, "ordered", False),
+        unique_ids=flag(values, "uniqueDedupIds", False),
     )
 
 

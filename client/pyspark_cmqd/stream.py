@@ -101,7 +101,12 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return offset_at(view, most)
         folder = open_folder(self.options)
         wanted = wanted_ids(self._names(folder, view).sources, self.options)
-        return offset_at(view, limited_offset(folder, view, wanted, above, most, messages, size))
+        return offset_at(
+            view,
+            limited_offset(
+                folder=folder, view=view, wanted=wanted, above=above, most=most, messages=messages, size=size
+            ),
+        )
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """By the options."""

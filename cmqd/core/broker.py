@@ -98,26 +98,33 @@ class Broker:
         self._transactions = Transactions(facts, runtime, store, serving, self._checks)
         self._redrives = Redrives(facts, runtime, reservations, serving)
         self._queue_admin = QueueAdmin(
-            facts, runtime, floors, serving, self._receive, self._checks, reservations, dead_letters
+            facts=facts,
+            runtime=runtime,
+            floors=floors,
+            serving=serving,
+            receive=self._receive,
+            checks=self._checks,
+            reservations=reservations,
+            dead_letters=dead_letters,
         )
         self._deliver = Deliver(facts, runtime, store, serving, seed)
         self._publish = Publish(facts, runtime, store, serving, self._deliver)
         self._topic_admin = TopicAdmin(facts, runtime, self._deliver)
         self._tick = Tick(
-            facts,
-            runtime,
-            self._receive,
-            self._publish,
-            self._settle,
-            prefetch,
-            delays,
-            expiry,
-            self._rewind,
-            self._redrives,
-            dead_letters,
-            self._checks,
-            self._deliver,
-            serving,
+            facts=facts,
+            runtime=runtime,
+            receive=self._receive,
+            publish=self._publish,
+            settle=self._settle,
+            prefetch=prefetch,
+            delays=delays,
+            expiry=expiry,
+            rewind=self._rewind,
+            redrives=self._redrives,
+            dead_letters=dead_letters,
+            checks=self._checks,
+            deliver=self._deliver,
+            serving=serving,
         )
         self._start = Start(facts, runtime)
         self._checkpoint = Checkpoint(facts)
@@ -127,7 +134,15 @@ class Broker:
         self._page_owners: dict[Lane[Any], PageOwner[Any]] = {
             pages.receives: serving,
             pages.ahead: prefetch,
-            pages.moves: Moves(facts, runtime, reservations, dead_letters, self._redrives, store, serving),
+            pages.moves: Moves(
+                facts=facts,
+                runtime=runtime,
+                reservations=reservations,
+                dead_letters=dead_letters,
+                redrives=self._redrives,
+                store=store,
+                serving=serving,
+            ),
             pages.rewinds: self._rewind,
             pages.overflow: delays,
             pages.commits: self._transactions,
@@ -249,7 +264,15 @@ class Broker:
 
         What has passed its retention is not shown, whether a tick has moved the floor over it or not.
         """
-        return self._peek.peek(account, name, waiter_id, start, max_messages, now_ms, states)
+        return self._peek.peek(
+            account=account,
+            name=name,
+            waiter_id=waiter_id,
+            start=start,
+            max_messages=max_messages,
+            now_ms=now_ms,
+            states=states,
+        )
 
     def rewind(
         self, account: str, name: str, waiter_id: int, time_ms: int, strict: bool, now_ms: int
@@ -385,7 +408,15 @@ class Broker:
             SequenceTooOld, TooManyRemembered.
         """
         return self._transactions.send_half(
-            account, name, bodies, headers, first_check_ms, session, sequence, now_ms, dedup_ids
+            account=account,
+            name=name,
+            bodies=bodies,
+            headers=headers,
+            first_check_ms=first_check_ms,
+            session=session,
+            sequence=sequence,
+            now_ms=now_ms,
+            dedup_ids=dedup_ids,
         )
 
     def end_transactions(

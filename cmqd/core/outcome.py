@@ -198,7 +198,15 @@ class Effects(msgspec.Struct, gc=False):
 
     def outcome(self, reply: T) -> Outcome[T]:
         """All of it, with the reply."""
-        return Outcome(reply, self.records, self.bodies, self.woken, self.reads, self.checks, self.pushes)
+        return Outcome(
+            reply=reply,
+            records=self.records,
+            bodies=self.bodies,
+            woken=self.woken,
+            reads=self.reads,
+            checks=self.checks,
+            pushes=self.pushes,
+        )
 
 
 class TransactionsDone(msgspec.Struct, frozen=True):

@@ -106,7 +106,15 @@ def segment_report(
 ) -> SegmentReport:
     """Make a ``SegmentReport`` from its ``queues``."""
     ranges = array("Q", [number for entry in queues for number in entry]).tobytes()
-    return SegmentReport(number, first_lsn, last_lsn, messages, size, last_ms, ranges)
+    return SegmentReport(
+        number=number,
+        first_lsn=first_lsn,
+        last_lsn=last_lsn,
+        messages=messages,
+        bytes=size,
+        last_ms=last_ms,
+        ranges=ranges,
+    )
 
 
 RecoveredRow: TypeAlias = tuple[int, int, list[AnyRecord]]

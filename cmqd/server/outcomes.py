@@ -136,13 +136,13 @@ class Outcomes:
                 continue
             self._counters.checks += 1
             push = wire.TransactionCheck(
-                check.queue,
-                message.message_id,
-                message.body,
-                message.headers,
-                message.enqueue_ms,
-                check.age_ms,
-                check.attempt,
+                queue=check.queue,
+                message_id=message.message_id,
+                body=message.body,
+                headers=message.headers,
+                enqueue_ms=message.enqueue_ms,
+                age_ms=check.age_ms,
+                attempt=check.attempt,
             )
             self._gate.hold(lsn, checker, push)
 

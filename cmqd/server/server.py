@@ -174,7 +174,13 @@ class Server:
             now_ms=now_ms,
         )
         self.publishes = Publishes(
-            broker, self.outcomes, self.gate, self.admission, self.collector, self.counters, schedule
+            broker=broker,
+            outcomes=self.outcomes,
+            gate=self.gate,
+            admission=self.admission,
+            collector=self.collector,
+            counters=self.counters,
+            schedule=schedule,
         )
         self.broker_events = BrokerEvents(
             broker=broker,
@@ -219,13 +225,13 @@ class Server:
             wire.PublishMessages: self.publishes.handle,
             wire.DeleteMessages: Deletes(broker, self.outcomes, self.gate, self.collector, self.counters).handle,
             wire.ReceiveMessages: Receives(
-                broker,
-                self.outcomes,
-                self.collector,
-                self.waiting_requests,
-                bodies,
-                settings.max_unread_receives,
-                settings.max_waiting_receives_per_account,
+                broker=broker,
+                outcomes=self.outcomes,
+                collector=self.collector,
+                waiting_requests=self.waiting_requests,
+                reply=bodies,
+                max_unread_receives=settings.max_unread_receives,
+                max_waiting_per_account=settings.max_waiting_receives_per_account,
             ).handle,
         }
         self.dispatcher = Dispatcher(

@@ -74,13 +74,13 @@ class SealedFile:
         """Describe the segment to the loop process."""
         entry = self.entry
         return segment_report(
-            entry.number,
-            entry.first_lsn,
-            entry.last_lsn,
-            zip(self._queue_ids, self._firsts, self._stops, strict=True),
-            entry.messages,
-            entry.bytes,
-            entry.last_ms,
+            number=entry.number,
+            first_lsn=entry.first_lsn,
+            last_lsn=entry.last_lsn,
+            queues=zip(self._queue_ids, self._firsts, self._stops, strict=True),
+            messages=entry.messages,
+            size=entry.bytes,
+            last_ms=entry.last_ms,
         )
 
 

@@ -165,13 +165,13 @@ class Space:
             reason = f"the disk has {free} bytes free; {mark} are kept back for seals and deletes"
         catalog = self._catalog
         state = LogState(
-            self._full or self._low,
-            reason,
-            free,
-            len(catalog.sealed) + len(catalog.open),
-            catalog.log_bytes,
-            self.damaged_rows,
-            self._full or free < mark * SHORT_SLACK,
+            sends_refused=self._full or self._low,
+            reason=reason,
+            free_bytes=free,
+            segments=len(catalog.sealed) + len(catalog.open),
+            log_bytes=catalog.log_bytes,
+            damaged_rows=self.damaged_rows,
+            is_short=self._full or free < mark * SHORT_SLACK,
         )
         if self._last is None or self._full != self._told_full or _differs(state, self._last):
             self._last = state

@@ -489,6 +489,16 @@ def _runs(columns: Sequence[ipc.Column], sources: Sequence[tuple[int, str, str]]
         position, message_id, enqueue_ms, sizes, headers, visible_ms, origins, labels, original_id, copies_of = column
         source = None if original_id is None else Source(topic, subscription, original_id)
         yield Run(
-            position, message_id, enqueue_ms, sizes, headers, visible_ms, offset, origins, labels, source, copies_of
+            first_position=position,
+            first_message_id=message_id,
+            enqueue_ms=enqueue_ms,
+            sizes=sizes,
+            headers=headers,
+            visible_ms=visible_ms,
+            offset=offset,
+            origins=origins,
+            labels=labels,
+            source=source,
+            copies_of=copies_of,
         )
         offset += sum(sizes)

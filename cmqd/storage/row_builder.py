@@ -99,13 +99,13 @@ class RowBuilder:
         """The row as bytes; the builder is empty afterwards."""
         sends = self._sends
         row = ClosedRow(
-            self.time_ms,
-            self.messages,
-            encode_queues(list(sends.values())) if sends else NO_QUEUES,
-            join_records(self._metas, self.records),
-            b"".join(self._bodies),
-            self.records,
-            self.meta_bytes + self.data_bytes,
+            time_ms=self.time_ms,
+            messages=self.messages,
+            queues=encode_queues(list(sends.values())) if sends else NO_QUEUES,
+            meta=join_records(self._metas, self.records),
+            data=b"".join(self._bodies),
+            records=self.records,
+            size=self.meta_bytes + self.data_bytes,
         )
         self._metas.clear()
         self._bodies.clear()

@@ -153,13 +153,13 @@ class WritableSegment:
             (queue_id, queue.first_position, queue.stop_position) for queue_id, queue in self.index.queues.items()
         ]
         return segment_report(
-            self.number,
-            self.first_lsn,
-            self.last_lsn,
-            sorted(queues),
-            self.messages,
-            self.bytes_on_disk,
-            self.last_ms,
+            number=self.number,
+            first_lsn=self.first_lsn,
+            last_lsn=self.last_lsn,
+            queues=sorted(queues),
+            messages=self.messages,
+            size=self.bytes_on_disk,
+            last_ms=self.last_ms,
         )
 
     def entry(self, state: SegmentState) -> SegmentEntry:

@@ -463,7 +463,15 @@ class ClientConnection(Endpoint[Opened | AnyReply | AnyPush]):
             max_frame_bytes=max_frame_bytes, heartbeat_ms=heartbeat_ms, timeout_ms=handshake_timeout_ms, now_ms=now_ms
         )
         self._secret_key = secret_key
-        self._hello = ClientHello(secret_id, nonce, b"", max_frame_bytes, heartbeat_ms, region, product)
+        self._hello = ClientHello(
+            secret_id=secret_id,
+            nonce=nonce,
+            proof=b"",
+            max_frame_bytes=max_frame_bytes,
+            heartbeat_ms=heartbeat_ms,
+            region=region,
+            product=product,
+        )
         self._server: ServerHello | None = None
         self._not_named: Mapping[type[Struct], Mapping[str, str]] = {}
         """Fields of requests that this server would ignore; known from the welcome on."""
@@ -610,7 +618,13 @@ class ClientConnection(Endpoint[Opened | AnyReply | AnyPush]):
         self._step(Step.HELLO_ANSWERED)
         self._queue(
             ClientHello(
-                ours.secret_id, ours.nonce, proof, ours.max_frame_bytes, ours.heartbeat_ms, ours.region, ours.product
+                secret_id=ours.secret_id,
+                nonce=ours.nonce,
+                proof=proof,
+                max_frame_bytes=ours.max_frame_bytes,
+                heartbeat_ms=ours.heartbeat_ms,
+                region=ours.region,
+                product=ours.product,
             )
         )
 
@@ -632,12 +646,12 @@ class ClientConnection(Endpoint[Opened | AnyReply | AnyPush]):
         self._not_named = fields_not_named(FIELD_FEATURES, facts.features)
         self._events.append(
             Opened(
-                welcome.account,
-                welcome.connection_id,
-                server.region,
-                server.product,
-                max_frame_bytes,
-                heartbeat_ms,
-                facts,
+                account=welcome.account,
+                connection_id=welcome.connection_id,
+                region=server.region,
+                product=server.product,
+                max_frame_bytes=max_frame_bytes,
+                heartbeat_ms=heartbeat_ms,
+                facts=facts,
             )
         )

@@ -168,14 +168,14 @@ def sent_runs(records: Sequence[AnyRecord], queue_id: int | None = None) -> Iter
                 yield (
                     record.queue_id,
                     Run(
-                        record.first_position,
-                        record.first_message_id,
-                        record.enqueue_ms,
-                        record.sizes,
-                        record.headers,
-                        record.visible_ms,
-                        offset,
-                        record.origins,
+                        first_position=record.first_position,
+                        first_message_id=record.first_message_id,
+                        enqueue_ms=record.enqueue_ms,
+                        sizes=record.sizes,
+                        headers=record.headers,
+                        visible_ms=record.visible_ms,
+                        offset=offset,
+                        origins=record.origins,
                         copies_of=record.copies_of,
                     ),
                 )
@@ -281,16 +281,16 @@ class PublishedRuns:
             offset += sum(sizes[reached:start])
             run_sizes = sizes if is_all else sizes[start:stop]
             yield Run(
-                position,
-                message_id,
-                self._enqueue_ms,
-                run_sizes,
-                headers if headers is None or is_all else headers[start:stop],
-                None,
-                offset,
-                None,
-                labels if labels is None or is_all or len(labels) == 1 else labels[start:stop],
-                source,
+                first_position=position,
+                first_message_id=message_id,
+                enqueue_ms=self._enqueue_ms,
+                sizes=run_sizes,
+                headers=headers if headers is None or is_all else headers[start:stop],
+                visible_ms=None,
+                offset=offset,
+                origins=None,
+                labels=labels if labels is None or is_all or len(labels) == 1 else labels[start:stop],
+                source=source,
             )
             offset += sum(run_sizes)
             reached = stop
@@ -327,7 +327,15 @@ def stored_messages(run: Run, data: bytes, bodies: Sequence[bytes] | None = None
             own_headers = None if headers is None else headers[index]
             append(
                 StoredMessage(
-                    position + index, message_id + index, enqueue_ms, body, own_headers, 0, None, None, copy_of
+                    position=position + index,
+                    message_id=message_id + index,
+                    enqueue_ms=enqueue_ms,
+                    body=body,
+                    headers=own_headers,
+                    visible_ms=0,
+                    origin=None,
+                    labels=None,
+                    copy_of=copy_of,
                 )
             )
         return messages
@@ -340,15 +348,19 @@ def stored_messages(run: Run, data: bytes, bodies: Sequence[bytes] | None = None
     for index, body in enumerate(bodies):
         append(
             StoredMessage(
-                position + index,
-                message_id + index,
-                enqueue_ms,
-                body,
-                None if headers is None else headers[index],
-                0 if visible_ms is None else visible_ms if isinstance(visible_ms, int) else visible_ms[index],
-                None if origins is None else origins[index],
-                None if labels is None else labels[0] if len(labels) == 1 else labels[index],
-                None if copies_of is None else copies_of[index],
+                position=position + index,
+                message_id=message_id + index,
+                enqueue_ms=enqueue_ms,
+                body=body,
+                headers=None if headers is None else headers[index],
+                visible_ms=0
+                if visible_ms is None
+                else visible_ms
+                if isinstance(visible_ms, int)
+                else visible_ms[index],
+                origin=None if origins is None else origins[index],
+                labels=None if labels is None else labels[0] if len(labels) == 1 else labels[index],
+                copy_of=None if copies_of is None else copies_of[index],
             )
         )
     return messages

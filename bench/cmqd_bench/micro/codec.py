@@ -31,7 +31,15 @@ CALLS = 4_000
 
 def _received(count: int) -> list[ReceivedMessage]:
     return [
-        ReceivedMessage(1_000_000 + offset, HANDLE + offset, BODY, NOW_MS, NOW_MS, NOW_MS + 30_000, 1)
+        ReceivedMessage(
+            message_id=1_000_000 + offset,
+            receipt_handle=HANDLE + offset,
+            body=BODY,
+            enqueue_ms=NOW_MS,
+            first_receive_ms=NOW_MS,
+            next_visible_ms=NOW_MS + 30_000,
+            receive_count=1,
+        )
         for offset in range(count)
     ]
 
@@ -41,7 +49,15 @@ def requests() -> dict[str, tuple[AnyRequest, int]]:
     return {
         "send of 1": (SendMessages(70_000, "queue", [BODY]), 1),
         "send of 1, numbered, with headers": (
-            SendMessages(70_000, "queue", [BODY], [{"kind": "order", "attempt": "1"}], None, 1 << 60, 7),
+            SendMessages(
+                70_000,
+                queue="queue",
+                bodies=[BODY],
+                headers=[{"kind": "order", "attempt": "1"}],
+                delay_ms=None,
+                session=1 << 60,
+                sequence=7,
+            ),
             1,
         ),
         "send of 16": (SendMessages(70_000, "queue", [BODY] * 16), 16),

@@ -29,7 +29,14 @@ def broker_with(messages: int = 0, *, window_bytes: int = 1 << 30) -> Broker:
 def send(broker: Broker, batch: int, delay_ms: int | list[int] | None = None) -> None:
     """One send."""
     broker.send_all(
-        ACCOUNT, QUEUE, [wire.SendMessages(1, QUEUE, [BODY] * batch, None, delay_ms, 0, 0)], now_ms=START_MS
+        ACCOUNT,
+        QUEUE,
+        [
+            wire.SendMessages(
+                1, queue=QUEUE, bodies=[BODY] * batch, headers=None, delay_ms=delay_ms, session=0, sequence=0
+            )
+        ],
+        now_ms=START_MS,
     )
 
 
@@ -49,7 +56,12 @@ def _send(batch: int) -> Work:
 
     def work() -> int:
         for _ in range(MESSAGES // batch):
-            broker.send_all(ACCOUNT, QUEUE, [wire.SendMessages(1, QUEUE, bodies, None, None, 0, 0)], now_ms=START_MS)
+            broker.send_all(
+                ACCOUNT,
+                QUEUE,
+                [wire.SendMessages(1, queue=QUEUE, bodies=bodies, headers=None, delay_ms=None, session=0, sequence=0)],
+                now_ms=START_MS,
+            )
         return MESSAGES
 
     return work
@@ -62,7 +74,14 @@ def _send_numbered() -> Work:
     def work() -> int:
         for sequence in range(1, MESSAGES + 1):
             broker.send_all(
-                ACCOUNT, QUEUE, [wire.SendMessages(1, QUEUE, bodies, None, None, 77, sequence)], now_ms=START_MS
+                ACCOUNT,
+                QUEUE,
+                [
+                    wire.SendMessages(
+                        1, queue=QUEUE, bodies=bodies, headers=None, delay_ms=None, session=77, sequence=sequence
+                    )
+                ],
+                now_ms=START_MS,
             )
         return MESSAGES
 
@@ -92,7 +111,12 @@ def _receive_by_waiting(batch: int) -> Work:
             broker.receive_all(
                 ACCOUNT, QUEUE, [wire.ReceiveMessages(1, QUEUE, batch, 20_000, LONG_MS)], [waiter], now_ms=START_MS
             )
-            broker.send_all(ACCOUNT, QUEUE, [wire.SendMessages(1, QUEUE, bodies, None, None, 0, 0)], now_ms=START_MS)
+            broker.send_all(
+                ACCOUNT,
+                QUEUE,
+                [wire.SendMessages(1, queue=QUEUE, bodies=bodies, headers=None, delay_ms=None, session=0, sequence=0)],
+                now_ms=START_MS,
+            )
         return MESSAGES
 
     return work
@@ -117,7 +141,10 @@ def _send_together(clients: int) -> Work:
     def work() -> int:
         for sequence in range(1, MESSAGES // clients + 1):
             sends = [
-                wire.SendMessages(1, QUEUE, [BODY], None, None, client, sequence) for client in range(1, clients + 1)
+                wire.SendMessages(
+                    1, queue=QUEUE, bodies=[BODY], headers=None, delay_ms=None, session=client, sequence=sequence
+                )
+                for client in range(1, clients + 1)
             ]
             broker.send_all(ACCOUNT, QUEUE, sends, now_ms=START_MS)
         return MESSAGES

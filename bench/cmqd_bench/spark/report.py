@@ -67,7 +67,15 @@ def print_spark(
     with tempfile.TemporaryDirectory(prefix="cmqd-spark-", dir=scratch_root(scratch)) as name:
         tail = Load(tail_rate, tail_seconds, body)
         figures = measure(
-            parts, messages, body, rounds, tail_rounds, tail, Path(name), share=share_cores, unix=unix_sockets
+            parts=parts,
+            messages=messages,
+            body=body,
+            rounds=rounds,
+            tail_rounds=tail_rounds,
+            tail=tail,
+            scratch=Path(name),
+            share=share_cores,
+            unix=unix_sockets,
         )
         described: dict[str, Any] = conditions(Path(name))
     described["versions"] |= {each: version_of(each) for each in ("pyspark", "pyarrow")}

@@ -185,7 +185,15 @@ class QueueTable:
         """Remember the answers of the numbered sends of a record."""
         if record.session and record.sequence:
             first_id, count = record.first_message_id, len(record.sizes)
-            self._sessions.note(account, record.session, record.sequence, first_id, count, record.enqueue_ms, lsn)
+            self._sessions.note(
+                account=account,
+                session=record.session,
+                sequence=record.sequence,
+                first_message_id=first_id,
+                count=count,
+                now_ms=record.enqueue_ms,
+                lsn=lsn,
+            )
         elif record.numbered:
             self.note_numbered(account, record.numbered, record.enqueue_ms, lsn)
 
@@ -193,4 +201,12 @@ class QueueTable:
         """Remember the answers of all the sends, or publishes, of a single record."""
         for at in range(0, len(numbered), 4):
             session, sequence, first_id, count = numbered[at : at + 4]
-            self._sessions.note(account, session, sequence, first_id, count, now_ms, lsn)
+            self._sessions.note(
+                account=account,
+                session=session,
+                sequence=sequence,
+                first_message_id=first_id,
+                count=count,
+                now_ms=now_ms,
+                lsn=lsn,
+            )

@@ -305,14 +305,14 @@ class Deliver:
         under_way = subscription.deliveries.under_way
         effects.pushes += [
             Push(
-                topic.account,
-                topic.name,
-                subscription.name,
-                subscription.subscription_id,
-                attributes.endpoint,
-                attributes.content_format,
-                message,
-                under_way[message.position],
+                account=topic.account,
+                topic=topic.name,
+                subscription=subscription.name,
+                subscription_id=subscription.subscription_id,
+                url=attributes.endpoint,
+                content_format=attributes.content_format,
+                message=message,
+                attempt=under_way[message.position],
             )
             for message in messages
         ]
@@ -391,7 +391,13 @@ class Deliver:
             next_ms.append(due_ms or 0)
         # Also of those that are dropped: why they failed the last time is to be known after a restart too.
         record = DeliveriesFailed(
-            topic.topic_id, subscription.subscription_id, pack_runs(positions), failed, next_ms, error, now_ms
+            topic_id=topic.topic_id,
+            subscription_id=subscription.subscription_id,
+            positions=pack_runs(positions),
+            attempts=failed,
+            next_ms=next_ms,
+            error=error,
+            failed_ms=now_ms,
         )
         self._topics.apply(topic, record)
         records.append(record)

@@ -105,13 +105,13 @@ class Moves:
             for target_id, some in by_target.items():
                 copies_of = [message.copy_of for message in some]
                 self._store.store_again(
-                    self._queues.by_id[target_id],
-                    some,
-                    self._numbers.take_message_ids(len(some), effects.records),
-                    effects,
-                    now_ms,
-                    origins[target_id],
-                    copies_of if any(copies_of) else None,
+                    queue=self._queues.by_id[target_id],
+                    messages=some,
+                    first_id=self._numbers.take_message_ids(len(some), effects.records),
+                    effects=effects,
+                    now_ms=now_ms,
+                    origins=origins[target_id],
+                    copies_of=copies_of if any(copies_of) else None,
                 )
             for target_id in by_target:
                 self._serving.serve(self._queues.by_id[target_id], effects, now_ms)

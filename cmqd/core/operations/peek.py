@@ -137,15 +137,15 @@ class Peek:
                 count += 1
             messages.append(
                 PeekedMessage(
-                    message.message_id,
-                    state,
-                    message.body,
-                    message.enqueue_ms,
-                    message.visible_ms if state == "delayed" else 0,
-                    count,
-                    message.headers,
-                    message.origin,
-                    message.copy_of,
+                    message_id=message.message_id,
+                    state=state,
+                    body=message.body,
+                    enqueue_ms=message.enqueue_ms,
+                    visible_ms=message.visible_ms if state == "delayed" else 0,
+                    receive_count=count,
+                    headers=message.headers,
+                    origin=message.origin,
+                    copy_of=message.copy_of,
                 )
             )
         if next_start is None:

@@ -206,7 +206,14 @@ class PublishPlan:
             return False
         known = topic.known_dedup_ids or DedupIds(self._limits)
         ids = stored_before(
-            known, stored, sequence, len(request.bodies), request.dedup_ids, self._now_ms, self._limits, may_be_new=True
+            known=known,
+            stored=stored,
+            sequence=sequence,
+            count=len(request.bodies),
+            dedup_ids=request.dedup_ids,
+            now_ms=self._now_ms,
+            limits=self._limits,
+            may_be_new=True,
         )
         entry.reply = Published(ids, [None] * len(ids))
         return True
@@ -265,7 +272,16 @@ class PublishPlan:
             entry.reply = Published(entry.answer, [None] * len(entry.answer))
             return
         self._check_promises(request, dedup_ids)
-        self._add(request, entry, sizes, bodies, headers, labels, members, dedup_ids)
+        self._add(
+            request=request,
+            entry=entry,
+            sizes=sizes,
+            bodies=bodies,
+            headers=headers,
+            labels=labels,
+            members=members,
+            dedup_ids=dedup_ids,
+        )
         self.count += len(sizes)
         if request.session and request.sequence:
             self._numbered[request.session, request.sequence] = entry

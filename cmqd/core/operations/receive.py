@@ -139,13 +139,13 @@ class Receive:
                     alone_until = end
             try:
                 outcome = self._receive_one(
-                    account,
-                    name,
-                    waiter_ids[place],
-                    request.max_messages,
-                    request.wait_ms,
-                    request.visibility_timeout_ms,
-                    now_ms,
+                    account=account,
+                    name=name,
+                    waiter_id=waiter_ids[place],
+                    max_messages=request.max_messages,
+                    wait_ms=request.wait_ms,
+                    visibility_timeout_ms=request.visibility_timeout_ms,
+                    now_ms=now_ms,
                     waiting=waiting,
                     max_waiting=max_waiting,
                 )

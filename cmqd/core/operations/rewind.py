@@ -65,7 +65,15 @@ class Rewind:
         # What was let go before a restart may be back by the log alone, without its bodies.
         index.prune_rewindable(now_ms)
         low, high = index.steps.around(start_ms, index.next_position)
-        rewind = PendingRewind(waiter_id, queue.queue_id, start_ms, clamped, low, high, BitMap64())
+        rewind = PendingRewind(
+            waiter_id=waiter_id,
+            queue_id=queue.queue_id,
+            time_ms=start_ms,
+            clamped=clamped,
+            low=low,
+            high=high,
+            unreadable=BitMap64(),
+        )
         if oldest is not None and oldest not in runtime.window.messages and start_ms > earliest_ms:
             rewind.oldest = index.steps.sent_at(oldest) < start_ms
             if rewind.oldest:

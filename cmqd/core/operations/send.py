@@ -65,7 +65,17 @@ class Send:
             stored = self._sessions.find(account, session, sequence)
             if stored is not None:
                 known = queue.dedup_ids
-                return Outcome(stored_before(known, stored, sequence, len(bodies), dedup_ids, now_ms, self._limits))
+                return Outcome(
+                    stored_before(
+                        known=known,
+                        stored=stored,
+                        sequence=sequence,
+                        count=len(bodies),
+                        dedup_ids=dedup_ids,
+                        now_ms=now_ms,
+                        limits=self._limits,
+                    )
+                )
         if after is not None and queue.dedup_ids.find(after, now_ms) is None:
             raise OutOfOrder("queue", name, after)
         sizes = checked_sizes(name, bodies, headers, attributes.max_message_bytes, self._limits)
@@ -94,15 +104,15 @@ class Send:
         records: list[AnyRecord] = []
         first_id = self._numbers.take_message_ids(count, records)
         record = MessagesSent(
-            index.queue_id,
-            index.next_position,
-            first_id,
-            max(now_ms, index.last_enqueue_ms),
-            sizes,
-            headers if headers is not None and any(headers) else None,
-            visible_ms,
-            session,
-            sequence,
+            queue_id=index.queue_id,
+            first_position=index.next_position,
+            first_message_id=first_id,
+            enqueue_ms=max(now_ms, index.last_enqueue_ms),
+            sizes=sizes,
+            headers=headers if headers is not None and any(headers) else None,
+            visible_ms=visible_ms,
+            session=session,
+            sequence=sequence,
             dedup_ids=dedup_ids,
         )
         records.append(record)
@@ -143,16 +153,16 @@ class Send:
             place += 1
             try:
                 outcome = self._send_one(
-                    account,
-                    name,
-                    request.bodies,
-                    request.headers,
-                    request.delay_ms,
-                    request.session,
-                    request.sequence,
-                    now_ms,
-                    request.dedup_ids,
-                    request.after,
+                    account=account,
+                    name=name,
+                    bodies=request.bodies,
+                    headers=request.headers,
+                    delay_ms=request.delay_ms,
+                    session=request.session,
+                    sequence=request.sequence,
+                    now_ms=now_ms,
+                    dedup_ids=request.dedup_ids,
+                    after=request.after,
                 )
             except DomainError as refusal:
                 replies.append(refusal)

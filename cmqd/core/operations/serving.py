@@ -114,16 +114,16 @@ class Serving:
         messages = self._budget.take(index.queue_id, window, positions)
         received = [
             ReceivedMessage(
-                message.message_id,
-                handle,
-                message.body,
-                message.enqueue_ms,
-                lease.first_receive_ms,
-                deadline_ms,
-                lease.receive_count,
-                message.headers,
-                message.origin,
-                message.copy_of,
+                message_id=message.message_id,
+                receipt_handle=handle,
+                body=message.body,
+                enqueue_ms=message.enqueue_ms,
+                first_receive_ms=lease.first_receive_ms,
+                next_visible_ms=deadline_ms,
+                receive_count=lease.receive_count,
+                headers=message.headers,
+                origin=message.origin,
+                copy_of=message.copy_of,
             )
             for message, lease, handle in zip(messages, held, self._handles.handles(first_lease, taken), strict=True)
         ]

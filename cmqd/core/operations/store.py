@@ -118,13 +118,13 @@ class Store:
             else:
                 due_ms = 0
             message = StoredMessage(
-                position + offset,
-                message_id + offset,
-                enqueue_ms,
-                body,
-                headers[offset] if headers else None,
-                due_ms,
-                origins[offset] if origins else None,
+                position=position + offset,
+                message_id=message_id + offset,
+                enqueue_ms=enqueue_ms,
+                body=body,
+                headers=headers[offset] if headers else None,
+                visible_ms=due_ms,
+                origin=origins[offset] if origins else None,
                 copy_of=copies_of[offset] if copies_of else None,
             )
             if not goes_out and not budget.has_room(queue.queue_id, cost(message)):

@@ -133,7 +133,17 @@ class Transactions:
             stored = self._sessions.find(account, session, sequence)
             if stored is not None:
                 known = queue.dedup_ids
-                return Outcome(stored_before(known, stored, sequence, len(bodies), dedup_ids, now_ms, self._limits))
+                return Outcome(
+                    stored_before(
+                        known=known,
+                        stored=stored,
+                        sequence=sequence,
+                        count=len(bodies),
+                        dedup_ids=dedup_ids,
+                        now_ms=now_ms,
+                        limits=self._limits,
+                    )
+                )
         if first_check_ms is None:
             first_check_ms = attributes.first_check_ms
         else:
@@ -159,15 +169,15 @@ class Transactions:
         first_id = self._numbers.take_message_ids(count, records)
         headers = headers if headers is not None and any(headers) else None
         record = MessagesSent(
-            index.queue_id,
-            index.next_position,
-            first_id,
-            enqueue_ms,
-            sizes,
-            headers,
-            enqueue_ms + first_check_ms,
-            session,
-            sequence,
+            queue_id=index.queue_id,
+            first_position=index.next_position,
+            first_message_id=first_id,
+            enqueue_ms=enqueue_ms,
+            sizes=sizes,
+            headers=headers,
+            visible_ms=enqueue_ms + first_check_ms,
+            session=session,
+            sequence=sequence,
             half=True,
             dedup_ids=dedup_ids,
         )
@@ -220,7 +230,15 @@ class Transactions:
             waiting = None if commits is None else commits.decisions.get(position)
             if waiting is None:
                 message = self._runtime[queue.queue_id].window.half.get(position)
-                error = self._decide(queue, position, message_id, decision, message, endings, now_ms)
+                error = self._decide(
+                    queue=queue,
+                    position=position,
+                    message_id=message_id,
+                    decision=decision,
+                    message=message,
+                    endings=endings,
+                    now_ms=now_ms,
+                )
                 if error is SETTLED:
                     continue
                 if isinstance(error, DomainError):
@@ -344,14 +362,38 @@ class Transactions:
             return 0
         endings = Endings(queue.index.expired_below(now_ms))
         for message in messages:
-            self._settle_waiting(queue, commits, message.position, message, endings, effects, now_ms)
+            self._settle_waiting(
+                queue=queue,
+                commits=commits,
+                position=message.position,
+                message=message,
+                endings=endings,
+                effects=effects,
+                now_ms=now_ms,
+            )
         damaged = queue.index.set_damaged(missing) if missing else 0
         for position in unpack_runs(missing):
-            self._settle_waiting(queue, commits, position, None, endings, effects, now_ms)
+            self._settle_waiting(
+                queue=queue,
+                commits=commits,
+                position=position,
+                message=None,
+                endings=endings,
+                effects=effects,
+                now_ms=now_ms,
+            )
         # What was cleared or has expired since it was asked for may not come at all.
         half = queue.index.half
         for position in [position for position in commits.decisions if position not in half]:
-            self._settle_waiting(queue, commits, position, None, endings, effects, now_ms)
+            self._settle_waiting(
+                queue=queue,
+                commits=commits,
+                position=position,
+                message=None,
+                endings=endings,
+                effects=effects,
+                now_ms=now_ms,
+            )
         self._end(queue, endings, effects, now_ms)
         if commits.decisions:
             self._read_commits(queue, commits, effects)
@@ -375,7 +417,15 @@ class Transactions:
         if waiting is None:
             return
         for at, (request, place, message_id, decision) in enumerate(waiting):
-            settled = self._decide(queue, position, message_id, decision, message, endings, now_ms)
+            settled = self._decide(
+                queue=queue,
+                position=position,
+                message_id=message_id,
+                decision=decision,
+                message=message,
+                endings=endings,
+                now_ms=now_ms,
+            )
             if settled is WAITS:
                 if message is not None:
                     # No room in this row: it is read again.

@@ -54,7 +54,17 @@ class PublishedCopies:
             copy_of = CopyOf(topic, subscription, ids[number], enqueue_ms, own)
             own_headers = None if headers is None else headers[number]
             messages.append(
-                StoredMessage(position, copy_id, enqueue_ms, bodies[number], own_headers, 0, None, None, copy_of)
+                StoredMessage(
+                    position=position,
+                    message_id=copy_id,
+                    enqueue_ms=enqueue_ms,
+                    body=bodies[number],
+                    headers=own_headers,
+                    visible_ms=0,
+                    origin=None,
+                    labels=None,
+                    copy_of=copy_of,
+                )
             )
             position += 1
             copy_id += 1

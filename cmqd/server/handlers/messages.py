@@ -56,7 +56,15 @@ class Sends:
         size = sum(map(len, bodies))
         if request.headers is not None:
             size += sum(headers_bytes(entry) for entry in request.headers if entry)
-        self._collector.collect(self, client, request, request.queue, request, len(bodies), size)
+        self._collector.collect(
+            operation=self,
+            client=client,
+            asked=request,
+            name=request.queue,
+            request=request,
+            count=len(bodies),
+            size=size,
+        )
 
     def decide(self, group: Group, now_ms: int) -> tuple[Sequence[Sequence[int] | DomainError], int]:
         """Have the core store the messages."""
@@ -234,6 +242,12 @@ class Peeks:
         now_ms = self._now_ms()
         waiter_id = self._waiting_requests.new_id()
         outcome = self._broker.peek(
-            client.account, request.queue, waiter_id, request.start, request.max_messages, now_ms, request.states
+            account=client.account,
+            name=request.queue,
+            waiter_id=waiter_id,
+            start=request.start,
+            max_messages=request.max_messages,
+            now_ms=now_ms,
+            states=request.states,
         )
         self._outcomes.answer_or_wait(client, request, waiter_id, outcome, now_ms)

@@ -66,15 +66,23 @@ class Publishes:
         if request.headers is not None:
             size += sum(headers_bytes(entry) for entry in request.headers if entry)
         publish = PublishRequest(
-            bodies,
-            request.headers,
-            _labels(request),
-            request.session,
-            request.sequence,
-            request.dedup_ids,
-            request.after,
+            bodies=bodies,
+            headers=request.headers,
+            labels=_labels(request),
+            session=request.session,
+            sequence=request.sequence,
+            dedup_ids=request.dedup_ids,
+            after=request.after,
         )
-        self._collector.collect(self, client, request, request.topic, publish, len(bodies), size)
+        self._collector.collect(
+            operation=self,
+            client=client,
+            asked=request,
+            name=request.topic,
+            request=publish,
+            count=len(bodies),
+            size=size,
+        )
 
     def decide(self, group: Group, now_ms: int) -> Decided:
         """Plan the publishes, and apply the plan unless it needs more slices or stands behind another one."""

@@ -51,15 +51,15 @@ class Transactions:
             return
         now_ms = self._now_ms()
         outcome = self._broker.send_half(
-            client.account,
-            request.queue,
-            request.bodies,
-            request.headers,
-            request.first_check_ms,
-            request.session,
-            request.sequence,
-            now_ms,
-            request.dedup_ids,
+            account=client.account,
+            name=request.queue,
+            bodies=request.bodies,
+            headers=request.headers,
+            first_check_ms=request.first_check_ms,
+            session=request.session,
+            sequence=request.sequence,
+            now_ms=now_ms,
+            dedup_ids=request.dedup_ids,
         )
         message_ids = list(outcome.reply)
         self._counters.half_sent += len(message_ids)
