@@ -15,7 +15,7 @@ INTERRUPTED = 130
 
 
 def _terminate(_number: int, _frame: FrameType | None) -> None:
-    # As from the keyboard, so that servers are killed and folders removed on the way out.
+    # Treat SIGTERM like Ctrl-C, so that servers are killed and folders removed on the way out.
     raise KeyboardInterrupt
 
 

@@ -1,13 +1,13 @@
 """The expected and the received copies of the demo's topic, by a matcher of its own. Pure: the proof of publishing.
 
-A message is known by its *number*, as in the ledger. The rules that must hold, whatever was killed in between:
+A *number* identifies a message, as in the ledger. The rules, which must hold across a kill:
 
-- a subscriber with a matching binding key gets the message, once its publish was answered: else it is **lost**;
+- a subscriber with a matching binding key gets the message if the publish was answered: else the message is **lost**;
 - a subscriber gets no message without a matching key, and no message that was not published, and no body is changed:
-  else it is **foreign**;
-- the broker's count of matching subscribers is the demo's: else it is **miscounted**.
+  else the message is **foreign**;
+- the broker's count of matching subscribers equals the demo's: else the publish is **miscounted**.
 
-A copy may come again: its delete, or the answer of the URL, went down with the broker.
+A copy may be delivered again if the kill lost its delete or the answer of the URL.
 """
 
 from collections import Counter
@@ -17,13 +17,13 @@ from dataclasses import dataclass
 MAX_KEY_BYTES = 64
 MAX_DOTS = 15
 PUSHED_SHARE = 0.2
-"""About the most of all messages that go to the URL: a request each is slower than copies in queues."""
+"""Approximate limit of the share of messages to the URL: a request per message is slower than copies in queues."""
 
 EVERYTHING, EXACT, PATTERN, NOBODY, URL = "everything", "exact", "pattern", "nobody", "url"
 
 
 def matches(binding_key: str, routing_key: str) -> bool:
-    """The rules of binding keys, word by word, as simple as they can be written."""
+    """Compare a routing key with a binding key word by word, as simply as possible."""
     return _match(binding_key.split("."), routing_key.split("."))
 
 
@@ -39,7 +39,7 @@ def _match(pattern: Sequence[str], words: Sequence[str]) -> bool:
 
 
 def choose_subscribers(keys: Iterable[str], *, url: bool) -> Mapping[str, Sequence[str]]:
-    """Subscribers to show with these routing keys, and the binding keys of each; with ``url`` one that is a URL."""
+    """Choose subscribers and their binding keys for the given routing keys; with ``url`` one subscriber is a URL."""
     counts = Counter(keys)
     commonest = counts.most_common(1)[0][0]
     first, _, rest = commonest.partition(".")
@@ -49,7 +49,7 @@ def choose_subscribers(keys: Iterable[str], *, url: bool) -> Mapping[str, Sequen
     chosen: dict[str, Sequence[str]] = {
         EVERYTHING: ["#"],
         EXACT: [commonest],
-        # Two keys that match the same messages now and then: they get one copy all the same.
+        # Two keys that sometimes match the same message: the subscriber gets one copy all the same.
         PATTERN: _legal([f"*.{rest}" if rest else "*", f"{first}.#"]),
         NOBODY: [nobody],
     }
@@ -63,7 +63,7 @@ def _legal(keys: Sequence[str]) -> Sequence[str]:
 
 
 def _about(counts: Counter[str], share: float) -> str:
-    """A pattern of a first word that takes at most such a share, as near to it as there is."""
+    """Return the pattern of the first word with the largest share of messages not above ``share``, else the rarest."""
     by_word: Counter[str] = Counter()
     for key, count in counts.items():
         by_word[key.partition(".")[0]] += count
@@ -74,7 +74,7 @@ def _about(counts: Counter[str], share: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """The copies that one subscriber got."""
+    """Counts of the copies of one subscriber."""
 
     name: str
     binding_keys: Sequence[str]
@@ -108,13 +108,13 @@ class Audience:
         """Message id -> number, of answered publishes."""
         self._received: dict[str, Counter[int]] = {name: Counter() for name in subscribers}
         self._pushed: dict[str, Counter[str]] = {name: Counter() for name in subscribers}
-        """Message ids of pushes, which do not carry the number."""
+        """Message ids of pushes; a push does not carry the number."""
         self._pushed_bodies: dict[str, bytes] = {}
         self._foreign: Counter[str] = Counter()
         self.miscounted = 0
-        """Publishes whose answer named a number of subscribers that differs from the demo's."""
+        """Publishes answered with a number of subscribers that differs from the demo's."""
         self.copies = 0
-        """Received so far, everybody's."""
+        """Copies received so far by all subscribers."""
 
     @property
     def published(self) -> int:
@@ -122,7 +122,7 @@ class Audience:
         return len(self._answered)
 
     def wanting(self, routing_key: str) -> frozenset[str]:
-        """Names of the subscribers that want such a message."""
+        """Return the names of the subscribers with a matching binding key."""
         found = self._wanting.get(routing_key)
         if found is None:
             found = self._wanting[routing_key] = frozenset(
@@ -141,7 +141,7 @@ class Audience:
         self._attempted.update(numbers)
 
     def publish(self, numbers: Iterable[int], answers: Iterable[tuple[str, int | None]]) -> None:
-        """The publish of these was answered, with the id and the number of subscribers of each (None = not known)."""
+        """Record answered publishes: id and number of subscribers by message (None = unknown)."""
         for number, (message_id, matched) in zip(numbers, answers, strict=True):
             self._answered.add(number)
             self._numbers[message_id] = number
@@ -170,7 +170,7 @@ class Audience:
         )
 
     def shares(self) -> list[Share]:
-        """The books as they stand."""
+        """Return the current counts."""
         return [self._share(name) for name in self.subscribers]
 
     def _share(self, name: str) -> Share:

@@ -1,4 +1,4 @@
-"""The demo's topic: each message is also published, to queues and to a URL, and the books list the copies."""
+"""The demo's topic: every message is also published, to queues and to a URL, and the books list the copies."""
 
 import asyncio
 import base64
@@ -16,16 +16,16 @@ from cmqd_client import Client, CmqError, ContentFormat, Queue, Topic
 TOPIC = "demo-topic"
 RECEIVE_BATCH = 32
 CONSUMERS = 2
-"""Of each subscriber's queue."""
+"""Consumers per subscriber queue."""
 
 
 def has_http() -> bool:
-    """True if the broker can push, which needs aiohttp (the extra ``http``)."""
+    """Return True if the broker can push: aiohttp (the extra ``http``) is installed."""
     return importlib.util.find_spec("aiohttp") is not None
 
 
 def is_genuine(secret: str, headers: Mapping[str, str], body: bytes) -> bool:
-    """Verify the signature of a push, as Standard Webhooks describe it."""
+    """Verify the signature of a push according to Standard Webhooks."""
     key = base64.b64decode(secret.removeprefix("whsec_"))
     signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
     expected = "v1," + base64.b64encode(hmac.digest(key, signed, "sha256")).decode()
@@ -53,7 +53,7 @@ class Broadcast:
         self._ended = False
 
     async def create(self, client: Client, url: str) -> None:
-        """Make the topic, and a queue with a subscription for each subscriber; one of them gets ``url`` instead."""
+        """Create the topic, and a queue and a subscription per subscriber; the URL subscriber gets ``url`` instead."""
         longest = max(65_536, self._source.longest)
         topic = await client.create_topic(TOPIC, filter_type="routing", max_message_bytes=longest)
         for name, binding_keys in self.audience.subscribers.items():
@@ -74,13 +74,13 @@ class Broadcast:
 
     @property
     def queues(self) -> Sequence[str]:
-        """Names of the subscribers that have one."""
+        """Names of the subscribers that have a queue."""
         return [name for name in self.audience.subscribers if name != URL]
 
     # ------------------------------------------------------------------ publishing
 
     async def publish(self, topic: Topic, numbers: Sequence[int]) -> None:
-        """Publish these messages in one step; returns when that was answered, whatever happens meanwhile."""
+        """Publish the messages in one step; return after the answer, also across a restart."""
         self.audience.attempt(numbers)
         bodies = [self._source.body(number) for number in numbers]
         keys = [self._source.routing_key(number) for number in numbers]
@@ -89,7 +89,7 @@ class Broadcast:
             try:
                 done = await topic.publish_batch(bodies, routing_keys=keys, headers=headers)
             except CmqError as error:
-                # The client has repeated it already; made anew it may be published twice.
+                # The client has repeated the publish already; a new publish may store the messages twice.
                 await self._pause(error)
             else:
                 self.audience.publish(numbers, [(each.id, each.matched) for each in done])
@@ -120,12 +120,12 @@ class Broadcast:
         return sum(counts)
 
     def end(self) -> None:
-        """Nothing more is to come: consumers stop."""
+        """Stop the consumers: no further messages are published."""
         self._ended = True
 
     @asynccontextmanager
     async def listening(self) -> AsyncGenerator[str]:
-        """Run the endpoint of the one that is pushed to; gives its URL."""
+        """Run the endpoint of the URL subscriber and yield its URL."""
         loop = asyncio.get_running_loop()
         server = await loop.create_server(lambda: _Hook(self._on_push), "127.0.0.1", 0)
         try:

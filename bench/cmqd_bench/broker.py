@@ -1,7 +1,6 @@
-"""A real server for one measurement: ``cmqd serve`` as child processes over a folder of its own.
+"""A real server for one measurement: ``cmqd serve`` as child processes over a new folder.
 
-The harness signals only processes that it started: the server, and those of which the kernel says that they
-descend from it.
+The harness signals only processes that it started: the server and, according to the kernel, the server's descendants.
 """
 
 import asyncio
@@ -40,12 +39,12 @@ class Ready:
     port: int
     pid: int
     storage_pid: int | None
-    """None when nothing is kept on disk."""
+    """None without storage on disk."""
     url: str
 
 
 def parse_ready(text: str) -> Ready | None:
-    """Read a ready file and the context file that it names; None while it is not wholly written."""
+    """Read a ready file and the context file named in the ready file; None while the ready file is incomplete."""
     try:
         fields: dict[str, Any] = json.loads(text)
     except ValueError:
@@ -53,19 +52,19 @@ def parse_ready(text: str) -> Ready | None:
     with open(fields["context_file"], "rb") as file:
         contexts: dict[str, Any] = tomllib.load(file)["contexts"]
     url: str = contexts["admin"]["url"]
-    # The context was written at the first start; the port may be another now.
+    # The context was written at the first start; the port may have changed since.
     url = f"{url.rpartition('@')[0]}@{fields['host']}:{fields['port']}"
     return Ready(fields["host"], fields["port"], fields["pid"], fields["storage_pid"], url)
 
 
 class Broker:
-    """One data folder and the server that runs on it, which may be killed and started again."""
+    """One data folder and its server, which can be killed and restarted."""
 
     def __init__(self, folder: Path, *, durability: str = "fsync", port: int = 0) -> None:
         self.folder = folder
         self.durability = durability
         self.python: str | None = None
-        """Interpreter of another installation whose server is to be measured; None = this one."""
+        """Interpreter of the measured installation; None = the current installation."""
         self.module = "cmqd"
         """Module that ``python -m`` runs as the server."""
         self.flags: list[str] = []
@@ -94,20 +93,20 @@ class Broker:
 
     @property
     def pids(self) -> list[int]:
-        """All server processes, as they were when it got ready."""
+        """Return all server processes, as of the time when the server was ready."""
         return self._members
 
     def sibling(self, name: str) -> "Broker":
-        """Another broker, over a folder inside this one's."""
+        """Return a second broker, over a folder inside this broker's folder."""
         folder = self.folder / name
         folder.mkdir()
         return Broker(folder, durability=self.durability)
 
     def launch(self) -> None:
-        """Start the server's process without waiting for it."""
+        """Start the server's process without waiting until it is ready."""
         ready_file = self.folder / "ready.json"
         ready_file.unlink(missing_ok=True)
-        # -P: the other installation's packages, not those of the working directory.
+        # -P: import the packages of the chosen installation, not of the working directory.
         command = [sys.executable] if self.python is None else [self.python, "-P"]
         command += ["-m", self.module, "serve", "--data", str(self.data)]
         command += ["--listen", f"127.0.0.1:{self._port}", "--ready-file", str(ready_file)]
@@ -133,7 +132,7 @@ class Broker:
             return None
         self._ready = parse_ready(text)
         if self._ready is not None:
-            # The next start listens on the same port: clients that reconnect find it.
+            # The next start listens on the same port, so that clients can reconnect.
             self._port = self._ready.port
             self._members = [member.pid for member in family(self._process.pid)]
         return self._ready
@@ -150,7 +149,7 @@ class Broker:
         return ready
 
     def cpu_seconds(self) -> float:
-        """Of all server processes so far."""
+        """Return the CPU time of all server processes so far."""
         return cpu_seconds(self._members)
 
     def rss_mib(self) -> float:
@@ -163,13 +162,13 @@ class Broker:
             raise BrokerFailed(f"the server ended with exit code {code}:\n{self._log_tail()}")
 
     def kill(self) -> None:
-        """SIGKILL to all of the server's processes, as near to one moment as signals allow; waits for their end."""
+        """Send SIGKILL to all server processes, as close together as signals allow, and wait for their end."""
         if self._process is None:
             return
         victims = [self._process.pid]
         if self._process.poll() is None:
             victims = [member.pid for member in family(self._process.pid)]
-            # Stopped first, so that none of them sees another one dead and ends in good order.
+            # Stop all processes first: a process that saw a dead peer would shut down in order.
             for number in (signal.SIGSTOP, signal.SIGKILL):
                 for pid in victims:
                     try:
@@ -181,7 +180,7 @@ class Broker:
         self._process = self._ready = None
 
     def stop(self) -> None:
-        """Ask the server to end (SIGTERM); kill it when it does not."""
+        """Ask the server to end (SIGTERM); kill the server after a timeout."""
         if self._process is None:
             return
         members = [member.pid for member in family(self._process.pid)]
@@ -194,7 +193,7 @@ class Broker:
         self._process = self._ready = None
 
     def _await_end(self, pids: list[int]) -> None:
-        # Grandchildren are not ours to wait for: they are over once the kernel says so.
+        # Only children can be waited for; poll the kernel for the end of grandchildren.
         deadline = time.monotonic() + STOP_SECONDS
         while any((stat := read_stat(pid)) is not None and stat.running for pid in pids):
             if time.monotonic() > deadline:
@@ -210,8 +209,9 @@ class Broker:
 
 @contextmanager
 def broker_folder(scratch: Path, *, durability: str = "fsync", keep: bool = False) -> Generator[Broker]:
-    """A broker that is not yet started, over a new folder in ``scratch``; at the end it is killed and the folder
-    removed (``keep``: left, for a look at it).
+    """Yield a broker that is not yet started, over a new folder in ``scratch``.
+
+    At the end the broker is killed and the folder removed (``keep``: not removed, for inspection).
     """
     scratch.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="cmqd-bench-", dir=scratch))

@@ -11,7 +11,7 @@ from cmqd_protocol.connection import ClientConnection
 from cmqd_protocol.events import ConnectionEnded, Opened
 
 CONNECT_SECONDS = 20.0
-"""A server that serves ten thousand others at this moment may need some; longer means that it hangs."""
+"""Seconds for a handshake. A server with ten thousand connections may need some of the time; longer is a hang."""
 
 
 def _now_ms() -> int:
@@ -19,7 +19,7 @@ def _now_ms() -> int:
 
 
 class Handshake(asyncio.Protocol):
-    """Authenticates, then hands its transport to a LoadConnection, which is the result of ``opened``."""
+    """Authenticates, then hands its transport to a LoadConnection, the result of ``opened``."""
 
     def __init__(self, secret_id: str, secret_key: str) -> None:
         self.opened: asyncio.Future[LoadConnection] = asyncio.get_running_loop().create_future()
@@ -59,9 +59,9 @@ class Handshake(asyncio.Protocol):
 
 
 async def open_connection(url: str) -> LoadConnection:
-    """An authenticated connection to ``cmq://ID:KEY@host:port``.
+    """Open an authenticated connection to ``cmq://ID:KEY@host:port``.
 
-    Raises ConnectionError when the server refuses it, TimeoutError when it does not answer.
+    Raises ConnectionError when the server refuses the connection, TimeoutError without an answer.
     """
     parts = urlsplit(url)
     assert parts.hostname is not None

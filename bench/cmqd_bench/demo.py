@@ -1,7 +1,7 @@
 """The demo: ``python -m cmqd_bench.demo [--input FILE] [--messages N]``.
 
 Streams real input through a queue and a topic of a broker in a temporary folder, kills the broker with SIGKILL half
-way, starts it again, and shows by its books that no answered message was lost, and that each subscription got the
+way, restarts the broker, and proves by its books that no answered message was lost, and that every subscription got the
 messages that match its binding keys. Exit code 0 if the books hold, 1 if a message was lost, changed or undone, 2 for
 unusable input.
 """
@@ -34,11 +34,11 @@ HELD, BROKEN, INTERRUPTED = 0, 1, 130
 MESSAGES = 20_000
 REFRESH_SECONDS = 0.1
 FEWEST = 100
-"""Below this the load would be over before there is anything to kill."""
+"""Fewest messages: a smaller load would end before the kill."""
 
 
 def bars(console: Console) -> Progress:
-    """Live progress; each bar has a field ``rate``."""
+    """Return live progress; every bar has a field ``rate``."""
     return Progress(
         TextColumn("{task.description:<18}"),
         BarColumn(bar_width=40),
@@ -78,7 +78,7 @@ async def _watch(journey: Journey, progress: Progress) -> None:
 
 
 async def _run(journey: Journey, console: Console) -> float:
-    """Run with bars; returns the seconds it took."""
+    """Run with bars; return the duration in seconds."""
     started = time.monotonic()
     with bars(console) as progress:
         watcher = asyncio.create_task(_watch(journey, progress))
@@ -166,7 +166,7 @@ def run_demo(source: Source, messages: int, console: Console, scratch: Path | No
 
 
 def announce(title: str, source: Source, messages: int, root: Path, console: Console) -> None:
-    """Say what will be streamed."""
+    """Print the source and the number of messages."""
     console.print(f"[bold]{title}[/bold]: {messages:,} messages from {source.description}")
     if len(source.bodies) < messages:
         console.print(f"{len(source.bodies):,} different ones, gone round until there are {messages:,}")
@@ -174,18 +174,18 @@ def announce(title: str, source: Source, messages: int, root: Path, console: Con
 
 
 Demo: TypeAlias = Callable[[Source, int, Console, Path | None], bool]
-"""Streams so many messages of a source, with a temporary folder somewhere; returns whether what it promises is so."""
+"""Streams a number of messages of a source, in a temporary folder; returns True if the proof holds."""
 
 
 def demo_main(name: str, description: str, demo: Demo, *, fewest: int, failures: tuple[type[Exception], ...]) -> int:
-    """A demo as a program: its command line, its end by a signal, and its exit code.
+    """Run a demo as a program: command line, end by a signal, exit code.
 
     Args:
-        name: of the module.
-        description: what it does, in a line.
-        demo: runs it.
-        fewest: messages that it needs.
-        failures: its own errors that are told in a line, beside those of broker and client.
+        name: name of the module.
+        description: one-line summary for the help.
+        demo: function that runs the demo.
+        fewest: smallest number of messages.
+        failures: errors of the demo that are printed in one line, like the errors of broker and client.
     """
     parser = argparse.ArgumentParser(prog=f"cmqd_bench.{name}", description=description)
     parser.add_argument("--input", type=Path, metavar="FILE", help="NDJSON: objects with a body, or any JSON lines")
@@ -212,7 +212,7 @@ def demo_main(name: str, description: str, demo: Demo, *, fewest: int, failures:
 
 
 def _terminate(_number: int, _frame: FrameType | None) -> None:
-    """SIGTERM ends the demo as Ctrl-C does: what was started is ended, too."""
+    """Treat SIGTERM like Ctrl-C, so that child processes end, too."""
     raise KeyboardInterrupt
 
 

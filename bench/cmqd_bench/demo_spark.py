@@ -1,9 +1,9 @@
 """The demo with Spark: ``python -m cmqd_bench.demo_spark [--input FILE] [--messages N]``.
 
 Publishes real input to a topic of a broker in a temporary folder, consumes a part of the copies, seals the log, and
-reads it back with Spark: as a batch, whose counts must be those of the broker and of the demo's own books; as a stream,
-which must bring the same rows; reconciled, which must add up; and replayed, a range of it, into another queue, where
-each message must arrive once. Exit code 0 if all of it is so, 1 if anything is not, 2 for input that cannot be used.
+reads the log with Spark. A batch must have the counts of the broker and of the demo's books. A stream must bring the
+same rows. The reconciliation must add up. A range of the log, replayed into a second queue, must arrive exactly once.
+Exit code 0 if every check holds, 1 if a check fails, 2 for unusable input.
 """
 
 # pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
@@ -47,7 +47,7 @@ SHOWN_KEYS = 5
 
 
 class Proofs:
-    """The statements to prove: a line each for the closing table."""
+    """The statements to prove, one per line of the closing table."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, str, str, bool]] = []
@@ -72,7 +72,7 @@ class Excursion:
         self._told: Mapping[str, Mapping[str, int]] = {}
 
     def run(self) -> None:
-        """All of it, in order."""
+        """Run all steps in order."""
         begun = time.monotonic()
         uvloop.run(self._traffic())
         self._console.print(f"starting Spark ({MASTER}) ...")
@@ -134,7 +134,7 @@ class Excursion:
             for state in sorted({*found.get(queue, {}), *expected.get(queue, {})}):
                 spark_says = found.get(queue, {}).get(state, 0)
                 we_say = expected.get(queue, {}).get(state, 0)
-                # The broker counts what is in the queue; what has left it, the log alone knows.
+                # The broker counts messages in the queue; only the log has the messages that left the queue.
                 broker_says = self._told[queue].get(state, 0) if state in ("active", "in_flight") else None
                 same = spark_says == we_say and broker_says in (None, spark_says)
                 agree = agree and same
@@ -250,7 +250,7 @@ async def _watch(progress: Progress, what: str, total: int, figure: Callable[[],
 
 
 def run_demo(source: Source, messages: int, console: Console, scratch: Path | None) -> bool:
-    """The whole demo; returns whether everything agrees."""
+    """Run the whole demo; return True if all counts agree."""
     check_installed()
     root = scratch_root(scratch)
     announce("cmqd demo with Spark", source, messages, root, console)

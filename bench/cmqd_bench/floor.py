@@ -8,9 +8,9 @@ from cmqd_bench.histogram import Histogram
 
 FILE_BYTES = 64 * 1024 * 1024
 WRITE_BYTES = 12 * 1024
-"""About what a commit of one small message writes."""
+"""Bytes that a commit of one small message writes, roughly."""
 RATE = 1_000
-"""Syncs a second: each wake-up of ``idle`` costs two commits, and it makes 500 a second."""
+"""Syncs a second: a wake-up of ``idle`` costs two commits, at 500 wake-ups a second."""
 SECONDS = 3.0
 
 
@@ -46,7 +46,7 @@ def sync_floor_ms(folder: Path, *, syncs: int = int(RATE * SECONDS)) -> dict[str
 def longest_sync_ms(folder: Path, seconds: float) -> float:
     """Return the longest of 50 small writes with fdatasync a second, in milliseconds; blocks for ``seconds``.
 
-    For a thread beside a running server: the stalls of the disk, which every process on it has.
+    For a thread beside a running server: measures stalls of the disk, which affect every process.
     """
     longest = 0.0
     path = folder / "sync.bin"

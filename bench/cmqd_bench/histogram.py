@@ -1,8 +1,8 @@
 """Latencies in constant memory: a histogram with logarithmic buckets that are linear inside (HDR).
 
 A value of up to ``2 * SUB_BUCKETS`` is counted exactly; above that every power of two is cut into ``SUB_BUCKETS``
-equal buckets, so a percentile is never further than one part in ``SUB_BUCKETS`` above the exact one and never below
-it. Recording is one list increment: cheap enough for every message, with no sample thrown away.
+equal buckets, so a percentile is never below the exact value and at most 1 / ``SUB_BUCKETS`` above. Recording is a
+list increment: cheap enough for every message, without sampling.
 
 The unit is the caller's; the bench records whole microseconds.
 """
@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 
 PRECISION_BITS = 7
 SUB_BUCKETS = 1 << PRECISION_BITS
-"""128 buckets for each power of two: an error below 0.8 %, less than what two runs differ by."""
+"""128 buckets per power of two: an error below 0.8 %, less than the difference between two runs."""
 HIGHEST = (1 << 40) - 1
-"""Larger values are counted as this one; in microseconds it is twelve days."""
+"""Larger values are counted as this value; in microseconds twelve days."""
 
 
 def bucket_of(value: int) -> int:
@@ -38,7 +38,7 @@ BUCKETS = bucket_of(HIGHEST) + 1
 class Histogram:
     """Counts of values by bucket.
 
-    Invariants: ``count`` is the sum of all buckets; ``minimum <= maximum`` once anything is recorded.
+    Invariants: ``count`` is the sum of all buckets; ``minimum <= maximum`` after the first recorded value.
     """
 
     __slots__ = ("_buckets", "count", "maximum", "minimum")
@@ -72,12 +72,12 @@ class Histogram:
             self.minimum = value
 
     def percentile(self, percent: float) -> int:
-        """The smallest recorded value that at least ``percent`` per cent of all do not exceed, within the bound of
-        the module; 0 when nothing was recorded.
+        """Return the smallest recorded value that at least ``percent`` per cent of all values do not exceed, within the
+        bound of the module; 0 for an empty histogram.
         """
         if not self.count:
             return 0
-        # Exact ranks: 99.9 % of 1000 is the 999th, whatever binary fractions say.
+        # Exact ranks: 99.9 % of 1000 is the 999th, independent of rounding in binary fractions.
         rank = max(1, -(-round(percent * 1_000_000) * self.count // 100_000_000))
         seen = 0
         for bucket, count in enumerate(self._buckets):
@@ -87,14 +87,14 @@ class Histogram:
         return self.maximum
 
     def add(self, other: "Histogram") -> None:
-        """Count everything that ``other`` counted."""
+        """Add the counts of ``other``."""
         self._buckets = [mine + theirs for mine, theirs in zip(self._buckets, other._buckets, strict=True)]
         self.count += other.count
         self.minimum = min(self.minimum, other.minimum)
         self.maximum = max(self.maximum, other.maximum)
 
     def clear(self) -> None:
-        """Forget everything: the end of a warm-up."""
+        """Reset all counts at the end of a warm-up."""
         self.__init__()
 
     def milliseconds(self) -> Mapping[str, float]:

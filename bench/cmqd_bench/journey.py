@@ -15,15 +15,15 @@ from cmqd_client.errors import OutcomeUnknown
 
 QUEUE = "demo"
 NUMBER = "demo-number"
-"""The header by which a message is known."""
+"""Header with the number of a message."""
 PRODUCERS = 16
 CONSUMERS = 8
 SEND_BATCH = 8
-"""Every second producer sends so many at once, the others one at a time."""
+"""Batch size of every second producer; the remaining producers send single messages."""
 SEND_BYTES = 512 * 1024
 RECEIVE_BATCH = 32
 VISIBILITY_SECONDS = 6.0
-"""Visibility timeout: messages in flight at the kill are delivered again after it. Longer than a restart."""
+"""Visibility timeout: messages in flight at the kill are delivered again after this time. Longer than a restart."""
 RETRIES = 8
 PAUSE_SECONDS = 0.1
 OUTAGE_SECONDS = 0.5
@@ -47,7 +47,7 @@ class Kill:
     first_answer_seconds: float = 0.0
     """From the kill to the next answered send."""
     errors: int = 0
-    """Calls that failed although the client had repeated them, and were made anew."""
+    """Calls that failed after the client's retries and were made anew."""
 
     def touches(self, began: float) -> bool:
         """True if a call from then until now was under way while the broker was dead."""
@@ -71,8 +71,9 @@ class Journey:
         self._empty = False
 
     async def run(self) -> None:
-        """Send and publish, kill half way, restart, go on until all queues are empty. Raises DemoFailed when they do
-        not get so.
+        """Send and publish, kill half way, restart, go on until all queues are empty.
+
+        Raises DemoFailed if the queues do not become empty.
         """
         if has_http():
             self.broker.flags.append("--push-allow-loopback")
@@ -124,7 +125,7 @@ class Journey:
 
     async def _produce(self, queue: Queue, topic: Topic, batch: int) -> None:
         while numbers := self._next_numbers(batch):
-            # Both at once, so that the kill meets both.
+            # Send and publish concurrently, so that the kill interrupts both.
             await asyncio.gather(self._send_all(queue, numbers), self.broadcast.publish(topic, numbers))
 
     async def _send_all(self, queue: Queue, numbers: list[int]) -> None:
@@ -145,7 +146,7 @@ class Journey:
                     return [sent.id]
                 return [*(await queue.send_batch(outgoing)).ids]
             except CmqError as error:
-                # The client has repeated it already; made anew it may be stored twice, and the books will tell.
+                # The client has repeated the send already; a new send may store a message twice.
                 await self._pause(error)
 
     async def _pause(self, error: CmqError) -> None:

@@ -1,15 +1,15 @@
 """Messages sent, answered, received and deleted, and the check of their sums. Pure: the proof of the demo.
 
-A message is known by its *number* (a header that the producer sets) and by the *id* that the broker's answer gave it.
-The rules that must hold, whatever was killed in between:
+A message has a *number* (a header that the producer sets) and an *id* (from the broker's answer). The rules, which must
+hold across a kill:
 
-- every id that was answered to a producer is received, with exactly the body that was sent: else it is **lost**;
-- no message is received that was not sent, and no body is changed: else it is **foreign**;
-- an id whose delete was answered is never received again: else the delete was **undone**.
+- every id that was answered to a producer is received, with exactly the body that was sent: else the id is **lost**;
+- no message is received that was not sent, and no body is changed: else the message is **foreign**;
+- an id with an answered delete is never received again: else the delete was **undone**.
 
-Two things may happen under "at least once" and are counted: an id that is received twice (its first answer or its
-delete went down with the broker, so its lease ran out), and a number that was stored twice (its send went out, its
-answer was lost, and the producer gave up repeating the numbered send and made a new one).
+"At least once" permits two cases, which are counted. An id can be received twice: the kill lost the first answer or the
+delete, so the visibility timeout expired. A number can be stored twice: the answer to the send was lost, and the
+producer stopped repeating the numbered send and made a new send.
 """
 
 from collections.abc import Callable, Iterable
@@ -33,7 +33,7 @@ class Balance:
     redelivered: int
     """Deliveries of an id beyond its first."""
     stored_twice: int
-    """Numbers under more than one id."""
+    """Numbers with two or more ids."""
     unanswered: int
     """Received although no answer to their send ever arrived: stored, answer lost."""
 
@@ -104,8 +104,10 @@ class Ledger:
         self._ids.setdefault(number, set()).add(message_id)
 
     def delete(self, message_ids: Iterable[str], *, sure: bool = True) -> None:
-        """The delete of these was answered. Not ``sure``: it was repeated over the kill, and an answer to a repeat may
-        mean that the lease had run out instead.
+        """Record an answered delete.
+
+        Without ``sure`` the delete was repeated across the kill: the answer to a repeat can also mean that the
+        visibility timeout expired.
         """
         for message_id in message_ids:
             self._deleted.add(message_id)
@@ -113,7 +115,7 @@ class Ledger:
                 self._unsure.add(message_id)
 
     def balance(self) -> Balance:
-        """The books as they stand."""
+        """Return the current balance."""
         lost = sum(
             1
             for message_id, number in self._acknowledged.items()

@@ -41,9 +41,9 @@ from cmqd_protocol.messages import COMMIT, EndTransactions, SendHalfMessages
 LONG_WAIT_MS = 20_000
 """The polling wait of consumers: below the 30 s that the broker allows, far above any wait in a run."""
 RECEIVE_ID = 1
-"""Request id of receives; a consumer has one at a time. Deletes use 2 .. 127 in turn."""
+"""Request id of receives: a consumer has a single outstanding receive. Deletes use 2 .. 127 in turn."""
 EMPTY_LIST = 0x90
-"""The failures of a delete in which none failed, as msgpack."""
+"""Empty list of failures of a delete, as msgpack."""
 
 
 class Tally:
@@ -62,7 +62,7 @@ class Tally:
 
 
 class Gate:
-    """Keeps producers at most ``limit`` messages ahead of consumers, so that a cycle is a cycle and no hoard grows.
+    """Keeps producers at most ``limit`` messages ahead of consumers, so that no backlog grows.
 
     Invariant: a producer is parked only while ``ahead > limit // 2``.
     """
@@ -92,7 +92,7 @@ class Gate:
 
 
 def refuse(payload: bytes, opcode: int, tally: Tally) -> float:
-    """Seconds after which a refused request may be repeated. Raises RequestFailed when it may not."""
+    """Return the seconds until a refused request may be repeated. Raises RequestFailed for a permanent error."""
     if opcode != ERROR:
         raise RequestFailed(f"an unexpected reply, opcode {opcode}")
     error = decode_error(payload)
@@ -105,8 +105,8 @@ def refuse(payload: bytes, opcode: int, tally: Tally) -> float:
 class Producer:
     """One connection that sends (or publishes) a batch, waits for the answer, and sends the next.
 
-    With a ``gate`` the bodies carry their time of sending, and the consumer measures; without one the time from
-    request to reply is measured here.
+    With a ``gate`` the bodies carry their time of sending, and the consumer measures; without a gate the producer
+    measures the time from request to reply.
     """
 
     __slots__ = ("_answer", "_connection", "_frame", "_gate", "_later", "_started", "_tally", "_template")
@@ -144,7 +144,7 @@ class Producer:
 
 
 class TransactionalProducer:
-    """One connection that sends a batch of half messages, commits them, and begins again."""
+    """One connection that sends a batch of half messages, commits the batch, and begins again."""
 
     __slots__ = ("_batch", "_connection", "_frame", "_later", "_queue", "_started", "_tally")
 
@@ -179,7 +179,7 @@ class TransactionalProducer:
 
 
 class Quota:
-    """A number of messages that all consumers of a run share; ``done`` is set when they are deleted."""
+    """A number of messages that all consumers of a run share; ``done`` is set when all messages are deleted."""
 
     __slots__ = ("done", "remaining")
 
@@ -188,7 +188,7 @@ class Quota:
         self.done = asyncio.Event()
 
     def take(self, count: int) -> bool:
-        """Count messages as deleted; False when there is nothing left to do."""
+        """Count messages as deleted; return False when all messages are deleted."""
         self.remaining -= count
         if self.remaining <= 0:
             self.done.set()
@@ -197,11 +197,11 @@ class Quota:
 
 
 class Consumer:
-    """One connection that receives up to ``batch`` messages with a long poll, then deletes them in a request of its
-    own, and begins again.
+    """One connection that receives up to ``batch`` messages with a long poll, deletes the batch in a second request,
+    and begins again.
 
-    ``overlap``: the next receive leaves together with the delete instead of after its answer. The latency recorded
-    is that of the first, so the oldest, message of each reply; with ``timed`` it is that of the receive itself, from
+    ``overlap``: the next receive leaves together with the delete, not after the delete's answer. The recorded latency
+    belongs to the first (the oldest) message of a reply; with ``timed`` the latency of the receive is recorded, from
     request to reply.
     """
 
@@ -295,9 +295,9 @@ class Consumer:
 
 
 class DelayConsumer(Consumer):
-    """A consumer of messages whose bodies carry their delay: each one's latency counts from the moment it fell due.
+    """A consumer of messages whose bodies carry their delay: the latency of every message counts from its due time.
 
-    That moment is the broker's enqueue time plus the delay, both in milliseconds of the wall clock.
+    The due time is the broker's enqueue time plus the delay, both in milliseconds of the wall clock.
     """
 
     __slots__ = ()
@@ -314,7 +314,7 @@ class DelayConsumer(Consumer):
 
 
 class Filler:
-    """Fills a queue as fast as the server takes it: ``depth`` sends pipelined on each connection.
+    """Fills a queue as fast as the server accepts sends: ``depth`` sends pipelined per connection.
 
     ``make_frame(request_id, count)`` gives the frame of a send of ``count`` messages.
     """
@@ -377,12 +377,13 @@ class Template(Protocol):
 
 
 class OpenSender:
-    """Sends (or publishes) single messages on whichever slot is free, ``depth`` to a connection; when all are taken,
-    the message waits here and its time goes on counting from when it was meant to leave.
+    """Sends (or publishes) single messages on any free slot, ``depth`` slots per connection.
+
+    Without a free slot the message waits here; its latency still counts from the intended time.
     """
 
     def __init__(self, connections: Sequence[LoadConnection], tally: Tally, depth: int = 32) -> None:
-        # Connections take turns: the slots of one stand apart.
+        # Connections take turns: the slots of a connection are not adjacent.
         self._free = deque((connection, slot) for slot in range(1, depth + 1) for connection in connections)
         self._tally = tally
         self._waiting: deque[tuple[int, Template]] = deque()
@@ -391,7 +392,7 @@ class OpenSender:
             connection.on_reply = partial(self._on_reply, connection)
 
     def send(self, template: Template, intended_ns: int) -> None:
-        """Send the message of ``template``, which was meant to leave at ``intended_ns``."""
+        """Send the message of ``template``; its latency counts from ``intended_ns``."""
         if self._free:
             connection, slot = self._free.popleft()
             connection.write(template.at(intended_ns, slot))

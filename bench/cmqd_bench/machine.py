@@ -1,4 +1,4 @@
-"""The conditions of a run: machine, kernel, disk and versions; without them a figure means nothing."""
+"""The conditions of a run: machine, kernel, disk and versions. A figure without its conditions is meaningless."""
 
 import os
 import platform
@@ -10,17 +10,17 @@ from importlib import metadata
 from pathlib import Path
 
 MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
-"""Where fsync costs nothing, so that a durable figure would be a lie."""
+"""File systems in memory: fsync costs no time there, so a durable figure would be wrong."""
 SCRATCH = Path(__file__).resolve().parents[1] / "scratch"
 VERSIONED = ("cmqd", "msgspec", "uvloop", "aiosqlite", "pyroaring")
 
 
 class ConditionsError(Exception):
-    """The machine cannot run what was asked; the text says what to change."""
+    """The machine cannot run the requested scenario; the text names the change that is needed."""
 
 
 def cpu_model() -> str:
-    """As the kernel names it."""
+    """Return the CPU model as named by the kernel."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
@@ -43,10 +43,11 @@ def file_system(path: Path, mounts: str | None = None) -> tuple[str, str]:
 
 
 def scratch_root(wanted: Path | None) -> Path:
-    """Where to put data folders: ``wanted``, else the temporary directory, else (when that is in memory) a folder
-    beside this package.
+    """Return the parent of data folders: ``wanted``, else the temporary directory, else a folder beside this package.
 
-    Raises ConditionsError when it would be in memory.
+    The folder beside this package is used when the temporary directory is in memory.
+
+    Raises ConditionsError for a folder in memory.
     """
     candidates = [wanted] if wanted else [Path(tempfile.gettempdir()), SCRATCH]
     for candidate in candidates:
@@ -60,8 +61,9 @@ def scratch_root(wanted: Path | None) -> Path:
 
 
 def raise_file_limit(wanted: int) -> int:
-    """Raise the soft limit of open files to ``wanted`` (at most the hard one, which root may raise too); it is also
-    what started servers inherit. Returns the limit in force.
+    """Raise the soft limit of open files to ``wanted`` and return the limit in force.
+
+    The hard limit bounds the soft limit; root may raise the hard limit, too. Started servers inherit both.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -71,7 +73,7 @@ def raise_file_limit(wanted: int) -> int:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, wanted))
                 return wanted
             except (ValueError, OSError):
-                pass  # not privileged: what the hard limit allows has to do
+                pass  # not privileged: stay within the hard limit
         resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
         return target
     return wanted

@@ -26,13 +26,13 @@ class Round:
     server_rss_mib: float
     """All server processes at the end of the measured time."""
     loop_busy: float
-    """Share of one core that the server's loop process used."""
+    """Share of a core used by the server's loop process."""
     other_cores: float = 0.0
-    """Cores that other programs used meanwhile (and saturating processes): above a tenth, every figure is worse than
-    it would be on a quiet machine, CPU per message included.
+    """Cores used meanwhile by foreign programs and by saturating processes. Above 0.1 every figure, CPU per message
+    included, is worse than on a quiet machine.
     """
     others: int = 0
-    """Messages that other processes completed meanwhile: the server's CPU is shared out over them too."""
+    """Messages completed meanwhile by saturating processes: the server's CPU is divided by these messages, too."""
     refused: int = 0
     """Requests that the server refused as busy, and that were repeated."""
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -69,9 +69,9 @@ def own_cpu_seconds() -> float:
 
 
 class Meter:
-    """Reads the clocks of server and client at the start and the end of the measured time.
+    """Reads the clocks of server and client at both ends of the measured time.
 
-    ``helpers``: other processes of the harness, which count as the client.
+    ``helpers``: further processes of the harness, which count as the client.
     """
 
     def __init__(self, broker: Broker, tally: Tally, helpers: Sequence[int] = ()) -> None:
@@ -81,7 +81,7 @@ class Meter:
         self._wall = self._server = self._client = self._loop = self._machine = 0.0
 
     def start(self) -> None:
-        """The warm-up is over: forget what was counted."""
+        """Reset all counts at the end of the warm-up."""
         self._tally.clear()
         self._server = self._broker.cpu_seconds()
         self._loop = cpu_seconds(self._broker.pids[:1])
@@ -92,7 +92,7 @@ class Meter:
     def finish(
         self, messages: Callable[[Tally], int], extra: Mapping[str, Any] | None = None, *, others: int = 0
     ) -> Round:
-        """The round, now that the measured time is over; ``messages`` picks what counts as completed."""
+        """Return the round at the end of the measured time; ``messages`` selects the count of completed messages."""
         seconds = time.monotonic() - self._wall
         machine = machine_busy_seconds() - self._machine
         client = own_cpu_seconds() + cpu_seconds(self._helpers) - self._client
@@ -126,7 +126,7 @@ class Guard:
         asyncio.get_running_loop().set_exception_handler(self._on_exception)
 
     def fail(self, error: BaseException) -> None:
-        """End the run with ``error``, unless it has failed before."""
+        """End the run with ``error``; only the first error counts."""
         if self._failure is None:
             self._failure = error
             self._failed.set()
@@ -135,13 +135,13 @@ class Guard:
         self.fail(context.get("exception") or RuntimeError(str(context.get("message"))))
 
     def check(self) -> None:
-        """Raise what has failed so far."""
+        """Raise the error that ended the run, if any."""
         self._broker.check_alive()
         if self._failure is not None:
             raise self._failure
 
     async def sleep(self, seconds: float) -> None:
-        """Let the load run. Raises as soon as something fails."""
+        """Let the load run. Raises the first failure at once."""
         try:
             await asyncio.wait_for(self._failed.wait(), seconds)
         except TimeoutError:
@@ -149,7 +149,7 @@ class Guard:
         self.check()
 
     async def wait(self, event: asyncio.Event, seconds: float, what: str) -> None:
-        """Wait for ``event``. Raises TimeoutError naming ``what`` after ``seconds``, or what fails before."""
+        """Wait for ``event``. Raises TimeoutError naming the awaited state after ``seconds``, or the first failure."""
         waits = [asyncio.ensure_future(event.wait()), asyncio.ensure_future(self._failed.wait())]
         try:
             await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -162,7 +162,7 @@ class Guard:
 
 
 def summary(rounds: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Several rounds as one: best CPU with the rates measured in that round, median latencies, largest memory."""
+    """Combine rounds: best CPU with the rates of the same round, median latencies, largest memory."""
     each = list(rounds)
     best = min(each, key=lambda figures: figures["server_cpu_us_per_message"])
     merged = dict(best)

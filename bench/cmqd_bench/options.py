@@ -1,6 +1,6 @@
 """The arguments of the command line as one frozen value.
 
-A scenario's defaults stand in ``DEFAULTS``; a flag that a scenario does not know is refused.
+A scenario's defaults are in ``DEFAULTS``; a flag that a scenario does not have is an error.
 """
 
 import argparse
@@ -13,32 +13,32 @@ from cmqd_bench.wire import MIN_BODY
 
 MAX_BATCH = 256
 MAX_BATCH_BYTES = 1_048_576
-"""Most that one batch may hold, and the largest body."""
+"""Largest batch and largest body, in bytes."""
 SHORT_ROUND_SECONDS = 15.0
 """Below this a round is cheap enough to be repeated; three show whether the machine is quiet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """One scenario's parameters; those that it does not use keep their defaults."""
+    """The parameters of a scenario; unused parameters keep their defaults."""
 
     scenario: str
     seconds: float = 10.0
-    """Measured time of one round, after the warm-up."""
+    """Measured time of a round, after the warm-up."""
     warm_up: float = 1.0
     batch: int = 16
     body: int = 256
     connections: int = 16
     rate: float = 2_000.0
-    """Messages (pushes of them, where there are endpoints) a second of an open loop."""
+    """Messages (with endpoints: pushes) a second of an open loop."""
     backlog: int = 500_000
     messages: int = 1_000_000
     subscribers: int = 10
     unmatched: bool = False
-    """No subscriber wants what is published."""
+    """No subscriber matches the published messages."""
     endpoints: int = 20
     spread: float = 60.0
-    """Seconds over which delayed messages fall due."""
+    """Seconds over which delayed messages become due."""
     saturate: bool = False
     rounds: int | None = None
     durability: str = "fsync"
@@ -47,7 +47,7 @@ class Options:
     json: bool = False
 
     def expected_seconds(self) -> float:
-        """About how long one round takes, start of the server included."""
+        """Return the approximate duration of a round, including the start of the server."""
         match self.scenario:
             case "drain":
                 return 5.0 + self.backlog / 50_000
@@ -65,7 +65,7 @@ class Options:
                 return self.warm_up + self.seconds + 1.0
 
     def effective_rounds(self) -> int:
-        """As asked for, else three when they are short."""
+        """Return the requested number of rounds; by default three if rounds are short, else a single round."""
         if self.rounds is not None:
             return self.rounds
         return 3 if self.expected_seconds() < SHORT_ROUND_SECONDS else 1
@@ -85,12 +85,12 @@ SCENARIOS: Mapping[str, tuple[str, Sequence[str]]] = {
         "one message at a time at a fixed rate, from its intended time to its receipt",
         ("rate", "connections", "seconds", "warm_up"),
     ),
-    "drain": ("receive and delete what was sent before", ("backlog", "batch", "connections")),
+    "drain": ("receive and delete messages that were sent before", ("backlog", "batch", "connections")),
     "idle": (
         "connections that all wait in a long poll, woken at random",
         ("connections", "rate", "seconds", "warm_up"),
     ),
-    "delayed": ("messages that fall due in random order over a time", ("messages", "spread", "connections", "batch")),
+    "delayed": ("messages that become due in random order", ("messages", "spread", "connections", "batch")),
     "backlog": (
         "a queue with very many messages: memory, restart after kill -9, speed of draining",
         ("messages", "batch", "connections"),
@@ -108,7 +108,7 @@ SCENARIOS: Mapping[str, tuple[str, Sequence[str]]] = {
         ("messages", "batch", "connections"),
     ),
     "fanout": (
-        "C producers publish to a topic with N queues subscribed, one request outstanding each; nobody receives",
+        "C producers publish to a topic with N queues subscribed, one request outstanding each; no consumers",
         ("batch", "connections", "subscribers", "unmatched", "seconds", "warm_up"),
     ),
     "push": (
@@ -116,7 +116,7 @@ SCENARIOS: Mapping[str, tuple[str, Sequence[str]]] = {
         ("endpoints", "rate", "seconds", "warm_up"),
     ),
 }
-"""Each scenario: what it is, and the options it knows beside the common ones."""
+"""By scenario: the summary, and the options beside the common options."""
 
 DEFAULTS: Mapping[str, Mapping[str, object]] = {
     # Enough connections that a commit holds the requests of many; more bring little.
@@ -131,18 +131,18 @@ DEFAULTS: Mapping[str, Mapping[str, object]] = {
     "transactions": {"batch": 1, "connections": 64},
     "deadletter": {"connections": 64},
     "fanout": {"batch": 1, "connections": 64},
-    # Long enough that the time-outs of hanging requests (15 s) and what follows them are within.
+    # Long enough for the time-outs of hanging requests (15 s) and the retries after a time-out.
     "push": {"batch": 1, "connections": 4, "rate": 2_400.0, "seconds": 20.0, "warm_up": 2.0},
 }
 
 
 def defaults(scenario: str) -> Options:
-    """The options of a scenario for which no flag is given."""
+    """Return the default options of a scenario."""
     return replace(Options(scenario=scenario), **DEFAULTS[scenario])  # pyright: ignore[reportArgumentType]
 
 
 def quick() -> Sequence[Options]:
-    """Short rounds that show within a minute whether something has become slow."""
+    """Return short rounds that reveal a slowdown within a minute."""
     return [
         replace(defaults("cycle"), batch=16, seconds=3.0, rounds=2),
         replace(defaults("cycle"), batch=1, connections=64, seconds=3.0, rounds=2),
@@ -194,7 +194,7 @@ ATTACK_CASES: Sequence[tuple[str, int]] = (
     ("dedup-ids", 4),
     ("sessions", 4),
 )
-"""Attacks and the number of connections of each."""
+"""Attacks and their numbers of connections."""
 
 SPARK_PARTS = ("batch", "prune", "stream", "sink", "tail")
 
@@ -235,12 +235,12 @@ def add_option(parser: argparse.ArgumentParser, name: str, default: Options) -> 
         case "subscribers":
             parser.add_argument(flag, type=whole(0, 500), default=value, help=f"queues that get a copy ({shown})")
         case "unmatched":
-            parser.add_argument(flag, action="store_true", help="no subscriber wants what is published")
+            parser.add_argument(flag, action="store_true", help="no subscriber matches the published messages")
         case "endpoints":
             parser.add_argument(flag, type=whole(2, 500), default=value, help=f"URLs, one subscription each ({shown})")
         case "spread":
             parser.add_argument(
-                flag, type=decimal(1, 3000), default=value, help=f"seconds over which they fall due ({shown})"
+                flag, type=decimal(1, 3000), default=value, help=f"seconds over which messages become due ({shown})"
             )
         case "saturate":
             parser.add_argument(
@@ -259,7 +259,7 @@ def add_option(parser: argparse.ArgumentParser, name: str, default: Options) -> 
         case "keep":
             parser.add_argument(flag, action="store_true", help="leave data and server log in the scratch folder")
         case "json":
-            parser.add_argument(flag, action="store_true", help="print one JSON object and nothing else")
+            parser.add_argument(flag, action="store_true", help="print only a JSON object")
         case _:
             raise ValueError(name)
 
@@ -289,11 +289,11 @@ def build_parser() -> argparse.ArgumentParser:
             add_option(command, name, defaults(scenario))
     commands.add_parser("quick", help="micro, then short rounds of cycle, send and latency")
     micro = commands.add_parser("micro", help="the codec and each operation of the core, call by call")
-    micro.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
-    micro.add_argument("--filter", default="", help="only benchmarks whose names contain this")
+    micro.add_argument("--json", action="store_true", help="print only a JSON object")
+    micro.add_argument("--filter", default="", help="only benchmarks with this text in the name")
     match_text = "who gets what of a topic: tags and routing keys of 500 subscribers, call by call"
     match_parser = commands.add_parser("match", help=match_text, description=match_text)
-    match_parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    match_parser.add_argument("--json", action="store_true", help="print only a JSON object")
     attack_text = (
         "floods, unfinished frames and a bulk producer: the latency of a healthy client beside each, and memory"
     )
@@ -306,9 +306,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     attack.add_argument("--rate", type=decimal(1, 1_000), default=100.0, help="healthy sends a second (%(default)s)")
     attack.add_argument("--durability", choices=("fsync", "os"), default="fsync", help="of the server (%(default)s)")
-    attack.add_argument("--python", help="interpreter of another installation whose server is attacked", metavar="PATH")
+    attack.add_argument("--python", help="interpreter of the installation to attack", metavar="PATH")
     attack.add_argument("--scratch", type=Path, help="folder for data, on a disk (default: the temporary folder)")
-    attack.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    attack.add_argument("--json", action="store_true", help="print only a JSON object")
     spark_text = "the Spark connector: batch, pruning, stream, sink, and what it costs a broker; needs the Spark set"
     spark = commands.add_parser("spark", help=spark_text, description=spark_text)
     spark.add_argument("--messages", type=whole(1, 100_000_000), default=5_000_000, help="messages (%(default)s)")
@@ -335,12 +335,12 @@ def build_parser() -> argparse.ArgumentParser:
         "--parts", type=parts_of, default=SPARK_PARTS, help=f"some of {','.join(SPARK_PARTS)} (all)", metavar="PART,.."
     )
     spark.add_argument("--scratch", type=Path, help="folder for data, on a disk (default: the temporary folder)")
-    spark.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    spark.add_argument("--json", action="store_true", help="print only a JSON object")
     return parser
 
 
 def options_from(arguments: argparse.Namespace) -> Options:
-    """The options of a parsed command line. Raises ValueError when two of them contradict one another."""
+    """Return the options of a parsed command line. Raises ValueError for contradictory options."""
     given = vars(arguments)
     names = {field.name for field in fields(Options)}
     options = replace(

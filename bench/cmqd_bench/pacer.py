@@ -1,8 +1,8 @@
-"""The open loop's clock: calls something at intended times, whatever the server does.
+"""The open loop's clock: makes calls at intended times, independent of the server.
 
-Every latency of an open loop counts from the intended time, so a server that stalls cannot hide the requests that it
-kept from being sent (coordinated omission); nor may the harness add a lateness of its own, so it does not use the
-timers of the event loop: their resolution is a millisecond, most of what is measured.
+Every latency of an open loop counts from the intended time, so a stalled server cannot hide the requests that were
+kept back by the stall (coordinated omission). The harness must not add lateness either. The clock does not use the
+timers of the event loop, because their resolution is a millisecond, a large part of the measured latencies.
 """
 
 import asyncio
@@ -14,14 +14,14 @@ from typing import Self
 from cmqd_bench.histogram import Histogram
 
 MIN_PERIOD_SECONDS = 0.00025
-"""At high rates what is due within this goes together: an interrupt for each request would cost more than it tells."""
+"""At high rates, calls due within this time share an interrupt: an interrupt per request would cost too much CPU."""
 
 
 class Pacer:
-    """Calls ``act(intended_ns)`` ``rate`` times a second, each at its intended time or as soon after as the loop wakes,
-    from ``with`` to its end.
+    """Calls ``act(intended_ns)`` ``rate`` times a second while the ``with`` block runs.
 
-    It uses the process's interval timer (SIGALRM): one pacer at a time, in the main thread (else ValueError).
+    A call comes at its intended time or as soon after as the loop wakes. The pacer uses the process's interval timer
+    (SIGALRM): a single pacer at a time, in the main thread (else ValueError).
     """
 
     def __init__(self, rate: float, act: Callable[[int], None]) -> None:

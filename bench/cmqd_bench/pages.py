@@ -5,7 +5,7 @@
 - ``docs/benchmarks.svg``: the plot of server CPU per message, from the same files.
 - ``cmqd/ARCHITECTURE.md``: the tables of modules, from the first sentence of each module's docstring.
 - ``docs/glossary.md``: the terms, from the docstring of ``cmqd.core``.
-- ``docs/internals/decisions.md``: the list of decision records; ``docs/internals/decisions/``: a link to each of them.
+- ``docs/internals/decisions.md``: the list of decision records; ``docs/internals/decisions/``: links to the records.
 
 A generated part of a page stands between ``<!-- NAME: ... -->`` and ``<!-- end of NAME -->``; the rest of the page is
 written by hand. ``tests/test_docs.py`` fails if a file differs from the output of this module.
@@ -33,7 +33,7 @@ Result = dict[str, Any]
 
 @dataclass(frozen=True)
 class Measurement:
-    """One row of the table; the file is in ``bench/results``, named by commit and scenario."""
+    """A row of the table; the file is in ``bench/results``, named by commit and scenario."""
 
     work: str
     file: str
@@ -139,7 +139,7 @@ def measurements_table() -> str:
 
 
 def sources_table() -> str:
-    """Return the table that names file, commit, machine and options of each measurement."""
+    """Return the table that names file, commit, machine and options by measurement."""
     lines = ["| work | file in `bench/results` | machine | options |", "| --- | --- | --- | --- |"]
     for measurement in MEASUREMENTS:
         result = load(measurement)
@@ -152,7 +152,7 @@ def sources_table() -> str:
 
 
 def plot() -> str:
-    """Return the plot of server CPU per message as SVG: one bar per row that has a label."""
+    """Return the plot of server CPU per message as SVG: a bar per row that has a label."""
     bars = [
         (measurement.bar, measurement.server_cpu_us(load(measurement)))
         for measurement in MEASUREMENTS
@@ -195,7 +195,7 @@ def shown_range(info: SettingInfo) -> str:
 
 
 def settings_tables() -> str:
-    """Return one table of settings per section of the settings file, in Markdown."""
+    """Return a table of settings per section of the settings file, in Markdown."""
     parts: list[str] = []
     for section, infos in groupby(SETTINGS.values(), key=lambda info: info.section):
         parts.append(f"### [{section}]\n\n| setting | default | range | meaning |\n| --- | --- | --- | --- |")
@@ -215,7 +215,7 @@ def decisions_list() -> str:
 
 
 def glossary_table() -> str:
-    """Return the glossary, which stands in the docstring of ``cmqd.core``, as a table."""
+    """Return the glossary from the docstring of ``cmqd.core`` as a table."""
     terms = re.findall(r"^- ([^:]+): (.+)$", (cmqd.core.__doc__ or "").partition("\nGlossary:")[2], re.MULTILINE)
     return "\n".join(["| term | meaning |", "| --- | --- |", *(f"| {term} | {meaning} |" for term, meaning in terms)])
 
@@ -228,7 +228,7 @@ def rooms() -> list[str]:
 
 
 def modules_table(room: str) -> str:
-    """Return the table of a room: its modules, each with the first sentence of its docstring."""
+    """Return the table of a room: its modules and the first sentences of their docstrings."""
     modules = [path for path in sorted((ROOT / room).glob("*.py")) if path.name != "__init__.py"]
     rows = [f"| `{path.stem}` | {first_sentence(path)} |" for path in modules]
     return "\n".join(["| module | contents |", "| --- | --- |", *rows])
@@ -244,7 +244,7 @@ def first_sentence(path: Path) -> str:
 
 
 def architecture() -> str:
-    """Return ARCHITECTURE.md with the table of each room."""
+    """Return ARCHITECTURE.md with the tables of all rooms."""
     page = (ROOT / "cmqd/ARCHITECTURE.md").read_text()
     for room in rooms():
         try:
@@ -266,7 +266,7 @@ PARTS: tuple[tuple[str, str, Callable[[], str]], ...] = (
 
 
 def replaced(text: str, name: str, content: str) -> str:
-    """Return a page with the content of one generated part replaced.
+    """Return a page with the content of a generated part replaced.
 
     Raises ``ValueError`` if the page does not have the part exactly once.
     """

@@ -1,8 +1,8 @@
-"""The traffic of the demo with Spark, and its books: the messages of each part, and the state of each copy.
+"""The traffic of the demo with Spark, and its books: the messages of every part, and the state of every copy.
 
-Everything is published to a routing topic with four subscribers, in three parts of which the middle one is noted by its
-times. Then a part of the copies is consumed, a part is left in flight, and a part becomes dead letters. The books are
-kept here, by the number in each message's header; whoever reads the log must come to the same.
+All messages are published to a routing topic with four subscribers, in three parts; the times of the middle part are
+recorded. Then a part of the copies is consumed, a part is left in flight, and a part becomes dead letters. The books
+count by the number in the message header; a reader of the log must find the same counts.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from cmqd_client import Client, Message, Queue, Topic
 
 TOPIC = "demo-topic"
 NUMBER = "demo-number"
-"""The header by which a message is known."""
+"""Header with the number of a message."""
 DEAD = "demo-dead"
 REPLAYED = "demo-replayed"
 PARTS = 3
@@ -28,7 +28,7 @@ BATCH = 64
 BATCH_BYTES = 512 * 1024
 MOST_DEAD = 100
 MARGIN_SECONDS = 0.05
-"""Between the parts: nothing is published so near to the times that are noted."""
+"""Pause between the parts: no message is published close to the recorded times."""
 HIDDEN_SECONDS = 3600.0
 MOVE_SECONDS = 30.0
 
@@ -44,7 +44,7 @@ class Pipeline:
         self.subscribers = choose_subscribers(source.routing_keys, url=False)
         self.published = 0
         self.taken = 0
-        """Received so far."""
+        """Messages received so far."""
         self.consumed: dict[str, set[int]] = {name: set() for name in self.subscribers}
         """Numbers by subscriber: deletes that were answered."""
         self.in_flight: dict[str, set[int]] = {name: set() for name in self.subscribers}
@@ -82,7 +82,7 @@ class Pipeline:
 
     @property
     def _shares(self) -> tuple[int, int, int, int]:
-        """To be consumed by everything, by the pattern; to fail; to be left in flight."""
+        """Counts of messages: consumed from EVERYTHING, consumed from PATTERN, failed, left in flight."""
         quarter = len(self.wanted(PATTERN)) // 4
         failing = min(len(self.wanted(EXACT)) // 2, MOST_DEAD)
         return self.messages // 2, quarter, failing, max(self.messages // 20, 1)
@@ -100,7 +100,7 @@ class Pipeline:
     # ------------------------------------------------------------------ actions
 
     async def publish(self, client: Client) -> None:
-        """Make everything, and publish all parts."""
+        """Create topic, queues and subscriptions, and publish all parts."""
         longest = max(65_536, self._source.longest)
         topic = await client.create_topic(TOPIC, filter_type="routing", max_message_bytes=longest)
         for name in (DEAD, REPLAYED):
@@ -179,7 +179,7 @@ class Pipeline:
         return delete
 
     async def _fail(self, queue: Queue, messages: Sequence[Message]) -> None:
-        # The only receive that the policy allows: the broker moves them.
+        # The only receive that the policy permits: the broker then moves the messages to the dead-letter queue.
         (await queue.release_batch(messages)).raise_for_failures()
         self.dead[EXACT].update(map(number_of, messages))
 
@@ -196,7 +196,7 @@ class Pipeline:
         return found
 
     async def replayed(self, client: Client) -> Counter[int]:
-        """Take out what was replayed: how often each number came, with the body that it was published with."""
+        """Receive the replayed messages; return the count of deliveries with the published body, by number."""
         queue = client.queue(REPLAYED)
         found: Counter[int] = Counter()
         while messages := await queue.receive(256, wait=0):

@@ -1,7 +1,7 @@
 """Costs of processes, read from ``/proc``: CPU seconds and resident memory of a process and its children.
 
-Costs are those of whole processes, with all their threads, and include children that ended and were waited for, so
-that nothing a server does can hide in a helper.
+Costs cover whole processes, with all their threads, and include reaped children, so that a server cannot hide work in
+a helper.
 """
 
 import os
@@ -15,7 +15,7 @@ CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class ProcessStat:
-    """One process at one moment, as the kernel counts it."""
+    """The kernel's counters of a process at a moment."""
 
     pid: int
     parent: int
@@ -32,9 +32,9 @@ class ProcessStat:
 
 
 def parse_stat(text: str) -> ProcessStat:
-    """Read the one line of ``/proc/<pid>/stat``.
+    """Read the line of ``/proc/<pid>/stat``.
 
-    The command stands in parentheses and may itself hold blanks and parentheses, so fields count from the last ``)``.
+    The command is in parentheses and may contain blanks and parentheses, so fields count from the last ``)``.
     """
     head, _, tail = text.rpartition(")")
     fields = tail.split()
@@ -62,13 +62,13 @@ def family(pid: int) -> list[ProcessStat]:
                 members.append(stat)
             else:
                 children.setdefault(stat.parent, []).append(stat)
-    for member in members:  # grows while it is walked
+    for member in members:  # grows during the loop
         members.extend(children.get(member.pid, ()))
     return members
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """User and system time that these processes have used so far, all threads and reaped children included."""
+    """Return user and system time of processes so far, all threads and reaped children included."""
     ticks = 0
     for pid in pids:
         if (stat := read_stat(pid)) is not None:
@@ -85,7 +85,7 @@ def parse_rss_kib(status: str) -> int:
 
 
 def rss_kib(pids: Iterable[int]) -> int:
-    """Resident memory of these processes together; pages that several share count for each of them."""
+    """Return the sum of the resident memory of processes; shared pages count once per process."""
     total = 0
     for pid in pids:
         try:
@@ -103,5 +103,5 @@ def parse_busy_ticks(text: str) -> int:
 
 
 def machine_busy_seconds() -> float:
-    """CPU seconds that everything on this machine has used so far."""
+    """Return the CPU seconds of all processes of the machine so far."""
     return parse_busy_ticks(Path("/proc/stat").read_text()) / CLOCK_TICKS

@@ -1,15 +1,15 @@
-"""Receivers: a process with N HTTP endpoints, each on a port of its own, as cheap as they can be.
+"""Receivers: a process with N HTTP endpoints, a port per endpoint, as cheap as possible.
 
-An endpoint takes requests on connections that are kept, reads as much of each as tells where it ends, and answers 204;
-or, once it is told to hang, takes them and never answers. This module is run as a program. Its first line on standard
-output is the list of its ports; then it answers each line on its standard input with one JSON object and ends when that
-input ends:
+An endpoint takes requests on persistent connections, parses only the length of a request, and answers 204; a hanging
+endpoint takes requests and never answers. This module is run as a program. The first line on standard output is the
+list of its ports. After that the program answers every line on standard input with a JSON object; end of input ends the
+program:
 
-- ``read``: the requests that each endpoint answered since the last ``clear``, and how late they came to the first one
-- ``clear``: count anew
-- ``hang K``: the endpoints from number K on answer nothing any more
+- ``read``: the requests answered by every endpoint since the last ``clear``, and the lateness at the first endpoint
+- ``clear``: reset the counts
+- ``hang K``: the endpoints from number K on stop answering
 
-The body of what is posted has to hold the time of publishing (``stamped``), from which the lateness counts.
+The posted body must contain the time of publishing (``stamped``), because the lateness counts from that time.
 """
 
 import asyncio
@@ -35,18 +35,18 @@ END_SECONDS = 5.0
 
 
 def stamped(stamp: int, size: int) -> bytes:
-    """A body of ``size`` bytes of ASCII, which JSON carries as it is, that begins with a time."""
+    """Return a body of ``size`` bytes that begins with a time: ASCII, so that JSON carries the body unescaped."""
     return STAMP_MARK + b"%016x" % stamp + b"x" * (size - MIN_STAMPED)
 
 
 def stamp_in(body: bytes) -> int | None:
-    """The time in a body, or in the JSON around it; None if there is none."""
+    """Return the time in a body, or in the JSON around a body; None if the time is missing."""
     start = body.find(STAMP_MARK)
     return None if start < 0 else int(body[start + len(STAMP_MARK) : start + MIN_STAMPED], 16)
 
 
 def split_requests(data: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
-    """Head and body of the requests that are whole, and what is left. Every request must have a Content-Length."""
+    """Return head and body of the complete requests, and the rest. Every request must have a Content-Length."""
     requests: list[tuple[bytes, bytes]] = []
     while (end := data.find(HEAD_END)) >= 0:
         head = data[:end].lower()
@@ -63,7 +63,7 @@ def split_requests(data: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
 
 
 class Endpoint:
-    """One endpoint and what it has answered."""
+    """An endpoint and its counts of answers."""
 
     __slots__ = ("answered", "hanging", "latency")
 
@@ -75,7 +75,7 @@ class Endpoint:
 
 
 class EndpointConnection(asyncio.Protocol):
-    """One connection to an endpoint."""
+    """A connection to an endpoint."""
 
     __slots__ = ("_buffer", "_endpoint", "_transport")
 
@@ -100,7 +100,7 @@ class EndpointConnection(asyncio.Protocol):
 
 
 class Receivers:
-    """The running process, as its parent sees it."""
+    """The running process, as seen by its parent."""
 
     def __init__(self, process: asyncio.subprocess.Process, ports: Sequence[int]) -> None:
         self._process = process
@@ -108,7 +108,7 @@ class Receivers:
         self.urls = [f"http://127.0.0.1:{port}/" for port in ports]
 
     async def read(self) -> tuple[list[int], dict[str, float]]:
-        """Requests that each endpoint answered, and the lateness at the first one in milliseconds."""
+        """Return the answered requests by endpoint, and the lateness at the first endpoint in milliseconds."""
         answer = await self._ask("read")
         return answer["answered"], answer["latency_ms"]
 
@@ -117,7 +117,7 @@ class Receivers:
         await self._ask("clear")
 
     async def hang(self, first: int) -> None:
-        """The endpoints from number ``first`` on answer nothing any more."""
+        """Make the endpoints from number ``first`` on stop answering."""
         await self._ask(f"hang {first}")
 
     async def _ask(self, line: str) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class Receivers:
 
 
 async def read_line(process: asyncio.subprocess.Process) -> Any:
-    """One line of JSON. Raises RuntimeError when the process has ended."""
+    """Read a line of JSON. Raises RuntimeError when the process has ended."""
     assert process.stdout is not None
     line = await asyncio.wait_for(process.stdout.readline(), END_SECONDS)
     if not line:
@@ -137,7 +137,7 @@ async def read_line(process: asyncio.subprocess.Process) -> Any:
 
 @asynccontextmanager
 async def receiving(endpoints: int) -> AsyncGenerator[Receivers]:
-    """Run the process with so many endpoints."""
+    """Run the process with ``endpoints`` endpoints."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "cmqd_bench.receiver", str(endpoints)),
         stdin=asyncio.subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""The report of a run: one JSON object with fixed keys, or a table for people; conditions belong to both."""
+"""The report of a run: a JSON object with fixed keys, or a table for people; both include the conditions."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ NOT_SHOWN = frozenset({"scenario", "durability", "conditions", "options", "round
 
 
 def report(options: Options, rounds: Sequence[Figures], conditions: Figures) -> dict[str, Any]:
-    """The JSON object of a run. Keys that callers rely on stand at the top level; ``rounds`` holds each round's own."""
+    """Return the JSON object of a run. Keys for callers are at the top level; ``rounds`` has the figures by round."""
     merged = summary(rounds)
     used = {*SCENARIOS[options.scenario][1], "body", "durability"}
     return {
@@ -72,7 +72,7 @@ def _line(name: str, value: object, note: str = "") -> str:
 
 
 def to_text(result: Figures) -> str:
-    """As printed without ``--json``: figures, each round in a line, then what they were measured on."""
+    """Return the text that is printed without ``--json``: figures, a line per round, then the conditions."""
     options, conditions, rounds = result["options"], result["conditions"], result["rounds"]
     told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in options.items())
     lines = [f"{result['scenario']}: {told}", ""]

@@ -1,4 +1,4 @@
-"""Runs the rounds of a scenario, each on a fresh server, and reports them."""
+"""Runs the rounds of a scenario on fresh servers, and reports the results."""
 
 import gc
 import sys
@@ -70,7 +70,7 @@ def run_scenario(options: Options) -> dict[str, Any]:
 
 
 def _tell(options: Options, which: str, figures: Mapping[str, Any]) -> None:
-    """One line for each round as it ends; on standard error, since standard output is for the report."""
+    """Print a line at the end of a round; on standard error, because standard output is for the report."""
     line = f"{options.scenario}: {which}: {figures['messages_per_second']:,.0f} messages/s, "
     line += f"server {figures['server_cpu_us_per_message']} us a message"
     if figures["other_cores"] > DISTURBED_CORES and not options.saturate:
@@ -79,6 +79,6 @@ def _tell(options: Options, which: str, figures: Mapping[str, Any]) -> None:
 
 
 def print_report(options: Options) -> None:
-    """Run and print; with ``json`` nothing but the one object goes to standard output."""
+    """Run and print; with ``json`` standard output gets only the JSON object."""
     result = run_scenario(options)
     print(to_json(result) if options.json else to_text(result))

@@ -1,7 +1,7 @@
-"""Saturators: processes that keep the server's loop busy with batches while something else is measured.
+"""Saturators: processes that keep the server's loop busy with batches during a measurement.
 
-Each is this module run as a program: it sends, receives and deletes batches on a queue of its own, answers every line
-on its standard input with the number of messages that it has deleted so far, and ends when that input ends.
+A saturator is this module run as a program. The program sends, receives and deletes batches on a separate queue,
+answers every line on standard input with the number of deleted messages so far, and ends at the end of input.
 """
 
 import asyncio
@@ -20,20 +20,20 @@ from cmqd_bench.wire import SendTemplate
 URL_VARIABLE = "CMQD_BENCH_URL"
 BATCH = 64
 PAIRS = 4
-"""Producer and consumer connections of each process: enough that the loop has the next batch at hand while the last
-is being made durable, few enough that the measured request does not wait behind a hoard of them."""
+"""Producer and consumer connections per process: enough that the loop has the next batch at hand while the previous
+batch is being made durable, few enough that the measured request does not wait behind many batches."""
 BODY = 256
 END_SECONDS = 5.0
 
 
 class Saturators:
-    """The running processes, as their parent sees them."""
+    """The running processes, as seen by their parent."""
 
     def __init__(self, processes: Sequence[asyncio.subprocess.Process]) -> None:
         self._processes = processes
 
     async def messages(self) -> int:
-        """Number of messages cycled so far."""
+        """Return the number of messages cycled so far."""
         total = 0
         for process in self._processes:
             assert process.stdin is not None
@@ -48,7 +48,7 @@ class Saturators:
 
 @asynccontextmanager
 async def saturating(session: Session, count: int) -> AsyncGenerator[Saturators]:
-    """Run ``count`` saturators against the session's server; they are at work when this is entered."""
+    """Run ``count`` saturators against the session's server; all are at work when the block begins."""
     processes: list[asyncio.subprocess.Process] = []
     try:
         for number in range(count):
@@ -58,7 +58,7 @@ async def saturating(session: Session, count: int) -> AsyncGenerator[Saturators]
                     *(sys.executable, "-m", "cmqd_bench.saturate", queue),
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
-                    # The URL has a key, which a command line would show to all users of the machine.
+                    # The URL contains a key; a command line would show the key to all users of the machine.
                     env=os.environ | {URL_VARIABLE: session.broker.ready.url},
                 )
             )

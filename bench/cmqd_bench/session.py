@@ -24,8 +24,8 @@ CONNECTS_AT_ONCE = 128
 """Handshakes under way at a time: below usual accept backlogs."""
 REPLY_SECONDS = 30.0
 BEAT_SLICES = 2500
-"""Independent clients do not beat together: with 50, ten thousand connections sent bursts of 200 heartbeats, and even
-10 at once cost a millisecond where each wakes the server on the same core."""
+"""Slices of a heartbeat period. Heartbeats of independent clients are spread out: with 50 slices, ten thousand
+connections sent bursts of 200 heartbeats, and even bursts of 10 cost a millisecond on the server's core."""
 
 
 async def request(connection: LoadConnection, message: WireMessage) -> bytes:
@@ -49,7 +49,7 @@ async def request(connection: LoadConnection, message: WireMessage) -> bytes:
 
 
 class Session:
-    """Connections to one running server."""
+    """Connections to a running server."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
@@ -59,7 +59,7 @@ class Session:
         self._beats: asyncio.TimerHandle | None = None
 
     async def connect(self, count: int) -> list[LoadConnection]:
-        """Open ``count`` more connections; losing one of them fails the run."""
+        """Open ``count`` more connections; a lost connection fails the run."""
         url = self.broker.ready.url
         opened: list[LoadConnection] = []
         for start in range(0, count, CONNECTS_AT_ONCE):
@@ -73,7 +73,7 @@ class Session:
         return opened
 
     async def create_queues(self, names: Sequence[str]) -> None:
-        """Create queues with the attributes of new ones."""
+        """Create queues with default attributes."""
         connections = await self.connect(min(16, len(names)))
 
         async def create(connection: LoadConnection, some: Sequence[str]) -> None:
@@ -86,13 +86,13 @@ class Session:
         self.close(*connections)
 
     async def create_queue(self, name: str) -> str:
-        """Create one queue; returns its name."""
+        """Create a queue and return its name."""
         await self.create_queues([name])
         return name
 
     async def fill(self, queue: str, messages: int, size: int, seconds: float) -> None:
-        """Send ``messages`` of ``size`` bytes into ``queue`` as fast as the server takes them."""
-        # The largest batches that are allowed; a few on a few connections keep loop and disk busy at once.
+        """Send ``messages`` of ``size`` bytes into ``queue`` as fast as the server accepts sends."""
+        # The largest batches; a few batches on a few connections keep loop and disk busy at once.
         batch = min(MAX_BATCH, max(1, MAX_BATCH_BYTES // size), messages)
         frames: dict[int, SendTemplate] = {}
 
@@ -127,8 +127,8 @@ class Session:
         self.close(*self._connections)
 
     def _beat(self, step: int = 0) -> None:
-        # Whoever waits for a long time is silent: every connection gets a heartbeat in a third of the shortest
-        # period agreed, a slice of them at a time.
+        # A connection in a long poll is silent: every connection gets a heartbeat in a third of the shortest
+        # negotiated period, a slice of the connections at a time.
         period_ms = min((connection.heartbeat_ms or 30_000 for connection in self._connections), default=30_000)
         for connection in self._connections[step::BEAT_SLICES]:
             connection.write(HEARTBEAT)
@@ -138,7 +138,7 @@ class Session:
 
 @asynccontextmanager
 async def running(broker: Broker) -> AsyncGenerator[Session]:
-    """Start the server and open a session with it; at the end the connections are dropped and the server killed."""
+    """Start the server and open a session; at the end the connections are dropped and the server is killed."""
     await broker.start()
     session = Session(broker)
     try:

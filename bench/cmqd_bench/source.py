@@ -11,12 +11,12 @@ from typing import Any, cast
 from cmqd_bench.options import MAX_BATCH_BYTES
 
 RECORD, FIELD = "\x1e", "\x1f"
-"""ASCII's own separators: they do not occur in subjects."""
+"""ASCII separators, which do not occur in subjects."""
 GIT_SECONDS = 30.0
 MOST_COMMITS = 20_000
 SOURCE_SUFFIXES = frozenset({".py", ".md", ".toml"})
 UNNAMED = "message"
-"""The routing key of what says nothing of itself."""
+"""The routing key of an input line without a key."""
 MAX_WORDS = 15
 MAX_KEY_BYTES = 60
 """A word and some bytes less than a topic allows: room for the patterns that are made of a key."""
@@ -34,7 +34,7 @@ class Source:
     description: str
     bodies: Sequence[bytes]
     routing_keys: Sequence[str] = (UNNAMED,)
-    """With which the bodies are published: one for each, or one for all."""
+    """Routing keys of the publishes: a key per body, or a single key for all bodies."""
 
     def __post_init__(self) -> None:
         if not self.bodies:
@@ -60,8 +60,10 @@ class Source:
 
 
 def routing_key_of(value: Any) -> str:
-    """The routing key of a line of input: its ``routing_key``; folders and suffix of the file that it names; or its
-    event and action, as in webhooks (``issues.opened``).
+    """Return the routing key of a line of input.
+
+    The key is ``routing_key``, or folders and suffix of the ``file``, or event and action as in webhooks
+    (``issues.opened``).
     """
     if not isinstance(value, dict):
         return UNNAMED
@@ -83,13 +85,13 @@ def _first_text(objects: Sequence[Mapping[str, Any]], names: Sequence[str]) -> s
 
 
 def _key(words: Sequence[str]) -> str:
-    """Words as a legal key without anything that a pattern means something by."""
+    """Return words as a legal key without characters that are special in patterns."""
     cleaned = [re.sub(r"[^A-Za-z0-9_-]+", "_", word) for word in words[:MAX_WORDS]]
     return ".".join(cleaned)[:MAX_KEY_BYTES] or UNNAMED
 
 
 def parse_history(text: str) -> Iterator[Mapping[str, str]]:
-    """One entry for each file changed in each commit, of ``git log --name-status`` with our separators."""
+    """Yield an entry per file and commit, from ``git log --name-status`` with our separators."""
     for record in text.split(RECORD)[1:]:
         head, _, changes = record.partition("\n")
         commit, author, date, subject = head.split(FIELD)
@@ -141,9 +143,9 @@ def source_lines(folder: Path) -> Source:
 
 
 def body_of_line(line: str, where: str) -> bytes:
-    """The body that a line of JSON stands for: its ``body`` (text as it is, anything else as JSON), or the line itself.
+    """Return the body for a line of JSON: its ``body`` (text unchanged, other values as JSON), or the whole line.
 
-    Raises SourceError, naming ``where``, for what is not JSON.
+    Raises SourceError, naming ``where``, for invalid JSON.
     """
     try:
         value: Any = json.loads(line)

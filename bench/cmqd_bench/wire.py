@@ -1,9 +1,9 @@
 """The wire as the load generator speaks it: as little Python per message as possible.
 
-The two cores of a test machine are shared with the server, so what the client burns the server lacks. Therefore:
-request frames are built once and sent again and again (a request id may be used again once it was answered), times
-are patched into them in place, and of replies only that is decoded which is needed: a tag byte, the receipt handles,
-the first body. The handshake is that of ``cmqd_protocol``.
+The client shares the two cores of a test machine with the server, so CPU used by the client is missing for the server.
+Therefore request frames are built once and sent repeatedly (a request id is free after its answer), times are patched
+in place, and only the needed parts of a reply are decoded: a tag byte, the receipt handles, the first body. The
+handshake comes from ``cmqd_protocol``.
 """
 
 import asyncio
@@ -31,10 +31,10 @@ from cmqd_protocol.messages import (
 
 HEARTBEAT = b"\0\0\0\0"
 MARK = b"\xc1BENCH\xc1\x00"
-"""Opens the first body of a reply for ``find``: 0xc1 is the one byte that msgpack never uses."""
+"""Marks the start of a body for ``find``: 0xc1 is the only byte that msgpack never uses."""
 STAMP = struct.Struct(">Q")
 MIN_BODY = len(MARK) + STAMP.size
-"""A body holds the mark and a time, so it has at least 16 bytes."""
+"""Smallest body: the mark and a time, 16 bytes."""
 
 
 def tag_of(kind: type[WireMessage]) -> int:
@@ -67,7 +67,7 @@ class Handles(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=RECEIV
 
 
 class Delivered(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A received message up to its time of sending, for runs that measure each one."""
+    """A received message up to its time of sending, for runs that measure every message."""
 
     message_id: int
     receipt_handle: int
@@ -91,7 +91,7 @@ decode_error = msgspec.msgpack.Decoder(Error).decode
 
 
 def frame(message: object) -> bytes:
-    """One message as a frame, ready to be written."""
+    """Return a message as a frame, ready to be written."""
     payload = encoder.encode(message)
     return len(payload).to_bytes(4, "big") + payload
 
@@ -108,8 +108,9 @@ def stamp_of(payload: bytes) -> int | None:
 
 
 class SendTemplate:
-    """A send of ``batch`` bodies of ``size`` bytes, encoded once; every use stamps the time into each body and puts
-    in the request id, which is below 128 and so one byte.
+    """A send of ``batch`` bodies of ``size`` bytes, encoded once.
+
+    Every use patches the time into all bodies, and the request id, a single byte because ids are below 128.
     """
 
     __slots__ = ("_frame", "_places", "answer", "batch")
@@ -157,7 +158,7 @@ def receive_frame(queue: str, *, max_messages: int, wait_ms: int, request_id: in
 
 
 class DeleteTemplate:
-    """Deletes from one queue: only the handles are encoded anew."""
+    """Deletes from a queue: only the handles are encoded anew."""
 
     __slots__ = ("_encode", "_head", "_tail")
 
@@ -174,13 +175,13 @@ class DeleteTemplate:
 
 
 class RequestFailed(Exception):
-    """The server refused a request of the load: the run means nothing."""
+    """The server refused a request of the load; the run is invalid."""
 
 
 class LoadConnection(asyncio.Protocol):
-    """One authenticated connection: ``on_reply`` is called with each reply's payload and its opcode.
+    """An authenticated connection: ``on_reply`` is called with the payload and the opcode of every reply.
 
-    It takes a transport over from the handshake (``connect``); frames are cut here.
+    The connection takes a transport over from the handshake (``connect``) and splits the input into frames.
     """
 
     __slots__ = ("_buffer", "heartbeat_ms", "on_lost", "on_reply", "transport", "write")
@@ -208,8 +209,8 @@ class LoadConnection(asyncio.Protocol):
                 break
             if stop - start > 4:
                 payload = data[start + 4 : stop]
-                # [array, 0xcc, opcode, request id, ...]: replies have opcodes above 127, two bytes each; the load
-                # uses ids below 128, one byte each.
+                # [array, 0xcc, opcode, request id, ...]: an opcode of a reply is above 127 and takes two bytes; an id
+                # of the load is below 128 and takes a byte.
                 self.on_reply(payload, payload[2])
             start = stop
         self._buffer = data[start:]

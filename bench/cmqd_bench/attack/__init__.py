@@ -1,1 +1,1 @@
-"""Attacks on a server of its own, and the latency of a healthy client beside them."""
+"""Attacks on a fresh server, and the latency of a healthy client meanwhile."""

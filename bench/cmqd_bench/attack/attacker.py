@@ -1,6 +1,6 @@
 """A process that attacks one server on loopback for a bounded time: ``python -m cmqd_bench.attack.attacker``.
 
-Blocking sockets do the handshake, a selector drives the flood. The process ends by itself after its time.
+Blocking sockets do the handshake, a selector drives the flood. The process ends after the given time.
 """
 
 import os
@@ -30,21 +30,21 @@ BULK_OUTSTANDING: Final = 64
 BULK_QUEUE: Final = "bulk"
 WIDE_TOPIC: Final = "wide"
 WIDE_QUEUES: Final = 500
-"""Queues subscribed to the topic, each for ``WIDE_FILTERS`` of ``WIDE_TAGS`` tags."""
+"""Queues subscribed to the topic, with ``WIDE_FILTERS`` of ``WIDE_TAGS`` tags per subscription."""
 WIDE_TAGS: Final = 20
 WIDE_FILTERS: Final = 5
 WIDE_MESSAGES: Final = 256
-"""Messages of a publish, each with tags of its own: 11 KB."""
+"""Messages per publish, no two with the same tags: 11 KB."""
 WIDE_OUTSTANDING: Final = 60
 """Publishes of a connection without a reply."""
 OTHER_ACCOUNT: Final = "attacker"
-"""Sends the new dedup ids and sessions, so that the shares of two accounts are compared."""
+"""Account that sends the new dedup ids and sessions, so that the shares of two accounts are compared."""
 DEDUP_IDS: Final = 256
-"""New dedup ids of a send, one of each body of a byte."""
+"""Messages per send; every message has a body of 1 byte and a new dedup id."""
 DEDUP_OUTSTANDING: Final = 16
 """Sends with new dedup ids of a connection without a reply."""
 SESSIONS: Final = 64
-"""Sends written at once, each of a byte and of a new session."""
+"""Sends written at once; every send has a body of 1 byte and a new session."""
 SESSIONS_OUTSTANDING: Final = 1_024
 """Sends of new sessions of a connection without a reply."""
 RECONNECT_SECONDS: Final = 0.01
@@ -53,7 +53,7 @@ RECONNECT_SECONDS: Final = 0.01
 
 @dataclass
 class Assault:
-    """One connection of an attack and the bytes that it still has to write."""
+    """One connection of an attack and its unwritten bytes."""
 
     connection: socket.socket
     refill: Callable[["Assault"], bytes]
@@ -108,7 +108,7 @@ def _bulk(assault: Assault) -> bytes:
 
 
 def _publishes(assault: Assault) -> bytes:
-    """Publish messages with new tags each, never used before."""
+    """Publish messages with tags that were never used before."""
     if assault.filled - assault.replies >= WIDE_OUTSTANDING:
         return b""
     assault.filled += 1
@@ -121,7 +121,7 @@ def _publishes(assault: Assault) -> bytes:
 
 
 def _dedup_ids(assault: Assault) -> bytes:
-    """A send whose messages all have new dedup ids."""
+    """Encode a send of messages with new dedup ids."""
     if assault.filled - assault.replies >= DEDUP_OUTSTANDING:
         return b""
     assault.filled += 1
@@ -131,7 +131,7 @@ def _dedup_ids(assault: Assault) -> bytes:
 
 
 def _sessions(assault: Assault) -> bytes:
-    """Sends that are each the first of a new session."""
+    """Encode sends, every send the first of a new session."""
     if assault.filled - assault.replies > SESSIONS_OUTSTANDING - SESSIONS:
         return b""
     numbers = range(assault.filled + 1, assault.filled + SESSIONS + 1)
@@ -160,10 +160,10 @@ ATTACKS: Final[Mapping[str, tuple[bool, Callable[[Assault], bytes]]]] = {
     "dedup-ids": (True, _dedup_ids),
     "sessions": (True, _sessions),
 }
-"""Of each attack: whether it authenticates, and what a connection writes next (nothing = it waits)."""
+"""By attack: True if the attack authenticates, and the next bytes of a connection (empty = wait for a reply)."""
 
 OF_OTHER_ACCOUNT: Final = frozenset({"dedup-ids", "sessions"})
-"""Attacks that another account than the healthy client's makes."""
+"""Attacks made from a second account, not from that of the healthy client."""
 
 
 def _bulk_frame(number: int) -> bytes:
@@ -173,7 +173,7 @@ def _bulk_frame(number: int) -> bytes:
 
 
 def _write(assault: Assault) -> bool:
-    """Write as much as the socket takes; returns whether anything was left to write."""
+    """Write as much as the socket takes; return True if bytes remain."""
     if assault.position == len(assault.data):
         assault.data, assault.position = assault.refill(assault), 0
         if not assault.data:
@@ -187,7 +187,7 @@ def _write(assault: Assault) -> bool:
 
 
 def _read(assault: Assault) -> None:
-    """Read replies and count them."""
+    """Read and count replies."""
     data = assault.connection.recv(65_536)
     if not data:
         raise ConnectionError
@@ -199,7 +199,7 @@ def _read(assault: Assault) -> None:
 
 
 def attack(kind: str, url: str, connections: int, seconds: float) -> dict[str, int]:
-    """Attack for so many seconds, from so many connections; returns counts."""
+    """Attack for ``seconds`` from ``connections`` connections; return counts."""
     authenticate, refill = ATTACKS[kind]
     selector = selectors.DefaultSelector()
     stop_at = time.monotonic() + seconds

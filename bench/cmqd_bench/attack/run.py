@@ -1,8 +1,8 @@
 """The healthy client beside each attack: a fresh server per attack, sends at a fixed rate, and memory before and after.
 
-Latencies run from the intended time of a send to its reply, so a stall counts for every send that falls into it. A send
-without a reply at the end counts with the time that it has waited. Syncs of another file on the same disk run beside
-the attack, because a stall of the disk delays every durable reply, whatever the server does.
+Latencies run from the intended time of a send to its reply, so a stall counts for every send that falls into the stall.
+A send without a reply at the end counts with its waiting time. Syncs of a second file on the same disk run beside
+the attack, because a stall of the disk delays every durable reply, independent of the server.
 """
 
 import asyncio
@@ -59,11 +59,11 @@ class Plan:
     rate: float
     durability: str
     python: str | None
-    """Interpreter of another installation whose server is attacked."""
+    """Interpreter of the attacked installation; None = the current installation."""
 
 
 class HealthyClient:
-    """A client that sends small messages at a fixed rate, whatever the replies do."""
+    """A client that sends small messages at a fixed rate without waiting for replies."""
 
     def __init__(self, connection: LoadConnection) -> None:
         self._connection = connection
@@ -75,7 +75,7 @@ class HealthyClient:
         connection.on_reply = self._reply
 
     async def send_for(self, seconds: float, rate: float) -> dict[str, float]:
-        """Send for so long, wait for the replies and return the latencies in milliseconds."""
+        """Send for ``seconds``, wait for the replies and return the latencies in milliseconds."""
         self.latencies = Histogram()
         self.refused = 0
         begin = time.perf_counter()
@@ -116,7 +116,7 @@ class HealthyClient:
 
 
 async def _attack(plan: Plan, kind: str, connections: int, broker: Broker) -> dict[str, Any]:
-    """One attack on a fresh server."""
+    """Run one attack on a fresh server."""
     async with running(broker) as session:
         client = await _healthy_client(session, kind)
         await client.send_for(WARM_UP_SECONDS, plan.rate)
@@ -224,7 +224,7 @@ NAMES: Final = ("p50", "p99", "longest")
 
 
 def print_attacks(plan: Plan, scratch: Path | None, *, json_output: bool) -> None:
-    """Run and print; with ``json_output`` nothing but the one object goes to standard output."""
+    """Run all attacks and print the results; with ``json_output`` standard output gets only one JSON object."""
     report = run_attacks(plan, scratch)
     if json_output:
         print(json.dumps(report, indent=1))

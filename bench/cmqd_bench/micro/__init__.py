@@ -1,1 +1,1 @@
-"""Micro benchmarks: the codec and each operation of the core by itself, to tell a regression from noise."""
+"""Micro benchmarks: the codec and every operation of the core in isolation, to tell a regression from noise."""

@@ -1,4 +1,4 @@
-"""The codec: each message of the hot path, a whole read of pipelined frames, and a row of the log."""
+"""The codec: messages of the hot path, a whole read of pipelined frames, and a row of the log."""
 
 from cmqd.storage.row_builder import RowBuilder
 from cmqd_bench.micro.measuring import Micro, Work, repeated
@@ -45,7 +45,7 @@ def _received(count: int) -> list[ReceivedMessage]:
 
 
 def requests() -> dict[str, tuple[AnyRequest, int]]:
-    """The requests of the hot path, with the messages that each stands for."""
+    """Return the requests of the hot path with their message counts."""
     return {
         "send of 1": (SendMessages(70_000, "queue", [BODY]), 1),
         "send of 1, numbered, with headers": (
@@ -68,7 +68,7 @@ def requests() -> dict[str, tuple[AnyRequest, int]]:
 
 
 def replies() -> dict[str, tuple[AnyReply, int]]:
-    """The replies of the hot path, with the messages that each stands for."""
+    """Return the replies of the hot path with their message counts."""
     return {
         "sent 1": (MessagesSent(70_000, [1_000_000]), 1),
         "sent 16": (MessagesSent(70_000, list(range(1_000_000, 1_000_016))), 16),
@@ -116,7 +116,7 @@ def opened_connection() -> ServerConnection:
 
 
 def _row() -> Work:
-    """A row of the log as a busy loop fills it: 16 sends of 16, their receives and deletes."""
+    """Prepare a row of the log as a busy loop fills a row: 16 sends of 16, their receives and deletes."""
     sends = [MessagesSentRecord(1, first, 1_000_000 + first, NOW_MS, [len(BODY)] * 16) for first in range(0, 256, 16)]
     others = [
         record

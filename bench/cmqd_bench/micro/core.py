@@ -1,4 +1,4 @@
-"""Each operation of the core on a queue in the state in which it is usually met. Time is a number that is passed in."""
+"""Every operation of the core on a queue in its usual state. Time is a number that is passed in."""
 
 from cmqd.core.broker import Broker
 from cmqd.core.limits import Limits
@@ -18,7 +18,7 @@ LONG_MS = 600_000
 
 
 def broker_with(messages: int = 0, *, window_bytes: int = 1 << 30) -> Broker:
-    """A broker with one queue that holds ``messages``."""
+    """Return a broker with a single queue of ``messages`` messages."""
     broker = Broker(handle_key=KEY, limits=Limits(window_bytes=window_bytes))
     broker.create_queue(ACCOUNT, QUEUE, {}, now_ms=START_MS)
     for _ in range(messages // 16):
@@ -27,7 +27,7 @@ def broker_with(messages: int = 0, *, window_bytes: int = 1 << 30) -> Broker:
 
 
 def send(broker: Broker, batch: int, delay_ms: int | list[int] | None = None) -> None:
-    """One send."""
+    """Send a batch."""
     broker.send_all(
         ACCOUNT,
         QUEUE,
@@ -41,7 +41,7 @@ def send(broker: Broker, batch: int, delay_ms: int | list[int] | None = None) ->
 
 
 def receive(broker: Broker, batch: int, visibility_timeout_ms: int = LONG_MS) -> list[int]:
-    """One receive from what is there; the receipt handles."""
+    """Receive a batch and return the receipt handles."""
     outcome = broker.receive_all(
         ACCOUNT, QUEUE, [wire.ReceiveMessages(1, QUEUE, batch, 0, visibility_timeout_ms)], [1], now_ms=START_MS
     )
@@ -135,7 +135,7 @@ def _delete(batch: int) -> Work:
 
 
 def _send_together(clients: int) -> Work:
-    """Numbered sends of several clients, one message each, within one I/O batch."""
+    """Prepare numbered sends of several clients, single messages, within the same I/O batch."""
     broker = broker_with()
 
     def work() -> int:
@@ -244,7 +244,7 @@ def _tick_idle() -> Work:
 
 
 def _page_in() -> Work:
-    """A queue with all bodies on disk: the cost of its pages in the core as they arrive."""
+    """Prepare a queue with all bodies on disk: the cost in the core of arriving pages."""
     broker = broker_with(MESSAGES, window_bytes=0)
 
     def answer(read: PageRead) -> list[StoredMessage]:

@@ -1,7 +1,7 @@
 """``match``: the matching of a topic with 500 subscribers, with labels seen before (warm) and never before (cold).
 
-Labels are new string objects each, as the codec makes them, so a warm match pays for their hashes. A cold match finds
-everything built, only not this label; a rebuild is one change of a subscriber and the match after it.
+Labels are new string objects, as from the codec, so a warm match pays for their hashes. For a cold match the index
+is built but the label is new; a rebuild is a change of a subscriber and the next match.
 """
 
 import json
@@ -24,7 +24,7 @@ MESSAGE_TAGS = 10
 WARM_LABELS = 64
 """Different labels of the warm cases, in turn."""
 MESSAGES = 2000
-"""Of a case, all different in the cold ones; below what a matcher remembers."""
+"""Messages per case, all different in the cold cases; below the cache size of a matcher."""
 REBUILDS = 5
 Label = TypeVar("Label", str, list[str])
 TARGETS_US = {"tag_warm_us": 0.5, "tag_cold_us": 8.0, "key_warm_us": 0.2, "key_cold_us": 40.0}
@@ -39,12 +39,12 @@ LEVELS = (
     ("city", 20),
     ("v", 6),
 )
-"""The words of a realistic routing key: 8 of them, each out of so many."""
+"""The eight words of a realistic routing key, with the number of values per word."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeySet:
-    """Binding keys of each subscriber, and routing keys that are all different."""
+    """Binding keys by subscriber, and routing keys that are all different."""
 
     name: str
     binding_keys: Sequence[Sequence[str]]
@@ -52,7 +52,7 @@ class KeySet:
 
 
 def tag_set(messages: int = MESSAGES, seed: int = 1) -> tuple[list[list[str]], list[list[str]]]:
-    """Filter tags of each subscriber; tags of messages, all different."""
+    """Return filter tags by subscriber, and tags of messages, all different."""
     chance = random.Random(seed)
     known = [f"tag-{number}" for number in range(KNOWN_TAGS)]
     filters = [chance.sample(known, FILTER_TAGS) for _ in range(SUBSCRIBERS)]
@@ -167,7 +167,7 @@ def _rebuilds(matcher: TagMatcher | KeyMatcher, own: Sequence[str]) -> Work:
 
 
 def match_micros(messages: int = MESSAGES) -> dict[str, Micro]:
-    """Every case; the adversarial ones have names of their own."""
+    """Return every case; adversarial cases have separate names."""
     filters, tags = tag_set(messages)
     keys = realistic_keys(messages)
 
@@ -228,7 +228,7 @@ def matched(messages: int = MESSAGES) -> dict[str, float]:
 
 
 def measure_match(rounds: int = ROUNDS, messages: int = MESSAGES) -> dict[str, Any]:
-    """All figures, as ``--json`` prints them."""
+    """Return all figures in the format of ``--json``."""
     micros = match_micros(messages)
     # The first is the reference of the runner.
     results = run_micros(list(micros.values()), rounds)[1:]
@@ -257,7 +257,7 @@ def measure_match(rounds: int = ROUNDS, messages: int = MESSAGES) -> dict[str, A
 
 
 def print_match(*, json_output: bool = False) -> None:
-    """Measure and print; with ``json_output`` as one object."""
+    """Measure and print; with ``json_output`` as a JSON object."""
     report = measure_match()
     if json_output:
         print(json.dumps(report, indent=2))

@@ -1,8 +1,8 @@
-"""Runs micro benchmarks so that they can be compared with one another within one run.
+"""Runs micro benchmarks so that the results of a run can be compared.
 
-Every benchmark runs once per round, all in turn, and the best of the rounds counts: a slow moment of the machine hits
-whichever is running, not one benchmark for good. The first is a fixed piece of work in plain Python; every other is
-also told as a multiple of it, which is what stays comparable between machines.
+Every benchmark runs once per round, in turn, and the best round counts: a slow moment of the machine affects a single
+round, not all rounds of a benchmark. The first benchmark is a fixed piece of work in plain Python. The report also
+shows every result as a multiple of the first, and the multiples stay comparable between machines.
 """
 
 import gc
@@ -14,12 +14,12 @@ ROUNDS = 7
 REFERENCE = "reference: 100 dict updates"
 
 Work = Callable[[], int]
-"""Does the work and returns how many items (messages, calls) it did."""
+"""Does the work and returns the number of items (messages, calls)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Micro:
-    """One benchmark: ``prepare`` makes fresh state outside the measured time and gives the work on it."""
+    """One benchmark: ``prepare`` makes fresh state outside the measured time and returns the work."""
 
     name: str
     prepare: Callable[[], Work]
@@ -38,7 +38,7 @@ class MicroResult:
 
 
 def repeated(call: Callable[[], object], times: int, items: int = 1) -> Work:
-    """Work that calls ``call`` a number of times, each doing ``items`` items."""
+    """Return work that makes ``times`` calls of ``call``, with ``items`` items per call."""
 
     def work() -> int:
         for _ in range(times):

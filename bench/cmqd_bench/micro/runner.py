@@ -1,4 +1,4 @@
-"""Runs the micro benchmarks of the codec and of the core, and prints them."""
+"""Runs the micro benchmarks of the codec and of the core, and prints the results."""
 
 import json
 import platform
@@ -16,7 +16,7 @@ def all_micros() -> list[Micro]:
 
 
 def print_micro(*, name_filter: str = "", json_output: bool = False) -> None:
-    """Run those whose names contain ``name_filter`` and print them; with ``json_output`` as one object."""
+    """Run and print the benchmarks with ``name_filter`` in the name; with ``json_output`` as a JSON object."""
     results = run_micros([micro for micro in all_micros() if name_filter in micro.name])
     conditions: dict[str, Any] = {
         "cpu": cpu_model(),

@@ -1,1 +1,1 @@
-"""The scenarios: one module each, with ``async def run(options, broker) -> Round`` over a broker not yet started."""
+"""The scenarios: modules with ``async def run(options, broker) -> Round`` over a broker not yet started."""

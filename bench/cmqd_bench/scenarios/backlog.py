@@ -1,4 +1,4 @@
-"""backlog: what ten million waiting messages cost: memory, a restart after kill -9, and the speed of draining."""
+"""backlog: the cost of ten million waiting messages: memory, a restart after kill -9, and the speed of draining."""
 
 import time
 
@@ -13,13 +13,12 @@ from cmqd_bench.wire import SendTemplate, decode_handles
 from cmqd_protocol.messages import ReceiveMessages
 
 CYCLED_BEFORE = 200_000
-"""Messages that a broker has cycled before its memory is taken as the base: interpreter, buffers, windows and caches
-are then as large as work makes them, and what grows is the backlog's."""
+"""Messages cycled by a broker before its memory is taken as the base: interpreter, buffers, windows and caches have
+then reached their working size, so further growth belongs to the backlog."""
 DRAINED = 500_000
-"""Messages of each drain."""
+"""Messages per drain."""
 DRAINS = 3
-"""Drains with and without backlog; the best of each are compared, so that one slow moment of the disk decides
-nothing."""
+"""Drains with and without backlog; the best drains are compared, so that a slow moment of the disk has no effect."""
 SLOWEST_FILL = 25_000
 SLOWEST_CYCLE = 2_000
 POLL_SECONDS = 0.005
@@ -27,7 +26,7 @@ SETTLE_SECONDS = 1.0
 
 
 async def cycle_before(session: Session, options: Options, messages: int) -> None:
-    """Warm a broker up, so that its memory afterwards is the base to compare with."""
+    """Warm a broker up, so that its memory afterwards is the base of the comparison."""
     queue = await session.create_queue("before")
     gate = Gate(4 * options.connections * options.batch)
     quota = Quota(messages)
@@ -45,7 +44,7 @@ def _rate(drained: Round) -> float:
 
 
 async def _drain_small(options: Options, broker: Broker, messages: int, cycled: int) -> Round:
-    """The drain to compare with: the same number of messages, and none behind them."""
+    """Run the drain for comparison: the same number of messages, without a backlog."""
     drains: list[Round] = []
     async with running(broker) as session:
         await cycle_before(session, options, cycled)
@@ -58,7 +57,7 @@ async def _drain_small(options: Options, broker: Broker, messages: int, cycled: 
 
 
 async def _restart(broker: Broker, queue: str) -> float:
-    """Start the killed server again; seconds from exec to the first answered receive with a message in it."""
+    """Restart the killed server; return the seconds from exec to the first receive answered with a message."""
     started = time.monotonic()
     await broker.start(POLL_SECONDS)
     connection = await open_connection(broker.ready.url)
@@ -71,7 +70,7 @@ async def _restart(broker: Broker, queue: str) -> float:
 
 
 async def run(options: Options, broker: Broker) -> Round:
-    """One round: the figures at the top are those of the drain with the backlog behind it."""
+    """Run a round; the figures at the top belong to the drain with the backlog."""
     # All drains leave a part of the backlog behind.
     drained = min(DRAINED, max(1, options.messages // (DRAINS + 1)))
     cycled = min(CYCLED_BEFORE, options.messages)

@@ -8,9 +8,9 @@ from cmqd_bench.session import Session, running
 from cmqd_bench.wire import SendTemplate
 
 AHEAD = 16
-"""Producers may be this many requests of all consumers ahead. A producer has one round trip per message and a consumer
-two, so without a bound the run would measure the filling of a hoard; with it consumers always find work, and the
-latency from send to receipt stays that of a queue which is kept up with."""
+"""Producers may be ahead by this many requests of all consumers. A producer has one round trip per message and a
+consumer two, so without a bound the run would measure the growth of a backlog. With the bound, consumers always find
+work, and the latency from send to receipt is the latency of a queue without backlog."""
 
 
 async def load(session: Session, options: Options, queue: str) -> None:
@@ -30,7 +30,7 @@ async def load(session: Session, options: Options, queue: str) -> None:
 
 
 async def run(options: Options, broker: Broker) -> Round:
-    """One round; a message is completed when its delete was answered."""
+    """Run a round; a message is completed when its delete was answered."""
     async with running(broker) as session:
         queue = await session.create_queue("cycle")
         await load(session, options, queue)

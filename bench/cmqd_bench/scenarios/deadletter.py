@@ -1,4 +1,4 @@
-"""deadletter: very many messages become overdue at once (policy 1), and what a fresh message meets meanwhile."""
+"""deadletter: very many messages expire at once (policy 1); latency of fresh messages meanwhile."""
 
 import asyncio
 import time
@@ -28,7 +28,7 @@ SLOWEST_MOVES = 5_000
 
 
 async def run(options: Options, broker: Broker) -> Round:
-    """One round; a message is completed when it stands in the dead-letter queue."""
+    """Run a round; a message is completed when the dead-letter queue has the message."""
     broker.module = "cmqd_bench.shortened"
     async with running(broker) as session:
         await cycle_before(session, options, min(CYCLED_BEFORE, options.messages))
@@ -52,7 +52,7 @@ async def run(options: Options, broker: Broker) -> Round:
                 now = time.monotonic_ns()
                 for message in decode_deliveries(payload).messages:
                     stamp = stamp_of(message.body)
-                    # The overdue ones were sent without a time.
+                    # The expired messages were sent without a time.
                     if stamp:
                         fresh.record((now - stamp) // 1000)
                         handles.append(message.receipt_handle)

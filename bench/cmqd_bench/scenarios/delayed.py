@@ -1,4 +1,4 @@
-"""delayed: very many messages that fall due in random order, and how soon after that they are received."""
+"""delayed: very many messages that become due in random order, and their latency from due to receipt."""
 
 import asyncio
 import os
@@ -14,15 +14,15 @@ from cmqd_bench.wire import MARK, MIN_BODY, STAMP, frame
 from cmqd_protocol.messages import SendMessages
 
 FILL_RATE = 50_000
-"""Messages a second that the fill is trusted with: the first one falls due after it."""
+"""Assumed rate of the fill, in messages a second: the first message becomes due after the fill."""
 LEAD_SECONDS = 2.0
 SLOWEST_FILL = 8_000
 AFTER_SECONDS = 120.0
-"""Time after the last due time at which the run fails."""
+"""Time limit after the last due time."""
 
 
 class RandomDelays:
-    """Frames of sends whose messages fall due at random times of one window; each body says its delay."""
+    """Frames of sends whose messages become due at random times of a window; a body contains its delay."""
 
     def __init__(self, queue: str, size: int, window_starts: float, spread: float) -> None:
         self._queue = queue
@@ -32,7 +32,7 @@ class RandomDelays:
         self._random = random.Random(1).random
 
     def make_frame(self, request_id: int, count: int) -> bytes:
-        """A send of ``count`` messages. What should already be due (the fill was too slow) is sent without delay."""
+        """Return a send of ``count`` messages; a message that is already due (the fill was slow) has no delay."""
         lead_ms = (self._window_starts - time.monotonic()) * 1000
         spread_ms, draw, pack, tail = self._spread_ms, self._random, STAMP.pack, self._tail
         delays = [max(0, int(lead_ms + draw() * spread_ms)) for _ in range(count)]
@@ -41,7 +41,7 @@ class RandomDelays:
 
 
 class PeakMemory:
-    """The most memory that the server was seen to use, looked at twice a second."""
+    """The largest memory of the server, sampled twice a second."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -60,7 +60,7 @@ class PeakMemory:
 
 
 async def _fill(session: Session, options: Options, delays: RandomDelays) -> float:
-    """Send all messages; returns the seconds it took."""
+    """Send all messages; return the duration in seconds."""
     started = time.monotonic()
     batch = min(MAX_BATCH, MAX_BATCH_BYTES // options.body, options.messages)
     connections = await session.connect(2)
@@ -74,7 +74,7 @@ async def _fill(session: Session, options: Options, delays: RandomDelays) -> flo
 
 
 async def run(options: Options, broker: Broker) -> Round:
-    """One round; a message is completed when its delete was answered.
+    """Run a round; a message is completed when its delete was answered.
 
     Latency: from due (the broker's enqueue time plus the delay) to receipt. CPU: from the first due time to the last
     delete. Memory: the peak since before the first send.
@@ -96,7 +96,7 @@ async def run(options: Options, broker: Broker) -> Round:
             DelayConsumer(each, queue, options.batch, session.tally, quota=quota, overlap=True).receive()
         if filled_before:
             await session.guard.sleep(window_starts - time.monotonic())
-            # Nothing was due so far; the waiting is not part of the measured time.
+            # No message was due so far; the wait is not part of the measured time.
             meter.start()
         active_from = time.monotonic()
         await session.guard.wait(quota.done, options.spread + AFTER_SECONDS, "receiving the delayed messages")

@@ -1,4 +1,4 @@
-"""drain: the rate at which consumers empty a queue that was filled before, without sends meanwhile."""
+"""drain: the rate of consumers that empty a full queue, without sends meanwhile."""
 
 from cmqd_bench.broker import Broker
 from cmqd_bench.load import Consumer, Quota
@@ -8,13 +8,13 @@ from cmqd_bench.session import Session, running
 
 SLOWEST_FILL = 10_000
 SLOWEST_DRAIN = 2_000
-"""Messages a second below which a run is given up."""
+"""Slowest accepted rate in messages a second; a slower run fails."""
 
 
 async def drain(session: Session, options: Options, queue: str, messages: int) -> Round:
     """Receive and delete ``messages`` of ``queue`` with C consumers.
 
-    The latency is that of the request from its start: of a receive with something to receive.
+    The latency is the latency of a receive that finds messages, from request to reply.
     """
     quota = Quota(messages)
     connections = await session.connect(options.connections)
@@ -25,13 +25,13 @@ async def drain(session: Session, options: Options, queue: str, messages: int) -
         consumer.receive()
     await session.guard.wait(quota.done, 60 + messages / SLOWEST_DRAIN, f"draining {messages} messages")
     result = meter.finish(lambda tally: tally.deleted)
-    # Else their waiting receives would take what is sent next.
+    # Otherwise the waiting receives would take messages that are sent later.
     session.close(*connections)
     return result
 
 
 async def run(options: Options, broker: Broker) -> Round:
-    """One round; a message is completed when its delete was answered."""
+    """Run a round; a message is completed when its delete was answered."""
     async with running(broker) as session:
         queue = await session.create_queue("drain")
         await session.fill(queue, options.backlog, options.body, 60 + options.backlog / SLOWEST_FILL)

@@ -1,14 +1,14 @@
-"""fanout: durable publishes to one topic with N queues subscribed, one request outstanding on each connection.
+"""fanout: durable publishes to a topic with N queues subscribed, a single request outstanding per connection.
 
 Publishing only, without consumers. A message is completed when its publish was answered, so with all its copies.
 
-``disk_bytes_per_copy`` is of the whole run (warm-up included): when the load has ended the server is told to end, which
-seals every segment of its log. Then the sizes of the sealed files, as the manifest has them, are divided by the copies
-that the records in those files name; there have to be at least as many as were answered.
+``disk_bytes_per_copy`` covers the whole run (warm-up included): after the load the server is stopped with SIGTERM, and
+the stop seals every segment of the log. The sizes of the sealed files, from the manifest, are divided by the number of
+copies in the records of the files; the number must not be below the number of answered copies.
 
-``log_rows`` and ``log_bytes_per_publish`` are counted in the same files: rows that the load brought, and their bodies,
-records and summaries, without what SQLite adds. With ``--unmatched`` (or ``--subscribers 0``) nobody gets what is
-published, and the rows are those in which the broker reserves ids, one for very many publishes.
+``log_rows`` and ``log_bytes_per_publish`` are counted in the same files: rows of the load, and their bodies, records
+and summaries, without the overhead of SQLite. With ``--unmatched`` (or ``--subscribers 0``) a publish has no copies,
+and the only rows are reservations of ids, a row for very many publishes.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ from cmqd_segment.schema import open_read_only
 TOPIC = "fanout"
 PUBLISHED_TAG, OTHER_TAG = "bench", "nobody"
 SEALING_STARTS = 5
-"""An orderly stop waits a second for its seals; the next start goes on with them."""
+"""Largest number of orderly stops: a stop waits a second for its seals, and the next start continues the sealing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,11 @@ class Written:
     copies: int
     rows: int
     row_bytes: int
-    """Rows and their bytes above the one where the load began."""
+    """Bytes of the rows after the start of the load."""
 
 
 async def subscribe_queues(connection: LoadConnection, queues: Sequence[str], *, unmatched: bool) -> None:
-    """Make the topic and subscribe the queues to it: for all messages, or for a tag that is never published."""
+    """Create the topic and its subscriptions: for all messages, or for a tag that is never published."""
     await request(connection, CreateTopic(1, TOPIC, {"filter_type": "tag"}))
     for queue in queues:
         attributes: SubscriptionAttributes = {"endpoint": queue}
@@ -65,7 +65,7 @@ async def subscribe_queues(connection: LoadConnection, queues: Sequence[str], *,
 
 
 async def _check(connection: LoadConnection, size: int, expected: int) -> None:
-    """Publish one message and see how many get it: a wrong topic would be measured as a fast one."""
+    """Publish a message and check the number of copies: a wrong topic would look like a fast topic."""
     first = PublishMessages(1, TOPIC, [random_body(size)], tags=[[PUBLISHED_TAG]])
     reply = reply_decoder.decode(await request(connection, first))
     assert isinstance(reply, MessagesPublished)
@@ -74,7 +74,7 @@ async def _check(connection: LoadConnection, size: int, expected: int) -> None:
 
 
 def last_lsn(data: Path) -> int:
-    """The newest row of a data folder whose broker may be running."""
+    """Return the newest row of a data folder whose broker may be running."""
     newest = 0
     for entry in readable_segments(read_manifest(data)):
         with closing(open_read_only(data / entry.file, sealed=entry.state is SegmentState.SEALED)) as raw:
@@ -83,7 +83,7 @@ def last_lsn(data: Path) -> int:
 
 
 async def sealed_segments(broker: Broker) -> list[SegmentEntry]:
-    """End the server in order until all that it wrote is sealed. Raises BrokerFailed if that does not come to pass."""
+    """Stop the server with SIGTERM until all rows are sealed. Raises BrokerFailed if rows remain unsealed."""
     for _ in range(SEALING_STARTS):
         broker.stop()
         manifest = read_manifest(broker.data)
@@ -94,7 +94,7 @@ async def sealed_segments(broker: Broker) -> list[SegmentEntry]:
 
 
 def written(data: Path, segments: Sequence[SegmentEntry], above: int) -> Written:
-    """Read what sealed segments hold; rows count from ``above``, copies and files as a whole."""
+    """Read sealed segments; rows count from ``above``, copies and files as a whole."""
     copies = rows = row_bytes = 0
     for entry in segments:
         with closing(open_read_only(data / entry.file, sealed=True)) as raw:
@@ -109,7 +109,7 @@ def written(data: Path, segments: Sequence[SegmentEntry], above: int) -> Written
 
 
 async def _load(session: Session, options: Options) -> tuple[Round, int, int]:
-    """Publish; returns the round, the row after which the load began, and how many publishes were answered in all."""
+    """Publish; return the round, the last row before the load, and the number of answered publishes."""
     queues = [f"fanout-{number}" for number in range(options.subscribers)]
     await session.create_queues(queues or ["unused"])
     (connection,) = await session.connect(1)
@@ -130,7 +130,7 @@ async def _load(session: Session, options: Options) -> tuple[Round, int, int]:
 
 
 async def run(options: Options, broker: Broker) -> Round:
-    """One round; see the module."""
+    """Run a round; see the module."""
     copied = 0 if options.unmatched else options.subscribers
     async with running(broker) as session:
         result, above, answered = await _load(session, options)

@@ -1,4 +1,4 @@
-"""idle: very many connections that all wait in a long poll, and random ones of them woken at a fixed rate."""
+"""idle: very many connections that all wait in a long poll; random connections are woken at a fixed rate."""
 
 import random
 from time import monotonic_ns
@@ -14,11 +14,11 @@ from cmqd_bench.session import Session, running
 from cmqd_bench.wire import SendTemplate
 
 WAITERS_PER_QUEUE = 10
-"""As many queues as a tenth of the connections: each has a few waiters to be fair to, and 10,000 connections stay well
-below the queues that an account may have."""
+"""Waiting receives per queue: more than one, so that the order of arrival matters; and with 10,000 connections the
+number of queues stays well below the limit of an account."""
 SENDERS = 8
 SPARE_FILES = 200
-"""Descriptors beside those of the connections: log files, pipes, libraries."""
+"""Descriptors beside the connections: log files, pipes, libraries."""
 SETTLE_SECONDS = 1.0
 
 
@@ -29,10 +29,10 @@ async def _wait_all(session: Session, options: Options, queues: list[str]) -> No
 
 
 async def run(options: Options, broker: Broker) -> Round:
-    """One round; a message is completed when the connection that it woke has received it.
+    """Run a round; a message is completed when a woken connection has received the message.
 
-    The memory of a connection is the growth of all server processes from "queues made" to "all wait", or to the end
-    of the wake-ups if that is more, divided by the connections.
+    The memory of a connection is the growth of all server processes from "queues made" to "all wait" or to the end of
+    the wake-ups, the larger of both, divided by the connections.
     """
     wanted = options.connections + SENDERS + SPARE_FILES
     limit = raise_file_limit(wanted)
@@ -57,8 +57,8 @@ async def run(options: Options, broker: Broker) -> Round:
         waiters = options.connections
 
         def wake(_intended_ns: int) -> None:
-            # The queue of a random connection: whichever of its waiters is due wakes up. What counts is how long the
-            # broker takes to wake it, so the time runs from the send; how late that was is told beside it.
+            # The queue of a random connection: the first waiting receive in line is served. The latency is the broker's
+            # time to wake a connection, so it runs from the send; the send's lateness is reported separately.
             sender.send(templates[choice(waiters) % len(templates)], monotonic_ns())
 
         with Pacer(options.rate, wake) as pacer:

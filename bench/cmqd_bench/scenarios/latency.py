@@ -1,4 +1,4 @@
-"""latency: an open loop at a fixed rate; from the time a message was meant to be sent until it is received."""
+"""latency: an open loop at a fixed rate; from the intended time of a send to the receipt."""
 
 from functools import partial
 
@@ -13,7 +13,7 @@ from cmqd_bench.wire import SendTemplate
 
 
 async def run(options: Options, broker: Broker) -> Round:
-    """One round; a message is completed when it was received."""
+    """Run a round; a message is completed when the message was received."""
     floor_ms = sync_floor_ms(broker.folder)
     async with running(broker) as session:
         queue = await session.create_queue("latency")

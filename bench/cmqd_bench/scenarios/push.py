@@ -1,15 +1,15 @@
-"""push: one topic, one URL subscription for each of N endpoints, publishes at a fixed rate; two phases.
+"""push: a topic with a URL subscription per endpoint, publishes at a fixed rate; two phases.
 
-First all endpoints answer at once: ``pushes_per_second`` is what they answered together, ``server_cpu_us_per_push``
-what each cost the server. Then, at the same rate, all but the first take requests and never answer: ``healthy_ratio``
-is the rate of the first one in this phase over its rate in the other. The broker gives a request up after 15 s, so with
-``--seconds`` above that the time-outs and what is tried again are within.
+In the first phase all endpoints answer at once: ``pushes_per_second`` is the rate of answers of all endpoints,
+``server_cpu_us_per_push`` the server's CPU per push. In the second phase, at the same rate, only the first endpoint
+answers: ``healthy_ratio`` is the rate of the first endpoint in the second phase over its rate in the first. A request
+of the broker times out after 15 s, so the measured time includes time-outs and retries if ``--seconds`` is larger.
 
-The loop is open: ``--rate`` / N publishes leave each second, each at its time, whether pushes keep up or not. A server
-that is offered too much shows it in ``backlog_growth_per_second`` (publishes x endpoints less pushes); the rate is then
-what it can do, but the ratio compares a rate that was held down by the other endpoints, so it has to be read at a rate
-at which nothing grows.
-The latency is from the time at which a message was meant to be published to its arrival at the first endpoint.
+The loop is open: ``--rate`` / N publishes leave per second at their intended times, even if pushes fall behind. An
+overload shows in ``backlog_growth_per_second`` (publishes x endpoints less pushes). The rate is then the capacity of
+the server, but the ratio is meaningless, because the load of the remaining endpoints held back the first endpoint in
+the first phase. Read the ratio at a rate without backlog growth.
+The latency runs from the intended time of a publish to the arrival at the first endpoint.
 """
 
 from dataclasses import replace
@@ -28,7 +28,7 @@ TOPIC = "push"
 
 
 class StampedPublish:
-    """A publish of one body that carries its time as text; at some hundred a second it is encoded anew each time."""
+    """A publish of a single body with its time as text, encoded anew every time: the rate is a few hundred a second."""
 
     def __init__(self, size: int) -> None:
         self._size = max(size, MIN_STAMPED)
@@ -47,7 +47,7 @@ async def _subscribe(session: Session, receivers: Receivers) -> None:
 
 
 async def _phase(session: Session, receivers: Receivers, options: Options) -> tuple[Round, list[int]]:
-    """Measure for a while; returns the round, and what each endpoint answered meanwhile."""
+    """Measure a phase; return the round, and the answers by endpoint."""
     await session.guard.sleep(options.warm_up)
     await receivers.clear()
     meter = session.meter([receivers.pid])
@@ -61,7 +61,7 @@ async def _phase(session: Session, receivers: Receivers, options: Options) -> tu
 
 
 async def run(options: Options, broker: Broker) -> Round:
-    """One round; a message is completed when a push of it was answered, all endpoints being fast."""
+    """Run a round; a message is completed when a push was answered in the first phase."""
     broker.flags.append("--push-allow-loopback")
     async with receiving(options.endpoints) as receivers, running(broker) as session:
         await _subscribe(session, receivers)

@@ -1,4 +1,4 @@
-"""rewind: how soon very many deleted messages are back, and how fast they are received once more."""
+"""rewind: the time until very many deleted messages are back, and the rate of the second drain."""
 
 import asyncio
 import time
@@ -38,11 +38,11 @@ async def _rewind(session: Session, queue: str) -> tuple[Rewound, float, float]:
 
 
 async def run(options: Options, broker: Broker) -> Round:
-    """One round: fill, drain (fresh), rewind, drain again; the figures at the top are those of the second drain."""
+    """Run a round: fill, drain (fresh), rewind, drain again; the figures at the top belong to the second drain."""
     async with running(broker) as session:
         (connection,) = await session.connect(1)
         queue = "rewind"
-        # One message stays with the receive that waits for the rewind; it must not be delivered again meanwhile.
+        # The receive that waits for the rewind gets a message, which must not be delivered again meanwhile.
         attributes: Attributes = {"rewind_ms": WINDOW_MS, "visibility_timeout_ms": WINDOW_MS}
         await request(connection, CreateQueue(1, queue, attributes))
         session.close(connection)

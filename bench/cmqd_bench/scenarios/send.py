@@ -1,4 +1,4 @@
-"""send: durable sends alone, one request outstanding on each connection; with ``--saturate`` beside a busy loop."""
+"""send: durable sends alone, a single request outstanding per connection; ``--saturate`` keeps the loop busy."""
 
 from cmqd_bench.broker import Broker
 from cmqd_bench.load import Producer
@@ -12,7 +12,7 @@ SATURATING_PROCESSES = 2
 
 
 async def run(options: Options, broker: Broker) -> Round:
-    """One round; a message is completed when its send was answered."""
+    """Run a round; a message is completed when its send was answered."""
     async with running(broker) as session:
         queue = await session.create_queue("send")
         producers = [

@@ -1,4 +1,4 @@
-"""transactions: half message, then commit, as fast as producers that wait for each answer can."""
+"""transactions: half messages and commits, by producers that wait for every answer."""
 
 from cmqd_bench.broker import Broker
 from cmqd_bench.load import TransactionalProducer
@@ -9,7 +9,7 @@ from cmqd_protocol.messages import CreateQueue
 
 
 async def run(options: Options, broker: Broker) -> Round:
-    """One round; a message is completed when its commit was answered. The latency is from the half send to that."""
+    """Run a round; a message is completed when its commit was answered. The latency begins with the half send."""
     async with running(broker) as session:
         queue = "transactions"
         (connection,) = await session.connect(1)

@@ -1,1 +1,1 @@
-"""``python -m cmqd_bench spark``: the Spark connector; a module for each part, put together by ``report``."""
+"""``python -m cmqd_bench spark``: the Spark connector; a module per part, combined by ``report``."""

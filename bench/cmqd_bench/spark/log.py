@@ -1,7 +1,6 @@
-"""The log that is measured: written by the real storage, as a broker would leave it behind.
+"""The measured log: written by the real storage, like the log of a broker.
 
-Rows of 256 messages of one queue each, fifty queues in turn, the time of the log going over fifty hours, in twenty
-segments or a few more.
+A row has 256 messages of a queue; fifty queues take turns. The log covers fifty hours in some twenty segments.
 """
 
 import asyncio
@@ -24,7 +23,7 @@ QUEUES = 50
 HOURS = 50
 BATCH = 256
 SEGMENTS = 22
-"""A little more than the twenty that are asked for."""
+"""Slightly more than the required twenty."""
 START_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
 AHEAD_ROWS = 64
@@ -37,7 +36,7 @@ def sealed(folder: Path) -> list[SegmentEntry]:
 
 
 async def write_log(folder: Path, messages: int, body: int) -> None:
-    """Sealed segments with so many messages."""
+    """Write sealed segments with ``messages`` messages."""
     settings = replace(
         StorageSettings.of(Settings(data=folder, durability=Durability.OS)),
         segment_bytes=max(2 * messages * (body + 8) // SEGMENTS, 1 << 16),
@@ -81,12 +80,12 @@ async def write_log(folder: Path, messages: int, body: int) -> None:
             durable.clear()
             await durable.wait()
         if row % (-(-rows // SEGMENTS)) == 0 and row:
-            # By rows and not by size: a busy machine is late with a new segment, and the old one grows.
+            # By rows and not by size: a busy machine is late with a new segment, and the old segment grows.
             await log.seal_now()
     while log.durable_lsn < log.last_lsn:
         durable.clear()
         await durable.wait()
-    # A broker leaves one behind, where its queues are named: without it a reader looks for them in all rows.
+    # A broker leaves a checkpoint with the names of its queues; without a checkpoint a reader scans all rows for names.
     for part in checkpoint(log.last_lsn, positions):
         log.write_checkpoint(part)
     await kept.wait()

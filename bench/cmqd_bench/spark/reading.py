@@ -1,5 +1,5 @@
-"""Batch and stream over one log, against Parquet of the same rows in the same session, rounds interleaved; and how
-little is read where little is asked for.
+"""Batch and stream over a log, against Parquet of the same rows in the same session, rounds interleaved; and the bytes
+read by a narrow query.
 """
 
 # pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
@@ -27,17 +27,17 @@ ONE_HOUR = {
     "endingTimestamp": str(START_MS + 26 * HOUR_MS),
 }
 LIMITED_BATCHES = 10
-"""In so many batches a stream with a limit reads everything, about."""
+"""Approximate number of batches of a stream with a limit."""
 TOLD = "xxhash64(lsn, row_index, segment, event, queue, msg_id, body, enqueue_ts)"
-"""One number for a row; their sum does not depend on the order."""
+"""Hash of a row; the sum of the hashes does not depend on the order of rows."""
 ROW_COLUMNS = "lsn long, row_index int, segment string, event string, queue string, msg_id string, body binary"
 
 
 class Reading:
-    """One log, and what is done with it in every round."""
+    """A log, and the measurements of a round."""
 
     def __init__(self, spark: "SparkSession", scratch: Path, messages: int, body: int) -> None:
-        """Writes the log, and Parquet of it by way of the source."""
+        """Write the log, and its rows as Parquet by way of the source."""
         self._spark = spark
         self._messages = messages
         self._scratch = scratch
@@ -56,7 +56,7 @@ class Reading:
         }
 
     def measure(self, parts: Collection[str], rounds: int) -> dict[str, Any]:
-        """The parts ``batch``, ``prune`` and ``stream``, as far as they are wanted."""
+        """Measure the requested parts of ``batch``, ``prune`` and ``stream``."""
         actions: dict[str, Callable[[], object]] = {"cmqd": partial(to_noop, self._source())}
         if "batch" in parts:
             actions["parquet"] = lambda: to_noop(self._spark.read.parquet(self._parquet))
@@ -120,10 +120,10 @@ class Reading:
         assert found == messages, f"the stream had {found} messages instead of {messages}"
 
     def _exactly_once(self) -> dict[str, Any]:
-        """Compare a stream of several batches with the batch: rows, different ones, a sum over all of them.
+        """Compare a stream of several batches with the batch: rows, different rows, a sum over all rows.
 
-        The batches' ranges of rows of the log are apart from each other, so that rows that differ within each batch
-        differ all over. Raises AssertionError.
+        Batches read disjoint ranges of rows of the log, so rows that differ within a batch differ in the whole stream.
+        Raises AssertionError.
         """
         batches: list[Sequence[int]] = []
 
@@ -162,7 +162,7 @@ def _told(frame: "DataFrame") -> Sequence[int]:
 
 
 def ratios(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
-    """Of the best rounds, and of the median ones."""
+    """Return the ratios of the best rounds and of the medians."""
     return {
         "best": round(min(above) / min(below), 3),
         "median": round(median(above) / median(below), 3),
@@ -170,7 +170,7 @@ def ratios(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
 
 
 def bytes_read(folder: Path, **options: str) -> Mapping[str, int]:
-    """The rows that this process finds, and the bytes that it reads, when it does the work of the executors."""
+    """Do the work of the executors in this process; return the rows found and the bytes read."""
     import pyarrow as pa
 
     from pyspark_cmqd.columns import arrow_type

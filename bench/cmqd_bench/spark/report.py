@@ -1,10 +1,10 @@
-"""The parts of ``python -m cmqd_bench spark``, as one report.
+"""The parts of ``python -m cmqd_bench spark``, combined in a report.
 
 batch   all columns, and one column, to ``noop``, against Parquet (zstd) of the same rows in the same session
 prune   one queue of fifty, one hour of fifty: seconds, segments and bytes read
-stream  Trigger.AvailableNow over the same log, against the batch; and that its rows are the same, once each
-sink    into a real broker: messages a second, and whose CPU bounds them
-tail    what a reader that follows the log costs a broker under load
+stream  Trigger.AvailableNow over the same log, against the batch; and a check that every row comes exactly once
+sink    into a real broker: messages a second, and CPU by process
+tail    the cost to a broker under load of a reader that follows the log
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A Spark session for all parts, and what its processes cost."""
+"""A Spark session for all parts, and the cost of its processes."""
 
 # pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -24,10 +24,10 @@ MASTER = "local[2]"
 
 @contextmanager
 def session(scratch: Path, *, unix_sockets: bool = False) -> "Generator[SparkSession]":
-    """``local[2]`` on the loopback; all else is Spark's default. Stopped at the end.
+    """Yield a session with ``local[2]`` on loopback and otherwise default settings; stop the session at the end.
 
-    ``unix_sockets``: between Java and Python. By TCP a task waits 40 ms before it begins, since neither side sends
-    what it has (Nagle) or says that it got something (delayed ACK).
+    ``unix_sockets``: between Java and Python. By TCP a task waits 40 ms before its start, because a side keeps back its
+    data until an acknowledgement (Nagle) and the peer delays the acknowledgement.
     """
     from pyspark.sql import SparkSession
 
@@ -53,20 +53,20 @@ def session(scratch: Path, *, unix_sockets: bool = False) -> "Generator[SparkSes
 
 
 def timed(action: Callable[[], object]) -> float:
-    """Seconds that it takes."""
+    """Return the duration of ``action`` in seconds."""
     begin = time.perf_counter()
     action()
     return time.perf_counter() - begin
 
 
 def to_noop(frame: "DataFrame") -> None:
-    """Compute all of a frame and keep nothing."""
+    """Compute a whole frame and discard the result."""
     frame.write.format("noop").mode("overwrite").save()
 
 
 @dataclass(frozen=True, slots=True)
 class SparkCpu:
-    """CPU seconds of Spark's processes so far, below this one."""
+    """CPU seconds so far of Spark's processes, descendants of this process."""
 
     java: float
     python: float
@@ -84,7 +84,7 @@ class SparkCpu:
 
 
 def spark_processes() -> set[int]:
-    """Java, which is below us, and all below it."""
+    """Return the Java child of this process and the descendants of Java."""
     below = (each.pid for each in family(os.getpid())[1:])
     return {each.pid for pid in below if _command(pid).endswith("java") for each in family(pid)}
 

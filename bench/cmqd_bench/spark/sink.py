@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 QUEUE = "sink"
 MESSAGES = 500_000
-"""Enough for ten seconds or more; the broker keeps them all."""
+"""Messages per round, enough for ten seconds or more; the broker retains all messages."""
 WARM_UP_MESSAGES = 2_000
 PARTITIONS = 2
 """As many tasks as cores."""
 
 
 def measure_sink(spark: "SparkSession", scratch: Path, messages: int, body: int, rounds: int) -> dict[str, Any]:
-    """All rounds, each into a fresh broker; what counts is the best."""
+    """Run all rounds into fresh brokers; the best round counts."""
     messages = min(messages, MESSAGES)
     frame = rows(spark, 0, messages, body)
     each: list[dict[str, Any]] = []
@@ -65,7 +65,7 @@ def _round(spark: "SparkSession", broker: Broker, frame: "DataFrame", messages: 
         "messages_per_second": round(messages / seconds),
         "server_cpu_us_per_message": round(servers / messages * 1e6, 3),
         "task_cpu_us_per_message": round(cost.python / messages * 1e6, 3),
-        # Of one core each; "broker_loop" is the process that no second one helps.
+        # Shares of a core by process; "broker_loop" is single-threaded.
         "cores": {
             "broker_loop": round(loop / seconds, 2),
             "broker_storage": round((servers - loop) / seconds, 2),

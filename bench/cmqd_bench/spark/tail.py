@@ -1,18 +1,18 @@
 """The cost of a reader that follows the log: the same load with and without the reader, in turns.
 
-The load is an open loop well below what the machine can do, so that every run does the same work, whatever else runs
-on the two cores: a batch of sends leaves at its intended time, and its latency counts from then to the answer, which
-comes after the commit. Broker and load have the first core, and Spark the others, unless they are to share them all:
-a trigger keeps two cores busy for a moment, and a broker that has to wait for one of them is slow whatever Spark reads.
-Three runs to a round, each with a fresh broker:
+The load is an open loop well below the capacity of the machine, so that every run does the same work even when the two
+cores are busy. A batch of sends leaves at its intended time, and its latency counts from the intended time to the
+answer, after the commit. By default broker and load have the first core, and Spark the remaining cores: a trigger keeps
+two cores busy for a moment, and a broker without a free core is slow regardless of the log that Spark reads. A round
+has three runs with fresh brokers:
 
-    none    the Spark session is there and idle
-    other   a stream reads as many messages a second of another log: it wants the same CPU, and touches nothing
-            of the broker
-    tail    the stream follows the broker's own log, active segment included
+    none    the Spark session is idle
+    other   a stream reads as many messages a second of a separate log: the same CPU, without access to the broker's
+            files
+    tail    the stream follows the broker's log, active segment included
 
-``tail`` against ``none`` is what a broker sees that gets such a neighbour; ``other`` tells how much of that is the
-machine being shared and not the log.
+``tail`` against ``none`` is the total cost of a reader on the broker's machine; ``other`` is the share of that cost
+that comes from the shared machine and not from the log.
 """
 
 # pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
@@ -55,28 +55,28 @@ CONNECTIONS = 32
 WARM_UP_SECONDS = 2.0
 TRIGGER_SECONDS = 1.0
 SEGMENT_BYTES = 16 << 20
-"""So that segments are sealed under the reader's eyes."""
+"""Small, so that segments are sealed during the reading."""
 START_SECONDS = 60.0
 CATCH_UP_SECONDS = 30.0
 OTHER_SECONDS = 52
-"""The other log is enough for so long, and for the measured time."""
+"""The separate log lasts for this time and for the measured time."""
 TOLD = "xxhash64(lsn, row_index, msg_id, body)"
-"""One number for a message; the sum over all of them does not depend on the order."""
+"""Hash of a message; the sum of the hashes does not depend on the order of messages."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """The load of the broker in each run."""
+    """The load of the broker in a run."""
 
     rate: int = 16_000
-    """Messages a second: a few hundredths of a core for the load, a fifth of one for the broker."""
+    """Messages a second: a few hundredths of a core for the load, a fifth of a core for the broker."""
     seconds: float = 8.0
     """Measured."""
     body: int = 256
 
 
 class PacedSender:
-    """Batches at intended times, one under way on each connection; a latency counts from the intended time."""
+    """Sends batches at intended times, a batch in flight per connection; latency counts from the intended time."""
 
     def __init__(self, connections: Sequence[LoadConnection], template: SendTemplate, tally: Tally) -> None:
         self._free = deque(connections)
@@ -125,7 +125,7 @@ class PacedSender:
 
 @contextmanager
 def cores_apart() -> Generator[bool]:
-    """The first core for us and the servers that we start, the others for Spark; False if there is but one."""
+    """Reserve the first core for this process and its servers, the rest for Spark; yield False on a single core."""
     cores = os.sched_getaffinity(0)
     first = {min(cores)}
     if cores == first:
@@ -141,9 +141,9 @@ def cores_apart() -> Generator[bool]:
 
 
 def pin(pids: Iterable[int], cores: Collection[int]) -> None:
-    """Let all threads of processes, and what they start from now on, run on these cores alone."""
+    """Restrict all threads of processes, and future threads and children, to the given cores."""
     for pid in pids:
-        # A thread that begins meanwhile has the cores of the one that began it: looked at twice, none is left.
+        # A thread started meanwhile inherits the cores of its parent thread; a second pass catches late threads.
         for _ in range(2):
             for thread in Path(f"/proc/{pid}/task").glob("*"):
                 with suppress(ProcessLookupError):
@@ -252,9 +252,9 @@ async def _run(
 
 
 def _follow(spark: "SparkSession", folder: Path, variant: str, checkpoint: Path, load: Load) -> "StreamingQuery":
-    """A stream with a trigger every second.
+    """Start a stream with a trigger every second.
 
-    Spark knows its session only in the thread that made it; the load waits meanwhile, which is not measured.
+    A Spark session is only known in the thread that made the session; the load waits meanwhile, unmeasured.
     """
     reader = spark.readStream.format("cmqd")
     if variant == TAIL:
@@ -267,7 +267,7 @@ def _follow(spark: "SparkSession", folder: Path, variant: str, checkpoint: Path,
 
 
 def _told() -> "list[Column]":
-    """Number of messages, and a sum that identifies them."""
+    """Return columns: the number of messages, and a sum that identifies their content."""
     from pyspark.sql import functions as F
 
     return [
@@ -277,7 +277,7 @@ def _told() -> "list[Column]":
 
 
 def _check_once(spark: "SparkSession", folder: Path, query: "StreamingQuery") -> None:
-    """Assert that the stream had each message of the log once. Raises AssertionError."""
+    """Check that the stream had every message of the log exactly once. Raises AssertionError."""
     from pyspark.sql import functions as F
 
     frame = spark.read.format("cmqd").option("includeActive", "true").load(str(folder))
@@ -289,7 +289,7 @@ def _check_once(spark: "SparkSession", folder: Path, query: "StreamingQuery") ->
 
 
 def _read(query: "StreamingQuery") -> tuple[int, int]:
-    """Messages so far, in how many batches."""
+    """Return the number of messages and of batches so far."""
     error = query.exception()
     if error is not None:
         raise error
