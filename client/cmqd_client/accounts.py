@@ -1,7 +1,7 @@
 """Accounts and their keys, administered by the account admin.
 
-An account manages its own keys; the account ``admin`` creates accounts and manages the keys of all. What is said in
-:mod:`cmqd_client.queue` about durability, time limits and repeats holds here too.
+An account manages its own keys; the account ``admin`` creates accounts and manages the keys of all. The rules of
+:mod:`cmqd_client.queue` about durability, time limits and repeats apply here too.
 """
 
 from datetime import datetime
@@ -15,14 +15,14 @@ from cmqd_protocol import messages as wire
 
 
 class AccessKey(msgspec.Struct, frozen=True):
-    """A key pair, without its secret part unless it was just created."""
+    """A key pair; the secret part is set only for a key just created."""
 
     secret_id: str
     account: str
     enabled: bool
     create_time: datetime
     secret_key: str | None = None
-    """Shown once, by :meth:`Accounts.create_key` and :meth:`Accounts.create`; keep it."""
+    """Returned only once, by :meth:`Accounts.create_key` and :meth:`Accounts.create`; keep it."""
 
     def __repr__(self) -> str:
         shown = "" if self.secret_key is None else ", secret_key=..."
@@ -30,7 +30,7 @@ class AccessKey(msgspec.Struct, frozen=True):
 
 
 class AccountQueue(msgspec.Struct, frozen=True):
-    """A queue of some account."""
+    """A queue and its account."""
 
     account: str
     queue: str
@@ -41,14 +41,14 @@ class AccountQueuePage(msgspec.Struct, frozen=True):
 
     queues: list[AccountQueue]
     next: AccountQueue | None
-    """The queue to go on behind; None at the end."""
+    """The last queue of this page, as ``after`` for the next page; None at the end."""
     request_id: int
 
 
 class Accounts:
     """Administration of accounts and keys; get it as ``client.accounts``.
 
-    ``account`` is everywhere the account whose key is meant; None = the caller's own. Another's needs ``admin``.
+    In all methods ``account`` names the account of the key; None = the caller's own. Other accounts need ``admin``.
     """
 
     __slots__ = ("_channel",)
@@ -57,29 +57,29 @@ class Accounts:
         self._channel = channel
 
     async def create(self, account: str) -> AccessKey:
-        """Create an account with its first key. Only for ``admin``. Not repeated after a lost answer.
+        """Create an account with its first key. Only for ``admin``. Not repeated after a lost reply.
 
         Returns:
-            The key, with its secret: this is the only time it is shown.
+            The key, with its secret, which the server never shows again.
 
         Raises:
-            AccountExists: there is one of this name; nothing was changed.
-            PermissionDenied: only ``admin`` may.
-            OutcomeUnknown: it may exist now. If so, create another key for it.
+            AccountExists: an account of this name exists; no account was changed.
+            PermissionDenied: the caller is not ``admin``.
+            OutcomeUnknown: the account may exist now. If so, create another key for the account.
         """
         request = wire.CreateAccount(self._channel.next_request_id(), account)
         return _keys(await self._channel.call(request, wire.KeyList, Repeat.ONCE))[0]
 
     async def delete(self, account: str) -> None:
         """Delete an account that has no queue and no topic, with all its keys. Only for ``admin``. Not repeated after
-        a lost answer.
+        a lost reply.
 
         Raises:
-            AccountNotEmpty: it has queues or topics; ``details`` has their numbers.
-            AccountNotFound: there is no such account.
-            InvalidArgument: it is ``admin``.
-            PermissionDenied: only ``admin`` may.
-            OutcomeUnknown: it may be deleted.
+            AccountNotEmpty: the account has queues or topics; ``details`` has their numbers.
+            AccountNotFound: the account does not exist.
+            InvalidArgument: the account is ``admin``.
+            PermissionDenied: the caller is not ``admin``.
+            OutcomeUnknown: the account may be deleted.
         """
         request = wire.DeleteAccount(self._channel.next_request_id(), account)
         await self._channel.call(request, wire.Done, Repeat.ONCE)
@@ -90,12 +90,12 @@ class Accounts:
         """List the queues of all accounts, by account and name. Only for ``admin``. Safe to cancel.
 
         Args:
-            search: only queues whose name contains this word.
-            after: begin behind this queue: ``next`` of the page before.
-            limit: queues of a page, 1-1,000. A page may have fewer, even none, before the end.
+            search: only queues with this word in the name.
+            after: start behind this queue: ``next`` of the previous page.
+            limit: most queues of a page, 1-1,000. A page may have fewer, even none, before the end.
 
         Raises:
-            PermissionDenied: only ``admin`` may.
+            PermissionDenied: the caller is not ``admin``.
         """
         behind = after or AccountQueue("", "")
         request = wire.ListAllQueues(self._channel.next_request_id(), search, behind.account, behind.queue, limit)
@@ -107,57 +107,57 @@ class Accounts:
         )
 
     async def list(self) -> list[str]:
-        """The names of all accounts. Only for ``admin``. Safe to cancel.
+        """List the names of all accounts. Only for ``admin``. Safe to cancel.
 
         Raises:
-            PermissionDenied: only ``admin`` may.
+            PermissionDenied: the caller is not ``admin``.
         """
         request = wire.ListAccounts(self._channel.next_request_id())
         return (await self._channel.call(request, wire.AccountList, Repeat.READ)).accounts
 
     async def create_key(self, *, account: str | None = None) -> AccessKey:
-        """Create a key pair. Not repeated after a lost answer.
+        """Create a key pair. Not repeated after a lost reply.
 
         Returns:
-            The key, with its secret: this is the only time it is shown.
+            The key, with its secret, which the server never shows again.
 
         Raises:
-            AccountNotFound: there is no such account.
-            PermissionDenied: it is another's account.
-            OutcomeUnknown: there may be a key more; ``keys`` shows it, and it can be deleted.
+            AccountNotFound: the account does not exist.
+            PermissionDenied: the account is not the caller's own.
+            OutcomeUnknown: the account may have another key; ``keys`` lists the key, so the caller can delete it.
         """
         request = wire.CreateKey(self._channel.next_request_id(), account)
         return _keys(await self._channel.call(request, wire.KeyList, Repeat.ONCE))[0]
 
     async def keys(self, *, account: str | None = None) -> "list[AccessKey]":
-        """All keys of an account, without their secrets. Safe to cancel.
+        """List all keys of an account, without their secrets. Safe to cancel.
 
         Raises:
-            AccountNotFound: there is no such account.
-            PermissionDenied: it is another's account.
+            AccountNotFound: the account does not exist.
+            PermissionDenied: the account is not the caller's own.
         """
         request = wire.ListKeys(self._channel.next_request_id(), account)
         return _keys(await self._channel.call(request, wire.KeyList, Repeat.READ))
 
     async def set_key_enabled(self, secret_id: str, enabled: bool, *, account: str | None = None) -> None:
-        """Enable or disable a key. Repeated after a lost answer.
+        """Enable or disable a key. Repeated after a lost reply.
 
         Raises:
-            KeyNotFound: the account has no such key.
-            LastKey: it is the account's last enabled key.
-            PermissionDenied: it is another's account.
+            KeyNotFound: the account has no key of this id.
+            LastKey: the key is the account's last enabled key.
+            PermissionDenied: the account is not the caller's own.
         """
         request = wire.SetKeyEnabled(self._channel.next_request_id(), secret_id, enabled, account)
         await self._channel.call(request, wire.Done, Repeat.SAFE)
 
     async def delete_key(self, secret_id: str, *, account: str | None = None) -> None:
-        """Delete a key. Not repeated after a lost answer.
+        """Delete a key. Not repeated after a lost reply.
 
         Raises:
-            KeyNotFound: the account has no such key.
-            LastKey: it is the account's last enabled key.
-            PermissionDenied: it is another's account.
-            OutcomeUnknown: it may be deleted.
+            KeyNotFound: the account has no key of this id.
+            LastKey: the key is the account's last enabled key.
+            PermissionDenied: the account is not the caller's own.
+            OutcomeUnknown: the key may be deleted.
         """
         request = wire.DeleteKey(self._channel.next_request_id(), secret_id, account)
         await self._channel.call(request, wire.Done, Repeat.ONCE)

@@ -20,11 +20,11 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     port: int = DEFAULT_PORT
     region: str | None = None
-    """Connect only if the server serves this region; None = whichever it serves."""
+    """Connect only if the server serves this region; None = any region."""
     tls: bool = False
 
     def url(self) -> str:
-        """The URL that :func:`parse_address` reads back, secret key included."""
+        """Return the URL for :func:`parse_address`, secret key included."""
         return self._url(quote(self.secret_key, safe=""))
 
     def _url(self, shown_key: str) -> str:
@@ -45,13 +45,13 @@ def parse_address(url: str) -> Address:
     """Read a URL.
 
     Raises:
-        ValueError: it is not a complete ``cmq://`` URL. The text never holds the secret key.
+        ValueError: the URL is not a complete ``cmq://`` URL. The text never holds the secret key.
     """
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        # urlsplit's own texts quote the part that it stumbled over, which may be the secret.
+        # urlsplit's own texts quote the malformed part of the URL, which may be the secret.
         raise ValueError("the server's URL is malformed; it has the form cmq://ID:KEY@host:port") from None
     if parts.scheme != "cmq":
         raise ValueError(

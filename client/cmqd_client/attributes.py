@@ -1,4 +1,4 @@
-"""Attributes of a queue: what its owner can set, and what the server tells about it."""
+"""Attributes of a queue: values that its owner sets, and facts from the server."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -11,13 +11,13 @@ from cmqd_protocol import messages
 
 
 class QueueAttributes(TypedDict, total=False):
-    """Attributes that can be set; an attribute that is not named stays, or has its default in a new queue.
+    """Attributes that can be set; an omitted attribute keeps its value, or has its default in a new queue.
 
-    Durations are seconds or ``timedelta``. The server refuses what is out of range, naming it.
+    Durations are seconds or ``timedelta``. The server refuses a value out of range, with the attribute's name.
     """
 
     polling_wait: Duration
-    """Wait of a receive that names no wait; 0-30 s, default 0.2."""
+    """Wait of a receive without a wait of its own; 0-30 s, default 0.2."""
     visibility_timeout: Duration
     """Visibility timeout of received messages; 1 s - 12 h, default 30 s."""
     max_message_bytes: int
@@ -25,29 +25,30 @@ class QueueAttributes(TypedDict, total=False):
     retention: Duration
     """Life of a message from its send, received or not; 1 min - 15 d, default 4 d."""
     delay: Duration
-    """Delay of sends that name none; 0-3,600 s, default 0."""
+    """Delay of sends without a delay of their own; 0-3,600 s, default 0."""
     max_backlog: int
-    """Messages held (active, in flight, delayed) beyond which sends are refused; 1,000,000-100,000,000, the default."""
+    """Limit of messages held (active, in flight, delayed); the server refuses further sends. 1,000,000-100,000,000, the
+    default."""
     max_delayed: int
-    """Delayed messages beyond which further ones wait in order for a place; 1-1,000,000, the default."""
+    """Limit of delayed messages; further delayed messages wait in order for a slot. 1-1,000,000, the default."""
     rewind: Duration
     """Time after its send in which ``rewind`` can make a deleted message active again; 0 (the default: never) up to the
     retention."""
     dead_letter_queue: str
-    """Queue of the same account that takes the dead letters; "" = none, the default. It needs one
-    of the next two."""
+    """Queue of the same account for dead letters; "" = none, the default. Needs at least one of the next two
+    attributes."""
     dead_letter_max_receives: int
-    """Receives after which a message that was not deleted goes there; 1-1000, 0 = however many."""
+    """Move a message to the dead-letter queue after this many receives; 1-1000, 0 = never."""
     dead_letter_after: Duration
-    """Time after which a message that was not deleted goes there, received or not; 5 min - 12 h and less than the
-    retention, 0 = however long."""
+    """Move a message to the dead-letter queue after this time without a delete, received or not; 5 min - 12 h and less
+    than the retention, 0 = never."""
     transactional: bool
     """True if the queue takes half messages, see :class:`TransactionProducer`; chosen when the queue is created."""
     first_check: Duration
     """Time from the send of an undecided half message to the first check, the interval doubling from then on up to
     5 min; 1 s - 1 h, default 5 s."""
     max_checks: int
-    """Checks of one half message; 1-100, default 15."""
+    """Limit of checks of a half message; 1-100, default 15."""
 
 
 DURATIONS = frozenset(
@@ -60,13 +61,13 @@ OTHERS: Mapping[str, type] = {"dead_letter_queue": str, "transactional": bool}
 
 
 class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue as it was when asked; durations are seconds."""
+    """A queue at the time of the request; durations are seconds."""
 
     name: str
     id: int
-    """Another one if the queue was deleted and created anew."""
+    """Changes if the queue is deleted and created again."""
     created: bool
-    """True if this call created it."""
+    """True if this call created the queue."""
 
     polling_wait: float
     visibility_timeout: float
@@ -95,7 +96,7 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     rewindable: int
     """Deleted messages that ``rewind`` can bring back."""
     dead_letter_sources: list[str]
-    """Queues whose dead letters come here, by name."""
+    """Queues that use this queue as their dead-letter queue, by name."""
     oldest_message_time: datetime | None
     """Time of the send of the oldest message that is active or in flight; None = no message is."""
     create_time: datetime | None
@@ -103,14 +104,14 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Time of the last change of an attribute."""
     region: str
     address: str
-    """``host:port`` at which clients reach its server."""
+    """``host:port`` at which clients reach the queue's server."""
 
     details: Mapping[str, Any]
-    """Everything as the server sent it, under its names on the wire: also what this version does not know."""
+    """The server's full reply under its names on the wire, including facts unknown to this version."""
     request_id: int
 
     def attributes(self) -> QueueAttributes:
-        """The attributes that can be set, as ``create_queue`` and ``set_attributes`` take it."""
+        """The attributes that can be set, as arguments for ``create_queue`` and ``set_attributes``."""
         return QueueAttributes(
             polling_wait=self.polling_wait,
             visibility_timeout=self.visibility_timeout,
@@ -130,7 +131,7 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def to_wire(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes as the wire has them.
+    """Return attributes in wire form.
 
     Raises:
         TypeError: an attribute is unknown, or a value is of the wrong type.

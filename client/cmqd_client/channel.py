@@ -1,7 +1,7 @@
-"""The way of a request to the server and of its answer back: links, repeats, reissued receives, numbers.
+"""The path of a request to the server and of its reply back: links, repeats, repeated receives, numbers.
 
-Everything above (client, queue, accounts) builds requests and reads replies; everything below (link, connection) knows
-one connection. What is repeated, and when, is decided in ``retry``.
+The layers above (client, queue, accounts) build requests and read replies; the layers below (link, connection) know
+a single connection. ``retry`` decides whether and when a request is repeated.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ R = TypeVar("R", bound=AnyReply)
 
 
 class Opener(Protocol):
-    """Opens a connection: ``Connection.open`` with all but these arguments given."""
+    """Opens a connection: ``Connection.open`` with all other arguments given."""
 
     def __call__(  # noqa: D102 - said above
         self, *, on_ended: OnEnded, next_request_id: Callable[[], int], on_push: OnPush
@@ -41,23 +41,23 @@ class Opener(Protocol):
 
 
 LONGEST_WAIT = 30.0
-"""Seconds a receive without a wait of its own may wait: the upper limit of a queue's polling wait (part of the
-protocol). Only a time limit depends on it."""
+"""Longest wait in seconds of a receive without a wait of its own: the upper limit of a queue's polling wait (part of
+the protocol). Used only for a time limit."""
 
 
 class Channel:
-    """Carries requests over one or several links. Request ids are counted over all its connections."""
+    """Carries requests over its links. Request ids are counted over all connections."""
 
     __slots__ = ("_closing", "_links", "_policy", "_timeout", "_turn", "checks", "next_request_id", "numbering")
 
     def __init__(self, open_connection: Opener, policy: RetryPolicy, links: int, request_timeout: float) -> None:
-        """A channel of ``links`` links whose attempts may take ``request_timeout`` seconds."""
+        """Make a channel of ``links`` links with ``request_timeout`` seconds per attempt."""
         self._policy = policy
         self._timeout = request_timeout
         self._turn = 0
         self._closing = False
         self.next_request_id: Callable[[], int] = request_ids().__next__
-        """A number for the next request."""
+        """Returns a number for the next request."""
         self.numbering: SendNumbering = SendNumbering(lambda: secrets.randbits(64))
         """Numbers for sends."""
         self.checks: CheckRouter = CheckRouter(self.next_request_id, request_timeout, policy)
@@ -78,7 +78,7 @@ class Channel:
         await self._connection()
 
     async def close(self) -> None:
-        """Give up waiting receives, let what is on its way arrive, close all connections. May be called again."""
+        """End waiting receives, let outstanding replies arrive, close all connections. Harmless when repeated."""
         self._closing = True
         self.checks.close()
         connections = [connection for link in self._links for connection in await link.close()]
@@ -88,11 +88,11 @@ class Channel:
     # ------------------------------------------------------------------ requests
 
     async def call(self, request: Request, reply_type: type[R], repeat: Repeat) -> R:
-        """Make a request, and again as ``repeat`` allows; the reply.
+        """Make a request, repeat it as ``repeat`` allows, and return the reply.
 
         Raises:
-            CmqError: see :func:`cmqd_client.retry.final_error` for what is left when repeats are used up.
-            ProtocolViolation: the reply is of another type.
+            CmqError: see :func:`cmqd_client.retry.final_error` for the error after the last repeat.
+            ProtocolViolation: the reply has another type.
         """
         connection = self._pick()
         if connection is not None and not connection.write_paused:
@@ -107,7 +107,8 @@ class Channel:
         raise _surprise(request, reply)
 
     async def call_noting_repeats(self, request: Request, reply_type: type[R]) -> tuple[R, bool]:
-        """Like :meth:`call` for what is safe to repeat; also whether an earlier attempt may have been carried out."""
+        """Like :meth:`call` for requests that are safe to repeat; also tell whether an earlier attempt may have been
+        executed."""
         uncertain = False
         connection = self._pick()
         if connection is not None and not connection.write_paused:
@@ -122,7 +123,7 @@ class Channel:
         raise _surprise(request, reply)
 
     async def _again(self, request: Request, repeat: Repeat, error: CmqError | None) -> tuple[AnyReply, bool]:
-        """Go on after a first attempt that failed, or (``error`` None) could not be made at once."""
+        """Continue after a first attempt that failed, or (``error`` None) could not be made at once."""
         attempt = 0
         uncertain = False
         while True:
@@ -132,11 +133,11 @@ class Channel:
                 pause = self._policy.next_attempt(error, repeat, attempt, random())
                 if pause is None or self._closing:
                     if uncertain and repeat is not Repeat.READ and not may_have_happened(error):
-                        # The last attempt did nothing, but an earlier one may have.
+                        # The last attempt was refused, but an earlier attempt may have been executed.
                         raise final_error(_unsure(error), repeat) from error
                     raise final_error(error, repeat)
                 await asyncio.sleep(pause)
-                # A new number: the old one may still wait on the same connection.
+                # A new number: the old request may still wait on the same connection.
                 request = msgspec.structs.replace(request, request_id=self.next_request_id())
             try:
                 connection = await self._connection()
@@ -147,9 +148,9 @@ class Channel:
                 error = caught
 
     async def receive(self, request: ReceiveMessages) -> MessagesReceived:
-        """Receive, with what is left of the wait when it has to be made again.
+        """Make a receive; a repeat waits for the rest of the wait.
 
-        Losing the connection during the wait uses up no repeats: a receive is there to wait.
+        Losing the connection during the wait uses up no repeats, because waiting is the purpose of a receive.
         """
         started = asyncio.get_running_loop().time()
         connection = self._pick()
@@ -200,17 +201,17 @@ class Channel:
     # ------------------------------------------------------------------ links
 
     def connections(self) -> list[Connection]:
-        """All connections that are up."""
+        """Return all connections that are up."""
         return [link.connection for link in self._links if link.connection is not None]
 
     @property
     def connection_id(self) -> int | None:
-        """The server's number of a connection in use; None = there is none now."""
+        """The server's number of a connection in use; None = not connected."""
         connection = self._pick()
         return None if connection is None else connection.connection_id
 
     def _pick(self) -> Connection | None:
-        """A connection that is up, in turn; None if there is none."""
+        """Return a connection that is up, in turn; None if all links are down."""
         links = self._links
         if len(links) == 1:
             return links[0].connection
@@ -222,7 +223,7 @@ class Channel:
         return None
 
     async def _connection(self, more: float = 0.0) -> Connection:
-        """A connection, waited for as long as an attempt may take (and ``more`` seconds)."""
+        """Return a connection; wait for at most the time limit of an attempt (and ``more`` seconds)."""
         if self._closing:
             raise ClientClosed("the client is closed")
         return self._pick() or await self._links[self._turn].wait_connected(self._timeout + more)

@@ -1,8 +1,8 @@
-"""Which part of the program answers the server's checks of half messages, and how the server knows.
+"""Routing of the server's checks of half messages to checkers, and registration of the checkers with the server.
 
-A check comes unasked, on a connection that said (``RegisterChecker``) that it answers for the queue. That word ends
-with the connection; so it is given again on each new one, before anything else is asked there. Every connection of a
-client gives it: whichever is up, checks arrive.
+A check comes unasked, on a connection that is registered (``RegisterChecker``) for the queue. A registration ends with
+its connection, so every new connection registers again, before any other request. All connections of a client
+register, so that checks arrive while at least one connection is up.
 """
 
 import asyncio
@@ -25,8 +25,8 @@ OnCheck: TypeAlias = Callable[[TransactionCheck], None]
 class CheckRouter:
     """See the module.
 
-    Invariant: every connection that is up has said, or is saying, that it answers for each queue in ``_takers`` that
-    is not in ``_leaving``.
+    Invariant: every open connection has registered, or is registering, for each queue in ``_takers`` that is not in
+    ``_leaving``.
     """
 
     __slots__ = ("_leaving", "_next_request_id", "_policy", "_takers", "_tasks", "_timeout")
@@ -36,23 +36,24 @@ class CheckRouter:
         self._timeout = request_timeout
         self._policy = policy
         self._takers: dict[str, list[OnCheck]] = {}
-        """By queue. Checks go to its takers in turn."""
+        """Takers by queue; the checks of a queue go to its takers in turn."""
         self._leaving: set[str] = set()
-        """Queues whose last taker is leaving: checks on their way are still taken, but none are asked for."""
+        """Queues with a last taker that is leaving: checks on their way are still taken, but no new registrations are
+        made."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def add(self, queue: str, taker: OnCheck) -> None:
-        """Route the queue's checks to ``taker`` too; connections that come from now on register for it."""
+        """Route the queue's checks to ``taker`` too; new connections register for the queue from now on."""
         self._takers.setdefault(queue, []).append(taker)
         self._leaving.discard(queue)
 
     def register(self, queue: str, connections: Iterable[Connection]) -> None:
-        """Say on these connections that they answer for the queue; saying it twice does no harm."""
+        """Register these connections for the queue; a second registration does no harm."""
         for connection in connections:
             self._say(connection, queue)
 
     def discard(self, queue: str, taker: OnCheck) -> None:
-        """Route nothing to ``taker`` any more; the server is not told."""
+        """Stop routing checks to ``taker``; the server is not told."""
         takers = self._takers.get(queue, [])
         if taker in takers:
             takers.remove(taker)
@@ -61,34 +62,35 @@ class CheckRouter:
             self._leaving.discard(queue)
 
     async def remove(self, queue: str, taker: OnCheck, connections: Callable[[], list[Connection]]) -> None:
-        """The same, but if it was the last one, the server is told first, and what it sent until then still taken."""
+        """Like ``discard``, but the last taker first unregisters with the server, and still takes the checks sent until
+        then."""
         while self._takers.get(queue) == [taker]:
             self._leaving.add(queue)
             # A failure has no effect; see _unsay.
             await asyncio.gather(*[self._unsay(connection, queue) for connection in connections()])
             if queue in self._leaving:
                 break
-            # Another one came in the meantime, and registered again; it may have gone since.
+            # Another taker came in the meantime, and registered again; it may have gone since.
         self.discard(queue, taker)
 
     def close(self) -> None:
-        """Register nowhere any more; the channel is being closed."""
+        """Stop registering; the channel is being closed."""
         for task in self._tasks:
             task.cancel()
 
     # ------------------------------------------------------------------ called by connections and links
 
     def connected(self, connection: Connection) -> None:
-        """A connection is new: it answers for all queues too."""
+        """Register a new connection for all queues."""
         for queue in self._takers:
             if queue not in self._leaving:
                 self._say(connection, queue)
 
     def pushed(self, connection: Connection, check: TransactionCheck) -> None:
-        """A check came."""
+        """Route a check to a taker."""
         takers = self._takers.get(check.queue)
         if not takers:
-            # The server asks another producer at once when it knows.
+            # The server asks another producer as soon as it gets the answer.
             _log.debug("nobody here answers checks of queue %r any more", check.queue)
             self._unsay(connection, check.queue)
             return
@@ -103,15 +105,15 @@ class CheckRouter:
         try:
             future = connection.request(RegisterChecker(self._next_request_id(), queue), self._timeout)
         except CmqError:
-            return  # it is lost; the next one registers
+            return  # the connection is lost; the next connection registers
         task = asyncio.get_running_loop().create_task(self._see_to_it(connection, queue, future))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def _unsay(self, connection: Connection, queue: str) -> "asyncio.Future[tuple[AnyReply | BaseException]]":
-        """Have the connection answer for the queue no longer.
+        """Unregister the connection for the queue.
 
-        A failure needs no cure: the registration ends with the connection, or the next check brings another try.
+        A failure needs no cure: the registration ends with the connection, or the next check causes another attempt.
         """
         try:
             future = connection.request(UnregisterChecker(self._next_request_id(), queue), self._timeout)
@@ -121,7 +123,7 @@ class CheckRouter:
         return asyncio.gather(future, return_exceptions=True)
 
     async def _see_to_it(self, connection: Connection, queue: str, future: "asyncio.Future[AnyReply]") -> None:
-        """Repeat the registration until it stands, or is refused for good, or needed no more."""
+        """Repeat the registration until it succeeds, is refused for good, or is no longer needed."""
         attempt = 0
         while True:
             try:

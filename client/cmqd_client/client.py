@@ -34,28 +34,29 @@ def connect(
     heartbeat: Duration = DEFAULT_HEARTBEAT_MS / 1000,
     product: str = "cmqd-client",
 ) -> "Client":
-    """A client for the server at ``url``; it connects when it is entered::
+    """Make a client for the server at ``url``; entering the client connects::
 
         async with connect("cmq://ID:KEY@localhost") as client:
             await client.queue("orders").send(b"one espresso")
 
-    It stays connected: a lost connection is made anew in the background, with growing, randomized pauses, until the
-    client is closed. Meanwhile calls wait, each within its time limits.
+    After a lost connection the client reconnects in the background, with growing, randomized pauses, until it is
+    closed. Meanwhile calls wait, within their own time limits.
 
     Args:
         url: ``cmq://ID:KEY@host[:5680][?region=..&tls=1]``.
-        tls: True = TLS, verified against the system's authorities, or those of the file that the environment variable
-            SSL_CERT_FILE names; an ``ssl.SSLContext`` = TLS as it says; False = none; None = what the URL says.
-        region: refuse a server of another region; None = what the URL says, else take any.
-        connections: how many to use in turn. One carries any number of requests at once, and a waiting receive does not
-            block it; more help only where a single one's bandwidth does not suffice.
-        retries: how often a call that failed is repeated, if it is safe to repeat. 0 = never.
-        request_timeout: how long one attempt of a call may take, beyond the wait of a receive. It includes waiting for
-            a connection. So a call takes at most about ``(retries + 1) * request_timeout`` and the pauses between.
-        connect_timeout: how long one attempt to connect may take.
-        heartbeat: how often the connection shows signs of life at least; twice that in silence ends it. The server may
-            want it shorter. 0 = only if the server wants it.
-        product: what the server's log calls this client.
+        tls: True = TLS, verified against the system's authorities, or the authorities in the file of the environment
+            variable SSL_CERT_FILE; an ``ssl.SSLContext`` = TLS with that context; False = no TLS; None = as in the URL.
+        region: refuse a server of another region; None = the URL's region, else any region.
+        connections: number of connections, used in turn. A connection carries any number of requests at once, and a
+            waiting receive does not block them; more connections help only if the bandwidth of a single connection
+            does not suffice.
+        retries: how often a failed call is repeated, if a repeat is safe. 0 = never.
+        request_timeout: seconds for an attempt of a call, including the wait for a connection, beyond the wait of a
+            receive. So a call takes at most about ``(retries + 1) * request_timeout`` and the pauses between.
+        connect_timeout: seconds for an attempt to connect.
+        heartbeat: seconds between heartbeats; silence of twice that closes the connection. The server may propose a
+            shorter interval. 0 = only if the server proposes heartbeats.
+        product: the name of this client in the server's log.
 
     Raises:
         ValueError: the URL is malformed, or a number is out of range.
@@ -83,9 +84,10 @@ def connect(
 
 
 class Client:
-    """A connection to a server that mends itself, and the account's queues and topics; get it from :func:`connect`.
+    """A self-repairing connection to a server, and the account's queues and topics; get the client from
+    :func:`connect`.
 
-    Use it as an async context manager, in one event loop, from any number of tasks.
+    Use a client as an async context manager, in one event loop, from any number of tasks.
     """
 
     __slots__ = ("_channel", "_make_channel", "address")
@@ -106,12 +108,12 @@ class Client:
     # ------------------------------------------------------------------ opening and closing
 
     async def open(self) -> None:
-        """Connect; what ``async with`` does on entering. Safe to cancel.
+        """Connect; ``async with`` calls this on entering. Safe to cancel.
 
         Raises:
-            ServerUnreachable: not within ``request_timeout``, however often it was tried.
-            AuthenticationFailed: the key does not exist, is disabled, or its secret is another one.
-            ConnectionRefused: the server said why else it does not want this client.
+            ServerUnreachable: no connection within ``request_timeout``, regardless of the number of attempts.
+            AuthenticationFailed: the key does not exist, is disabled, or its secret is wrong.
+            ConnectionRefused: the server refuses this client for another reason, given in the error.
             ProtocolViolation: there is no cmqd server at this address.
         """
         if self._channel is not None:
@@ -124,9 +126,9 @@ class Client:
             raise
 
     async def close(self) -> None:
-        """Close all connections; what leaving ``async with`` does. Harmless when repeated.
+        """Close all connections; ``async with`` calls this on leaving. Harmless when repeated.
 
-        Waiting receives end with ``ClientClosed``, and messages on their way to them are handed back. Other calls have
+        Waiting receives end with ``ClientClosed``, and messages on their way to them are released. Other calls have
         a second to finish; then they end with ``OutcomeUnknown`` or ``ConnectionLost``.
         """
         if self._channel is not None:
@@ -144,21 +146,21 @@ class Client:
     # ------------------------------------------------------------------ queues
 
     def queue(self, name: str) -> Queue:
-        """The handle of a queue. Asks nothing of the server: that the queue is missing shows when it is used."""
+        """Return the handle of a queue. Sends no request: a missing queue shows at the first use."""
         return Queue(self._require(), name)
 
     async def create_queue(self, name: str, **attributes: Unpack[QueueAttributes]) -> Queue:
-        """Create a queue. Not repeated after a lost answer: :meth:`ensure_queue` is.
+        """Create a queue. Not repeated after a lost reply: :meth:`ensure_queue` is.
 
         Args:
             name: 1-64 ASCII letters, digits, ``-``, ``_``; not differing only in case from another queue's.
-            **attributes: see :class:`QueueAttributes`; those not named have their defaults.
+            **attributes: see :class:`QueueAttributes`; attributes not given have their defaults.
 
         Raises:
-            QueueExists: there is one of this name; it was not changed.
+            QueueExists: a queue of this name exists; it was not changed.
             InvalidArgument: the name or a value is out of range.
-            TooManyQueues: the account has as many as it may.
-            OutcomeUnknown: it may exist now.
+            TooManyQueues: the account is at its limit of queues.
+            OutcomeUnknown: the queue may exist now.
         """
         channel = self._require()
         request = wire.CreateQueue(channel.next_request_id(), name, to_wire(attributes))
@@ -166,21 +168,21 @@ class Client:
         return Queue(channel, name)
 
     async def ensure_queue(self, name: str, **attributes: Unpack[QueueAttributes]) -> Queue:
-        """Create a queue unless it exists already; then the attributes named must agree. Repeated after a lost answer.
+        """Create a queue, or check that the existing queue has the given attributes. Repeated after a lost reply.
 
         Args:
             name: as for :meth:`create_queue`.
-            **attributes: see :class:`QueueAttributes`. What an existing queue has besides is not looked at.
+            **attributes: see :class:`QueueAttributes`. Other attributes of an existing queue are not compared.
 
         Raises:
-            QueueDiffers: it exists with other attributes; ``difference`` shows them. Nothing was changed.
+            QueueDiffers: the queue exists with other attributes; ``difference`` shows them. The queue was not changed.
             CmqError: as for :meth:`create_queue`.
         """
         await self.ensure_queue_info(name, **attributes)
         return Queue(self._require(), name)
 
     async def ensure_queue_info(self, name: str, **attributes: Unpack[QueueAttributes]) -> QueueInfo:
-        """Like :meth:`ensure_queue`; what there is now, and whether this call created it."""
+        """Like :meth:`ensure_queue`; return the current attributes and ``created``."""
         channel = self._require()
         request = wire.EnsureQueue(channel.next_request_id(), name, to_wire(attributes))
         return from_wire(await channel.call(request, wire.QueueInfo, Repeat.SAFE))
@@ -189,9 +191,9 @@ class Client:
         """List queues of the account, by name. Safe to cancel.
 
         Args:
-            search: only those whose name contains this word.
-            offset: how many to skip.
-            limit: how many at most, 1-1,000.
+            search: only queues with this word in the name.
+            offset: number of queues to skip.
+            limit: most queues of a page, 1-1,000.
         """
         channel = self._require()
         request = wire.ListQueues(channel.next_request_id(), search, offset, limit)
@@ -199,12 +201,12 @@ class Client:
         return QueuePage([name for _, name in reply.queues], reply.total, reply.request_id)
 
     async def delete_queue(self, name: str) -> None:
-        """Delete a queue with all its messages. Not repeated after a lost answer.
+        """Delete a queue with all its messages. Not repeated after a lost reply.
 
         Raises:
-            DeadLetterQueueInUse: other queues send their dead letters there; unbind it there first.
-            QueueNotFound: there is no such queue.
-            OutcomeUnknown: it may be deleted.
+            DeadLetterQueueInUse: the queue is the dead-letter queue of other queues; unbind it there first.
+            QueueNotFound: the queue does not exist.
+            OutcomeUnknown: the queue may be deleted.
         """
         channel = self._require()
         await channel.call(wire.DeleteQueue(channel.next_request_id(), name), wire.Done, Repeat.ONCE)
@@ -218,14 +220,14 @@ class Client:
         checks_at_once: int = CHECKS_AT_ONCE,
         first_check: Duration | None = None,
     ) -> TransactionProducer:
-        """A producer of messages that depend on a local transaction; see :class:`TransactionProducer`.
+        """Make a producer of messages that depend on a local transaction; see :class:`TransactionProducer`.
 
         Args:
             queue: name of a transactional queue.
-            checker: answers the server's questions about undecided messages; None = this producer answers none.
-            check_timeout: how long an async checker may take.
-            checks_at_once: how many checks are answered at the same time.
-            first_check: from the send of a half message to its first check; None = the queue's own.
+            checker: answers the server's checks of undecided messages; None = this producer answers no checks.
+            check_timeout: limit for an async checker.
+            checks_at_once: concurrency limit for checks.
+            first_check: time from the send of a half message to its first check; None = the queue's own.
 
         Raises:
             ValueError: a number is out of range.
@@ -241,7 +243,7 @@ class Client:
     # ------------------------------------------------------------------ topics
 
     def topic(self, name: str) -> Topic:
-        """The handle of a topic. Asks nothing of the server: that the topic is missing shows when it is used."""
+        """Return the handle of a topic. Sends no request: a missing topic shows at the first use."""
         return Topic(self._require(), name)
 
     async def create_topic(
@@ -251,19 +253,19 @@ class Client:
         filter_type: FilterType | Literal["tag", "routing"] | None = None,
         max_message_bytes: int | None = None,
     ) -> Topic:
-        """Create a topic. Not repeated after a lost answer: :meth:`ensure_topic` is.
+        """Create a topic. Not repeated after a lost reply: :meth:`ensure_topic` is.
 
         Args:
             name: 3-64 ASCII letters, digits, ``-``, ``_``; not differing only in case from another topic's. The server
-                cuts a longer name to 64 bytes; ``name`` of the result is the one that it used.
-            filter_type: see :class:`FilterType`; it cannot be changed later. None = ``TAG``.
+                cuts a longer name to 64 bytes; ``name`` of the result is the resulting name.
+            filter_type: see :class:`FilterType`; fixed at creation. None = ``TAG``.
             max_message_bytes: longest body; 1,024-1,048,576, None = 65,536.
 
         Raises:
-            TopicExists: there is one of this name; it was not changed.
+            TopicExists: a topic of this name exists; it was not changed.
             InvalidArgument: the name or a value is out of range.
-            TooManyTopics: the account has as many as it may.
-            OutcomeUnknown: it may exist now.
+            TooManyTopics: the account is at its limit of topics.
+            OutcomeUnknown: the topic may exist now.
         """
         channel = self._require()
         attributes = topic_attributes(filter_type, max_message_bytes)
@@ -278,15 +280,15 @@ class Client:
         filter_type: FilterType | Literal["tag", "routing"] | None = None,
         max_message_bytes: int | None = None,
     ) -> Topic:
-        """Create a topic unless it exists already; then what is named must agree. Repeated after a lost answer.
+        """Create a topic, or check that the existing topic has the given attributes. Repeated after a lost reply.
 
         Args:
             name: as for :meth:`create_topic`.
-            filter_type: likewise; None = that of an existing topic is not looked at.
+            filter_type: likewise; None = the type of an existing topic is not compared.
             max_message_bytes: likewise.
 
         Raises:
-            TopicDiffers: it exists with other attributes; ``difference`` shows them. Nothing was changed.
+            TopicDiffers: the topic exists with other attributes; ``difference`` shows them. The topic was not changed.
             CmqError: as for :meth:`create_topic`.
         """
         await self.ensure_topic_info(name, filter_type=filter_type, max_message_bytes=max_message_bytes)
@@ -299,7 +301,7 @@ class Client:
         filter_type: FilterType | Literal["tag", "routing"] | None = None,
         max_message_bytes: int | None = None,
     ) -> TopicInfo:
-        """Like :meth:`ensure_topic`; what there is now, and whether this call created it."""
+        """Like :meth:`ensure_topic`; return the current attributes and ``created``."""
         channel = self._require()
         attributes = topic_attributes(filter_type, max_message_bytes)
         request = wire.EnsureTopic(channel.next_request_id(), name, attributes)
@@ -309,9 +311,9 @@ class Client:
         """List topics of the account, by name. Safe to cancel.
 
         Args:
-            search: only those whose name contains this word.
-            offset: how many to skip.
-            limit: how many at most, 1-1,000.
+            search: only topics with this word in the name.
+            offset: number of topics to skip.
+            limit: most topics of a page, 1-1,000.
         """
         channel = self._require()
         request = wire.ListTopics(channel.next_request_id(), search, offset, limit)
@@ -319,12 +321,12 @@ class Client:
         return TopicPage([name for _, name in reply.topics], reply.total, reply.request_id)
 
     async def delete_topic(self, name: str) -> None:
-        """Delete a topic that has no subscriptions. Not repeated after a lost answer.
+        """Delete a topic that has no subscriptions. Not repeated after a lost reply.
 
         Raises:
-            TopicInUse: it has some; unsubscribe them first.
-            TopicNotFound: there is no such topic.
-            OutcomeUnknown: it may be deleted.
+            TopicInUse: the topic has subscriptions; unsubscribe them first.
+            TopicNotFound: the topic does not exist.
+            OutcomeUnknown: the topic may be deleted.
         """
         channel = self._require()
         await channel.call(wire.DeleteTopic(channel.next_request_id(), name), wire.Done, Repeat.ONCE)
@@ -343,14 +345,14 @@ class Client:
         return (await channel.call(request, wire.ServerStatus, Repeat.READ)).status
 
     async def seal_segments(self) -> int:
-        """Have the server seal the segment of the log that it is writing, so that readers of the log find all that was
-        answered before in sealed segments; the number of the last row in them. Safe to cancel; it goes on then.
+        """Have the server seal the current segment of the log, so that readers of the log find all earlier changes in
+        sealed segments; return the number of the last sealed row. Safe to cancel; the sealing continues then.
 
-        A reader from outside can hold up the sealing for as long as it looks at an old state of the segment.
+        A reader outside the server can delay the sealing while its read transaction on the segment is open.
 
         Raises:
             PermissionDenied: the account is not ``admin``.
-            RequestTimeout: it takes longer, and goes on.
+            RequestTimeout: the sealing takes longer, and continues.
         """
         channel = self._require()
         request = wire.SealSegments(channel.next_request_id())

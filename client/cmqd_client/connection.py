@@ -1,15 +1,15 @@
-"""One connection to a server on asyncio or uvloop: requests out, each with a future for its reply.
+"""A connection to a server on asyncio or uvloop: sends requests, with a future for each reply.
 
-The lowest layer of the client. It does not reconnect and repeats nothing: ``link`` and ``channel`` do. The protocol
-itself is in ``cmqd_protocol.connection``; this shell owns socket, clock and futures. What makes it cheap:
+The lowest layer of the client. A connection neither reconnects nor repeats requests: ``link`` and ``channel`` do. The
+protocol is in ``cmqd_protocol.connection``; this shell owns socket, clock and futures. Two choices keep the cost low:
 
-* No task and no timer per request: a dict from request id to future, and one timer that looks after the deadlines of
+* No task and no timer per request: a dict from request id to future, and a single timer for the deadlines of
   all requests and the heartbeats.
-* One write per wake-up of the event loop: requests are encoded as they are made and written together by a callback at
-  the end of it. After a read, that callback stands behind the tasks which the read wakes, so that their next requests
+* One write per wake-up of the event loop: requests are encoded at once and written together by a callback at the end
+  of the wake-up. After a read, the callback runs behind the tasks that the read wakes, so that their next requests
   go out in the same write.
 
-Messages must not get lost in a connection: what arrives for a receive that was cancelled or given up is handed back
+Messages must not get lost in a connection: messages that arrive for a cancelled or timed-out receive are released
 at once, uncounted.
 """
 
@@ -57,19 +57,19 @@ from cmqd_protocol.messages import (
 )
 
 CONNECT_TIMEOUT = 5.0
-"""Seconds for TCP, TLS and handshake together; as long as the server gives a stranger."""
+"""Seconds for TCP, TLS and handshake together; equal to the server's limit for unauthenticated connections."""
 
 REQUEST_TIMEOUT = 3.0
-"""Seconds for an answer, beyond a receive's wait: a fsync on a bad day takes a tenth of that."""
+"""Seconds for a reply, beyond a receive's wait: a slow fsync takes a tenth of that."""
 
 CLOSE_TIMEOUT = 1.0
-"""Seconds that closing waits for what is on its way: a few round trips."""
+"""Seconds that closing waits for outstanding replies: a few round trips."""
 
 _COARSE = 0.05
-"""The timer fires at most this often: deadlines of seconds need no more, and 20 wake-ups a second cost nothing."""
+"""Shortest interval of the timer: deadlines of seconds need no more, and 20 wake-ups a second cost almost no CPU."""
 
 TlsOption: TypeAlias = bool | ssl.SSLContext | None
-"""True = verify against the system's authorities; a context = as it says; None = what the URL says."""
+"""True = verify against the system's authorities; a context = TLS with that context; None = as in the URL."""
 
 OnEnded: TypeAlias = "Callable[[Connection], None]"
 
@@ -80,30 +80,30 @@ _Pending: TypeAlias = tuple["asyncio.Future[AnyReply]", Request, float]
 
 
 def request_ids() -> Iterator[int]:
-    """1, 2 ... 2**32-1 and round again. By then the first ones were answered days ago."""
+    """Count 1, 2 ... 2**32-1 and start again; the first requests were answered days before."""
     while True:
         yield from range(1, MAX_REQUEST_ID + 1)
 
 
 class ConnectionStatistics(msgspec.Struct, frozen=True):
-    """Numbers of one connection, since it was opened."""
+    """Counters of a connection, since its opening."""
 
     outstanding: int
     """Requests that wait for their reply now."""
     reads: int
     """Wake-ups by data from the server."""
     writes: int
-    """Writes to the socket; each carries all requests made since the one before."""
+    """Writes to the socket; a write carries all requests since the previous write."""
     handed_back: int
-    """Messages handed back because the receive that they came for was cancelled or given up."""
+    """Messages released because their receive was cancelled or timed out."""
 
 
 class Connection(asyncio.Protocol):
-    """A connection; get it from :meth:`open`.
+    """A connection; get a connection from :meth:`open`.
 
     Invariants: a request id is in ``_pending`` exactly while its future is owed a reply; ``_abandoned`` has the
-    receives without a waiting caller and without a reply yet; once ``usable`` is False it stays so, and ``on_ended``
-    was called.
+    receives without a waiting caller and without a reply yet; once ``usable`` is False, ``usable`` stays False, and
+    ``on_ended`` was called.
     """
 
     __slots__ = (
@@ -148,7 +148,7 @@ class Connection(asyncio.Protocol):
         self._on_ended = on_ended
         self._on_push = on_push
         self.next_request_id: Callable[[], int] = next_request_id
-        """A number for the next request. Every request needs one of its own."""
+        """Returns a number for the next request. Every request needs its own number."""
         self._transport: asyncio.Transport | None = None
         self._pending: dict[int, _Pending] = {}
         self._abandoned: dict[int, ReceiveMessages] = {}
@@ -158,19 +158,19 @@ class Connection(asyncio.Protocol):
         self._opened: asyncio.Future[None] = loop.create_future()
         self._closed: asyncio.Future[None] = loop.create_future()
         self._drained: asyncio.Future[None] | None = None
-        """Set while closing: resolved when no reply is owed any more."""
+        """Set while closing: resolved when the last outstanding reply has come."""
         self._closing = False
         self._writable: asyncio.Future[None] | None = None
-        """Set while the socket takes no more output and a writer waits for it."""
+        """Set while the socket accepts no more output and a writer waits."""
         self._reads = self._writes = self._handed_back = 0
         self.write_paused: bool = False
-        """The socket takes no more for now; see :meth:`wait_writable`."""
+        """The socket accepts no more output for now; see :meth:`wait_writable`."""
         self.usable: bool = False
         """True while requests can be made: from the handshake until the connection ends or the server shuts down."""
         self.connection_id: int = 0
-        """The server's number of this connection, as its log has it."""
+        """The server's number of this connection, as in the server's log."""
         self.facts: ServerFacts = ServerFacts()
-        """Limits and features that the server named when the connection was opened."""
+        """Limits and features that the server announced when the connection was opened."""
         self.account: str = ""
         self.region: str = ""
         self.server: str = ""
@@ -196,17 +196,18 @@ class Connection(asyncio.Protocol):
         Args:
             address: of the server, with the key.
             tls: see :data:`TlsOption`.
-            timeout: seconds for everything together.
-            heartbeat: seconds; the server may want it shorter. A peer silent for twice as long is given up.
-            product: what the server's log calls this client.
+            timeout: seconds for TCP, TLS and handshake together.
+            heartbeat: seconds; the server may propose less. A peer silent for twice as long is given up.
+            product: the name of this client in the server's log.
             on_ended: called once, when the connection takes no more requests (lost, or the server shuts down).
             next_request_id: gives request numbers, if several connections are to share a count.
-            on_push: called with what the server sends unasked, within the wake-up in which it came; must not raise.
+            on_push: called with messages that the server sends unasked, within the wake-up of their arrival; must not
+                raise.
 
         Raises:
-            ServerUnreachable: refused, no such host, TLS failure, or no answer in time.
-            ConnectionRefused: the server said why it does not want this client: wrong key, region, version ...
-            ProtocolViolation: this is no cmqd server, or it did not prove that it knows the key.
+            ServerUnreachable: refused, unknown host, TLS failure, or no answer in time.
+            ConnectionRefused: the server refuses this client: wrong key, region, version ...
+            ProtocolViolation: the peer is no cmqd server, or did not prove that it knows the key.
         """
         if isinstance(address, str):
             address = parse_address(address)
@@ -240,10 +241,10 @@ class Connection(asyncio.Protocol):
         return self
 
     async def close(self) -> None:
-        """End the connection in an orderly way; harmless when repeated.
+        """Close the connection in an orderly way; harmless when repeated.
 
-        Waiting receives fail with ClientClosed, and what already was on its way to them is handed back. Other requests
-        have a second to be answered; those that are not end with ConnectionLost.
+        Waiting receives fail with ClientClosed, and messages already on their way to them are released. Other requests
+        have a second for their reply; after that they end with ConnectionLost.
         """
         if not self._closing:
             self._closing = True
@@ -261,7 +262,7 @@ class Connection(asyncio.Protocol):
                 self._transport.close()
         await asyncio.wait({self._closed}, timeout=CLOSE_TIMEOUT)
         if not self._closed.done():
-            # A peer that reads nothing would keep the last bytes, and this socket, for ever.
+            # A peer that does not read would keep the last bytes, and this socket, for ever.
             self._abort()
 
     def _abort(self) -> None:
@@ -271,23 +272,23 @@ class Connection(asyncio.Protocol):
     # ------------------------------------------------------------------ requests
 
     def request(self, message: AnyRequest | Request, timeout: float = REQUEST_TIMEOUT) -> "asyncio.Future[AnyReply]":
-        """Make a request; it goes out with all others made in this wake-up of the event loop.
+        """Make a request; all requests of this wake-up of the event loop go out together.
 
-        Cancelling the future drops the reply; for a receive use :meth:`receive`, which also tells the server (though
-        messages that arrive for a cancelled future are handed back in any case).
+        Cancelling the future drops the reply; for a receive use :meth:`receive`, which also tells the server (although
+        messages that arrive for a cancelled future are released in any case).
 
         Args:
             message: with a ``request_id`` from :attr:`next_request_id`.
             timeout: seconds until the future fails with RequestTimeout.
 
         Returns:
-            A future of the reply. An error answer makes it raise the matching ``ServerError``; the end of the
+            A future of the reply. An error reply makes the future raise the matching ``ServerError``; the end of the
             connection ``ConnectionLost``.
 
         Raises:
-            ClientClosed, ServerUnreachable: the connection is closed, or was lost; nothing was sent.
-            MessageTooLarge, BatchTooLarge, InvalidArgument: it does not fit a frame; nothing was sent.
-            NotSupported: it uses a field that this server would ignore; nothing was sent.
+            ClientClosed, ServerUnreachable: the connection is closed, or was lost; the request was not sent.
+            MessageTooLarge, BatchTooLarge, InvalidArgument: the request does not fit a frame; it was not sent.
+            NotSupported: the request uses a field that this server would ignore; it was not sent.
         """
         if not self.usable:
             raise self._not_usable()
@@ -312,11 +313,11 @@ class Connection(asyncio.Protocol):
     async def receive(self, message: ReceiveMessages, timeout: float) -> MessagesReceived:
         """Make a receive and wait for its messages.
 
-        Safe to cancel: the server is told, and messages that were on their way already are handed back uncounted.
+        Safe to cancel: the server is told, and messages already on their way are released uncounted.
 
         Args:
             message: with a ``request_id`` from :attr:`next_request_id`.
-            timeout: seconds until RequestTimeout; more than the wait. It has the effect of a cancellation.
+            timeout: seconds until RequestTimeout; more than the wait. A timeout has the effect of a cancellation.
 
         Raises:
             CmqError: see :meth:`request`.
@@ -351,18 +352,18 @@ class Connection(asyncio.Protocol):
         return self._closed.done()
 
     def statistics(self) -> ConnectionStatistics:
-        """A snapshot of this connection's numbers."""
+        """Return a snapshot of the counters."""
         return ConnectionStatistics(self._wire.outstanding, self._reads, self._writes, self._handed_back)
 
     # ------------------------------------------------------------------ called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio: the socket is connected."""
+        """Handle the asyncio event: the socket is connected."""
         self._transport = cast("asyncio.Transport", transport)
         self._flush()
 
     def data_received(self, data: bytes) -> None:
-        """asyncio: the server sent something."""
+        """Handle the asyncio event: data arrived from the server."""
         self._reads += 1
         wire = self._wire
         wire.receive_data(data, int(self._loop.time() * 1000))
@@ -389,25 +390,25 @@ class Connection(asyncio.Protocol):
             else:
                 future.set_result(reply)
         if not self._flush_scheduled:
-            # After the tasks that were just woken: see the module.
+            # Runs after the tasks that were just woken, so that their requests share the write (see the module).
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
         if self._drained is not None and not wire.outstanding and not self._drained.done():
             self._drained.set_result(None)
 
     def pause_writing(self) -> None:
-        """asyncio: the send buffer is full."""
+        """Handle the asyncio event: the send buffer is full."""
         self.write_paused = True
 
     def resume_writing(self) -> None:
-        """asyncio: the send buffer has room again."""
+        """Handle the asyncio event: the send buffer has room again."""
         self.write_paused = False
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
         self._writable = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio: the socket is closed, by whomever."""
+        """Handle the asyncio event: either side closed the socket."""
         ended = self._wire.ended
         if self._closing:
             why = "the client was closed"
@@ -437,7 +438,7 @@ class Connection(asyncio.Protocol):
     # ------------------------------------------------------------------ inside
 
     def _changed(self, event: Opened | ConnectionEnded) -> None:
-        """The handshake is over, or the connection."""
+        """Handle the end of the handshake, or of the connection."""
         if isinstance(event, Opened):
             self.account, self.region, self.server = event.account, event.region, event.product
             self.connection_id, self.facts = event.connection_id, event.facts
@@ -467,7 +468,7 @@ class Connection(asyncio.Protocol):
             self._retire()
 
     def _flush(self) -> None:
-        """Write everything there is, in one go."""
+        """Write all encoded requests in one call."""
         self._flush_scheduled = False
         out = self._wire.data_to_send(int(self._loop.time() * 1000))
         if out and self._transport is not None:
@@ -483,9 +484,9 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._flush)
 
     def _abandon(self, request: ReceiveMessages, future: "asyncio.Future[AnyReply]") -> None:
-        """No caller waits for this receive any longer."""
+        """Cancel a receive that lost its caller."""
         if self._pending.pop(request.request_id, None) is None:
-            # Answered in the same wake-up in which it was cancelled.
+            # The reply came in the same wake-up as the cancellation.
             if future.done() and not future.cancelled() and future.exception() is None:
                 self._late(future.result(), request)
             return
@@ -501,13 +502,14 @@ class Connection(asyncio.Protocol):
         if not self._wire.is_open:
             return
         handles = [message.receipt_handle for message in reply.messages]
-        # Uncounted and unanswered for: should it fail, their visibility timeout brings them back.
+        # Uncounted, and without waiting for the reply: on failure the visibility timeout makes the messages active
+        # again.
         self._wire.send(ReleaseMessages(self.next_request_id(), request.queue, handles, False))
         self._handed_back += len(handles)
         self._flush_soon()
 
     def _wake_at(self, moment: float) -> None:
-        """Have the timer fire at ``moment`` (loop time), or somewhat later."""
+        """Make the timer fire at ``moment`` (loop time), or somewhat later."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = max(moment, self._loop.time() + _COARSE)
@@ -518,9 +520,10 @@ class Connection(asyncio.Protocol):
         return float("inf") if deadline_ms is None else deadline_ms / 1000
 
     def _tick(self) -> None:
-        """The timer: give up what is overdue, and keep the connection alive."""
+        """Expire overdue requests, and send heartbeats."""
         self._timer = None
-        # After the reads of this wake-up on either loop, so answers that arrived while it stood still count.
+        # Runs after the reads of this wake-up on either loop, so replies that arrived while the loop was blocked still
+        # count.
         now = self._loop.time()
         self._timer_at = float("inf")
         next_deadline = float("inf")
@@ -535,7 +538,7 @@ class Connection(asyncio.Protocol):
         self._wire.tick(int(now * 1000))
         self._flush()
         for event in self._wire.events():
-            # Only the peer's silence makes one here.
+            # Only the peer's silence ends the connection here.
             self._changed(cast("ConnectionEnded", event))
         moment = min(next_deadline, self._next_heartbeat())
         if moment < float("inf") and not self._closed.done():
@@ -572,18 +575,18 @@ def _tls_context(tls: bool | ssl.SSLContext) -> ssl.SSLContext | None:
 
 
 def _reason(problem: OSError | UnicodeError) -> str:
-    """Why a connection could not be made, without the address that asyncio's texts repeat."""
+    """Return the reason of a failed connection, without the address that asyncio's texts repeat."""
     if isinstance(problem, ssl.SSLError):
         why = getattr(problem, "verify_message", None) or problem.reason or str(problem)
         return f"TLS: {why.replace('_', ' ').lower()}"
     if isinstance(problem, UnicodeError) or problem.errno is None or isinstance(problem, socket.gaierror):
-        # Several addresses failed, or the name has none: the text says it all.
+        # Several addresses failed, or the name has no address: the text is complete.
         return getattr(problem, "strerror", None) or str(problem)
     return os.strerror(problem.errno).lower()
 
 
 def _handshake_error(event: ConnectionEnded) -> CmqError:
-    """Why the handshake failed, from the event that ended it."""
+    """Return the error of a failed handshake, from the event that ended the handshake."""
     if event.by_peer:
         return server_error(Error(0, event.code, event.name, event.text, event.retryable, event.retry_after_ms))
     if event.code == ErrorCode.AUTHENTICATION_TIMEOUT:
@@ -592,7 +595,7 @@ def _handshake_error(event: ConnectionEnded) -> CmqError:
 
 
 def _too_large(message: Request, problem: LocalProtocolError) -> CmqError:
-    """The typed form of what the protocol refuses to put into a frame."""
+    """Return the typed error of a request that does not fit a frame."""
     text = str(problem)
     if isinstance(message, (SendMessages, SendHalfMessages)):
         cls = MessageTooLarge if len(message.bodies) == 1 else BatchTooLarge

@@ -5,8 +5,8 @@
     [contexts.kitchen]
     url = "cmq://ID:KEY@host:5680"
 
-``cmq`` and the Spark sink read it; the client itself does not. The server writes a file of the same form, with its
-first key, into its data folder (``admin.context.toml``).
+``cmq`` and the Spark sink read the file; the client itself does not. The server writes a file of the same form, with
+its first key, into its data folder (``admin.context.toml``).
 """
 
 import os
@@ -23,7 +23,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 
 
 class ContextError(Exception):
-    """The file or what is wanted from it is not right; ``missing`` tells that a context does not exist."""
+    """A context file is unreadable or malformed, or a context is missing; ``missing`` tells a missing context."""
 
     def __init__(self, text: str, *, missing: bool = False) -> None:
         super().__init__(text)
@@ -39,10 +39,10 @@ class Contexts(msgspec.Struct):
     current: str | None = None
 
     def address(self, name: str | None) -> Address:
-        """Where the named (None: the current) context leads to.
+        """Return the address of the named (None: the current) context.
 
         Raises:
-            ContextError: there is no such context, or its URL is wrong.
+            ContextError: the context does not exist, or its URL is malformed.
         """
         chosen = name or self.current
         if chosen is None:
@@ -60,10 +60,10 @@ class Contexts(msgspec.Struct):
             raise ContextError(f"context {chosen!r} of {self.path}: {problem}") from problem
 
     def add(self, name: str, url: str) -> None:
-        """Add or replace a context; the first one becomes the current one.
+        """Add or replace a context; the first context becomes the current context.
 
         Raises:
-            ContextError: the name or the URL is wrong; nothing was changed.
+            ContextError: the name or the URL is malformed; the contexts were not changed.
         """
         if _NAME.fullmatch(name) is None:
             raise ContextError(f"{name!r} is no name for a context: 1 to 64 ASCII letters, digits, '-' or '_'")
@@ -75,19 +75,19 @@ class Contexts(msgspec.Struct):
         self.current = self.current or name
 
     def use(self, name: str) -> None:
-        """Make a context the current one.
+        """Make a context the current context.
 
         Raises:
-            ContextError: there is no such context.
+            ContextError: the context does not exist.
         """
         self.address(name)
         self.current = name
 
     def remove(self, name: str) -> None:
-        """Forget a context.
+        """Remove a context.
 
         Raises:
-            ContextError: there is no such context.
+            ContextError: the context does not exist.
         """
         if self.urls.pop(name, None) is None:
             raise ContextError(f"{self.path} has no context {name!r}", missing=True)
@@ -95,12 +95,13 @@ class Contexts(msgspec.Struct):
             self.current = None
 
     def save(self) -> None:
-        """Write the file, whole or not at all, readable by its owner only."""
+        """Write the file atomically, readable by its owner only."""
         lines = [] if self.current is None else [f"current = {_quoted(self.current)}\n"]
         lines += [f"\n[contexts.{name}]\nurl = {_quoted(url)}\n" for name, url in sorted(self.urls.items())]
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        # Never readable by others, not even between creation and a chmod.
+        # Created with owner-only permissions: a chmod afterwards would leave a moment in which other users can read the
+        # keys.
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -112,10 +113,10 @@ class Contexts(msgspec.Struct):
 
 
 def load_contexts(path: Path, *, must_exist: bool = False) -> Contexts:
-    """Read a context file; one that does not exist is empty.
+    """Read a context file; a missing file is empty.
 
     Raises:
-        ContextError: it cannot be read, is no TOML, or has another form.
+        ContextError: the file is unreadable, no TOML, or malformed.
     """
     try:
         content: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -155,5 +156,5 @@ def is_exposed(path: Path) -> bool:
 
 
 def _quoted(text: str) -> str:
-    """A TOML basic string. JSON's quoting is a subset of it, but for the escape of DEL, which no URL holds."""
+    """Return a TOML basic string. JSON quotes in the same way, except for DEL, which no URL contains."""
     return msgspec.json.encode(text).decode()

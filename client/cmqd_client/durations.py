@@ -12,11 +12,11 @@ _MAX_MS = 2**53
 
 
 def to_ms(duration: Duration, field: str) -> int:
-    """Milliseconds of a duration, rounded; what is positive never becomes 0. Ranges are checked by the server.
+    """Return the milliseconds of a duration, rounded; a positive duration never becomes 0. The server checks ranges.
 
     Raises:
-        TypeError: it is neither a number nor a ``timedelta``.
-        ValueError: it is not finite, or absurdly long.
+        TypeError: the duration is neither a number nor a ``timedelta``.
+        ValueError: the duration is not finite, or absurdly long.
     """
     if isinstance(duration, timedelta):
         seconds = duration.total_seconds()
@@ -33,21 +33,21 @@ def to_ms(duration: Duration, field: str) -> int:
 
 
 def to_seconds(duration: Duration, field: str) -> float:
-    """Seconds of a duration; see :func:`to_ms`."""
+    """Return the seconds of a duration; see :func:`to_ms`."""
     return to_ms(duration, field) / 1000
 
 
 def to_datetime(milliseconds: int) -> datetime:
-    """The moment that a wire time (milliseconds since 1970) stands for, in UTC."""
+    """Return the UTC ``datetime`` of a wire time (milliseconds since 1970)."""
     # Not fromtimestamp(ms / 1000), which is off by a microsecond for some values.
     return _EPOCH + timedelta(milliseconds=milliseconds)
 
 
 def to_epoch_ms(moment: datetime | float, field: str) -> int:
-    """The wire time of a moment: a ``datetime`` with a zone, or seconds since 1970; rounded to the millisecond.
+    """Return the wire time of a ``datetime`` with a zone, or of seconds since 1970; rounded to the millisecond.
 
     Raises:
-        TypeError: it is neither.
+        TypeError: the moment is neither a ``datetime`` nor a number.
         ValueError: the ``datetime`` has no zone, or the time lies before 1970 or absurdly far ahead.
     """
     if isinstance(moment, datetime):

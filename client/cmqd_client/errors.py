@@ -16,7 +16,7 @@
         ├── QueueNotFound, QueueExists, QueueDiffers, QueueDeleted, TooManyQueues
         ├── DeadLetterQueueInUse, TimeNotRewindable, RedriveRunning, NotTransactional
         ├── MessageTooLarge, BatchTooLarge, ReceiptHandleInvalid, TooManyInFlight, SequenceTooOld, BacklogFull,
-        ├── OutOfOrder                    send or publish whose ``after`` is unknown
+        ├── OutOfOrder                    send or publish with an unknown ``after``
         ├── TransactionNotFound, AlreadyCommitted, AlreadyRolledBack      of a half message
         ├── TopicNotFound, TopicExists, TopicDiffers, TopicInUse, TooManyTopics
         ├── SubscriptionNotFound, SubscriptionExists, SubscriptionDiffers, TooManySubscriptions, PushUnavailable
@@ -276,7 +276,7 @@ class DeadLetterQueueInUse(ServerError, code=ErrorCode.DEAD_LETTER_QUEUE_IN_USE)
 
     @property
     def sources(self) -> list[str]:
-        """The queues whose dead-letter queue this queue is."""
+        """The queues that use this queue as their dead-letter queue."""
         return list(self.details.get("sources", ()))
 
 

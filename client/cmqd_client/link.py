@@ -1,13 +1,13 @@
-"""A link: one connection to the server that is made anew whenever it ends.
+"""A link: a connection to the server that is opened again whenever it ends.
 
-     DOWN ──someone waits, or it was lost──► CONNECTING ──opened──► UP
+     DOWN ──a call waits, or it was lost───► CONNECTING ──opened──► UP
       ▲                                        │   ▲                │
       ├──── refused for good (key, region) ────┘   └── lost, or the server is shutting down ──┘
       └──── closed
 
-While CONNECTING it tries for ever, with growing, jittered pauses (``retry.RetryPolicy``); a call that needs the link
-waits with its own time limit. A refusal that will not change by itself (wrong key, region, version) ends the trying;
-the next request that wants the link starts it again.
+While CONNECTING the link tries for ever, with growing, jittered pauses (``retry.RetryPolicy``); a call that needs the
+link waits with its own time limit. A refusal that will not change by itself (wrong key, region, version) ends the
+attempts; the next request over the link starts them again.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from cmqd_client.retry import RetryPolicy
 
 
 class Opener(Protocol):
-    """Opens a connection; ``on_ended`` is to be called when that connection takes no more requests."""
+    """Opens a connection; ``on_ended`` is called when the connection takes no more requests."""
 
     def __call__(self, *, on_ended: OnEnded) -> Awaitable[Connection]: ...  # noqa: D102 - said above
 
@@ -55,7 +55,8 @@ class Link:
     def __init__(
         self, open_connection: Opener, policy: RetryPolicy, on_connected: Callable[[Connection], None] | None = None
     ) -> None:
-        """A link; ``on_connected`` is called with each new connection before other calls can use it."""
+        """Make a link; ``on_connected`` is called with each new connection before other calls can use the
+        connection."""
         self._open = open_connection
         self._on_connected = on_connected
         self._policy = policy
@@ -66,22 +67,22 @@ class Link:
         """Connections that take no more requests but may still owe answers."""
         self._last_error: CmqError | None = None
         self.connection: Connection | None = None
-        """The connection to use; None = there is none now, see :meth:`wait_connected`."""
+        """The connection to use; None = not connected, see :meth:`wait_connected`."""
         self.opened: int = 0
-        """Connections opened so far."""
+        """Number of connections opened so far."""
 
     def start(self) -> None:
-        """Begin to connect, unless that is done or under way."""
+        """Begin to connect, unless the link is up or connecting."""
         if self.connection is None and self._connecting is None and not self._closed:
             self._connecting = asyncio.create_task(self._connect())
 
     async def wait_connected(self, timeout: float) -> Connection:
-        """The connection, as soon as there is one. Safe to cancel.
+        """Return the connection, as soon as the link is up. Safe to cancel.
 
         Raises:
-            ServerUnreachable: not within ``timeout`` seconds; the reason of the last attempt is its cause.
+            ServerUnreachable: no connection within ``timeout`` seconds; the reason of the last attempt is its cause.
             ConnectionRefused: the server refused every attempt within ``timeout`` seconds (``TooManyConnections``: the
-                link goes on trying), or refuses this client for good.
+                link continues to try), or refuses this client for good.
             ProtocolViolation: the peer is no cmqd server.
             ClientClosed: the link was closed.
         """
@@ -105,7 +106,7 @@ class Link:
             self._waiting.discard(arrived)
 
     async def close(self) -> list[Connection]:
-        """Connect no more; what waits fails with ClientClosed. Returns the connections, for the caller to close."""
+        """Stop connecting; waiting calls fail with ClientClosed. Returns the connections, for the caller to close."""
         self._closed = True
         connections = self._retired + ([] if self.connection is None else [self.connection])
         self.connection, self._retired = None, []
@@ -117,7 +118,7 @@ class Link:
         return connections
 
     def _ended(self, connection: Connection) -> None:
-        """The connection takes no more requests: it was lost, or the server is shutting down."""
+        """Retire a connection that takes no more requests: lost, or the server is shutting down."""
         if self.connection is connection:
             self.connection = None
             self._retired = [one for one in (*self._retired, connection) if not one.is_closed]
@@ -129,7 +130,8 @@ class Link:
         try:
             while True:
                 if attempt or self.opened:
-                    # Also before the first attempt to *re*connect: all clients of a server notice its end at once.
+                    # Also before the first attempt to *re*connect: all clients of a server notice its end at the same
+                    # time.
                     pause = self._policy.delay(max(attempt, 1), random())
                     await asyncio.sleep(max(pause, min(suggested or 0, self._policy.max_retry_after)))
                 attempt += 1
@@ -143,7 +145,7 @@ class Link:
                         return
                     continue
                 except Exception as bug:
-                    # Not foreseen, so trying again is no cure; and waiting calls must be told.
+                    # An unforeseen error: another attempt would fail the same way, and waiting calls must be told.
                     error = ServerUnreachable(f"connecting failed: {bug!r}")
                     error.__cause__ = bug
                     self._fail(error)
@@ -167,7 +169,7 @@ class Link:
         waiting, self._waiting = self._waiting, set()
         for future in waiting:
             if not future.done():
-                # Each gets an exception of its own: a shared one would collect the tracebacks of all.
+                # A new exception per call: a shared exception would collect the tracebacks of all calls.
                 future.set_exception(_copy(error))
 
     def __repr__(self) -> str:

@@ -1,14 +1,14 @@
-"""Message ids: the printed form and the number behind it."""
+"""Message ids: printed form and number."""
 
 import re
 from typing import NewType
 
 MessageId = NewType("MessageId", str)
-"""A message's id as it is printed: ``Msg-`` and 16 hex digits. Unique for ever in a broker."""
+"""A message's id in printed form: ``Msg-`` and 16 hex digits. Unique for ever in a broker."""
 
 
 def printed_id(number: int) -> MessageId:
-    """The printed form of a message id."""
+    """Return the printed form of a message id."""
     return MessageId(f"Msg-{number:016x}")
 
 
@@ -16,10 +16,10 @@ _PRINTED = re.compile(r"Msg-([0-9a-f]{16})")
 
 
 def id_number(printed: str) -> int:
-    """The number behind a printed message id.
+    """Return the number of a printed message id.
 
     Raises:
-        ValueError: it is no message id.
+        ValueError: the string is no message id.
     """
     found = _PRINTED.fullmatch(printed)
     if found is None:

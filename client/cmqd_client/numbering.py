@@ -1,22 +1,22 @@
-"""Numbers for sends, so that one whose answer was lost can be repeated without being stored twice.
+"""Numbers for sends, so that a send can be repeated after a lost reply without being stored twice.
 
-A send carries a session (random, 64 bits) and its number in it. The server remembers the answers of the last 1,024
-numbers of a session; so a number must be answered before the session has moved that far on. A producer with more
-sends under way than that goes on in a new session, while the old one's are still answered.
+A send carries a session (random, 64 bits) and its sequence number in the session. The server remembers the replies of
+the last 1,024 numbers of a session; so a number must be answered before the session is 1,024 numbers further. A
+producer with more sends in progress starts a new session, while sends of the old session are still answered.
 """
 
 from collections.abc import Callable
 
 WINDOW = 1024
-"""Answers that the server remembers for each session (part of the protocol)."""
+"""Replies that the server remembers per session (part of the protocol)."""
 
 _CHECK_EVERY = 64
-"""Looking for the oldest unanswered number costs a microsecond or so; once in this many sends is enough, as long as
-the margin below covers what happens in between."""
+"""Sends between two looks for the oldest unanswered number. A look costs about a microsecond; the margin below covers
+the sends in between."""
 
 
 class Session:
-    """The sends of one session that have not been answered."""
+    """The unanswered sends of a session."""
 
     __slots__ = ("last", "number", "unanswered")
 
@@ -24,17 +24,17 @@ class Session:
         self.number: int = number
         self.last: int = 0
         self.unanswered: dict[int, None] = {}
-        """Sequences under way, oldest first."""
+        """Sequences in progress, oldest first."""
 
     def answered(self, sequence: int) -> None:
-        """The send was answered, or given up: it will not be repeated."""
+        """Remove a send that was answered or given up, and will not be repeated."""
         self.unanswered.pop(sequence, None)
 
 
 class SendNumbering:
-    """Gives each send of a client its session and sequence.
+    """Gives every send of a client a session and a sequence.
 
-    Invariant: no unanswered sequence is ever ``WINDOW`` or more behind the last one of its session.
+    Invariant: no unanswered sequence is ``WINDOW`` or more behind the last sequence of its session.
     """
 
     __slots__ = ("_random", "_session")
@@ -44,7 +44,7 @@ class SendNumbering:
         self._session = Session(self._new_number())
 
     def next(self) -> tuple[Session, int]:
-        """Session and sequence of a new send; call ``session.answered(sequence)`` when it has ended."""
+        """Return session and sequence of a new send; call ``session.answered(sequence)`` at the end of the send."""
         session = self._session
         sequence = session.last + 1
         if sequence % _CHECK_EVERY == 0 and session.unanswered:

@@ -13,16 +13,16 @@ class Outgoing(msgspec.Struct, frozen=True):
     body: bytes
     headers: Mapping[str, str] | None = None
     delay: Duration | None = None
-    """None = the batch's, or else the queue's."""
+    """None = the delay of the batch, or else of the queue."""
     dedup_id: str | None = None
-    """See :meth:`Queue.send`; None = the one that ``dedup_ids`` of the batch has for it, or none."""
+    """See :meth:`Queue.send`; None = the entry of the batch's ``dedup_ids``, if given."""
 
 
 def checked_body(body: bytes) -> bytes:
-    """The body, unless it is something that msgpack would take and mean otherwise.
+    """Return the body; refuse types that msgpack would encode as another type.
 
     Raises:
-        TypeError: it is not bytes.
+        TypeError: the body is not bytes.
     """
     if not isinstance(body, (bytes, bytearray, memoryview)):  # pyright: ignore[reportUnnecessaryIsInstance]
         hint = "; encode it first: text.encode()" if isinstance(body, str) else ""

@@ -127,7 +127,7 @@ class Message:
 
     @property
     def copy_of(self) -> CopyOf | None:
-        """The message of a topic whose copy this message is; None = sent directly to a queue."""
+        """The published message that this message is a copy of; None = sent directly to a queue."""
         return copy_of(self._received.copy_of)
 
     async def delete(self) -> HandleResult:
@@ -227,7 +227,7 @@ class Queue:
                 are at most 1 MiB together (a single larger message is allowed). An empty batch sends no request.
             delay: for messages without a delay of their own; None = the queue's own.
             headers: for messages without headers of their own.
-            dedup_ids: a name or None per message; see :meth:`send`. Messages whose name the queue remembers are not
+            dedup_ids: a name or None per message; see :meth:`send`. Messages with a remembered name are not
                 stored again; the other messages of the batch are.
             after: a dedup id that the queue must remember, or the batch is refused. A producer that names the last
                 message of the previous batch can send several batches concurrently and keep their order, whichever
@@ -533,7 +533,7 @@ class Queue:
     # ------------------------------------------------------------------ dead letters
 
     async def dead_letter_sources(self) -> list[str]:
-        """List the names of the queues whose dead-letter queue is this queue. Safe to cancel.
+        """List the names of the queues that use this queue as their dead-letter queue. Safe to cancel.
 
         Raises:
             QueueNotFound: the queue does not exist.

@@ -1,6 +1,6 @@
 """Results of calls: ids of sent messages, results of batches, pages of a peek.
 
-Each carries ``request_id``, the number of the request on its connection, as the server's log has it.
+A result has ``request_id``, the number of the request on its connection, as in the server's log.
 """
 
 from collections.abc import Iterator
@@ -38,16 +38,16 @@ class TransactionStatus(Enum):
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Where a message stood before it was moved to where it is, and why it was."""
+    """Queue, id and counts of a message before it was moved, and the reason of the move."""
 
     queue: str
     id: MessageId
-    """Its id there."""
+    """Id of the message in that queue."""
     enqueue_time: datetime
     receive_count: int
-    """Number of receives there."""
+    """Number of receives in that queue."""
     reason: str
-    """``receives`` or ``age``: why it became a dead letter; ``redrive``: it came back from a dead-letter queue."""
+    """``receives`` or ``age``: became a dead letter; ``redrive``: came back from a dead-letter queue."""
 
 
 class CopyOf(msgspec.Struct, frozen=True):
@@ -56,10 +56,10 @@ class CopyOf(msgspec.Struct, frozen=True):
     topic: str
     subscription: str
     id: MessageId
-    """Of what was published: that of ``Published``, not of the copy."""
+    """Id of the published message, as in ``Published``; the copy has an id of its own."""
     publish_time: datetime
     tags: list[str]
-    """Empty if there were none, and on a routing topic."""
+    """Empty without tags, and on a routing topic."""
     routing_key: str | None
     """None on a tag topic."""
 
@@ -80,23 +80,23 @@ class SentBatch(msgspec.Struct, frozen=True):
 
 
 class HandleResult(msgspec.Struct, frozen=True):
-    """A delete, change of visibility or hand-back was done, durably."""
+    """A delete, change of visibility or release was done, durably."""
 
     request_id: int
     next_visible_time: datetime | None = None
-    """Time at which the message becomes visible again; None after a delete."""
+    """Time at which the message becomes active again; None after a delete."""
 
 
 class BatchResult(msgspec.Struct, frozen=True):
-    """Outcome of a batch of deletes, changes of visibility or hand-backs."""
+    """Result of a batch of deletes, changes of visibility or releases."""
 
     done: list[int]
-    """The receipt handles for which it was done, durably."""
+    """The receipt handles of the successful entries, durable."""
     failures: list[Failure]
     request_id: int
-    """Of the last request, if the batch took several."""
+    """Number of the last request, if the batch took several."""
     next_visible_time: datetime | None = None
-    """Time at which the first of the messages becomes visible again; None after a delete."""
+    """Time at which the first of the messages becomes active again; None after a delete."""
 
     @property
     def ok(self) -> bool:
@@ -104,10 +104,10 @@ class BatchResult(msgspec.Struct, frozen=True):
         return not self.failures
 
     def raise_for_failures(self) -> None:
-        """Do nothing if all went well.
+        """Raise an exception if an entry failed.
 
         Raises:
-            PartialFailure: something failed; its ``failures`` tell what and why.
+            PartialFailure: an entry failed; ``failures`` has the failed entries with their errors.
         """
         if self.failures:
             first = self.failures[0]
@@ -120,7 +120,7 @@ class BatchResult(msgspec.Struct, frozen=True):
 
 
 class Peeked(msgspec.Struct, frozen=True):
-    """A message as it was when looked at; it was not received."""
+    """A message at the time of the peek; a peek is no receive."""
 
     id: MessageId
     state: str
@@ -129,12 +129,12 @@ class Peeked(msgspec.Struct, frozen=True):
     headers: Headers
     enqueue_time: datetime
     visible_time: datetime | None
-    """Time at which a delayed message becomes active; None = it is not delayed."""
+    """Time at which a delayed message becomes active; None = not delayed."""
     receive_count: int
     origin: Origin | None = None
-    """Set if it was moved here from another queue."""
+    """Set if the message was moved from another queue."""
     copy_of: CopyOf | None = None
-    """Set if it is a copy of a message that was published to a topic."""
+    """Set if the message is a copy of a message published to a topic."""
 
 
 class PeekPage(msgspec.Struct, frozen=True):
@@ -142,7 +142,7 @@ class PeekPage(msgspec.Struct, frozen=True):
 
     messages: list[Peeked]
     next_start: int | None
-    """Give it as ``start`` to see on; None = this is the end."""
+    """``start`` of the next page; None = this is the last page."""
     request_id: int
 
     def __iter__(self) -> Iterator[Peeked]:
@@ -173,32 +173,32 @@ class Rewound(msgspec.Struct, frozen=True):
     messages: int
     """Number of messages that are active again."""
     time: datetime
-    """From which time on: the one asked for, or the nearest."""
+    """Start of the rewind: the requested time, or the nearest possible time."""
     clamped: bool
-    """The time asked for lies before the rewind window, so the nearest one was taken."""
+    """True if the requested time lies before the rewind window, so the nearest possible time was used."""
     request_id: int
 
 
 class Redrive(msgspec.Struct, frozen=True):
-    """A redrive, as it was when asked: messages of a dead-letter queue on their way back."""
+    """A redrive at the time of the request: messages of a dead-letter queue on their way back."""
 
     queue: str
-    """The queue that is emptied."""
+    """The dead-letter queue."""
     target: str | None
-    """Where the messages go; None = each to the queue that it came from."""
+    """The queue that gets the messages; None = the origin of the message."""
     max_per_second: int | None
-    """None = as fast as it goes."""
+    """None = unlimited."""
     start_time: datetime
     end_time: datetime | None
-    """None = it goes on, also when the server restarts."""
+    """None = the redrive continues, also when the server restarts."""
     reason: str
-    """``done`` or ``cancelled`` when it is over; until then empty, or why it is held up (``target full: NAME``)."""
+    """``done`` or ``cancelled`` after the end; before that empty, or the reason of a pause (``target full: NAME``)."""
     moved: int
     remaining: int
-    """Messages that it has still to look at."""
+    """Messages that the redrive has not examined yet."""
     missing_origins: dict[str, int]
-    """Messages that stay because the queue that they came from does not exist or does not take them, by its name;
-    ``(no origin)`` counts those that were sent here directly."""
+    """Messages that stay because their origin does not exist or refuses them, by the origin's name;
+    ``(no origin)`` counts messages sent directly to this queue."""
     request_id: int
 
     @property
@@ -219,7 +219,7 @@ class Undecided(msgspec.Struct, frozen=True):
     last_answer: str
     """``unknown``, or empty if no answer has come (yet)."""
     next_check_time: datetime | None
-    """None = no further check is sent; it stays until a decision or until its retention ends."""
+    """None = no further check is sent; the message stays until a decision or until its retention ends."""
 
 
 class UndecidedPage(msgspec.Struct, frozen=True):
@@ -227,7 +227,7 @@ class UndecidedPage(msgspec.Struct, frozen=True):
 
     messages: list[Undecided]
     next_start: int | None
-    """Give it as ``start`` to see on; None = this is the end."""
+    """``start`` of the next page; None = this is the last page."""
     request_id: int
 
     def __iter__(self) -> Iterator[Undecided]:
@@ -238,13 +238,13 @@ class UndecidedPage(msgspec.Struct, frozen=True):
 
 
 class DecisionResult(msgspec.Struct, frozen=True):
-    """Outcome of ``end_transactions``."""
+    """Result of ``end_transactions``."""
 
     done: list[MessageId]
-    """Half messages that are decided as asked, durably."""
+    """Half messages that are decided as requested, durably."""
     failures: list[DecisionFailure]
     request_id: int
-    """Of the last request, if there were several."""
+    """Number of the last request, if the call took several."""
 
     @property
     def ok(self) -> bool:
@@ -252,10 +252,10 @@ class DecisionResult(msgspec.Struct, frozen=True):
         return not self.failures
 
     def raise_for_failures(self) -> None:
-        """Do nothing if all went well.
+        """Raise an exception if a decision failed.
 
         Raises:
-            PartialFailure: something failed; its text names the first, ``failures`` here has all.
+            PartialFailure: a decision failed; the text names the first failure, ``failures`` has all.
         """
         if self.failures:
             first = self.failures[0]
@@ -268,7 +268,7 @@ class DecisionResult(msgspec.Struct, frozen=True):
 
 
 def origin(moved: messages.Origin | None) -> Origin | None:
-    """The origin of a message that was moved."""
+    """Convert the origin of a moved message."""
     if moved is None:
         return None
     return Origin(
@@ -325,7 +325,7 @@ def undecided(half: messages.HalfMessage) -> Undecided:
 
 
 def decision_failure(failed: wire.TransactionFailure, request_id: int, connection_id: int | None) -> DecisionFailure:
-    """The typed form of one refused decision."""
+    """Return the typed form of a refused decision."""
     cls = ServerError.by_code.get(failed.code, UnknownServerError)
     message_id = printed_id(failed.message_id)
     error = cls(failed.text, request_id=request_id, connection_id=connection_id, details={"message_id": message_id})
@@ -333,7 +333,7 @@ def decision_failure(failed: wire.TransactionFailure, request_id: int, connectio
 
 
 def failure(failed: HandleFailure, request_id: int, connection_id: int | None) -> Failure:
-    """The typed form of one failed handle."""
+    """Return the typed form of a failed handle."""
     cls = ServerError.by_code.get(failed.code, ReceiptHandleInvalid)
     error = cls(
         failed.text,

@@ -1,20 +1,20 @@
-"""The repeats of failed requests and the pauses before them: pure decisions, without clock, socket or random number.
+"""Repeats of failed requests and the pauses before them: pure decisions, without clock, socket or random number.
 
-Two questions decide. *May it have happened?* An error answer says no (nothing was changed); a lost connection or a
-time-out says perhaps. *Is a repeat harmless?* :class:`Repeat` says so for each operation:
+Two questions decide. *May the request have been executed?* An error reply says no (no state was changed); a lost
+connection or a time-out says perhaps. *Is a repeat harmless?* :class:`Repeat` has the answer for each operation:
 
-    reads (list, attributes, peek, status ...)     READ   nothing changes
-    receive                                        READ   what a lost answer held comes back by itself
+    reads (list, attributes, peek, status ...)     READ   no state changes
+    receive                                        READ   messages of a lost reply become active again
     send, half send (numbered)                     SAFE   the server knows a repeat and gives the first answer
-    commit, roll back                              SAFE   the first decision stays, and the same one again succeeds
+    commit, roll back                              SAFE   the first decision stays; the same decision succeeds again
     delete, change visibility, release             SAFE   the first attempt's success only makes the handle invalid;
                                                           see ``cmqd_client.queue``
     ensure, set attributes, enable/disable a key,  SAFE   the same state results
     cancel a redrive, (un)register a checker
-    create and delete of queues, accounts, keys;   ONCE   repeated only if the server said that nothing was done;
+    create and delete of queues, accounts, keys;   ONCE   repeated only if the server did not execute the request;
     clear, rewind, start a redrive                        else OutcomeUnknown
 
-Waits grow exponentially from ``first_delay`` to ``max_delay``, each shortened at random by up to a half, so that the
+Waits grow exponentially from ``first_delay`` to ``max_delay``, shortened at random by up to a half, so that the
 clients of a restarted server do not all come back in step ("equal jitter").
 """
 
@@ -38,9 +38,9 @@ class Repeat(Enum):
     READ = "read"
     """No effect that the caller must know."""
     SAFE = "safe"
-    """Doing it twice leaves the same state as doing it once."""
+    """A repeat leaves the same state as a single execution."""
     ONCE = "once"
-    """Doing it twice differs from doing it once."""
+    """A repeat can leave another state than a single execution."""
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,13 +53,13 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     max_delay: float = 2.0
     """Longest wait between two attempts to connect: how late a client notices that its server is back."""
     max_retry_after: float = 10.0
-    """A server that suggests a longer pause than this is not waited for: its error goes to the caller."""
+    """Longest suggested pause that the client waits for; a longer suggestion goes to the caller as an error."""
 
     def delay(self, attempt: int, chance: float) -> float:
-        """Seconds to wait before attempt ``attempt + 1``.
+        """Return the seconds to wait before attempt ``attempt + 1``.
 
         Args:
-            attempt: attempts that failed so far, from 1.
+            attempt: number of failed attempts, from 1.
             chance: a random number in [0, 1).
         """
         # min() on the exponent as well: 2.0 ** 1024 would overflow after a night without a server.
@@ -67,12 +67,12 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return full * (1 - chance / 2)
 
     def next_attempt(self, error: CmqError, repeat: Repeat, attempt: int, chance: float) -> float | None:
-        """Seconds to wait before the request is repeated, or None if it is not.
+        """Return the seconds to wait before a repeat of the request, or None for no repeat.
 
         Args:
-            error: how this attempt ended.
+            error: the error of this attempt.
             repeat: whether a repeat is harmless.
-            attempt: attempts made so far, from 1.
+            attempt: number of attempts made, from 1.
             chance: a random number in [0, 1).
         """
         if attempt > self.retries:
@@ -91,14 +91,14 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def may_have_happened(error: CmqError) -> bool:
-    """True if the request can have been carried out although it failed with ``error``."""
+    """True if the request may have been executed although the attempt failed with ``error``."""
     return isinstance(error, (ConnectionLost, RequestTimeout, OutcomeUnknown, RequestCancelled, SequenceTooOld))
 
 
 def final_error(error: CmqError, repeat: Repeat) -> CmqError:
     """Return the error for the caller when no further attempt is made.
 
-    For something that changes the server's state and may have happened, that is :class:`OutcomeUnknown`, with ``error``
+    For a request that changes the server's state and may have been executed: :class:`OutcomeUnknown`, with ``error``
     as its cause; else ``error`` itself.
     """
     if repeat is Repeat.READ or isinstance(error, OutcomeUnknown) or not may_have_happened(error):

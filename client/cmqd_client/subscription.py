@@ -1,6 +1,6 @@
-"""A subscription's handle: what a topic delivers to one queue or URL, and what it has not delivered yet.
+"""The handle of a subscription: deliveries of a topic to a queue or URL, and messages not delivered yet.
 
-What is said in :mod:`cmqd_client.queue` about durability, time limits and repeats holds here too.
+The rules of :mod:`cmqd_client.queue` about durability, time limits and repeats apply here too.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,32 +21,32 @@ class RetryStrategy(StrEnum):
     """The retries of a message that could not be delivered."""
 
     EXPONENTIAL_DECAY = "exponential_decay"
-    """The default. Deliveries are concurrent, their order is not promised. One that failed is tried again after 1, 2,
-    4 ... 512, 512 ... s, up to 176 times, which is just under a day."""
+    """The default. Deliveries are concurrent; their order is not promised. A failed delivery is tried again after 1, 2,
+    4 ... 512, 512 ... s, up to 176 times, just under a day."""
     BACKOFF = "backoff"
-    """In order, one at a time. A message that failed is tried again three times, each after 10-20 s, while those behind
-    it wait; then it is dropped for this subscription."""
+    """In order, one at a time. A failed message is tried again three times, after 10-20 s each, while the messages
+    behind wait; then the message is dropped for this subscription."""
 
 
 class ContentFormat(StrEnum):
-    """Content of the requests to a URL. A queue gets body and headers as they were published, whatever is set here."""
+    """Content of the requests to a URL. A queue gets body and headers as published, regardless of this setting."""
 
     JSON = "json"
-    """The default: an object with the body and facts of the message. A body that is not UTF-8 is base64 in it."""
+    """The default: an object with body and facts of the message. A body that is not UTF-8 is base64-encoded."""
     SIMPLIFIED = "simplified"
     """The body alone."""
 
 
 class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A subscription as it was when asked."""
+    """A subscription at the time of the request."""
 
     topic: str
     name: str
     created: bool
-    """True if this call created it."""
+    """True if this call created the subscription."""
     secret: str | None
-    """Of a subscription to a URL, when this call created it: the key of the signatures of what is posted
-    (``whsec_...``, Standard Webhooks). It is shown this once; keep it."""
+    """The key of the request signatures (``whsec_...``, Standard Webhooks), if this call created a subscription to a
+    URL; else None. The server shows the secret only once; keep it."""
 
     protocol: str
     """``queue``, ``http`` or ``https``."""
@@ -57,23 +57,23 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
     content_format: ContentFormat | str
     """A plain string only if the server is newer than this client."""
     filter_tags: list[str]
-    """Empty = it gets every message."""
+    """Empty = every message is delivered."""
     binding_keys: list[str]
     """Of a subscription to a routing topic."""
     paused: bool
 
     waiting: int
-    """Messages that were not tried yet."""
+    """Messages without a delivery attempt yet."""
     in_retry: int
-    """Messages that failed and are tried again, or are out of retries."""
+    """Messages with a failed delivery that are tried again, or are out of retries."""
     delivered: int | None
-    """Messages that its URL has had; None of a queue, whose own counts tell."""
+    """Messages accepted by the URL; None for a queue, which counts its own messages."""
     dropped: int
-    """Messages given up after their retries, or dropped by hand; those whose day ended included."""
+    """Messages dropped after their retries, after their day, or by hand."""
     blocked: bool
-    """A message failed twice in a row: new ones are held back, but for probes, until something is delivered."""
+    """A message failed twice in a row: new messages are held back, except probes, until a delivery succeeds."""
     last_error: str | None
-    """Why the last delivery failed that did; None = none did yet."""
+    """Reason of the last failed delivery; None = no delivery failed yet."""
     last_error_time: datetime | None
     next_attempt_time: datetime | None
     """Time of the next retry; None = no retry is due."""
@@ -82,7 +82,7 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Time of the last change of an attribute."""
 
     details: Mapping[str, Any]
-    """Everything as the server sent it, under its names on the wire: also what this version does not know."""
+    """The server's full reply under its names on the wire, including facts unknown to this version."""
     request_id: int
 
     def __repr__(self) -> str:
@@ -112,9 +112,9 @@ class RotatedSecret(msgspec.Struct, frozen=True):
     """A subscription's new secret."""
 
     secret: str
-    """Shown this once; keep it."""
+    """Shown only once; keep it."""
     overlap_until: datetime
-    """Until then what is posted is signed with the old one as well."""
+    """Until then requests are also signed with the old secret."""
     request_id: int
 
     def __repr__(self) -> str:
@@ -122,10 +122,10 @@ class RotatedSecret(msgspec.Struct, frozen=True):
 
 
 class Subscription:
-    """One subscription of a topic; get it from ``topic.subscribe`` or ``topic.subscription(name)``.
+    """A subscription of a topic; get the handle from ``topic.subscribe`` or ``topic.subscription(name)``.
 
-    It is a pair of names and costs nothing. All its methods raise ``TopicNotFound`` or ``SubscriptionNotFound`` if
-    there is none of this name.
+    A handle is a pair of names; creating a handle sends no request. All methods raise ``TopicNotFound`` or
+    ``SubscriptionNotFound`` if the subscription does not exist.
     """
 
     __slots__ = ("_channel", "name", "secret", "topic")
@@ -133,14 +133,14 @@ class Subscription:
     def __init__(self, channel: Channel, topic: str, name: str, secret: str | None = None) -> None:
         self._channel = channel
         self.topic: str = topic
-        """Name of its topic."""
+        """Name of the topic."""
         self.name: str = name
         self.secret: str | None = secret
-        """The key of the signatures, if ``subscribe`` has just created a subscription to a URL. It is shown this once,
-        so keep it; if it is lost, :meth:`rotate_secret` gives another."""
+        """The key of the signatures, if ``subscribe`` has just created a subscription to a URL. The server shows the
+        secret only once, so keep it; after a loss, :meth:`rotate_secret` gives a new secret."""
 
     async def info(self) -> SubscriptionInfo:
-        """Attributes, counts and facts, as of now. Safe to cancel."""
+        """Return attributes, counts and facts, as of now. Safe to cancel."""
         request = wire.GetSubscription(self._channel.next_request_id(), self.topic, self.name)
         return subscription_info(await self._channel.call(request, wire.SubscriptionInfo, Repeat.READ))
 
@@ -153,24 +153,24 @@ class Subscription:
         content_format: ContentFormat | None = None,
         paused: bool | None = None,
     ) -> SubscriptionInfo:
-        """Change what is named; the rest stays. All is changed in one step or nothing is.
+        """Change the given attributes in one step, all or none; the others stay.
 
-        Repeated after a lost answer; another caller's change in between would then be overwritten. Protocol and
+        Repeated after a lost reply; the repeat would overwrite another caller's change in between. Protocol and
         endpoint cannot be changed: make another subscription.
 
         Args:
             filter_tags: for messages published from now on; see ``topic.subscribe``. Empty = every message.
             binding_keys: likewise, for a routing topic.
             strategy: also for later attempts of messages that have failed already.
-            content_format: for what is posted from now on.
+            content_format: for requests from now on.
             paused: see :meth:`pause`.
 
         Returns:
-            All as it is now.
+            All attributes after the change.
 
         Raises:
-            InvalidArgument: a value is out of range or not of this kind of topic. Nothing was changed.
-            OutcomeUnknown: it may be changed.
+            InvalidArgument: a value is out of range or not of this kind of topic. No attribute was changed.
+            OutcomeUnknown: the attributes may be changed.
             TypeError: a string where tags or keys are expected.
         """
         attributes = subscription_attributes(filter_tags, binding_keys, strategy, content_format)
@@ -180,53 +180,54 @@ class Subscription:
         return subscription_info(await self._channel.call(request, wire.SubscriptionInfo, Repeat.SAFE))
 
     async def pause(self) -> None:
-        """Hold all deliveries back until :meth:`resume`; what is under way ends.
+        """Hold all deliveries back until :meth:`resume`; attempts in progress end normally.
 
-        Messages go on to be kept for it, each for a day from its publish. Errors and repeats are those of :meth:`set`.
+        Messages are kept for the subscription meanwhile, for a day from their publish. Errors and repeats as for
+        :meth:`set`.
         """
         await self.set(paused=True)
 
     async def resume(self) -> None:
-        """Go on with the deliveries after :meth:`pause`. Errors and repeats are those of :meth:`set`."""
+        """Continue the deliveries after :meth:`pause`. Errors and repeats as for :meth:`set`."""
         await self.set(paused=False)
 
     async def retry_now(self) -> int:
-        """Try everything that failed again at once, what is out of retries once more.
+        """Retry all failed messages at once; messages out of retries get another attempt.
 
-        It answers without waiting for the attempts. Not repeated after a lost answer.
+        Returns without waiting for the attempts. Not repeated after a lost reply.
 
         Returns:
-            How many messages are tried again.
+            The number of messages that are tried again.
 
         Raises:
-            OutcomeUnknown: they may be tried again.
+            OutcomeUnknown: the messages may be tried again.
         """
         request = wire.RetryDeliveries(self._channel.next_request_id(), self.topic, self.name)
         return (await self._channel.call(request, wire.DeliveriesDone, Repeat.ONCE)).messages
 
     async def drop_waiting(self) -> int:
-        """Drop everything that waits or is in retry for this subscription; others keep it.
+        """Drop all messages that wait or are in retry for this subscription; other subscriptions keep them.
 
-        Not repeated after a lost answer, since that would drop later messages too.
+        Not repeated after a lost reply, since the repeat would drop later messages too.
 
         Returns:
-            How many messages were dropped.
+            The number of dropped messages.
 
         Raises:
-            OutcomeUnknown: they may be dropped.
+            OutcomeUnknown: the messages may be dropped.
         """
         request = wire.DropDeliveries(self._channel.next_request_id(), self.topic, self.name)
         return (await self._channel.call(request, wire.DeliveriesDone, Repeat.ONCE)).messages
 
     async def rotate_secret(self, *, overlap: Duration | None = None) -> RotatedSecret:
-        """Have what is posted signed with a new secret. Not repeated after a lost answer.
+        """Make a new secret for the signatures of requests. Not repeated after a lost reply.
 
         Args:
-            overlap: how long the old one signs as well, so that the receiver can change over; None = a day.
+            overlap: how long the old secret signs as well, so that the receiver can change over; None = a day.
 
         Raises:
-            InvalidArgument: it delivers to a queue, where nothing is signed; or the overlap is out of range.
-            OutcomeUnknown: it may have a new secret that the caller does not know; rotate it again.
+            InvalidArgument: the subscription delivers to a queue, without signatures; or the overlap is out of range.
+            OutcomeUnknown: the subscription may have a new secret unknown to the caller; rotate again.
         """
         overlap_ms = None if overlap is None else to_ms(overlap, "overlap")
         request = wire.RotateSecret(self._channel.next_request_id(), self.topic, self.name, overlap_ms)
@@ -234,12 +235,12 @@ class Subscription:
         return RotatedSecret(reply.secret, to_datetime(reply.overlap_until_ms), reply.request_id)
 
     async def unsubscribe(self) -> None:
-        """End the subscription and drop what waits for it. Not repeated after a lost answer.
+        """End the subscription and drop its waiting messages. Not repeated after a lost reply.
 
-        Copies that are in its queue already stay there.
+        Copies already in the queue stay there.
 
         Raises:
-            OutcomeUnknown: it may have ended.
+            OutcomeUnknown: the subscription may have ended.
         """
         request = wire.Unsubscribe(self._channel.next_request_id(), self.topic, self.name)
         await self._channel.call(request, wire.Done, Repeat.ONCE)
@@ -249,10 +250,10 @@ class Subscription:
 
 
 def strings(values: Iterable[str], field: str) -> list[str]:
-    """Tags or keys as a list.
+    """Return tags or keys as a list.
 
     Raises:
-        TypeError: it is a single string, whose letters would be taken for them, or holds something else.
+        TypeError: the value is a single string (its letters would be taken for tags), or an element is no string.
     """
     if isinstance(values, (str, bytes)):
         raise TypeError(f"{field} must be a list of strings, not {values!r}")
@@ -269,7 +270,7 @@ def subscription_attributes(
     strategy: RetryStrategy | None,
     content_format: ContentFormat | None,
 ) -> dict[str, Any]:
-    """What was named, as the wire has it.
+    """Return the given attributes in wire form.
 
     Raises:
         TypeError: tags or keys are no list of strings.
@@ -325,7 +326,7 @@ def subscription_info(reply: wire.SubscriptionInfo) -> SubscriptionInfo:
 
 
 def _known(kind: type[StrEnum], value: str) -> Any:
-    """The member of an enum, or the string that a newer server sent."""
+    """Return the member of an enum, or the string if a newer server sent an unknown value."""
     try:
         return kind(value)
     except ValueError:

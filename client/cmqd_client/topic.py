@@ -1,7 +1,7 @@
-"""A topic's handle: publish to it, and subscribe queues and URLs to it.
+"""The handle of a topic: publish messages, and subscribe queues and URLs.
 
-The handle is a name and a client; making one costs nothing and asks nothing of the server. What is said in
-:mod:`cmqd_client.queue` about durability, time limits and repeats holds here too.
+A handle is a name and a client; creating a handle sends no request. The rules of
+:mod:`cmqd_client.queue` about durability, time limits and repeats apply here too.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,26 +37,26 @@ class FilterType(StrEnum):
     """Matching of messages with subscriptions; fixed when the topic is created."""
 
     TAG = "tag"
-    """The default. A message has up to 10 tags; a subscription with filter tags gets it if one is common to both, a
-    subscription without them gets everything."""
+    """The default. A message has up to 10 tags. A subscription with filter tags gets the messages that share at least a
+    tag with its filter tags; a subscription without filter tags gets every message."""
     ROUTING = "routing"
-    """A message has one routing key, words between dots; a subscription gets it if one of its binding keys matches:
-    ``*`` stands for one word, ``#`` for any number of words, also none."""
+    """A message has a routing key of words between dots. A subscription gets the messages with a key that matches at
+    least one of its binding keys: ``*`` stands for one word, ``#`` for any number of words, also none."""
 
 
 class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic as it was when asked; durations are seconds."""
+    """A topic at the time of the request; durations are seconds."""
 
     name: str
     id: int
-    """Another one if the topic was deleted and created anew."""
+    """Changes if the topic is deleted and created again."""
     created: bool
-    """True if this call created it."""
+    """True if this call created the topic."""
 
     filter_type: FilterType
     max_message_bytes: int
     lifecycle: float
-    """Time after its publish for which a message with waiting deliveries is kept: a day."""
+    """Seconds after its publish for which a message with waiting deliveries is kept: a day."""
 
     retained: int
     """Messages that wait or are in retry for at least one subscription."""
@@ -68,10 +68,11 @@ class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Time of the last change of an attribute."""
     region: str
     address: str
-    """``host:port`` at which clients reach the server. Empty, like ``region``, if the server is older than the fact."""
+    """``host:port`` at which clients reach the server. Empty, like ``region``, if the server is too old to report the
+    address."""
 
     details: Mapping[str, Any]
-    """Everything as the server sent it, under its names on the wire: also what this version does not know."""
+    """The server's full reply under its names on the wire, including facts unknown to this version."""
     request_id: int
 
 
@@ -94,17 +95,17 @@ class Published(msgspec.Struct, frozen=True):
     """The message and its copies are stored, and on disk."""
 
     id: MessageId
-    """Of the message in the topic; a copy in a queue has one of its own."""
+    """Id of the message in the topic; copies in queues have other ids."""
     matched: int | None
-    """Number of matching subscriptions; 0 = no match, so the message was discarded. None = it had been published before
-    (its answer was lost, or another message had this dedup id), and that number is not remembered."""
+    """Number of matching subscriptions; 0 = no match, so the message was discarded. None = the message had been
+    published before (a repeat after a lost reply, or a known dedup id), and the number is not remembered."""
     request_id: int
 
 
 class Topic:
-    """One topic of the account; get it from ``client.topic(name)``, ``create_topic`` or ``ensure_topic``.
+    """A topic of the account; get the handle from ``client.topic(name)``, ``create_topic`` or ``ensure_topic``.
 
-    It may be used by any number of tasks at once; their requests travel together over the client's connection.
+    Any number of tasks can use a handle at once; their requests share the client's connection.
     """
 
     __slots__ = ("_channel", "name")
@@ -124,34 +125,34 @@ class Topic:
         headers: Mapping[str, str] | None = None,
         dedup_id: str | None = None,
     ) -> Published:
-        """Publish one message: every subscription that matches now gets it.
+        """Publish a message to every subscription that matches now.
 
-        The message and its copies in queues are stored in one step: when this returns, all are in their queues and on
-        disk. To URLs, and to queues that are missing or full, it is delivered from then on at least once, for up to a
-        day, as the subscription's strategy says. A message without a matching subscription is discarded, which is no
+        The message and its copies in queues are stored in one step: when this call returns, all are in their queues and
+        on disk. Deliveries to URLs, and to missing or full queues, follow at least once, for up to a day, by the
+        subscription's retry strategy. A message without a matching subscription is discarded, which is no
         error.
 
-        The publish is numbered: if its answer is lost, the client repeats it, and no subscription gets it twice;
-        ``matched`` is None then. When the repeats are used up, ``OutcomeUnknown`` says that it may be published;
-        publishing it again by a new call may publish it twice, unless both calls give the same ``dedup_id``. Cancelling
-        leaves open whether it was published.
+        The publish is numbered: if the reply is lost, the client repeats the publish, and no subscription gets the
+        message twice; ``matched`` is None then. When the repeats are used up, ``OutcomeUnknown`` means that the message
+        may be published; publishing again in a new call may publish the message twice, unless both calls give the same
+        ``dedup_id``. After a cancellation the message may be published too.
 
         Args:
-            body: 1 byte up to the topic's ``max_message_bytes``; never changed or looked into.
-            tags: on a tag topic, up to 10, each of 1-16 characters without commas; None = none.
+            body: 1 byte up to the topic's ``max_message_bytes``; opaque to the server.
+            tags: on a tag topic, up to 10 tags of 1-16 characters without commas; None = no tags.
             routing_key: on a routing topic, 1-64 bytes with at most 15 dots.
-            headers: at most 32, 16 KiB in all; every copy has them.
-            dedup_id: your own name of this message, up to 64 bytes. A publish with a name that the topic has seen in
-                the last 5 minutes publishes nothing and returns the id of the first one, whatever its body, also if it
-                comes from another producer or after a crash of either side.
+            headers: at most 32, 16 KiB in all; copied to every subscription.
+            dedup_id: the producer's own name of this message, up to 64 bytes. If the topic has seen the name in the
+                last 5 minutes, the call publishes no message and returns the id of the first message, regardless of
+                body, producer and crashes of either side.
 
         Returns:
-            The message's id, and how many subscriptions it matched.
+            The message's id, and the number of matching subscriptions.
 
         Raises:
-            TopicNotFound, MessageTooLarge, InvalidArgument: nothing was published.
-            DiskNearlyFull, Busy: nothing was published; try again after ``retry_after``.
-            OutcomeUnknown: it may be published.
+            TopicNotFound, MessageTooLarge, InvalidArgument: the message was not published.
+            DiskNearlyFull, Busy: the message was not published; try again after ``retry_after``.
+            OutcomeUnknown: the message may be published.
             ValueError: there are both tags and a routing key.
         """
         labels = None if tags is None else [strings(tags, "tags")]
@@ -174,32 +175,32 @@ class Topic:
     ) -> list[Published]:
         """Publish up to 256 messages in one step: all are published with all their copies, or none is.
 
-        In every queue, and to every subscriber whose order is kept, they come in this order. Guarantees, cancellation
-        and errors are those of :meth:`publish`.
+        Every queue, and every subscriber with ordered delivery, gets the messages in this order. Guarantees,
+        cancellation and errors are as for :meth:`publish`.
 
         Args:
             bodies: bodies and headers are at most 1 MiB together (a single larger message is allowed). An empty batch
-                publishes nothing.
-            tags: on a tag topic, the tags of every message (``["red", "big"]``), or a list of tags for each
+                publishes no message.
+            tags: on a tag topic, the tags of every message (``["red", "big"]``), or a list of tags per message
                 (``[["red"], ["red", "big"], []]``).
             routing_key: on a routing topic, the key of every message.
-            routing_keys: or a key for each.
-            headers: of every message, or one (or None) for each.
-            dedup_ids: one (or None) for each message; see :meth:`publish`. Of a batch, those that the topic remembers
-                are not published again, and the others are.
-            after: a dedup id that the topic must remember for this batch to be stored. A producer that names the last
-                message of the batch before can have several batches under way, and no batch overtakes another. A
+            routing_keys: or a list with a key per message.
+            headers: the headers of every message, or a list with headers (or None) per message.
+            dedup_ids: a name or None per message; see :meth:`publish`. Messages with a remembered name are not
+                published again; the other messages of the batch are.
+            after: a dedup id that the topic must remember, or the batch is refused. A producer that names the last
+                message of the previous batch can publish several batches concurrently and keep their order. A
                 message that matches no subscription is not remembered.
 
         Returns:
-            An id and a number of subscriptions for each message, in the same order.
+            An id and a number of subscriptions per message, in the same order.
 
         Raises:
-            BatchTooLarge: bodies and headers are too large together; nothing was published.
-            OutOfOrder: the topic does not remember ``after``; nothing was published.
-            NotSupported: the server is older than ``after``; nothing was sent.
+            BatchTooLarge: bodies and headers are too large together; no message was published.
+            OutOfOrder: the topic does not remember ``after``; no message was published.
+            NotSupported: the server is too old for ``after``; the batch was not sent.
             CmqError: as for :meth:`publish`.
-            ValueError: there are not as many of something as messages, or there are both tags and routing keys.
+            ValueError: a list differs in length from ``bodies``, or there are both tags and routing keys.
         """
         contents = [checked_body(body) for body in bodies]
         count = len(contents)
@@ -269,36 +270,38 @@ class Topic:
         content_format: ContentFormat | None = None,
         ensure: bool = False,
     ) -> Subscription:
-        """Have messages published from now on delivered to a queue or posted to a URL.
+        """Subscribe a queue or a URL to the messages published from now on.
 
-        Not repeated after a lost answer unless with ``ensure``.
+        Not repeated after a lost reply unless ``ensure`` is set.
 
         Args:
-            name: 3-64 ASCII letters, digits, ``-``, ``_``; unique in the topic, also in another case.
+            name: 3-64 ASCII letters, digits, ``-``, ``_``; unique in the topic, ignoring case.
             queue: a queue of the same account.
-            url: or an ``http://`` or ``https://`` URL. What is posted to it is signed (Standard Webhooks) with the
-                secret of the handle that this returns.
-            filter_tags: on a tag topic, up to 5: only messages that have one of them. Empty or None = all messages.
-            binding_keys: on a routing topic, 1-5 patterns, of which a message's key must match one.
-            strategy: what is done with failed deliveries; None = ``EXPONENTIAL_DECAY``.
-            content_format: what is posted to a URL; None = ``JSON``.
-            ensure: accept a subscription of this name, if what is named here agrees with it; what it has besides is not
-                looked at.
+            url: or an ``http://`` or ``https://`` URL. Requests to the URL are signed (Standard Webhooks) with the
+                ``secret`` of the returned handle.
+            filter_tags: on a tag topic, up to 5: only messages with at least one of the tags. Empty or None = all
+                messages.
+            binding_keys: on a routing topic, 1-5 patterns; only messages with a key that matches at least one pattern.
+            strategy: the retries of failed deliveries; None = ``EXPONENTIAL_DECAY``.
+            content_format: the body of requests to a URL; None = ``JSON``.
+            ensure: accept an existing subscription of this name if the given arguments agree with its attributes; other
+                attributes are not compared.
 
         Returns:
-            The subscription; with its ``secret`` if it was created and delivers to a URL.
+            The subscription; with its ``secret`` if this call created a subscription to a URL.
 
         Raises:
-            TopicNotFound, QueueNotFound: there is no such topic, or queue.
-            SubscriptionExists: there is one of this name; it was not changed.
-            SubscriptionDiffers: (``ensure``) there is one, and it is another; ``difference`` shows how.
+            TopicNotFound, QueueNotFound: the topic or the queue does not exist.
+            SubscriptionExists: a subscription of this name exists; it was not changed.
+            SubscriptionDiffers: (``ensure``) the existing subscription differs; ``difference`` shows the attributes.
             TooManySubscriptions: the topic has 500.
-            PushUnavailable: the server has nothing to post to URLs with. (A URL that it may not post to shows as
-                ``last_error`` of the subscription.)
+            PushUnavailable: the server lacks the optional package for posting to URLs. (A URL that the server may not
+                post to shows as ``last_error`` of the subscription.)
             InvalidArgument: a name, tag or key is out of range or not of this kind of topic.
-            OutcomeUnknown: it may exist now. If it does, only :meth:`Subscription.rotate_secret` gives its secret.
-            ValueError: there is not one of ``queue`` and ``url``; the URL is neither http nor https; there are both
-                tags and keys.
+            OutcomeUnknown: the subscription may exist now. If so, only :meth:`Subscription.rotate_secret` gives its
+                secret.
+            ValueError: not exactly one of ``queue`` and ``url`` is given; the URL is neither http nor https; there are
+                both tags and keys.
         """
         info = await self.subscribe_info(
             name,
@@ -324,7 +327,7 @@ class Topic:
         content_format: ContentFormat | None = None,
         ensure: bool = False,
     ) -> SubscriptionInfo:
-        """Like :meth:`subscribe`; what there is now, whether this call created it, and its secret if it did."""
+        """Like :meth:`subscribe`; return the current attributes, ``created``, and the secret of a new subscription."""
         target = _endpoint(queue, url)
         attributes = target | subscription_attributes(filter_tags, binding_keys, strategy, content_format)
         channel = self._channel
@@ -335,19 +338,19 @@ class Topic:
         return subscription_info(await channel.call(request, wire.SubscriptionInfo, Repeat.ONCE))
 
     def subscription(self, name: str) -> Subscription:
-        """The handle of a subscription. Asks nothing of the server: that it is missing shows when it is used."""
+        """Return the handle of a subscription. Sends no request: a missing subscription shows at the first use."""
         return Subscription(self._channel, self.name, name)
 
     async def subscriptions(self, *, search: str = "", offset: int = 0, limit: int = 100) -> SubscriptionPage:
         """List the topic's subscriptions, by name. Safe to cancel.
 
         Args:
-            search: only those whose name contains this word.
-            offset: how many to skip.
-            limit: how many at most, 1-1,000.
+            search: only subscriptions with this word in the name.
+            offset: number of subscriptions to skip.
+            limit: most subscriptions of a page, 1-1,000.
 
         Raises:
-            TopicNotFound: there is no such topic.
+            TopicNotFound: the topic does not exist.
         """
         request = wire.ListSubscriptions(self._channel.next_request_id(), self.name, search, offset, limit)
         reply = await self._channel.call(request, wire.SubscriptionList, Repeat.READ)
@@ -356,29 +359,29 @@ class Topic:
     # ------------------------------------------------------------------ the topic itself
 
     async def attributes(self) -> TopicInfo:
-        """Attributes, counts and facts, as of now. Safe to cancel.
+        """Return attributes, counts and facts, as of now. Safe to cancel.
 
         Raises:
-            TopicNotFound: there is no such topic.
+            TopicNotFound: the topic does not exist.
         """
         request = wire.GetTopicAttributes(self._channel.next_request_id(), self.name)
         return topic_info(await self._channel.call(request, wire.TopicInfo, Repeat.READ))
 
     async def set_attributes(self, *, max_message_bytes: int) -> TopicInfo:
-        """Change the longest body that the topic takes; it is the one attribute that can be changed.
+        """Change the topic's limit for bodies, its only attribute that can be changed.
 
-        Repeated after a lost answer; another caller's change in between would then be overwritten.
+        Repeated after a lost reply; the repeat would overwrite another caller's change in between.
 
         Args:
             max_message_bytes: 1,024-1,048,576, for messages published from now on.
 
         Returns:
-            All attributes as they are now.
+            All attributes after the change.
 
         Raises:
-            TopicNotFound: there is no such topic.
+            TopicNotFound: the topic does not exist.
             InvalidArgument: the number is out of range.
-            OutcomeUnknown: it may be changed.
+            OutcomeUnknown: the attribute may be changed.
         """
         attributes = topic_attributes(None, max_message_bytes)
         request = wire.SetTopicAttributes(self._channel.next_request_id(), self.name, attributes)
@@ -389,7 +392,7 @@ class Topic:
 
 
 def _tags(tags: Sequence[str] | Sequence[Sequence[str]], count: int) -> list[list[str]]:
-    """The tags of a batch as the wire has them: one list for all, or one for each."""
+    """Return the tags of a batch in wire form: a list for all messages, or a list per message."""
     if isinstance(tags, str) or not any(isinstance(one, str) for one in tags):
         each = _one_each(cast("Sequence[Sequence[str]]", tags), count, "tags") if tags else []
         return [strings(one, "the tags of a message") for one in each]
@@ -397,10 +400,10 @@ def _tags(tags: Sequence[str] | Sequence[Sequence[str]], count: int) -> list[lis
 
 
 def _one_each(values: Sequence[T], count: int, field: str) -> list[T]:
-    """The values, as many as there are messages.
+    """Return the values as a list, a value per message.
 
     Raises:
-        ValueError: they are more or fewer.
+        ValueError: the number of values differs from the number of messages.
     """
     if len(values) != count:
         raise ValueError(f"{len(values)} {field} for {count} messages; give one for each")
@@ -408,19 +411,19 @@ def _one_each(values: Sequence[T], count: int, field: str) -> list[T]:
 
 
 def _endpoint(queue: Queue | str | None, url: str | None) -> dict[str, Any]:
-    """Where a subscription delivers to, as the wire has it."""
+    """Return the endpoint of a subscription in wire form."""
     if (queue is None) == (url is None):
         raise ValueError("give one of queue and url")
     if url is not None:
         if not url.lower().startswith(("http://", "https://")):
-            # Without a scheme it would name a queue.
+            # Without a scheme the string would be taken for the name of a queue.
             raise ValueError(f"url is {url!r}; it must begin with http:// or https://")
         return {"endpoint": url}
     return {"protocol": "queue", "endpoint": queue.name if isinstance(queue, Queue) else queue}
 
 
 def topic_attributes(filter_type: str | None, max_message_bytes: int | None) -> dict[str, Any]:
-    """The given attributes of a topic, as the wire has them.
+    """Return the given attributes of a topic in wire form.
 
     Raises:
         TypeError: a value is of the wrong type.

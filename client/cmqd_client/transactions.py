@@ -95,7 +95,7 @@ class TransactionResult(msgspec.Struct, frozen=True):
     None = the status is the local transaction's."""
 
     def raise_for_error(self) -> None:
-        """Raise ``error`` if the status differs from the local transaction's or is UNKNOWN.
+        """Raise ``error`` unless it is None.
 
         Raises:
             Exception: ``error``.
@@ -118,7 +118,7 @@ Checker: TypeAlias = Callable[[TransactionCheck], TransactionStatus | Awaitable[
 
 
 class TransactionProducer:
-    """Sends messages whose delivery depends on a local transaction, and answers the server's checks::
+    """Sends messages that are delivered only if a local transaction succeeds, and answers the server's checks::
 
         def insert(message: HalfMessage, order: Order) -> TransactionStatus:
             with database:

@@ -17,7 +17,7 @@ async def main(url: str) -> None:
     async with connect(url) as client:
         queue = await client.ensure_queue("example-greetings", visibility_timeout=60)
 
-        # When send returns, the message is on the server's disk.
+        # After the send returns, the message is on the server's disk.
         sent = await queue.send(b"hello", headers={"language": "en"})
         print(f"sent {sent.id}")
         await queue.send_batch([b"bonjour", Outgoing(b"hallo", headers={"language": "de"})])
