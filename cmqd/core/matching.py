@@ -1,15 +1,15 @@
-"""Who gets what of a topic: filter tags against the tags of a message, binding keys against its routing key.
+"""Matching of messages with subscriptions: filter tags against tags, binding keys against a routing key.
 
-Rules (spec 3.4). A subscriber without filter tags gets every message of a tag topic; one with tags gets those that have
-at least one of them. A routing key is words between dots, and so is a binding key, in which the whole word ``*`` is
-exactly one word that is not empty and the whole word ``#`` any number of words, none included; everything else is
-literal, case too.
+Rules (spec 3.4). A subscriber without filter tags gets every message of a tag topic; a subscriber with filter tags gets
+the messages that have at least one of the tags. A routing key is words between dots, and so is a binding key. In a
+binding key the whole word ``*`` stands for exactly one word that is not empty, and the whole word ``#`` for any number
+of words, zero included; all other words are literal, and case counts.
 
-A matcher is asked for every message, so it has three layers: the set of subscribers that the same labels gave last
-time; the tuple of a set, so that equal sets are the same tuple; and, for labels that are new, sets of subscribers as
-the bits of integers, so that one ``&`` or ``|`` does a step for all of them. What the last needs is built at the first
-match after a change, in slices where the caller has more to do (``Matcher.prepare``). Why it is these sets is told in
-decisions/0050-matching-by-columns.md.
+A matcher runs for every message, so it has three layers: the set of subscribers that the same labels gave last time;
+the tuple of a set, so that equal sets are the same tuple; and, for new labels, sets of subscribers as the bits of
+integers, so that one ``&`` or ``|`` does a step for all subscribers. The sets of the third layer are built at the first
+match after a change, in slices if the caller has other work to do (``Matcher.prepare``). The reasons for these sets are
+in decisions/0050-matching-by-columns.md.
 """
 
 import re
@@ -25,28 +25,28 @@ TAG_CHARACTERS = 16
 KEY_BYTES = 64
 KEY_WORDS = 16
 BINDING_KEYS = 5
-"""Of one subscription. These four are CMQ's."""
+"""Per subscription. These four limits are CMQ's."""
 
 CACHED = 4096
 """Labels whose answer is remembered. Few topics use more at a time; an entry is about 250 bytes, so a topic pays about
-1 MiB, and 16 MiB if every one of them gives another large set of 500 subscribers. Beyond it all are forgotten: that is
-one cold match each, which is cheaper than to keep an order of use at every warm one."""
+1 MiB, and 16 MiB if every entry gives a different large set of 500 subscribers. At the limit all answers are forgotten:
+the price is a cold match for each label, which is cheaper than to keep an order of use at every warm match."""
 
-# Category Cc is these two ranges, for good (Unicode's stability policy). What is left out last has no UTF-8.
+# Category Cc is these two ranges, for good (Unicode's stability policy). The last range, surrogates, has no UTF-8.
 _TAG = re.compile(rf"[^,\x00-\x1f\x7f-\x9f\ud800-\udfff]{{1,{TAG_CHARACTERS}}}")
 
 FEW = 16
-"""Up to so many members a set is cheaper to read bit by bit (0.15 us each) than as digits (4 us for 500)."""
+"""Size up to which a set is cheaper to read bit by bit (0.15 us each) than as digits (4 us for 500)."""
 _DIGITS = bytes(byte & 1 for byte in range(256))
 """Turns the digits "0" and "1" into bytes that are false and true."""
 
 
 def check_tags(tags: Sequence[str], limit: int, field: str = "tags") -> list[str]:
-    """``tags`` without repetitions, in the order in which each comes first.
+    """Return ``tags`` without repetitions, in the order of their first occurrence.
 
     Raises:
-        InvalidArgument: more than ``limit`` different ones; or one that is not 1-16 characters, or has a comma, a
-            control character or half of a surrogate pair in it.
+        InvalidArgument: there are more than ``limit`` different tags; or a tag is not 1-16 characters, or contains a
+            comma, a control character or half of a surrogate pair.
     """
     _check_list(tags, field, "a list of tags")
     for tag in tags:
@@ -65,20 +65,20 @@ def check_tags(tags: Sequence[str], limit: int, field: str = "tags") -> list[str
 
 
 def check_routing_key(key: str) -> str:
-    """``key`` if a message may have it. Words may be empty; ``*`` and ``#`` mean nothing in it.
+    """Return ``key`` if a message may have it. Words may be empty; ``*`` and ``#`` are literal here.
 
     Raises:
-        InvalidArgument: it is not 1-64 bytes of UTF-8, or has more than 16 words.
+        InvalidArgument: the key is not 1-64 bytes of UTF-8, or has more than 16 words.
     """
     return _check_key(key, "routing_key")
 
 
 def check_binding_keys(keys: Sequence[str], field: str = "binding_keys") -> list[str]:
-    """``keys`` without repetitions, in the order in which each comes first.
+    """Return ``keys`` without repetitions, in the order of their first occurrence.
 
     Raises:
-        InvalidArgument: none, more than five different ones, or one that is not 1-64 bytes of UTF-8 or has more than
-            16 words.
+        InvalidArgument: there is no key, or there are more than five different keys; or a key is not 1-64 bytes of
+            UTF-8 or has more than 16 words.
     """
     _check_list(keys, field, "a list of binding keys")
     different = list(dict.fromkeys(_check_key(key, field) for key in keys))
@@ -93,7 +93,7 @@ def check_binding_keys(keys: Sequence[str], field: str = "binding_keys") -> list
 
 
 def _check_list(value: object, field: str, wanted: str) -> None:
-    # A string is a sequence of strings too, but nobody means its letters.
+    # A string is a sequence of strings too, but its letters are not the intended tags.
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
         raise InvalidArgument(f"{field} must be {wanted}, not {shown(value)}", field=field, value=value, limit=wanted)
 
@@ -125,14 +125,17 @@ Kept = TypeVar("Kept")
 
 
 class Matcher(ABC, Generic[Labels, Kept]):
-    """The subscribers of one topic and their filters. ``Labels`` is what a message has, ``Kept`` its hashable form."""
+    """The subscribers of one topic and their filters.
+
+    ``Labels`` is the type of a message's labels, ``Kept`` its hashable form.
+    """
 
     def __init__(self) -> None:
         self._filters: dict[int, tuple[str, ...]] = {}
         self._is_built = False
         self._building: Iterator[int] | None = None
         self._ids: tuple[int, ...] = ()
-        """Ascending. Bit n of a set of subscribers stands for the one at place n."""
+        """Ascending. Bit n of a set of subscribers stands for the subscriber at index n."""
         self._answers: dict[Kept, int] = {}
         self._tuples: dict[int, tuple[int, ...]] = {}
         """By set."""
@@ -144,17 +147,17 @@ class Matcher(ABC, Generic[Labels, Kept]):
         return f"<{type(self).__name__} subscribers={len(self)} answers={len(self._answers)}>"
 
     def set(self, subscriber: int, filters: Sequence[str]) -> None:
-        """Add a subscriber, or replace the filters of one. They have been checked before."""
+        """Add a subscriber, or replace its filters. The filters have been checked before."""
         self._filters[subscriber] = tuple(filters)
         self._forget()
 
     def remove(self, subscriber: int) -> None:
-        """It gets nothing more. Raises KeyError for one that is not there."""
+        """Remove a subscriber. Raises KeyError if it is unknown."""
         del self._filters[subscriber]
         self._forget()
 
     def match(self, labels: Labels) -> tuple[int, ...]:
-        """Who gets a message with these labels, each once, ascending.
+        """Return the subscribers that get a message with these labels, ascending, without repetitions.
 
         Between two changes equal answers are the same object (unless more than ``CACHED`` labels came in between).
         """
@@ -163,14 +166,14 @@ class Matcher(ABC, Generic[Labels, Kept]):
 
     @abstractmethod
     def known(self, labels: Labels) -> int | None:
-        """The set of subscribers that get a message with these labels, if it is remembered."""
+        """Return the remembered set of subscribers for these labels, or None."""
 
     @abstractmethod
     def find(self, labels: Labels) -> int:
-        """The set of subscribers that get a message with these labels, which are remembered from here on."""
+        """Compute the set of subscribers for these labels, and remember it."""
 
     def subscribers(self, members: int) -> tuple[int, ...]:
-        """The subscribers of a set, ascending."""
+        """Return the subscribers of a set, ascending."""
         found = self._tuples.get(members)
         if found is None:
             if len(self._tuples) >= CACHED:
@@ -179,9 +182,10 @@ class Matcher(ABC, Generic[Labels, Kept]):
         return found
 
     def prepare(self, units: int) -> int:
-        """Build what the next match needs, about ``units`` microseconds of it; returns the units that are left.
+        """Build the sets for the next match, about ``units`` microseconds of work; return the units that are left.
 
-        Nothing is left to do if any units are left. A change of a filter begins the work anew.
+        The work is complete if units are left. A change of a filter begins the work anew: half-built sets have bits
+        for subscribers at their old indexes.
         """
         if self._is_built:
             return units
@@ -198,13 +202,13 @@ class Matcher(ABC, Generic[Labels, Kept]):
 
     @abstractmethod
     def _build(self, filters: Sequence[tuple[str, ...]]) -> Iterator[int]:
-        """Make what ``_members`` needs; ``filters`` are those of the subscribers in the order of their bits. Yields the
-        units of work done since the last time.
+        """Make the sets for ``_members``; ``filters`` are in the order of the subscribers' bits. Yields the units of
+        work done since the last yield.
         """
 
     @abstractmethod
     def _members(self, labels: Kept) -> int:
-        """The set of subscribers that get a message with these labels."""
+        """Return the set of subscribers that get a message with these labels."""
 
     def _forget(self) -> None:
         self._is_built = False
@@ -213,7 +217,7 @@ class Matcher(ABC, Generic[Labels, Kept]):
         self._tuples.clear()
 
     def _find(self, labels: Kept) -> int:
-        """The answer for labels that are not remembered."""
+        """Compute and remember the answer for labels that are not remembered."""
         if not self._is_built:
             self.prepare(sys.maxsize)
         members = self._members(labels)
@@ -236,20 +240,20 @@ class Matcher(ABC, Generic[Labels, Kept]):
 
 
 class TagMatcher(Matcher[Sequence[str], tuple[str, ...]]):
-    """For each tag the set of those who filter for it; a message gets the union over its tags."""
+    """For each tag the set of subscribers that filter for it; a message gets the union over its tags."""
 
     def __init__(self) -> None:
         super().__init__()
         self._everything = 0
-        """Those without filter tags."""
+        """Subscribers without filter tags."""
         self._by_tag: dict[str, int] = {}
 
     def known(self, labels: Sequence[str]) -> int | None:
-        """As ``Matcher.known``, by the tags of a message."""
+        """Do the work of ``Matcher.known`` for the tags of a message."""
         return self._answers.get(tuple(labels))
 
     def find(self, labels: Sequence[str]) -> int:
-        """As ``Matcher.find``, by the tags of a message."""
+        """Do the work of ``Matcher.find`` for the tags of a message."""
         return self._find(tuple(labels))
 
     def _build(self, filters: Sequence[tuple[str, ...]]) -> Iterator[int]:
@@ -272,21 +276,21 @@ class TagMatcher(Matcher[Sequence[str], tuple[str, ...]]):
 
 
 class _Column:
-    """What a set of keys wants of one word: for each literal word, and for any other, the keys that accept it."""
+    """A column of binding keys: for each literal word, and for any other word, the keys that accept it there."""
 
     __slots__ = ("by_word", "other")
 
     def __init__(self, wanted: dict[str, int], indifferent: int) -> None:
-        """``wanted`` has the keys by their word in this column; ``indifferent`` are those without one."""
+        """``wanted`` has the keys by their word in this column; ``indifferent`` holds the keys without a word here."""
         self.other = wanted.get("*", 0) | indifferent
-        """Keys that accept a word that is no literal of this column, and not empty."""
+        """Keys that accept a non-empty word that is no literal of this column."""
         self.by_word = {word: keys | self.other for word, keys in wanted.items() if word != "*"}
-        # A star wants a word that is not empty.
+        # A star accepts only a word that is not empty.
         self.by_word[""] = wanted.get("", 0) | indifferent
 
 
 def _add_words(wanted: list[dict[str, int]], words: Sequence[str], key: int) -> None:
-    """Add a key's words, one to a column."""
+    """Add a key's words, each to its column."""
     while len(wanted) < len(words):
         wanted.append({})
     for column, word in zip(wanted, words, strict=False):
@@ -294,8 +298,10 @@ def _add_words(wanted: list[dict[str, int]], words: Sequence[str], key: int) -> 
 
 
 def _make_columns(wanted: Sequence[dict[str, int]], by_length: dict[int, int], columns: list[_Column]) -> Iterator[int]:
-    """Fill ``columns``, and yield units of work. ``by_length`` has the keys by how many columns they have a word in;
-    keys that are not in it want a word in each.
+    """Fill ``columns``, and yield units of work.
+
+    ``by_length`` has the keys by the number of columns in which they have a word; a key that is not in it has a word
+    in every column.
     """
     shorter = 0
     for place, words in enumerate(wanted):
@@ -305,45 +311,45 @@ def _make_columns(wanted: Sequence[dict[str, int]], by_length: dict[int, int], c
 
 
 class KeyMatcher(Matcher[str, str]):
-    """Binding keys as bits; a step with one word of the routing key is taken by all of them at once.
+    """Binding keys as bits; a step with one word of the routing key is taken by all keys at once.
 
-    A key with no ``#``, or one, is a fixed beginning and a fixed end: its words are compared from the left up to the
-    ``#`` and from the right down to it, and the number of words decides whether both fit. Each such comparison is one
-    ``&`` with the keys that accept that word in that place. Nearly all keys are of this kind.
+    A key with at most one ``#`` is a fixed beginning and a fixed end: its words are compared from the left up to the
+    ``#`` and from the right down to it, and the number of words decides whether both fit. A comparison is one ``&``
+    with the keys that accept that word at that index. Nearly all keys are of this kind.
 
     Keys with several ``#`` are simulated together as automata whose state is the number of their words matched so far:
     one set of keys for each number. This is the bit-parallel simulation of Baeza-Yates and Gonnet ("A new approach to
     text searching", CACM 35(10), 1992) with the self loops of Navarro and Raffinot ("Flexible pattern matching in
     strings", 2002, chapter 4), with the bits of one state of all keys side by side instead of all states of one key.
 
-    Bit ``plane * subscribers + place`` is a key of the subscriber at ``place``, who has one in each plane at most, so
-    that the planes laid over one another are the set of subscribers.
+    Bit ``plane * subscribers + index`` is a key of the subscriber at ``index``. A subscriber has at most one key in a
+    plane, so that the planes laid over one another are the set of subscribers.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._left: list[_Column] = []
-        """Words before the ``#``, or all words; the first comes first."""
+        """Words before the ``#``, or all words; the first word of a key is in the first column."""
         self._right: list[_Column] = []
-        """Words after the ``#``; the last comes first."""
+        """Words after the ``#``; the last word of a key is in the first column."""
         self._fitting: list[int] = [0]
-        """By number of words of a routing key: the keys compared from both sides that can be that long. The last holds
-        for any larger number too."""
+        """By number of words of a routing key: the keys compared from both sides that can have that length. The last
+        entry holds for any larger number too."""
         self._states: list[_Column] = []
-        """Of the keys with several ``#``: those that go on to the next state with a word; from the last goes none."""
+        """For keys with several ``#``: the keys that advance to the next state with a word. No key leaves the last."""
         self._loops: list[int] = []
-        """Those that stay in a state with any word, because a ``#`` stands there."""
+        """Keys that stay in a state with any word, because a ``#`` stands there."""
         self._ends: list[int] = []
-        """Those that have no more words in this state."""
+        """Keys that have no more words in this state."""
         self._several = 0
         """All keys with several ``#``."""
 
     def known(self, labels: str) -> int | None:
-        """As ``Matcher.known``, by the routing key of a message."""
+        """Do the work of ``Matcher.known`` for the routing key of a message."""
         return self._answers.get(labels)
 
     def find(self, labels: str) -> int:
-        """As ``Matcher.find``, by the routing key of a message."""
+        """Do the work of ``Matcher.find`` for the routing key of a message."""
         return self._find(labels)
 
     def _build(self, filters: Sequence[tuple[str, ...]]) -> Iterator[int]:
@@ -414,14 +420,15 @@ class KeyMatcher(Matcher[str, str]):
         return members & ((1 << subscribers) - 1)
 
     def _simulate(self, words: Sequence[str]) -> int:
-        """The keys with several ``#`` that accept these words."""
+        """Return the keys with several ``#`` that accept these words."""
         columns, loops = self._states, self._loops
         states = [0] * len(columns)
         states[0] = self._several
         last = len(columns) - 1
         highest = 0
         for word in words:
-            # Downwards: what goes on arrives in a state whose turn with this word is over.
+            # Downwards: a key that advances arrives in a state that was already examined for this word. Upwards, the
+            # key would consume the same word twice.
             for state in range(highest, -1, -1):
                 keys = states[state]
                 if keys:

@@ -1,13 +1,13 @@
-"""What one subscriber of a topic has not had yet: which messages wait, which are tried again and when.
+"""Undelivered messages of one subscription: never tried, scheduled for a retry, or out of retries.
 
-Facts are applied alike when they happen and in recovery (``apply_...``; no clock); intentions live in memory only
-(``start``, what is under way, what an operator hurried), so after a restart each message is where its facts left it.
+Facts (``apply_...``) are applied alike live and in recovery, without a clock. Attempts under way and retries
+that an operator hurried exist only in memory, so after a restart each message is where its facts left it.
 
     never tried:  waiting ---- delivered ---> gone
                      |
                    failed
                      v
-    in retry:     scheduled -- delivered, dropped, or its life ends --> gone
+    in retry:     scheduled -- delivered, dropped, or expired --> gone
                      |  ^
              retries |  | failed once more (again scheduled, or exhausted)
              used up v  |
@@ -15,13 +15,14 @@ Facts are applied alike when they happen and in recovery (``apply_...``; no cloc
 
 Two strategies (spec 3.5), which may be exchanged at any time:
 
-- ``backoff``: one at a time, the oldest of all first. It is tried up to four times, and those behind it wait meanwhile;
-  then it is dropped.
-- ``exponential_decay``: as many at once as there is room. Those that are due again come first, in the order of their
-  times, then those never tried, the oldest first. After a message failed twice in a row the subscriber is *blocked*:
-  each retry takes one message along that was never tried, a *probe*; all others wait until anything is delivered.
+- ``backoff``: one attempt at a time, always of the oldest message. A message has up to four attempts, and newer
+  messages wait meanwhile; then the message is dropped.
+- ``exponential_decay``: as many attempts at once as there are slots. Due retries come first, in the order of their
+  times, then messages never tried, the oldest first. After a message failed twice in a row the subscription is
+  *blocked*: each retry is paired with a *probe*, a message never tried; all other messages wait until a delivery
+  succeeds. Without probes a subscription whose failing messages are few would learn late that its target is back.
 
-It knows positions in the topic and times; nothing of topics, queues or URLs.
+This module knows positions in the topic and times; it does not know topics, queues or URLs.
 """
 
 from collections.abc import Iterable, Iterator
@@ -36,36 +37,36 @@ from cmqd_segment.records import DeliveriesDropped, DeliveriesFailed, MessagesDe
 EXPONENTIAL_DECAY = "exponential_decay"
 BACKOFF = "backoff"
 DAMAGED = "damaged"
-"""Why a message is dropped whose body cannot be read."""
+"""Reason of a drop: the body cannot be read."""
 
 BACKOFF_ATTEMPTS = 4
-"""The first one and three retries."""
+"""The first attempt and three retries."""
 DECAY_ATTEMPTS = 177
-"""The first one and 176 retries: the last of them is 86,015 s after it, just under the day that a message lives."""
+"""The first attempt and 176 retries; the last is 86,015 s after the first, just under a message's life of a day."""
 LONGEST_GAP_MS = 512_000
 BLOCKED_FROM = 2
-"""Failures in a row of one message that block its subscriber."""
+"""Consecutive failures of one message that block its subscription."""
 MAX_KNOWN = 100_000
-"""Messages in retry beyond which none more is tried; about 300 bytes each."""
+"""Limit of messages in retry. At the limit no new message is tried; a message in retry costs about 300 bytes."""
 _HEAP_SLACK = 1024
-"""Stale entries of the heap that are never worth a clean-up."""
+"""Stale entries that the heap may always hold, so that a short heap is not cleaned up again and again."""
 
 
 class Retry(msgspec.Struct, frozen=True, gc=False):
-    """What is known of a message that failed; replaced, never changed: a checkpoint under way may refer to it."""
+    """Retry state of a message that failed; replaced, never changed: a checkpoint under way may refer to it."""
 
     attempts: int
-    """How many failed."""
+    """Attempts that failed."""
     next_ms: int
-    """When the next one is due; 0 = the retries are used up."""
+    """Time at which the next attempt is due; 0 = the retries are used up."""
 
 
 class Deliveries:
-    """See the module.
+    """Undelivered messages of one subscription; see the module.
 
-    Invariants: a message that is not gone is either in ``waiting`` or in ``retries``. ``exhausted`` are those in
-    ``retries`` whose next time is 0. Each of the others there is under way, hurried, or in the heap with its time.
-    Under backoff at most one is started while none is under way.
+    Invariants: an undelivered message is either in ``waiting`` or in ``retries``. ``exhausted`` holds the messages of
+    ``retries`` whose next time is 0. Every other message of ``retries`` is under way, hurried, or in the heap with its
+    time. Under backoff at most one attempt is started while none is under way.
     """
 
     __slots__ = (
@@ -91,67 +92,68 @@ class Deliveries:
 
     def __init__(self, strategy: str = EXPONENTIAL_DECAY, *, paused: bool = False, max_known: int = MAX_KNOWN) -> None:
         self.strategy = strategy
-        """May be set to the other one at any time: it is asked when an attempt starts, and when it ends."""
+        """May be changed at any time: it is read when an attempt starts, and again when the attempt ends."""
         self.paused = paused
-        """Nothing is started; what is under way ends as it does. May be set at any time."""
+        """No attempt is started; attempts under way end normally. May be set at any time."""
         self.max_known = max_known
 
         self.waiting = BitMap64()
-        """Never tried, or the first attempt is under way."""
+        """Messages never tried, or whose first attempt is under way."""
         self.retries: dict[int, Retry] = {}
-        """By position: all that failed and are not gone, exhausted ones included."""
+        """By position: undelivered messages that failed, exhausted messages included."""
         self.exhausted = BitMap64()
-        """Those in ``retries`` that have none left; they stay until their life ends."""
+        """Messages of ``retries`` without retries left; they stay until they expire."""
         self.blocked = False
-        """A message failed twice in a row, and none was delivered since. Noted under either strategy, so that facts
-        alone decide it; it holds messages up under ``exponential_decay`` only.
+        """A message failed twice in a row, and no delivery has succeeded since. Recorded under either strategy, so that
+        it follows from the facts alone; only ``exponential_decay`` holds messages up for it.
         """
         self.delivered = 0
         self.dropped = 0
-        """Those whose life ended are among them."""
+        """Includes expired messages."""
         self.last_error = ""
         self.last_error_ms = 0
 
         self.under_way: dict[int, int] = {}
-        """Attempts that were started and have not ended: position -> number of the attempt, 1 for the first. One whose
-        message was meanwhile dropped by an operator, or whose life ended, stays here until it ends too (see
-        ``given_back``): under backoff nothing else goes out before.
+        """Attempts started and not ended: position -> number of the attempt, 1 for the first. The attempt
+        of a message that an operator dropped meanwhile, or that expired, stays here until it ends (see
+        ``given_back``): under backoff a second attempt beside it would break the order.
         """
         self._unsent = BitMap64()
-        """``waiting`` without those that are under way."""
+        """``waiting`` without the messages under way."""
         self._failed = BitMap64()
         """The keys of ``retries``, in order."""
         self._heap: list[tuple[int, int]] = []
-        """(time, position) of retries to come; stale entries are removed when they come to the top."""
+        """(time, position) of scheduled retries; a stale entry is removed when it comes to the top, because removing
+        it at once would mean a search of the heap."""
         self._hurried = BitMap64()
-        """Those in ``retries`` that are due at once, whatever their time says; not those under way."""
+        """Messages of ``retries`` that are due at once, whatever their time says; never a message under way."""
         self._probes_owed = 0
-        """Retries started while it is blocked less probes started."""
+        """Retries started while blocked, less probes started."""
         self._probes: set[int] = set()
-        """Those under way that were started as probes."""
+        """Messages under way that were started as probes."""
 
     # ------------------------------------------------------------------ facts
 
     def apply_waiting(self, first: int, stop: int) -> None:
-        """Messages were published for this subscriber."""
+        """Add messages published for this subscription."""
         self.waiting.add_range(first, stop)
         self._unsent.add_range(first, stop)
 
     def apply_scattered(self, positions: list[int]) -> None:
-        """Messages were published for this subscriber, at positions that are no range."""
+        """Add messages published for this subscription, at positions that form no range."""
         # A union of two sets would copy the part of ``waiting`` near its end: the longer the backlog, the slower.
         self.waiting.update(positions)
         self._unsent.update(positions)
 
     def apply_delivered(self, record: MessagesDelivered) -> None:
-        """It has these."""
+        """Remove delivered messages and unblock."""
         for start, stop in ranges(record.positions):
             self.delivered += self._forget(start, stop)
             self._end(start, stop)
         self._unblock()
 
     def apply_failed(self, record: DeliveriesFailed) -> None:
-        """An attempt of each of these failed. One that is gone by now stays gone."""
+        """Record a failed attempt of each message. A message that is gone by now stays gone."""
         facts = zip(unpack_runs(record.positions), record.attempts, record.next_ms, strict=True)
         for position, attempts, next_ms in facts:
             self.under_way.pop(position, None)
@@ -167,7 +169,10 @@ class Deliveries:
         self.last_error_ms = record.failed_ms
 
     def apply_dropped(self, record: DeliveriesDropped) -> None:
-        """It does not get these."""
+        """Remove dropped messages.
+
+        An operator's drop does not end attempts under way: their requests still hold their slots until they answer.
+        """
         for start, stop in ranges(record.positions):
             self.dropped += self._forget(start, stop)
             if record.reason == "retries":
@@ -179,7 +184,7 @@ class Deliveries:
             self._unblock()
 
     def apply_floor(self, floor: int) -> int:
-        """The life of all below ``floor`` is over; how many of them it had not had."""
+        """Remove the expired messages, all below ``floor``, and return their count."""
         dropped = self._forget(0, floor)
         self.dropped += dropped
         if not self.pending_count:
@@ -187,7 +192,7 @@ class Deliveries:
         return dropped
 
     def _unblock(self) -> None:
-        """Something was delivered, or nothing is left to be delivered."""
+        """End the block: a delivery succeeded, or no message is left whose delivery could end it."""
         self.blocked = False
         self._probes_owed = 0
         self._probes.clear()
@@ -202,10 +207,10 @@ class Deliveries:
             self.exhausted.add(position)
 
     def _forget(self, start: int, stop: int) -> int:
-        """Take the messages of a range out of all sets; how many there were."""
+        """Remove the messages of a range from all sets and return their count."""
         count = self.live_in(start, stop)
         if count == self.pending_count:
-            # All there is: a million of them go as quickly as one.
+            # The range covers every undelivered message: new sets make a million messages as cheap as one message.
             self.waiting, self._unsent, self._failed = BitMap64(), BitMap64(), BitMap64()
             self.exhausted, self._hurried = BitMap64(), BitMap64()
             self.retries, self._heap = {}, []
@@ -220,7 +225,7 @@ class Deliveries:
         return count
 
     def _end(self, start: int, stop: int) -> None:
-        """Attempts of a range have ended."""
+        """Forget the attempts of a range, which have ended."""
         if stop - start > len(self.under_way):
             ended = [position for position in self.under_way if start <= position < stop]
         else:
@@ -233,46 +238,47 @@ class Deliveries:
 
     @property
     def waiting_count(self) -> int:
-        """Messages never tried, or tried just now for the first time."""
+        """Count the messages never tried, or whose first attempt is under way."""
         return len(self.waiting)
 
     @property
     def retrying_count(self) -> int:
-        """Messages that failed at least once and are not gone, exhausted ones included."""
+        """Count the undelivered messages that failed at least once, exhausted messages included."""
         return len(self.retries)
 
     def live_in(self, first: int, stop: int) -> int:
-        """How many messages of a range it has not had."""
+        """Count the undelivered messages of a range."""
         return self.waiting.range_cardinality(first, stop) + self._failed.range_cardinality(first, stop)
 
     @property
     def pending_count(self) -> int:
-        """Messages that it has not had."""
+        """Count the undelivered messages."""
         return len(self.waiting) + len(self.retries)
 
     def first_pending(self) -> int | None:
-        """The oldest message that it has not had."""
+        """Return the position of the oldest undelivered message."""
         firsts = [positions.min() for positions in (self.waiting, self._failed) if positions]
         return min(firsts, default=None)
 
     @property
     def held_up(self) -> bool:
-        """Whether new messages wait because it is blocked; under backoff nobody minds that."""
+        """True if new messages wait because the subscription is blocked; backoff ignores the block."""
         return self.blocked and self.strategy != BACKOFF
 
     def is_pending(self, position: int) -> bool:
-        """Whether it is still to have this message."""
+        """True if the message is undelivered."""
         return position in self.waiting or position in self.retries
 
     def pending(self) -> BitMap64:
-        """All that it has not had."""
+        """Return the positions of all undelivered messages."""
         return self.waiting | self._failed
 
     # ------------------------------------------------------------------ intentions
 
     def start(self, now_ms: int, room: int) -> list[tuple[int, int]]:
-        """(position, number of the attempt) of at most ``room`` messages to be sent out now; they are under way from
-        here on, until a fact says how it went, or :meth:`given_back`.
+        """Start up to ``room`` attempts; return (position, number of the attempt) for each.
+
+        A started message is under way until a fact records the result, or :meth:`given_back` takes the start back.
         """
         started: list[tuple[int, int]] = []
         if self.paused:
@@ -294,18 +300,19 @@ class Deliveries:
         return started
 
     def begin(self, position: int) -> None:
-        """A message that was published just now was tried at once; what is pending had no part in it."""
+        """Mark a message that was published and tried in one step as under way; other messages are not examined."""
         self._unsent.remove(position)
         self.under_way[position] = 1
 
     def given_back(self, position: int) -> None:
-        """It was started and is not tried after all (or nobody waits for it any more): as if never started."""
+        """Take back the start of an attempt that is not made after all, or whose result is no longer needed."""
         if self.under_way.pop(position, None) is None:
             return
         if position in self.retries:
-            # It was due, by its time or because it was hurried; the heap may know no more of it.
+            # It was due, by its time or as hurried, and its heap entry may be gone already. Without the mark as hurried
+            # the message could be in no set that ``start`` reads, and would never be tried again.
             self._hurried.add(position)
-            # The probe that it took along may be out still: then the next retry takes none.
+            # The probe paired with this retry may still be under way: then the next retry gets no second probe.
             self._probes_owed = max(self._probes_owed - 1, -len(self._probes))
         elif position in self.waiting:
             self._unsent.add(position)
@@ -314,12 +321,13 @@ class Deliveries:
         self._probes.discard(position)
 
     def upcoming(self, most: int) -> list[int]:
-        """The oldest messages never tried and not under way: what is likely to be started next."""
+        """Return the oldest messages never tried and not under way: likely the next to start."""
         return list(islice(self._unsent, most))
 
     def judge(self, position: int, started_ms: int, now_ms: int, jitter_ms: int) -> tuple[int, int | None]:
-        """The attempt under way failed: (attempts that failed by now, when the next is due), with 0 if the message is
-        exhausted and None if it is dropped. Changes nothing; the record of it does.
+        """Decide the consequence of a failed attempt: (attempts failed by now, time of the next attempt).
+
+        The time is 0 if the message is exhausted, None if it is dropped. Changes nothing: the record does.
         """
         attempts = self.under_way[position]
         if self.strategy == BACKOFF:
@@ -329,23 +337,24 @@ class Deliveries:
         return attempts, max(started_ms + gap_ms(attempts), now_ms)
 
     def retry_now(self) -> int:
-        """An operator wants all in retry to be due at once, exhausted ones once more; how many that are. An attempt
-        that is under way is not followed by another.
+        """Make all messages in retry due at once, exhausted messages included, and return their count.
+
+        A message under way is left out, because its attempt is the hurried one already.
         """
         hurried = self._failed - BitMap64(self.under_way)
         self._hurried |= hurried
         return len(hurried)
 
     def published(self) -> None:
-        """There was another publish to the topic, so exhausted ones are tried once more. That is forgotten in a
-        restart; to lose none, call it after recovery too.
+        """Give exhausted messages one more attempt, because the topic had another publish. A restart forgets the
+        hurried messages, so call this after recovery too.
         """
         if self.exhausted:
             self._hurried |= self.exhausted - BitMap64(self.under_way)
 
     def next_due_ms(self, now_ms: int) -> int | None:
-        """When :meth:`start` would bring something if there is room, ``now_ms`` or less for at once; None = not by time
-        alone.
+        """Return the time at which :meth:`start` has an attempt to make if slots are free, ``now_ms`` or less for at
+        once; None if no time alone brings an attempt.
         """
         if self.paused:
             return None
@@ -358,7 +367,7 @@ class Deliveries:
         return None if scheduled is None else scheduled[0]
 
     def _head(self) -> int | None:
-        """Under backoff: the only one that may go out; None while one is under way."""
+        """Return the only message that may start under backoff; None while an attempt is under way."""
         if self.under_way:
             return None
         if not self._failed:
@@ -369,7 +378,7 @@ class Deliveries:
     def _due_ms(self, position: int, now_ms: int) -> int:
         if position in self._hurried or position not in self.retries:
             return now_ms
-        # 0 for an exhausted one, so its turn is at once.
+        # An exhausted message has time 0, so its turn is at once.
         return self.retries[position].next_ms
 
     def _next_in_order(self, now_ms: int) -> int | None:
@@ -377,7 +386,7 @@ class Deliveries:
         return None if position is None or self._due_ms(position, now_ms) > now_ms else position
 
     def _next_of_any(self, now_ms: int) -> int | None:
-        # A probe that is owed goes before the next retry: with room for one at a time, retries would leave none to it.
+        # An owed probe goes before the next retry: with a single free slot, retries would take every slot from it.
         if self.blocked and self._may_probe():
             self._probes_owed = max(self._probes_owed - 1, 0)
             probe = self._unsent.min()
@@ -400,7 +409,7 @@ class Deliveries:
         return scheduled[1]
 
     def _may_try_new(self) -> bool:
-        """Whether there is one never tried, and memory to know of its failure."""
+        """True if a message was never tried, and ``max_known`` leaves room to remember its failure."""
         if not self._unsent:
             return False
         known = len(self.retries)
@@ -409,8 +418,10 @@ class Deliveries:
         return known + sum(attempt == 1 for attempt in self.under_way.values()) < self.max_known
 
     def _may_probe(self) -> bool:
-        """Of a blocked subscriber. One with no retry to come (they were dropped, exhausted, or their life ended) would
-        stay blocked for ever, so then a probe goes out alone.
+        """True if a blocked subscription may start a probe.
+
+        A blocked subscription with no retry to come (dropped, exhausted or expired) would stay blocked for ever, so
+        then a probe is started without a retry.
         """
         alone = not self.under_way and not self._hurried and len(self.retries) == len(self.exhausted)
         return (self._probes_owed > 0 or alone) and self._may_try_new()
@@ -436,7 +447,7 @@ class Deliveries:
     # ------------------------------------------------------------------ checkpoint
 
     def retry_parts(self, size: int) -> Iterator[list[tuple[int, int, int]]]:
-        """(position, attempts, next time or 0) of all in ``retries`` as they are now, ``size`` at a time."""
+        """Return (position, attempts, next time or 0) of ``retries`` as it is now, ``size`` entries at a time."""
         entries = list(self.retries.items())
         return (
             [(position, retry.attempts, retry.next_ms) for position, retry in entries[at : at + size]]
@@ -444,7 +455,7 @@ class Deliveries:
         )
 
     def load_retries(self, part: Iterable[tuple[int, int, int]]) -> None:
-        """Take back a part that :meth:`retry_parts` gave; ``exhausted`` follows from it."""
+        """Restore a part made by :meth:`retry_parts`; ``exhausted`` follows from it."""
         for position, attempts, next_ms in part:
             self._note(position, Retry(attempts, next_ms))
 
@@ -458,7 +469,7 @@ class Deliveries:
         last_error: str,
         last_error_ms: int,
     ) -> None:
-        """Take back, into new ones, what the fields of these names were; the retries follow."""
+        """Restore the fields of these names from a checkpoint into a new object; the retries follow."""
         self.waiting = waiting
         self._unsent = waiting.copy()
         self.blocked = blocked
@@ -468,7 +479,7 @@ class Deliveries:
         self.last_error_ms = last_error_ms
 
     def check_invariants(self) -> None:
-        """What holds after each call; for tests."""
+        """Assert the relations that hold after each call; for tests."""
         under_way = BitMap64(self.under_way)
         assert self._failed == BitMap64(self.retries)
         assert not self.waiting & self._failed
@@ -487,7 +498,7 @@ class Deliveries:
 
 
 def gap_ms(attempts: int) -> int:
-    """Exponential decay: from the start of the failed attempt of this number to the next one."""
+    """Return the time from the start of failed attempt ``attempts`` to the next attempt, under exponential decay."""
     return min(1000 << (attempts - 1), LONGEST_GAP_MS)
 
 

@@ -1,8 +1,8 @@
-"""One topic: who is subscribed to it, who matches what, and which of its messages somebody has not had yet.
+"""A topic: its subscriptions, their filters, and the messages that a subscription has not received yet.
 
-A topic has positions like a queue: it numbers the messages that matched anybody. It holds no set of them itself. What
-is retained is the union of what its subscriptions have not had (:class:`~cmqd.core.facts.deliveries.Deliveries`); what
-waits for nobody is gone, at once.
+A topic numbers the messages that matched a subscription and has positions like a queue. The topic itself holds no set
+of messages: the retained messages are the union of the undelivered messages of its subscriptions
+(:class:`~cmqd.core.facts.deliveries.Deliveries`). A message that no subscription waits for is gone at once.
 """
 
 from collections.abc import Sequence
@@ -20,16 +20,16 @@ from cmqd_segment.records import SubscriptionAttributes, TopicAttributes
 from cmqd_types.messages import Labels
 
 CHECKED_LABELS = 4096
-"""Tags or routing keys of one topic that are known to be legal: to check them again costs as much as all the rest."""
+"""Tags or routing keys of one topic that are remembered as legal: a new check costs as much as the whole match."""
 AUDIENCES = 4096
-"""Audiences of one topic that are remembered: at 500 subscribers each takes up to 8 KiB."""
+"""Audiences of one topic that are remembered: at 500 subscribers an audience takes up to 8 KiB."""
 
 EXACTLY_BEHIND = 32
-"""Subscriptions with messages to come up to which the retained messages are counted exactly."""
+"""Subscriptions with undelivered messages up to which the retained messages are counted exactly."""
 
 
 class Subscription:
-    """One subscriber of a topic."""
+    """A subscription of a topic."""
 
     __slots__ = (
         "attributes",
@@ -61,30 +61,30 @@ class Subscription:
         self.modified_ms = created_ms
         self.deliveries = Deliveries(attributes.strategy, paused=attributes.paused, max_known=max_known)
         self.target: Queue | None = None
-        """The queue that it delivers to; None = a URL, or a queue that does not exist (any more)."""
+        """The queue of the subscription; None = a URL, or a queue that does not exist (any more)."""
         self.flows = False
-        """What is published goes to its queue at once."""
+        """Published messages go to the queue at once."""
         self.slice_lsn = 0
-        """LSN of the checkpoint slice it came from: recovery skips older records."""
+        """LSN of its checkpoint slice: recovery skips older records."""
 
     @property
     def account(self) -> str:
-        """Whose it is."""
+        """The account that owns the subscription."""
         return self.topic.account
 
     @property
     def is_push(self) -> bool:
-        """Whether it delivers to a URL."""
+        """True if the subscription delivers to a URL."""
         return self.attributes.protocol != "queue"
 
     @property
     def filters(self) -> list[str]:
-        """What its matcher goes by."""
+        """The filters that the matcher of its topic reads."""
         attributes = self.attributes
         return attributes.binding_keys if self.topic.is_routing else attributes.filter_tags
 
     def may_flow(self) -> bool:
-        """Whether a message published now may go past all that waits: nothing does, or order is not promised."""
+        """True if a message published now may pass all waiting messages: none waits, or order is not promised."""
         deliveries = self.deliveries
         if self.target is None or deliveries.paused:
             return False
@@ -94,7 +94,7 @@ class Subscription:
         return deliveries.strategy == "exponential_decay" and not deliveries.blocked and has_room
 
     def counts(self) -> dict[str, int]:
-        """How many messages are in each state; ``delivered`` of a URL only, since its queue tells more."""
+        """Count the messages by state; ``delivered`` only for a URL, since a queue counts its own messages."""
         deliveries = self.deliveries
         counts = {
             "waiting": deliveries.waiting_count,
@@ -104,7 +104,7 @@ class Subscription:
         return counts | {"delivered": deliveries.delivered} if self.is_push else counts
 
     def facts(self, now_ms: int = 0) -> dict[str, Any]:
-        """What its owner can only read; times in ms."""
+        """Return the read-only facts for the owner; times in ms."""
         deliveries = self.deliveries
         return {
             "created_ms": self.created_ms,
@@ -124,18 +124,18 @@ class Subscription:
 
 
 class Audience:
-    """The subscriptions that get a message: ``queues`` at once, and for ``waiting`` it waits."""
+    """The subscriptions that match a message: ``queues`` get it at once, for ``waiting`` it waits."""
 
     __slots__ = ("names", "queues", "repeats", "size", "subscriptions", "waiting")
 
     def __init__(self, subscriptions: Sequence[Subscription]) -> None:
         self.size = len(subscriptions)
         self.subscriptions = [one for one in subscriptions if one.flows]
-        """Those of ``queues``, in the same order."""
+        """The subscriptions of ``queues``, in the same order."""
         self.queues = [one.target for one in self.subscriptions if one.target is not None]
         self.names = [one.name for one in self.subscriptions]
         self.repeats = len({queue.queue_id for queue in self.queues}) < len(self.queues)
-        """Two of them deliver to one queue."""
+        """Two subscriptions deliver to the same queue."""
         self.waiting = [one for one in subscriptions if not one.flows]
 
 
@@ -173,56 +173,56 @@ class Topic:
         self.modified_ms = created_ms
         self.next_position = 0
         self.floor: int = 0
-        """Below it nothing waits for anybody."""
+        """No message below it waits for a subscription."""
         self.last_enqueue_ms = 0
         self.steps = TimeSteps()
         self.subscriptions: dict[int, Subscription] = {}
         self.folded: dict[str, Subscription] = {}
-        """By name without regard to case."""
+        """By case-folded name."""
         self.matcher: TagMatcher | KeyMatcher = KeyMatcher() if self.is_routing else TagMatcher()
         self.exhausted: dict[int, Subscription] = {}
-        """Those with messages whose retries are used up, which the next publish brings one more attempt."""
+        """Subscriptions with exhausted messages, which the next publish gives one more attempt."""
         self.slice_lsn = 0
-        """LSN of the checkpoint slice it came from: recovery skips older records."""
+        """LSN of its checkpoint slice: recovery skips older records."""
         self.revision: int = 0
-        """Goes up with each change upon which a message may match other subscriptions, or be refused."""
+        """Raised by each change after which a message may match other subscriptions, or be refused."""
         self._audiences: dict[int, Audience] = {}
         self._checked_labels: dict[tuple[str, ...] | str, Labels] = {}
         self._dedup_ids: DedupIds | None = None
 
     @property
     def is_routing(self) -> bool:
-        """Whether messages have a routing key; else they have tags."""
+        """True if messages have a routing key; else they have tags."""
         return self.attributes.filter_type == "routing"
 
     @property
     def has_dedup_ids(self) -> bool:
-        """Whether any are remembered."""
+        """True if dedup ids are remembered."""
         return self._dedup_ids is not None and len(self._dedup_ids) > 0
 
     @property
     def known_dedup_ids(self) -> DedupIds | None:
-        """Under which dedup ids messages were published; None = under none."""
+        """The dedup ids of published messages; None = the topic never had a dedup id."""
         return self._dedup_ids
 
     def make_dedup_ids(self, dedup_ids: DedupIds) -> DedupIds:
-        """The table of dedup ids: the one that is there, else this one from now on."""
+        """Return the table of dedup ids; ``dedup_ids`` becomes the table if there is none yet."""
         if self._dedup_ids is None:
             self._dedup_ids = dedup_ids
         return self._dedup_ids
 
     def apply_step(self, now_ms: int) -> None:
-        """Broker time stepped back to ``now_ms``: no message was published later than that."""
+        """Cap the times of earlier publishes at ``now_ms``, to which broker time stepped back."""
         self.last_enqueue_ms = min(self.last_enqueue_ms, now_ms)
         self.steps.no_later_than(now_ms)
         if self._dedup_ids is not None:
             self._dedup_ids.no_later_than(now_ms)
 
     def checked(self, labels: Labels, max_tags: int) -> Labels:
-        """Labels of the kind that the topic goes by, as its matcher takes them.
+        """Check labels of the topic's kind and return them in the form of its matcher.
 
         Raises:
-            InvalidArgument: they are not legal.
+            InvalidArgument: the labels are not legal.
         """
         key = labels if isinstance(labels, str) else tuple(labels)
         found = self._checked_labels.get(key)
@@ -234,19 +234,19 @@ class Topic:
         return found
 
     def known_members(self, labels: Labels) -> int | None:
-        """The set of subscriptions that match a message with these labels, if it is remembered."""
+        """Return the set of subscriptions that match these labels, or None if it is not remembered."""
         if isinstance(self.matcher, KeyMatcher):
             return self.matcher.known(labels if isinstance(labels, str) else "")
         return self.matcher.known(labels if isinstance(labels, list) else ())
 
     def find_members(self, labels: Labels) -> int:
-        """The set of subscriptions that match a message with these labels."""
+        """Return the set of subscriptions that match these labels."""
         if isinstance(self.matcher, KeyMatcher):
             return self.matcher.find(labels if isinstance(labels, str) else "")
         return self.matcher.find(labels if isinstance(labels, list) else ())
 
     def audience(self, members: int) -> Audience:
-        """The subscriptions of a set that is not empty, as they take messages now."""
+        """Return the subscriptions of a set that is not empty, split by the way they take messages now."""
         found = self._audiences.get(members)
         if found is None:
             if len(self._audiences) >= AUDIENCES:
@@ -256,38 +256,40 @@ class Topic:
         return found
 
     def filters_changed(self) -> None:
-        """A subscription came, went or has other filters, or the topic has other attributes: a message that is being
-        matched is to be matched anew.
+        """Note that a subscription came, went or changed its filters, or that the topic changed its attributes.
+
+        The new revision makes a publish plan that is being matched start its match again. Without it the plan would
+        apply sets whose bits mean other subscriptions by now.
         """
         self.revision += 1
         self._audiences.clear()
 
     def subscriptions_changed(self) -> None:
-        """Messages take another way to a subscription from here on."""
+        """Forget the audiences: messages take another way to a subscription from here on."""
         self._audiences.clear()
 
     def pending(self) -> BitMap64:
-        """Positions that somebody has not had yet."""
+        """Return the positions of messages that a subscription has not received yet."""
         sets = [one.deliveries.pending() for one in self.subscriptions.values() if one.deliveries.pending_count]
         return BitMap64.union(*sets) if sets else BitMap64()
 
     def has_pending(self) -> bool:
-        """Whether anybody has not had anything yet."""
+        """True if a subscription has undelivered messages."""
         return any(one.deliveries.pending_count for one in self.subscriptions.values())
 
     def live_in(self, first: int, stop: int) -> int:
-        """How many deliveries of messages at positions ``first .. stop-1`` are still wanted."""
+        """Count the undelivered deliveries of messages at positions ``first .. stop-1``."""
         return sum(one.deliveries.live_in(first, stop) for one in self.subscriptions.values())
 
     def counts(self) -> dict[str, int]:
-        """How many messages are retained, and how many subscriptions there are."""
+        """Count the retained messages and the subscriptions."""
         return {"retained": self._retained(), "subscriptions": len(self.subscriptions)}
 
     def _retained(self) -> int:
-        """The messages that a subscription has not had yet; with many such subscriptions an upper bound of them.
+        """Count the undelivered messages; an upper bound if many subscriptions have undelivered messages.
 
-        A union of 500 scattered sets takes up to 90 ms. The bound is exact in the usual case that all of them lack the
-        same messages.
+        A union of 500 scattered sets takes up to 90 ms. The bound is exact in the usual case that all subscriptions
+        lack the same messages.
         """
         behind = [one.deliveries for one in self.subscriptions.values() if one.deliveries.pending_count]
         if len(behind) <= EXACTLY_BEHIND:
@@ -296,7 +298,7 @@ class Topic:
         return min(sum(deliveries.pending_count for deliveries in behind), self.next_position - oldest)
 
     def facts(self, life_ms: int) -> dict[str, Any]:
-        """What its owner can only read; times in ms. The oldest message's is exact to a grain (100 ms and up)."""
+        """Return the read-only facts for the owner; times in ms, the oldest message's to a grain of 100 ms and up."""
         firsts = [one.deliveries.first_pending() for one in self.subscriptions.values()]
         oldest = min((first for first in firsts if first is not None), default=None)
         return {
@@ -307,7 +309,7 @@ class Topic:
         }
 
     def attributes_map(self) -> dict[str, int | str]:
-        """What was chosen for it."""
+        """Return the attributes that the owner chose."""
         return msgspec.structs.asdict(self.attributes)
 
     def __repr__(self) -> str:
