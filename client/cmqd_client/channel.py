@@ -183,18 +183,18 @@ class Channel:
                         raise error
                     pause = chosen
                 await asyncio.sleep(pause)
-            left = max(until - loop.time(), 0.0)
+            remaining = max(until - loop.time(), 0.0)
             try:
-                connection = await self._connection(left)
+                connection = await self._connection(remaining)
                 if connection.write_paused:
-                    await connection.wait_writable(self._timeout + left)
-                left = max(until - loop.time(), 0.0)
+                    await connection.wait_writable(self._timeout + remaining)
+                remaining = max(until - loop.time(), 0.0)
                 request = msgspec.structs.replace(
                     request,
                     request_id=self.next_request_id(),
-                    wait_ms=None if wait is None else min(wait, round(left * 1000)),
+                    wait_ms=None if wait is None else min(wait, round(remaining * 1000)),
                 )
-                return await connection.receive(request, self._timeout + left)
+                return await connection.receive(request, self._timeout + remaining)
             except CmqError as caught:
                 error = caught
 
@@ -222,11 +222,11 @@ class Channel:
                 return connection
         return None
 
-    async def _connection(self, more: float = 0.0) -> Connection:
-        """Return a connection; wait for at most the time limit of an attempt (and ``more`` seconds)."""
+    async def _connection(self, extra: float = 0.0) -> Connection:
+        """Return a connection; wait for at most the time limit of an attempt (and ``extra`` seconds)."""
         if self._closing:
             raise ClientClosed("the client is closed")
-        return self._pick() or await self._links[self._turn].wait_connected(self._timeout + more)
+        return self._pick() or await self._links[self._turn].wait_connected(self._timeout + extra)
 
 
 def _is_interruption(error: CmqError) -> bool:

@@ -91,7 +91,7 @@ class CheckRouter:
         takers = self._takers.get(check.queue)
         if not takers:
             # The server asks another producer as soon as it gets the answer.
-            _log.debug("nobody here answers checks of queue %r any more", check.queue)
+            _log.debug("no checker here answers checks of queue %r any more", check.queue)
             self._unsay(connection, check.queue)
             return
         taker = takers.pop(0)
@@ -113,7 +113,7 @@ class CheckRouter:
     def _unsay(self, connection: Connection, queue: str) -> "asyncio.Future[tuple[AnyReply | BaseException]]":
         """Unregister the connection for the queue.
 
-        A failure needs no cure: the registration ends with the connection, or the next check causes another attempt.
+        A failure is ignored: the registration ends with the connection, or the next check causes another attempt.
         """
         try:
             future = connection.request(UnregisterChecker(self._next_request_id(), queue), self._timeout)

@@ -262,7 +262,7 @@ class Connection(asyncio.Protocol):
                 self._transport.close()
         await asyncio.wait({self._closed}, timeout=CLOSE_TIMEOUT)
         if not self._closed.done():
-            # A peer that does not read would keep the last bytes, and this socket, for ever.
+            # A peer that does not read would keep the last bytes unsent and this socket open.
             self._abort()
 
     def _abort(self) -> None:

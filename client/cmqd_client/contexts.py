@@ -131,7 +131,7 @@ def load_contexts(path: Path, *, must_exist: bool = False) -> Contexts:
     current: Any = content.get("current")
     tables: Any = content.get("contexts", {})
     if not isinstance(tables, dict) or not isinstance(current, str | None):
-        raise ContextError(f"{path} is no context file: it has other content")
+        raise ContextError(f"{path} is no context file: current must be a string and contexts a table")
     urls: dict[str, str] = {}
     for name, table in cast("dict[str, Any]", tables).items():
         url: Any = cast("dict[str, Any]", table).get("url") if isinstance(table, dict) else None

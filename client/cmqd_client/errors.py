@@ -254,13 +254,13 @@ class QueueDiffers(ServerError, code=ErrorCode.QUEUE_DIFFERS):
     @property
     def difference(self) -> dict[str, tuple[Any, Any]]:
         """The differences: attribute, its value in the queue and the requested value; durations in seconds."""
-        found: dict[str, tuple[Any, Any]] = {}
+        changes: dict[str, tuple[Any, Any]] = {}
         for name, pair in _difference(self).items():
             if name.endswith("_ms"):
-                found[name.removesuffix("_ms")] = (pair[0] / 1000, pair[1] / 1000)
+                changes[name.removesuffix("_ms")] = (pair[0] / 1000, pair[1] / 1000)
             else:
-                found[name] = pair
-        return found
+                changes[name] = pair
+        return changes
 
 
 class QueueDeleted(ServerError, code=ErrorCode.QUEUE_DELETED):
@@ -449,8 +449,8 @@ class MessagesDamaged(ServerError, code=ErrorCode.MESSAGES_DAMAGED):
 
 def _difference(error: ServerError) -> dict[str, tuple[Any, Any]]:
     """Return the ``difference`` of an error's details: name, actual value, requested value."""
-    found: Mapping[str, Mapping[str, Any]] = error.details.get("difference", {})
-    return {name: (values.get("is"), values.get("wanted")) for name, values in found.items()}
+    difference: Mapping[str, Mapping[str, Any]] = error.details.get("difference", {})
+    return {name: (values.get("is"), values.get("wanted")) for name, values in difference.items()}
 
 
 def server_error(error: Error, connection_id: int | None = None) -> ServerError:

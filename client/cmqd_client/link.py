@@ -5,7 +5,7 @@
       ├──── refused for good (key, region) ────┘   └── lost, or the server is shutting down ──┘
       └──── closed
 
-While CONNECTING the link tries for ever, with growing, jittered pauses (``retry.RetryPolicy``); a call that needs the
+While CONNECTING the link keeps trying, with growing, jittered pauses (``retry.RetryPolicy``); a call that needs the
 link waits with its own time limit. A refusal that will not change by itself (wrong key, region, version) ends the
 attempts; the next request over the link starts them again.
 """
@@ -121,7 +121,7 @@ class Link:
         """Retire a connection that takes no more requests: lost, or the server is shutting down."""
         if self.connection is connection:
             self.connection = None
-            self._retired = [one for one in (*self._retired, connection) if not one.is_closed]
+            self._retired = [retired for retired in (*self._retired, connection) if not retired.is_closed]
             self.start()
 
     async def _connect(self) -> None:

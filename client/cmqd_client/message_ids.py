@@ -4,7 +4,7 @@ import re
 from typing import NewType
 
 MessageId = NewType("MessageId", str)
-"""A message's id in printed form: ``Msg-`` and 16 hex digits. Unique for ever in a broker."""
+"""A message's id in printed form: ``Msg-`` and 16 hex digits. Never reused in a broker."""
 
 
 def printed_id(number: int) -> MessageId:
@@ -21,7 +21,7 @@ def id_number(printed: str) -> int:
     Raises:
         ValueError: the string is no message id.
     """
-    found = _PRINTED.fullmatch(printed)
-    if found is None:
-        raise ValueError(f"{printed!r} is no message id; one looks like Msg-0000000000000001")
-    return int(found[1], 16)
+    match = _PRINTED.fullmatch(printed)
+    if match is None:
+        raise ValueError(f"{printed!r} is no message id; an id looks like Msg-0000000000000001")
+    return int(match[1], 16)

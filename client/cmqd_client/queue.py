@@ -352,22 +352,22 @@ class Queue:
             QueueNotFound: the queue does not exist.
             InvalidArgument: a state is unknown.
         """
-        wanted = None if states is None else list(states)
-        request = wire.PeekMessages(self._channel.next_request_id(), self.name, max_messages, start, wanted)
+        state_names = None if states is None else list(states)
+        request = wire.PeekMessages(self._channel.next_request_id(), self.name, max_messages, start, state_names)
         reply = await self._channel.call(request, wire.MessagesPeeked, Repeat.READ)
         peeked = [
             Peeked(
-                id=printed_id(one.message_id),
-                state=one.state,
-                body=one.body,
-                headers=one.headers or {},
-                enqueue_time=to_datetime(one.enqueue_ms),
-                visible_time=to_datetime(one.visible_ms) if one.visible_ms else None,
-                receive_count=one.receive_count,
-                origin=origin(one.origin),
-                copy_of=copy_of(one.copy_of),
+                id=printed_id(message.message_id),
+                state=message.state,
+                body=message.body,
+                headers=message.headers or {},
+                enqueue_time=to_datetime(message.enqueue_ms),
+                visible_time=to_datetime(message.visible_ms) if message.visible_ms else None,
+                receive_count=message.receive_count,
+                origin=origin(message.origin),
+                copy_of=copy_of(message.copy_of),
             )
-            for one in reply.messages
+            for message in reply.messages
         ]
         return PeekPage(peeked, reply.next_start, reply.request_id)
 
@@ -459,7 +459,7 @@ class Queue:
     ) -> BatchResult:
         """Make the request for all handles, in slices of at most 256 (the server's limit)."""
         # No handle twice: an older server reports the second as failed, although the first was carried out.
-        handles = list(dict.fromkeys(held.receipt_handle if isinstance(held, Message) else held for held in messages))
+        handles = list(dict.fromkeys(item.receipt_handle if isinstance(item, Message) else item for item in messages))
         reply = wire.HandlesDone(0, [])
         failed: list[wire.HandleFailure] = []
         next_visible_ms = 0
@@ -467,13 +467,15 @@ class Queue:
         for start in range(0, len(handles), MAX_BATCH):
             part = handles[start : start + MAX_BATCH]
             reply, uncertain = await self._channel.call_noting_repeats(request(part), wire.HandlesDone)
-            failed += [one for one in reply.failures if not (uncertain and ends_lease and is_invalid_handle(one))]
+            failed += [
+                refusal for refusal in reply.failures if not (uncertain and ends_lease and is_invalid_handle(refusal))
+            ]
             if reply.next_visible_ms:
                 next_visible_ms = min(next_visible_ms or reply.next_visible_ms, reply.next_visible_ms)
-        lost = {one.receipt_handle for one in failed}
+        lost = {refusal.receipt_handle for refusal in failed}
         return BatchResult(
             [handle for handle in handles if handle not in lost] if lost else handles,
-            [failure(one, reply.request_id, connection_id) for one in failed],
+            [failure(refusal, reply.request_id, connection_id) for refusal in failed],
             reply.request_id,
             to_datetime(next_visible_ms) if next_visible_ms else None,
         )
@@ -660,13 +662,15 @@ class Queue:
             OutcomeUnknown: the messages may be decided.
             ValueError: a message id is malformed, or the numbers of statuses and ids differ.
         """
-        numbers = [id_number(one) for one in message_ids]
+        numbers = [id_number(message_id) for message_id in message_ids]
         if isinstance(status, TransactionStatus):
             decisions = [status.value] * len(numbers)
         else:
-            decisions = [one.value for one in status]
+            decisions = [decision.value for decision in status]
             if len(decisions) != len(numbers):
-                raise ValueError(f"{len(decisions)} statuses for {len(numbers)} messages; give one for each or one")
+                raise ValueError(
+                    f"{len(decisions)} statuses for {len(numbers)} messages; give a status per message, or one status"
+                )
         failed: list[DecisionFailure] = []
         request_id = 0
         channel = self._channel
@@ -680,10 +684,10 @@ class Queue:
             connection_id = channel.connection_id
             reply = await channel.call(request, wire.TransactionsEnded, Repeat.SAFE)
             request_id = reply.request_id
-            failed += [decision_failure(one, request_id, connection_id) for one in reply.failures]
-        refused = {one.id for one in failed}
+            failed += [decision_failure(refusal, request_id, connection_id) for refusal in reply.failures]
+        refused = {refusal.id for refusal in failed}
         done = [printed_id(number) for number in numbers]
-        return DecisionResult([one for one in done if one not in refused], failed, request_id)
+        return DecisionResult([message_id for message_id in done if message_id not in refused], failed, request_id)
 
     async def half_messages(self, max_messages: int = 100, *, start: int = 0) -> UndecidedPage:
         """List half messages that are neither committed nor rolled back, in the order of sending. Safe to cancel.
@@ -697,7 +701,7 @@ class Queue:
         """
         request = wire.ListHalfMessages(self._channel.next_request_id(), self.name, start, max_messages)
         reply = await self._channel.call(request, wire.HalfMessages, Repeat.READ)
-        return UndecidedPage([undecided(one) for one in reply.messages], reply.next_start, reply.request_id)
+        return UndecidedPage([undecided(message) for message in reply.messages], reply.next_start, reply.request_id)
 
     # ------------------------------------------------------------------ the queue itself
 
@@ -772,9 +776,11 @@ class _Batch:
                 self.delays.append(common_delay)
                 all_ids.append(dedup_id)
         if dedup_ids is not None and len(dedup_ids) != len(self.bodies):
-            raise ValueError(f"{len(dedup_ids)} dedup_ids for {len(self.bodies)} messages; give one (or None) for each")
+            raise ValueError(
+                f"{len(dedup_ids)} dedup_ids for {len(self.bodies)} messages; give a name or None per message"
+            )
         self.headers: list[Headers | None] | None = all_headers if any(all_headers) else None
-        self.dedup_ids: list[str | None] | None = all_ids if any(one is not None for one in all_ids) else None
+        self.dedup_ids: list[str | None] | None = all_ids if any(name is not None for name in all_ids) else None
 
 
 def _single(result: BatchResult) -> HandleResult:

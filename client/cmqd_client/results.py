@@ -203,7 +203,7 @@ class Redrive(msgspec.Struct, frozen=True):
 
     @property
     def running(self) -> bool:
-        """True while the redrive is under way."""
+        """True while the redrive is in progress."""
         return self.end_time is None
 
 

@@ -257,11 +257,11 @@ def strings(values: Iterable[str], field: str) -> list[str]:
     """
     if isinstance(values, (str, bytes)):
         raise TypeError(f"{field} must be a list of strings, not {values!r}")
-    found = list(values)
-    for value in found:
+    texts = list(values)
+    for value in texts:
         if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"{field} must be strings, not {value!r}")
-    return found
+    return texts
 
 
 def subscription_attributes(

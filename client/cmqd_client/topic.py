@@ -205,7 +205,7 @@ class Topic:
         contents = [checked_body(body) for body in bodies]
         count = len(contents)
         if routing_key is not None and routing_keys is not None:
-            raise ValueError("give routing_key (of every message) or routing_keys (one for each), not both")
+            raise ValueError("give routing_key (of every message) or routing_keys (a key per message), not both")
         keys = [routing_key] if routing_key is not None else None
         if routing_keys is not None:
             keys = _one_each(strings(routing_keys, "routing_keys"), count, "routing_keys")
@@ -215,8 +215,8 @@ class Topic:
             common = dict(headers)
             all_headers = [common for _ in contents]
         elif headers is not None:
-            each = _one_each(headers, count, "headers")
-            all_headers = [None if one is None else dict(one) for one in each]
+            per_message = _one_each(headers, count, "headers")
+            all_headers = [None if entry is None else dict(entry) for entry in per_message]
         ids = None if dedup_ids is None else _one_each(dedup_ids, count, "dedup_ids")
         if not contents:
             return []
@@ -244,7 +244,7 @@ class Topic:
             routing_keys=routing_keys,
             session=session.number,
             sequence=sequence,
-            dedup_ids=dedup_ids if dedup_ids and any(one is not None for one in dedup_ids) else None,
+            dedup_ids=dedup_ids if dedup_ids and any(name is not None for name in dedup_ids) else None,
             after=after,
         )
         try:
@@ -393,9 +393,9 @@ class Topic:
 
 def _tags(tags: Sequence[str] | Sequence[Sequence[str]], count: int) -> list[list[str]]:
     """Return the tags of a batch in wire form: a list for all messages, or a list per message."""
-    if isinstance(tags, str) or not any(isinstance(one, str) for one in tags):
-        each = _one_each(cast("Sequence[Sequence[str]]", tags), count, "tags") if tags else []
-        return [strings(one, "the tags of a message") for one in each]
+    if isinstance(tags, str) or not any(isinstance(tag, str) for tag in tags):
+        tag_lists = _one_each(cast("Sequence[Sequence[str]]", tags), count, "tags") if tags else []
+        return [strings(tag_list, "the tags of a message") for tag_list in tag_lists]
     return [strings(cast("Sequence[str]", tags), "tags")]
 
 
@@ -406,14 +406,14 @@ def _one_each(values: Sequence[T], count: int, field: str) -> list[T]:
         ValueError: the number of values differs from the number of messages.
     """
     if len(values) != count:
-        raise ValueError(f"{len(values)} {field} for {count} messages; give one for each")
+        raise ValueError(f"{len(values)} {field} for {count} messages; give a value per message")
     return list(values)
 
 
 def _endpoint(queue: Queue | str | None, url: str | None) -> dict[str, Any]:
     """Return the endpoint of a subscription in wire form."""
     if (queue is None) == (url is None):
-        raise ValueError("give one of queue and url")
+        raise ValueError("give either queue or url")
     if url is not None:
         if not url.lower().startswith(("http://", "https://")):
             # Without a scheme the string would be taken for the name of a queue.

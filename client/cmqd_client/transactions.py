@@ -337,7 +337,7 @@ class TransactionProducer:
         """
         if self._closed or not self._opened:
             raise ClientClosed("the producer is not open; use it in `async with`")
-        batch = [one if isinstance(one, Outgoing) else Outgoing(one) for one in messages]
+        batch = [message if isinstance(message, Outgoing) else Outgoing(message) for message in messages]
         sent = await self._queue.send_half_batch(
             batch,
             headers=headers,
@@ -350,42 +350,44 @@ class TransactionProducer:
             HalfMessage(
                 queue=self._queue.name,
                 id=message_id,
-                body=one.body,
-                headers=dict((headers if one.headers is None else one.headers) or {}),
+                body=message.body,
+                headers=dict((headers if message.headers is None else message.headers) or {}),
             )
-            for message_id, one in zip(sent.ids, batch, strict=True)
+            for message_id, message in zip(sent.ids, batch, strict=True)
         ]
         try:
             statuses = _statuses(await _result(local_transaction(halves, argument)), len(halves))
         except Exception as problem:
             _log.warning(
-                "the local transaction of %s in queue %r raised %r; a check will settle it",
+                "the local transaction of %s in queue %r raised %r; a check will decide",
                 sent.ids[0] if len(sent.ids) == 1 else f"{len(sent.ids)} messages, from {sent.ids[0]} on,",
                 self._queue.name,
                 problem,
                 exc_info=problem,
             )
-            return [TransactionResult(one, _UNKNOWN, sent.request_id, problem) for one in sent.ids]
+            return [TransactionResult(message_id, _UNKNOWN, sent.request_id, problem) for message_id in sent.ids]
         return await self._decide(sent, statuses)
 
     async def _decide(self, sent: SentBatch, statuses: list[TransactionStatus]) -> list[TransactionResult]:
         """Send the known statuses to the server; return the server's decisions."""
         ids = sent.ids
-        decided = [(one, status) for one, status in zip(ids, statuses, strict=True) if status is not _UNKNOWN]
+        decided = [
+            (message_id, status) for message_id, status in zip(ids, statuses, strict=True) if status is not _UNKNOWN
+        ]
         if not decided:
             # Sending UNKNOWN would change nothing: the check comes at the same time anyway.
-            return [TransactionResult(one, _UNKNOWN, sent.request_id) for one in ids]
+            return [TransactionResult(message_id, _UNKNOWN, sent.request_id) for message_id in ids]
         try:
-            outcome = await self._queue.end_transactions([one for one, _ in decided], [status for _, status in decided])
-        except CmqError as error:
-            _log.warning(
-                "a decision in queue %r was not delivered, a check will settle it: %s", self._queue.name, error
+            outcome = await self._queue.end_transactions(
+                [message_id for message_id, _ in decided], [status for _, status in decided]
             )
+        except CmqError as error:
+            _log.warning("a decision in queue %r was not delivered, a check will decide: %s", self._queue.name, error)
             return [
-                TransactionResult(one, _UNKNOWN, sent.request_id, None if status is _UNKNOWN else error)
-                for one, status in zip(ids, statuses, strict=True)
+                TransactionResult(message_id, _UNKNOWN, sent.request_id, None if status is _UNKNOWN else error)
+                for message_id, status in zip(ids, statuses, strict=True)
             ]
-        return _settled(ids, statuses, outcome)
+        return _results(ids, statuses, outcome)
 
     # ------------------------------------------------------------------ checks
 
@@ -400,7 +402,7 @@ class TransactionProducer:
     def _start_some(self) -> None:
         """Start waiting checks while slots are free."""
         while len(self._running) < self._checks_at_once:
-            number = next((one for one in self._waiting if one not in self._running), None)
+            number = next((number for number in self._waiting if number not in self._running), None)
             if number is None:
                 return
             self._start(self._waiting.pop(number))
@@ -432,7 +434,9 @@ class TransactionProducer:
         try:
             outcome = await self._queue.end_transactions([message_id], status)
         except CmqError as error:
-            _log.warning("the answer to a check of %s was not delivered; it will be asked again: %s", message_id, error)
+            _log.warning(
+                "the answer to a check of %s was not delivered; the server will ask again: %s", message_id, error
+            )
             return
         if status is not _UNKNOWN:
             self._waiting.pop(check.message_id, None)
@@ -447,7 +451,7 @@ class TransactionProducer:
                 return _status(await _result(checker(check)))
         except TimeoutError as problem:
             _log.warning(
-                "the checker of queue %r did not answer for %s within %g s; it is UNKNOWN for now",
+                "the checker of queue %r did not answer for %s within %g s; the answer is UNKNOWN for now",
                 check.queue,
                 check.id,
                 self._check_seconds,
@@ -455,7 +459,7 @@ class TransactionProducer:
             )
         except Exception as problem:
             _log.warning(
-                "the checker of queue %r raised %r for %s; it is UNKNOWN for now",
+                "the checker of queue %r raised %r for %s; the answer is UNKNOWN for now",
                 check.queue,
                 problem,
                 check.id,
@@ -472,44 +476,44 @@ class TransactionProducer:
 _UNKNOWN = TransactionStatus.UNKNOWN
 
 
-async def _result(given: R | Awaitable[R]) -> R:
+async def _result(answer: R | Awaitable[R]) -> R:
     """Return the result of a function, async or plain."""
-    if isawaitable(given):
-        return await cast("Awaitable[R]", given)
-    return cast("R", given)
+    if isawaitable(answer):
+        return await cast("Awaitable[R]", answer)
+    return cast("R", answer)
 
 
-def _status(given: object) -> TransactionStatus:
+def _status(answer: object) -> TransactionStatus:
     """Return the status from a user's function.
 
     Raises:
         TypeError: the value is no status.
     """
-    if isinstance(given, TransactionStatus):
-        return given
-    raise TypeError(f"a TransactionStatus was expected, not {given!r}")
+    if isinstance(answer, TransactionStatus):
+        return answer
+    raise TypeError(f"a TransactionStatus was expected, not {answer!r}")
 
 
-def _statuses(given: object, count: int) -> list[TransactionStatus]:
+def _statuses(answer: object, count: int) -> list[TransactionStatus]:
     """Return a status per message, from a status for all or a list."""
-    if isinstance(given, Sequence) and not isinstance(given, str):
-        statuses = [_status(one) for one in cast("Sequence[object]", given)]
+    if isinstance(answer, Sequence) and not isinstance(answer, str):
+        statuses = [_status(element) for element in cast("Sequence[object]", answer)]
         if len(statuses) != count:
             raise TypeError(
-                f"one status for each of {count} messages was expected, or one for all, not {len(statuses)}"
+                f"{len(statuses)} statuses for {count} messages; return a status per message, or one status"
             )
         return statuses
-    return [_status(given)] * count
+    return [_status(answer)] * count
 
 
-def _settled(
+def _results(
     ids: list[MessageId], statuses: list[TransactionStatus], outcome: DecisionResult
 ) -> list[TransactionResult]:
     """Return the server's decision for each message."""
-    refused = {one.id: one.error for one in outcome.failures}
+    refused = {failure.id: failure.error for failure in outcome.failures}
     results: list[TransactionResult] = []
-    for one, status in zip(ids, statuses, strict=True):
-        error = refused.get(one)
+    for message_id, status in zip(ids, statuses, strict=True):
+        error = refused.get(message_id)
         if error is not None and status is not _UNKNOWN:
             if isinstance(error, AlreadyCommitted):
                 status = TransactionStatus.COMMIT
@@ -518,7 +522,7 @@ def _settled(
             else:
                 status = _UNKNOWN
             _log.warning("the local transaction's status came too late: %s", error.text)
-            results.append(TransactionResult(one, status, outcome.request_id, error))
+            results.append(TransactionResult(message_id, status, outcome.request_id, error))
         else:
-            results.append(TransactionResult(one, status, outcome.request_id))
+            results.append(TransactionResult(message_id, status, outcome.request_id))
     return results

@@ -106,7 +106,7 @@ async def test_an_exception_in_the_local_transaction_is_unknown(
     assert result.status is UNKNOWN
     assert isinstance(result.error, TypeError)
     assert len(server.queues["tx"].half) == 1
-    assert "a check will settle it" in caplog.text
+    assert "a check will decide" in caplog.text
     with pytest.raises(TypeError):
         result.raise_for_error()
 
@@ -509,7 +509,7 @@ async def test_the_answer_to_a_check_that_is_lost_is_repeated_and_one_too_late_i
         server.refuse(wire.EndTransactions, ErrorCode.INTERNAL_ERROR)
         await _halves(server, client, b"c")
         server.check("tx")
-        await eventually(lambda: "will be asked again" in caplog.text)
+        await eventually(lambda: "will ask again" in caplog.text)
     assert server.queues["tx"].bodies == [b"a", b"late"]
 
 
