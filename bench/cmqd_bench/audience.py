@@ -137,7 +137,7 @@ class Audience:
         return sum(len(self.wanting(self._routing_key(number))) for number in numbers)
 
     def attempt(self, numbers: Iterable[int]) -> None:
-        """A publish of these is about to leave."""
+        """Record the numbers of a publish before it leaves."""
         self._attempted.update(numbers)
 
     def publish(self, numbers: Iterable[int], answers: Iterable[tuple[str, int | None]]) -> None:
@@ -149,7 +149,7 @@ class Audience:
                 self.miscounted += 1
 
     def receive(self, name: str, number: int | None, body: bytes) -> None:
-        """A subscriber's queue gave a message."""
+        """Record a copy received from a subscriber's queue."""
         self.copies += 1
         if number is None or not self._right(name, number, body):
             self._foreign[name] += 1
@@ -157,7 +157,7 @@ class Audience:
             self._received[name][number] += 1
 
     def receive_push(self, name: str, message_id: str, body: bytes, *, genuine: bool) -> None:
-        """A subscriber's URL got a message; not ``genuine``: its signature was wrong."""
+        """Record a push to a subscriber's URL; not ``genuine``: its signature was wrong."""
         self.copies += 1
         if genuine and self._pushed_bodies.setdefault(message_id, body) == body:
             self._pushed[name][message_id] += 1
@@ -185,7 +185,7 @@ class Audience:
             if number is not None and self._right(name, number, body):
                 received[number] += count
             elif number is None and body in wanted_bodies:
-                # Published, but its answer was lost for good: the number is not known.
+                # Published, but the answer was lost for good: the number is unknown.
                 unanswered += count
             else:
                 foreign += count

@@ -111,7 +111,7 @@ class Broadcast:
                 await self._pause(error)
 
     async def left(self, client: Client) -> int:
-        """Messages with missing copies, or with a delivery that is not answered yet."""
+        """Messages with missing copies, or with an unanswered delivery."""
         info = await client.topic(TOPIC).attributes()
         counts = [info.retained]
         for name in self.queues:
@@ -140,7 +140,7 @@ class Broadcast:
 
 
 class _Hook(asyncio.Protocol):
-    """A connection to the endpoint: every push is noted, then answered."""
+    """A connection to the endpoint: every push is recorded, then answered."""
 
     def __init__(self, on_push: Callable[[Mapping[str, str], bytes], None]) -> None:
         self._on_push = on_push

@@ -22,7 +22,7 @@ from typing import Any
 from cmqd_bench.processes import cpu_seconds, family, read_stat, rss_kib
 
 START_SECONDS = 60.0
-"""A server that is not ready by then has failed; recovery of a large backlog takes seconds."""
+"""A server that is not ready after this time has failed; recovery of a large backlog takes seconds."""
 STOP_SECONDS = 15.0
 """Draining takes at most 5 s; a slow disk may add its fsyncs."""
 
@@ -86,7 +86,7 @@ class Broker:
 
     @property
     def ready(self) -> Ready:
-        """Of the running server."""
+        """Return the ready file of the running server."""
         if self._ready is None:
             raise BrokerFailed("the server is not running")
         return self._ready

@@ -1,4 +1,4 @@
-"""Opening a connection of the load: the handshake by ``cmqd_protocol``, then the transport in the load's own hands."""
+"""Opening a connection of the load: the handshake by ``cmqd_protocol``, then the transport belongs to the load."""
 
 import asyncio
 import os

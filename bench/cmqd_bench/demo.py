@@ -150,7 +150,7 @@ def _share_row(share: Share) -> tuple[str, str, str]:
 
 
 def run_demo(source: Source, messages: int, console: Console, scratch: Path | None) -> bool:
-    """The whole demo; returns whether the books hold."""
+    """Run the whole demo; return True if the books hold."""
     root = scratch_root(scratch)
     announce("cmqd demo", source, messages, root, console)
     with broker_folder(root) as broker:
@@ -217,7 +217,7 @@ def _terminate(_number: int, _frame: FrameType | None) -> None:
 
 
 def main() -> int:
-    """Returns the exit code; see the module."""
+    """Run the program and return the exit code; see the module."""
     what = "Kill a broker under load; lose nothing."
     return demo_main("demo", what, run_demo, fewest=FEWEST, failures=(DemoFailed,))
 

@@ -232,7 +232,7 @@ class Excursion:
 
 
 def _finish(progress: Progress, task: TaskID) -> None:
-    """Spark leaves out tasks that turn out to be needless."""
+    """Complete a bar: Spark omits needless tasks, so the count of tasks may fall short."""
     done = max(progress.tasks[task].completed, 1)
     progress.update(task, completed=done, total=done)
 
@@ -263,7 +263,7 @@ def run_demo(source: Source, messages: int, console: Console, scratch: Path | No
 
 
 def main() -> int:
-    """Returns the exit code; see the module."""
+    """Run the program and return the exit code; see the module."""
     what = "Read a broker's log with Spark."
     return demo_main("demo_spark", what, run_demo, fewest=FEWEST, failures=(CmqdSourceError,))
 

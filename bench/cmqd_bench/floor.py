@@ -25,7 +25,7 @@ def sync_floor_ms(folder: Path, *, syncs: int = int(RATE * SECONDS)) -> dict[str
     block = b"\0" * WRITE_BYTES
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     try:
-        # Laid out beforehand: a file that grows pays for its metadata too.
+        # Allocated beforehand: a sync of a growing file also writes metadata.
         os.pwrite(descriptor, b"\0" * FILE_BYTES, 0)
         os.fsync(descriptor)
         started = time.monotonic()

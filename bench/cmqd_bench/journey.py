@@ -1,4 +1,4 @@
-"""The demo's traffic: producers and consumers that go on while their broker is killed and started again."""
+"""The demo's traffic: producers and consumers that continue while their broker is killed and restarted."""
 
 import asyncio
 import time
@@ -32,7 +32,7 @@ DRAIN_SECONDS = 90.0
 
 
 class DemoFailed(Exception):
-    """The demo could not come to its end."""
+    """The demo could not finish."""
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class Kill:
     """Calls that failed after the client's retries and were made anew."""
 
     def touches(self, began: float) -> bool:
-        """True if a call from then until now was under way while the broker was dead."""
+        """Return True if a call that began at the given time overlaps the time without a broker."""
         return bool(self.started) and began < (self.ended or time.monotonic())
 
 

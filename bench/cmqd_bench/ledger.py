@@ -83,17 +83,17 @@ class Ledger:
         return sum(1 for message_id in self._acknowledged if message_id not in self._received)
 
     def attempt(self, numbers: Iterable[int]) -> None:
-        """A send of these is about to leave."""
+        """Record a send before it leaves."""
         self._attempted.update(numbers)
 
     def acknowledge(self, numbers: Iterable[int], ids: Iterable[str]) -> None:
-        """The send of these was answered."""
+        """Record an answered send."""
         for number, message_id in zip(numbers, ids, strict=True):
             self._acknowledged[message_id] = number
             self._answered_numbers.add(number)
 
     def receive(self, message_id: str, number: int | None, body: bytes) -> None:
-        """A message was received."""
+        """Record a received message."""
         self.deliveries += 1
         if number is None or number not in self._attempted or body != self._body(number):
             self.foreign += 1

@@ -56,7 +56,7 @@ class Tally:
         self.clear()
 
     def clear(self) -> None:
-        """Start to count anew: the end of the warm-up."""
+        """Reset all counts at the end of the warm-up."""
         self.sent = self.received = self.deleted = self.empty = self.refused = 0
         self.latency.clear()
 
@@ -75,7 +75,7 @@ class Gate:
         self._parked: list[Callable[[], None]] = []
 
     def sent(self, count: int) -> bool:
-        """Count messages sent; False when their producer has to be parked."""
+        """Count sent messages; return False if the producer must be parked."""
         self.ahead += count
         return self.ahead < self.limit
 
@@ -83,7 +83,7 @@ class Gate:
         self._parked.append(go_on)
 
     def consumed(self, count: int) -> None:
-        """Count messages deleted; lets the parked go on once half of the room is free."""
+        """Count deleted messages; resume parked producers once half of the room is free."""
         self.ahead -= count
         if self._parked and self.ahead <= self.limit // 2:
             parked, self._parked = self._parked, []
@@ -275,7 +275,7 @@ class Consumer:
         self._connection.write(request + self._receive if self._overlap else request)
 
     def _measure(self, payload: bytes) -> list[int]:
-        """Record the latency of a receive's reply; its receipt handles."""
+        """Record the latency of a receive's reply; return the receipt handles."""
         stamp = self._started if self._timed else stamp_of(payload)
         if stamp:
             self._tally.latency.record((monotonic_ns() - stamp) // 1000)

@@ -18,7 +18,7 @@ class Round:
     """The figures of one round. CPU covers the measured time only, from the end of the warm-up."""
 
     messages: int
-    """Completed: answered sends, or deleted messages where there are consumers."""
+    """Completed messages: answered sends, or with consumers deleted messages."""
     seconds: float
     server_cpu_seconds: float
     client_cpu_seconds: float
@@ -36,14 +36,14 @@ class Round:
     refused: int = 0
     """Requests that the server refused as busy, and that were repeated."""
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Figures of this scenario alone."""
+    """Figures specific to the scenario."""
 
     def with_extra(self, extra: Mapping[str, Any]) -> "Round":
         """The same round with further figures."""
         return replace(self, extra={**self.extra, **extra})
 
     def as_json(self) -> dict[str, Any]:
-        """All figures under their names in the report."""
+        """Return all figures under their names in the report."""
         count = max(self.messages, 1)
         everybody = max(self.messages + self.others, 1)
         return {

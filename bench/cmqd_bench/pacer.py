@@ -49,7 +49,7 @@ class Pacer:
 
     def _tick(self) -> None:
         now = monotonic_ns()
-        # The loop may have had an alarm in hand when the end came.
+        # The loop may still have a pending alarm after the end.
         while self._running and self._next <= now:
             intended_ns = self._next
             self._next += self._interval

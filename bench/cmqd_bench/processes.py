@@ -27,7 +27,7 @@ class ProcessStat:
 
     @property
     def running(self) -> bool:
-        """Not a zombie and not gone."""
+        """True for a living process, not a zombie."""
         return self.state not in "ZX"
 
 

@@ -113,7 +113,7 @@ class Receivers:
         return answer["answered"], answer["latency_ms"]
 
     async def clear(self) -> None:
-        """Count anew."""
+        """Reset the counts."""
         await self._ask("clear")
 
     async def hang(self, first: int) -> None:
@@ -189,7 +189,7 @@ async def _serve(count: int) -> None:
 
 
 def main() -> None:
-    """Run as a process of its own."""
+    """Run as a separate process."""
     (count,) = sys.argv[1:]
     uvloop.run(_serve(int(count)))
 

@@ -42,19 +42,19 @@ RUNS: Mapping[str, Callable[[Options, Broker], Awaitable[Round]]] = {
     "push": push.run,
 }
 FILES = 4096
-"""Open files that every scenario may need; idle asks for more."""
+"""Open files for any scenario; idle needs more."""
 DISTURBED_CORES = 0.15
 """More than kernel threads that write to the disk use on the server's behalf."""
 
 
 def run_scenario(options: Options) -> dict[str, Any]:
-    """Run all rounds; returns the report."""
+    """Run all rounds and return the report."""
     raise_file_limit(FILES)
     root = scratch_root(options.scratch)
     described = conditions(root)
     rounds: list[dict[str, Any]] = []
     wanted = options.effective_rounds()
-    # The load keeps its few objects for the whole run: a collection would only be a pause in somebody's latency.
+    # The load keeps its few objects for the whole run: a garbage collection would only add a pause to the latencies.
     gc.freeze()
     gc.disable()
     for number in range(1, wanted + 1):

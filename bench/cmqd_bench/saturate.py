@@ -92,7 +92,7 @@ async def _saturate(url: str, queue: str) -> None:
 
 
 def main() -> None:
-    """Run as a process of its own."""
+    """Run as a separate process."""
     (queue,) = sys.argv[1:]
     uvloop.run(_saturate(os.environ[URL_VARIABLE], queue))
 

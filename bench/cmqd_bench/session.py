@@ -21,7 +21,7 @@ from cmqd_bench.wire import (
 from cmqd_protocol.messages import CreateQueue, WireMessage
 
 CONNECTS_AT_ONCE = 128
-"""Handshakes under way at a time: below usual accept backlogs."""
+"""Concurrent handshakes: below usual accept backlogs."""
 REPLY_SECONDS = 30.0
 BEAT_SLICES = 2500
 """Slices of a heartbeat period. Heartbeats of independent clients are spread out: with 50 slices, ten thousand
@@ -112,7 +112,7 @@ class Session:
         return Meter(self.broker, self.tally, helpers)
 
     def close(self, *connections: LoadConnection) -> None:
-        """Drop connections; not a failure."""
+        """Drop connections without failing the run."""
         for connection in connections:
             connection.on_lost = None
             connection.close()

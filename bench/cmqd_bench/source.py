@@ -19,7 +19,7 @@ UNNAMED = "message"
 """The routing key of an input line without a key."""
 MAX_WORDS = 15
 MAX_KEY_BYTES = 60
-"""A word and some bytes less than a topic allows: room for the patterns that are made of a key."""
+"""Limits of a key, below the limits of a topic, so that patterns can be derived from a key."""
 SKIPPED_FOLDERS = frozenset({".git", ".venv", "node_modules", "__pycache__"})
 
 
@@ -29,7 +29,7 @@ class SourceError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Bodies to send, gone round as often as needed."""
+    """Bodies to send, repeated as often as needed."""
 
     description: str
     bodies: Sequence[bytes]
@@ -80,7 +80,7 @@ def routing_key_of(value: Any) -> str:
 
 
 def _first_text(objects: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
-    """The first of these fields that is a string; empty if there is none."""
+    """Return the first field that is a string; empty without a string."""
     return next((each[name] for each in objects for name in names if isinstance(each.get(name), str)), "")
 
 
@@ -108,7 +108,7 @@ def parse_history(text: str) -> Iterator[Mapping[str, str]]:
 
 
 def history(folder: Path) -> Source | None:
-    """The history of the repository that holds ``folder``; None if there is none (no git, no repository, no commit)."""
+    """Return the history of the repository of ``folder``; None without git, repository or commit."""
     command = ["git", "-C", str(folder), "-c", "core.quotePath=false", "log", f"--max-count={MOST_COMMITS}"]
     command += ["--no-renames", "--name-status", "--date=iso-strict"]
     command += [f"--pretty=format:{RECORD}%H{FIELD}%an{FIELD}%ad{FIELD}%s"]

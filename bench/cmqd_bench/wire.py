@@ -38,7 +38,7 @@ MIN_BODY = len(MARK) + STAMP.size
 
 
 def tag_of(kind: type[WireMessage]) -> int:
-    """The opcode that stands first in the encoded message."""
+    """Return the opcode, the first field of an encoded message."""
     tag = kind.__struct_config__.tag
     assert isinstance(tag, int)
     return tag
@@ -102,7 +102,7 @@ def random_body(size: int, stamp: int = 0) -> bytes:
 
 
 def stamp_of(payload: bytes) -> int | None:
-    """The time in the first body of a reply, or in a body; None if there is none."""
+    """Return the time in the first body of a reply, or in a body; None if the time is missing."""
     start = payload.find(MARK)
     return None if start < 0 else STAMP.unpack_from(payload, start + len(MARK))[0]
 
@@ -142,7 +142,7 @@ class SendTemplate:
 
 
 class PublishTemplate(SendTemplate):
-    """The same for a publish to a topic; every body has the same tags."""
+    """Like a send template, for a publish to a topic; all bodies have the same tags."""
 
     __slots__ = ()
 
@@ -190,7 +190,7 @@ class LoadConnection(asyncio.Protocol):
         self.transport = transport
         self.write = transport.write
         self.heartbeat_ms = heartbeat_ms
-        """Longest silence that was agreed."""
+        """Negotiated limit of silence."""
         self.on_reply: Callable[[bytes, int], Any] = _unexpected
         self.on_lost: Callable[[BaseException], Any] | None = None
         self._buffer = b""

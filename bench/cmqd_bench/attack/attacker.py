@@ -22,7 +22,7 @@ from cmqd_protocol.messages import Cancel, PublishMessages, SendMessages, encode
 CHUNK: Final = 256 * 1024
 """Bytes offered to the socket at a time."""
 UNFINISHED_BYTES: Final = 4_000_000
-"""Of a frame of 4 MiB: all but the end."""
+"""Bytes sent of a frame of 4 MiB, which stays incomplete."""
 BULK_BYTES: Final = 960_000
 """Body of a bulk send."""
 BULK_OUTSTANDING: Final = 64
@@ -48,7 +48,7 @@ SESSIONS: Final = 64
 SESSIONS_OUTSTANDING: Final = 1_024
 """Sends of new sessions of a connection without a reply."""
 RECONNECT_SECONDS: Final = 0.01
-"""Pause before a connection that the server closed is made again."""
+"""Pause before reopening a connection that the server closed."""
 
 
 @dataclass
@@ -167,8 +167,8 @@ OF_OTHER_ACCOUNT: Final = frozenset({"dedup-ids", "sessions"})
 
 
 def _bulk_frame(number: int) -> bytes:
-    """A bulk send under a request number of its own."""
-    # [16, u32 number, ...]: the number stands behind the header, the array's byte and the operation.
+    """Encode a bulk send with a new request number."""
+    # [16, u32 number, ...]: the number follows the header, the array's byte and the operation.
     return _BULK_SEND[:7] + number.to_bytes(4, "big") + _BULK_SEND[11:]
 
 
@@ -248,7 +248,7 @@ def attack(kind: str, url: str, connections: int, seconds: float) -> dict[str, i
 
 
 def main() -> None:
-    """Attack as the arguments say: kind, URL, connections, seconds. Prints the counts."""
+    """Attack by the arguments: kind, URL, connections, seconds. Prints the counts."""
     kind, url, connections, seconds = sys.argv[1:]
     counts = attack(kind, url, int(connections), float(seconds))
     print(" ".join(f"{name}={value}" for name, value in counts.items()))

@@ -148,7 +148,7 @@ async def _attack(plan: Plan, kind: str, connections: int, broker: Broker) -> di
             watching.cancel()
             if attacker.returncode is None:
                 attacker.kill()
-        # The healthy client goes on, as in life: memory that only a next request gives back is given back.
+        # The healthy client continues, because some memory is only released at the next request.
         settled = await client.send_for(plan.settle_seconds, 10) if plan.settle_seconds else {}
         after = broker.rss_mib()
     return {
@@ -178,7 +178,7 @@ async def _healthy_client(session: Session, kind: str) -> HealthyClient:
 
 
 async def _other_account(session: Session) -> str:
-    """Make an account with a queue for the attacker; returns its URL."""
+    """Create an account with a queue for the attacker; return its URL."""
     (connection,) = await session.connect(1)
     made = await request(connection, CreateAccount(1, OTHER_ACCOUNT))
     (key,) = msgspec.msgpack.decode(made, type=KeyList).keys
@@ -192,7 +192,7 @@ async def _other_account(session: Session) -> str:
 
 
 def run_attacks(plan: Plan, scratch: Path | None) -> dict[str, Any]:
-    """Run all attacks; returns the report."""
+    """Run all attacks and return the report."""
     raise_file_limit(FILES)
     root = scratch_root(scratch)
     report: dict[str, Any] = {"conditions": conditions(root), "server": plan.python or sys.executable, "attacks": []}

@@ -102,7 +102,7 @@ def _receive(batch: int) -> Work:
 
 
 def _receive_by_waiting(batch: int) -> Work:
-    """The way of a message to a waiting receive: receive, park, send, wake."""
+    """Prepare the delivery of a message to a waiting receive: receive, park, send, wake."""
     broker = broker_with()
     bodies = [BODY] * batch
 

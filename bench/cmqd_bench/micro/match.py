@@ -102,7 +102,7 @@ def realistic_keys(messages: int = MESSAGES) -> KeySet:
 
 
 def adversarial_keys(messages: int = MESSAGES) -> list[KeySet]:
-    """Keys of 16 words that all stay possible for as long as can be."""
+    """Return keys of 16 words that all remain candidates as long as possible."""
 
     def routing(chance: random.Random) -> list[str]:
         return chance.choices("ab", k=16)

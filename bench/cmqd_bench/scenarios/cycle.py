@@ -14,7 +14,7 @@ work, and the latency from send to receipt is the latency of a queue without bac
 
 
 async def load(session: Session, options: Options, queue: str) -> None:
-    """Let C producers and C consumers loose on ``queue``."""
+    """Start C producers and C consumers on ``queue``."""
     gate = Gate(AHEAD * options.connections * options.batch)
     producing = await session.connect(options.connections)
     consuming = await session.connect(options.connections)

@@ -17,7 +17,7 @@ REDELIVERY_SECONDS = 30.0
 
 
 async def _rewind(session: Session, queue: str) -> tuple[Rewound, float, float]:
-    """Rewind as far as the window goes, with a receive waiting: (reply, ms to the reply, ms to the first message)."""
+    """Rewind the whole window, with a receive waiting: (reply, ms to the reply, ms to the first message)."""
     asking, waiting = await session.connect(2)
     arrived: asyncio.Future[float] = asyncio.get_running_loop().create_future()
 

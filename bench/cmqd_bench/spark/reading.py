@@ -111,7 +111,7 @@ class Reading:
         return str(self._scratch / f"checkpoint-{self._checkpoints}")
 
     def _stream(self, messages: int, **options: str) -> None:
-        """The same rows as a stream, all that are there now."""
+        """Read the same rows as a stream over the current log."""
         frame = self._spark.readStream.format("cmqd").options(**options).load(str(self._folder))
         query = frame.writeStream.format("noop").option("checkpointLocation", self._checkpoint())
         running = query.trigger(availableNow=True).start()
@@ -146,7 +146,7 @@ class Reading:
 
 
 def _told(frame: "DataFrame") -> Sequence[int]:
-    """Rows, different rows, a sum that tells their content, first and last LSN."""
+    """Return rows, different rows, a sum over their content, first and last LSN."""
     (row,) = (
         frame.selectExpr("lsn", "row_index", f"{TOLD} AS told")
         .selectExpr(

@@ -35,7 +35,7 @@ def measure(
     share: bool,
     unix: bool,
 ) -> dict[str, Any]:
-    """All figures of the parts that are wanted."""
+    """Return all figures of the requested parts."""
     figures: dict[str, Any] = {"messages": messages, "body": body, "master": MASTER, "unix_sockets": unix}
     with session(scratch, unix_sockets=unix) as spark:
         if READING & set(parts):

@@ -41,7 +41,7 @@ def measure_sink(spark: "SparkSession", scratch: Path, messages: int, body: int,
 
 
 def rows(spark: "SparkSession", first: int, stop: int, body: int) -> "DataFrame":
-    """Bodies that differ, made by the tasks themselves."""
+    """Return different bodies, generated in the tasks."""
     text = f"encode(rpad(concat('message ', id, ' '), {body}, md5(string(id))), 'UTF-8')"
     return spark.range(first, stop, 1, PARTITIONS).selectExpr(f"{text} AS body")
 

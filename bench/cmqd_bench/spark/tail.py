@@ -85,7 +85,7 @@ class PacedSender:
         self._waiting: deque[int] = deque()
         self._intended: dict[LoadConnection, int] = {}
         self.asked = 0
-        """Messages that were meant to be sent since the start."""
+        """Messages with an intended time since the start."""
         self.messages = 0
         """Messages that the broker has stored, by its answers."""
         for connection in connections:
@@ -93,11 +93,11 @@ class PacedSender:
 
     @property
     def is_idle(self) -> bool:
-        """Every request was answered."""
+        """True if every request was answered."""
         return not self._intended
 
     def send(self, intended_ns: int) -> None:
-        """A batch was meant to leave at that time."""
+        """Send a batch at its intended time."""
         self.asked += self._template.batch
         if self._free:
             self._go(self._free.popleft(), intended_ns)
@@ -115,7 +115,7 @@ class PacedSender:
             self._tally.sent += self._template.batch
             self._tally.latency.record((monotonic_ns() - intended_ns) // 1000)
         else:
-            # Refused as busy: lost to the run, and counted.
+            # Refused as busy: not repeated, and counted.
             refuse(payload, opcode, self._tally)
         if self._waiting:
             self._go(connection, self._waiting.popleft())
@@ -151,7 +151,7 @@ def pin(pids: Iterable[int], cores: Collection[int]) -> None:
 
 
 def measure_tail(spark: "SparkSession", scratch: Path, load: Load, rounds: int, *, share: bool) -> dict[str, Any]:
-    """All rounds, and the ratios of their medians. ``share``: broker and Spark share all cores."""
+    """Run all rounds; return ratios of their medians. ``share``: broker and Spark share all cores."""
     other = scratch / "other"
     asyncio.run(write_log(other, round(load.rate * (OTHER_SECONDS + load.seconds)), load.body))
     with nullcontext(False) if share else cores_apart() as apart:
@@ -298,7 +298,7 @@ def _read(query: "StreamingQuery") -> tuple[int, int]:
 
 
 async def _caught_up(guard: Guard, query: "StreamingQuery", sender: PacedSender) -> None:
-    """The reader has every message that was sent, and no more. Raises AssertionError, TimeoutError."""
+    """Wait until the reader has every sent message, and no more. Raises AssertionError, TimeoutError."""
     async with asyncio.timeout(CATCH_UP_SECONDS):
         while not sender.is_idle:
             await guard.sleep(0.05)
