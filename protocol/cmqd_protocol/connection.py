@@ -2,18 +2,18 @@
 
 A shell (asyncio, a thread, a test) owns the socket and the clock and does, in this order, each time it wakes up:
 
-    connection.receive_data(data, now_ms)        what was read
-    for event in connection.events(): ...        messages and what happened, in order
+    connection.receive_data(data, now_ms)        the bytes that were read
+    for event in connection.events(): ...        messages and events, in order
     connection.send(reply) ...                   any number, now or later
-    write(connection.data_to_send(now_ms))       once; pieces of bytes, mostly one
+    write(connection.data_to_send(now_ms))       once; a list of pieces, usually a single piece
     if connection.is_ending: close()             after the write; then connection.closed()
 
-and calls ``tick(now_ms)`` when ``next_deadline_ms()`` has come. Times are milliseconds of any clock that never goes
-back. Nothing that a peer sends makes a method raise: a peer that breaks the protocol ends the connection, with a
+and calls ``tick(now_ms)`` when ``next_deadline_ms()`` has passed. Times are milliseconds of any monotonic clock.
+Bytes from a peer never make a method raise: a peer that breaks the protocol ends the connection, with a
 ``ConnectionEnded`` among the events and (on the server) an Error frame in the output. Methods raise
-``LocalProtocolError`` when the shell is wrong, and then have changed nothing.
+``LocalProtocolError`` for a mistake of the shell, before any change.
 
-The states and what leads from one to the next: ``states``. What the bytes mean: ``protocol/SPEC.md``.
+``states`` has the states and their transitions, ``protocol/SPEC.md`` the meaning of the bytes.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -84,9 +84,9 @@ ClientEvent: TypeAlias = Opened | AnyReply | AnyPush | ConnectionEnded
 EventT = TypeVar("EventT")
 
 CONNECTION_RETRY_MS: Final = 1_000
-"""Suggested pause of a client that was refused, or dropped, for want of connections or memory."""
+"""Pause suggested to a client that was refused or disconnected for lack of connections or memory."""
 
-# Looking a member up in its enum costs more than decoding a small message.
+# Captured because the lookup of an enum member costs more than decoding a small message.
 _OPEN: Final = State.OPEN
 _encode = encoder.encode
 _decode_request = request_decoder.decode
@@ -98,12 +98,13 @@ def _decode_any_request(payload: bytes) -> AnyRequest | Cancel:
 
 
 class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRefused]):
-    """The server's side.
+    """Server side of a connection.
 
-    Events: ``Authenticated``, then requests and ``Cancel``s, then at most one ``ConnectionEnded``. Each request gets
-    exactly one reply through ``send``, in any order. A ``Cancel`` comes only for a request that is still outstanding;
-    its reply is then ``cancelled``, or the usual one if the shell has it already. Requests that cannot be understood,
-    whose number is taken or that are too many are answered here and show up as ``RequestRefused``.
+    Events: ``Authenticated``, then requests and ``Cancel``s, then at most one ``ConnectionEnded``. The shell sends
+    exactly one reply to every request through ``send``, in any order. A ``Cancel`` is an event only while its request
+    is outstanding; the reply is then ``cancelled``, or the usual reply if the shell has already made the reply. The
+    connection itself answers requests that are malformed, reuse the number of an outstanding request or exceed
+    ``max_outstanding``, and reports them as ``RequestRefused``.
     """
 
     __slots__ = (
@@ -136,16 +137,18 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
         max_outstanding: int = DEFAULT_MAX_WAITING_REQUESTS,
         features: Iterable[str] = (),
     ) -> None:
-        """A connection that was just accepted.
+        """Start the handshake of an accepted connection.
 
         Args:
             nonce: 32 random bytes that were never used before.
-            find_key: the access key of a secret id; None if there is none or it is disabled. It should take the same
-                time either way.
-            count_refusal: why an account gets no further connection now, in place of the welcome; None if it gets one.
-            connection_id: what the client may quote in a report; unique among the server's connections.
-            max_outstanding: requests that may wait for their replies; one more is refused. The welcome tells it.
-            features: words of ``features.Feature`` that the shell acts on. The welcome names them.
+            find_key: return the enabled access key of a secret id, or None. The call should take the same time in
+                both cases, so that its duration does not reveal which ids exist.
+            count_refusal: return the reason to refuse an account a further connection, sent in place of the welcome;
+                None = accept the connection.
+            connection_id: number that a client can quote in a report; unique among the server's connections.
+            max_outstanding: limit of requests without a reply; requests above the limit are refused. The welcome
+                announces the limit.
+            features: words of ``features.Feature`` that the shell acts on. The welcome names the words.
         """
         if len(nonce) != NONCE_BYTES:
             raise LocalProtocolError(f"a nonce has {NONCE_BYTES} bytes, not {len(nonce)}")
@@ -165,10 +168,10 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
         self._client_preamble = b""
         self._server_preamble = b""
         self.offered_secret_id = ""
-        """The id in the client's hello, proven or not; for logs."""
+        """Secret id in the client's hello, proven or not; for logs."""
 
     def receive_data(self, data: bytes, now_ms: int) -> None:
-        """Take what was read. Afterwards take ``events()`` and write ``data_to_send()``; never raises for the peer."""
+        """Process the bytes of a read. Take ``events()`` and write ``data_to_send()`` afterwards."""
         if self._state is not _OPEN:
             self._receive_handshake(data, now_ms)
             return
@@ -180,9 +183,10 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
             self._check_length()
 
     def receive(self, data: bytes, now_ms: int) -> list[ServerEvent]:
-        """``receive_data`` and ``events`` in one: what a shell calls for each read.
+        """Process the bytes of a read and return the events: ``receive_data`` and ``events`` in a single call.
 
-        Most reads hold exactly one request, from a peer that waits for each answer; that case is cut short.
+        Most reads hold exactly one request, from a peer that waits for the reply before the next request. A short
+        path serves this case.
         """
         if self._state is _OPEN and not self._events:
             payload = self._reader.lone_frame(data)
@@ -190,7 +194,7 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
                 try:
                     message = _decode_request(payload)
                 except DECODE_ERRORS:
-                    message = None  # what is wrong with it is found out below
+                    message = None  # receive_data finds the fault and refuses the request
                 if message is not None and type(message) is not Cancel:
                     outstanding = self._outstanding
                     request_id = message.request_id
@@ -202,7 +206,7 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
         return self.events()
 
     def reply_to_send(self, reply: AnyReply, now_ms: int) -> bytes:
-        """``send`` and ``data_to_send`` in one: what a shell calls when one reply is all that it has to write.
+        """Return the bytes of a single reply: ``send`` and ``data_to_send`` in a single call.
 
         Raises:
             LocalProtocolError: as ``send``.
@@ -220,10 +224,10 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
         return header(size) + payload
 
     def send(self, reply: AnyReply) -> None:
-        """Queue the reply to an outstanding request; one that does not fit a frame becomes ``REPLY_TOO_LARGE``.
+        """Queue the reply to an outstanding request. A reply larger than a frame becomes ``REPLY_TOO_LARGE``.
 
         Raises:
-            LocalProtocolError: the connection is not open, or no request of that number is outstanding.
+            LocalProtocolError: the connection is not open, or no request with this number is outstanding.
         """
         if self._state is not _OPEN:
             raise LocalProtocolError(f"no reply can be sent in state {self._state.name}")
@@ -238,10 +242,10 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
         out.append(payload)
 
     def push(self, message: AnyPush) -> None:
-        """Queue something that nobody asked for just now.
+        """Queue a message that is not the reply to a request.
 
         Raises:
-            LocalProtocolError: the connection is not open, or the message is larger than a frame may be.
+            LocalProtocolError: the connection is not open, or the message is larger than a frame.
         """
         if self._state is not _OPEN:
             raise LocalProtocolError(f"nothing can be pushed in state {self._state.name}")
@@ -253,7 +257,7 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
         self._out.append(payload)
 
     def _too_large(self, request_id: int, size: int) -> bytes:
-        """The reply in place of one that does not fit a frame."""
+        """Encode the error that replaces a reply larger than a frame."""
         text = f"the reply has {size} bytes; a frame may have {self._max_frame_bytes}"
         details = {"value": size, "limit": self._max_frame_bytes}
         return _encode(error(request_id, ErrorCode.REPLY_TOO_LARGE, text, details=details))
@@ -265,14 +269,14 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
             raise LocalProtocolError(f"request {request_id} does not wait for a reply") from None
 
     def end(self, code: ErrorCode, text: str, *, retry_after_ms: int | None = None) -> None:
-        """Refuse or give up the connection with an Error frame after what is queued. Harmless once it is ending."""
+        """End the connection with an Error frame behind the queued output. No effect on a connection that is ending."""
         if not self.is_ending:
             self._end(code, text, retry_after_ms=retry_after_ms)
 
     # -------------------------------------------------------------- requests
 
     def _receive_requests(self, payloads: list[bytes], decode: Callable[[bytes], AnyRequest | Cancel]) -> None:
-        """The hot path: decode, check the number, pass on."""
+        """Decode the requests, check their numbers and add them to the events. Hot path."""
         outstanding = self._outstanding
         add = outstanding.add
         count, most = len(outstanding), self._max_outstanding
@@ -285,7 +289,7 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
                     return
                 continue
             if type(message) is Cancel:
-                # Not outstanding: its reply is on its way already, and a cancel has none of its own.
+                # A cancel has no reply. Without an outstanding request the reply was already sent: ignore the cancel.
                 if message.request_id in outstanding:
                     append(message)
                 continue
@@ -297,7 +301,7 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
                 self._refuse_number(message.request_id, is_new=len(outstanding) > count)
 
     def _refuse(self, payload: bytes, problem: Exception) -> bool:
-        """Answer what could not be decoded, by its number if it has one; else end the connection and return False."""
+        """Refuse a payload that cannot be decoded. Without a request number, end the connection and return False."""
         reply = refuse(payload, problem)
         if reply is None:
             self._malformed(problem)
@@ -328,7 +332,7 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
         if self.is_ending:
             return
         self._last_read_ms = now_ms
-        # Bytes behind the hello do not count, so the bound is on the bytes that are looked at before the proof.
+        # The bound covers the bytes examined before the proof; bytes behind the hello are examined only after it.
         allowed = self._handshake_bytes_left
         self._handshake_bytes_left = max(0, allowed - len(data))
         self._reader.feed(data[:allowed])
@@ -345,7 +349,7 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
                     details={"limit": HANDSHAKE_BYTES},
                 )
         if self._state is State.OPEN:
-            # A client may send its first requests in the same breath as its hello.
+            # A client may send its first requests directly behind its hello, without waiting for the welcome.
             self.receive_data(data[allowed:], now_ms)
 
     def _answer_preamble(self) -> None:
@@ -373,7 +377,7 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
         self.offered_secret_id = hello.secret_id
         key = self._find_key(hello.secret_id)
         said = transcript(self._client_preamble, self._server_preamble, self._hello, hello)
-        # An unknown id costs what a known one costs and gets the same answer: nobody learns which ids exist.
+        # An unknown id costs the same time and gets the same error as a known id: ids cannot be probed.
         proven = same(hello.proof, client_proof((key or NO_KEY).secret_key, said))
         if key is None or not proven or hello.nonce == self._hello.nonce:
             self._end(ErrorCode.AUTHENTICATION_FAILED, "unknown access key or wrong proof")
@@ -384,7 +388,7 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
             return
         refusal = self._count_refusal(key.account)
         if refusal is not None:
-            # In place of the welcome: a client that was welcomed would send requests and not know their outcome.
+            # Refused before the welcome, because a welcomed client could send requests and not learn their outcome.
             self._end(ErrorCode.TOO_MANY_CONNECTIONS, refusal, retry_after_ms=CONNECTION_RETRY_MS)
             return
         self._welcome(key, hello, said)
@@ -407,7 +411,7 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
         details: Mapping[str, Any] | None = None,
     ) -> None:
         if self._state is State.PREAMBLE:
-            # Somebody who does not speak the protocol gets the preamble that says so, and no frame.
+            # A peer that does not speak the protocol could not read an Error frame; the preamble refuses the peer.
             refused = code in (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.MALFORMED_FRAME)
             self._out.append(encode_preamble(0, VERSION) if refused else encode_preamble(VERSION, 0))
             speaks = not refused
@@ -419,11 +423,11 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
 
 
 class ClientConnection(Endpoint[Opened | AnyReply | AnyPush]):
-    """The client's side.
+    """Client side of a connection.
 
-    Its preamble is in ``data_to_send()`` from the start. Events: ``Opened``, then replies, then at most one
+    ``data_to_send()`` has the preamble from the start. Events: ``Opened``, then replies, then at most one
     ``ConnectionEnded``. Every request that was sent gets exactly one reply, cancelled or not, unless the connection
-    ends first: then its outcome is unknown.
+    ends first: the outcome of the request is then unknown.
     """
 
     __slots__ = (
@@ -451,11 +455,11 @@ class ClientConnection(Endpoint[Opened | AnyReply | AnyPush]):
         heartbeat_ms: int = DEFAULT_HEARTBEAT_MS,
         handshake_timeout_ms: int = AUTHENTICATION_TIMEOUT_MS,
     ) -> None:
-        """A connection that was just made.
+        """Start the handshake of a new connection.
 
         Args:
             nonce: 32 random bytes that were never used before.
-            region: refused by a server of another; None takes any.
+            region: expected region; a server of a different region refuses the client. None = any region.
         """
         if len(nonce) != NONCE_BYTES:
             raise LocalProtocolError(f"a nonce has {NONCE_BYTES} bytes, not {len(nonce)}")
@@ -474,7 +478,7 @@ class ClientConnection(Endpoint[Opened | AnyReply | AnyPush]):
         )
         self._server: ServerHello | None = None
         self._not_named: Mapping[type[Struct], Mapping[str, str]] = {}
-        """Fields of requests that this server would ignore; known from the welcome on."""
+        """Fields of requests that this server would ignore; empty until the welcome."""
         self._said = b""
         self._last_id = 0
         self._client_preamble = encode_preamble(VERSION, OLDEST_VERSION)
@@ -482,7 +486,7 @@ class ClientConnection(Endpoint[Opened | AnyReply | AnyPush]):
         self._out.append(self._client_preamble)
 
     def receive_data(self, data: bytes, now_ms: int) -> None:
-        """Take what was read. Afterwards take ``events()`` and write ``data_to_send()``; never raises for the peer."""
+        """Process the bytes of a read. Take ``events()`` and write ``data_to_send()`` afterwards."""
         if self._state is not _OPEN:
             self._receive_handshake(data, now_ms)
             return
@@ -493,7 +497,7 @@ class ClientConnection(Endpoint[Opened | AnyReply | AnyPush]):
             self._check_length()
 
     def next_request_id(self) -> int:
-        """A number that no outstanding request has."""
+        """Return a number that no outstanding request has."""
         request_id = self._last_id
         while True:
             request_id = request_id % MAX_REQUEST_ID + 1
@@ -502,12 +506,14 @@ class ClientConnection(Endpoint[Opened | AnyReply | AnyPush]):
                 return request_id
 
     def send(self, message: AnyRequest | Cancel) -> None:
-        """Queue a request, or a ``Cancel`` of one that is outstanding (of another it does nothing).
+        """Queue a request, or the ``Cancel`` of an outstanding request. A ``Cancel`` without its request is dropped.
+
+        A request that raises is not queued.
 
         Raises:
             LocalProtocolError: the connection is not open, the number is out of range or in use, or the request is
-                larger than a frame may be. Nothing was queued.
-            FeatureNotNamed: the request uses a field that this server would ignore. Nothing was queued.
+                larger than a frame.
+            FeatureNotNamed: the request uses a field that this server would ignore.
         """
         if self._state is not _OPEN:
             raise LocalProtocolError(f"nothing can be sent in state {self._state.name}")
@@ -630,14 +636,15 @@ class ClientConnection(Endpoint[Opened | AnyReply | AnyPush]):
 
     def _accept_welcome(self, welcome: Welcome) -> None:
         server = self._server
-        assert server is not None  # state PROOF is reached through the server's hello
+        assert server is not None  # the server's hello leads to state PROOF
         if not same(welcome.proof, server_proof(self._secret_key, self._said, welcome)):
             self._end(ErrorCode.AUTHENTICATION_FAILED, "the server did not prove that it knows the secret key")
             return
         max_frame_bytes = tune_max_frame_bytes(server.max_frame_bytes, self._max_frame_bytes)
         heartbeat_ms = tune_heartbeat_ms(server.heartbeat_ms, self._heartbeat_ms)
         if (welcome.max_frame_bytes, welcome.heartbeat_ms) != (max_frame_bytes, heartbeat_ms):
-            # Sides that disagree here would call each other dead or too large later, where it is hard to find.
+            # Different values on the two sides would end the connection later, with a timeout or a frame that is
+            # too large, and the cause would be hard to find.
             text = f"the tune is {welcome.max_frame_bytes} bytes and {welcome.heartbeat_ms} ms"
             self._end(ErrorCode.MALFORMED_FRAME, f"{text}; the hellos give {max_frame_bytes} and {heartbeat_ms}")
             return

@@ -1,6 +1,6 @@
-"""What both sides of a connection share: the state, the frames, the output, and what time asks for.
+"""Common part of both sides of a connection: state, frames, output, heartbeats and timeouts.
 
-``connection`` has the two sides and says how a shell uses them; nothing here knows which side it is.
+``connection`` has the two sides and describes their use. This module is independent of the side.
 """
 
 from collections.abc import Mapping
@@ -19,9 +19,9 @@ EventT = TypeVar("EventT")
 
 
 class Endpoint(Generic[EventT]):
-    """What both sides share: state, frames, output, heartbeats.
+    """Common part of the two sides of a connection.
 
-    Invariants: output is queued only in a state that allows it; after ``is_ending`` no event and no output is added;
+    Invariants: output is queued only in states that allow output; after ``is_ending`` no events or output are added;
     ``outstanding`` holds exactly the requests that were passed on and have no reply yet.
     """
 
@@ -46,67 +46,67 @@ class Endpoint(Generic[EventT]):
         self._events: list[EventT | ConnectionEnded] = []
         self._out: list[bytes] = []
         self._outstanding: set[int] = set()
-        # This side's wish until the connection is open, then what is in force.
+        # Proposed values until the connection is open, then the negotiated values.
         self._max_frame_bytes = max_frame_bytes
         self._heartbeat_ms = heartbeat_ms
-        # Until then the handshake must be over.
+        # End of the handshake's timeout.
         self._deadline_ms = now_ms + timeout_ms
         self._last_read_ms = now_ms
         self._last_write_ms = now_ms
         self.ended: ConnectionEnded | None = None
-        """Why the connection is over, once it is."""
+        """Reason for the end of the connection; None before the end."""
 
-    # -------------------------------------------------------------- what a shell may ask
+    # -------------------------------------------------------------- for the shell
 
     @property
     def state(self) -> State:
-        """Where the connection is; see ``states``."""
+        """State of the connection; see ``states``."""
         return self._state
 
     @property
     def is_open(self) -> bool:
-        """Whether ``send`` is allowed."""
+        """True if ``send`` is allowed."""
         return self._state is State.OPEN
 
     @property
     def is_ending(self) -> bool:
-        """Whether the shell should write ``data_to_send()`` and close."""
+        """True if the shell should write ``data_to_send()`` and close."""
         return self._state in (State.CLOSING, State.CLOSED)
 
     @property
     def outstanding(self) -> int:
-        """How many requests wait for their reply."""
+        """Number of requests that wait for their reply."""
         return len(self._outstanding)
 
     @property
     def unfinished_bytes(self) -> int:
-        """Bytes stored of a frame that has not arrived whole."""
+        """Number of bytes stored of an incomplete frame."""
         return self._reader.stored_bytes
 
     @property
     def missing_bytes(self) -> int:
-        """Bytes that the frame under way still lacks, as far as its header tells; 0 between frames."""
+        """Number of bytes missing from the incomplete frame, as far as the header tells; 0 between frames."""
         return self._reader.missing_bytes
 
     @property
     def max_frame_bytes(self) -> int:
-        """The largest payload either side may send, once open."""
+        """Negotiated limit of a payload in bytes, once open."""
         return self._max_frame_bytes
 
     @property
     def heartbeat_ms(self) -> int:
-        """The heartbeat in force, once open; 0 = none."""
+        """Negotiated heartbeat, once open; 0 = no heartbeats."""
         return self._heartbeat_ms
 
     def events(self) -> list[EventT | ConnectionEnded]:
-        """Hand over what happened since the last call, in order."""
+        """Return the events since the last call, in order."""
         events, self._events = self._events, []
         return events
 
     def data_to_send(self, now_ms: int) -> list[bytes]:
-        """Hand over the output. The caller writes all of it, in order, in one go; an empty list = nothing to write.
+        """Return the queued output. The caller writes all pieces, in order, at once; an empty list = no output.
 
-        One piece as a rule; several when joining them would cost more than writing them apart.
+        The output is a single piece, unless joining the pieces would cost more than writing them separately.
         """
         if not self._out:
             return []
@@ -115,7 +115,7 @@ class Endpoint(Generic[EventT]):
         return [b"".join(out)] if sum(map(len, out)) <= JOIN_BYTES else out
 
     def next_deadline_ms(self) -> int | None:
-        """When ``tick`` wants to be called; None = not before something else happens."""
+        """Return the time of the next ``tick``; None = no ``tick`` is due before further input or output."""
         if self._state is State.OPEN:
             heartbeat = self._heartbeat_ms
             if not heartbeat:
@@ -124,7 +124,7 @@ class Endpoint(Generic[EventT]):
         return None if self.is_ending else self._deadline_ms
 
     def tick(self, now_ms: int) -> None:
-        """Do what time asks for: a heartbeat, or giving up a peer that is silent or does not authenticate."""
+        """Send a heartbeat when due; end the connection of a peer that is silent or does not authenticate in time."""
         if self._state is State.OPEN:
             heartbeat = self._heartbeat_ms
             if not heartbeat:
@@ -137,7 +137,7 @@ class Endpoint(Generic[EventT]):
             self._end(ErrorCode.AUTHENTICATION_TIMEOUT, "the handshake took too long")
 
     def closed(self) -> None:
-        """The shell has closed the socket, or the peer has. Harmless when repeated."""
+        """Record that the socket was closed by the shell or the peer. Repeated calls have no effect."""
         self._step(Step.CLOSED)
         self._out = []
         self._outstanding.clear()
@@ -160,7 +160,7 @@ class Endpoint(Generic[EventT]):
         retry_after_ms: int | None = None,
         details: Mapping[str, Any] | None = None,
     ) -> None:
-        """This side ends the connection."""
+        """End the connection from this side."""
         reply = error(0, code, text, retry_after_ms=retry_after_ms, details=details)
         self._step(Step.ENDED)
         self._ended(reply, by_peer=False)
@@ -179,7 +179,7 @@ class Endpoint(Generic[EventT]):
         self._heartbeat_ms = heartbeat_ms
 
     def _read_preamble(self) -> tuple[int, int] | None:
-        """The peer's preamble, once it is there; one that is not ours ends the connection at its first wrong byte."""
+        """Return the peer's preamble once complete. The first byte that differs from ``CMQD`` ends the connection."""
         start = self._reader.peek(PREAMBLE_BYTES)
         if not MAGIC.startswith(start[: len(MAGIC)]):
             self._end(ErrorCode.MALFORMED_FRAME, "this is not the cmqd protocol: the preamble does not start with CMQD")
@@ -188,7 +188,7 @@ class Endpoint(Generic[EventT]):
         return None if data is None else decode_preamble(data)
 
     def _check_length(self) -> bool:
-        """Whether the reader met no frame over the limit; if it did the connection ends here."""
+        """Return False and end the connection if the reader refused a frame over the limit, else return True."""
         length = self._reader.refused_length
         if not length:
             return True

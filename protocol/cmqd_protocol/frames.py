@@ -1,21 +1,21 @@
-"""Frames: how messages are told apart in a stream of bytes.
+"""Frames: the boundaries of messages in a stream of bytes.
 
      0               4                    4 + length
      +---------------+-------------------------+
      | length (u32)  | payload (msgpack array) |      all integers big-endian
      +---------------+-------------------------+
 
-A frame of length 0 is a heartbeat and carries nothing. The preamble that comes before the first frame:
+A frame of length 0 is a heartbeat and has no payload. The preamble precedes the first frame:
 
      0         4           6           8
      +---------+-----------+-----------+
      |  "CMQD" | u16       | u16       |      client: highest version, lowest version
-     +---------+-----------+-----------+      server: chosen version or 0, its highest if it chose 0
+     +---------+-----------+-----------+      server: chosen version or 0, highest version with 0
 
-The reader's contract: ``read`` what the socket gave and get its frames, or ``feed`` it and take them one by one. A byte
-is copied at most three times (kept as part of an incomplete frame, joined with the rest, sliced out as payload), so n
-bytes cost O(n) however they were cut. Only bytes that arrived are ever stored: a length larger than ``limit`` is
-refused when its four bytes are seen, and a permitted one reserves nothing.
+Contract of the reader: pass the bytes of a socket to ``read``, which returns all complete frames, or to ``feed``, and
+take the frames singly. A byte is copied at most three times (stored in an incomplete frame, joined with the rest,
+sliced out as payload), so n bytes cost O(n) for any division into pieces. The reader stores only bytes that arrived: a
+length larger than ``limit`` is refused at the header, and a permitted length reserves no memory.
 """
 
 from collections.abc import Callable
@@ -31,67 +31,68 @@ _unpack_length = _LENGTH.unpack_from
 HEARTBEAT: Final = _LENGTH.pack(0)
 
 _RUNS: Final = bytes(1024), bytes(64)
-"""Runs of heartbeats, each skipped by one comparison; the shorter one for the end of a piece."""
+"""Runs of heartbeats, long and short. A single comparison skips a run; the short run serves the end of a piece."""
 
 header: Final[Callable[[int], bytes]] = _LENGTH.pack
-"""The four bytes before a payload of so many bytes."""
+"""Encode the length of a payload as the header of its frame."""
 
 
 def frame(payload: bytes) -> bytes:
-    """A whole frame."""
+    """Return the frame of a payload."""
     return header(len(payload)) + payload
 
 
 def encode_preamble(first: int, second: int) -> bytes:
-    """A preamble; see the module for what the two numbers mean from either side."""
+    """Encode a preamble. The module describes the two numbers of client and server."""
     return _PREAMBLE.pack(MAGIC, first, second)
 
 
 def decode_preamble(data: bytes) -> tuple[int, int] | None:
-    """The two numbers of a preamble, or None if the magic is not ours."""
+    """Return the two numbers of a preamble, or None if the magic is not ``CMQD``."""
     magic, first, second = _PREAMBLE.unpack(data)
     return (first, second) if magic == MAGIC else None
 
 
 class FrameReader:
-    """Cuts a stream into frames, whatever the pieces it comes in.
+    """Cuts a stream of bytes into frames.
 
-    Invariant: what is stored is less than one frame of at most ``limit`` bytes, beyond what one ``feed`` brought.
+    Invariant: between calls of ``read`` the stored bytes are less than a frame of at most ``limit`` bytes. ``feed``
+    stores its data as well.
     """
 
     __slots__ = ("_data", "_need", "_partial", "_position", "limit", "refused_length")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        """Largest payload that is accepted; may be changed between frames."""
+        """Largest accepted payload; may change between frames."""
         self.refused_length = 0
-        """The length that was over the limit, once there was one; nothing is read after it."""
+        """First length over the limit, else 0. The reader stops at this header."""
         self._data = b""
         self._position: int = 0
         self._partial = bytearray()
-        # What must be there before looking again is worth while: 4 for a header, or a whole frame.
+        # Bytes needed before the next attempt to decode: a header, or a whole frame.
         self._need = HEADER_BYTES
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes that were fed and not yet taken."""
+        """Number of bytes that were fed and not yet taken."""
         return len(self._partial) + len(self._data) - self._position
 
     @property
     def missing_bytes(self) -> int:
-        """Bytes that complete the unfinished frame, or its header while the length is not known; 0 between frames."""
+        """Number of bytes that complete the unfinished frame, or its header while the length is unknown, else 0."""
         partial = self._partial
         return self._need - len(partial) if partial else 0
 
     def clear(self) -> None:
-        """Free the stored bytes: the stream has ended."""
+        """Free the stored bytes at the end of the stream."""
         self._data = b""
         self._position = 0
         self._partial = bytearray()
         self._need = HEADER_BYTES
 
     def feed(self, data: bytes) -> None:
-        """Add what was read, to be taken piece by piece (``take``, ``next_frame``): while the limit may change."""
+        """Store the bytes of a read for ``take`` and ``next_frame``, used while ``limit`` may change between frames."""
         partial = self._partial
         if partial:
             if len(partial) + len(data) < self._need:
@@ -105,7 +106,7 @@ class FrameReader:
         self._position = 0
 
     def take(self, count: int) -> bytes | None:
-        """The next ``count`` bytes, unframed; None while there are fewer."""
+        """Return the next ``count`` bytes without framing, or None if fewer bytes are stored."""
         data, start = self._data, self._position
         if len(data) - start < count:
             if data:
@@ -115,11 +116,11 @@ class FrameReader:
         return data[start : start + count]
 
     def peek(self, count: int) -> bytes:
-        """At most ``count`` bytes of what was fed and not yet taken."""
+        """Return up to ``count`` of the stored bytes, without taking the bytes."""
         return bytes(self._partial[:count]) or self._data[self._position : self._position + count]
 
     def next_frame(self) -> bytes | None:
-        """The payload of the next frame, heartbeats skipped; None when there is no complete one."""
+        """Return the payload of the next frame, or None if the frame is incomplete. Heartbeats are skipped."""
         data, position, size = self._data, self._position, len(self._data)
         if not size:
             return None
@@ -141,8 +142,9 @@ class FrameReader:
         return None
 
     def lone_frame(self, data: bytes) -> bytes | None:
-        """The payload if ``data`` is exactly one frame, not empty and not large, and nothing is stored; else None, and
-        nothing is taken.
+        """Return the payload if ``data`` is exactly a frame, not empty and not large, and no bytes are stored.
+
+        Otherwise return None and leave the reader unchanged; ``data`` still has to be read.
         """
         size = len(data)
         if size > HEADER_BYTES and not self._partial and not self._data:
@@ -152,16 +154,16 @@ class FrameReader:
         return None
 
     def read(self, data: bytes) -> list[bytes]:
-        """Feed, and take the payloads of all complete frames, heartbeats left out; then look at ``refused_length``.
+        """Return the payloads of all complete frames, without heartbeats. Check ``refused_length`` afterwards.
 
-        The hot path: most reads hold whole frames and nothing is left of the read before, so nothing is stored.
+        Hot path: most reads hold whole frames and no bytes are left of the previous read, so no bytes are stored.
         """
         if self._partial or self._data:
             self.feed(data)
             data, self._data = self._data, b""
         size, limit = len(data), self.limit
         if size > HEADER_BYTES and _unpack_length(data)[0] == size - HEADER_BYTES <= limit:
-            # Exactly one frame: what comes from a peer that waits for each answer. Saves a third.
+            # Exactly a single frame, from a peer that waits for every reply. This path saves a third of the time.
             return [data[HEADER_BYTES:]]
         found: list[bytes] = []
         append = found.append
@@ -189,7 +191,7 @@ class FrameReader:
         return found
 
     def _keep(self, need: int) -> None:
-        """Store the incomplete rest, so that no reference to the (much larger) read buffer stays behind."""
+        """Copy the incomplete rest, so that no reference keeps the (much larger) read buffer alive."""
         if self._position < len(self._data):
             self._partial += memoryview(self._data)[self._position :]
             self._need = need

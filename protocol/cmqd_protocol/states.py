@@ -1,19 +1,19 @@
-"""The life of a connection as a table.
+"""States of a connection and their transitions, as a table.
 
-Two rules: everything that moves a connection from one state to another is in ``TRANSITIONS``; and this module does
-not know what the bytes are. A step that is not in the table is illegal and changes nothing.
+``TRANSITIONS`` has every legal step. A step that is not in the table is an error and leaves the state unchanged. This
+module does not know the bytes.
 
     server:  PREAMBLE ──preamble──► HELLO ──────── proof accepted ──────────► OPEN
     client:  PREAMBLE ──preamble──► HELLO ──hello──► PROOF ──proof accepted──► OPEN
                  │                    │                │                        │
                  └────────────────────┴──── ended ─────┴────────────────────────┴──► CLOSING ──closed──► CLOSED
 
-PREAMBLE   nothing but eight bytes is understood.
-HELLO      waiting for the peer's hello: frames of at most 4 KiB, and the clock of the authentication runs.
-PROOF      client: its proof is on its way, the server's is awaited.
+PREAMBLE   the eight bytes of the peer's preamble are awaited.
+HELLO      the peer's hello is awaited: frames of at most 4 KiB, before the timeout of the authentication.
+PROOF      the client has sent its proof and awaits the proof of the server.
 OPEN       requests one way, replies the other, heartbeats both ways.
-CLOSING    the last bytes are waiting to be written; what arrives is thrown away.
-CLOSED     the shell has closed; nothing more happens.
+CLOSING    the last bytes are to be written; arriving bytes are dropped.
+CLOSED     the shell has closed the socket.
 """
 
 from enum import Enum, auto
@@ -21,7 +21,7 @@ from typing import Final
 
 
 class State(Enum):
-    """Where a connection is; see the module."""
+    """State of a connection; the module describes the states."""
 
     PREAMBLE = auto()
     HELLO = auto()
@@ -32,7 +32,7 @@ class State(Enum):
 
 
 class Step(Enum):
-    """What moves it."""
+    """Transition from a state to the next."""
 
     PREAMBLE_ACCEPTED = auto()
     HELLO_ANSWERED = auto()
@@ -42,7 +42,7 @@ class Step(Enum):
 
 
 class Role(Enum):
-    """Which side of the connection a machine is."""
+    """Side of a connection."""
 
     SERVER = auto()
     CLIENT = auto()
