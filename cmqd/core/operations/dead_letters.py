@@ -1,12 +1,16 @@
-"""Dead letters: which messages are to leave their queue for its dead-letter queue, and when.
+"""Dead letters: the search for messages that must leave their queue for its dead-letter queue.
 
-Policy 0 (``dead_letter_max_receives``): the lease of the last receive that is allowed ended. Policy 1
-(``dead_letter_after_ms``): the message has been active for so long, received or not; one that is in flight is found
-when its lease ends. What is found is reserved by a set operation, however much it is, so that nobody receives it any
-more and what is behind it is delivered at once; :mod:`cmqd.core.operations.moves` moves it page by page.
+Policy 0 (``dead_letter_max_receives``): the lease of the last allowed receive ended. Policy 1
+(``dead_letter_after_ms``): the message has been active for the set time, received or not; a message in flight is
+examined when its lease ends.
 
-While the dead-letter queue takes none, because it is full or what it held before is not consumed, its sources keep
-theirs, receivable.
+All dead letters of a queue are reserved at once, by a set operation, before the first body is read. Otherwise a
+consumer could receive a dead letter again while the pages in front of it are moved, and the messages behind dead
+letters would wait for the move. :mod:`cmqd.core.operations.moves` then moves the messages page by page.
+
+A dead-letter queue accepts no messages while it is full, or while messages from before its role are not consumed. Its
+sources keep their dead letters meanwhile, and the messages stay receivable: a reservation without an end would hide the
+messages from consumers and from the dead-letter queue alike.
 """
 
 from collections.abc import Iterable
@@ -34,7 +38,7 @@ class DeadLetters:
         self._reservations = reservations
 
     def came_back(self, queue: Queue, back: Iterable[tuple[int, int]], effects: Effects, now_ms: int) -> None:
-        """Leases have ended: (position, receive count) of their messages, which are active now."""
+        """Search for dead letters after leases ended. ``back`` has (position, receive count) of the active messages."""
         runtime = self._runtime[queue.queue_id]
         most = queue.index.attributes.dead_letter_max_receives
         if most:
@@ -42,7 +46,8 @@ class DeadLetters:
             if not runtime.overdue:
                 return
         if queue.dead_letters is not None and _takes_none(queue.dead_letters):
-            # Found when it is looked at again, and not sought each time a lease ends.
+            # Dead letters are found at the next review. A search at every lease that ends would find the same messages
+            # again and again while the target accepts none.
             self._agenda.reviews.set(queue.queue_id, now_ms + RETRY_MS)
             return
         next_ms = self.find(queue, effects, now_ms)
@@ -50,7 +55,7 @@ class DeadLetters:
             self._agenda.reviews.set(queue.queue_id, next_ms)
 
     def find(self, queue: Queue, effects: Effects, now_ms: int) -> int | None:
-        """Reserve what is to be moved by now, and begin; when to look again."""
+        """Reserve the dead letters and begin to move them. Returns the time of the next review, None if none is due."""
         runtime = self._runtime[queue.queue_id]
         target, index = queue.dead_letters, queue.index
         if target is None or not index.live_count:
@@ -75,7 +80,7 @@ class DeadLetters:
         return next_ms
 
     def _too_old(self, queue: Queue, after_ms: int, now_ms: int) -> tuple[BitMap64, int | None]:
-        """Active messages that have been so for too long, and when there may be others."""
+        """Return the messages that have been active for too long, and the time when there may be more."""
         index = queue.index
         since_ms = now_ms - after_ms
         dead = BitMap64()
@@ -100,10 +105,10 @@ def _takes_none(target: Queue) -> bool:
 
 
 def active_below(index: QueueIndex, stop: int) -> BitMap64:
-    """What is active below a position; there must be something active.
+    """Return the active positions below ``stop``; the queue must have active messages.
 
-    A range costs as much as it is wide, however little of it is active; a copy as much as there is of all that is
-    active, in chunks of 65,536 positions. So it is the one that costs less at most.
+    An intersection with a range costs time by the width of the range, even if few of the positions are active. A copy
+    costs time by the number of all active positions, in chunks of 65,536. The cheaper way is chosen by upper bounds.
     """
     first = index.first_active()
     if first >= stop:

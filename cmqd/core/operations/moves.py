@@ -1,8 +1,11 @@
-"""Moving messages from one queue to another: dead letters, and the way back.
+"""Moving messages from one queue to another: dead letters, and redrives of dead letters.
 
-A message is moved by writing it again: in one row of the log it leaves its queue (``MessagesMoved``) and stands in the
-other with a new id, a new time and its origin (``MessagesSent``). So it is never lost and never in both. Before that it
-is only reserved, which is an intention and no fact: its body is read a page at a time, and a crash changes nothing.
+A move writes the message again. A single row of the log removes the message from its queue (``MessagesMoved``) and
+stores the message in the target with a new id, a new time and its origin (``MessagesSent``). With two rows, a crash in
+between would lose the message, or leave the message in both queues.
+
+Before that row the message is only reserved, in memory. The body is read a page at a time, which can take long for a
+large queue; a crash during the reads forgets the reservation, and the start finds the same messages again.
 """
 
 from collections.abc import Sequence
@@ -75,16 +78,18 @@ class Moves:
     def _move(
         self, queue: Queue, messages: Sequence[StoredMessage], missing: Runs, effects: Effects, now_ms: int
     ) -> int:
-        """Move what came, and go on; how many messages were newly found to be damaged."""
+        """Move the messages that were read, and go on. Returns the number of messages newly found to be damaged."""
         runtime = self._runtime[queue.queue_id]
         index = queue.index
-        # What need not be moved any more may be gone from the log, and is nobody's loss.
+        # Only reserved messages count as damaged: a message that was cleared or has expired since the read was
+        # requested may be gone from the log rightly.
         damaged = index.set_damaged(pack_runs(one for one in unpack_runs(missing) if one in index.moving))
         expired_ms = now_ms - index.attributes.retention_ms
         moving = [message for message in messages if message.position in index.moving]
         expired = BitMap64([message.position for message in moving if message.enqueue_ms <= expired_ms])
         if expired:
-            # The tick that moves the floor over them comes by when all of their time step has expired.
+            # Expired messages stay until the floor passes them, a time step at most. Without the note here the next
+            # search would reserve the same messages, read them and release them again, in a loop.
             if runtime.redriving is None:
                 runtime.unmovable |= expired
             else:
@@ -128,8 +133,11 @@ class Moves:
         return damaged
 
     def _old_enough(self, queue: Queue, messages: list[StoredMessage], now_ms: int) -> list[StoredMessage]:
-        """Without those whose delay ended before the queue had dead letters by age, and not long enough ago: that is
-        seen only now that they are read.
+        """Release messages that became active too recently to be dead letters, and return the rest.
+
+        A message with a delay that ended before the queue had dead letters by age has no entry in ``activations``. The
+        search takes its send time for the time when the message became active; the end of the delay is known only now
+        that the message has been read.
         """
         after_ms = queue.index.attributes.dead_letter_after_ms
         if not after_ms or self._runtime[queue.queue_id].redriving is not None:
@@ -148,7 +156,7 @@ class Moves:
         return [message for message in messages if message.position in queue.index.moving]
 
     def _targets(self, queue: Queue, messages: Sequence[StoredMessage], now_ms: int) -> dict[int, list[StoredMessage]]:
-        """Which of the messages go where, by queue id; the others are released."""
+        """Group the messages to move by the id of the target queue, and release the other messages."""
         runtime = self._runtime[queue.queue_id]
         targets: dict[int, list[StoredMessage]] = {}
         stay: list[int] = []
@@ -163,7 +171,8 @@ class Moves:
                 target.index.attributes.max_backlog
             )
             if is_full or (runtime.redriving is None and not target.index.takes_dead_letters):
-                # What is behind it waits with it: they keep their order. What goes now stands before it.
+                # All messages behind this position wait too, even for other targets: messages keep their order, and
+                # the cursor of a redrive is a single position.
                 self._hold_up(queue, target, message.position, now_ms)
                 held_up = BitMap64(queue.index.moving)
                 held_up.remove_range(0, message.position)
@@ -174,7 +183,7 @@ class Moves:
         return targets
 
     def _target_of(self, queue: Queue, message: StoredMessage) -> Queue | None:
-        """Where a message goes; None if it has to stay, which is noted."""
+        """Return the target of a message, or None if the message must stay; the reason is noted in the runtime."""
         runtime = self._runtime[queue.queue_id]
         size = len(message.body)
         under_way, redrive = runtime.redriving, queue.index.redrive

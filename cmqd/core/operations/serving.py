@@ -1,7 +1,10 @@
-"""Serving: taking messages for receives, and reading bodies ahead of them from the log.
+"""Serving: taking messages for receives, and reading bodies ahead of receives from the log.
 
-Leases are made only when the bodies are there, so a receive that is cancelled or whose connection died while it waited
-leaves nothing behind. No receive overtakes another: the line is served in order, from the head of the queue.
+Leases are made only when the bodies are in memory. With a lease made before the read, a receive that is cancelled or
+loses its connection during the read would hide messages until the visibility timeout ends, and count as a receive.
+
+No receive overtakes another: the line is served in order, from the head of the queue. Serving a later receive first,
+because memory has enough for its smaller batch, would starve receives that ask for large batches.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +33,7 @@ from cmqd_segment.records import (
 from cmqd_types.messages import ReceivedMessage
 
 MAX_TAKEN = 256
-"""Messages that go to several waiting receives in one step."""
+"""Largest number of messages that a step gives to several waiting receives."""
 
 
 class Serving:
@@ -70,7 +73,10 @@ class Serving:
     def take(
         self, queue: Queue, most: int, visibility_timeout_ms: int, records: list[AnyRecord], now_ms: int
     ) -> list[ReceivedMessage] | None:
-        """Receive from memory what the head of the queue has there; None if its first body must be read first."""
+        """Receive the messages at the head of the queue that are in memory.
+
+        Returns None if no message can be received, or if the first body must be read first.
+        """
         index = queue.index
         window = self._runtime[queue.queue_id].window
         in_window = window.messages
@@ -95,7 +101,7 @@ class Serving:
             positions = index.active_from(first, count)
         taken = count
         if len(in_window) < index.active_count or window.size > self._max_batch_bytes:
-            # Not all that is active is in memory, or not all of it fits a reply: look at each.
+            # Some active messages are not in memory, or a reply may not hold all messages: examine message by message.
             taken = self._takeable(in_window, positions)
             positions = positions[:taken]
         numbers = self._numbers
@@ -128,16 +134,18 @@ class Serving:
             for message, lease, handle in zip(messages, held, self._handles.handles(first_lease, taken), strict=True)
         ]
         if head.enqueue_ms + retention_ms < deadline_ms:
-            # Send times never fall within a queue, so the head expires first. The lease itself is not cut: a message
-            # that has expired is gone, whatever its lease says.
+            # Send times never decrease within a queue, so the head expires first. Only the time in the reply is cut and
+            # not the lease: an expired message is gone anyway, and different deadlines would need a record each.
             for place, message in enumerate(received):
                 cut_ms = min(deadline_ms, message.enqueue_ms + retention_ms)
                 received[place] = structs.replace(message, next_visible_ms=cut_ms)
         return received
 
     def served_together(self, queue: Queue, wanted: list[int]) -> int:
-        """How many receives of so many messages each, from the first on, one step can serve without giving any of them
-        less than it would get alone: what memory has, and one reply may hold, is enough for all of them together.
+        """Return how many receives, from the first on, a step can serve together without giving a receive less than it
+        would get alone. ``wanted`` has the number of messages of each receive.
+
+        Receives are served together as long as memory has enough messages for all, within the size of a reply.
         """
         index, window = queue.index, self._runtime[queue.queue_id].window
         if len(window.messages) >= index.active_count and window.size <= self._max_batch_bytes:
@@ -155,7 +163,7 @@ class Serving:
         return len(wanted)
 
     def _takeable(self, in_window: Mapping[int, StoredMessage], positions: Sequence[int]) -> int:
-        """How many of ``positions``, from the first on, are in memory and fit one reply; at least the first does."""
+        """Return how many of ``positions``, from the first on, are in memory and fit a reply. The first always fits."""
         size = taken = 0
         for position in positions:
             message = in_window.get(position)
@@ -174,7 +182,11 @@ class Serving:
         return taken
 
     def _expire_head(self, queue: Queue, records: list[AnyRecord], now_ms: int) -> None:
-        """The head has expired, ahead of the tick that would have seen it: move the floor over all that has."""
+        """Move the floor over all expired messages, ahead of the tick that does so.
+
+        A tick moves the floor once a whole time step has expired. Until then the head may be expired, and must not be
+        delivered.
+        """
         index = queue.index
         in_window = self._runtime[queue.queue_id].window.messages
         oldest_ms = now_ms - index.attributes.retention_ms
@@ -221,13 +233,13 @@ class Serving:
             self.read_ahead(queue, effects.reads)
 
     def answer_overdue(self, queue: Queue, effects: Effects) -> None:
-        """Answer the receives whose wait is over with no message."""
+        """Answer expired receives with an empty list."""
         for waiter in self._runtime[queue.queue_id].line.take_overdue():
             del self._waiters[waiter.waiter_id]
             effects.woken.append(Woken(waiter.waiter_id, []))
 
     def want_page(self, queue: Queue, reads: list[PageRead]) -> None:
-        """The head's body is not in memory: read it, and what follows it."""
+        """Read the body of the head, which is not in memory, and the bodies behind the head."""
         if queue.queue_id in self._lane.busy:
             return
         index = queue.index
@@ -260,7 +272,7 @@ class Serving:
         window = self._runtime[queue_id].window
         window.paged_until = max(window.paged_until, positions[-1] + 1)
         if complete:
-            # All that is active is in memory or in this read: what is sent from now on joins on to it.
+            # All active messages are in memory or in this read, so new messages continue the window without a gap.
             window.cold = False
         lane.want(queue_id, queue_id, positions, self._limits.page_bytes, None, reads)
 
@@ -273,9 +285,10 @@ class Serving:
         damaged = 0
         if queue is not None:
             damaged = self._page_arrived(queue, reading.read, messages, missing)
-            # What came goes out before others need room for their bodies and drop it; it starts no read, for ...
+            # The page is served before other queues need room for their bodies, which may drop the page unserved and
+            # lead to the same read again. The lane still counts the queue as busy, so this call starts no read:
             self.serve(queue, effects, now_ms)
-        # ... those who stand in line for a page-in come before this queue's next one.
+        # queues in line come before the next page of this queue, or a long queue would starve the others.
         while (waiting_id := lane.next_in_line()) is not None:
             waiting = self._queues.by_id.get(waiting_id)
             if waiting is not None:
@@ -286,11 +299,11 @@ class Serving:
         return damaged
 
     def _page_arrived(self, queue: Queue, read: PageRead, messages: Sequence[StoredMessage], missing: Runs) -> int:
-        """Take a page into memory; the queue counts as reading until the caller says otherwise."""
+        """Take a page into memory. The queue stays busy in the lane until the caller ends that."""
         index, window, budget = queue.index, self._runtime[queue.queue_id].window, self._budget
         active = index.active
         for message in messages:
-            # What was received, cleared or expired meanwhile is not wanted any more.
+            # Messages that were received, cleared or expired during the read are dropped.
             if message.position in active and message.position not in window.messages:
                 budget.keep(queue.queue_id, window, message)
         last_wanted = last_of(read.positions)
@@ -300,5 +313,5 @@ class Serving:
             window.paged_until = min(window.paged_until, last_settled + 1)
         if not missing:
             return 0
-        # What is in memory can be delivered, whatever became of its row.
+        # A message in memory can be delivered even if its row is damaged.
         return index.set_damaged(pack_runs(one for one in unpack_runs(missing) if one not in window.messages))

@@ -1,4 +1,4 @@
-"""Deleting received messages, changing their visibility, handing them back, and the ends of their leases."""
+"""Deleting received messages, changing their visibility, releasing them, and the ends of their leases."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from cmqd_segment.records import LeasesEnded, MessagesDeleted, MessagesReleased,
 
 
 class Settle:
-    """What the holder of a receipt handle can do, and what happens when the holder does nothing."""
+    """Ends and changes leases: on request of the consumer that has the receipt handle, or when the time is over."""
 
     __slots__ = (
         "_agenda",
@@ -74,12 +74,13 @@ class Settle:
         positions = [held.position for held in leases.values()]
         record = MessagesDeleted(index.queue_id, runs_of(positions), runs_of(list(leases)), now_ms)
         if index.attributes.rewind_ms and (not index.rewindable_count or min(positions) < next(iter(index.rewindable))):
-            # It is the first to go when its time is over; what is planned may be later.
+            # The oldest deleted message leaves the rewind window first, and the planned review may be later than that.
             self._agenda.reviews.set(queue.queue_id, now_ms + PRUNE_MS)
         index.apply_deleted(record)
         if not (index.active_count and self._runtime[queue.queue_id].line.waiting):
             return Outcome(replies, [record])
-        # Who waits was held up by the limit in flight (or waits for a page, which does no harm).
+        # Receives can wait although messages are active: the limit of messages in flight held them up, and this delete
+        # made room. (Or the receives wait for a page. Serving is harmless then.)
         effects = Effects([record])
         self._serving.serve(queue, effects, now_ms)
         return effects.outcome(replies)
@@ -113,7 +114,7 @@ class Settle:
         return Outcome(HandlesDone(failures, min(by_deadline)), records)
 
     def release(self, account: str, name: str, handles: list[int], counted: bool, now_ms: int) -> Outcome[HandlesDone]:
-        """Hand received messages back: active at once. Not ``counted``: as if they had not been received."""
+        """Release received messages: they become active at once. Without ``counted`` the receive does not count."""
         queue = self._queues.find(account, name)
         leases, failures = self._held(queue, handles, now_ms)
         if not leases:
@@ -122,7 +123,7 @@ class Settle:
         queue.index.apply_returned(record)
         effects = Effects([record])
         if queue.dead_letters is not None:
-            # Not counted, it is as it was before, and that may have been overdue already.
+            # The count before an uncounted receive may have reached the limit already, if the limit was lowered since.
             back = [(held.position, held.receive_count - (not counted)) for held in leases.values()]
             self._dead_letters.came_back(queue, back, effects, now_ms)
         self._serving.serve(queue, effects, now_ms)
@@ -131,18 +132,20 @@ class Settle:
     def _held(
         self, queue: Queue, handles: list[int], now_ms: int
     ) -> tuple[dict[int, InFlight], Sequence[HandleFailure]]:
-        """What the handles hold by lease, and the handles that hold nothing; see :meth:`_find_leases`."""
+        """Return the messages in flight by lease, and the failed handles; see :meth:`_find_leases`."""
         leases: dict[int, InFlight] = {}
         return leases, self._find_leases(queue, handles, leases, now_ms)
 
     def _find_leases(
         self, queue: Queue, handles: list[int], leases: dict[int, InFlight], now_ms: int
     ) -> Sequence[HandleFailure]:
-        """Add what the handles hold to ``leases``; returns those that hold nothing (any more), or that an earlier
-        request of the same call holds. A handle named twice in a request counts once.
+        """Add the messages in flight under ``handles`` to ``leases``, and return the failed handles.
 
-        A handle ends with its message's retention, never before it and less than a time step after it: 100 ms, or more
-        where a long backlog made steps merge (see :mod:`cmqd_fold.time_steps`). Exact needs each lease's send time.
+        A handle fails if its lease ended, or if an earlier request of the same call has the handle. A handle that is
+        named twice in a request counts once.
+
+        A handle ends with the retention of its message, or up to a time step later: 100 ms, or more where a long
+        backlog made steps merge (see :mod:`cmqd_fold.time_steps`). An exact end would need send times in all leases.
         """
         if not 1 <= len(handles) <= self._limits.max_batch:
             raise InvalidArgument(
@@ -155,7 +158,7 @@ class Settle:
         floor = queue.index.floor
         expiry_due_ms = self._expiry_due_ms.get(queue.queue_id)
         if expiry_due_ms is not None and expiry_due_ms <= now_ms:
-            # The tick that moves the floor has not come by yet.
+            # Messages have expired, and the tick that moves the floor over them has not run yet.
             floor = max(floor, queue.index.expired_below(now_ms))
         failed: list[int] = []
         for lease, handle in zip(self._handles.leases(handles), handles, strict=True):
@@ -167,7 +170,7 @@ class Settle:
         return _failures(queue.name, handles, failed) if failed else []
 
     def tick_leases(self, effects: Effects, now_ms: int) -> None:
-        """End the leases of one queue whose visibility timeout has passed."""
+        """End leases of a queue after their visibility timeout."""
         most = self._limits.tick_items
         buckets = self._lease_buckets
         due = buckets.take_due(now_ms, 2 * most)
@@ -180,7 +183,7 @@ class Settle:
         index = queue.index
         in_flight = index.in_flight
         ended: dict[int, InFlight] = {}
-        """A set in order: a lease that was moved to the same time twice is here twice."""
+        """An ordered set: a lease that was changed to the same deadline twice has two entries in the bucket."""
         at = looked_at = 0
         while at < len(pairs) and looked_at < most:
             first, count = pairs[at], pairs[at + 1]
@@ -195,7 +198,7 @@ class Settle:
                 else:
                     ended[lease] = held
         if at < len(pairs):
-            # A pair stands for up to a batch of leases. The rest stays due, behind what else is.
+            # A pair stands for up to a batch of leases. The remaining pairs stay due, behind other due buckets.
             buckets.bucket(now_ms - buckets.width_ms, queue_id).extend(pairs[at:])
             buckets.size += len(pairs) - at
         if ended:
@@ -209,8 +212,9 @@ class Settle:
 
 
 def _failures(name: str, handles: list[int], failed: list[int]) -> list[HandleFailure]:
-    """One for each handle that holds nothing, however often it is named; a handle that was found holds something,
-    though it failed when it was named again.
+    """Return a failure for every handle that failed each time it was named.
+
+    A handle that is named twice fails the second time only because the first time succeeded; that is no failure.
     """
     named, failures = Counter(handles), Counter(failed)
     return [

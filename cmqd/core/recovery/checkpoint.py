@@ -1,4 +1,10 @@
-"""Writing a checkpoint: the facts in parts, each true for an LSN of its own."""
+"""Writing a checkpoint: the facts in parts, every part with the LSN at which the part is true.
+
+A checkpoint of a large broker takes seconds, and the loop serves clients between two parts. Parts therefore show
+different moments. Recovery replays a record to a queue, topic or subscription only if the record's LSN is above the LSN
+of the slice; with a common LSN for all parts, records would be applied twice or skipped. All parts of a queue show the
+same moment, because leases, history and half messages must agree with the sets in the ``QueueSlice``.
+"""
 
 from array import array
 from collections.abc import Callable, Iterator
@@ -31,7 +37,7 @@ CHUNKS_A_PART = 64
 SESSIONS_A_PART = 64
 HALVES_A_PART = 8192
 RETRIES_A_PART = 8192
-"""Each part of a checkpoint is made in about 2 ms at most, so that the loop can serve others in between."""
+"""Sizes of parts: a part is made in about 2 ms at most, so that the loop can serve clients in between."""
 
 
 class Checkpoint:
@@ -74,13 +80,14 @@ class Checkpoint:
         for at in range(0, len(keys), SESSIONS_A_PART):
             parts += 1
             yield SessionsSlice(last_lsn(), self._sessions.packed(keys[at : at + SESSIONS_A_PART]))
-        # A queue may have been deleted since the last slice; recovery must not miss it.
+        # A queue may have been deleted since its slice was made. The LSN of the end lets recovery accept records of
+        # unknown queues up to here, and reject such records behind the checkpoint as damage.
         yield CheckpointEnd(last_lsn(), parts)
 
     def _queue_parts(self, queue: Queue, lsn: int) -> Iterator[AnyPart]:
-        """All of one queue as it is when the first part is asked for."""
+        """Yield the parts of a queue, all as of the moment when the first part is made."""
         index = queue.index
-        # Copies of references: leases are frozen, so the parts made later still show this moment.
+        # Copies of references: leases are frozen, so parts that are made later still show this moment.
         leases = [item for item in index.in_flight.items() if item[1].position >= index.floor]
         history = index.history.entries()
         delays = self._queues.delays.of_queue(queue.queue_id) if index.delayed_count else []
@@ -99,7 +106,8 @@ class Checkpoint:
             floor=index.floor,
             last_enqueue_ms=index.last_enqueue_ms,
             live=index.live.serialize(),
-            # What is damaged is as it was for whoever reads the log anew: it may have been repaired.
+            # Damaged messages are written as active or overflow again: the operator may repair the log before the next
+            # start, and a message that is still damaged is found by the next read.
             active=index.active_anew().serialize(),
             overflow=(index.overflow | index.damaged_delays).serialize(),
             delayed=index.delayed.serialize(),
@@ -128,8 +136,10 @@ class Checkpoint:
             yield HistorySlice(queue.queue_id, history[at : at + CHUNKS_A_PART])
 
     def _topic_parts(self, topic: Topic, last_lsn: Callable[[], int]) -> Iterator[AnyPart]:
-        """One topic as it is when the first part is asked for, then each of its subscriptions as it is in its turn:
-        five hundred with a million messages each would take too long at once.
+        """Yield a topic as of the first part, then every subscription as of its own slice.
+
+        Subscriptions have an LSN each, because 500 subscriptions with a million messages would hold up the loop if they
+        had to show the same moment.
         """
         lsn = last_lsn()
         step_positions, step_starts, step_ends = topic.steps.packed()
@@ -161,14 +171,14 @@ class Checkpoint:
                     yield RetriesSlice(topic.topic_id, subscription_id, some)
 
     def _halves(self, queue: Queue) -> Iterator[HalvesSlice]:
-        """The half messages as they are now, however late each part is asked for."""
+        """Return the parts of the half messages as of now, even if the parts are taken from the iterator later."""
         halves = queue.index.halves
-        # Copies: what comes due leaves its bucket.
+        # Copies, because due entries leave their buckets.
         due = [(due_ms, positions[:]) for due_ms, positions in self._queues.checks.of_queue(queue.queue_id)]
-        # They have left their buckets, and wait for a client that answers.
+        # Due checks have left their buckets, and wait for a client that answers.
         waiting = BitMap64(self._queues.due_checks.get(queue.queue_id, ()))
         sets = (halves.committed.serialize(), halves.rolled_back.serialize())
-        # Entries are frozen, as leases are.
+        # Entries are frozen like leases, so references are enough.
         checked = (list(halves.checked), list(halves.checked.values()))
         return _halves_parts(queue, queue.index.next_position, sets, due, waiting, checked)
 
@@ -201,11 +211,11 @@ def _halves_parts(
     waiting: BitMap64,
     checked: tuple[list[int], list[Checked]],
 ) -> Iterator[HalvesSlice]:
-    """``stop``: the first position that was free at the moment that they show; see :meth:`Checkpoint._halves`."""
+    """Yield the parts. ``stop`` was the first free position when :meth:`Checkpoint._halves` made the copies."""
     queue_id = queue.queue_id
     yield HalvesSlice(queue_id, [], *sets, [], [])
-    # No copy of the runs, which never change: those below ``stop`` that are missing by now were forgotten by what the
-    # log says, or because there are too many.
+    # The runs are not copied, because runs never change. Runs below ``stop`` can only disappear, through a record of
+    # the log, which replay applies too, or because there are too many runs, which a start repeats.
     runs = queue.index.halves.runs(0, stop, HALVES_A_PART)
     while runs:
         yield HalvesSlice(queue_id, runs, b"", b"", [], [])
@@ -226,7 +236,7 @@ def _halves_parts(
 
 
 def _cut(due: "list[tuple[int, array[int]]]") -> Iterator[list[tuple[int, bytes]]]:
-    """Buckets in lists of about ``HALVES_A_PART`` positions."""
+    """Yield buckets in lists of about ``HALVES_A_PART`` positions."""
     together: list[tuple[int, bytes]] = []
     size = 0
     for due_ms, positions in due:

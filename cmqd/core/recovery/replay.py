@@ -1,4 +1,13 @@
-"""Replay: the records after a checkpoint, applied by the same methods as live operations use."""
+"""Replay: the records after a checkpoint, applied by the same methods as live operations use.
+
+Slices of a checkpoint have an LSN each. A record is applied to a queue, topic or subscription only if the record is
+newer than the slice: the slice already contains older records, and a second application would count messages twice.
+Answers of numbered sends are the exception. They belong to the account and have slices with an LSN of their own, so a
+send that is too old for its queue may still be new to its session.
+
+A record of an unknown queue is normal up to the end of the checkpoint, because the queue may have been deleted before
+its slice was made. Behind the end the record is damage, and recovery stops, unless the operator accepted a loss.
+"""
 
 from collections.abc import Sequence
 
@@ -54,17 +63,17 @@ class Replay:
         self._topics = facts.topics
         self._restore = restore
         self._salvage: Salvage | None = None
-        """While a log with gaps is replayed."""
+        """Set while a log with gaps is replayed."""
         self.records_not_applied: int = 0
-        """Records of such a log of which a part or all was about what had been lost."""
+        """Records of a log with gaps that were dropped or cut down, because they refer to lost rows."""
 
     @property
     def is_salvaging(self) -> bool:
-        """Whether a log with gaps is replayed."""
+        """True while a log with gaps is replayed."""
         return self._salvage is not None
 
     def begin_salvage(self) -> None:
-        """Rows are missing: apply records from now on as far as they can be; see :mod:`cmqd.core.recovery.salvage`."""
+        """Note that rows are missing: from now on records are cut down first; see :mod:`cmqd.core.recovery.salvage`."""
         self._salvage = self._salvage or Salvage()
 
     def replay(self, record: AnyRecord, lsn: int) -> None:
@@ -85,7 +94,7 @@ class Replay:
             return
         if queue is None:
             if lsn <= self._restore.end_lsn:
-                # Deleted while the checkpoint was taken, before its slice came up.
+                # The queue was deleted while the checkpoint was taken, before its slice was made.
                 return
             if self._salvage is not None:
                 self.records_not_applied += 1
@@ -105,7 +114,7 @@ class Replay:
     def _replay_topic(self, record: TopicRecord, lsn: int) -> None:
         topic = self._topics.by_id.get(record.topic_id)
         if isinstance(record, MessagesPublished):
-            # The queues first, whatever became of the topic: they are slices of their own.
+            # Copies are stored even if the topic is gone or its slice is newer: queues have slices of their own.
             self._replay_copies(record, lsn)
         if isinstance(record, TopicCreated):
             if topic is None:
@@ -129,8 +138,10 @@ class Replay:
                 self._topics.apply(topic, record)
 
     def _is_covered(self, topic: Topic, record: TopicRecord, lsn: int) -> bool:
-        """Whether a subscription's slice, which may be newer than its topic's, knows of this; or it went before its
-        turn came.
+        """Return whether a record of a subscription is in the checkpoint already.
+
+        The slice of a subscription can be newer than the slice of its topic. A subscription that was removed before its
+        slice was made is unknown, and its records up to the end of the checkpoint count as covered.
         """
         if isinstance(record, TopicCreated | TopicAttributesSet | TopicDeleted):
             return False
@@ -142,17 +153,17 @@ class Replay:
         return lsn <= self._restore.end_lsn and not isinstance(record, Subscribed)
 
     def _salvage_topic(self, topic: Topic, record: TopicRecord) -> None:
-        """Apply a record behind a gap in the log, if it can be true of what is known of the topic."""
+        """Apply a record behind a gap in the log, if the record can be true for the known facts of the topic."""
         match record:
             case Subscribed():
                 namesake = topic.folded.get(folded(record.name))
                 if namesake is not None:
-                    # The name was free, so the namesake went, in a gap.
+                    # The name was free when the record was made, so the namesake was removed in a gap.
                     self._topics.apply(topic, Unsubscribed(topic.topic_id, namesake.subscription_id))
             case DeliveriesCleared():
                 topic.next_position = max(topic.next_position, record.floor)
             case MessagesDelivered() | DeliveriesFailed() | DeliveriesDropped():
-                # Positions are not used again, whether what was published there is known or not.
+                # Positions are never used again, even if the publish that used them is lost.
                 topic.next_position = max(topic.next_position, last_of(record.positions) + 1)
             case TopicMessagesExpired():
                 topic.next_position = max(topic.next_position, record.floor)
@@ -167,7 +178,7 @@ class Replay:
         namesake = self._topics.folded.get(record.account, {}).get(folded(record.name))
         if namesake is not None:
             if lsn <= namesake.slice_lsn:
-                # It was deleted again before the checkpoint came to it, and its name was given away.
+                # The topic was deleted before its slice was made, and a newer topic took the name.
                 return
             if self._salvage is not None:
                 self._topics.apply(namesake, TopicDeleted(namesake.topic_id))
@@ -191,10 +202,10 @@ class Replay:
         namesake = self._queues.folded.get(record.account, {}).get(folded(record.name))
         if namesake is not None:
             if lsn <= namesake.slice_lsn:
-                # It was deleted again before the checkpoint came to it, and its name was given away.
+                # The queue was deleted before its slice was made, and a newer queue took the name.
                 return
             if self._salvage is not None:
-                # The name was free, so the namesake was deleted, in a gap.
+                # The name was free when the record was made, so the namesake was deleted in a gap.
                 self._queues.apply_deleted(QueueDeletedRecord(namesake.queue_id))
         self._queues.apply_created(record)
 
@@ -216,10 +227,15 @@ class Replay:
     # ------------------------------------------------------------------ the end of recovery
 
     def finish(self, *, lost: bool) -> Sequence[AnyRecord]:
-        """Settle the facts at the end of recovery: numbers start beyond all that may have been used, and what a loss
-        left half done is mended. Return records to append before anything else.
+        """Complete the facts at the end of recovery, and return records to append before all others.
 
-        ``lost``: part of the log was set aside, so the numbers leap, as they do after :meth:`begin_salvage`.
+        Numbers (message ids, leases, queue ids) go on beyond every number that may have been used. Reservations are
+        blocks, and a block that was begun before the restart is skipped: a reused lease would let an old receipt handle
+        delete another message. If rows were lost (``lost``, or after :meth:`begin_salvage`), a reservation may be lost
+        too, so the numbers jump further.
+
+        The records come first in the log, because a second start from the same log must find the mended facts before
+        the first operation that relies on them.
         """
         records: list[AnyRecord] = []
         if lost or self._salvage is not None:
@@ -241,12 +257,16 @@ class Replay:
         self._mend_bindings(records)
         for subscription in self._topics.subscriptions.values():
             subscription.flows = subscription.may_flow()
-            # A publish may have come after they were used up, and before the restart.
+            # A publish may have come after retries were exhausted and before the restart; a publish revives retries.
             subscription.deliveries.published()
         return records
 
     def _end_nameless(self, records: list[AnyRecord]) -> None:
-        """Half messages that went, in a gap, while the checkpoint was taken that knows them: their ids came later."""
+        """Roll back half messages without a message id.
+
+        The slices of ids follow the slice that has the positions. A half message that ended between the two slices, in
+        a row that was lost, is half without an id: no producer could ever decide about the message.
+        """
         for queue_id, queue in self._queues.by_id.items():
             index = queue.index
             nameless = [position for position in index.half if index.halves.id_of(position) is None]
@@ -256,7 +276,11 @@ class Replay:
                 records.append(ended)
 
     def _mend_bindings(self, records: list[AnyRecord]) -> None:
-        """What a loss can leave: a queue whose dead-letter queue is gone, one that does not know that it serves."""
+        """Mend dead-letter settings after a loss.
+
+        A queue whose dead-letter queue is gone loses the setting, and a dead-letter queue that lost the record of its
+        role gets a new record.
+        """
         for queue in self._queues.by_id.values():
             index = queue.index
             if index.attributes.dead_letter_queue and queue.dead_letters is None:
@@ -273,7 +297,7 @@ class Replay:
 
 
 def _fits(topic: Topic, record: TopicRecord) -> bool:
-    """Whether a record, behind a gap in the log, can be true of what is known of the topic."""
+    """Return whether a record behind a gap in the log can be true for the known facts of the topic."""
     match record:
         case (
             Unsubscribed()

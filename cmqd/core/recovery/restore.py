@@ -42,7 +42,7 @@ class Restore:
         """LSN of the end of the checkpoint; 0 = none was read."""
 
     def load(self, part: AnyPart) -> None:
-        """Take back a part of a checkpoint; all of them come before the first :meth:`replay`."""
+        """Take back a part of a checkpoint; all parts come before the first :meth:`replay`."""
         match part:
             case CheckpointHeader():
                 self._numbers.message_id_until = part.message_id_until

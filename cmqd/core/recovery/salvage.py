@@ -1,17 +1,20 @@
-"""Replay of a log with gaps: records are cut down to what can still be true.
+"""Replay of a log with gaps: records are cut down to the part that can still be true.
 
 An operator who accepted a loss (or ran without fsync, and lost power) starts from a log in which rows are missing in
-the middle. What stands behind a gap presumes what was lost in it. So before each record the index is brought to a state
-in which the record can be true, and the record is cut down to what the index knows; then it is applied as any other.
+the middle. Records behind a gap presume the lost rows. Before each record the index is therefore brought to a state in
+which the record can be true, and the record is cut down to the messages that the index knows. Only then is the record
+applied, by the same methods as in live operation: these methods rely on the invariants, and an unfitting record would
+break the counts of the queue for good.
 
-- A message whose send was lost is unknown, and so gone, whatever befell it later.
-- A message that was received had become active: a delay or a lease that it still has here ended in a gap.
-- A deleted message that was received or moved had been rewound.
-- What became of a lease in a gap, if nothing later tells, is not known: it ends at its deadline, and the message is
-  delivered again.
+- A message without the record of its send is unknown. Later records cannot bring the message back, because its size
+  and id are lost too; its position counts as used and gone.
+- A received message had become active: a delay or a lease that the index still has for the message ended in a gap.
+- A deleted message that was received or moved later had been rewound in a gap.
+- The end of a lease may be lost in a gap. Without a later record the lease ends at its deadline, and the message is
+  delivered again: a second delivery is allowed, a lost message is not.
 
-The invariants of the index hold after each record, and the outcome depends on the log alone: a broker that goes on from
-here and starts once more from the same log comes to the same state.
+The invariants of the index hold after every record, and the outcome depends on the log alone. A broker that goes on
+from here and starts again from the same log reaches the same state.
 """
 
 from collections.abc import Sequence
@@ -42,7 +45,7 @@ from cmqd_segment.records import (
 )
 
 FORGET_ABOVE = 65_536
-"""Positions of leases that ended, kept before they are looked through."""
+"""Entries of ended leases that the map of a queue may keep before the map is built anew."""
 
 
 class Salvage:
@@ -53,7 +56,7 @@ class Salvage:
         """By queue id: position -> the lease that held it last."""
 
     def fitting(self, index: QueueIndex, record: AnyRecord) -> tuple[Sequence[AnyRecord], bool]:
-        """What to apply in place of ``record``, and whether that is all of it."""
+        """Return the records to apply in place of ``record``, and whether they keep all of its content."""
         match record:
             case MessagesSent() if record.first_position < index.next_position:
                 return (), False
@@ -111,7 +114,8 @@ class Salvage:
         holders.update((position, lease) for lease, position in enumerate(asked, record.first_lease))
         if len(live) == len(asked):
             return (record,), True
-        # Leases are numbered on through all that were received: one record for each stretch of those still known.
+        # Lease numbers count through all received messages, known or not. A single record over the known messages would
+        # give them the leases of their neighbours, so every stretch of known messages gets a record.
         cut: list[AnyRecord] = []
         at = 0
         while at < len(asked):
@@ -128,14 +132,14 @@ class Salvage:
     def _moved(self, index: QueueIndex, record: MessagesMoved) -> tuple[Sequence[AnyRecord], bool]:
         _never_again(index, last_of(record.positions) + 1)
         asked = unpack_runs(record.positions)
-        # One that was rewound in a gap stands in the other queue now, and nowhere else.
+        # A message that was rewound in a gap and then moved is in the other queue now, and must leave this queue.
         _rewound(index, asked)
         live = self._activate(index, asked)
         cut = MessagesMoved(record.queue_id, pack_runs(live), record.redriven)
         return (cut,), len(live) == len(asked)
 
     def _activate(self, index: QueueIndex, asked: Sequence[int]) -> list[int]:
-        """Those of the positions that are live; they are active from here on, if they were not."""
+        """Make the live messages among the positions active, and return their positions."""
         live = [position for position in asked if position in index.live]
         hidden = [position for position in live if position not in index.active]
         self._end_state(index, hidden)
@@ -143,7 +147,7 @@ class Salvage:
         return live
 
     def _end_state(self, index: QueueIndex, positions: list[int]) -> None:
-        """Take live messages out of whatever state they are in; they are about to get another, or to go."""
+        """Take live messages out of their present state, because the record gives them a new state or removes them."""
         for position in positions:
             if not index.leave_set(position):
                 held = index.in_flight.pop(self._holders_of(index)[position])
@@ -158,7 +162,7 @@ class Salvage:
 
 
 def _rewound(index: QueueIndex, positions: Sequence[int]) -> None:
-    """Deleted messages of which a record says that they are live were rewound in a gap."""
+    """Bring back the deleted messages that a record treats as live: they were rewound in a gap."""
     if index.rewindable_count:
         back = [position for position in positions if position in index.rewindable]
         for position in back:
@@ -172,7 +176,7 @@ def _activated(index: QueueIndex, record: MessagesActivated) -> tuple[Sequence[A
     asked = unpack_runs(record.positions)
     for position in asked:
         if position in index.overflow:
-            # It got its place among the delayed in a gap.
+            # The message got a place among the delayed messages in a gap.
             index.leave_set(position)
             index.delayed.add(position)
             index.delayed_count += 1
@@ -189,7 +193,7 @@ def _half_only(
     cut: AnyRecord
     match record:
         case TransactionsEnded():
-            # What was committed stands behind this as a message of its own, and needs nothing that was lost.
+            # The committed message follows in a record of its own, which needs none of the lost rows.
             cut = TransactionsEnded(record.queue_id, runs, record.committed, record.ended_ms)
         case TransactionsChecked():
             times = zip(asked, record.next_check_ms, strict=True)
@@ -201,5 +205,5 @@ def _half_only(
 
 
 def _never_again(index: QueueIndex, stop: int) -> None:
-    """Positions below ``stop`` were used, whether their sends are known or not."""
+    """Count positions below ``stop`` as used, known sends or not: a reused position would give two messages a state."""
     index.next_position = max(index.next_position, stop)
