@@ -1,8 +1,10 @@
-"""Checks: asking producers what is to become of half messages of which nobody said anything.
+"""Checks: asking producers for decisions about half messages that are undecided for too long.
 
-Due times are in buckets, by the time of the next check. What comes due leaves them for a set of positions, where it
-stays until a check is sent: while nobody answers checks for the queue, and while the body is read from the log. A check
-is counted when it is sent, and only then.
+Due times are in buckets, by the time of the next check. A due position moves from its bucket to a set, and stays there
+until a check is sent: while no client answers checks for the queue, and while the body is read from the log.
+
+A check is counted when the check is sent. If checks were counted when due, a message could use up ``max_checks``
+while no producer was connected, and would never be decided.
 """
 
 from array import array
@@ -20,7 +22,7 @@ from cmqd.core.runtime.runtime import Runtime
 from cmqd_segment.records import Runs, StoredMessage, TransactionsChecked, pack_runs
 
 CHECK_SWEEP_ABOVE = 1_000_000
-"""Entries of checks, at 8 bytes, beyond which stale ones are looked for."""
+"""Entries in buckets, at 8 bytes each, above which stale entries are swept."""
 
 
 class Checks:
@@ -76,13 +78,13 @@ class Checks:
         return Outcome(None)
 
     def want(self, queue: Queue, positions: BitMap64) -> None:
-        """Ask about these half messages; as soon as there is a client to ask."""
+        """Let half messages be checked as soon as a client answers checks."""
         if positions:
             self._queues.add_due_checks(queue.queue_id, positions)
             self.take_up(queue)
 
     def take_up(self, queue: Queue) -> None:
-        """Let the next tick send the due checks of a queue, if a client answers checks and no page holds them up."""
+        """Let the next tick send the due checks of a queue, if a client answers checks and no page is being read."""
         queue_id = queue.queue_id
         if (
             self._queues.due_checks.get(queue_id)
@@ -96,7 +98,7 @@ class Checks:
         self._once_more.pop(queue.queue_id, None)
 
     def tick(self, effects: Effects, now_ms: int) -> None:
-        """See what has come due, and ask about a slice of one queue's."""
+        """Take due entries from the buckets, and send a slice of the due checks of a queue."""
         due = self._buckets.take_due(now_ms, self._limits.tick_items)
         if due is not None:
             queue = self._queues.by_id.get(due[0])
@@ -104,7 +106,8 @@ class Checks:
                 self.want(queue, self._current(queue, due[1], now_ms))
         in_line = self._agenda.checks_wanted
         if in_line:
-            # The first in line; it goes to the end if anything is left.
+            # The first queue in line. A queue with checks left goes to the end, so that a large queue does not hold up
+            # the others.
             queue_id = next(iter(in_line))
             del in_line[queue_id]
             queue = self._queues.by_id.get(queue_id)
@@ -112,7 +115,7 @@ class Checks:
                 self._check_some(queue, effects, now_ms)
 
     def _current(self, queue: Queue, positions: "array[int]", now_ms: int) -> BitMap64:
-        """Those that are still half and that have no entry for a later time."""
+        """Return the positions that are still half and have no entry for a later time."""
         half = BitMap64(positions) & queue.index.half
         checked = queue.index.halves.checked
         if checked:
@@ -120,7 +123,7 @@ class Checks:
         return half
 
     def _check_some(self, queue: Queue, effects: Effects, now_ms: int) -> None:
-        """Ask about those whose bodies are in memory, up to a slice; then page in those that come next."""
+        """Send the due checks with bodies in memory, up to a slice; then read the bodies of the next checks."""
         index, half = queue.index, self._runtime[queue.queue_id].window.half
         due = self._queues.add_due_checks(queue.queue_id, BitMap64())
         due &= index.half
@@ -150,7 +153,11 @@ class Checks:
             self._agenda.checks_wanted[queue.queue_id] = None
 
     def _may_ask(self, queue: Queue, due: BitMap64, position: int) -> bool:
-        """Whether a producer may be asked (again); if not, it is due no more."""
+        """Return whether a check may be sent; if not, the position leaves the due checks.
+
+        No check is sent while a commit waits for the body: the producer has decided already. After ``max_checks`` a
+        check is sent only once more for every :meth:`check_again`.
+        """
         known = queue.index.halves.checked.get(position)
         commits = self._commits.get(queue.queue_id)
         is_being_committed = commits is not None and position in commits.decisions
@@ -162,7 +169,7 @@ class Checks:
         return True
 
     def _is_settled(self, queue: Queue, due: BitMap64, position: int) -> None:
-        """Note that a half message is due no more."""
+        """Remove a half message from the due checks."""
         due.discard(position)
         once_more = self._once_more.get(queue.queue_id)
         if once_more is not None:
@@ -178,7 +185,7 @@ class Checks:
         effects: Effects,
         now_ms: int,
     ) -> None:
-        """Send a check for each of these half messages that is due and may have one, and count it."""
+        """Send and count a check for every half message that is due, not expired and may be checked."""
         index = queue.index
         attributes = index.attributes
         asked: list[int] = []
@@ -206,7 +213,7 @@ class Checks:
     def on_page(
         self, reading: Reading[None], messages: Sequence[StoredMessage], missing: Runs, effects: Effects, now_ms: int
     ) -> int:
-        """Send the checks whose bodies came; if no client answers checks any more, they stay due."""
+        """Send the checks of a page. If no client answers checks any more, the checks stay due."""
         self._lane.busy.discard(reading.owner_id)
         queue = self._queues.by_id.get(reading.owner_id)
         if queue is None:
@@ -216,12 +223,12 @@ class Checks:
         if self._runtime[queue.queue_id].has_checkers:
             self._ask(queue, due, messages, effects, now_ms)
             if due:
-                # At the next tick: others come in between.
+                # At the next tick, so that other queues come in between.
                 self._agenda.checks_wanted[queue.queue_id] = None
         return damaged
 
     def sweep_if_many(self) -> None:
-        """Most half messages are decided long before their check is due; remove entries of such."""
+        """Remove stale entries if there are many: most half messages are decided long before their check is due."""
         if self._buckets.size <= self._sweep_above:
             return
         kept = self._buckets.sweep(self._checks_due)

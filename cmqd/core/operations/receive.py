@@ -1,7 +1,13 @@
-"""Receiving: the door of consumers to the messages of a queue.
+"""Receiving: messages for consumers, at once or after a wait.
 
-A receive is answered from memory, or it stands in the queue's line until it can be: because no message is active, or
-because the body at the head must be read first. :mod:`cmqd.core.operations.serving` takes the messages.
+A receive is answered from memory, or stands in the line of the queue: because no message is active, or because the body
+at the head must be read first. :mod:`cmqd.core.operations.serving` takes the messages.
+
+A receive that arrives while others wait joins the line even if messages are active. Otherwise a steady stream of new
+receives would take all messages, and the receives in line would starve.
+
+A receive that waits for a read is not answered empty when its wait ends. The read is under way and may serve the
+receive; with an empty reply the messages would reach memory without a receive that takes them.
 """
 
 from collections.abc import Sequence
@@ -18,11 +24,11 @@ from cmqd_segment.records import AnyRecord
 from cmqd_types.messages import ReceivedMessage
 
 ENDED_AT_ONCE = 512
-"""Receives that are answered in one call because their queue is gone: about 2 ms, most of it the edge's."""
+"""Largest number of receives that a call ends when a queue is deleted: about 2 ms, most of the time in the server."""
 
 
 class Receive:
-    """Receives, and the ends of their waits."""
+    """Answers receives, and ends their waits."""
 
     __slots__ = (
         "_agenda",
@@ -64,11 +70,11 @@ class Receive:
         waiting: int = 0,
         max_waiting: int = 0,
     ) -> Outcome[list[ReceivedMessage] | Waiting]:
-        """Take up to ``max_messages`` active messages: what there is, at once, or what comes first within the wait.
+        """Take up to ``max_messages`` active messages, at once, or as soon as messages become active within the wait.
 
         ``waiter_id`` names this receive to :meth:`cancel_receive` and in ``Outcome.woken`` if the reply is WAITING
-        (which it may be without any wait, while bodies are read from the log). ``waiting`` receives of the account wait
-        already, and ``max_waiting`` may (0 = any number): a receive that finds messages is never refused by that.
+        (also possible with a wait of 0, while bodies are read from the log). ``waiting`` receives of the account wait
+        already, of at most ``max_waiting`` (0 = no limit). The limit never refuses a receive that finds messages.
 
         Raises:
             QueueNotFound, InvalidArgument, TooManyInFlight, TooManyWaiting.
@@ -135,7 +141,8 @@ class Receive:
                     place += served
                     if served:
                         continue
-                    # Not looked at again for each of them.
+                    # Memory has nothing for a group now, so the other receives of the group are not tried together
+                    # again: a call with many receives would take quadratic time.
                     alone_until = end
             try:
                 outcome = self._receive_one(
@@ -169,8 +176,10 @@ class Receive:
         records: list[AnyRecord],
         now_ms: int,
     ) -> int:
-        """Serve receives from memory with messages that are taken in one step; how many of them were answered: from the
-        first on, until one that there is nothing for, or that is refused.
+        """Serve receives from memory with messages that are taken in a single step.
+
+        Returns the number of answered receives, from the first on: up to the first receive without messages, or with
+        invalid arguments.
         """
         timeout_ms = 0
         wanted: list[int] = []
@@ -200,7 +209,7 @@ class Receive:
     def _receive_times(
         self, queue: Queue, max_messages: int, wait_ms: int | None, visibility_timeout_ms: int | None
     ) -> tuple[int, int]:
-        """How long a receive waits and hides what it gets. Raises InvalidArgument."""
+        """Return the wait and the visibility timeout of a receive. Raises InvalidArgument."""
         limits = self._limits
         attributes = queue.index.attributes
         if not 1 <= max_messages <= limits.max_batch:
@@ -229,7 +238,7 @@ class Receive:
                         return True
             return False
         queue = self._queues.by_id.get(waiter.queue_id)
-        # Else the queue is gone, and the receive would have been told so by a tick.
+        # Without a queue there is no line: the queue was deleted, and a tick would have answered the receive.
         if queue is not None:
             self._runtime[queue.queue_id].line.remove(waiter_id)
         return True
@@ -247,12 +256,12 @@ class Receive:
         return woken
 
     def tick_ended_waits(self, effects: Effects) -> None:
-        """Answer some of the receives whose queue was deleted."""
+        """Answer some of the receives that waited at deleted queues."""
         if not self._agenda.ended_waits:
             return
         error, waiter_ids = self._agenda.ended_waits[0]
         for waiter_id in waiter_ids[-ENDED_AT_ONCE:]:
-            # One that was cancelled meanwhile is not there any more.
+            # A receive that was cancelled since the deletion has no entry any more.
             if self._waiters.pop(waiter_id, None) is not None:
                 effects.woken.append(Woken(waiter_id, error))
         del waiter_ids[-ENDED_AT_ONCE:]
@@ -260,7 +269,7 @@ class Receive:
             self._agenda.ended_waits.popleft()
 
     def tick_waits(self, effects: Effects, now_ms: int) -> None:
-        """End the waits at one queue that are over, but for those that a page under way may still serve."""
+        """End due waits at a queue. A receive that a page being read may still serve stays in line, as overdue."""
         due = self._wait_buckets.take_due(now_ms, self._limits.tick_items)
         if due is None:
             return

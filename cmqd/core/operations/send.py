@@ -1,4 +1,12 @@
-"""Sending: batches, delays, numbered sends and dedup ids."""
+"""Sending: batches, delays, numbered sends and dedup ids.
+
+A repeat of a numbered send is recognized before all checks. If a limit was lowered since the first send, a refusal of
+the repeat would tell the producer that stored messages are not stored. Dedup ids are examined after the batch is
+checked and before the backlog limit: repeats need no room, so a batch of repeats succeeds in a full queue.
+
+All checks come before the first change. Message ids are taken and the record is applied only when the whole batch is
+valid, so a refused send leaves no trace.
+"""
 
 from collections.abc import Sequence
 
@@ -45,13 +53,14 @@ class Send:
     ) -> Outcome[Sequence[int]]:
         """Store a batch, whole or not at all; the reply is its message ids.
 
-        A numbered send (``session`` and ``sequence`` not 0) that was stored before gets the ids it got then. A body
-        whose dedup id was used in this queue a short while ago, or further up in the batch, is not stored: it gets the
-        id of the first message sent under it.
+        A numbered send (``session`` and ``sequence`` not 0) that was stored before gets the same ids again. A body with
+        a dedup id that the queue remembers, or that an earlier body of the batch has, is not stored: its id in the
+        reply is the id of the first message with that dedup id.
 
-        ``after``: a dedup id that the queue must remember. A producer with several sends under way names in each the
-        last message of the one before; so none is stored before its predecessor, whichever of them is refused, lost or
-        repeated. The decision is made here, where the predecessor is stored or not, and nowhere on the way to here.
+        ``after`` is a dedup id that the queue must remember. A producer with several sends under way names in every
+        send the last message of the send before. So no send is stored before its predecessor, even if sends are
+        refused, lost or repeated. The check is made here because only here the predecessor is stored or not; any
+        earlier check could still be overtaken.
 
         Raises:
             QueueNotFound, InvalidArgument, MessageTooLarge, BatchTooLarge, BacklogFull, SequenceTooOld, OutOfOrder,
@@ -61,7 +70,7 @@ class Send:
         index = queue.index
         attributes = index.attributes
         if session and sequence:
-            # Before all else: what was stored stays stored, whatever the limits are by now.
+            # Before all checks: a stored send stays stored even if limits were lowered since.
             stored = self._sessions.find(account, session, sequence)
             if stored is not None:
                 known = queue.dedup_ids
@@ -127,11 +136,10 @@ class Send:
     def send_all(
         self, account: str, name: str, requests: Sequence[SendRequest], now_ms: int
     ) -> Outcome[list[Sequence[int] | DomainError]]:
-        """The sends of several clients to one queue, in this order; each as a send by itself would do it.
+        """Store the sends of several clients to a queue, in this order, with the same results as single sends.
 
-        Neighbours with nothing but bodies, and numbers of their producers, share a record: a send costs a fraction of
-        what it costs alone. One that is refused has its refusal in its place of the reply, and hinders none of the
-        others.
+        Neighbours that have only bodies, and numbers of their producers, share a record, which makes a send several
+        times cheaper. A refused send has its refusal at its place of the reply, and does not affect the other sends.
 
         Raises:
             QueueNotFound.
@@ -169,7 +177,7 @@ class Send:
                 continue
             replies.append(outcome.reply)
             if len(requests) == 1:
-                # Nothing to add up, as is usual while few clients send.
+                # A single request, the usual case while few clients send, needs no copies of lists.
                 return Outcome(replies, outcome.records, outcome.bodies, outcome.woken, outcome.reads)
             effects.add(outcome)
         return effects.outcome(replies)
@@ -182,7 +190,7 @@ class Send:
         effects: Effects,
         now_ms: int,
     ) -> None:
-        """Sends that share a record."""
+        """Store sends that share a record."""
         index = queue.index
         attributes = index.attributes
         room = attributes.max_backlog - index.live_count
@@ -190,7 +198,7 @@ class Send:
         taken: list[bytes] = []
         numbered: list[int] = []
         here: dict[tuple[int, int], range] = {}
-        """Numbered sends of this call: a producer may have repeated one over another connection."""
+        """Numbered sends of this call: a producer may have repeated a send over a second connection."""
         new_sessions: set[int] = set()
         next_id = self._numbers.next_message_id
         for request in requests:
@@ -255,7 +263,7 @@ class Send:
 
 
 def _is_plain(request: SendRequest, queue_delay_ms: int) -> bool:
-    """Whether it brings nothing but bodies, active at once, and perhaps its producer's number."""
+    """Return whether a send has only bodies, active at once, and perhaps a session and sequence."""
     if request.headers is not None or request.dedup_ids is not None or request.after is not None:
         return False
     return (queue_delay_ms if request.delay_ms is None else request.delay_ms) == 0

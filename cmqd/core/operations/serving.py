@@ -143,7 +143,7 @@ class Serving:
 
     def served_together(self, queue: Queue, wanted: list[int]) -> int:
         """Return how many receives, from the first on, a step can serve together without giving a receive less than it
-        would get alone. ``wanted`` has the number of messages of each receive.
+        would get alone. ``wanted`` has the numbers of messages that the receives ask for.
 
         Receives are served together as long as memory has enough messages for all, within the size of a reply.
         """

@@ -1,15 +1,17 @@
 """Transactions: half messages and the decisions about them. (:mod:`cmqd.core.operations.checks` asks for decisions.)
 
-      send_half          commit: gone here, and at the end of the queue as a new place with the same id ──► active
+      send_half          commit: gone here, and at the end of the queue at a new position with the same id ──► active
     ───────────► half ──┤
                   ▲ │    roll back ──► gone
                   └─┘ check: a producer is asked; "unknown" is noted
 
-Rules:
+The first decision wins. The decision is durable before a client is answered; a repeat succeeds, and the opposite is
+refused. Therefore a producer can repeat a decision safely after a lost connection.
 
-- The first decision wins. It is durable before anybody is told; a repeat of it succeeds, the opposite is refused.
-- A commit needs the body, because the message is written again at the end of its queue. If it is not in memory, it is
-  read, and what else is said of the message meanwhile waits, in order.
+A commit writes the message again at the end of its queue, in the row that ends the half message. At its old position
+the message would keep its old send time, and could expire right after the commit. Writing again needs the body. If the
+body is not in memory, the body is read from the log, and later decisions about the message wait behind the commit, in
+order: a rollback that overtook the read would win over the earlier commit.
 """
 
 from collections.abc import Sequence
@@ -53,16 +55,16 @@ from cmqd_segment.records import (
 from cmqd_types.messages import HalfMessage, HalfMessages, Headers
 
 COMMIT, ROLL_BACK, UNKNOWN = 1, 2, 3
-"""What becomes of a half message, as on the wire."""
+"""Decisions about a half message, with the numbers of the wire."""
 
 SETTLED, WAITS = True, False
 
 
 class Endings(msgspec.Struct, gc=False):
-    """What one call decides about half messages of one queue, before it is made facts."""
+    """Decisions of a call about half messages of a queue, before they become facts."""
 
     expired_floor: int
-    """Half messages below it are gone."""
+    """Half messages below this position have expired."""
     decided: dict[int, int] = {}
     """Commit or roll back, by position."""
     committed: list[StoredMessage] = []
@@ -72,7 +74,7 @@ class Endings(msgspec.Struct, gc=False):
 
 
 class Transactions:
-    """Half messages and the decisions about them."""
+    """Stores half messages, and commits them or rolls them back."""
 
     __slots__ = (
         "_budget",
@@ -117,8 +119,10 @@ class Transactions:
         now_ms: int,
         dedup_ids: list[str | None] | None = None,
     ) -> Outcome[Sequence[int]]:
-        """Store a batch that nobody receives until it is committed; the reply is its message ids. Numbered sends and
-        dedup ids as in a send. A producer is first asked after ``first_check_ms`` (None = the queue's).
+        """Store a batch that no consumer receives before the commit; the reply is its message ids.
+
+        Numbered sends and dedup ids work as in a send. The first check is sent after ``first_check_ms`` (None = the
+        attribute of the queue).
 
         Raises:
             QueueNotFound, NotTransactional, InvalidArgument, MessageTooLarge, BatchTooLarge, BacklogFull,
@@ -273,7 +277,7 @@ class Transactions:
         endings: Endings,
         now_ms: int,
     ) -> DomainError | bool:
-        """One decision: SETTLED, why it is refused, or that it WAITS for the body (or for room in a row)."""
+        """Take a decision: SETTLED, a refusal, or WAITS if the commit needs the body first, or room in a row."""
         index = queue.index
         is_before = endings.decided.get(position)
         if is_before is None:
@@ -310,11 +314,12 @@ class Transactions:
         return refusal(queue.name, message_id)
 
     def _end(self, queue: Queue, endings: Endings, effects: Effects, now_ms: int) -> None:
-        """Make facts of what was decided; the caller serves those who wait for what was committed."""
+        """Turn decisions into records and apply the records; the caller serves the receives that wait."""
         index = queue.index
         queue_id = queue.queue_id
         if endings.unknown:
-            # Before the others: a half message may be decided after all in the same request.
+            # Before the other records: a later entry of the same request may decide about the message, and a message
+            # that is no longer half cannot be undecided.
             undecided = TransactionsUndecided(queue_id, pack_runs(sorted(endings.unknown)), now_ms)
             index.apply_undecided(undecided)
             effects.records.append(undecided)
@@ -335,7 +340,7 @@ class Transactions:
             at = stop
 
     def _read_commits(self, queue: Queue, commits: PendingCommits, effects: Effects) -> None:
-        """Ask for the bodies of the next commits: the oldest ones, as many as fit one row."""
+        """Ask for the bodies of the oldest waiting commits, as many as fit a row."""
         positions: list[int] = []
         for position in commits.decisions:
             positions.append(position)
@@ -347,7 +352,7 @@ class Transactions:
     def on_page(
         self, reading: Reading[None], messages: Sequence[StoredMessage], missing: Runs, effects: Effects, now_ms: int
     ) -> int:
-        """Commit what came, settle what else was said of it meanwhile, and ask for the rest."""
+        """Commit the messages of a page, take the decisions that waited behind the commits, and read the next page."""
         queue_id = reading.owner_id
         self._lane.busy.discard(queue_id)
         commits = self._commits[queue_id]
@@ -382,7 +387,8 @@ class Transactions:
                 effects=effects,
                 now_ms=now_ms,
             )
-        # What was cleared or has expired since it was asked for may not come at all.
+        # Messages that were cleared or expired since the read was requested may be in no page at all. Without this loop
+        # their requests would wait for ever.
         half = queue.index.half
         for position in [position for position in commits.decisions if position not in half]:
             self._settle_waiting(
@@ -412,7 +418,7 @@ class Transactions:
         effects: Effects,
         now_ms: int,
     ) -> None:
-        """Settle, in order, what was said of one half message; ``message`` None: its body cannot be read."""
+        """Take the waiting decisions about a half message, in order. ``message`` is None if the body cannot be read."""
         waiting = commits.decisions.get(position)
         if waiting is None:
             return
@@ -428,7 +434,7 @@ class Transactions:
             )
             if settled is WAITS:
                 if message is not None:
-                    # No room in this row: it is read again.
+                    # The row has no room left, so the body is read again for the next row.
                     del waiting[:at]
                     return
                 settled = MessageDamaged(queue.name, message_id)
