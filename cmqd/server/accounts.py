@@ -1,20 +1,19 @@
-"""Accounts and their key pairs, the key of the receipt-handle permutation, and the secrets of subscriptions: all that
-is secret.
+"""Accounts and their key pairs, the key of the receipt-handle permutation, and the secrets of subscriptions.
 
-They live outside the log, in a file of their own that only the server's user can read (``accounts_file``), because
+All secrets live outside the log, in a separate file that only the server's user can read (``accounts_file``), because
 segments of the log are handed to analysts and object stores. The account ``admin`` manages all accounts; any other
-manages its own keys.
+account manages its own keys.
 
 Rules:
 
-- A change is on disk before it is answered and before it has effect; a change that failed to be written did not
-  happen. Changes are written one after the other, off the loop.
-- An account always keeps one enabled root key: neither disabling nor deleting takes the last one.
+- A change is on disk before it is answered and before it has effect; a change that could not be written did not
+  happen. Changes are written in sequence, off the loop.
+- An account always keeps an enabled root key: neither disabling nor deleting takes the last root key.
 - A change must not be cancelled half way (the file would have it, the memory not): run it in a task of its own.
-- A key that is disabled or deleted authenticates nobody from then on; whoever is connected with it is disconnected by
-  the caller.
-- A secret of a subscription signs what is posted to its URL (Standard Webhooks). It is there before the first post, and
-  stays until the subscription ends; one that was replaced signs beside the new one until its time is over.
+- A key that is disabled or deleted authenticates no further connection; the caller closes the connections that
+  authenticated by it.
+- The secret of a subscription signs the posts to its URL (Standard Webhooks). It exists before the first post and stays
+  until the subscription ends; a replaced secret signs beside the new secret until its overlap ends.
 """
 
 import asyncio
@@ -42,12 +41,12 @@ from cmqd.server.private_files import read_private, write_private
 CONTEXT_FILE_NAME = "admin.context.toml"
 
 MAX_KEYS = 100
-"""Keys of one account: rotation needs two; a bound keeps the file, which is written whole, small."""
+"""Limit of keys per account: rotation needs two, and a limit keeps the file small, which is written whole."""
 _MAX_ACCOUNTS = 10_000
 
 
 class AccountExists(DomainError):
-    """An account of that name, or one that differs only in case, is there already."""
+    """An account of that name, or of a name that differs only in case, exists already."""
 
     def __init__(self, account: str) -> None:
         super().__init__(f"account {account!r} already exists", account=account)
@@ -68,7 +67,7 @@ class KeyNotFound(DomainError):
 
 
 class LastKey(DomainError):
-    """An account keeps at least one enabled root key."""
+    """The change would take the last enabled root key of an account."""
 
     def __init__(self, account: str, secret_id: str) -> None:
         super().__init__(
@@ -95,14 +94,14 @@ class PermissionDenied(DomainError):
 
 
 class PushUnavailable(DomainError):
-    """This server has nothing to post with."""
+    """This server has no HTTP client to post with."""
 
     def __init__(self) -> None:
         super().__init__("this server cannot post to URLs: install it with the extra cmqd[http]", extra="http")
 
 
 class Accounts:
-    """Who may connect; see the module.
+    """Accounts, keys and secrets; see the module.
 
     Invariants: every key belongs to an account that exists; every account has an enabled key.
     """
@@ -112,12 +111,12 @@ class Accounts:
         self._write = write
         self._lock = asyncio.Lock()
         self._leaving: str | None = None
-        """The account that is being deleted: it opens no connection."""
+        """The account that is being deleted: no connection may authenticate for it."""
         self._install(document)
 
     @property
     def document(self) -> Document:
-        """All of it, as it is on disk."""
+        """Return the whole state as it is on disk."""
         return self._document
 
     @property
@@ -149,10 +148,10 @@ class Accounts:
         return sorted(self._document.accounts)
 
     def list_keys(self, caller: str, account: str | None) -> list[Key]:
-        """The keys of the caller's own or, for ``admin``, another account.
+        """Return the keys of the caller's own account or, for ``admin``, of another account.
 
         Raises:
-            PermissionDenied, AccountNotFound: nothing to show.
+            PermissionDenied, AccountNotFound: no key may be listed.
         """
         account = self._own_or_managed(caller, account)
         return [key for key in self._document.keys if key.account == account]
@@ -161,31 +160,31 @@ class Accounts:
         """Write accounts that ``open_accounts`` made.
 
         Raises:
-            OSError: they could not be written.
+            OSError: the accounts could not be written.
         """
         async with self._lock:
             await self._write(self._document)
 
     async def settled(self) -> None:
-        """Wait for the changes that were asked for before, so that what is listed next has them."""
+        """Wait for the changes requested earlier, so that a following list contains them."""
         async with self._lock:
             pass
 
     def check_exists(self, account: str) -> None:
-        """Check that an account is there and not being deleted: what is made for it would outlive it.
+        """Check that an account exists and is not being deleted: a queue made for it now would outlive it.
 
         Raises:
-            AccountNotFound: it is not.
+            AccountNotFound: the account is absent or being deleted.
         """
         if account not in self._document.accounts or account == self._leaving:
             raise AccountNotFound(account)
 
     def _check_key(self, caller: str, secret_id: str | None) -> None:
-        """Check that the key of a request is still valid, now that the changes asked for before are done. Else a change
-        that was asked for with a stolen key, just before the key was disabled, would enable the key again.
+        """Check that the key of a request is still valid after all earlier changes. Otherwise a change requested with a
+        stolen key, just before the key was disabled, would enable the key again.
 
         Raises:
-            PermissionDenied: it is not.
+            PermissionDenied: the key is no longer valid.
         """
         if secret_id is not None and self.find_key(secret_id) is None:
             raise PermissionDenied(f"key {secret_id!r} was disabled or deleted", account=caller)
@@ -194,7 +193,7 @@ class Accounts:
         """Make an account with its first key. ``with_key``, here and below: the key of the request, see ``_check_key``.
 
         Raises:
-            PermissionDenied, InvalidArgument, AccountExists: nothing was changed.
+            PermissionDenied, InvalidArgument, AccountExists: the account was not created.
         """
         self.must_be_admin(caller, "create accounts")
         if ACCOUNT_NAME.fullmatch(account) is None:
@@ -232,9 +231,9 @@ class Accounts:
     ) -> None:
         """Delete an account with its keys.
 
-        Its clients are disconnected before the file is written, so that none makes a queue meanwhile. The deletes that
-        emptied the account must be on disk before the account is gone from the file: else a crash in between would
-        bring back queues of an account that is not there.
+        Its clients are disconnected before the file is written, so that they make no queue meanwhile. The deletes that
+        emptied the account must be on disk before the account is gone from the file: otherwise a crash in between would
+        bring back queues of an absent account.
 
         Args:
             caller: the account that asks.
@@ -244,7 +243,7 @@ class Accounts:
             wait_until_durable: waits until all earlier decisions are durable.
 
         Raises:
-            PermissionDenied, AccountNotFound, InvalidArgument, AccountNotEmpty: nothing was changed.
+            PermissionDenied, AccountNotFound, InvalidArgument, AccountNotEmpty: the account was not deleted.
         """
         self.must_be_admin(caller, "delete accounts")
         async with self._lock:
@@ -277,10 +276,10 @@ class Accounts:
                 self._leaving = None
 
     async def create_key(self, caller: str, account: str | None, now_ms: int, *, with_key: str | None = None) -> Key:
-        """One more key for an account.
+        """Add a key to an account.
 
         Raises:
-            PermissionDenied, AccountNotFound, InvalidArgument: nothing was changed.
+            PermissionDenied, AccountNotFound, InvalidArgument: no key was created.
         """
         async with self._lock:
             self._check_key(caller, with_key)
@@ -300,10 +299,10 @@ class Accounts:
     async def set_key_enabled(
         self, caller: str, account: str | None, secret_id: str, enabled: bool, *, with_key: str | None = None
     ) -> None:
-        """Switch a key on or off; a key that already is as wanted stays so.
+        """Enable or disable a key; no change if the key is in that state already.
 
         Raises:
-            PermissionDenied, AccountNotFound, KeyNotFound, LastKey: nothing was changed.
+            PermissionDenied, AccountNotFound, KeyNotFound, LastKey: the key was not changed.
         """
         async with self._lock:
             self._check_key(caller, with_key)
@@ -318,10 +317,10 @@ class Accounts:
     async def delete_key(
         self, caller: str, account: str | None, secret_id: str, *, with_key: str | None = None
     ) -> None:
-        """Forget a key for ever.
+        """Delete a key for ever.
 
         Raises:
-            PermissionDenied, AccountNotFound, KeyNotFound, LastKey: nothing was changed.
+            PermissionDenied, AccountNotFound, KeyNotFound, LastKey: the key was not deleted.
         """
         async with self._lock:
             self._check_key(caller, with_key)
@@ -334,11 +333,11 @@ class Accounts:
     # ------------------------------------------------------------------ subscriptions
 
     def has_secret(self, subscription_id: int) -> bool:
-        """Whether what is posted for this subscription can be signed."""
+        """Return True if the posts of this subscription can be signed."""
         return subscription_id in self._document.subscription_secrets
 
     def secrets_of(self, subscription_id: int, now_ms: int) -> list[str]:
-        """What signs the posts of a subscription at this time, the newest first; none if it has no secret."""
+        """Return the secrets that sign the posts of a subscription at this time, newest first; possibly empty."""
         found = self._document.subscription_secrets.get(subscription_id)
         if found is None:
             return []
@@ -347,10 +346,10 @@ class Accounts:
         return [found.secret, found.previous]
 
     async def make_secret(self, subscription_id: int) -> str:
-        """The secret of a new subscription.
+        """Create the secret of a new subscription.
 
         Raises:
-            OSError: it could not be written; there is none.
+            OSError: the secret could not be written and does not exist.
         """
         async with self._lock:
             made = SubscriptionSecret(secret=_new_secret())
@@ -358,11 +357,11 @@ class Accounts:
             return made.secret
 
     async def rotate_secret(self, subscription_id: int, overlap_until_ms: int) -> str:
-        """A new secret for a subscription; the one that it has now stays valid until ``overlap_until_ms``, and the one
-        before that no longer.
+        """Create a new secret for a subscription. The present secret stays valid until ``overlap_until_ms``; the secret
+        before it becomes invalid.
 
         Raises:
-            OSError: it could not be written; nothing was changed.
+            OSError: the secret could not be written; the old secrets stay.
         """
         async with self._lock:
             known = self._document.subscription_secrets
@@ -376,10 +375,10 @@ class Accounts:
             return made.secret
 
     async def forget_secret(self, subscription_id: int) -> None:
-        """A subscription has ended.
+        """Delete the secrets of a subscription that has ended.
 
         Raises:
-            OSError: it could not be written; the secret stays.
+            OSError: the file could not be written; the secret stays.
         """
         async with self._lock:
             known = self._document.subscription_secrets
@@ -387,11 +386,11 @@ class Accounts:
                 await self._change_secrets({id_: known[id_] for id_ in known if id_ != subscription_id})
 
     async def match_secrets(self, subscription_ids: Collection[int]) -> tuple[list[int], list[int]]:
-        """At the start: a secret for each of these subscriptions, and for no others. Returns which had none, because a
-        crash or a loss came between, and which were forgotten.
+        """At the start: create missing secrets of these subscriptions and delete all other secrets. Return the
+        subscriptions that had no secret, because of a crash or a loss, and the subscriptions whose secrets it deleted.
 
         Raises:
-            OSError: it could not be written; nothing was changed.
+            OSError: the file could not be written; the secrets are unchanged.
         """
         async with self._lock:
             known = self._document.subscription_secrets
@@ -413,7 +412,7 @@ class Accounts:
         assert len(self._keys) == len(self._document.keys)
 
     def must_be_admin(self, caller: str, what: str) -> None:
-        """Let nobody else do something.
+        """Refuse an operation to every account but ``admin``.
 
         Raises:
             PermissionDenied: the caller is not ``admin``.
@@ -454,12 +453,12 @@ class Accounts:
 def open_accounts(folder: Path, now_ms: int) -> tuple[Accounts, bool]:
     """Read the accounts of a data folder; without a file, make the account ``admin`` with its first key.
 
-    Returns whether they are new. New accounts are in memory only, until ``save_new``: the folder may hold messages of
-    accounts whose file is gone, and that is known only when the log has been read.
+    Also returns True if the accounts are new. New accounts are in memory only, until ``save_new``: the folder may hold
+    messages of accounts whose file is gone, which is known only when the log has been read.
 
     Raises:
         AccountsFileError: the file is damaged, was edited by hand, or is of a newer version.
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     file = AccountsFile(folder)
     document = file.read()

@@ -1,22 +1,22 @@
-"""One client's connection: the asyncio shell around the protocol's ``ServerConnection``.
+"""A client connection: the asyncio shell around the protocol's ``ServerConnection``.
 
 Rules:
 
-- Nothing is decided here. Bytes go to the protocol object, its requests to the dispatcher, replies come back through
-  ``answer`` and are encoded and written once at the next look at the sockets (``flush``).
-- A reply with messages is encoded only when the socket has taken all that was written before it. If the client is gone
-  by then, or has given the request up, its messages go back to their queue at once, as if they had not been received.
-  So do those of the reply whose end the socket never took.
-- What is pushed (checks of half messages) leaves with the replies, in the order in which it was decided. Nobody waits
-  for it to arrive: what a client was asked and has not answered when it is gone, others are asked.
-- A client that does not read (the socket's buffer is over its mark) is not read from. If that lasts, what it waits for
-  is taken off the queues' lines and kept here, so that it holds no messages that others could have. If it lasts for two
-  heartbeats, or the buffer passes the hard limit, the connection is closed.
-- Input that is too much for the I/O batch is put off: its bytes are kept undecoded, and pieces of them are taken up in
-  the turns of ``fairness``. As long as input is put off the connection is not read from, so that no end of the
-  connection overtakes its requests, and afterwards it rests until the I/O batch ends. After input without a single
-  request (a flood of heartbeats or cancels) it rests until the next step of the coarse time instead.
-- An idle connection costs no task, no timer and no queue; containers are made when they are needed.
+- The connection decides nothing. Bytes go to the protocol object, its requests to the dispatcher; replies come back
+  through ``answer``, and ``flush`` encodes and writes them once at the end of an I/O batch.
+- A reply with messages is encoded only when the socket has taken all earlier bytes. If the client has disconnected or
+  cancelled the request by then, the messages return to their queue at once, as if they had not been received. The
+  messages of a reply whose last byte the socket never took return too.
+- Pushes (checks of half messages) leave with the replies, in the order of decision. The server does not wait for their
+  arrival: a check that the client has not answered when it disconnects goes to another checker.
+- Reading pauses for a client that does not read (the socket's buffer is over its mark). If the pause lasts, the waiting
+  requests leave the queues' lines and are kept here; otherwise they would hold messages that other clients could
+  receive. After two heartbeats, or if the buffer passes the hard limit, the connection is closed.
+- Input beyond the limit of an I/O batch is deferred: the bytes are kept undecoded and taken up piece by piece in the
+  turns of ``fairness``. While input is deferred the connection is not read from, because the end of the connection must
+  not overtake its requests. Afterwards it rests until the I/O batch ends, or, after input without a single request
+  (a flood of heartbeats or cancels), until the next step of the coarse time.
+- An idle connection costs no task, no timer and no queue; containers are made on first use.
 """
 
 import asyncio
@@ -53,31 +53,31 @@ from cmqd_protocol.messages import (
 _log = get_logger()
 
 _EVENTS: Final = frozenset({Authenticated, Cancel, RequestRefused, ConnectionEnded})
-"""What comes from the protocol object besides requests."""
+"""The protocol object's events other than requests."""
 
 PIECE_BYTES: Final = 16 * 1024
-"""Input that is decoded at once. A read up to this size is taken up on arrival. A piece of the smallest requests takes
-some milliseconds, even if all of them are refused; a larger frame is handed to the decoder whole."""
+"""Input up to this size per read is decoded on arrival. A piece of the smallest requests takes some milliseconds, even
+if all of them are refused; a larger frame is handed to the decoder whole."""
 
 READ_BYTES: Final = 256_000
 """Most that a read of the socket brings; uvloop's buffer."""
 
 BYTES_PER_WRITE: Final = 64 * 1024
-"""Bytes of replies with messages after which the socket is asked whether it takes more: one reply, or many small."""
+"""Bytes of replies with messages between two checks whether the socket takes more: a single reply, or many small."""
 
 SLOW_AFTER_MS: Final = 200
-"""A socket's buffer that a living client does not empty for so long belongs to a slow one; before that, a few large
-replies at once are no reason to lose a place in the line."""
+"""A socket's buffer that stays over its mark for this time belongs to a slow client. Before that, a few large replies
+at once are no reason to lose a place in line."""
 
 CLOSE_WITHIN_MS: Final = 5_000
-"""How long a closing connection may take to send its last bytes."""
+"""Time that a closing connection has to send its last bytes."""
 
 DEFAULT_PATIENCE_MS: Final = 60_000
-"""How long a slow reader is borne with when there are no heartbeats."""
+"""Time until a slow reader is closed if the connection has no heartbeats."""
 
 
 class Shared:
-    """What all connections of a listener have in common."""
+    """State and settings shared by all connections of a listener."""
 
     __slots__ = (
         "budget",
@@ -118,11 +118,11 @@ class Shared:
         max_unread_bytes: int,
         max_unread_receives: int,
     ) -> None:
-        """Join them.
+        """Store the parts and the settings.
 
         Args:
             make_wire: makes the protocol object of a connection that begins at the time given.
-            on_login_failed: gets the peer, the key's id as the client named it, and why the connection ended.
+            on_login_failed: called with the peer, the key id that the client named, and the reason of the close.
         """
         self.dispatch = dispatch
         self.events = events
@@ -138,9 +138,9 @@ class Shared:
         self.max_unread_bytes = max_unread_bytes
         self.max_unread_receives = max_unread_receives
         self.time_ms = time_ms
-        """Coarse local time, moved on by the listener every tenth of a second: nobody needs it finer."""
+        """Coarse local time, advanced by the listener every tenth of a second; no use needs a finer time."""
         self.overloaded = False
-        """The storage is so far behind that nothing more is to be read from clients."""
+        """The storage is so far behind that the server reads no more from clients."""
         self.stalled: list[AcceptedConnection] = []
         """Connections that are not read from because of that."""
         self.idle: list[AcceptedConnection] = []
@@ -153,10 +153,10 @@ class AcceptedConnection(asyncio.Protocol):
     """A client's connection; see the module.
 
     Invariants: ``unread_receives`` is the number of replies with messages that are at the gate or in ``_replies``, of
-    receives that are collected, and of peeks that wait for bodies; it is in ``Shared.slow`` if and only if
-    ``_paused_ms`` is set; it is read from unless it is slow, stalled, held or resting or has input that was put off;
-    it takes turns if it has input that was put off and is neither slow nor stalled nor held; ``_narrow`` and
-    ``_unsent`` are set only while ``_paused_ms`` is.
+    receives that are collected, and of peeks that wait for bodies; the connection is in ``Shared.slow`` if and only if
+    ``_paused_ms`` is set; it is read from unless it is slow, stalled, held or resting or has deferred input; it takes
+    turns if it has deferred input and is neither slow nor stalled nor held; ``_narrow`` and ``_unsent`` are set only
+    while ``_paused_ms`` is.
     """
 
     __slots__ = (
@@ -194,8 +194,8 @@ class AcceptedConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         """Set from ``connection_made`` to ``connection_lost``."""
         self._replies: list[tuple[Outgoing, str | None]] = []
-        """Decided, durable and not yet encoded, pushes among them; for messages with the queue they came from ("" if
-        only looked at)."""
+        """Replies and pushes that are decided and durable but not yet encoded. A reply with messages has their queue
+        ("" if they were only peeked)."""
         self._dirty = False
         """A flush at the next look is agreed."""
         self._charged = 0
@@ -209,20 +209,20 @@ class AcceptedConnection(asyncio.Protocol):
         self._paused_ms: int | None = None
         """Since when the socket's buffer is over its mark."""
         self._narrow = False
-        """The mark is one byte, because messages are in the buffer."""
+        """The mark of the socket's buffer is one byte, because the buffer holds messages."""
         self._unsent: tuple[Outgoing, str] | None = None
         """The reply with messages that ends the buffer: the socket has not taken its last byte."""
         self._closing_ms: int | None = None
         """Since when the transport is closing."""
         self._stalled = False
         self._put_off = b""
-        """Input of which the part from ``_put_off_from`` on was not taken up yet."""
+        """Deferred input; the part from ``_put_off_from`` on is not taken up yet."""
         self._put_off_from = 0
         self._decoded: deque[object] | None = None
-        """Requests and events of the piece in which the connection was held; they come before ``_put_off``."""
+        """Requests and events of the piece during which the connection was held; they come before ``_put_off``."""
         self.is_held = False
-        """A request is being carried out in steps; the requests behind it wait. An attribute and no property: it is
-        read for each request."""
+        """A request is being carried out in steps; later requests wait. An attribute and no property, because
+        every request reads it."""
         self._resting = False
         """Had its share of this I/O batch."""
         self._had_request = False
@@ -230,12 +230,12 @@ class AcceptedConnection(asyncio.Protocol):
         self.credit = 0
         """Kept by ``RoundRobin``."""
         self.account = ""
-        """Empty until it has authenticated."""
+        """Empty until the connection has authenticated."""
         self.secret_id = ""
         self.waiting: dict[int, int] | None = None
         """Waiter ids by request id; kept by ``WaitingRequests``."""
         self.checked_queues: set[str] | None = None
-        """Queues whose checks it answers; kept by ``TransactionCheckers``."""
+        """Queues that the connection checks transactions for; kept by ``TransactionCheckers``."""
         self.unread_receives = 0
         """Replies with messages that are at the gate or in ``_replies``, receives that are collected, and peeks that
         wait; kept by both sides.
@@ -260,7 +260,7 @@ class AcceptedConnection(asyncio.Protocol):
     # ------------------------------------------------------------------ the transport's calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has connected (and finished the TLS handshake, if there is one)."""
+        """Begin the protocol on a new connection (after the TLS handshake, if TLS is on)."""
         shared = self._shared
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(shared.slow_reader_bytes)
@@ -280,8 +280,8 @@ class AcceptedConnection(asyncio.Protocol):
         else:
             events = self._wire.receive(data, shared.time_ms)
             if len(events) == 1 and not self._charged:
-                # The usual case of ``_dispatch_each``: a client that waits for each answer. ``Any`` instead of a
-                # ``cast``, which is a call.
+                # The usual case of ``_dispatch_each``: a client that waits for the answer to every request. ``Any``
+                # instead of a ``cast``, because ``cast`` is a call.
                 event: Any = events[0]
                 if type(event) not in _EVENTS:
                     shared.dispatch(self, event)
@@ -295,7 +295,7 @@ class AcceptedConnection(asyncio.Protocol):
             self._plan_input()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone: give back what it held and wait for nothing on its behalf."""
+        """Return the messages and reservations of a closed connection and cancel its waiting requests."""
         shared = self._shared
         self._transport = None
         self._wire.closed()
@@ -310,7 +310,7 @@ class AcceptedConnection(asyncio.Protocol):
                 shared.events.give_back(self.account, queue, reply.messages)
 
     def pause_writing(self) -> None:
-        """The socket's buffer is over its mark: the client reads more slowly than it asks."""
+        """Stop reading: the socket's buffer is over its mark, because the client reads more slowly than it asks."""
         self._paused_ms = self._shared.time_ms
         self._shared.slow.add(self)
         self._plan_input()
@@ -337,7 +337,7 @@ class AcceptedConnection(asyncio.Protocol):
 
     @property
     def has_input(self) -> bool:
-        """Whether input is put off, or has to be."""
+        """Return True if input is deferred, or if new input would have to be."""
         return bool(self._put_off or self._decoded or self.is_held)
 
     @property
@@ -389,25 +389,25 @@ class AcceptedConnection(asyncio.Protocol):
         return READ_BYTES
 
     def hold(self) -> None:
-        """Dispatch no further request before ``release``: one of this connection is being carried out in steps."""
+        """Dispatch no further request before ``release``: a request of the connection is being carried out in steps."""
         self.is_held = True
         self._plan_input()
 
     def put_back(self, request: Request) -> None:
-        """Dispatch a request again, before all others, when the connection is released: it came while it was held."""
+        """Dispatch a request again on release, before all others: it arrived while the connection was held."""
         if self._decoded is None:
             self._decoded = deque()
         self._decoded.appendleft(request)
 
     def release(self) -> None:
-        """Go on with the requests behind the one that was carried out."""
+        """Go on with the requests behind the request that was carried out in steps."""
         self.is_held = False
         self._plan_input()
         if self._parked is not None:
             self._flush_soon()
 
     def _measure(self) -> None:
-        """Note in the memory budget what this connection holds; the budget may drop it."""
+        """Report the bytes held for this connection to the memory budget, which may drop the connection."""
         transport = self._transport
         size = 0
         if transport is not None and not transport.is_closing():
@@ -450,7 +450,7 @@ class AcceptedConnection(asyncio.Protocol):
             self.end(ErrorCode.BUSY, text, CONNECTION_RETRY_MS)
 
     def _dispatch_each(self, events: Sequence[object]) -> int:
-        """Have what a piece of input held dispatched, in order, until the connection is held; returns its number."""
+        """Dispatch the events of a piece of input in order until the connection is held; return their number."""
         dispatch = self._shared.dispatch
         rest = iter(events)
         event: Any
@@ -491,8 +491,10 @@ class AcceptedConnection(asyncio.Protocol):
     # ------------------------------------------------------------------ replies
 
     def answer(self, reply: Outgoing, queue: str | None = None) -> None:
-        """Send a reply (or a push) at the end of this I/O batch; with ``queue``, one with messages, which go back there
-        if they cannot be sent ("": they were only looked at).
+        """Send a reply (or a push) at the end of this I/O batch.
+
+        ``queue`` is given for a reply with messages: the queue they return to if the reply cannot be sent ("" if the
+        messages were only peeked).
         """
         if self._transport is None or self._wire.ended is not None:
             if queue is not None:
@@ -504,24 +506,24 @@ class AcceptedConnection(asyncio.Protocol):
             self._shared.io_batch.write_later(self)
 
     def park(self, request: Request) -> None:
-        """Take a request up again when the client has read what it was sent."""
+        """Dispatch a request again when the client has read the replies already sent."""
         if self._parked is None:
             self._parked = OrderedDict()
         self._parked[request.request_id] = request
 
     @property
     def is_slow(self) -> bool:
-        """Whether its socket's buffer is over its mark."""
+        """True if the socket's buffer is over its mark."""
         return self._paused_ms is not None
 
     def flush(self) -> None:
-        """Encode and write what there is, unless the client is slow; called once a look at the sockets."""
+        """Encode and write the replies, unless the client is slow; called once per I/O batch."""
         self._dirty = False
         transport = self._transport
         if transport is None:
             return
         if self._paused_ms is not None:
-            # Not in ``answer``, which the dispatcher calls while it goes through those who wait.
+            # Not in ``answer``, which the dispatcher calls while iterating over the waiting requests.
             if self.unread_receives > self._shared.max_unread_receives:
                 self._park_waiting()
             self._measure()
@@ -548,7 +550,7 @@ class AcceptedConnection(asyncio.Protocol):
             self._take_up_parked()
 
     def _write_one(self, transport: asyncio.Transport, reply: Outgoing, queue: str | None) -> None:
-        """The usual case of ``_encode_replies`` and ``_write``: a client that waits for each answer."""
+        """Encode and write a single reply: the usual case, in which a client waits for the answer to every request."""
         self._replies.clear()
         encodable: Any = reply
         transport.write(self._wire.reply_to_send(encodable, self._shared.time_ms))
@@ -603,12 +605,12 @@ class AcceptedConnection(asyncio.Protocol):
             self._close_if_unread(transport)
 
     def _wait_for_socket(self, transport: asyncio.Transport, reply: Outgoing, queue: str | None) -> None:
-        """The socket did not take all of a write with messages, which ended in this reply: write no more until it has.
+        """Write no more until the socket has taken all of a write with messages, which ended in this reply.
 
-        As long as the transport does not say that its buffer is empty (``resume_writing``), the last byte has not left,
-        so nobody can have read the last reply; of those before it that is not certain. Under TLS it is not certain of
-        the last one either: bytes that the transport has encrypted count as gone, and a client that closes its side
-        has the rest flushed without a word.
+        Until the transport reports an empty buffer (``resume_writing``), the last byte has not left, so the client
+        cannot have read the last reply; earlier replies of the write may have been read. Under TLS even the last reply
+        is not certain: the transport counts encrypted bytes as sent, and flushes the rest without notice when the
+        client closes its side.
         """
         if queue is not None and transport.get_extra_info("ssl_object") is None:
             self._unsent = (reply, queue)
@@ -633,7 +635,7 @@ class AcceptedConnection(asyncio.Protocol):
             self._measure()
 
     def _drop_cancelled(self) -> None:
-        """Replace the messages that a cancelled request was to get by the answer that it was cancelled."""
+        """Replace the messages of a cancelled request by the answer that the request was cancelled."""
         cancelled = self._cancelled
         if cancelled is None:
             return
@@ -663,7 +665,7 @@ class AcceptedConnection(asyncio.Protocol):
         shared.decide_collected(self)
         while parked and not self.is_held:
             if self.unread_receives >= most:
-                # Those that were just taken up may wait instead, and then nothing would bring us back here.
+                # Requests that were just taken up may wait instead, and then no event would bring us back here.
                 shared.decide_collected(self)
                 if self.unread_receives >= most:
                     break
@@ -672,7 +674,7 @@ class AcceptedConnection(asyncio.Protocol):
             self._parked = None
         shared.io_batch.schedule()
 
-    # ------------------------------------------------------------------ what happens besides requests
+    # ------------------------------------------------------------------ events other than requests
 
     def _happened(self, event: object) -> None:
         if isinstance(event, Cancel):
@@ -707,7 +709,7 @@ class AcceptedConnection(asyncio.Protocol):
     # ------------------------------------------------------------------ time, back-pressure and the end
 
     def visit(self) -> int | None:
-        """Do what time asks for; returns when to come again, None if the connection is gone."""
+        """Do the work that is due; return the time of the next visit, None if the connection is closed."""
         shared = self._shared
         now_ms = shared.time_ms
         transport = self._transport
@@ -730,11 +732,11 @@ class AcceptedConnection(asyncio.Protocol):
         due_ms = wire.next_deadline_ms()
         if due_ms is None:
             return now_ms + CLOSE_WITHIN_MS
-        # Its heartbeats begin when it has authenticated, and nobody tells the timer.
+        # The heartbeats of the connection begin with authentication, which the timer does not notice by itself.
         return due_ms if self.account else min(due_ms, now_ms + MIN_HEARTBEAT_MS // 2)
 
     def check_slow(self) -> None:
-        """Called a few times a second while it is slow: take its waiting requests off the lines, or give it up."""
+        """Take the waiting requests of a slow connection off the lines, or close it; called a few times a second."""
         transport = self._transport
         since_ms = self._paused_ms
         if transport is None or since_ms is None or transport.is_closing():
@@ -746,12 +748,12 @@ class AcceptedConnection(asyncio.Protocol):
             self._park_waiting()
 
     def go_on(self) -> None:
-        """The storage has caught up: read from it again."""
+        """Read from the connection again after the storage has caught up."""
         self._stalled = False
         self._plan_input()
 
     def end(self, code: ErrorCode, text: str, retry_after_ms: int | None = None) -> None:
-        """Close it, telling why, after what is already to be written."""
+        """Close the connection with an error, after the replies that are already to be written."""
         if self._transport is None:
             return
         if self._replies and self._paused_ms is None and self._wire.ended is None:
@@ -764,7 +766,7 @@ class AcceptedConnection(asyncio.Protocol):
             self._close(self._transport)
 
     def abort(self) -> None:
-        """Close it now, whatever is unsent."""
+        """Close the connection now and discard unsent bytes."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -791,7 +793,7 @@ class AcceptedConnection(asyncio.Protocol):
             transport.close()
 
     def _let_go(self) -> None:
-        """Nobody will read another reply."""
+        """Release the replies and waiting requests of a connection that will read no further reply."""
         self._shared.events.disconnected(self)
         self._shared.budget.hold(self, 0)
         self._charged = 0

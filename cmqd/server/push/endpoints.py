@@ -1,16 +1,16 @@
-"""Which addresses may be posted to, and the look-up of names that gives no other.
+"""Addresses that may be posted to, and a resolver that returns only allowed addresses.
 
-Whoever may subscribe chooses where the broker connects to, and the broker's network reaches what the subscriber cannot:
-other services of the host, machines behind the firewall, the cloud's metadata service. So:
+A subscriber chooses the address that the broker connects to, and the broker's network reaches services that the
+subscriber cannot: other services of the host, machines behind the firewall, the cloud's metadata service. Therefore:
 
-- An address is judged when it is connected to, never earlier: what a name stands for changes.
-- A connection goes to exactly the address that was judged. ``CheckedResolver`` gives addresses in numbers and leaves
-  out those that are refused; ``refused_literal`` judges an address that stands in the URL itself.
-- Only global unicast addresses are taken. ``push_allow_private`` adds private networks, ``push_allow_loopback`` the
-  machine itself. Nothing adds link-local addresses (169.254.169.254 tells secrets of the machine), multicast or what is
-  reserved. An IPv6 address that embeds an IPv4 address (mapped, NAT64, 6to4) is judged as that one.
+- An address is judged on connecting, never earlier, because the address of a name changes.
+- A connection goes to exactly the judged address. ``CheckedResolver`` returns numeric addresses and leaves out refused
+  addresses; ``refused_literal`` judges an address that stands in the URL itself.
+- Only global unicast addresses are allowed. ``push_allow_private`` adds private networks, ``push_allow_loopback`` the
+  machine itself. No setting adds link-local addresses (169.254.169.254 tells secrets of the machine), multicast or
+  reserved addresses. An IPv6 address that embeds an IPv4 address (mapped, NAT64, 6to4) is judged by the IPv4 address.
 
-The tables are written out here because what ``ipaddress`` calls global differs between releases of Python.
+The tables are written out here because the range that ``ipaddress`` calls global differs between releases of Python.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
 ANSWER_LIFE_S: Final = 10.0
-"""How long a look-up's answer is used, a failure's too. Names of services that move have such times to live."""
+"""Time that a look-up's answer is used, a failure included. Names of services that move have similar times to live."""
 
 QUICK_S: Final = 1.0
-"""A name that was found within this time is looked up apart from those that were not; see ``CheckedResolver``."""
+"""A name that resolved within this time is looked up in separate threads; see ``CheckedResolver``."""
 
 MAX_NAMES: Final = 10_000
-"""Names of which something is remembered, some 1 KiB each."""
+"""Limit of remembered names, some 1 KiB for every name."""
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -77,15 +77,16 @@ _6TO4: Final = ipaddress.IPv6Network("2002::/16")
 
 
 class AddressRefused(OSError):
-    """Nothing is posted there; the text says which address and why. An OSError, so that clients pass it on."""
+    """The address may not be posted to; the text names the address and the reason. An OSError, so that clients pass the
+    error on."""
 
 
 class NameNotFound(OSError):
-    """A name stands for no address, or nobody could be asked."""
+    """A name has no address, or no name server answered."""
 
 
 class Allowed(NamedTuple):
-    """What may be posted to beside global addresses."""
+    """Kinds of addresses that may be posted to beside global addresses."""
 
     private: bool = False
     loopback: bool = False
@@ -93,7 +94,7 @@ class Allowed(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def kind_of(address: Address) -> str | None:
-    """None for a global unicast address, else what it is."""
+    """Return the kind of an address that is not global unicast, None for a global unicast address."""
     if isinstance(address, ipaddress.IPv4Address):
         return next((kind for network, kind in _KINDS_V4 if address in network), None)
     if address.scope_id is not None:
@@ -107,7 +108,7 @@ def kind_of(address: Address) -> str | None:
 
 
 def refusal(text: str, allowed: Allowed) -> str | None:
-    """Why the address of this text is not posted to; None if it may be."""
+    """Return the reason to refuse the address of this text, None if it is allowed."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -120,10 +121,10 @@ def refusal(text: str, allowed: Allowed) -> str | None:
 
 
 def refused_literal(host: str, allowed: Allowed) -> str | None:
-    """``refusal`` of a URL's host if it may be taken for an address without a look-up; None for a name.
+    """Return the ``refusal`` of a URL's host that may be read as an address without a look-up; None for a name.
 
-    Clients take whatever is digits and dots, or has a colon, for an address, and the system then reads even 2130706433
-    and 127.1 as one.
+    Clients read any text of digits and dots, or with a colon, as an address, and the system reads even 2130706433 and
+    127.1 as an address.
     """
     is_literal = ":" in host or re.fullmatch(r"[0-9.]*", host) is not None or not host.isascii()
     return refusal(host, allowed) if is_literal else None
@@ -136,13 +137,13 @@ Lookup: TypeAlias = Callable[[str], Sequence[str]]
 
 
 def system_lookup(name: str) -> list[str]:
-    """As the system does it: hosts file, name servers."""
+    """Look a name up by the system's means: hosts file, name servers."""
     found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
 class _Lane:
-    """Threads that look names up; daemons, so that one that hangs does not keep the process from ending."""
+    """Threads that look names up; daemons, so that a hanging look-up does not keep the process from ending."""
 
     def __init__(self, threads: int) -> None:
         self._most = threads
@@ -173,7 +174,7 @@ class _Lane:
 
 
 class _Name:
-    """What is known of one name."""
+    """The last answer for a name."""
 
     __slots__ = ("addresses", "asked", "error", "expires", "is_quick")
 
@@ -183,15 +184,15 @@ class _Name:
         self.expires = 0.0
         self.is_quick = False
         self.asked: asyncio.Future[None] | None = None
-        """Set while it is being looked up; done with the answer."""
+        """Set while the name is being looked up; done with the answer."""
 
 
 class CheckedResolver:
-    """Looks names up for aiohttp (``aiohttp.abc.AbstractResolver``), and gives only addresses that are allowed.
+    """Looks names up for aiohttp (``aiohttp.abc.AbstractResolver``), and returns only allowed addresses.
 
-    An answer serves ``ANSWER_LIFE_S``; whoever asks meanwhile waits for the one look-up under way. A look-up blocks a
-    thread for many seconds if name servers do not answer, so a few hundred dead names would hold up everybody's: names
-    whose last look-up answered quickly have threads of their own.
+    An answer serves ``ANSWER_LIFE_S``; requests for a name that is being looked up share the look-up. A look-up blocks
+    a thread for many seconds if name servers do not answer, so a few hundred dead names would delay all look-ups:
+    therefore names whose last look-up answered quickly have threads of their own.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, allowed: Allowed, *, lookup: Lookup = system_lookup) -> None:
@@ -203,15 +204,15 @@ class CheckedResolver:
         self._others = _Lane(16)
 
     def __len__(self) -> int:
-        """Names of which something is remembered."""
+        """Return the number of remembered names."""
         return len(self._names)
 
     async def resolve(self, host: str, port: int = 0, family: int = socket.AF_UNSPEC) -> list[dict[str, Any]]:
-        """The allowed addresses of a name, as aiohttp wants them.
+        """Return the allowed addresses of a name in aiohttp's form.
 
         Raises:
-            NameNotFound: it has none at all.
-            AddressRefused: it has only others.
+            NameNotFound: the name has no address.
+            AddressRefused: the name has only refused addresses.
         """
         name = self._names.get(host)
         if name is None:
@@ -221,7 +222,7 @@ class CheckedResolver:
             name.asked = self._loop.create_future()
             (self._quick if name.is_quick else self._others).submit(lambda: self._look_up(host, name))
         if name.asked is not None:
-            # Whoever gives up leaves the look-up to the others.
+            # A caller that is cancelled leaves the look-up to the other callers.
             await asyncio.shield(name.asked)
         if name.error is not None:
             raise NameNotFound(name.error)
@@ -243,7 +244,7 @@ class CheckedResolver:
         ]
 
     async def close(self) -> None:
-        """Look nothing up any longer."""
+        """Begin no further look-up."""
         self._quick.close()
         self._others.close()
 
@@ -278,6 +279,6 @@ class CheckedResolver:
             if asked is not None:
                 asked.set_result(None)
 
-        # The loop may have ended meanwhile; then nobody waits.
+        # The loop may have ended meanwhile; then no caller waits.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(answered)

@@ -1,13 +1,15 @@
-"""One POST with aiohttp, and what went wrong with it in one short line. ``cmqd.server.push.pusher`` alone imports this
-module, and only where aiohttp is installed.
+"""A POST request with aiohttp, and its failure as a short line. ``cmqd.server.push.pusher`` alone imports this module,
+and only where aiohttp is installed.
 
-- An answer's status decides, as soon as its headers are there. What follows of the body is taken for ``DRAIN_S`` and
-  ``DRAIN_BYTES`` at most, so that the connection can be used again; with more than that it is closed.
-- Redirects are not followed: the address behind one was never agreed to. They are failures like any other status.
-- No proxies, no cookies, no netrc, no decompression: nothing of the environment and nothing of an earlier answer.
-- A kept connection may have been closed by the endpoint just when it is used again. That says nothing of the endpoint,
-  so the same request goes out once more on another connection, within the same time. On a fresh one it is a failure.
-- The head of an answer is bounded (8 KiB a line, 128 lines: since aiohttp 3.14), as is what is buffered of a body.
+- The status of an answer decides, as soon as the headers have arrived. The body is then read for at most ``DRAIN_S``
+  and ``DRAIN_BYTES``, so that the connection can be used again; the connection of a longer body is closed.
+- Redirects are not followed: the subscriber never agreed to the address behind a redirect. They are failures like any
+  other status.
+- No proxies, no cookies, no netrc, no decompression: neither the environment nor an earlier answer has influence.
+- The endpoint may close a kept connection at the moment of its next use. That failure says little about the endpoint,
+  therefore the same request goes out once more on a second connection, within the same time. On a fresh connection
+  the failure counts.
+- The head of an answer is bounded (8 KiB a line, 128 lines: since aiohttp 3.14), as is the buffered part of a body.
 """
 
 import asyncio
@@ -25,14 +27,14 @@ from cmqd.server.push.endpoints import AddressRefused, Allowed, CheckedResolver,
 DRAIN_BYTES: Final = 65_536
 DRAIN_S: Final = 1.0
 KEEP_ALIVE_S: Final = 15.0
-"""How long an idle connection is kept; longer than between two pushes of a busy topic, shorter than NATs forget."""
+"""Time that an idle connection is kept: longer than between two pushes of a busy topic, shorter than NATs forget."""
 
 _MAX_URLS: Final = 4_096
 _MAX_REPEATS: Final = 2
 
 
 class Post:
-    """One request and what became of it."""
+    """A request and its result."""
 
     __slots__ = ("error", "is_answered", "is_fresh")
 
@@ -40,13 +42,13 @@ class Post:
         self.is_answered = False
         """A status came; ``error`` is final."""
         self.error: str | None = None
-        """Why the message was not delivered; None = it was, once ``is_answered``."""
+        """The reason of the failure; None means delivered once ``is_answered`` is set."""
         self.is_fresh = False
         """The connection in use was made for this request."""
 
 
 class Poster:
-    """The one session of a broker, for all endpoints. How many requests are under way is for its caller to limit."""
+    """The HTTP session of a broker, for all endpoints. The caller limits the number of requests in progress."""
 
     def __init__(
         self,
@@ -58,16 +60,16 @@ class Poster:
     ) -> None:
         self._allowed = allowed
         self._urls: dict[str, yarl.URL | str] = {}
-        """By URL how it is used, or why it is not."""
+        """Per URL: its parsed form, or the reason to refuse it."""
         self._posts: dict[asyncio.Task[Any], Post] = {}
-        """By the task that carries it out: how ``_Connector`` finds it."""
+        """The post of every task; ``_Connector`` finds a post by the current task."""
         resolver = CheckedResolver(loop, allowed, lookup=lookup)
         self._resolver = resolver
         connector = _Connector(
             loop=loop,
             limit=0,
             limit_per_host=0,
-            use_dns_cache=False,  # the resolver has one
+            use_dns_cache=False,  # the resolver has a cache
             resolver=cast("Any", resolver),
             keepalive_timeout=KEEP_ALIVE_S,
             ssl=tls if tls is not None else True,
@@ -85,7 +87,7 @@ class Poster:
         )
 
     async def post(self, url: str, headers: dict[str, str], body: bytes, post: Post) -> None:
-        """Post, and note in ``post`` what became of it. Cancelling is safe: what was answered stays noted."""
+        """Post, and note the result in ``post``. Cancelling is safe: an answer that arrived stays noted."""
         target = self._target(url)
         if isinstance(target, str):
             post.error = target
@@ -94,7 +96,7 @@ class Poster:
         self._posts[task] = post
         try:
             for repeats in range(_MAX_REPEATS + 1):
-                # The connector says otherwise if it makes one; the last failure counts on any connection.
+                # The connector sets it again on making a connection; the last failure counts on any connection.
                 post.is_fresh = repeats == _MAX_REPEATS
                 try:
                     response = await self._session.post(target, data=body, headers=headers, allow_redirects=False)
@@ -116,7 +118,7 @@ class Poster:
             await _drain(response)
 
     async def close(self) -> None:
-        """Close every connection. Nothing may be under way."""
+        """Close every connection. No request may be in progress."""
         await self._session.close()
         await self._resolver.close()
 
@@ -126,7 +128,7 @@ class Poster:
             if len(self._urls) >= _MAX_URLS:
                 self._urls.clear()
             try:
-                # As it is: a URL may be signed, and to normalise it would break the signature.
+                # Unchanged: a URL may be signed, and to normalise a signed URL would break the signature.
                 target = yarl.URL(url, encoded=True)
                 target = refused_literal(target.raw_host or "", self._allowed) or target
             except ValueError:
@@ -136,7 +138,7 @@ class Poster:
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Notes which requests got a connection made for them; see ``Post.is_fresh``."""
+    """Notes the requests that had a connection made for them; see ``Post.is_fresh``."""
 
     posts: dict[asyncio.Task[Any], Post]
     """By task; set after construction."""
@@ -168,12 +170,12 @@ async def _drain(response: aiohttp.ClientResponse) -> None:
     except (aiohttp.ClientError, OSError):  # a TimeoutError is an OSError
         pass
     finally:
-        # If all was read, the connection is kept by now, and this does nothing.
+        # If the whole body was read, the connection has returned to the pool by now and this call has no effect.
         response.close()
 
 
 def _explained(failure: Exception) -> str:
-    """One short line that an operator understands; never anything of headers or body."""
+    """Return a short line for the operator; never any part of headers or body."""
     if isinstance(failure, aiohttp.ClientConnectorCertificateError):
         reason = failure.certificate_error
         detail = getattr(reason, "verify_message", "") or str(reason)

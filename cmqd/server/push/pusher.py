@@ -1,19 +1,19 @@
-"""Pushes to URLs: attempts in the loop's process, begun when the core says so, their results handed back in batches.
+"""Pushes to URLs: attempts in the loop's process, started on the core's request, with results returned in batches.
 
     push(Push) ──► task: headers, body, signature ──► Poster.post ──► result ──► on_results([...]), once per turn
-                     └── push_timeout_ms after push(), whatever it waits for: cancelled, "timed out after 15 s"
+                     └── push_timeout_ms after push(), in any state: cancelled, "timed out after 15 s"
 
 Rules:
 
-- Any 2xx in time is success, all else a failure. The time counts from ``push`` to the headers of the answer, the
-  look-up, the connection and TLS included; the body of an answer means nothing.
-- Every push that is begun has exactly one result, unless ``close`` cuts it short: then it has none. A failure would
-  count an attempt that nobody judged; without one the core begins it anew after the restart.
-- A result comes when the connection is free again, so that what is under way bounds the connections too. An endpoint
-  that answers 200 and then never ends its body therefore costs itself ``posting.DRAIN_S`` for each message.
+- Any 2xx in time is success, every other end a failure. The time counts from ``push`` to the headers of the answer and
+  includes the look-up, the connection and TLS; the body of an answer has no meaning.
+- Every push that is started has exactly one result, unless ``close`` cuts it short: then it has none. A failure would
+  count an attempt that no endpoint judged; without a result the core starts the push again after the restart.
+- A result comes when the connection is free again, so that the limit of pushes in progress bounds the connections too.
+  An endpoint that answers 200 and then never ends its body therefore costs itself ``posting.DRAIN_S`` per message.
 - Errors are a line for the operator: no header, no body, no secret.
 
-aiohttp is the extra ``http``. Without it this module imports all the same, and ``Pusher.available()`` is False.
+aiohttp is the extra ``http``. Without it this module still imports, and ``Pusher.available()`` is False.
 """
 
 import asyncio
@@ -40,35 +40,35 @@ _SPREAD_S: Final = 0.001
 
 
 class _Attempt:
-    """One push under way."""
+    """A push in progress."""
 
     __slots__ = ("deadline", "is_late", "post", "push", "started_ms", "started_wall_ms", "task")
 
     def __init__(self, push: Push, started_ms: int, started_wall_ms: int, deadline: float, post: "Post") -> None:
         self.push = push
         self.started_ms = started_ms
-        """In broker time, by which the core counts the time to the next attempt."""
+        """In broker time; the core counts the time to the next attempt from it."""
         self.started_wall_ms = started_wall_ms
-        """By the wall clock, with which the receiver compares the time that is signed."""
+        """By the wall clock; the receiver compares the signed time with its own."""
         self.deadline = deadline
         self.post = post
         self.is_late = False
-        """Its time is over and it is being cancelled."""
+        """The time-out has passed and the push is being cancelled."""
         self.task: asyncio.Task[None]
 
 
 class Pusher:
-    """See the module. Made and called on the loop alone.
+    """Starts pushes and reports their results; see the module. Made and called on the loop alone.
 
     Args:
-        loop: the running one.
+        loop: the running loop.
         timeout_ms, allow_private, allow_loopback: the settings of these names.
-        secrets_of: the secrets in force of a subscription, the newest first.
-        on_results: gets all that ended in one turn of the loop.
+        secrets_of: returns the valid secrets of a subscription, newest first.
+        on_results: called with all results of a turn of the loop.
         now_ms: broker time.
         wall_ms: the wall clock.
-        lookup: how names are looked up; it blocks, and is called in threads.
-        tls: what certificates are trusted; None = those of the system.
+        lookup: looks a name up; it blocks, and is called in threads.
+        tls: the trusted certificates; None = the system's.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Pusher:
         lookup: Lookup = system_lookup,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        # Here and not above: it takes a tenth of a second and some 15 MiB, and need not be installed.
+        # Here and not above: the import takes a tenth of a second and some 15 MiB, and aiohttp may not be installed.
         from cmqd.server.push.poster import Post, Poster
 
         self._loop = loop
@@ -98,7 +98,7 @@ class Pusher:
         self._new_post: Callable[[], Post] = Post
         self._poster = Poster(loop, Allowed(allow_private, allow_loopback), lookup=lookup, tls=tls)
         self._attempts: dict[_Attempt, None] = {}
-        """Those under way, the oldest first, which is also the order of their deadlines."""
+        """Attempts in progress, oldest first, which is also the order of their deadlines."""
         self._results: list[PushResult] = []
         self._watch: asyncio.TimerHandle | None = None
         self._closed = False
@@ -106,19 +106,19 @@ class Pusher:
 
     @staticmethod
     def available() -> bool:
-        """Whether the extra ``http`` is installed; without it there is no Pusher."""
+        """Return True if the extra ``http`` is installed; without it a Pusher cannot be made."""
         return importlib.util.find_spec("aiohttp") is not None
 
     @property
     def under_way(self) -> int:
-        """Pushes begun whose results have not been collected."""
+        """Return the number of pushes whose results have not been collected."""
         return len(self._attempts)
 
     def __repr__(self) -> str:
         return f"<Pusher under_way={len(self._attempts)}{' closed' if self._closed else ''}>"
 
     def push(self, push: Push) -> None:
-        """Begin an attempt, now; its result comes later, never within this call. Once closed, nothing is begun."""
+        """Start an attempt now; its result comes later, never within this call. No effect after ``close``."""
         if self._closed:
             return
         deadline = self._loop.time() + self._timeout_s
@@ -131,9 +131,9 @@ class Pusher:
             self._watch = self._loop.call_at(attempt.deadline, self._end_late_ones)
 
     async def close(self, within_s: float) -> None:
-        """Begin nothing more, wait this long for what is under way, cut short what is left, close all connections.
+        """Start no further push, wait this long for pushes in progress, cancel the rest, close all connections.
 
-        The results of those that ended have been handed over when this returns.
+        The results of all pushes that ended in time have been reported when this returns.
         """
         self._closed = True
         try:
@@ -146,7 +146,7 @@ class Pusher:
                 task.cancel()
             if tasks:
                 await asyncio.wait(tasks)
-                await asyncio.sleep(0)  # for the callbacks of those that had ended just before
+                await asyncio.sleep(0)  # for the callbacks of pushes that had ended just before
             if self._watch is not None:
                 self._watch.cancel()
                 self._watch = None
@@ -173,7 +173,7 @@ class Pusher:
     def _ended(self, attempt: _Attempt, task: asyncio.Task[None]) -> None:
         del self._attempts[attempt]
         error = attempt.post.error
-        # Cut short while the rest of an answer was awaited, it has the result of that answer all the same.
+        # Cut short during the rest of an answer's body, the push still has the result of that answer.
         if task.cancelled() and not attempt.post.is_answered:
             if not attempt.is_late:
                 return
