@@ -50,7 +50,7 @@ class CheckRouter:
     def register(self, queue: str, connections: Iterable[Connection]) -> None:
         """Register these connections for the queue; a second registration does no harm."""
         for connection in connections:
-            self._say(connection, queue)
+            self._register(connection, queue)
 
     def discard(self, queue: str, taker: OnCheck) -> None:
         """Stop routing checks to ``taker``; the server is not told."""
@@ -66,8 +66,8 @@ class CheckRouter:
         then."""
         while self._takers.get(queue) == [taker]:
             self._leaving.add(queue)
-            # A failure has no effect; see _unsay.
-            await asyncio.gather(*[self._unsay(connection, queue) for connection in connections()])
+            # A failure has no effect; see _unregister.
+            await asyncio.gather(*[self._unregister(connection, queue) for connection in connections()])
             if queue in self._leaving:
                 break
             # Another taker came in the meantime, and registered again; it may have gone since.
@@ -84,7 +84,7 @@ class CheckRouter:
         """Register a new connection for all queues."""
         for queue in self._takers:
             if queue not in self._leaving:
-                self._say(connection, queue)
+                self._register(connection, queue)
 
     def pushed(self, connection: Connection, check: TransactionCheck) -> None:
         """Route a check to a taker."""
@@ -92,7 +92,7 @@ class CheckRouter:
         if not takers:
             # The server asks another producer as soon as it gets the answer.
             _log.debug("no checker here answers checks of queue %r any more", check.queue)
-            self._unsay(connection, check.queue)
+            self._unregister(connection, check.queue)
             return
         taker = takers.pop(0)
         takers.append(taker)
@@ -100,17 +100,17 @@ class CheckRouter:
 
     # ------------------------------------------------------------------ inside
 
-    def _say(self, connection: Connection, queue: str) -> None:
+    def _register(self, connection: Connection, queue: str) -> None:
         """Register the connection; the request is queued at once, before requests of other tasks."""
         try:
             future = connection.request(RegisterChecker(self._next_request_id(), queue), self._timeout)
         except CmqError:
             return  # the connection is lost; the next connection registers
-        task = asyncio.get_running_loop().create_task(self._see_to_it(connection, queue, future))
+        task = asyncio.get_running_loop().create_task(self._keep_registering(connection, queue, future))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _unsay(self, connection: Connection, queue: str) -> "asyncio.Future[tuple[AnyReply | BaseException]]":
+    def _unregister(self, connection: Connection, queue: str) -> "asyncio.Future[tuple[AnyReply | BaseException]]":
         """Unregister the connection for the queue.
 
         A failure is ignored: the registration ends with the connection, or the next check causes another attempt.
@@ -122,7 +122,7 @@ class CheckRouter:
             future.cancel()
         return asyncio.gather(future, return_exceptions=True)
 
-    async def _see_to_it(self, connection: Connection, queue: str, future: "asyncio.Future[AnyReply]") -> None:
+    async def _keep_registering(self, connection: Connection, queue: str, future: "asyncio.Future[AnyReply]") -> None:
         """Repeat the registration until it succeeds, is refused for good, or is no longer needed."""
         attempt = 0
         while True:

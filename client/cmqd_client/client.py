@@ -51,10 +51,10 @@ def connect(
             waiting receive does not block them; more connections help only if the bandwidth of a single connection
             does not suffice.
         retries: how often a failed call is repeated, if a repeat is safe. 0 = never.
-        request_timeout: seconds for an attempt of a call, including the wait for a connection, beyond the wait of a
+        request_timeout: time limit for an attempt of a call, including the wait for a connection, beyond the wait of a
             receive. So a call takes at most about ``(retries + 1) * request_timeout`` and the pauses between.
-        connect_timeout: seconds for an attempt to connect.
-        heartbeat: seconds between heartbeats; silence of twice that closes the connection. The server may propose a
+        connect_timeout: time limit for an attempt to connect.
+        heartbeat: interval of heartbeats; silence of twice that closes the connection. The server may propose a
             shorter interval. 0 = only if the server proposes heartbeats.
         product: the name of this client in the server's log.
 

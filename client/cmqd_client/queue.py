@@ -646,7 +646,7 @@ class Queue:
     async def end_transactions(
         self, message_ids: Iterable[MessageId | str], status: TransactionStatus | Sequence[TransactionStatus]
     ) -> DecisionResult:
-        """Commit half messages or roll them back, independently: a message that fails does not hold up the others.
+        """Commit half messages or roll them back, independently: a failure does not affect the other messages.
 
         A committed message counts as sent now: it has the position and send time of its commit, and keeps its id. The
         first decision stays; the same decision again succeeds, so the client repeats the call after a lost reply, and a
@@ -715,7 +715,7 @@ class Queue:
         return from_wire(await self._channel.call(request, wire.QueueInfo, Repeat.READ))
 
     async def set_attributes(self, **attributes: Unpack[QueueAttributes]) -> QueueInfo:
-        """Change the given attributes in one step, all or none; the others stay.
+        """Change the given attributes in one step, all or none; other attributes stay.
 
         Repeated after a lost reply; the repeat would overwrite another caller's change in between.
 

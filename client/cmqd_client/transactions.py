@@ -95,7 +95,7 @@ class TransactionResult(msgspec.Struct, frozen=True):
     None = the status is the local transaction's."""
 
     def raise_for_error(self) -> None:
-        """Raise ``error`` unless it is None.
+        """Raise ``error`` if the status is not the local transaction's.
 
         Raises:
             Exception: ``error``.
