@@ -1,10 +1,10 @@
-"""The broker: the one door to the rules about queues, topics and messages.
+"""The broker: the interface to the rules about queues, topics and messages.
 
 An operation validates (raising a DomainError before anything changed), decides on records, applies them through the
-same ``apply`` methods that recovery uses, and returns an Outcome. It never waits, reads no clock and touches no disk:
-what it needs from the log comes back through :meth:`Broker.pages_read`, what time brings through :meth:`Broker.tick`.
+same ``apply`` methods that recovery uses, and returns an Outcome. An operation never waits, reads no clock and touches
+no disk: data from the log arrives through :meth:`Broker.pages_read`, and time passes through :meth:`Broker.tick`.
 
-The rules are in the rooms: ``facts`` (what is true), ``runtime`` (intentions and caches), ``operations`` (a class for
+The rules are in the rooms: ``facts`` (durable state), ``runtime`` (intentions and caches), ``operations`` (a class for
 each verb or theme) and ``recovery``. The broker makes the parts in the order of their dependencies and passes calls on.
 """
 
@@ -70,7 +70,7 @@ from cmqd_types.topics import SubscriptionInfo, TopicInfo
 class Broker:
     """All queues and topics of all accounts.
 
-    ``handle_key``: see :mod:`cmqd.core.receipts`; it must stay the same over restarts, or handles lose their meaning.
+    ``handle_key``: see :mod:`cmqd.core.receipts`. A changed key makes the receipt handles of earlier receives invalid.
     ``seed``: any number, for the random part of pauses between deliveries.
     """
 
@@ -170,12 +170,12 @@ class Broker:
 
     @property
     def records_not_applied(self) -> int:
-        """Records behind a gap in the log of which a part or all was about what had been lost."""
+        """Records behind a gap in the log that were not applied, or only in part, because their objects were lost."""
         return self._replay.records_not_applied
 
     def live_in(self, queue_id: int, first: int, stop: int) -> int:
         """Count the messages, or deliveries of a topic's messages, at positions ``first .. stop-1`` that are still
-        wanted; 0 if the queue or topic is gone.
+        needed; 0 if the queue or topic is gone.
         """
         return self.facts.live_in(queue_id, first, stop)
 
@@ -184,11 +184,10 @@ class Broker:
     def send_all(
         self, account: str, name: str, requests: Sequence[SendRequest], now_ms: int
     ) -> Outcome[list[Sequence[int] | DomainError]]:
-        """The sends of several clients to one queue, in this order; each as a send by itself.
+        """Apply the sends of several clients to one queue, in this order, each send independent of the others.
 
-        Neighbours with nothing but bodies, and numbers of their producers, share a record: a send costs a fraction of
-        what it costs alone. One that is refused has its refusal in its place of the reply, and hinders none of the
-        others.
+        Neighbours that carry only bodies and sequence numbers share a record: a send costs a fraction of a separate
+        send. A refused send has its error at its index of the reply and does not affect the others.
 
         Raises:
             QueueNotFound.
@@ -206,10 +205,10 @@ class Broker:
         waiting: int = 0,
         max_waiting: int = 0,
     ) -> Outcome[list[list[ReceivedMessage] | Waiting | DomainError]]:
-        """The receives of several clients from one queue, in this order; each as a receive by itself.
+        """Apply the receives of several clients to one queue, in this order, each receive independent of the others.
 
-        Neighbours with one visibility timeout are served in one step and one record, as far as memory has what they
-        ask for. One that is refused has its refusal in its place of the reply, and hinders none of the others.
+        Neighbours with one visibility timeout share a step and a record, as far as their messages are in memory. A
+        refused receive has its error at its index of the reply and does not affect the others.
 
         Raises:
             QueueNotFound.
@@ -219,17 +218,18 @@ class Broker:
         )
 
     def cancel_receive(self, waiter_id: int) -> bool:
-        """Forget a waiting receive, peek or rewind, or the answer to decisions about half messages, which are carried
-        out all the same; False if it was answered already (or never waited).
+        """Cancel a waiting receive, peek or rewind, or the answer to decisions about half messages.
+
+        The decisions are carried out all the same. Returns False if the request was answered already (or never waited).
         """
         return self._receive.cancel_receive(waiter_id)
 
     def delete_all(
         self, account: str, name: str, requests: Sequence[list[int]], now_ms: int
     ) -> Outcome[list[HandlesDone | DomainError]]:
-        """The deletes of several clients from one queue, by their handles, in this order; as one record.
+        """Apply the deletes of several clients to one queue, by their handles, in this order, with one record.
 
-        One that is refused has its refusal in its place of the reply, and hinders none of the others.
+        A refused delete has its error at its index of the reply and does not affect the others.
 
         Raises:
             QueueNotFound.
@@ -241,12 +241,12 @@ class Broker:
     ) -> Outcome[HandlesDone]:
         """Hide received messages until ``visibility_timeout_ms`` from now; 0 = hand back.
 
-        Each is cut at its retention; the reply has the earliest of their next visible times.
+        The time of a message is cut at its retention; the reply has the earliest next visible time.
         """
         return self._settle.change_visibility(account, name, handles, visibility_timeout_ms, now_ms)
 
     def release(self, account: str, name: str, handles: list[int], counted: bool, now_ms: int) -> Outcome[HandlesDone]:
-        """Hand received messages back: active at once. Not ``counted``: as if they had not been received."""
+        """Hand received messages back: active at once. Not ``counted``: the receive does not count as a receive."""
         return self._settle.release(account, name, handles, counted, now_ms)
 
     def peek(
@@ -259,10 +259,10 @@ class Broker:
         now_ms: int,
         states: Sequence[str] | None = None,
     ) -> Outcome[MessagesPeeked | Waiting]:
-        """Browse messages in order of sending, from place ``start`` on: those in one of ``states`` (see ``STATES``), or
-        all but the rewindable ones. Changes nothing.
+        """Browse messages in order of sending, from position ``start`` on: messages in one of ``states`` (see
+        ``STATES``), or all but the rewindable messages. Changes nothing.
 
-        What has passed its retention is not shown, whether a tick has moved the floor over it or not.
+        Messages past their retention are not shown, even before a tick has moved the floor over them.
         """
         return self._peek.peek(
             account=account,
@@ -279,9 +279,9 @@ class Broker:
     ) -> Outcome[Rewound | Waiting]:
         """Make all rewindable messages sent at or after ``time_ms`` active again, in order of sending, never received.
 
-        A time before the window is taken as the nearest one (``clamped``), or refused if ``strict``. The latest time
-        that is allowed is that of the oldest unconsumed message (but always the start of the window). Half, delayed and
-        damaged messages do not count: no consumer can receive them, so nothing that consumers do would lift the bound.
+        A time before the window is clamped to the nearest time (``clamped``), or refused if ``strict``. The latest
+        allowed time is that of the oldest unconsumed message (but always the start of the window). Half, delayed and
+        damaged messages do not count: no consumer can receive them, so no work of consumers would lift the bound.
 
         Raises:
             QueueNotFound, InvalidArgument.
@@ -298,33 +298,33 @@ class Broker:
 
         Raises:
             InvalidArgument: the name or an attribute is not legal.
-            QueueExists: the name, or one that differs only in case, is taken.
-            TooManyQueues: the account has its limit.
+            QueueExists: the name is taken, in this or in another case.
+            TooManyQueues: the account is at its limit of queues.
         """
         return self._queue_admin.create(account, name, attributes, now_ms)
 
     def ensure_queue(
         self, account: str, name: str, attributes: Mapping[str, object], now_ms: int
     ) -> Outcome[QueueInfo]:
-        """Make a queue, or confirm that the one there is has these attributes (those not named may be anything).
+        """Make a queue, or confirm that the existing queue has these attributes (attributes not named may differ).
 
         Raises:
-            QueueDiffers: it has others; the difference is in the details.
+            QueueDiffers: an attribute differs; the difference is in the details.
             InvalidArgument, QueueExists, TooManyQueues: as :meth:`create_queue`.
         """
         return self._queue_admin.ensure(account, name, attributes, now_ms)
 
     def list_queues(self, account: str, search: str, offset: int, limit: int) -> tuple[int, list[tuple[int, str]]]:
-        """How many queues have ``search`` in their name, and a page of (id, name) in order of name."""
+        """Return the number of queues with ``search`` in their name, and a page of (id, name) in order of name."""
         return self._queue_admin.list_names(account, search, offset, limit)
 
     def list_all_queues(
         self, search: str, after: tuple[str, str], limit: int
     ) -> tuple[list[tuple[str, int, str]], tuple[str, str] | None]:
-        """Queues of all accounts with ``search`` in their name, behind ``after`` (account, name), by account and name.
+        """List queues of all accounts with ``search`` in their name, behind ``after`` (account, name).
 
-        Returns (account, id, name) of at most ``limit`` queues, and where to go on, None at the end. A call examines a
-        bounded number of names, because a search without a match would hold up the loop.
+        Returns (account, id, name) of at most ``limit`` queues by account and name, and the next ``after``, None at the
+        end. A call examines a bounded number of names, because a search without a match would hold up the loop.
         """
         return self._queue_admin.list_all(search, after, limit)
 
@@ -335,10 +335,10 @@ class Broker:
     def set_queue_attributes(
         self, account: str, name: str, attributes: Mapping[str, object], now_ms: int
     ) -> Outcome[QueueInfo]:
-        """Change the attributes named; it takes effect on what happens next, for messages already held too.
+        """Change the attributes named, with effect from now on, for messages already stored too.
 
         Raises:
-            QueueNotFound, InvalidArgument: nothing was changed.
+            QueueNotFound, InvalidArgument: the queue is unchanged.
         """
         return self._queue_admin.set_attributes(account, name, attributes, now_ms)
 
@@ -347,7 +347,7 @@ class Broker:
         return self._queue_admin.dead_letter_sources(account, name)
 
     def clear_queue(self, account: str, name: str, now_ms: int) -> Outcome[None]:
-        """Drop every message sent before now, in every state, in one step; their handles become invalid."""
+        """Drop every message sent before now, in every state, in one step; the receipt handles become invalid."""
         return self._queue_admin.clear(account, name, now_ms)
 
     def delete_queue(self, account: str, name: str, now_ms: int) -> Outcome[None]:
@@ -357,32 +357,33 @@ class Broker:
     def start_redrive(
         self, account: str, name: str, target: str | None, max_per_second: int | None, now_ms: int
     ) -> Outcome[RedriveStatus]:
-        """Send what is in a queue now back to where it came from, or to the queue ``target``; in the background.
+        """Start a redrive in the background: move the present messages back to their origins, or to ``target``.
 
-        Messages in flight or delayed stay. One whose origin does not exist (or takes no body of that size) stays, and
-        the status says so; a full target holds the redrive up until it has room. It survives a restart.
+        Messages in flight or delayed stay. A message stays too if its origin does not exist or takes no body of that
+        size, and the status counts it; a full target holds the redrive up until the target has room. A redrive survives
+        a restart.
 
         Raises:
             QueueNotFound: of ``name``.
             InvalidArgument: the target does not exist or is the queue itself, or the queue has a dead-letter queue,
-                or it never served as one.
-            RedriveRunning: one is under way.
+                or never served as a dead-letter queue.
+            RedriveRunning: a redrive is under way.
         """
         return self._redrives.start(account, name, target, max_per_second, now_ms)
 
     def cancel_redrive(self, account: str, name: str, now_ms: int) -> Outcome[RedriveStatus]:
-        """Stop a redrive; what was moved stays moved. Without effect on one that is over.
+        """Stop a redrive; moved messages stay moved. No effect on a redrive that is over.
 
         Raises:
-            QueueNotFound, InvalidArgument: there never was one.
+            QueueNotFound, InvalidArgument: there never was a redrive.
         """
         return self._redrives.cancel(account, name, now_ms)
 
     def redrive_status(self, account: str, name: str) -> RedriveStatus:
-        """How far the redrive of a queue is, or how the last one ended.
+        """Return the progress of the redrive of a queue, or the result of the last redrive.
 
         Raises:
-            QueueNotFound, InvalidArgument: there never was one.
+            QueueNotFound, InvalidArgument: there never was a redrive.
         """
         return self._redrives.status(account, name)
 
@@ -400,8 +401,10 @@ class Broker:
         now_ms: int,
         dedup_ids: list[str | None] | None = None,
     ) -> Outcome[Sequence[int]]:
-        """Store a batch that nobody receives until it is committed; the reply is its message ids. Numbered sends and
-        dedup ids as in :meth:`send_all`. A producer is first asked after ``first_check_ms`` (None = the queue's).
+        """Store a batch of half messages, invisible to consumers until their commit; the reply is their message ids.
+
+        Numbered sends and dedup ids as in :meth:`send_all`. The first check of a producer comes after
+        ``first_check_ms`` (None = the queue's).
 
         Raises:
             QueueNotFound, NotTransactional, InvalidArgument, MessageTooLarge, BatchTooLarge, BacklogFull,
@@ -422,17 +425,20 @@ class Broker:
     def end_transactions(
         self, account: str, name: str, waiter_id: int, message_ids: list[int], decisions: list[int], now_ms: int
     ) -> Outcome[TransactionsDone | Waiting]:
-        """Decide half messages: ``COMMIT``, ``ROLL_BACK`` or ``UNKNOWN``, one for each or one for all; in order. The
-        reply names those that were refused; it is WAITING if a body must be read for a commit.
+        """Decide half messages, in order: ``COMMIT``, ``ROLL_BACK`` or ``UNKNOWN``, a decision per message or one for
+        all. The reply names the refused decisions; it is WAITING if a body must be read for a commit.
 
         Raises:
-            QueueNotFound, NotTransactional, InvalidArgument. A reply that waits ends with QueueDeleted if need be.
+            QueueNotFound, NotTransactional, InvalidArgument. If the queue is deleted meanwhile, a waiting request ends
+            with QueueDeleted.
         """
         return self._transactions.end_transactions(account, name, waiter_id, message_ids, decisions, now_ms)
 
     def list_half_messages(self, account: str, name: str, start: int, limit: int) -> HalfMessages:
-        """Undecided half messages in order of sending, from place ``start`` on. Times of those that nobody was asked
-        about yet and that are not in memory are near the truth: of sending to a time step, of the first check likewise.
+        """List undecided half messages in order of sending, from position ``start`` on.
+
+        The times of a message that is not in memory and had no check yet are approximate: the time of sending is exact
+        to a time step, and so is the time of the first check.
 
         Raises:
             QueueNotFound, NotTransactional, InvalidArgument.
@@ -440,17 +446,20 @@ class Broker:
         return self._transactions.list_half_messages(account, name, start, limit)
 
     def set_has_checkers(self, account: str, name: str, has_checkers: bool) -> None:
-        """Whether there is anybody who answers checks of a queue's half messages; what is due meanwhile stays due. The
-        edge may take this back for a while from one that does not keep up.
+        """Set whether a connected client answers checks of a queue's half messages. Without a checker due checks stay
+        due. The edge may withdraw a checker for a while if it does not keep up.
 
         Raises:
-            QueueNotFound, NotTransactional: only for ``has_checkers``; that nobody is there can be said of any name.
+            QueueNotFound, NotTransactional: only for ``has_checkers``; its absence may be reported for any name.
         """
         return self._checks.set_has_checkers(account, name, has_checkers)
 
     def check_again(self, account: str, name: str, message_ids: Sequence[int], now_ms: int) -> Outcome[None]:
-        """Who was asked about these half messages has gone away without an answer: ask again, another one, and be it
-        once more than is allowed. Whatever is decided by now is left alone.
+        """Check these half messages once more, with another client: the client that was asked disconnected without an
+        answer.
+
+        The repeated check may exceed the limit of checks by one, because the lost check gave the producer no chance to
+        answer. Messages decided meanwhile are left alone.
         """
         return self._checks.check_again(account, name, message_ids, now_ms)
 
@@ -475,9 +484,10 @@ class Broker:
         return self._publish.plan_publish(account, name, requests, now_ms)
 
     def apply_publish(self, plan: PublishPlan, now_ms: int) -> Outcome[list[Published | DomainError]]:
-        """Store the messages of a whole plan: the batch of a request whole or not at all, with the copies for all
-        matching subscriptions. The reply has the refusal of a refused request in the place of its ids; other requests
-        are stored all the same. A message that matches no subscription is discarded.
+        """Store the messages of a whole plan, with the copies for all matching subscriptions.
+
+        The batch of a request is stored whole or not at all. A refused request has its error at its index of the reply;
+        other requests are stored all the same. A message that matches no subscription is discarded.
 
         A numbered publish that was stored before gets the earlier ids. A body with a dedup id that was used in this
         topic a short while ago gets the earlier id.
@@ -490,9 +500,7 @@ class Broker:
         return self._publish.apply_publish(plan, now_ms)
 
     def pushes_ended(self, results: Sequence[PushResult], now_ms: int) -> Outcome[None]:
-        """How attempts to post to URLs went. What became of a message or its subscription meanwhile is taken into
-        account: a result that nobody wants any more changes nothing.
-        """
+        """Record the results of posts to URLs. A result is ignored if its message or subscription is gone by now."""
         return self._deliver.pushes_ended(results, now_ms)
 
     def create_topic(
@@ -502,24 +510,24 @@ class Broker:
 
         Raises:
             InvalidArgument: the name or an attribute is not legal.
-            TopicExists: the name, or one that differs only in case, is taken.
-            TooManyTopics: the account has its limit.
+            TopicExists: the name is taken, in this or in another case.
+            TooManyTopics: the account is at its limit of topics.
         """
         return self._topic_admin.create_topic(account, name, attributes, now_ms)
 
     def ensure_topic(
         self, account: str, name: str, attributes: Mapping[str, object], now_ms: int
     ) -> Outcome[TopicInfo]:
-        """Make a topic, or confirm that the one there is has these attributes (those not named may be anything).
+        """Make a topic, or confirm that the existing topic has these attributes (attributes not named may differ).
 
         Raises:
-            TopicDiffers: it has others; the difference is in the details.
+            TopicDiffers: an attribute differs; the difference is in the details.
             InvalidArgument, TopicExists, TooManyTopics: as :meth:`create_topic`.
         """
         return self._topic_admin.ensure_topic(account, name, attributes, now_ms)
 
     def list_topics(self, account: str, search: str, offset: int, limit: int) -> tuple[int, list[tuple[int, str]]]:
-        """How many topics have ``search`` in their name, and a page of (id, name) in order of name."""
+        """Return the number of topics with ``search`` in their name, and a page of (id, name) in order of name."""
         return self._topic_admin.list_topics(account, search, offset, limit)
 
     def topic_info(self, account: str, name: str) -> TopicInfo:
@@ -529,10 +537,10 @@ class Broker:
     def set_topic_attributes(
         self, account: str, name: str, attributes: Mapping[str, object], now_ms: int
     ) -> Outcome[TopicInfo]:
-        """Change the attributes named, for what is published from now on.
+        """Change the attributes named, for messages published from now on.
 
         Raises:
-            TopicNotFound, InvalidArgument: nothing was changed.
+            TopicNotFound, InvalidArgument: the topic is unchanged.
         """
         return self._topic_admin.set_topic_attributes(account, name, attributes, now_ms)
 
@@ -541,31 +549,31 @@ class Broker:
 
         Raises:
             TopicNotFound.
-            TopicInUse: it has subscriptions.
+            TopicInUse: the topic has subscriptions.
         """
         return self._topic_admin.delete_topic(account, name)
 
     def subscribe(
         self, account: str, topic_name: str, name: str, attributes: Mapping[str, object], now_ms: int
     ) -> Outcome[SubscriptionInfo]:
-        """Have what is published to a topic from now on delivered to a queue or a URL.
+        """Deliver messages published to a topic from now on to a queue or a URL.
 
         Raises:
             TopicNotFound.
-            QueueNotFound: the queue that it is to deliver to does not exist.
+            QueueNotFound: the target queue does not exist.
             InvalidArgument: the name or an attribute is not legal.
-            SubscriptionExists: the topic has one of that name, or of one that differs only in case.
-            TooManySubscriptions: the topic has its limit.
+            SubscriptionExists: the name is taken in this topic, in this or in another case.
+            TooManySubscriptions: the topic is at its limit of subscriptions.
         """
         return self._topic_admin.subscribe(account, topic_name, name, attributes, now_ms)
 
     def ensure_subscription(
         self, account: str, topic_name: str, name: str, attributes: Mapping[str, object], now_ms: int
     ) -> Outcome[SubscriptionInfo]:
-        """Subscribe, or confirm that the subscription there is has these attributes (those not named may be anything).
+        """Subscribe, or confirm that the existing subscription has these attributes (attributes not named may differ).
 
         Raises:
-            SubscriptionDiffers: it has others; the difference is in the details.
+            SubscriptionDiffers: an attribute differs; the difference is in the details.
             TopicNotFound, QueueNotFound, InvalidArgument, SubscriptionExists, TooManySubscriptions: as
                 :meth:`subscribe`.
         """
@@ -574,7 +582,7 @@ class Broker:
     def list_subscriptions(
         self, account: str, topic_name: str, search: str, offset: int, limit: int, now_ms: int = 0
     ) -> tuple[int, list[SubscriptionInfo]]:
-        """How many subscriptions of a topic have ``search`` in their name, and a page of them in order of name."""
+        """Return the number of a topic's subscriptions with ``search`` in their name, and a page in order of name."""
         return self._topic_admin.list_subscriptions(account, topic_name, search, offset, limit, now_ms)
 
     def subscription_info(self, account: str, topic_name: str, name: str, now_ms: int = 0) -> SubscriptionInfo:
@@ -584,15 +592,15 @@ class Broker:
     def set_subscription_attributes(
         self, account: str, topic_name: str, name: str, attributes: Mapping[str, object], now_ms: int
     ) -> Outcome[SubscriptionInfo]:
-        """Change the attributes named: filters for what is published from now on, the rest for attempts to come too.
+        """Change the attributes named: filters for messages published from now on, the rest for further attempts too.
 
         Raises:
-            TopicNotFound, SubscriptionNotFound, InvalidArgument: nothing was changed.
+            TopicNotFound, SubscriptionNotFound, InvalidArgument: the subscription is unchanged.
         """
         return self._topic_admin.set_subscription_attributes(account, topic_name, name, attributes, now_ms)
 
     def unsubscribe(self, account: str, topic_name: str, name: str, now_ms: int) -> Outcome[None]:
-        """End a subscription; what waits for it is dropped. What is being posted to its URL may still arrive.
+        """End a subscription and drop its undelivered messages. A post already under way may still arrive at its URL.
 
         Raises:
             TopicNotFound, SubscriptionNotFound.
@@ -600,8 +608,9 @@ class Broker:
         return self._topic_admin.unsubscribe(account, topic_name, name, now_ms)
 
     def retry_deliveries(self, account: str, topic_name: str, name: str, now_ms: int) -> Outcome[int]:
-        """Try everything that failed again at once; the reply is how many messages that are. What has used up its
-        retries gets one more attempt. (No fact: after a restart what was not tried yet follows its old times.)
+        """Retry all failed messages at once, exhausted messages with one more attempt; the reply is their number.
+
+        Not a fact: after a restart a message that was not retried yet follows its old time.
 
         Raises:
             TopicNotFound, SubscriptionNotFound.
@@ -609,7 +618,7 @@ class Broker:
         return self._topic_admin.retry_deliveries(account, topic_name, name, now_ms)
 
     def drop_deliveries(self, account: str, topic_name: str, name: str, now_ms: int) -> Outcome[int]:
-        """Drop everything that waits or is in retry for a subscription; the reply is how many messages that are.
+        """Drop all waiting messages and all messages in retry of a subscription; the reply is their number.
 
         Raises:
             TopicNotFound, SubscriptionNotFound.
@@ -619,19 +628,20 @@ class Broker:
     # ------------------------------------------------------------------ time and the log
 
     def next_deadline_ms(self) -> int | None:
-        """When :meth:`tick` has something to do next; a time that has passed means that more work is waiting."""
+        """Return the time at which :meth:`tick` has work; a time in the past means that more work is waiting."""
         return self.runtime.agenda.next_due_ms()
 
     def tick(self, now_ms: int) -> Outcome[None]:
-        """Do what is due: end waits and leases, activate delayed messages, expire old ones. A bounded slice of it:
-        call again while :meth:`next_deadline_ms` is not in the future.
+        """Do a bounded slice of the due work: time out waits and leases, activate delays, expire messages.
+
+        Call again while :meth:`next_deadline_ms` is not in the future.
         """
         return self._tick.tick(now_ms)
 
     def pages_read(self, read_id: int, messages: Sequence[StoredMessage], missing: Runs, now_ms: int) -> Outcome[int]:
-        """The log's answer to a PageRead: a prefix of what was asked, and the positions that cannot be read.
+        """Take the log's answer to a PageRead: a prefix of the requested messages, and the unreadable positions.
 
-        The reply is how many messages were newly found to be damaged; they are no longer receivable.
+        The reply is the number of messages newly found to be damaged; they are no longer receivable.
         """
         reading = self.runtime.pages.take(read_id)
         if reading is None:
@@ -643,18 +653,19 @@ class Broker:
     # ------------------------------------------------------------------ recovery
 
     def checkpoint(self, last_lsn: Callable[[], int], now_ms: int) -> Iterator[AnyPart]:
-        """The parts of a checkpoint, made one by one; other operations may run in between.
+        """Yield the parts of a checkpoint; other operations may run between two parts.
 
-        ``last_lsn`` tells the LSN of the newest row that records were appended to: what the part made next is true for.
+        ``last_lsn`` returns the LSN of the newest row with appended records. Each part is stamped with the LSN at its
+        making, because replay must skip exactly the records that the part contains.
         """
         return self._checkpoint.parts(last_lsn, now_ms)
 
     def load(self, part: AnyPart) -> None:
-        """Take back a part of a checkpoint; all of them come before the first :meth:`replay`."""
+        """Restore a part of a checkpoint; all parts come before the first :meth:`replay`."""
         self._restore.load(part)
 
     def begin_salvage(self) -> None:
-        """Rows are missing: what is replayed from now on applies as far as it can; see :mod:`cmqd.core.salvage`."""
+        """Apply further records as far as possible, because rows are missing; see :mod:`cmqd.core.salvage`."""
         self._replay.begin_salvage()
 
     def replay(self, record: AnyRecord, lsn: int) -> None:
@@ -667,24 +678,24 @@ class Broker:
         self._replay.replay(record, lsn)
 
     def set_clock_offset(self, offset_ms: int, now_ms: int, *, stepped: bool = False) -> Outcome[None]:
-        """Record how far the wall clock is ahead of broker time.
+        """Record the offset of the wall clock from broker time.
 
-        ``stepped``: broker time was set to ``now_ms``. To be called before :meth:`recovered`, which plans by times.
+        ``stepped``: broker time was set to ``now_ms``. Call this before :meth:`recovered`, which plans by times.
         """
         record = ClockOffset(offset_ms, now_ms, stepped)
         self.facts.apply_clock_offset(record)
         return Outcome(None, [record])
 
     def recovered(self, *, lost: bool = False) -> Sequence[AnyRecord]:
-        """Recovery is over: numbers start beyond all that may have been used, bodies are in the log alone.
+        """End recovery: numbers start beyond all numbers that may have been used, and bodies are in the log alone.
 
-        ``lost``: part of the log was set aside, so the numbers leap, as they do after :meth:`begin_salvage`. Returns
-        records to append before anything else.
+        ``lost``: part of the log was set aside, so the numbers leap, as they do after :meth:`begin_salvage`: the lost
+        part may have used numbers that clients still hold. Returns records to append before all others.
         """
         records = self._replay.finish(lost=lost)
         self._start.take_up()
         return records
 
     def check_invariants(self) -> None:
-        """Assert what the classes promise; for tests."""
+        """Assert the invariants of all parts; for tests."""
         check_invariants(self.facts, self.runtime, self._replay.is_salvaging)

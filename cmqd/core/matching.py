@@ -28,7 +28,7 @@ BINDING_KEYS = 5
 """Per subscription. These four limits are CMQ's."""
 
 CACHED = 4096
-"""Labels whose answer is remembered. Few topics use more at a time; an entry is about 250 bytes, so a topic pays about
+"""Remembered answers, by labels. Few topics use more at a time; an entry is about 250 bytes, so a topic pays about
 1 MiB, and 16 MiB if every entry gives a different large set of 500 subscribers. At the limit all answers are forgotten:
 the price is a cold match for each label, which is cheaper than to keep an order of use at every warm match."""
 
@@ -317,7 +317,7 @@ class KeyMatcher(Matcher[str, str]):
     ``#`` and from the right down to it, and the number of words decides whether both fit. A comparison is one ``&``
     with the keys that accept that word at that index. Nearly all keys are of this kind.
 
-    Keys with several ``#`` are simulated together as automata whose state is the number of their words matched so far:
+    Keys with several ``#`` are simulated together as automata; the state is the number of their words matched so far:
     one set of keys for each number. This is the bit-parallel simulation of Baeza-Yates and Gonnet ("A new approach to
     text searching", CACM 35(10), 1992) with the self loops of Navarro and Raffinot ("Flexible pattern matching in
     strings", 2002, chapter 4), with the bits of one state of all keys side by side instead of all states of one key.

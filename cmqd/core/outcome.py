@@ -1,4 +1,4 @@
-"""What an operation of the core hands to the edge."""
+"""Outcome: the result of an operation (reply, records, bodies, replies to waiting requests), and its parts."""
 
 from collections.abc import Sequence
 from enum import Enum
@@ -23,7 +23,7 @@ Waiting = _Waiting
 
 
 class PageRead(msgspec.Struct, frozen=True, gc=False):
-    """Bodies that the core needs from the log; answer with ``Broker.pages_read``."""
+    """A read of bodies from the log; answer with ``Broker.pages_read``."""
 
     read_id: int
     queue_id: int
@@ -32,14 +32,14 @@ class PageRead(msgspec.Struct, frozen=True, gc=False):
 
 
 class Woken(msgspec.Struct, frozen=True):
-    """The answer to an operation that waited: its reply, or the error (a DomainError) that ended it."""
+    """The answer to a waiting operation: its reply, or the error (a DomainError) that ended the wait."""
 
     waiter_id: int
     reply: Any
 
 
 class Check(msgspec.Struct, frozen=True, gc=False):
-    """Ask a producer what became of a half message. It is counted as sent with this outcome's records."""
+    """A question to a producer about a half message. The check counts as sent with this outcome's records."""
 
     account: str
     queue: str
@@ -49,8 +49,9 @@ class Check(msgspec.Struct, frozen=True, gc=False):
 
 
 class Push(msgspec.Struct, frozen=True, gc=False):
-    """Post a message of a topic to a subscription's URL; answer with ``Broker.pushes_ended``. It is under way from this
-    outcome on, which is no fact: after a restart it is begun again.
+    """A post of a topic's message to a subscription's URL; answer with ``Broker.pushes_ended``.
+
+    The push is under way from this outcome on. That is no fact: a restart repeats the push.
     """
 
     account: str
@@ -66,17 +67,17 @@ class Push(msgspec.Struct, frozen=True, gc=False):
 
 
 class PushResult(msgspec.Struct, frozen=True, gc=False):
-    """How a ``Push`` went."""
+    """The result of a ``Push``."""
 
     subscription_id: int
     position: int
     started_ms: int
     error: str | None
-    """None = it was delivered; else why not, in a line."""
+    """None = delivered; else the reason of the failure, in a line."""
 
 
 class SendRequest(Protocol):
-    """One of the sends that are decided together; see ``Broker.send_all``. The wire's request is one."""
+    """A send of a batch of sends; see ``Broker.send_all``. The request of the wire protocol has this form."""
 
     @property
     def bodies(self) -> list[bytes]:
@@ -85,46 +86,46 @@ class SendRequest(Protocol):
 
     @property
     def headers(self) -> list[Headers | None] | None:
-        """One entry for each body, or None."""
+        """An entry per body, or None."""
         ...
 
     @property
     def delay_ms(self) -> int | list[int] | None:
-        """One for all bodies, or one for each; None = the queue's."""
+        """A delay for all bodies, or a delay per body; None = the queue's."""
         ...
 
     @property
     def session(self) -> int:
-        """Of the producer that numbered it; 0 = none."""
+        """The session of the producer; 0 = not numbered."""
         ...
 
     @property
     def sequence(self) -> int:
-        """Its number, 0 = none."""
+        """The sequence number in the session; 0 = not numbered."""
         ...
 
     @property
     def dedup_ids(self) -> list[str | None] | None:
-        """One entry for each body, or None."""
+        """An entry per body, or None."""
         ...
 
     @property
     def after(self) -> str | None:
-        """The dedup id of a message that must be stored before; None = of none."""
+        """The dedup id of a message that must be stored before; None = no condition."""
         ...
 
 
 class ReceiveRequest(Protocol):
-    """One of the receives that are decided together; see ``Broker.receive_all``. The wire's request is one."""
+    """A receive of a batch of receives; see ``Broker.receive_all``. The request of the wire protocol has this form."""
 
     @property
     def max_messages(self) -> int:
-        """How many at most."""
+        """Largest number of messages in the reply."""
         ...
 
     @property
     def wait_ms(self) -> int | None:
-        """How long it waits if there is none; None = the queue's."""
+        """Time to wait while no message is active; None = the queue's."""
         ...
 
     @property
@@ -134,12 +135,12 @@ class ReceiveRequest(Protocol):
 
 
 class PublishRequest(msgspec.Struct, frozen=True, gc=False):
-    """One of the publishes that are decided together; see ``Broker.publish``."""
+    """A publish of a batch of publishes; see ``Broker.publish``."""
 
     bodies: list[bytes]
     headers: list[Headers | None] | None
     labels: list[Labels] | None
-    """One entry for all bodies, or one for each; None = no tags."""
+    """A single entry for all bodies, or an entry per body; None = no tags."""
     session: int = 0
     sequence: int = 0
     dedup_ids: list[str | None] | None = None
@@ -148,8 +149,9 @@ class PublishRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 class Published(msgspec.Struct, frozen=True, gc=False):
-    """Reply of a publish: the ids, and how many subscriptions each message matched; None for one that was published
-    before, of which that is not remembered.
+    """Reply of a publish: the ids, and the number of matching subscriptions of each message.
+
+    The number is None for a repeated publish: ids are remembered, numbers of matches are not.
     """
 
     message_ids: Sequence[int]
@@ -157,10 +159,11 @@ class Published(msgspec.Struct, frozen=True, gc=False):
 
 
 class Outcome(msgspec.Struct, Generic[T]):
-    """What to answer, what to persist, who else is answered, what to read.
+    """The result of an operation: its reply, the records to append, replies to waiting requests, and reads to make.
 
-    The records must be appended to the log in one go and in this order, before those of any later outcome. No reply
-    may leave before they are durable.
+    The records must be appended to the log in one go and in this order, before the records of any later outcome:
+    recovery applies them in the order of the log. No reply may leave before they are durable, because a reply sent
+    earlier would acknowledge a change that a crash can undo.
     """
 
     reply: T
@@ -174,12 +177,12 @@ class Outcome(msgspec.Struct, Generic[T]):
 
 
 class Effects(msgspec.Struct, gc=False):
-    """What an operation does beside its reply, gathered step by step; see ``Outcome``, which it becomes.
+    """Side effects collected while an operation runs; becomes an ``Outcome``.
 
     The order of the records is their order in the log.
     """
 
-    # A Struct is made in two thirds of the time of a class with an ``__init__``, and nearly every operation makes one.
+    # A Struct is made in two thirds of the time of a class with an ``__init__``, and nearly every operation needs one.
     records: list[AnyRecord] = []
     bodies: list[bytes] = []
     woken: list[Woken] = []
@@ -188,7 +191,7 @@ class Effects(msgspec.Struct, gc=False):
     pushes: list[Push] = []
 
     def add(self, outcome: Outcome[Any]) -> None:
-        """What a whole operation did that is a part of this one."""
+        """Add the side effects of a whole operation that is a part of this operation."""
         self.records.extend(outcome.records)
         self.bodies.extend(outcome.bodies)
         self.woken.extend(outcome.woken)
@@ -197,7 +200,7 @@ class Effects(msgspec.Struct, gc=False):
         self.pushes.extend(outcome.pushes)
 
     def outcome(self, reply: T) -> Outcome[T]:
-        """All of it, with the reply."""
+        """Return the outcome with this reply."""
         return Outcome(
             reply=reply,
             records=self.records,
@@ -210,22 +213,22 @@ class Effects(msgspec.Struct, gc=False):
 
 
 class TransactionsDone(msgspec.Struct, frozen=True):
-    """Reply of a decision: (message id, refusal) of those that were refused."""
+    """Reply of a decision: (message id, refusal) of each refused message."""
 
     failures: Sequence[tuple[int, DomainError]]
 
 
 class HandleFailure(msgspec.Struct, frozen=True, gc=False):
-    """A receipt handle that is not (or no longer) valid in this queue; nothing was done with it."""
+    """A receipt handle that is not (or no longer) valid in this queue; its message is unchanged."""
 
     receipt_handle: int
     text: str
 
 
 class HandlesDone(msgspec.Struct, frozen=True):
-    """Reply of delete, change visibility and hand back."""
+    """Reply of a delete, a change of visibility or a hand back."""
 
     failures: Sequence[HandleFailure]
     next_visible_ms: int = 0
     done: int = 0
-    """Messages that were deleted."""
+    """Number of deleted messages."""

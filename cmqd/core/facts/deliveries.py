@@ -20,7 +20,7 @@ Two strategies (spec 3.5), which may be exchanged at any time:
 - ``exponential_decay``: as many attempts at once as there are slots. Due retries come first, in the order of their
   times, then messages never tried, the oldest first. After a message failed twice in a row the subscription is
   *blocked*: each retry is paired with a *probe*, a message never tried; all other messages wait until a delivery
-  succeeds. Without probes a subscription whose failing messages are few would learn late that its target is back.
+  succeeds. Without probes a subscription with few failing messages would learn late that its target is back.
 
 This module knows positions in the topic and times; it does not know topics, queues or URLs.
 """
@@ -65,7 +65,7 @@ class Deliveries:
     """Undelivered messages of one subscription; see the module.
 
     Invariants: an undelivered message is either in ``waiting`` or in ``retries``. ``exhausted`` holds the messages of
-    ``retries`` whose next time is 0. Every other message of ``retries`` is under way, hurried, or in the heap with its
+    ``retries`` with next time 0. Every other message of ``retries`` is under way, hurried, or in the heap with its
     time. Under backoff at most one attempt is started while none is under way.
     """
 
@@ -98,7 +98,7 @@ class Deliveries:
         self.max_known = max_known
 
         self.waiting = BitMap64()
-        """Messages never tried, or whose first attempt is under way."""
+        """Messages never tried, or in their first attempt."""
         self.retries: dict[int, Retry] = {}
         """By position: undelivered messages that failed, exhausted messages included."""
         self.exhausted = BitMap64()
@@ -192,7 +192,7 @@ class Deliveries:
         return dropped
 
     def _unblock(self) -> None:
-        """End the block: a delivery succeeded, or no message is left whose delivery could end it."""
+        """End the block: a delivery succeeded, or no message is left to end the block."""
         self.blocked = False
         self._probes_owed = 0
         self._probes.clear()
@@ -238,7 +238,7 @@ class Deliveries:
 
     @property
     def waiting_count(self) -> int:
-        """Count the messages never tried, or whose first attempt is under way."""
+        """Count the messages never tried, or in their first attempt."""
         return len(self.waiting)
 
     @property
@@ -305,7 +305,7 @@ class Deliveries:
         self.under_way[position] = 1
 
     def given_back(self, position: int) -> None:
-        """Take back the start of an attempt that is not made after all, or whose result is no longer needed."""
+        """Take back the start of an attempt that is not made after all, or has no use for its result any more."""
         if self.under_way.pop(position, None) is None:
             return
         if position in self.retries:

@@ -259,7 +259,7 @@ class Topic:
         """Note that a subscription came, went or changed its filters, or that the topic changed its attributes.
 
         The new revision makes a publish plan that is being matched start its match again. Without it the plan would
-        apply sets whose bits mean other subscriptions by now.
+        apply sets with bits for other subscriptions by now.
         """
         self.revision += 1
         self._audiences.clear()
