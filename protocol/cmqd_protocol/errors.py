@@ -1,7 +1,7 @@
-"""The error codes of the wire and the library's own exceptions.
+"""Error codes of the wire, and the exceptions of this package.
 
-ProtocolError              the conversation itself is wrong
-├── LocalProtocolError     this side asked for something that the state does not allow; nothing was sent
+ProtocolError              root of the exceptions
+├── LocalProtocolError     the state of the connection does not allow the call; no bytes were queued
 └── RemoteProtocolError    the connection is over; raised by shells from a ``ConnectionEnded``
 """
 
@@ -9,9 +9,9 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """What went wrong; the name on the wire is the lower-case member name."""
+    """Code of an Error frame. The name on the wire is the name of the member in lower case."""
 
-    # connection: the server closes after these
+    # connection: the server closes the connection after the error
     MALFORMED_FRAME = 100
     FRAME_TOO_LARGE = 101
     UNSUPPORTED_VERSION = 102
@@ -76,12 +76,12 @@ class ErrorCode(IntEnum):
 
     @property
     def wire_name(self) -> str:
-        """The ``name`` of an Error frame."""
+        """``name`` of an Error frame."""
         return self.name.lower()
 
     @property
     def retryable(self) -> bool:
-        """Whether the same request may succeed later without being changed."""
+        """True if the same request may succeed later, unchanged."""
         return self in RETRYABLE
 
 
@@ -96,8 +96,8 @@ RETRYABLE = frozenset(
         ErrorCode.TOO_MANY_CONNECTIONS,
     }
 )
-"""The same request may succeed later without being changed. ``OUTCOME_UNKNOWN`` is not among them: it may have
-happened (a numbered send is safe to repeat all the same)."""
+"""Errors after which the same request may succeed later, unchanged. ``OUTCOME_UNKNOWN`` is not retryable, because the
+request may have taken effect. A numbered send is safe to repeat even then."""
 
 
 class ProtocolError(Exception):
@@ -105,18 +105,18 @@ class ProtocolError(Exception):
 
 
 class LocalProtocolError(ProtocolError):
-    """This side asked for something that the connection's state or the message's size does not allow.
+    """The state of the connection or the size of the message does not allow the call.
 
-    Raised before anything was changed or queued: the connection goes on as if it had not been asked. It is a bug of
-    the caller, or a race with the end of the connection (``state`` tells).
+    Raised before any change: the connection continues unaffected. The cause is a bug of the caller, or a race with the
+    end of the connection (see ``state``).
     """
 
 
 class RemoteProtocolError(ProtocolError):
     """The connection is over: the peer broke the protocol, or refused or gave up the connection.
 
-    The machines do not raise it (they put a ``ConnectionEnded`` among the events); it is there for shells that do.
-    ``code`` is an ``ErrorCode``, or the number that a newer peer sent.
+    The connections do not raise this exception: their event is a ``ConnectionEnded``. Shells that raise use it.
+    ``code`` is an ``ErrorCode``, or a number that a newer peer sent.
     """
 
     def __init__(self, code: int, text: str) -> None:

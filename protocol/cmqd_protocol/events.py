@@ -1,4 +1,4 @@
-"""What a connection tells its shell besides messages. Don't subclass these; they are facts, made by the machine."""
+"""Events of a connection, besides messages. The connection makes the events; shells read the fields."""
 
 from msgspec import Struct
 
@@ -8,16 +8,16 @@ from cmqd_protocol.messages import Error
 
 
 class Authenticated(Struct, frozen=True, gc=False):
-    """Server: the client proved that it holds the secret; requests may follow. Comes once, first."""
+    """First event of a server: the client proved that it knows the secret key. Requests may follow."""
 
     account: str
     secret_id: str
     product: str
-    """What the client calls itself; for logs only, as it can say anything."""
+    """Name of the client's software as the client states, without proof; for logs only."""
 
 
 class Opened(Struct, frozen=True, gc=False):
-    """Client: the server proved that it knows the secret; requests may be sent. Comes once, first."""
+    """First event of a client: the server proved that it knows the secret key. Requests can be sent."""
 
     account: str
     connection_id: int
@@ -29,25 +29,27 @@ class Opened(Struct, frozen=True, gc=False):
 
 
 class RequestRefused(Struct, frozen=True, gc=False):
-    """Server: a request was answered by the connection itself, since it could not be understood or its number was
-    taken. There is nothing to do; for counters and logs.
+    """Event of a server: the connection refused a request and has queued the reply.
+
+    The request was malformed, reused the number of an outstanding request, or was over the limit of outstanding
+    requests. The event is for counters and logs.
     """
 
     reply: Error
 
 
 class ConnectionEnded(Struct, frozen=True, gc=False):
-    """The connection is over: write ``data_to_send()``, then close. Comes once, last."""
+    """Last event of a connection: write ``data_to_send()``, then close."""
 
     code: int
     """An ``ErrorCode``, or a number that a newer peer sent."""
     name: str
     text: str
     by_peer: bool
-    """The peer said so with an Error frame or its preamble; otherwise this side found the peer wrong."""
+    """True if the peer ended the connection with an Error frame or its preamble, False if this side ended it."""
     retryable: bool = False
     retry_after_ms: int | None = None
 
     def exception(self) -> RemoteProtocolError:
-        """The same as an exception, for shells that raise."""
+        """Return the event as an exception, for shells that raise."""
         return RemoteProtocolError(self.code, self.text)

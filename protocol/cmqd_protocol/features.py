@@ -1,9 +1,9 @@
-"""Features: words by which a server names the later additions to the protocol that it acts on.
+"""Features: words with which a server names the later additions to the protocol that it supports.
 
-A peer ignores unknown fields. For most additions that is harmless. It is not for a field that changes the effect of a
-request, because an older server would carry out the request without the field. The field gets a word here. A server
+A peer ignores unknown fields. A field that changes the effect of a request must not be ignored, because an older server
+would carry out the request without the field. This module gives the field a word. A server
 names its words in the welcome (``facts``), and ``ClientConnection.send`` refuses a request that uses the field unless
-the server named the word. The older server never sees the request.
+the server named the word. The older server never receives the request.
 
 A new feature is a member of ``Feature``, an entry of ``FIELD_FEATURES`` and a row of the table in SPEC.md, section 4.4.
 """
@@ -34,7 +34,7 @@ FIELD_FEATURES: Final[Mapping[type[Struct], Mapping[str, str]]] = {
     SendMessages: {"after": Feature.ORDERED_SENDS},
     PublishMessages: {"after": Feature.ORDERED_PUBLISHES},
 }
-"""By request, the fields that a server must have named. A field that holds its default asks for nothing."""
+"""Fields of requests that need a feature. A field with its default value needs no feature."""
 
 
 class ServerFacts(Struct, frozen=True):
@@ -59,7 +59,7 @@ class ServerFacts(Struct, frozen=True):
 
 
 class FeatureNotNamed(LocalProtocolError):
-    """A request uses a field that this server would ignore. Nothing was queued."""
+    """A request uses a field that this server would ignore. The request was not queued."""
 
     def __init__(self, request: Struct, field: str, feature: str) -> None:
         super().__init__(
@@ -72,7 +72,7 @@ class FeatureNotNamed(LocalProtocolError):
 def fields_not_named(
     fields: Mapping[type[Struct], Mapping[str, str]], named: frozenset[str]
 ) -> dict[type[Struct], dict[str, str]]:
-    """Return the part of ``fields`` (see ``FIELD_FEATURES``) whose features a server did not name; empty, as a rule."""
+    """Return the part of ``fields`` (see ``FIELD_FEATURES``) that a server would ignore; usually empty."""
     left = {
         kind: {field: feature for field, feature in features.items() if feature not in named}
         for kind, features in fields.items()
@@ -81,10 +81,10 @@ def fields_not_named(
 
 
 def check_unused(request: Struct, fields: Mapping[str, str]) -> None:
-    """Check that a request uses none of ``fields``, whose features the server did not name.
+    """Check that a request uses none of ``fields``, the fields that the server would ignore.
 
     Raises:
-        FeatureNotNamed: it uses one.
+        FeatureNotNamed: the request uses a field of ``fields``.
     """
     names, defaults = request.__struct_fields__, request.__struct_defaults__
     first_default = len(names) - len(defaults)

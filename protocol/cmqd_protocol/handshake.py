@@ -1,7 +1,8 @@
-"""The arithmetic of the handshake: versions, the tune, and the two proofs. Pure; nonces and keys come in.
+"""Computations of the handshake: version, negotiated limits and the two proofs. Nonces and keys are arguments.
 
-Both proofs are HMAC-SHA256 with the secret key over everything that was said before in the clear, so nobody between
-the two can lower the version, change the tune or pass one side's proof off as the other's:
+Both proofs are HMAC-SHA256 with the secret key over all earlier bytes of the handshake, which are sent in the clear. So
+an attacker between client and server cannot lower the version, change the limits or replay the proof of a side as the
+proof of the other side:
 
     transcript   = client preamble (8) | server preamble (8)
                  | server nonce (32) | client nonce (32)
@@ -35,7 +36,7 @@ SERVER_LABEL: Final = b"cmqd 1 server\0"
 
 
 class AccessKey(Struct, frozen=True, gc=False):
-    """What the server knows of a secret id."""
+    """Access key of a secret id."""
 
     account: str
     secret_key: str
@@ -45,22 +46,22 @@ class AccessKey(Struct, frozen=True, gc=False):
 
 
 NO_KEY: Final = AccessKey(account="", secret_key="x" * 40)
-"""Stands in for an unknown id, so that refusing it costs the same work as refusing a wrong proof."""
+"""Replaces the key of an unknown id, so that refusing the id costs the same work as refusing a wrong proof."""
 
 
 def choose_version(highest: int, lowest: int) -> int:
-    """The highest version that both sides speak, or 0."""
+    """Return the highest version that both sides speak, or 0."""
     version = min(highest, VERSION)
     return version if version >= max(lowest, OLDEST_VERSION) else 0
 
 
 def tune_max_frame_bytes(server: int, client: int) -> int:
-    """The smaller wish, but never under the floor that the largest message needs, nor over the ceiling."""
+    """Return the smaller proposal, clamped to ``MIN_MAX_FRAME_BYTES`` and ``MAX_MAX_FRAME_BYTES``."""
     return min(max(min(server, client), MIN_MAX_FRAME_BYTES), MAX_MAX_FRAME_BYTES)
 
 
 def tune_heartbeat_ms(server: int, client: int) -> int:
-    """The smaller non-zero wish within the permitted range; 0, no heartbeats, only if both say so."""
+    """Return the smaller non-zero proposal, clamped to the permitted range; 0 (no heartbeats) if both propose 0."""
     wished = min(server, client) or max(server, client)
     return min(max(wished, MIN_HEARTBEAT_MS), MAX_HEARTBEAT_MS) if wished else 0
 
@@ -71,7 +72,7 @@ def _text(value: str) -> bytes:
 
 
 def transcript(client_preamble: bytes, server_preamble: bytes, server: ServerHello, client: ClientHello) -> bytes:
-    """What both proofs cover; see the module. ``client.proof`` is not part of it."""
+    """Return the bytes that both proofs cover; see the module. ``client.proof`` is not included."""
     return b"".join(
         (
             client_preamble,
@@ -87,16 +88,16 @@ def transcript(client_preamble: bytes, server_preamble: bytes, server: ServerHel
 
 
 def client_proof(secret_key: str, said: bytes) -> bytes:
-    """The client's proof over the transcript ``said``."""
+    """Return the client's proof over the transcript ``said``."""
     return hmac.digest(secret_key.encode(), CLIENT_LABEL + said, "sha256")
 
 
 def server_proof(secret_key: str, said: bytes, welcome: Welcome) -> bytes:
-    """The server's proof over the transcript and what ``welcome`` adds to it (its own ``proof`` is not looked at)."""
+    """Return the server's proof over the transcript and the fields of ``welcome`` except ``proof`` and ``facts``."""
     added = pack(">IIQ", welcome.max_frame_bytes, welcome.heartbeat_ms, welcome.connection_id)
     return hmac.digest(secret_key.encode(), SERVER_LABEL + said + added + _text(welcome.account), "sha256")
 
 
 def same(proof: bytes, expected: bytes) -> bool:
-    """Compare two proofs in a time that does not depend on where they differ."""
+    """Compare two proofs in constant time."""
     return hmac.compare_digest(proof, expected)

@@ -1,7 +1,7 @@
-"""The operations by number. The first element of every message's array is one of these.
+"""Operations by number. The number is the first element in the array of a message.
 
-Numbers are grouped by theme with room in each group; a number is never given a second meaning. ``messages`` holds
-the Struct of each (its tag is the number), and a test keeps the two in step.
+Numbers are grouped by theme, with unused numbers in every group. A number never changes its meaning. ``messages`` has
+the Structs of the operations, tagged with the number; a test compares the two modules.
 """
 
 from enum import IntEnum
@@ -9,7 +9,7 @@ from typing import Final
 
 
 class Opcode(IntEnum):
-    """What a message is; the member's name is the operation's name everywhere (handlers, client methods, logs)."""
+    """Operation of a message. Handlers, client methods and logs use the name of the member."""
 
     SERVER_HELLO = 1
     CLIENT_HELLO = 2
@@ -113,4 +113,4 @@ THEMES: Final = {
     "replies and pushes": range(192, 255),
     "error": range(255, 256),
 }
-"""Where the operations of a theme are or will be. Rewind is among the queues, dead letters too."""
+"""Numbers of the themes, used and unused. Rewind and dead letters belong to the queues."""

@@ -1,9 +1,10 @@
-"""Why a request could not be decoded, in words that name the field, the value and what was expected.
+"""Errors for requests that cannot be decoded, with the field, the value and the expected type or limit.
 
-Off the hot path: msgspec has refused the payload already. A payload that is an array starting with an operation and
-a request number, and is well-formed to its last byte, gets its own Error reply; anything else is the connection's end.
-Nothing here decodes a value that is larger than a few bytes. A large payload is not walked over: its error names the
-field and no value, and bytes behind the fault are not examined.
+Off the hot path: msgspec has already refused the payload. A payload that is well-formed to its last byte, an array
+with an operation and a request number in front, gets an Error reply. Any other payload ends the connection, because
+without a request number the client could not assign the error. Only values of a few bytes are decoded. A large payload
+is not examined whole, because the scan would delay other clients: the error names the field and no value, and bytes
+behind the fault are not examined.
 """
 
 import re
@@ -18,14 +19,14 @@ from cmqd_protocol.limits import LARGE_PAYLOAD_BYTES, MAX_REQUEST_ID, VERSION
 from cmqd_protocol.messages import REQUEST_TYPES, Error, Request, error
 
 DECODE_ERRORS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""Everything that msgspec raises on bytes it does not like: malformed or ill-typed, not UTF-8, nested too deep."""
+"""Exceptions of msgspec for bytes that are malformed or of a wrong type, not UTF-8, or nested too deep."""
 
 SHOWN_BYTES: Final = 64
-"""A refused value is repeated in the error if its encoding is no longer than this."""
+"""Longest encoding of a refused value that the error repeats."""
 
 
 class _Envelope(Struct, array_like=True, gc=False):
-    """What every request starts with; the rest is walked over, which finds it well-formed or not."""
+    """First elements of every request. Decoding skips the other elements and checks that the array is well-formed."""
 
     opcode: int
     request_id: Annotated[int, Meta(ge=1, le=MAX_REQUEST_ID)]
@@ -35,7 +36,7 @@ _raw = msgspec.Raw()
 
 
 class _Elements(Struct, array_like=True, gc=False):
-    """The first elements of a request undecoded; no request of this version has more."""
+    """Elements of a request, undecoded. No request of this version has more elements."""
 
     e0: msgspec.Raw = _raw
     e1: msgspec.Raw = _raw
@@ -56,7 +57,7 @@ _list_decoder = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _text_decoder = msgspec.msgpack.Decoder(str)
 _short_decoder = msgspec.msgpack.Decoder()
 
-# What msgspec says, for instance: Expected `array` of length <= 256 - at `$[3]`
+# Error texts of msgspec, for instance: Expected `array` of length <= 256 - at `$[3]`
 _TOO_SHORT: Final = re.compile(r"Expected `array` of at least length \d+, got (?P<length>\d+)$")
 _WRONG_TYPE: Final = re.compile(r"Expected `(?P<expected>[^`]*)`, got `(?P<got>[^`]*)`")
 _OUT_OF_BOUNDS: Final = re.compile(
@@ -68,14 +69,14 @@ _INSIDE_MAP: Final = "[...]"
 
 
 def refuse(payload: bytes, problem: Exception) -> Error | None:
-    """The reply to a request that ``problem`` kept from being decoded; None if it cannot be answered by number."""
+    """Return the error for a request that cannot be decoded; None if the payload has no valid request number."""
     is_large = len(payload) > LARGE_PAYLOAD_BYTES
     try:
         envelope = _large_envelope(payload, problem) if is_large else _envelope_decoder.decode(payload)
     except DECODE_ERRORS:
         return None
     if envelope.opcode < 16:
-        # These belong to the connection: a second hello or a cancel of nonsense has no reply of its own.
+        # An operation of the connection: a second hello or a malformed cancel has no reply.
         return None
     request_type = REQUEST_TYPES.get(envelope.opcode)
     if request_type is None:
@@ -96,10 +97,10 @@ def refuse(payload: bytes, problem: Exception) -> Error | None:
 
 
 def _large_envelope(payload: bytes, problem: Exception) -> _Envelope:
-    """Read the envelope of a large payload, whose end is not looked at. A payload with a fault of msgpack has none.
+    """Read the envelope of a large payload, without examining its end.
 
     Raises:
-        Exception: ``problem``; the payload is malformed.
+        Exception: ``problem``; the payload is malformed or has no envelope.
     """
     if not isinstance(problem, msgspec.ValidationError | UnicodeDecodeError):
         raise problem
@@ -115,9 +116,9 @@ _Explanation: TypeAlias = tuple[str, dict[str, Any]]
 
 
 def _explain(payload: bytes, fields: tuple[str, ...], said: str) -> _Explanation:
-    """Turn what msgspec said about an array into a sentence about the request's field."""
+    """Translate the error text of msgspec into a sentence about a field of the request."""
     if too_short := _TOO_SHORT.match(said):
-        # Element 0 is the operation, so the first element that is not there is this field.
+        # Element 0 is the operation, so element N, the first missing element, is field N - 1.
         field = fields[int(too_short["length"]) - 1]
         return f"{field} is missing", {"field": field}
     where = _PATH.search(said)
@@ -172,16 +173,16 @@ def _element(payload: bytes, index: int) -> msgspec.Raw:
 
 
 def _encoded_at(payload: bytes, indexes: list[int]) -> bytes:
-    """The element there as it came."""
+    """Return the encoded element at a path of indexes."""
     raw = _element(payload, indexes[0])
     for index in indexes[1:]:
-        # Bounded: msgspec looks into a list only after it found the list no longer than allowed.
+        # Bounded, because msgspec checks the length of a list before its entries.
         raw = _list_decoder.decode(raw)[index]
     return bytes(raw)
 
 
 def _short_value(encoded: bytes) -> str | bytes | float | None:
-    """The value, if it is a single one and short enough to be repeated."""
+    """Return a value that is not an array or map and short enough for an error, else None."""
     if not 0 < len(encoded) <= SHOWN_BYTES or _count_entries(encoded) is not None:
         return None
     try:
@@ -192,7 +193,7 @@ def _short_value(encoded: bytes) -> str | bytes | float | None:
 
 
 def _count_entries(encoded: bytes) -> int | None:
-    """How many entries an array or map has (they are there: it was walked over); None for anything else."""
+    """Return the number of entries of an array or map, None for other values. The payload is well-formed."""
     if not encoded:
         return None
     kind = encoded[0]
@@ -206,7 +207,7 @@ def _count_entries(encoded: bytes) -> int | None:
 
 
 def _field_that_is_not_text(payload: bytes, request_type: type[Request]) -> str:
-    """The first field that fails as the request did; those before it were fine. Unknown in a large payload."""
+    """Return the first field that is not UTF-8, or ``request`` for a large payload, which is not examined."""
     if not payload:
         return "request"
     for index, field in enumerate(msgspec.structs.fields(request_type), start=1):

@@ -1,4 +1,4 @@
-"""Types that the core, the wire format, the disk format and the client share, each declared once.
+"""Types shared by the core, the wire format, the disk format and the client, declared once.
 
-Module ``messages`` has a message in each of its forms. The package imports msgspec alone and does nothing.
+Module ``messages`` has the forms of a message. The package imports only msgspec and has no behaviour.
 """

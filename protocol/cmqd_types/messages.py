@@ -14,7 +14,7 @@ Labels: TypeAlias = list[str] | str
 
 
 class Origin(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The queue from which a message was moved to its present one."""
+    """The queue from which a message was moved to its present queue."""
 
     queue: str
     message_id: int
@@ -55,7 +55,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class PeekedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A message as a peek shows it."""
+    """A message in the page of a peek."""
 
     message_id: int
     state: str
@@ -71,7 +71,7 @@ class PeekedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class HalfMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An undecided half message, as an operator sees it."""
+    """An undecided half message in a list for operators."""
 
     message_id: int
     enqueue_ms: int
@@ -80,13 +80,13 @@ class HalfMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     last_check_ms: int
     """0 = no check was sent."""
     last_answer: str
-    """``unknown``, or empty as long as no producer answered."""
+    """``unknown``, or empty before the first answer of a producer."""
     next_check_ms: int
     """0 = no further check is planned."""
 
 
 class MessagesPeeked(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
-    """A page of a peek, in the order of sending. It takes keywords only, for the reason given in ``queues``."""
+    """A page of a peek, in the order of sending. Keywords only, for the reason given in ``queues``."""
 
     messages: list[PeekedMessage]
     next_start: int | None
@@ -94,7 +94,7 @@ class MessagesPeeked(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_
 
 
 class HalfMessages(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
-    """A page of undecided half messages, in the order of sending. It takes keywords only, as ``MessagesPeeked``."""
+    """A page of undecided half messages, in the order of sending. Keywords only, as ``MessagesPeeked``."""
 
     messages: list[HalfMessage]
     next_start: int | None

@@ -1,4 +1,4 @@
-"""Queues: what the broker tells of a queue, of a rewind and of a redrive.
+"""Queues: information about a queue, a rewind and a redrive.
 
 The wire's replies are these structs behind the number of the request (``cmqd_protocol.messages``). A struct takes
 keywords only, because msgspec encodes keyword fields behind the fields of a subclass.
@@ -18,7 +18,7 @@ class QueueInfo(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=
     counts: dict[str, int]
     facts: dict[str, Any]
     created: bool = False
-    """Whether the request created the queue."""
+    """True if the request created the queue."""
 
 
 class Rewound(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
@@ -29,7 +29,7 @@ class Rewound(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=Tr
     time_ms: int
     """Time of the rewind: the requested time, or the nearest time within the rewind window."""
     clamped: bool
-    """Whether the requested time lies before the rewind window."""
+    """True if the requested time lies before the rewind window."""
 
 
 class RedriveStatus(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):

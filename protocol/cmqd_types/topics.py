@@ -1,4 +1,4 @@
-"""Topics and subscriptions: what the broker tells of them.
+"""Topics and subscriptions: information about a topic or a subscription.
 
 ``TopicInfo`` and ``SubscriptionInfo`` take keywords only, for the reason given in ``queues``.
 """
@@ -17,7 +17,7 @@ class TopicInfo(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=
     counts: dict[str, int]
     facts: dict[str, Any]
     created: bool = False
-    """Whether the request created the topic."""
+    """True if the request created the topic."""
 
 
 class SubscriptionInfo(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
@@ -31,7 +31,7 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, array_like=True, gc=False, k
     facts: dict[str, Any]
     """``created_ms``, ``modified_ms``, ``blocked``, ``last_error``, ``last_error_ms``, ``next_attempt_ms``."""
     created: bool = False
-    """Whether the request created the subscription."""
+    """True if the request created the subscription."""
     secret: str | None = None
     """Secret that signs the pushes to the URL. Only the reply to the request that created the subscription has it."""
 

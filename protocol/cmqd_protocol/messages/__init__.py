@@ -1,7 +1,7 @@
-"""Every message of the wire as a Struct: requests, replies, pushes, and their shared encoder and decoders.
+"""Messages of the wire as Structs: requests, replies, pushes, and their shared encoder and decoders.
 
 A message is one msgpack array ``[opcode, request_id, ...]``. Fields are only ever appended, with a default. Times and
-durations are milliseconds; ``None`` means "the queue's own setting". Who may send what, ranges and errors: SPEC.md.
+durations are milliseconds; ``None`` means "the setting of the queue". SPEC.md has permissions, ranges and errors.
 
 Opcodes leave room by theme: 1-15 connection, 16-31 messages, 32-47 consumer streams, 48-79 queues, 80-111 topics,
 112-127 transactions, 128-143 accounts, 144-159 the server, 192-254 replies and pushes, 255 error.
@@ -192,13 +192,13 @@ REQUEST_TYPES: Final[Mapping[int, type[Request]]] = {
     request_type.__struct_config__.tag: request_type  # pyright: ignore
     for request_type in AnyRequest.__args__  # pyright: ignore
 }
-"""Operation to the Struct of its request."""
+"""Structs of the requests, by operation."""
 
 encoder = msgspec.msgpack.Encoder()
 client_message_decoder: "msgspec.msgpack.Decoder[FromClient]" = msgspec.msgpack.Decoder(FromClient)
 server_message_decoder: "msgspec.msgpack.Decoder[FromServer]" = msgspec.msgpack.Decoder(FromServer)
 
-# One decoder per state and direction, so that a message out of place is unknown there rather than decoded and refused.
+# A decoder per state and direction: a message that is not valid in the state is an unknown tag and is never decoded.
 client_hello_decoder: "msgspec.msgpack.Decoder[ClientHello]" = msgspec.msgpack.Decoder(ClientHello)
 request_decoder: "msgspec.msgpack.Decoder[Cancel | AnyRequest]" = msgspec.msgpack.Decoder(Cancel | AnyRequest)
 server_hello_decoder: "msgspec.msgpack.Decoder[ServerHello | Error]" = msgspec.msgpack.Decoder(ServerHello | Error)

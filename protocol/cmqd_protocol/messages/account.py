@@ -6,24 +6,24 @@ from cmqd_protocol.messages.base import Reply, Request
 
 
 class CreateAccount(Request, frozen=True, tag=128):
-    """Make an account and its first key; only account ``admin`` may. Answered ``KeyList``."""
+    """Create an account and its first key. Only for account ``admin``. Answered ``KeyList``."""
 
     account: str
 
 
 class ListAccounts(Request, frozen=True, tag=129):
-    """Only account ``admin`` may. Answered ``AccountList``."""
+    """List all accounts. Only for account ``admin``. Answered ``AccountList``."""
 
 
 class CreateKey(Request, frozen=True, tag=130):
-    """Make an access key. Answered ``KeyList``, the only time that the secret key is shown."""
+    """Create an access key. Answered ``KeyList``, the only reply with the secret key."""
 
     account: str | None = None
-    """None = the caller's own; another's only from account ``admin``. The same in the requests below."""
+    """None = the account of the caller. Other accounts only for ``admin``. Also valid for the requests below."""
 
 
 class ListKeys(Request, frozen=True, tag=131):
-    """The keys of an account, without secrets. Answered ``KeyList``."""
+    """List the keys of an account, without secret keys. Answered ``KeyList``."""
 
     account: str | None = None
 
@@ -37,7 +37,7 @@ class SetKeyEnabled(Request, frozen=True, tag=132):
 
 
 class DeleteKey(Request, frozen=True, tag=133):
-    """Forget a key. Answered ``Done``."""
+    """Delete a key. Answered ``Done``."""
 
     secret_id: str
     account: str | None = None
@@ -50,11 +50,11 @@ class DeleteAccount(Request, frozen=True, tag=134):
 
 
 class ListAllQueues(Request, frozen=True, tag=135):
-    """Queues of all accounts whose names contain ``search``, by account and name. Answered ``AllQueues``."""
+    """List queues of all accounts with ``search`` in the name, by account and name. Answered ``AllQueues``."""
 
     search: str = ""
     after_account: str = ""
-    """Begin behind this account and queue: ``next`` of the reply before."""
+    """Start behind this account and queue: ``next`` of the previous reply."""
     after_queue: str = ""
     limit: int = 100
 
@@ -73,7 +73,7 @@ class KeyInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
     enabled: bool
     created_ms: int
     secret_key: str | None = None
-    """Only in the reply that creates the key."""
+    """Only in the reply to ``CreateKey`` or ``CreateAccount``."""
 
 
 class KeyList(Reply, frozen=True, tag=200):
@@ -87,4 +87,4 @@ class AllQueues(Reply, frozen=True, tag=215):
 
     queues: list[tuple[str, int, str]]
     next: tuple[str, str] | None = None
-    """Account and queue to go on behind; None = the end."""
+    """Account and queue behind which the next page starts; None = the end."""

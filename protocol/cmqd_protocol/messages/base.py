@@ -1,4 +1,4 @@
-"""The structs from which all messages of the wire derive."""
+"""Base structs of the messages of the wire."""
 
 import msgspec
 
@@ -6,16 +6,16 @@ from cmqd_protocol.messages.fields import RequestId
 
 
 class WireMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One frame's content; see the module."""
+    """Content of a frame."""
 
 
 class Request(WireMessage, frozen=True):
-    """What a client asks; exactly one reply with the same ``request_id`` (1 .. 2**32-1) follows, in any order."""
+    """Request of a client. The server sends exactly one reply with the same ``request_id``, in any order."""
 
     request_id: RequestId
 
 
 class Reply(WireMessage, frozen=True):
-    """The answer to the request of the same number."""
+    """Reply to the request with the same number."""
 
     request_id: int

@@ -22,7 +22,7 @@ class ServerHello(WireMessage, frozen=True, tag=1):
 
 
 class ClientHello(WireMessage, frozen=True, tag=2):
-    """First frame of the client: who it is, its proof, and what it accepts of the tune."""
+    """First frame of the client: secret id, proof, and proposed limits."""
 
     secret_id: Annotated[str, Meta(max_length=MAX_SECRET_ID_BYTES)]
     nonce: Nonce
@@ -34,7 +34,7 @@ class ClientHello(WireMessage, frozen=True, tag=2):
 
 
 class Welcome(WireMessage, frozen=True, tag=3):
-    """The server's proof and the tune in force; requests may follow."""
+    """Proof of the server and negotiated limits. Requests may follow."""
 
     proof: Proof
     account: ShortText
@@ -42,23 +42,23 @@ class Welcome(WireMessage, frozen=True, tag=3):
     heartbeat_ms: U32
     connection_id: Unsigned
     facts: dict[str, Any] = {}  # noqa: RUF012  (msgspec copies it)
-    """What else the server says of itself, by name; see ``features``. Not covered by the proof."""
+    """Further facts of the server, by name; see ``features``. The proof does not cover the facts."""
 
 
 class Cancel(WireMessage, frozen=True, tag=4):
-    """Give up a request. It has no reply of its own; the cancelled request is answered ``cancelled``, or as usual if
-    the reply was already on its way.
+    """Cancel a request. A cancel has no reply. The reply to the cancelled request is the error ``cancelled``, or the
+    usual reply if the server had already sent the reply.
     """
 
     request_id: RequestId
 
 
 class Done(Reply, frozen=True, tag=192):
-    """Done, with nothing to add."""
+    """Reply without fields: the request succeeded."""
 
 
 class Error(Reply, frozen=True, tag=255):
-    """The typed failure of a request; ``request_id`` 0 = of the connection, which is closed after it."""
+    """Error of a request. ``request_id`` 0 = error of the connection, which the server then closes."""
 
     code: int
     name: str
@@ -66,7 +66,7 @@ class Error(Reply, frozen=True, tag=255):
     retryable: bool = False
     retry_after_ms: int | None = None
     details: dict[str, Any] | None = None
-    """What clients may want to read by name: ``field``, ``value``, ``limit``, ``difference`` ..."""
+    """Details by name for programs: ``field``, ``value``, ``limit``, ``difference`` ..."""
 
 
 def error(
@@ -77,7 +77,7 @@ def error(
     retry_after_ms: int | None = None,
     details: Mapping[str, Any] | None = None,
 ) -> Error:
-    """An Error with the name and the ``retryable`` that belong to its code; ``request_id`` 0 = of the connection."""
+    """Return an Error with the name and ``retryable`` of its code. ``request_id`` 0 = error of the connection."""
     return Error(
         request_id=request_id,
         code=int(code),

@@ -1,7 +1,7 @@
 """Types of fields that bound the memory of a decoded frame.
 
-msgspec checks them while it decodes, before it allocates. Ranges that depend on a queue or on a setting are checked by
-the core.
+msgspec checks the limits while decoding, before memory is allocated. The core checks ranges that depend on a queue or a
+setting.
 """
 
 from typing import Annotated, TypeAlias

@@ -22,13 +22,13 @@ class SendMessages(Request, frozen=True, tag=16):
     sequence: Unsigned = 0
     """Number of this send in the producer session, from 1; 0 = not numbered."""
     dedup_ids: DedupIds | None = None
-    """One for each body, or null: a message whose id the queue remembers is not stored again."""
+    """A dedup id or null per body. A message with an id that the queue remembers is not stored again."""
     after: DedupId | None = None
     """Stored only if the queue remembers this dedup id; see ``features.Feature.ORDERED_SENDS``."""
 
 
 class ReceiveMessages(Request, frozen=True, tag=17):
-    """Receive up to ``max_messages``, waiting while there is none. Answered ``MessagesReceived``."""
+    """Receive up to ``max_messages``, waiting while the queue has no active message. Answered ``MessagesReceived``."""
 
     queue: str
     max_messages: Unsigned = 1
@@ -37,7 +37,7 @@ class ReceiveMessages(Request, frozen=True, tag=17):
 
 
 class DeleteMessages(Request, frozen=True, tag=18):
-    """Delete what was received. Answered ``HandlesDone``."""
+    """Delete received messages. Answered ``HandlesDone``."""
 
     queue: str
     receipt_handles: Handles
@@ -52,7 +52,7 @@ class ChangeVisibility(Request, frozen=True, tag=19):
 
 
 class ReleaseMessages(Request, frozen=True, tag=20):
-    """Hand back at once."""
+    """Make received messages active at once. Answered ``HandlesDone``."""
 
     queue: str
     receipt_handles: Handles
@@ -60,30 +60,30 @@ class ReleaseMessages(Request, frozen=True, tag=20):
 
 
 class PeekMessages(Request, frozen=True, tag=21):
-    """Browse without receiving: messages of ``states`` in position order, from ``start`` on."""
+    """Read messages of ``states`` without receiving, in position order from ``start``. Answered ``MessagesPeeked``."""
 
     queue: str
     max_messages: Unsigned = 16
     start: Unsigned = 0
-    """A place in the queue: 0, or ``next_start`` of the reply before."""
+    """Position in the queue: 0, or ``next_start`` of the previous reply."""
     states: Annotated[list[ShortText], Meta(max_length=8)] | None = None
     """Some of ``active``, ``in_flight``, ``delayed``, ``half``, ``rewindable``; null = all but ``rewindable``."""
 
 
 class MessagesSent(Reply, frozen=True, tag=193):
-    """The ids of a batch, in its order; a numbered repeat gets the first ones again."""
+    """Message ids of a batch, in its order. A repeated numbered send gets the ids of the first send."""
 
     message_ids: list[int]
 
 
 class MessagesReceived(Reply, frozen=True, tag=194):
-    """Empty when the wait ended without a message."""
+    """Received messages; empty if no message arrived during the wait."""
 
     messages: list[ReceivedMessage]
 
 
 class HandleFailure(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Why one receipt handle of a batch was refused."""
+    """Error of a receipt handle in a batch."""
 
     receipt_handle: int
     code: int
@@ -91,13 +91,13 @@ class HandleFailure(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class HandlesDone(Reply, frozen=True, tag=195):
-    """Reply to delete, change visibility and hand back: what failed; the rest is done."""
+    """Refused receipt handles of a delete, visibility change or release. The other handles are done."""
 
     failures: list[HandleFailure]
     next_visible_ms: int = 0
 
 
 class MessagesPeeked(messages.MessagesPeeked, WireMessage, frozen=True, tag=196):
-    """The page of a peek."""
+    """A page of a peek."""
 
     request_id: int

@@ -10,21 +10,21 @@ from cmqd_types import queues
 
 
 class CreateQueue(Request, frozen=True, tag=48):
-    """Make a queue; an existing name is an error. Answered ``QueueInfo``."""
+    """Create a queue; an existing name is an error. Answered ``QueueInfo``."""
 
     queue: str
     attributes: Attributes
 
 
 class EnsureQueue(Request, frozen=True, tag=49):
-    """Make a queue, or find one that agrees in every attribute named. Answered ``QueueInfo``."""
+    """Create a queue, or confirm that the queue has the attributes named. Answered ``QueueInfo``."""
 
     queue: str
     attributes: Attributes
 
 
 class ListQueues(Request, frozen=True, tag=50):
-    """Queues whose names contain ``search``, by name. Answered ``QueueList``."""
+    """List queues with ``search`` in the name, by name. Answered ``QueueList``."""
 
     search: str = ""
     offset: Unsigned = 0
@@ -32,13 +32,13 @@ class ListQueues(Request, frozen=True, tag=50):
 
 
 class GetQueueAttributes(Request, frozen=True, tag=51):
-    """Attributes, counts and facts. Answered ``QueueInfo``."""
+    """Read attributes, counts and facts of a queue. Answered ``QueueInfo``."""
 
     queue: str
 
 
 class SetQueueAttributes(Request, frozen=True, tag=52):
-    """Change the attributes that are named. Answered ``QueueInfo``."""
+    """Change the attributes named. Answered ``QueueInfo``."""
 
     queue: str
     attributes: Attributes
@@ -51,57 +51,57 @@ class DeleteQueue(Request, frozen=True, tag=53):
 
 
 class ClearQueue(Request, frozen=True, tag=54):
-    """Drop every message sent so far, in whatever state. Answered ``Done``."""
+    """Drop all messages sent so far, in any state. Answered ``Done``."""
 
     queue: str
 
 
 class RewindQueue(Request, frozen=True, tag=55):
-    """Make deleted messages active again, those sent at or after ``time_ms``. Answered ``Rewound``."""
+    """Make deleted messages that were sent at or after ``time_ms`` active again. Answered ``Rewound``."""
 
     queue: str
     time_ms: Unsigned
     strict: bool = False
-    """Refuse a time before the window instead of taking the nearest one."""
+    """Refuse a time before the rewind window, instead of a rewind to the start of the window."""
     ago_ms: Unsigned | None = None
-    """In place of ``time_ms``: how long ago by the server's clock. Needs feature ``rewind_ago``."""
+    """Time before now by the server's clock, in place of ``time_ms``. Needs feature ``rewind_ago``."""
 
 
 class ListDeadLetterSources(Request, frozen=True, tag=56):
-    """The queues whose dead letters go to this one. Answered ``QueueList``."""
+    """List the queues that use this queue as dead-letter queue. Answered ``QueueList``."""
 
     queue: str
 
 
 class StartRedrive(Request, frozen=True, tag=57):
-    """Send what is in a queue now back to where it came from, or to ``target``. Answered ``RedriveStatus``."""
+    """Move the messages of a queue to their origin queues, or to ``target``. Answered ``RedriveStatus``."""
 
     queue: str
     target: str | None = None
     max_per_second: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
-    """None = as fast as it goes."""
+    """None = no limit."""
 
 
 class CancelRedrive(Request, frozen=True, tag=58):
-    """Stop; what was moved stays moved. Answered ``RedriveStatus``."""
+    """Stop a redrive. Messages already moved stay moved. Answered ``RedriveStatus``."""
 
     queue: str
 
 
 class GetRedrive(Request, frozen=True, tag=59):
-    """How far the redrive under way is, or the last one came. Answered ``RedriveStatus``."""
+    """Read the progress of the current or last redrive. Answered ``RedriveStatus``."""
 
     queue: str
 
 
 class QueueInfo(queues.QueueInfo, WireMessage, frozen=True, tag=197):
-    """Attributes, counts and facts of a queue; ``created`` is for ``create_queue`` and ``ensure_queue``."""
+    """Attributes, counts and facts of a queue; ``created`` is set by create and ensure."""
 
     request_id: int
 
 
 class QueueList(Reply, frozen=True, tag=198):
-    """``total`` that match, and the wanted part as (queue id, name)."""
+    """A page of queues as (queue id, name), and the ``total`` number of matching queues."""
 
     total: int
     queues: list[tuple[int, str]]

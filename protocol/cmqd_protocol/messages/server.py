@@ -6,21 +6,21 @@ from cmqd_protocol.messages.base import Reply, Request
 
 
 class GetServerStatus(Request, frozen=True, tag=144):
-    """What the server says of itself. Answered ``ServerStatus``."""
+    """Read the status of the server. Answered ``ServerStatus``."""
 
 
 class SealSegments(Request, frozen=True, tag=145):
-    """Close the segment of the log that is being written, for readers of the log. Answered ``SegmentsSealed``."""
+    """Seal the segment of the log that is being written, for readers of the log. Answered ``SegmentsSealed``."""
 
 
 class ServerStatus(Reply, frozen=True, tag=201):
-    """Name to value: version, durability, uptime, counts, storage figures."""
+    """Status values by name: version, durability, uptime, counts, storage figures."""
 
     status: dict[str, Any]
 
 
 class SegmentsSealed(Reply, frozen=True, tag=213):
-    """Sealed segments hold what was answered before."""
+    """The segment was sealed: all writes acknowledged before this reply are in sealed segments."""
 
     last_lsn: int
-    """All rows up to this one are in them, or gone."""
+    """Last row number in sealed segments. Earlier rows are in sealed segments or were reclaimed."""

@@ -7,7 +7,7 @@ from cmqd_types.topics import SubscriptionSummary
 
 
 class Subscribe(Request, frozen=True, tag=88):
-    """Have a topic's messages delivered to a queue or a URL from here on. Answered ``SubscriptionInfo``."""
+    """Subscribe a queue or a URL to the messages published to a topic from now on. Answered ``SubscriptionInfo``."""
 
     topic: str
     subscription: str
@@ -23,7 +23,7 @@ class EnsureSubscription(Request, frozen=True, tag=89):
 
 
 class ListSubscriptions(Request, frozen=True, tag=90):
-    """A page of a topic's subscriptions in order of name. Answered ``SubscriptionList``."""
+    """List a page of a topic's subscriptions, by name. Answered ``SubscriptionList``."""
 
     topic: str
     search: str = ""
@@ -32,7 +32,7 @@ class ListSubscriptions(Request, frozen=True, tag=90):
 
 
 class GetSubscription(Request, frozen=True, tag=91):
-    """Answered ``SubscriptionInfo``."""
+    """Read attributes, counts and facts of a subscription. Answered ``SubscriptionInfo``."""
 
     topic: str
     subscription: str
@@ -47,21 +47,21 @@ class SetSubscriptionAttributes(Request, frozen=True, tag=92):
 
 
 class Unsubscribe(Request, frozen=True, tag=93):
-    """End a subscription and drop what waits for it. Answered ``Done``."""
+    """Delete a subscription and drop its waiting deliveries. Answered ``Done``."""
 
     topic: str
     subscription: str
 
 
 class RetryDeliveries(Request, frozen=True, tag=94):
-    """Try all that failed again at once, those whose retries are used up once more. Answered ``DeliveriesDone``."""
+    """Retry all failed deliveries at once, also after the last retry. Answered ``DeliveriesDone``."""
 
     topic: str
     subscription: str
 
 
 class DropDeliveries(Request, frozen=True, tag=95):
-    """Drop all that waits or is in retry for a subscription. Answered ``DeliveriesDone``."""
+    """Drop all deliveries of a subscription that wait or are in retry. Answered ``DeliveriesDone``."""
 
     topic: str
     subscription: str
@@ -73,31 +73,31 @@ class RotateSecret(Request, frozen=True, tag=96):
     topic: str
     subscription: str
     overlap_ms: Unsigned | None = None
-    """How long what is posted is signed with the old one as well; None = a day."""
+    """Time during which pushes are also signed with the old secret; None = a day."""
 
 
 class SubscriptionInfo(topics.SubscriptionInfo, WireMessage, frozen=True, tag=209):
-    """Attributes, counts and facts of a subscription; ``secret`` only in the reply that creates it."""
+    """Attributes, counts and facts of a subscription; ``secret`` only if the request created the subscription."""
 
     request_id: int
 
 
 class SubscriptionList(Reply, frozen=True, tag=210):
-    """``total`` that match, and the wanted part."""
+    """A page of subscriptions, and the ``total`` number of matching subscriptions."""
 
     total: int
     subscriptions: list[SubscriptionSummary]
 
 
 class DeliveriesDone(Reply, frozen=True, tag=211):
-    """How many messages are tried again or were dropped."""
+    """Number of messages that are retried or were dropped."""
 
     messages: int
 
 
 class SubscriptionSecret(Reply, frozen=True, tag=212):
-    """A new secret, told this once."""
+    """A new secret, only in this reply."""
 
     secret: str
     overlap_until_ms: int
-    """Until then what is posted is signed with the old one as well."""
+    """Time until which pushes are also signed with the old secret."""

@@ -15,21 +15,21 @@ from cmqd_types import topics
 
 
 class CreateTopic(Request, frozen=True, tag=80):
-    """Make a topic. Answered ``TopicInfo``."""
+    """Create a topic. Answered ``TopicInfo``."""
 
     topic: str
     attributes: Attributes
 
 
 class EnsureTopic(Request, frozen=True, tag=81):
-    """Make it, or confirm that the one there has these attributes. Answered ``TopicInfo``."""
+    """Create a topic, or confirm that the topic has the attributes named. Answered ``TopicInfo``."""
 
     topic: str
     attributes: Attributes
 
 
 class ListTopics(Request, frozen=True, tag=82):
-    """A page of the account's topics in order of name. Answered ``TopicList``."""
+    """List a page of the account's topics, by name. Answered ``TopicList``."""
 
     search: str = ""
     offset: Unsigned = 0
@@ -37,7 +37,7 @@ class ListTopics(Request, frozen=True, tag=82):
 
 
 class GetTopicAttributes(Request, frozen=True, tag=83):
-    """Answered ``TopicInfo``."""
+    """Read attributes, counts and facts of a topic. Answered ``TopicInfo``."""
 
     topic: str
 
@@ -50,7 +50,7 @@ class SetTopicAttributes(Request, frozen=True, tag=84):
 
 
 class DeleteTopic(Request, frozen=True, tag=85):
-    """Remove a topic without subscriptions. Answered ``Done``."""
+    """Delete a topic without subscriptions. Answered ``Done``."""
 
     topic: str
 
@@ -62,9 +62,9 @@ class PublishMessages(Request, frozen=True, tag=86):
     bodies: Bodies
     headers: HeadersList | None = None
     tags: TagsList | None = None
-    """On a tag topic: one list for all bodies, or one for each; None = no tags."""
+    """On a tag topic: a list per body, or a single list for all bodies; None = no tags."""
     routing_keys: RoutingKeys | None = None
-    """On a routing topic: one key for all bodies, or one for each."""
+    """On a routing topic: a key per body, or a single key for all bodies."""
     session: Unsigned = 0
     sequence: Unsigned = 0
     dedup_ids: DedupIds | None = None
@@ -73,21 +73,21 @@ class PublishMessages(Request, frozen=True, tag=86):
 
 
 class TopicInfo(topics.TopicInfo, WireMessage, frozen=True, tag=207):
-    """Attributes, counts and facts of a topic; ``created`` is for ``create_topic`` and ``ensure_topic``."""
+    """Attributes, counts and facts of a topic; ``created`` is set by create and ensure."""
 
     request_id: int
 
 
 class TopicList(Reply, frozen=True, tag=208):
-    """``total`` that match, and the wanted part as (topic id, name)."""
+    """A page of topics as (topic id, name), and the ``total`` number of matching topics."""
 
     total: int
     topics: list[tuple[int, str]]
 
 
 class MessagesPublished(Reply, frozen=True, tag=206):
-    """The ids of a batch, in its order, and how many subscriptions each message matched."""
+    """Message ids of a batch, in its order, and the number of subscriptions that every message matched."""
 
     message_ids: list[int]
     matched: list[int | None]
-    """0 = it was discarded; None = it was published before, under this number or dedup id."""
+    """0 = the message was discarded; None = already published with this sequence number or dedup id."""

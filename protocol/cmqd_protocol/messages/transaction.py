@@ -12,57 +12,57 @@ from cmqd_types import messages
 from cmqd_types.messages import Headers
 
 Decision: TypeAlias = Annotated[int, Meta(ge=1, le=3)]
-"""What becomes of a half message: 1 commit, 2 roll back, 3 unknown (yet)."""
+"""Decision on a half message: 1 commit, 2 roll back, 3 unknown (yet)."""
 COMMIT: Final = 1
 ROLL_BACK: Final = 2
 UNKNOWN: Final = 3
 
 
 class SendHalfMessages(Request, frozen=True, tag=112):
-    """Store a batch that nobody receives until it is committed, whole or not at all. Answered ``MessagesSent``."""
+    """Store a batch of half messages, active only after a commit, whole or not at all. Answered ``MessagesSent``."""
 
     queue: str
     bodies: Bodies
     headers: HeadersList | None = None
     first_check_ms: Unsigned | None = None
-    """From now to the first check; None = the queue's."""
+    """Time from now to the first check; None = the setting of the queue."""
     session: Unsigned = 0
     sequence: Unsigned = 0
     dedup_ids: DedupIds | None = None
 
 
 class EndTransactions(Request, frozen=True, tag=113):
-    """Decide half messages, one by one. Answered ``TransactionsEnded``."""
+    """Commit or roll back half messages. Answered ``TransactionsEnded``."""
 
     queue: str
     message_ids: MessageIds
     decisions: Annotated[list[Decision], Meta(min_length=1, max_length=MAX_BATCH)]
-    """One for each, or one for all."""
+    """A decision per message, or a single decision for all messages."""
 
 
 class ListHalfMessages(Request, frozen=True, tag=114):
-    """Undecided half messages in the order of sending. Answered ``HalfMessages``."""
+    """List undecided half messages in the order of sending. Answered ``HalfMessages``."""
 
     queue: str
     start: Unsigned = 0
-    """A place in the queue: 0, or ``next_start`` of the reply before."""
+    """Position in the queue: 0, or ``next_start`` of the previous reply."""
     limit: Unsigned = 100
 
 
 class RegisterChecker(Request, frozen=True, tag=115):
-    """This connection answers checks of the queue, from now until it ends or says otherwise. Answered ``Done``."""
+    """Register the connection as checker of a queue, until its end or ``UnregisterChecker``. Answered ``Done``."""
 
     queue: str
 
 
 class UnregisterChecker(Request, frozen=True, tag=116):
-    """No more checks of this queue, please. Answered ``Done``."""
+    """Send no further checks of the queue to this connection. Answered ``Done``."""
 
     queue: str
 
 
 class TransactionFailure(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Why the decision of one half message was refused."""
+    """Error of the decision on a half message."""
 
     message_id: int
     code: int
@@ -70,7 +70,7 @@ class TransactionFailure(msgspec.Struct, frozen=True, array_like=True, gc=False)
 
 
 class TransactionsEnded(Reply, frozen=True, tag=204):
-    """What was refused; the rest is decided as asked."""
+    """Refused decisions. The other half messages are decided as requested."""
 
     failures: list[TransactionFailure]
 
@@ -82,7 +82,7 @@ class HalfMessages(messages.HalfMessages, WireMessage, frozen=True, tag=205):
 
 
 class TransactionCheck(WireMessage, frozen=True, tag=224):
-    """A push: what became of the transaction of this half message? Answered by ``EndTransactions``, or not."""
+    """Push that asks a checker to decide a half message. The checker may answer with ``EndTransactions``."""
 
     queue: str
     message_id: int
@@ -91,4 +91,4 @@ class TransactionCheck(WireMessage, frozen=True, tag=224):
     enqueue_ms: int
     age_ms: int
     attempt: int
-    """1 for the first check."""
+    """Number of the check, from 1."""
