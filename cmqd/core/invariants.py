@@ -1,4 +1,4 @@
-"""What the tables of facts and of the runtime promise, asserted; for tests."""
+"""Assertions over the tables of facts and of the runtime; for tests."""
 
 from cmqd.core.facts.dedup import DedupIds
 from cmqd.core.facts.facts import Facts
@@ -7,7 +7,7 @@ from cmqd.core.runtime.window import cost
 
 
 def check_invariants(facts: Facts, runtime: Runtime, is_salvaging: bool) -> None:
-    """Raise AssertionError if a promise does not hold."""
+    """Raise AssertionError if an invariant does not hold."""
     for queue in facts.queues.by_id.values():
         queue.index.check_invariants()
         assert facts.queues.names[queue.account][queue.name] is queue

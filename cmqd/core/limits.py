@@ -1,4 +1,4 @@
-"""Every limit of the service in one table, each with its reason, and the checks that need nothing else."""
+"""All limits of the service in a single table, with their reasons, and the checks that depend on limits alone."""
 
 from collections.abc import Mapping
 
@@ -12,29 +12,29 @@ MIB = 1024 * 1024
 
 
 ORIGIN_BYTES = 128
-"""Most that an origin adds to a message in a reply: a name of 64 bytes, three numbers and a word."""
+"""Bound of the bytes that an origin adds to a message of a reply: a name of 64 bytes, three numbers and a word."""
 COPY_BYTES = 32
-"""Most that what it is a copy of adds to a message in a reply, beside names and labels: two numbers, and lengths."""
+"""Upper bound of the bytes that a copy's link adds to a message in a reply, beside names and labels."""
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Limits of the broker; those of a queue are its attributes."""
+    """Limits of the broker; the limits of a queue are its attributes."""
 
     max_queues_per_account: int = 10_000
     """CMQ's largest quota; a queue costs about 2 KiB of memory."""
     max_batch: int = 256
-    """Messages in one send or receive, handles in one delete: keeps one request under a loop slice."""
+    """Messages in a send or receive, handles in a delete: keeps a request shorter than a slice of the loop."""
     max_batch_bytes: int = MIB
-    """Bodies and headers of one batch or reply: one frame, one row of the log."""
+    """Bodies and headers of a batch or reply: a single frame, a single row of the log."""
     max_headers: int = 32
     max_headers_bytes: int = 16 * 1024
     max_delay_ms: int = 3_600_000
     max_wait_ms: int = 30_000
-    """Longest long poll; what CMQ allows, and shorter than common idle time-outs of middleboxes."""
+    """Longest wait of a receive; the value of CMQ, and shorter than common idle time-outs of middleboxes."""
     min_visibility_timeout_ms: int = 1000
     max_visibility_timeout_ms: int = 43_200_000
     max_in_flight: int = 1_000_000
-    """Leases of one queue: each costs about 240 bytes of memory."""
+    """Leases of one queue: a lease costs about 240 bytes of memory."""
     max_list: int = 1000
     window_bytes: int = 24 * MIB
     """Bodies kept in memory near the heads of all queues together."""
@@ -44,14 +44,14 @@ class Limits(msgspec.Struct, frozen=True):
     max_reads: int = 64
     """Page-ins under way at once, which bounds the memory of their answers to 32 MiB."""
     max_sessions: int = 100_000
-    """Of one account."""
+    """Per account."""
     budget_bytes: int = 1024 * MIB
-    """Memory of sessions, dedup ids and what connections hold; ``core.facts.promises`` has the first two."""
+    """Memory of sessions, dedup ids and connection buffers; ``core.facts.promises`` has the first two."""
     session_answers: int = 1024
     session_life_ms: int = 600_000
     max_dedup_id_bytes: int = 64
     max_dedup_ids: int = 1_000_000
-    """Of one queue or topic; each costs about 170 bytes of memory and its text."""
+    """Per queue or topic; a dedup id costs about 170 bytes of memory and its text."""
     dedup_life_ms: int = 300_000
     max_dead_letter_sources: int = 6
     """Queues that may share a dead-letter queue, as in CMQ."""
@@ -60,23 +60,23 @@ class Limits(msgspec.Struct, frozen=True):
     max_topics_per_account: int = 10_000
     """As many as queues; a topic without subscriptions costs about as much."""
     max_subscriptions: int = 500
-    """Of one topic, as in CMQ."""
+    """Per topic, as in CMQ."""
     max_tags: int = 10
-    """Of one message."""
+    """Per message."""
     topic_life_ms: int = 86_400_000
-    """How long a topic keeps what somebody has not had yet, counted from its publish."""
+    """Time for which a topic keeps undelivered messages, counted from the publish."""
     max_pushes_per_endpoint: int = 16
     """Requests to one URL at once: enough for 2,000 a second at 8 ms each, and little for a small server."""
     max_pushes: int = 4096
     """Requests to all URLs at once: sockets of this process."""
     max_retries_known: int = 100_000
-    """Messages in retry of one subscription: each costs about 250 bytes of memory. Beyond it no new one is tried."""
+    """Messages in retry of one subscription, about 250 bytes of memory each. At the limit no new message is tried."""
     max_retries_in_all: int = 1_000_000
-    """The same of all subscriptions together."""
+    """Messages in retry of all subscriptions together."""
     topic_bodies_bytes: int = 16 * MIB
     """Bodies kept in memory for deliveries that are about to be made, of all topics together."""
     tick_items: int = 2000
-    """Leases or delays settled by one tick: about 2 ms, so that the loop never falls silent."""
+    """Leases or delays handled by one tick: about 2 ms, which bounds the pause of the loop."""
 
 
 ATTRIBUTE_RANGES: Mapping[str, tuple[int, int]] = {
@@ -93,7 +93,7 @@ ATTRIBUTE_RANGES: Mapping[str, tuple[int, int]] = {
     "first_check_ms": (1000, 3_600_000),
     "max_checks": (1, 100),
 }
-"""Smallest and largest value of each attribute that is a number and that a queue's owner can set (CMQ's ranges)."""
+"""Smallest and largest value of each numeric attribute that a queue's owner can set (CMQ's ranges)."""
 
 MIN_DEAD_LETTER_AFTER_MS = 300_000
 MAX_TOPIC_MESSAGE_BYTES = (1024, 1_048_576)
@@ -102,14 +102,14 @@ FILTER_TYPES = ("tag", "routing")
 STRATEGIES = ("exponential_decay", "backoff")
 CONTENT_FORMATS = ("json", "simplified")
 ONLY_AT_CREATION = ("transactional",)
-"""Attributes that cannot be changed later."""
+"""Attributes that are fixed when the queue is created."""
 
 
 def check_range(field: str, value: object, low: int, high: int) -> int:
-    """``value`` if it is an integer within ``low .. high``.
+    """Return ``value`` if it is an integer within ``low .. high``.
 
     Raises:
-        InvalidArgument: it is not.
+        InvalidArgument: the value is no integer, or out of range.
     """
     if type(value) is not int or not low <= value <= high:
         raise InvalidArgument(
@@ -124,15 +124,15 @@ def check_range(field: str, value: object, low: int, high: int) -> int:
 def checked_attributes(
     base: QueueAttributes, changes: Mapping[str, object], *, creating: bool = False
 ) -> QueueAttributes:
-    """``base`` with ``changes`` made to it. Whether its dead-letter queue exists and may be one is not looked at here.
+    """Return ``base`` with ``changes`` applied. The existence of the dead-letter queue is not checked here.
 
     Raises:
-        InvalidArgument: an attribute is unknown, out of its range, or contradicts another.
+        InvalidArgument: an attribute is unknown, out of its range, or contradicts a second attribute.
     """
     check_each(base, changes, creating=creating)
     chosen = dict(changes)
     if base.dead_letter_queue and changes.get("dead_letter_queue") == "":
-        # Unbound: the policy goes with it, unless one is named, which is then found to contradict.
+        # Unbound: the policy goes too, unless ``changes`` names a policy, which then fails as a contradiction.
         chosen = {"dead_letter_max_receives": 0, "dead_letter_after_ms": 0} | chosen
     attributes = msgspec.structs.replace(base, **chosen)
     _check_together(attributes)
@@ -140,7 +140,7 @@ def checked_attributes(
 
 
 def check_each(base: QueueAttributes, changes: Mapping[str, object], *, creating: bool = False) -> None:
-    """See that each of ``changes`` to ``base`` is legal for itself.
+    """Check each of ``changes`` to ``base`` by itself.
 
     Raises:
         InvalidArgument: an attribute is unknown or out of its range.
@@ -230,12 +230,12 @@ def checked_sizes(
     max_message_bytes: int,
     limits: Limits,
 ) -> list[int]:
-    """The sizes of the bodies of a send.
+    """Return the sizes of the bodies of a send.
 
     Raises:
-        InvalidArgument: no body, too many, an empty one, or headers that do not fit.
+        InvalidArgument: no body, too many bodies, an empty body, or headers that do not fit.
         MessageTooLarge: a body is over the queue's limit.
-        BatchTooLarge: a batch of several is over ``max_batch_bytes`` (one large message alone is allowed).
+        BatchTooLarge: a batch of several bodies is over ``max_batch_bytes`` (a single large message is allowed).
     """
     count = len(bodies)
     if not 1 <= count <= limits.max_batch:
@@ -298,12 +298,12 @@ def _checked_headers(headers: list[Headers | None], count: int, limits: Limits) 
 
 
 def headers_bytes(headers: Headers) -> int:
-    """Bytes of names and values, as UTF-8."""
+    """Return the bytes of names and values, as UTF-8."""
     return sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())
 
 
 def copy_bytes(copy_of: CopyOf) -> int:
-    """Most that what it is a copy of adds to a message in a reply. Names are ASCII."""
+    """Return the upper bound of the bytes that a copy's link adds to a message in a reply. Names are ASCII."""
     size = COPY_BYTES + len(copy_of.topic) + len(copy_of.subscription)
     labels = copy_of.labels
     if labels:

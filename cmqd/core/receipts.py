@@ -1,14 +1,14 @@
 """Receipt handles: the lease number behind a keyed permutation of the 64-bit integers.
 
-The permutation hides how many receives a broker has served and makes a handle of one broker meaningless to another;
-it is not what keeps a handle valid (that is the queue's table of leases).
+The permutation hides the number of receives that a broker has served, and a handle of one broker means nothing to a
+different broker. The permutation does not keep a handle valid: the queue's table of leases does.
 
      lease   | block (56 bits)                    | place (8 bits)             |
      handle  | permuted block (56 bits)           | place ^ top of that        |
 
 Leases of one receive share a block as a rule, so one permutation serves a whole batch and more.
-The block goes through two rounds of an affine map modulo 2**56 with an odd factor and a right xor-shift, both of which
-are bijections (the mixing steps of the SplitMix and Murmur finalizers): https://xoshiro.di.unimi.it/splitmix64.c
+The block goes through two rounds of an affine map modulo 2**56 with an odd factor and a right xor-shift. Both steps are
+bijections (the mixing steps of the SplitMix and Murmur finalizers): https://xoshiro.di.unimi.it/splitmix64.c
 """
 
 from collections.abc import Iterable
@@ -21,11 +21,11 @@ _TOP = 48
 """Shift that leaves the uppermost 8 bits of a block."""
 
 HandleKey: TypeAlias = tuple[int, int, int, int]
-"""Two factors (made odd) and two summands, each of 64 random bits, of which 56 are used."""
+"""Two factors (made odd) and two summands, all of 64 random bits, of which 56 are used."""
 
 
 class ReceiptHandles:
-    """The permutation of one broker; it remembers the last block each way, since leases of one time share theirs."""
+    """The permutation of a broker; the last block in each direction is cached, since recent leases share a block."""
 
     __slots__ = ("_a", "_a_inverse", "_b", "_c", "_c_inverse", "_d", "_from", "_to")
 
@@ -37,9 +37,9 @@ class ReceiptHandles:
         self._a_inverse = pow(self._a, -1, 1 << _BLOCK_BITS)
         self._c_inverse = pow(self._c, -1, 1 << _BLOCK_BITS)
         self._to = self._permute(0)
-        """(block, its permuted block moved into place, what its places are mixed with)"""
+        """(block, its permuted block shifted to its bits, mask for its places)"""
         self._from = self._restore(0)
-        """(permuted block, its block moved into place, what its places are mixed with)"""
+        """(permuted block, its block shifted to its bits, mask for its places)"""
 
     def _permute(self, block: int) -> tuple[int, int, int]:
         x = (block * self._a + self._b) & _MASK
@@ -55,7 +55,7 @@ class ReceiptHandles:
         return self._from
 
     def handles(self, first_lease: int, count: int) -> list[int]:
-        """The handles of ``count`` leases from ``first_lease`` on."""
+        """Return the handles of ``count`` leases from ``first_lease`` on."""
         known, base, mix = self._to
         made: list[int] = []
         for lease in range(first_lease, first_lease + count):
@@ -65,7 +65,7 @@ class ReceiptHandles:
         return made
 
     def leases(self, handles: Iterable[int]) -> list[int]:
-        """The leases that handles stand for; any 64-bit integer stands for some number, others for none (-1)."""
+        """Return the leases of handles; a number beyond 64 bits has no lease (-1), any other number has a lease."""
         known, base, mix = self._from
         found: list[int] = []
         for handle in handles:
@@ -79,9 +79,9 @@ class ReceiptHandles:
         return found
 
     def handle(self, lease: int) -> int:
-        """The handle of one lease."""
+        """Return the handle of a lease."""
         return self.handles(lease, 1)[0]
 
     def lease(self, handle: int) -> int:
-        """The lease of one handle."""
+        """Return the lease of a handle."""
         return self.leases((handle,))[0]

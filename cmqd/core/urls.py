@@ -1,4 +1,4 @@
-"""What a legal URL of a subscription is: text alone, no look-up. Which addresses may be posted to is for the edge."""
+"""Rules for the URLs of subscriptions: text alone, no look-up. The edge decides on the addresses that may be used."""
 
 import ipaddress
 import re
@@ -8,20 +8,20 @@ from urllib.parse import SplitResult, urlsplit
 from cmqd.core.errors import InvalidArgument, shown
 
 MAX_URL_LENGTH: Final = 2_048
-"""What servers and proxies commonly take in a request line."""
+"""Length that servers and proxies commonly take in a request line."""
 
 _CHARACTERS = re.compile(r"(?:[A-Za-z0-9._~:/?\[\]@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*", re.ASCII)
-"""RFC 3986 section 2, less the fragment's ``#``: programs differ in how they read any other."""
+"""RFC 3986 section 2, less the fragment's ``#``: programs differ in how they read other characters."""
 _NAME = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*\.?", re.ASCII)
 _NUMBER = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*", re.ASCII)
-"""A name's last word of this form makes it an IPv4 address in some old notation: 127.1, 0x7f.1, 2130706433."""
+"""A host name ending in a word of this form is an IPv4 address in an old notation: 127.1, 0x7f.1, 2130706433."""
 
 
 def check_url(url: str, field: str) -> str:
-    """``url``, unchanged, if a subscription may have it: http or https, a host, nothing that stays with the client.
+    """Return ``url`` if a subscription may have it: http or https, a host, no fragment and no credentials.
 
     Raises:
-        InvalidArgument: naming ``field``. A password in the URL is not repeated.
+        InvalidArgument: names ``field``. A password in the URL is not repeated.
     """
     if len(url) > MAX_URL_LENGTH:
         raise _refusal(field, url, f"a URL has at most {MAX_URL_LENGTH} characters; this one has {len(url)}")
@@ -46,7 +46,7 @@ def check_url(url: str, field: str) -> str:
 
 
 def scheme_of(url: str) -> str:
-    """``http`` or ``https``, of a legal URL."""
+    """Return ``http`` or ``https``, the scheme of a legal URL."""
     return urlsplit(url).scheme
 
 

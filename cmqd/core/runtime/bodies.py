@@ -1,4 +1,4 @@
-"""Bodies of topics in memory, for deliveries that are about to be made; the log has them all."""
+"""Bodies of topics in memory, for deliveries that are about to be made; the log has all bodies."""
 
 from collections import OrderedDict
 
@@ -7,7 +7,7 @@ from cmqd_segment.records import StoredMessage
 
 
 class TopicBodies:
-    """Messages by topic and position, within a budget; those used least recently go first."""
+    """Messages by topic and position, within a budget; the least recently used messages go first."""
 
     __slots__ = ("_limit", "_messages", "used")
 
@@ -15,13 +15,13 @@ class TopicBodies:
         self._limit = limit
         self._messages: OrderedDict[tuple[int, int], StoredMessage] = OrderedDict()
         self.used = 0
-        """Memory of them all, in bytes, roughly."""
+        """Memory of all messages, in bytes, roughly."""
 
     def __len__(self) -> int:
         return len(self._messages)
 
     def keep(self, topic_id: int, message: StoredMessage) -> None:
-        """Put a message in, in place of others if there is no room beside them."""
+        """Put a message in, in place of the least recently used messages if there is no room beside them."""
         size = cost(message)
         key = (topic_id, message.position)
         if size > self._limit or key in self._messages:
@@ -33,7 +33,7 @@ class TopicBodies:
             self.used -= cost(old)
 
     def get(self, topic_id: int, position: int) -> StoredMessage | None:
-        """The message, if it is in memory."""
+        """Return the message, or None if it is not in memory."""
         key = (topic_id, position)
         message = self._messages.get(key)
         if message is not None:
@@ -41,7 +41,7 @@ class TopicBodies:
         return message
 
     def forget(self, topic_id: int, position: int) -> None:
-        """Nobody wants it any more."""
+        """Drop a message that no delivery needs any more."""
         message = self._messages.pop((topic_id, position), None)
         if message is not None:
             self.used -= cost(message)

@@ -1,22 +1,22 @@
 """Pages: reads of message bodies from the log, in a single table for all parts of the core.
 
-A part wants a page through its lane. The lane says how many pages of its kind are read at once, and keeps the owners
-that wait for their turn in line. The answer of the log goes to the owner of the lane (``Broker.pages_read``).
+A part requests a page through its lane. The lane limits the pages of its kind that are read at once, and keeps waiting
+owners in line. The answer of the log goes to the owner of the lane (``Broker.pages_read``).
 
 | lane | reads for | pages at once | beyond them |
 | --- | --- | --- | --- |
 | ``receives`` | waiting receives, and ahead of receivers | ``max_reads`` | queues wait in line |
-| ``ahead`` | delayed messages shortly before they are due | one per queue | the next page follows the last one |
+| ``ahead`` | delayed messages shortly before they are due | one per queue | the next page follows the previous page |
 | ``moves`` | dead letters and redrives | 8 | queues wait in line |
 | ``rewinds`` | the time of a single message | one per rewind | |
 | ``overflow`` | due times of messages beyond ``max_delayed`` | one per queue | |
 | ``commits`` | half messages that are committed | one per queue | |
-| ``checks`` | half messages that a producer is asked about | one per queue | |
+| ``checks`` | half messages with a check to send | one per queue | |
 | ``deliveries`` | messages of topics | 32 | subscriptions wait in line |
 | ``peeks`` | browsing | one per peek | |
 
-Lanes have bounds of their own, because the storage reads pages in the order in which they were asked for: a receive
-that waits for a page has few pages of moves and deliveries before it.
+Lanes have bounds of their own, because the storage reads pages in the order of the requests: a receive that waits for a
+page has few pages of moves and deliveries before it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,13 +30,13 @@ from cmqd_segment.records import Runs, StoredMessage, pack_runs
 R = TypeVar("R")
 
 MAX_MOVE_READS = 8
-"""Pages of moves that are read at once, of all queues: a receive that waits for a page has few of them before it."""
+"""Pages of moves that are read at once, of all queues: few, because a receive may have to wait for all of them."""
 MAX_DELIVERY_READS = 32
-"""Pages for deliveries that are read at once: half of what receives have at most."""
+"""Pages for deliveries that are read at once: half of the limit of receives."""
 
 
 class Lane(Generic[R]):
-    """Page reads of one kind. ``R``: what the owner keeps of a read until the page arrives."""
+    """Page reads of one kind. ``R``: the data that the owner attaches to a read until the page arrives."""
 
     __slots__ = ("_pages", "_limit", "busy", "count", "line")
 
@@ -49,7 +49,7 @@ class Lane(Generic[R]):
         self.busy: set[int] = set()
         """Owners with a page under way. The part removes an owner when it is ready for the owner's next page."""
         self.line: dict[int, None] = {}
-        """Owners that want a page while ``limit`` pages are under way, in order."""
+        """Owners waiting for a page while ``limit`` pages are under way, in order."""
 
     @property
     def has_room(self) -> bool:
@@ -96,12 +96,12 @@ class Reading(Generic[R]):
 
 
 class PageOwner(Protocol[R]):
-    """A part that wants pages."""
+    """A part that requests pages."""
 
     def on_page(
         self, reading: Reading[R], messages: Sequence[StoredMessage], missing: Runs, effects: Effects, now_ms: int
     ) -> int:
-        """Take a page: a prefix of what was asked, and positions that cannot be read. Return how many messages were
+        """Take a page: a prefix of the requested messages, and the unreadable positions. Return the number of messages
         newly found to be damaged.
         """
         ...

@@ -1,4 +1,4 @@
-"""Slots for requests to URLs: how many pushes are under way, in all and to each URL, and which subscriptions wait."""
+"""Slots for requests to URLs: pushes under way, in all and per URL, and the subscriptions that wait for a slot."""
 
 import msgspec
 
@@ -12,7 +12,7 @@ class Endpoint(msgspec.Struct, gc=False):
 
     under_way: int = 0
     line: dict[int, None] = {}
-    """Subscriptions that wait until fewer pushes to the URL are under way, in order."""
+    """Subscriptions that wait for a slot at this URL, in order."""
 
 
 class PushSlots:
@@ -31,31 +31,31 @@ class PushSlots:
     )
 
     def __init__(self, limits: Limits, topics: TopicTable, deliveries_wanted: dict[int, None]) -> None:
-        """``deliveries_wanted``: subscriptions enter it when a slot comes free for them."""
+        """``deliveries_wanted``: a subscription enters it when a slot comes free for its URL."""
         self._limits = limits
         self._topics = topics
         self._wanted = deliveries_wanted
         self.under_way: dict[tuple[int, int], tuple[str, bool]] = {}
-        """By subscription and position: the URL, and whether it was trusted."""
+        """By subscription and position: the URL, and its trust at the time of the start."""
         self.doubtful_count: int = 0
         """Pushes under way to URLs that were not trusted."""
         self.trusted: dict[str, None] = {}
-        """URLs that took the last message that was posted to them."""
+        """URLs that accepted the last message posted."""
         self.endpoints: dict[str, Endpoint] = {}
         """URLs with pushes under way or with subscriptions in line."""
         self._line: dict[int, None] = {}
-        """Subscriptions that wait until fewer pushes are under way altogether, in order."""
+        """Subscriptions that wait until fewer pushes are under way in all, in order."""
         self._doubtful_line: dict[int, None] = {}
-        """Subscriptions to URLs that are not trusted, which wait until fewer such pushes are under way, in order."""
+        """Subscriptions to untrusted URLs, which wait until fewer pushes to untrusted URLs are under way, in order."""
 
     def room(self, subscription: Subscription) -> int:
-        """How many requests to its URL may be started now; if none, it stands in line.
+        """Return the number of requests to its URL that may start now; at 0 the subscription waits in line.
 
-        URLs that did not take what was posted to them last, or to which nothing was posted yet, have half of what
-        there is, in equal shares: hundreds of dead ones, which hold what they have for as long as they may, leave the
-        other half to those that answer. Once less than a quarter of all is free, each of these has a share of that.
-        (The dynamic threshold of Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet
-        switches", 1998.)
+        Untrusted URLs (the last post failed, or none was made yet) share half of all slots equally. Hundreds of dead
+        URLs hold their slots until each request times out; the limit leaves the other half of the slots to URLs that
+        answer. Once less than a quarter of all slots is free, a trusted URL is limited to a share of the free slots,
+        because otherwise the first busy URLs would take the rest. (The dynamic threshold of Choudhury and Hahne,
+        "Dynamic queue length thresholds for shared-memory packet switches", 1998.)
         """
         limits = self._limits
         url = subscription.attributes.endpoint
@@ -94,7 +94,7 @@ class PushSlots:
             self.under_way[subscription.subscription_id, position] = (url, is_trusted)
 
     def give_back(self, subscription_id: int, position: int) -> None:
-        """A request is over, or is not made after all."""
+        """Free the slot of a request that is over, or is not made after all."""
         url, was_trusted = self.under_way.pop((subscription_id, position), ("", True))
         if not url:
             return
@@ -104,8 +104,10 @@ class PushSlots:
         self.wake_next(url)
 
     def wake_next(self, url: str = "") -> None:
-        """There may be room for one more, at this URL and altogether: those first in line have their turn. Whoever
-        does not use it passes it on, by this very call.
+        """Offer a free slot, at this URL and in all, to the first subscriptions in line.
+
+        A subscription that does not use its turn passes it on by calling this method. Without that call a free slot
+        would stay unused until the next request ends.
         """
         most = self._limits.max_pushes
         if len(self.under_way) >= most:
@@ -128,10 +130,10 @@ class PushSlots:
         self._wanted[first] = None
 
     def leave(self, subscription: Subscription) -> None:
-        """It is gone, and wants no room any more."""
+        """Remove a subscription that has ended from all lines."""
         self._line.pop(subscription.subscription_id, None)
         self._doubtful_line.pop(subscription.subscription_id, None)
-        # Another subscription to the same URL has it back with its next success.
+        # Another subscription to the same URL regains the trust with its next success.
         self.trusted.pop(subscription.attributes.endpoint, None)
         endpoint = self.endpoints.get(subscription.attributes.endpoint)
         if endpoint is not None:

@@ -1,4 +1,4 @@
-"""What a broker keeps of a queue beside its facts: bodies in memory, waiting receives, work under way."""
+"""Runtime of a queue beside its facts: bodies in memory, waiting receives, work under way."""
 
 from collections import defaultdict
 from typing import TypeAlias
@@ -40,7 +40,7 @@ class QueueRuntime:
 
     @property
     def overdue(self) -> BitMap64:
-        """Messages that were received as often as policy 0 allows; active ones are to be moved."""
+        """Messages received as often as policy 0 allows; the active messages among them are to be moved."""
         if self._overdue is None:
             self._overdue = BitMap64()
         return self._overdue

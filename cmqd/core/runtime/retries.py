@@ -26,7 +26,7 @@ class RetryMemory:
         self._total -= self._noted.pop(subscription.subscription_id, 0)
 
     def bound(self, subscription: Subscription) -> None:
-        """Let a subscription try no new message whose failure there would be no memory for."""
+        """Stop a subscription from trying new messages when no memory is left to remember their failures."""
         deliveries, limits = subscription.deliveries, self._limits
         has_room = self._total < limits.max_retries_in_all
         deliveries.max_known = limits.max_retries_known if has_room else deliveries.retrying_count

@@ -1,4 +1,4 @@
-"""The runtime of a broker: all that a restart forgets."""
+"""The runtime of a broker: all state that a restart forgets."""
 
 from collections import defaultdict
 
@@ -23,7 +23,7 @@ class Gates:
 
     def __init__(self) -> None:
         self.moves_held_up = ""
-        """Why no message is moved or copied for now; empty = moves go on."""
+        """Reason for which no message is moved or copied for now; empty = moves go on."""
         self.pushing = True
         """A client of the core posts to URLs; while none does, messages for URLs wait."""
 
@@ -56,11 +56,11 @@ class Runtime:
         self.waiters: dict[int, Waiter] = {}
         """Waiting receives by id; the lines of the queues have their order."""
         self.deciding: dict[int, PendingDecisions] = {}
-        """Requests to decide half messages that wait, by waiter; a cancelled one is carried out all the same."""
+        """Waiting requests to decide half messages, by waiter; a cancelled request is carried out all the same."""
         self.commits: dict[int, PendingCommits] = {}
-        """By queue id; while there is one, a page for it is under way."""
+        """By queue id; an entry means that a page for its commits is under way."""
         self.once_more: dict[int, BitMap64] = {}
-        """By queue id: half messages whose last check went to a client that went away; another client may be asked."""
+        """By queue id: half messages checked with a client that disconnected; another client may be asked."""
         self.push_slots = PushSlots(limits, facts.topics, self.agenda.deliveries_wanted)
         self.retries = RetryMemory(limits)
         self.gates = Gates()

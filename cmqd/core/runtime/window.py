@@ -1,9 +1,11 @@
-"""Bodies in memory: a bounded window near the head of each queue; the log has them all.
+"""Bodies in memory: a bounded window near the head of each queue; the log has all bodies.
 
-A body sent is kept while it is near enough to the head to be received from memory; from the first one that is not
-kept, a queue is *cold* and its bodies are paged in from the log, ahead of need, until the tail is reached again.
-Delayed bodies are kept only shortly before they are due, those of half messages until they are decided or newer ones
-need the room. All windows share one budget; when it is used up, the window least recently received from is dropped.
+A sent body is kept while it is near enough to the head to be received from memory. From the first body that is not
+kept, the queue is *cold*: its bodies are paged in from the log, ahead of need, until the tail is reached again. A cold
+queue keeps no new bodies, because consumers need the older bodies first, and the newer would only push them out.
+Delayed bodies are kept only shortly before they are due, bodies of half messages until the decision or until newer half
+messages need the memory. All windows share one budget; when it is used up, the window least recently received from is
+dropped.
 """
 
 from collections import OrderedDict
@@ -19,13 +21,13 @@ OVERHEAD_BYTES = 320
 
 
 ORIGIN_MEMORY_BYTES = 320
-"""Of an origin: the struct, a name, three integers (measured)."""
+"""Memory of an origin: the struct, a name, three integers (measured)."""
 COPY_MEMORY_BYTES = 320
-"""Of what a copy knows of its original: the struct, two integers, labels; names are mostly shared."""
+"""Memory of a copy's link to its original: the struct, two integers, labels; names are mostly shared."""
 HEADER_BYTES = 200
-"""Of one header beside its name and value, roughly."""
+"""Memory of a header beside its name and value, roughly."""
 HALF_SHARE = 4
-"""The bodies of one queue's half messages get a quarter of the budget at most: most are decided within milliseconds."""
+"""Divisor of the budget for the half messages of a queue: a quarter, since most are decided within milliseconds."""
 
 
 def cost(message: StoredMessage) -> int:
@@ -47,28 +49,28 @@ class Window:
 
     def __init__(self) -> None:
         self.messages: dict[int, StoredMessage] = {}
-        """Active ones, by position."""
+        """Active messages, by position."""
         self.soon: dict[int, StoredMessage] = {}
-        """Delayed ones that are about to become active, by position."""
+        """Delayed messages that are about to become active, by position."""
         self.half: dict[int, StoredMessage] = {}
         """Half messages, by position, oldest first."""
         self.half_size = 0
-        """Cost of those."""
+        """Cost of the half messages."""
         self.size = 0
-        """Cost of them all."""
+        """Cost of all messages."""
         self.cold = False
-        """Bodies sent now are not kept: some before them are in the log alone."""
+        """New bodies are not kept: some bodies before them are in the log alone."""
         self.paged_until = 0
         """While cold: positions below were in the window, or are known to the pager."""
 
     def go_back_to(self, first: int) -> None:
-        """Page in from ``first`` on: messages are active again whose bodies are in the log alone."""
+        """Page in from ``first`` on: active messages from there may have their bodies in the log alone."""
         self.paged_until = min(self.paged_until, first) if self.cold else first
         self.cold = True
 
 
 class WindowBudget:
-    """What all windows may hold together."""
+    """The memory budget shared by all windows."""
 
     __slots__ = ("_order", "limit", "used")
 
@@ -76,22 +78,22 @@ class WindowBudget:
         self.limit = limit
         self.used = 0
         self._order: OrderedDict[int, Window] = OrderedDict()
-        """Windows with something in them, least recently received from first."""
+        """Windows that hold messages, least recently received from first."""
 
     def keep(self, queue_id: int, window: Window, message: StoredMessage) -> None:
-        """Put a message in, making room if need be."""
+        """Put a message in, dropping other windows if there is no room."""
         window.messages[message.position] = message
         self.kept(queue_id, window, cost(message))
 
     def kept(self, queue_id: int, window: Window, size: int) -> None:
-        """Messages that cost ``size`` in all were put in: the hot path's ``keep``."""
+        """Account for messages that the caller put in, at a cost of ``size`` in all: the hot path's ``keep``."""
         window.size += size
         self.used += size
         if queue_id not in self._order:
             self._order[queue_id] = window
 
     def take(self, queue_id: int, window: Window, positions: Iterable[int]) -> list[StoredMessage]:
-        """Remove and return messages that are in the window: somebody receives from this queue."""
+        """Remove and return messages of the window, and mark the queue as most recently received from."""
         pop = window.messages.pop
         taken = [pop(position) for position in positions]
         if window.messages or window.soon or window.half:
@@ -110,7 +112,7 @@ class WindowBudget:
         self.kept(queue_id, window, cost(message))
 
     def keep_half(self, queue_id: int, window: Window, message: StoredMessage) -> None:
-        """Put in a half message, in place of the oldest ones if there is no room beside them."""
+        """Put in a half message, in place of the oldest half messages if there is no room beside them."""
         size = cost(message)
         limit = self.limit // HALF_SHARE
         if size > limit:
@@ -123,7 +125,7 @@ class WindowBudget:
             self.kept(queue_id, window, size)
 
     def drop_half(self, queue_id: int, window: Window, positions: Iterable[int]) -> None:
-        """Forget half messages, those of them that are in memory: they were decided."""
+        """Forget decided half messages, as far as they are in memory."""
         if window.half:
             for position in positions:
                 if position in window.half:
@@ -138,7 +140,7 @@ class WindowBudget:
             self._order.pop(queue_id, None)
 
     def activate(self, window: Window, positions: Iterable[int]) -> None:
-        """Delays ended: what was put in ahead of that is now as any other."""
+        """Make delayed messages active in the window: their delays have ended."""
         soon = window.soon
         if soon:
             for position in positions:
@@ -147,7 +149,7 @@ class WindowBudget:
                     window.messages[position] = message
 
     def forget(self, queue_id: int, window: Window, positions: BitMap64) -> None:
-        """Drop the bodies of active messages that nobody will receive from this queue."""
+        """Drop the bodies of active messages that no receive will take from this queue."""
         messages = window.messages
         if len(positions) < len(messages):
             gone = [position for position in positions if position in messages]
@@ -166,9 +168,10 @@ class WindowBudget:
             self.take(queue_id, window, gone)
 
     def has_room(self, queue_id: int, size: int) -> bool:
-        """Whether ``size`` more bytes of this queue may be kept, dropping others' windows that are less in use.
+        """Make room for ``size`` bytes of this queue by dropping less recently used windows; False if there is none.
 
-        A queue that fills the budget by itself does not drop its own head, only its half messages.
+        A queue that fills the budget by itself does not drop its own head, only its half messages: the head is next to
+        be received, and would be paged in again at once.
         """
         while self.used + size > self.limit:
             oldest = next(iter(self._order), None)
@@ -196,6 +199,6 @@ class WindowBudget:
         self._order.pop(queue_id, None)
 
     def clear(self, queue_id: int, window: Window) -> None:
-        """Forget a window whose messages are gone; its queue is not cold for that."""
+        """Forget a window after its messages are gone; the queue does not turn cold."""
         self.drop(queue_id, window)
         window.cold = False
