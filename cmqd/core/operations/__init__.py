@@ -1,1 +1,1 @@
-"""Operations: one class for each verb or theme. They take the parts that they need, and keep no facts."""
+"""Operations: a class for every verb or theme, made from the parts that it needs, without facts of its own."""

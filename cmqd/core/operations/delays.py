@@ -1,4 +1,9 @@
-"""Delays: messages that become active at their time, and those that wait for a place among the delayed messages."""
+"""Delays: messages that become active at their time, and messages that wait for a place among the delayed messages.
+
+Due times of at most ``max_delayed`` messages are in memory. Further delayed messages are in overflow, and their due
+times only in the log. When a place is free, the oldest messages in overflow are read and get places; a message that is
+due by then becomes active at the next tick.
+"""
 
 from collections.abc import Sequence
 
@@ -26,7 +31,7 @@ class Delays:
         self._serving = serving
 
     def tick_delays(self, effects: Effects, now_ms: int) -> None:
-        """Activate messages of one queue whose delay has ended."""
+        """Activate messages of a queue at the end of their delay."""
         due = self._queues.delays.take_due(now_ms, self._limits.tick_items)
         if due is None:
             return
@@ -46,14 +51,14 @@ class Delays:
         self._read_overflow(queue, effects)
 
     def tick_overflow(self, effects: Effects) -> None:
-        """Look up the due times of messages in one queue with a free place."""
+        """Read due times of messages in overflow, in a queue with free places."""
         if self._agenda.overflow_wanted:
             queue = self._queues.by_id.get(self._agenda.overflow_wanted.popitem()[0])
             if queue is not None:
                 self._read_overflow(queue, effects)
 
     def _read_overflow(self, queue: Queue, effects: Effects) -> None:
-        """Places among the delayed are free: look up the due times of those that wait for one."""
+        """Read the due times of as many messages in overflow as there are free places."""
         index = queue.index
         free = index.attributes.max_delayed - index.delayed_count
         if not index.overflow_count or queue.queue_id in self._lane.busy or free <= 0:
@@ -64,7 +69,7 @@ class Delays:
     def on_page(
         self, reading: Reading[None], messages: Sequence[StoredMessage], missing: Runs, effects: Effects, now_ms: int
     ) -> int:
-        """Give places to the messages whose due times came."""
+        """Give places to the messages of a page."""
         self._lane.busy.discard(reading.owner_id)
         queue = self._queues.by_id.get(reading.owner_id)
         if queue is None:
@@ -77,12 +82,12 @@ class Delays:
         self, queue: Queue, messages: Sequence[StoredMessage], missing: Runs, effects: Effects, now_ms: int
     ) -> int:
         index = queue.index
-        # Fewer places than were asked for may be free by now, if max_delayed was changed.
+        # Fewer places than at the request may be free by now, if max_delayed was changed.
         free = max(0, index.attributes.max_delayed - index.delayed_count)
         wanted = [message for message in messages if message.position in index.overflow][:free]
         if wanted:
             positions = pack_runs(message.position for message in wanted)
-            # Broker time may have stepped back since they were sent.
+            # Broker time may have stepped back since the send, and a delay must not exceed the limit.
             latest_ms = now_ms + self._limits.max_delay_ms
             due_ms = [min(message.visible_ms, latest_ms) for message in wanted]
             record = DelaysScheduled(index.queue_id, positions, due_ms)

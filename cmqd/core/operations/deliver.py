@@ -1,9 +1,13 @@
-"""Delivering: bringing what waits for a subscription to its queue or its URL.
+"""Delivering: the messages that wait for a subscription, to its queue or its URL.
 
-What is due is up to :class:`~cmqd.core.facts.deliveries.Deliveries`. Here it gets its body, from memory or a page of
-the log, and its way: a copy into a queue is decided at once, in one row with the fact that it was delivered; what is to
-be posted leaves in an outcome, and how that went comes back through :meth:`Deliver.pushes_ended`. Each subscription
-gets on by itself; they share nothing but the room of an endpoint and a bound on requests in all.
+:class:`~cmqd.core.facts.deliveries.Deliveries` decides which deliveries are due. This module finds the body, in memory
+or in a page of the log, and carries out the attempt. A copy into a queue is stored at once, in a single row with the
+fact of the delivery; two rows would lose or repeat the copy after a crash. A push leaves the core in an outcome, and
+the result comes back through :meth:`Deliver.pushes_ended`.
+
+Attempts in progress exist only in memory, and a restart repeats them: an attempt recorded before the POST could be
+counted as made without ever having been sent. Subscriptions are independent except for the slots of a URL and the limit
+of requests in all, so a slow URL does not hold up the other subscriptions.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,15 +35,15 @@ from cmqd_segment.records import (
 from cmqd_types.messages import CopyOf
 
 BACKOFF_MS = (10_000, 20_000)
-"""Between which two a pause under ``backoff`` lies."""
+"""Shortest and longest pause under ``backoff``."""
 SUBSCRIPTIONS_A_TICK = 64
-"""Looked after in one tick at most: a few microseconds each."""
+"""Largest number of subscriptions that a tick examines: a few microseconds per subscription."""
 DELIVERIES_A_TICK = 64
-"""Started in one tick, about: up to 30 microseconds each, and a tick is to take 2 ms at most."""
+"""Deliveries that a tick starts, about: up to 30 microseconds per delivery, and a tick may take 2 ms."""
 HELD_UP_MS = 1_000
-"""How long copies into queues wait before they are tried again while the disk is nearly full."""
+"""Pause before copies into queues are tried again while the disk is nearly full."""
 READ_AHEAD = 64
-"""Messages that a page brings beside those that are delivered at once: 16 KiB of 256 bytes each."""
+"""Messages that a page reads beside the started deliveries: 16 KiB of messages of 256 bytes."""
 
 
 class Deliver:
@@ -107,10 +111,14 @@ class Deliver:
             self.look_after(self._topics.subscriptions[subscription_id], now_ms)
         return Outcome(None, records)
 
-    # ------------------------------------------------------------------ when
+    # ------------------------------------------------------------------ planning
 
     def look_after(self, subscription: Subscription, now_ms: int) -> None:
-        """Something about a subscription has changed: see which way messages take, and when there is work."""
+        """Plan the deliveries of a subscription after a change.
+
+        Every change of a subscription or of its deliveries must be followed by this call. Otherwise due deliveries
+        wait until the next unrelated change, or publishes go on storing copies for a blocked subscription.
+        """
         deliveries, topic = subscription.deliveries, subscription.topic
         self._retries.count(subscription)
         self._retries.bound(subscription)
@@ -131,13 +139,13 @@ class Deliver:
             self._agenda.deliveries.set(subscription.subscription_id, due_ms)
 
     def forget(self, subscription: Subscription) -> None:
-        """Let go of what a subscription that ended had a share of."""
+        """Release the slots, retries and plans of a removed subscription."""
         self._retries.forget(subscription)
         self._agenda.deliveries.discard(subscription.subscription_id)
         self._slots.leave(subscription)
 
     def tick(self, effects: Effects, now_ms: int) -> None:
-        """Deliver what is due of a few subscriptions."""
+        """Start due deliveries of a few subscriptions."""
         plan, wanted = self._agenda.deliveries, self._agenda.deliveries_wanted
         while plan.is_due(now_ms):
             subscription_id = plan.take(now_ms)
@@ -152,14 +160,14 @@ class Deliver:
             if subscription is None:
                 continue
             if subscription_id in self._lane.busy or subscription_id in self._lane.line:
-                # It is looked after when bodies come; its turn goes to another.
+                # The page that is awaited plans this subscription again. Its turn at the URL goes to another.
                 self._slots.wake_next(subscription.attributes.endpoint)
             else:
                 left -= self._deliver(subscription, left, effects, now_ms)
         self._tick_topic_expiries(effects, now_ms)
 
     def _tick_topic_expiries(self, effects: Effects, now_ms: int) -> None:
-        """Let go of what has outlived its life in one topic."""
+        """Expire old messages of a topic."""
         topic_id = self._agenda.topic_expiries.take(now_ms)
         topic = None if topic_id is None else self._topics.by_id.get(topic_id)
         if topic is None:
@@ -175,14 +183,14 @@ class Deliver:
             topic.steps.clear()
         else:
             topic.steps.drop_below(floor)
-        # Not again in this tick, if the first step that is left is over and some of it still lives: steps end later
-        # than they begin.
+        # At the next millisecond at the earliest: the first step that remains can be due already while a part of the
+        # step is not expired, and the topic would be examined again and again in this tick.
         self._agenda.plan_topic_expiry(topic, now_ms + 1)
 
-    # ------------------------------------------------------------------ how
+    # ------------------------------------------------------------------ attempts
 
     def _deliver(self, subscription: Subscription, most: int, effects: Effects, now_ms: int) -> int:
-        """Start what is due, as far as there is room; returns how many that were."""
+        """Start due deliveries, as far as slots or units allow; returns the number of started deliveries."""
         if subscription.is_push:
             if not self._gates.pushing:
                 return 0
@@ -204,7 +212,8 @@ class Deliver:
                 self._slots.wake_next(subscription.attributes.endpoint)
         self._carry_out(subscription, started, effects, now_ms)
         if not subscription.is_push and deliveries.strategy == BACKOFF:
-            # In order, one after the other, but a queue answers at once.
+            # Backoff delivers in order, one message after the other. A queue answers at once, so the next delivery
+            # can start in the same tick.
             while started and count < most and subscription.subscription_id not in self._lane.busy:
                 started = deliveries.start(now_ms, 1)
                 count += len(started)
@@ -216,7 +225,7 @@ class Deliver:
     def _carry_out(
         self, subscription: Subscription, started: Sequence[tuple[int, int]], effects: Effects, now_ms: int
     ) -> None:
-        """Attempt what is in memory, and have the bodies of the rest read."""
+        """Attempt the deliveries with bodies in memory, and read the bodies of the others."""
         topic_id, deliveries = subscription.topic.topic_id, subscription.deliveries
         in_memory: list[StoredMessage] = []
         elsewhere: list[int] = []
@@ -233,8 +242,9 @@ class Deliver:
             self._lane.line[subscription.subscription_id] = None
         elif elsewhere:
             elsewhere.sort()
-            # A page costs a round trip to the storage: what is likely to be next comes along. Only behind what was
-            # started, because a page may hold a part only, and what was started must get on.
+            # A page costs a round trip to the storage, so the messages that are likely to be next are read too. They
+            # must be behind the started messages: a page may return only a prefix, and with other messages in front
+            # the started deliveries could be left out again and again.
             ahead = [
                 one
                 for one in deliveries.upcoming(READ_AHEAD)
@@ -253,7 +263,7 @@ class Deliver:
         effects: Effects,
         now_ms: int,
     ) -> int:
-        """Attempt the deliveries whose bodies came."""
+        """Attempt the deliveries with bodies in a page."""
         subscription_id, positions = reading.owner_id, reading.request
         self._lane.busy.discard(subscription_id)
         damaged = 0
@@ -274,7 +284,7 @@ class Deliver:
             lost = [one for one in unpack_runs(missing) if deliveries.is_pending(one)]
             for position in positions:
                 if position not in come:
-                    # Beyond the page's bytes, gone meanwhile, or unreadable.
+                    # The body is beyond the size of the page, gone since the read was requested, or unreadable.
                     deliveries.given_back(position)
                     self._slots.give_back(subscription_id, position)
             if lost:
@@ -292,7 +302,7 @@ class Deliver:
     def _attempt(
         self, subscription: Subscription, messages: Sequence[StoredMessage], effects: Effects, now_ms: int
     ) -> None:
-        """Carry out attempts that were started and whose bodies are there."""
+        """Carry out started attempts with these bodies."""
         if not subscription.is_push:
             self.deliver_to_queue(subscription, messages, effects, now_ms)
             return
@@ -320,7 +330,7 @@ class Deliver:
     def deliver_to_queue(
         self, subscription: Subscription, messages: Sequence[StoredMessage], effects: Effects, now_ms: int
     ) -> None:
-        """Copies into a queue that could not be made when the messages were published."""
+        """Store copies that could not be stored when the messages were published."""
         queue = subscription.target
         fitting: list[StoredMessage] = []
         refused: dict[str, list[tuple[int, int]]] = {}
@@ -357,7 +367,7 @@ class Deliver:
         for why, attempts in refused.items():
             self._note_failures(subscription, attempts, why, effects.records, now_ms)
 
-    # ------------------------------------------------------------------ how it went
+    # ------------------------------------------------------------------ results
 
     def _note_delivered(
         self, subscription: Subscription, positions: list[int], records: list[AnyRecord], now_ms: int
@@ -376,7 +386,7 @@ class Deliver:
         records: list[AnyRecord],
         now_ms: int,
     ) -> None:
-        """``attempts``: (position, when it was started) of those that failed for the same reason."""
+        """Record failures with the same reason. ``attempts`` has (position, start of the attempt)."""
         topic, deliveries = subscription.topic, subscription.deliveries
         positions: list[int] = []
         failed: list[int] = []
@@ -389,7 +399,7 @@ class Deliver:
             positions.append(position)
             failed.append(count)
             next_ms.append(due_ms or 0)
-        # Also of those that are dropped: why they failed the last time is to be known after a restart too.
+        # Failures of dropped messages are recorded too, because the last error must be known after a restart.
         record = DeliveriesFailed(
             topic_id=topic.topic_id,
             subscription_id=subscription.subscription_id,
@@ -415,8 +425,8 @@ class Deliver:
         records.append(record)
 
     def _jitter_ms(self, subscription: Subscription, position: int) -> int:
-        """The pause before a retry under ``backoff``: spread evenly by a mix of numbers (Steele, Lea and Flood 2014,
-        SplitMix), so that the same calls give the same result.
+        """Return the pause before a retry under ``backoff``, spread evenly by a mix of numbers (Steele, Lea and Flood
+        2014, SplitMix). The core has no randomness: the same calls give the same pauses.
         """
         attempt = subscription.deliveries.under_way.get(position, 0)
         mixed = (self._jitter_seed + (subscription.subscription_id << 40) + (position << 8) + attempt) & _MASK
@@ -431,7 +441,7 @@ _MASK = (1 << 64) - 1
 
 
 def _cut(messages: Sequence[StoredMessage], most: int) -> Iterator[Sequence[StoredMessage]]:
-    """Parts of up to ``most`` bytes of bodies, at least a message each: what a send may bring."""
+    """Yield parts of up to ``most`` bytes of bodies, the limit of a send, with at least a message per part."""
     start = size = 0
     for place, message in enumerate(messages):
         if size + len(message.body) > most and place > start:
@@ -443,7 +453,7 @@ def _cut(messages: Sequence[StoredMessage], most: int) -> Iterator[Sequence[Stor
 
 
 def refusal(queue: Queue, size: int, ahead: int = 0) -> str:
-    """Why a queue does not take a message of that size now, in a line; empty = it does. ``ahead`` go in before it."""
+    """Return the reason why a queue refuses a message of ``size`` bytes behind ``ahead`` others; empty = accepted."""
     attributes, held = queue.index.attributes, queue.index.live_count + ahead
     if size > attributes.max_message_bytes:
         return f"the message has {size} bytes; queue {queue.name!r} takes up to {attributes.max_message_bytes}"

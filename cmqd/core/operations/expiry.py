@@ -1,4 +1,4 @@
-"""Expiry: messages that outlive the retention of their queue, and old dedup ids and sessions."""
+"""Expiry: messages older than the retention of their queue, and old dedup ids and sessions."""
 
 from cmqd.core.facts.facts import Facts
 from cmqd.core.operations.floors import Floors
@@ -10,7 +10,7 @@ from cmqd_segment.records import MessagesExpired
 
 
 class Expiry:
-    """Forgets what has outlived its time."""
+    """Removes expired messages, dedup ids and sessions."""
 
     __slots__ = ("_agenda", "_floors", "_limits", "_promises", "_queues", "_serving", "_sessions", "_topics")
 
@@ -25,7 +25,7 @@ class Expiry:
         self._serving = serving
 
     def tick(self, effects: Effects, now_ms: int) -> None:
-        """Move the floor of one queue over the messages that have expired."""
+        """Move the floor of a queue over expired messages."""
         queue_id = self._agenda.expiries.take(now_ms)
         queue = None if queue_id is None else self._queues.by_id.get(queue_id)
         if queue is None:
@@ -38,7 +38,7 @@ class Expiry:
             effects.records.append(record)
             self._serving.serve(queue, effects, now_ms)
         elif floor >= index.next_position:
-            # Nothing that was sent is left; what was decided need not be remembered any longer.
+            # No message is left, so decisions about half messages need not be remembered any longer.
             index.forget_below(floor)
             index.steps.clear()
         else:
@@ -47,7 +47,7 @@ class Expiry:
         self._agenda.plan_expiry(queue)
 
     def tick_dedup_ids(self, now_ms: int) -> None:
-        """Forget the old dedup ids of one queue or topic."""
+        """Forget the old dedup ids of a queue or topic."""
         sweeps = self._agenda.dedup_sweeps
         owner_id = sweeps.take(now_ms)
         if owner_id is None:
@@ -62,7 +62,7 @@ class Expiry:
                 sweeps.set(owner_id, now_ms + (0 if has_more else SESSION_SWEEP_MS))
 
     def tick_sessions(self, now_ms: int) -> None:
-        """Forget some of the producer sessions whose life is over."""
+        """Forget some of the expired producer sessions."""
         due_ms = self._agenda.sessions_due_ms
         if due_ms is not None and due_ms <= now_ms and not self._sessions.expire(now_ms, self._limits.tick_items):
             self._agenda.sessions_due_ms = now_ms + SESSION_SWEEP_MS if len(self._sessions) else None

@@ -1,11 +1,15 @@
-"""Leases: their stale entries in the buckets of deadlines."""
+"""Leases: removing stale entries from the buckets of deadlines.
+
+A delete does not look for the entry of its lease, because that would cost a search per message on the hot path. Entries
+of ended leases stay until their deadline, up to 12 hours, and are swept when there are too many.
+"""
 
 from array import array
 
 from cmqd.core.facts.facts import Facts
 
 LEASE_SWEEP_ABOVE = 1_000_000
-"""Entries of leases, at 8 bytes, beyond which stale ones are looked for."""
+"""Entries in buckets, at 8 bytes each, above which stale entries are swept."""
 
 
 class Leases:
@@ -17,10 +21,10 @@ class Leases:
         self._queues = facts.queues
         self._buckets = facts.queues.leases
         self.sweep_above = LEASE_SWEEP_ABOVE
-        """Entries beyond which a step of a sweep is made."""
+        """Number of entries above which a step of a sweep is made."""
 
     def sweep(self, now_ms: int) -> None:
-        """Remove some of the stale entries that long visibility timeouts, moved ones and quick deletes leave behind."""
+        """Remove some of the stale entries that changed deadlines and quick deletes leave behind."""
         kept = self._buckets.sweep(
             lambda due_ms, queue_id, pairs: pairs if due_ms <= now_ms else self._leases_due(due_ms, queue_id, pairs)
         )
@@ -28,7 +32,7 @@ class Leases:
             self.sweep_above = max(LEASE_SWEEP_ABOVE, 2 * kept)
 
     def _leases_due(self, due_ms: int, queue_id: int, pairs: "array[int]") -> "array[int]":
-        """Those of ``pairs`` with a lease that ends in this bucket; one that was moved has an entry in another."""
+        """Return the pairs with a lease that ends in this bucket; a changed deadline has an entry in another bucket."""
         queue = self._queues.by_id.get(queue_id)
         kept = array("Q")
         if queue is not None:

@@ -1,4 +1,4 @@
-"""Peek: looking at messages without receiving them; changes no count, order or lease."""
+"""Peek: returning messages without receiving them; changes no count, order or lease."""
 
 from collections.abc import Sequence
 
@@ -18,9 +18,9 @@ from cmqd_types.messages import MessagesPeeked, PeekedMessage
 
 STATES = ("active", "in_flight", "delayed", "half", "rewindable")
 STRETCH = 1 << 20
-"""Positions whose states are told apart in one step, as sets: well under 1 ms."""
+"""Positions that a step sorts by state, with set operations: well under 1 ms."""
 MOST_STRETCHES = 8
-"""Steps of one peek; it says where to go on if it found nothing so far."""
+"""Largest number of steps of a peek. A peek that stops here without a message returns the position to go on from."""
 
 
 class Peek:
@@ -81,10 +81,10 @@ class Peek:
         effects: Effects,
         now_ms: int,
     ) -> int:
-        """Answer a peek with the page that it waited for; how many messages were newly found to be damaged.
+        """Answer a peek with its page. Returns the number of messages newly found to be damaged.
 
         Damaged messages are set aside here too. Otherwise a browser would show a queue as healthy until a consumer
-        reaches the damage, and ``damaged`` among the counts would depend on who read first.
+        reaches the damage, and ``damaged`` among the counts would depend on the order of reads.
         """
         self._lane.busy.discard(reading.owner_id)
         peek = reading.request
@@ -96,7 +96,7 @@ class Peek:
         settled = max(messages[-1].position if messages else -1, last_of(missing))
         wanted = [position for position in peek.positions if position not in peek.found]
         if wanted and wanted[-1] > settled:
-            # A page holds a prefix of what was asked; the next peek starts behind it.
+            # A page holds a prefix of the requested positions; the next peek starts behind the prefix.
             unread = next(position for position in wanted if position > settled)
             peek.positions = [position for position in peek.positions if position < unread]
             if not peek.positions:
@@ -157,7 +157,7 @@ class Peek:
 
 
 def _state(index: QueueIndex, position: int) -> str | None:
-    """None if the message is gone."""
+    """Return the state of a message, None if the message is gone."""
     if position not in index.live:
         return "rewindable" if position in index.rewindable else None
     if position in index.half:
@@ -170,8 +170,10 @@ def _state(index: QueueIndex, position: int) -> str | None:
 
 
 def _find(index: QueueIndex, states: frozenset[str] | None, start: int, most: int) -> tuple[list[int], int | None]:
-    """Up to ``most`` positions from ``start`` on in one of ``states``, and where to look on if there are fewer because
-    the search stopped in between; None = there are no more behind it.
+    """Return up to ``most`` positions from ``start`` on in one of ``states``, and the position to go on from.
+
+    The position is None if the search reached the end or found enough, and not None if the search stopped after
+    ``MOST_STRETCHES`` steps: a search over a queue of many millions would hold up the loop.
     """
     if states is None:
         return index.live_from(start, most), None
@@ -189,7 +191,7 @@ def _find(index: QueueIndex, states: frozenset[str] | None, start: int, most: in
 
 
 def _first(index: QueueIndex, states: frozenset[str], start: int) -> int | None:
-    """The first position from ``start`` on that may be in one of ``states``."""
+    """Return the first position from ``start`` on that may be in one of ``states``."""
     sets: list[BitMap64] = []
     if states & {"active", "in_flight", "delayed"}:
         sets.append(index.live)

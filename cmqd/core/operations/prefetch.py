@@ -1,8 +1,9 @@
-"""Paging in the bodies of delayed messages shortly before they are due.
+"""Prefetch: reading the bodies of delayed messages shortly before they are due.
 
-Messages that become active together were sent at any time, so their bodies are scattered over the log: read when they
-are due, nearly each of them costs the reading of a whole row, and the reader falls behind. So the bodies of a second or
-two are asked for at once, in order of position: a row is read once for all that it holds of that time.
+Messages that become active together were sent at different times, so their bodies are scattered over the log. Read in
+the order of their due times, nearly every body costs the read of a whole row, and reads fall behind. Therefore the
+bodies of a second or two are requested together, in order of position: a row is read once for all its messages that are
+due in that time.
 """
 
 from collections.abc import Sequence
@@ -17,8 +18,8 @@ from cmqd.core.runtime.runtime import Runtime
 from cmqd_segment.records import Runs, StoredMessage, last_of, unpack_runs
 
 PREFETCH_PAGES = 32
-"""Most that is asked for at once, so that a million due in one second do not stop the loop; they do not fit the window
-anyway."""
+"""Largest number of pages requested at once. Without the limit a million messages due in a second would stop the loop;
+so many bodies would not fit the window anyway."""
 
 
 class Prefetch:
@@ -37,7 +38,7 @@ class Prefetch:
         self._serving = serving
 
     def tick(self, effects: Effects, now_ms: int) -> None:
-        """Ask for the bodies of the delays that end within the next seconds."""
+        """Request the bodies of the delayed messages that are due within the next seconds."""
         due_ms = self._agenda.prefetch_due_ms()
         if due_ms is None or due_ms > now_ms:
             return
@@ -51,18 +52,18 @@ class Prefetch:
                 self._read_next(queue, effects)
 
     def _read_next(self, queue: Queue, effects: Effects) -> None:
-        """Ask for the next page of what is wanted, one at a time for each queue."""
+        """Request the next page of a queue, one page at a time."""
         runtime = self._runtime[queue.queue_id]
         index, soon = queue.index, runtime.window.soon
         while runtime.soon_wanted and queue.queue_id not in self._lane.busy:
             page = runtime.soon_wanted[: self._limits.page_messages]
             del runtime.soon_wanted[: self._limits.page_messages]
-            # Sorted, since what is wanted may be the end of one second and the beginning of the next.
+            # Sorted again, because a page may span the end of a second and the beginning of the next.
             page = sorted(position for position in page if position in index.delayed and position not in soon)
             if not page:
                 continue
             if not self._budget.has_room(queue.queue_id, self._limits.page_bytes):
-                # They are read when they are due, then.
+                # Without room the bodies are read when the messages are due.
                 runtime.soon_wanted.clear()
                 return
             self._lane.want(queue.queue_id, queue.queue_id, page, self._limits.page_bytes, None, effects.reads)
@@ -70,9 +71,7 @@ class Prefetch:
     def on_page(
         self, reading: Reading[None], messages: Sequence[StoredMessage], missing: Runs, effects: Effects, now_ms: int
     ) -> int:
-        """Keep the bodies that came, and ask for the next page. A missing body is found out, and told, when the message
-        is due.
-        """
+        """Keep the bodies of a page, and request the next page. A missing body is reported when its message is due."""
         self._lane.busy.discard(reading.owner_id)
         queue = self._queues.by_id.get(reading.owner_id)
         if queue is not None:
@@ -82,7 +81,7 @@ class Prefetch:
         return 0
 
     def _keep(self, queue: Queue, read: PageRead, messages: Sequence[StoredMessage], missing: Runs) -> None:
-        """Keep what came; what is missing is found out, and told, when it is wanted."""
+        """Keep the bodies of a page; missing bodies are reported when a receive needs them."""
         runtime = self._runtime[queue.queue_id]
         index, window = queue.index, runtime.window
         for message in messages:

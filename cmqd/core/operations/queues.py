@@ -107,17 +107,18 @@ class QueueAdmin:
         return Outcome(self._info(queue, created=True), records)
 
     def ensure(self, account: str, name: str, attributes: Mapping[str, object], now_ms: int) -> Outcome[QueueInfo]:
-        """Make a queue, or confirm that the one there is has these attributes (those not named may be anything).
+        """Make a queue, or confirm that the existing queue has these attributes; other attributes may have any value.
 
         Raises:
-            QueueDiffers: it has others; the difference is in the details.
+            QueueDiffers: the existing queue has other values; the difference is in the details.
             InvalidArgument, QueueExists, TooManyQueues: as :meth:`create`.
         """
         check_queue_name(name)
         queue = self._queues.names.get(account, {}).get(name)
         if queue is None:
             return self.create(account, name, attributes, now_ms)
-        # Whether they contradict one another is no question: what agrees with the queue cannot.
+        # Values are checked one by one. A combination needs no check: values that agree with the queue agree with one
+        # another, and other values are reported as a difference.
         check_each(queue.index.attributes, attributes, creating=True)
         is_now = queue.attributes()
         difference: dict[str, dict[str, object]] = {
@@ -130,7 +131,7 @@ class QueueAdmin:
         return Outcome(self._info(queue))
 
     def list_names(self, account: str, search: str, offset: int, limit: int) -> tuple[int, list[tuple[int, str]]]:
-        """How many queues have ``search`` in their name, and a page of (id, name) in order of name."""
+        """Return the number of queues with ``search`` in their name, and a page of (id, name) in order of name."""
         check_range("offset", offset, 0, 1 << 31)
         check_range("limit", limit, 1, self._limits.max_list)
         found = sorted(name for name in self._queues.names.get(account, ()) if search in name)
@@ -159,7 +160,7 @@ class QueueAdmin:
         return page, None
 
     def info(self, account: str, name: str) -> QueueInfo:
-        """Attributes, counts and facts of a queue."""
+        """Return attributes, counts and facts of a queue."""
         return self._info(self._queues.find(account, name))
 
     def set_attributes(
@@ -181,11 +182,11 @@ class QueueAdmin:
         effects = Effects([record])
         self._rebind(queue, target, effects.records)
         for source in queue.sources.values():
-            # It may take by now what it did not take before.
+            # The queue may accept larger messages by now than before.
             self._runtime[source.queue_id].unmovable.clear()
             self._agenda.reviews.set(source.queue_id, now_ms)
         if runtime.redriving is None:
-            # By what rules messages die may have changed: those that were to be moved are looked at again.
+            # The dead-letter policy may have changed, so reserved messages are examined again under the new policy.
             self._reservations.release_all(queue)
             runtime.unmovable.clear()
             self._dead_letters.find(queue, effects, now_ms)
@@ -194,18 +195,18 @@ class QueueAdmin:
         return effects.outcome(self._info(queue))
 
     def dead_letter_sources(self, account: str, name: str) -> list[tuple[int, str]]:
-        """(id, name) of the queues whose dead letters go to this one, by name. Raises QueueNotFound."""
+        """Return (id, name) of the queues with this dead-letter queue, by name. Raises QueueNotFound."""
         sources = self._queues.find(account, name).sources.values()
         return sorted(((queue.queue_id, queue.name) for queue in sources), key=lambda found: found[1])
 
     def _dead_letter_queue(
         self, account: str, name: str, queue: Queue | None, attributes: QueueAttributes
     ) -> Queue | None:
-        """The queue that a queue (None = a new one) with these attributes sends its dead letters to.
+        """Return the dead-letter queue that ``attributes`` name for ``queue`` (None = a new queue).
 
         Raises:
-            InvalidArgument: that one does not exist, or may not be its dead-letter queue.
-            RedriveRunning: the queue is being redriven, which one with a dead-letter queue cannot be.
+            InvalidArgument: the named queue does not exist, or cannot be the dead-letter queue of this queue.
+            RedriveRunning: the queue is being redriven, and a queue with a dead-letter queue cannot be redriven.
         """
         wanted = attributes.dead_letter_queue
         if not wanted:
@@ -261,7 +262,7 @@ class QueueAdmin:
         return target
 
     def _rebind(self, queue: Queue, target: Queue | None, records: list[AnyRecord]) -> None:
-        """Change where dead letters of a queue go, with the records that say what that makes of the other queues."""
+        """Change the dead-letter queue of a queue, and add the records of the changed roles of the other queues."""
         before = queue.dead_letters
         if before is target:
             return
@@ -270,7 +271,8 @@ class QueueAdmin:
         if before is not None and not before.sources:
             self._serve_as_dead_letter_queue(before, -1, records)
         if target is not None and is_first:
-            # What it holds has nothing to do with dead letters: they come when that is consumed.
+            # The messages in the target are no dead letters. Dead letters are accepted once these are consumed, so that
+            # a redrive never moves the messages of a working queue.
             self._serve_as_dead_letter_queue(target, target.index.next_position, records)
 
     def _serve_as_dead_letter_queue(self, queue: Queue, floor: int, records: list[AnyRecord]) -> None:
@@ -279,7 +281,7 @@ class QueueAdmin:
         records.append(record)
 
     def clear(self, account: str, name: str, now_ms: int) -> Outcome[None]:
-        """Drop every message sent before now, in every state, in one step; their handles become invalid."""
+        """Drop every message sent before now, in every state, in a single step; all receipt handles become invalid."""
         queue = self._queues.find(account, name)
         record = QueueCleared(queue.queue_id, queue.index.next_position)
         self._floors.apply(queue, record)
@@ -288,7 +290,7 @@ class QueueAdmin:
         return effects.outcome(None)
 
     def delete(self, account: str, name: str, now_ms: int) -> Outcome[None]:
-        """Remove a queue with its messages; receives waiting at it end with QueueDeleted."""
+        """Remove a queue with its messages; receives that wait at the queue end with QueueDeleted."""
         queue = self._queues.find(account, name)
         if queue.sources:
             raise DeadLetterQueueInUse(name, sorted(source.name for source in queue.sources.values()))

@@ -1,4 +1,4 @@
-"""Redrives: the way back of dead letters to the queue that they came from, or to another queue."""
+"""Redrives: moving dead letters back to their queues of origin, or to another queue."""
 
 from pyroaring import BitMap64
 
@@ -49,7 +49,7 @@ class Redrives:
                 limit="a queue without a dead-letter queue",
             )
         if not index.held_dead_letters:
-            # Typed by mistake, it would move every message of a working queue.
+            # A mistyped name would otherwise move every message of a working queue.
             raise InvalidArgument(
                 f"queue {name!r} has never been a dead-letter queue, so there is nothing to redrive",
                 field="queue",
@@ -120,7 +120,7 @@ class Redrives:
         self._reservations.release_all(queue)
 
     def go_on(self, queue: Queue, effects: Effects, now_ms: int) -> int | None:
-        """Reserve the next page of a redrive, or end it; when to look again."""
+        """Reserve the next page of a redrive, or end the redrive. Returns the time of the next review, if any."""
         under_way, redrive, index = self._runtime[queue.queue_id].redriving, queue.index.redrive, queue.index
         assert under_way is not None
         assert redrive is not None
@@ -134,7 +134,7 @@ class Redrives:
             under_way.next_ms = now_ms + RETRY_MS
             return under_way.next_ms
         if index.moving_count:
-            # A page held a part of what was reserved.
+            # The page before had a part of the reserved messages; the rest is read first.
             self._reservations.read(queue, effects)
             return None
         most = self._limits.page_messages
@@ -155,6 +155,7 @@ class Redrives:
         assert under_way is not None
         assert redrive is not None
         if redrive.max_per_second and not under_way.held_up:
-            # A page that came a little late does not slow it down; nothing else is caught up on.
+            # A page that was a little late does not slow the redrive down. After a longer pause the rate starts anew;
+            # catching up would send a burst to the consumers of the target.
             since_ms = under_way.next_ms if now_ms - under_way.next_ms <= PACE_SLACK_MS else now_ms
             under_way.next_ms = since_ms - (-count * 1000 // redrive.max_per_second)

@@ -1,4 +1,4 @@
-"""Repeats: bodies under a known dedup id, and numbered sends that were stored before."""
+"""Repeats: bodies with a remembered dedup id, and numbered sends that were stored before."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -13,8 +13,10 @@ T = TypeVar("T")
 def unrepeated(
     known: DedupIds, dedup_ids: list[str | None], count: int, now_ms: int, limits: Limits
 ) -> tuple[list[int], list[int]]:
-    """Which bodies of a batch are to be stored, and for each body the id of the message that it repeats, or, as
-    ``-1 - n``, that it is the n-th of those stored.
+    """Return the places of the bodies to store, and an answer for every body.
+
+    The answer is the id of the message that the body repeats, or ``-1 - n`` for the n-th stored body. A body can repeat
+    an earlier body of the same batch, and message ids are not given yet: hence numbers.
     """
     if len(dedup_ids) != count:
         raise InvalidArgument(
@@ -58,11 +60,14 @@ def stored_before(
     limits: Limits,
     may_be_new: bool = False,
 ) -> Sequence[int]:
-    """The answer to a numbered send of ``count`` bodies that was stored as ``stored``. ``may_be_new``: a dedup id
-    that is not known may have been that of a new message which matched nobody.
+    """Return the ids for a repeat of a numbered send of ``count`` bodies that was stored as ``stored``.
+
+    Without repeated dedup ids the stored ids are the answer. Otherwise the bodies of the first send were partly repeats
+    themselves, and their ids are found again by dedup id. ``may_be_new``: an unknown dedup id may belong to a new
+    message that matched no subscription; such ids are not remembered.
 
     Raises:
-        SequenceTooOld: some of its bodies were repeats under a dedup id that is forgotten by now.
+        SequenceTooOld: some bodies were repeats under a dedup id that is forgotten by now.
     """
     if dedup_ids is None or len(stored) == count:
         return stored
@@ -82,10 +87,10 @@ def stored_before(
 
 
 def at_places(items: list[T], places: list[int]) -> list[T]:
-    """Those of the items."""
+    """Return the items at these places."""
     return [items[place] for place in places]
 
 
 def answered(answer: list[int], first_id: int) -> list[int]:
-    """See ``unrepeated``; ``first_id`` is that of the first message stored."""
+    """Return the message ids for an answer of ``unrepeated``; ``first_id`` is the id of the first stored message."""
     return [found if found >= 0 else first_id - 1 - found for found in answer]

@@ -1,7 +1,8 @@
-"""Reservations: messages that are about to leave their queue for another one.
+"""Reservations: messages that are about to leave their queue for another queue.
 
-A reserved message is received by nobody. That is an intention and no fact: its body is read a page at a time, and a
-crash changes nothing. :mod:`cmqd.core.operations.moves` moves the messages of a page.
+A reserved message is hidden from receives. A reservation exists only in memory, and a crash forgets it: without the
+record of a move the message is still in its queue. Bodies are read a page at a time, and
+:mod:`cmqd.core.operations.moves` moves the messages of a page.
 """
 
 from pyroaring import BitMap64
@@ -12,9 +13,9 @@ from cmqd.core.outcome import Effects
 from cmqd.core.runtime.runtime import Runtime
 
 MOVE_BYTES = 128 * 1024
-"""Bodies of one page of a move, which is one row of the log: a millisecond or two of the loop."""
+"""Bytes of bodies in a page of a move, which becomes a row of the log: a millisecond or two of the loop."""
 RETRY_MS = 1000
-"""Between two looks at a dead-letter queue that takes none."""
+"""Pause between two tries to move messages to a queue that accepts none."""
 
 
 class Reservations:
@@ -50,7 +51,7 @@ class Reservations:
         return queue.queue_id in self._lane.busy
 
     def read(self, queue: Queue, effects: Effects) -> None:
-        """Ask for the next page of what is reserved, one at a time for each queue."""
+        """Request the next page of reserved messages of a queue, one page at a time."""
         index, lane, queue_id = queue.index, self._lane, queue.queue_id
         if queue_id in lane.busy or not index.moving_count:
             return
@@ -61,7 +62,7 @@ class Reservations:
         lane.want(queue_id, queue_id, positions, MOVE_BYTES, None, effects.reads)
 
     def read_next_in_line(self, effects: Effects) -> None:
-        """Ask for pages of the queues in line, as far as there is room."""
+        """Request pages for the queues in line, as far as there is room."""
         while (queue_id := self._lane.next_in_line()) is not None:
             queue = self._queues.by_id.get(queue_id)
             if queue is not None:

@@ -1,8 +1,10 @@
-"""Rewind: deleted messages come back, as a set operation; only the boundary may have to be looked for in the log.
+"""Rewind: deleted messages become active again, in a single set operation.
 
-The time steps of a queue tell within which few messages a time lies. Where in between is found by halving, reading one
-message at a time, so that exactly those come back that were sent at or after the time asked for. Times of messages
-never change, so nothing that happens meanwhile can make the boundary wrong.
+Only the boundary may need reads. The time steps of a queue narrow the position of a time down to a few messages. The
+exact position in between is found by halving, with a read per message, so that exactly the messages sent at or after
+the given time come back. The search can take several reads with other operations in between; send times of messages
+never change, so these operations cannot make the boundary wrong. Which messages are still deleted is decided only when
+the boundary is known.
 """
 
 from collections.abc import Sequence
@@ -22,7 +24,7 @@ from cmqd_segment.records import QueueRewound, Runs, StoredMessage
 from cmqd_types.queues import Rewound
 
 PRUNE_MS = 1000
-"""How often messages that can be rewound no more are let go: their disk space comes back in whole segments anyway."""
+"""Shortest pause between two prunings of old deleted messages: disk space comes back in whole segments anyway."""
 
 
 class Rewind:
@@ -54,7 +56,7 @@ class Rewind:
             latest_ms = now_ms
         else:
             held = runtime.window.messages.get(oldest)
-            # Where the body is in the log alone, the time step tells at first; what lies within it is looked up.
+            # If the body is only in the log, the time step gives a bound, and a time within the step needs a read.
             latest_ms = min(now_ms, index.steps.sent_by(oldest) if held is None else held.enqueue_ms)
         if time_ms > max(latest_ms, earliest_ms):
             raise self._too_late(name, time_ms, oldest is not None, latest_ms, earliest_ms)
@@ -62,7 +64,7 @@ class Rewind:
         if clamped and strict:
             raise TimeNotRewindable(name, time_ms, f"its rewind window is {window_ms} ms", earliest_ms)
         start_ms = earliest_ms if clamped else time_ms
-        # What was let go before a restart may be back by the log alone, without its bodies.
+        # After a restart the index may again have messages that were pruned before, and their bodies may be gone.
         index.prune_rewindable(now_ms)
         low, high = index.steps.around(start_ms, index.next_position)
         rewind = PendingRewind(
@@ -91,7 +93,7 @@ class Rewind:
         return Outcome(WAITING, reads=reads)
 
     def _look_for(self, queue: Queue, rewind: PendingRewind, now_ms: int) -> Outcome[Rewound | Waiting]:
-        """Ask for the next message on the way to the boundary; do it, if that is known."""
+        """Read the next message on the way to the boundary, or rewind if the boundary is known."""
         between = BitMap64(range(rewind.low, rewind.high)) & queue.index.rewindable
         between -= rewind.unreadable
         if not between:
@@ -108,7 +110,7 @@ class Rewind:
             return Outcome(Rewound(messages=0, time_ms=rewind.time_ms, clamped=rewind.clamped))
         record = index.with_rewind_floor(QueueRewound(queue.queue_id, first, index.next_position, now_ms))
         back = index.apply_rewound(record)
-        # Never received: whatever befell them before they were deleted.
+        # Rewound messages start anew, without the receives from before their delete.
         runtime.overdue -= back
         runtime.unmovable -= back
         runtime.window.go_back_to(first)
@@ -126,8 +128,8 @@ class Rewind:
         effects: Effects,
         now_ms: int,
     ) -> int:
-        """Take the time of a message on the way to the boundary. A message that cannot be read is no new damage: its
-        body is not wanted.
+        """Use the time of a message on the way to the boundary. An unreadable message is not reported as damaged,
+        because only its time was needed.
         """
         self._lane.busy.discard(reading.owner_id)
         rewind = reading.request
@@ -139,12 +141,13 @@ class Rewind:
         if not window_ms:
             error = TimeNotRewindable(queue.name, rewind.time_ms, "its rewind window was taken away", None)
         elif rewind.oldest:
-            # Of one that cannot be read, the time step has to do.
+            # For an unreadable message the bound of the time step must do.
             rewind.oldest = False
             if enqueue_ms is not None and enqueue_ms < rewind.time_ms and rewind.middle in index.live:
                 error = self._too_late(queue.name, rewind.time_ms, True, enqueue_ms, now_ms - window_ms)
         elif enqueue_ms is None:
-            # Those next to it tell; where it stands between the two times, it counts as sent later.
+            # The neighbours of an unreadable message decide. Between an earlier and a later neighbour the message
+            # counts as sent later, and comes back.
             rewind.unreadable.add(rewind.middle)
         elif enqueue_ms < rewind.time_ms:
             rewind.low = rewind.middle + 1
@@ -160,7 +163,7 @@ class Rewind:
         return 0
 
     def prune(self, queue: Queue, now_ms: int) -> int | None:
-        """Let go of what lies before the window; when there will be more."""
+        """Prune deleted messages from before the rewind window. Returns the time of the next pruning, if any."""
         index = queue.index
         index.prune_rewindable(now_ms)
         if not index.rewindable_count:

@@ -1,4 +1,4 @@
-"""The start after recovery: what follows from the facts, and the work that was under way."""
+"""The start after recovery: the runtime, made anew from the facts, and the work that was under way."""
 
 from cmqd.core.facts.facts import Facts
 from cmqd.core.facts.queue import Queue
@@ -54,7 +54,7 @@ class Start:
             self._agenda.reviews.set(queue.queue_id, 0)
 
     def _reserve_overdue(self, queue: Queue) -> None:
-        """Reserve messages that had the last receive that is allowed, before any client can receive them again."""
+        """Reserve messages that had their last allowed receive, before a client can receive these messages again."""
         target, index = queue.dead_letters, queue.index
         if target is None or not target.index.takes_dead_letters:
             return

@@ -1,7 +1,12 @@
-"""Storing messages at the end of a queue: those of a send, half messages, commits, moves and copies alike.
+"""Storing messages at the end of a queue: sent, half, committed, moved and copied messages alike.
 
-The record of the messages is applied, what follows from it is planned, and bodies stay in memory as long as they are
-near enough to the head of the queue to be received from there.
+The record is applied first, then the follow-up work is planned (expiry, dead letters by age, sweeps), and last the
+bodies are kept in memory if they are near enough to the head of the queue. The order matters: whether the queue was
+empty is read before the record is applied, because only the first messages of an empty queue can start a new window.
+
+The window must have no gap. A body that follows a body without room is not kept, even if it is small: the queue becomes
+cold, and pages of the log continue the window at ``paged_until``. With a gap in memory, reads ahead would skip the
+messages in between, and the head would wait for a read each time.
 """
 
 from collections.abc import Sequence
@@ -62,8 +67,10 @@ class Store:
         origins: list[Origin | None] | None = None,
         copies_of: list[CopyOf | None] | None = None,
     ) -> None:
-        """Add messages that stand elsewhere in the log: committed, moved or copied ones. The backlog limit of the queue
-        does not hold for them.
+        """Store messages that are in the log already: committed, moved or copied messages.
+
+        The backlog limit of the queue does not apply here. Callers check it where it matters; a committed message was
+        counted as half.
         """
         index = queue.index
         headers = [message.headers for message in messages]
@@ -85,7 +92,7 @@ class Store:
     def _keep_bodies(
         self, queue: Queue, runtime: QueueRuntime, record: MessagesSent, bodies: list[bytes], was_empty: bool
     ) -> None:
-        """Keep in memory what is near enough to the head to be received from there."""
+        """Keep in memory the bodies near the head, as far as there is room."""
         window = runtime.window
         budget = self._budget
         headers = record.headers
@@ -94,7 +101,8 @@ class Store:
             if not was_empty:
                 return
             window.cold = False
-        # What goes out at once needs no room; but who waits may be held up, by its page or by the limit in flight.
+        # Bodies that are received at once need no room. (Waiting receives may still be held up, by a page or by the
+        # limit of messages in flight; then the bodies stay, above the budget, until the next serving.)
         goes_out = was_empty and len(runtime.line.waiting) > 0
         origins, copies_of = record.origins, record.copies_of
         if visible is None and headers is None and origins is None and copies_of is None:
@@ -134,7 +142,7 @@ class Store:
             budget.keep(queue.queue_id, window, message)
 
     def _keep_soon(self, queue: Queue, runtime: QueueRuntime, record: MessagesSent, bodies: list[bytes]) -> None:
-        """Keep delayed bodies that are due so soon that they would be paged in right away."""
+        """Keep the bodies of delayed messages that are due so soon that a prefetch would read them right away."""
         visible, headers = record.visible_ms, record.headers
         for offset, body in enumerate(bodies):
             due_ms = visible if isinstance(visible, int) else visible[offset] if visible else 0
@@ -168,7 +176,7 @@ class Store:
             self._budget.keep_half(queue.queue_id, window, message)
 
     def keep_copies(self, queue: Queue, copies: PublishedCopies, place: int, was_empty: bool) -> None:
-        """Keep in memory the copies that are near enough to the queue's head to be received from there."""
+        """Keep in memory the copies near the head of the queue, as far as there is room."""
         runtime, budget = self._runtime[queue.queue_id], self._budget
         window = runtime.window
         if window.cold:

@@ -1,4 +1,8 @@
-"""The tick: what time brings, in bounded slices."""
+"""The tick: work that comes due by time, in bounded slices.
+
+Due waits end before leases and delays. Otherwise messages that become active in this tick would go to receives with a
+deadline in the past. The review comes after expiry, so expired messages are not searched for dead letters.
+"""
 
 from cmqd.core.facts.facts import Facts
 from cmqd.core.operations.checks import Checks
@@ -18,7 +22,7 @@ from cmqd.core.runtime.runtime import Runtime
 
 
 class Tick:
-    """Does what is due."""
+    """Does due work."""
 
     __slots__ = (
         "_agenda",
@@ -72,7 +76,7 @@ class Tick:
         self._serving = serving
 
     def tick(self, now_ms: int) -> Outcome[None]:
-        """Do a bounded slice of what is due: end waits and leases, activate delayed messages, expire old ones, ..."""
+        """Do a bounded slice of the due work: end waits and leases, activate delayed messages, expire messages, ..."""
         effects = Effects()
         self._receive.tick_ended_waits(effects)
         self._publish.tick(effects, now_ms)
@@ -90,7 +94,7 @@ class Tick:
         return effects.outcome(None)
 
     def _review(self, effects: Effects, now_ms: int) -> None:
-        """Examine one queue for dead letters or its redrive, and for messages that can no longer be rewound."""
+        """Examine a queue for dead letters or its redrive, and for messages that can no longer be rewound."""
         queue_id = self._agenda.reviews.take(now_ms)
         queue = None if queue_id is None else self._queues.by_id.get(queue_id)
         if queue is None:

@@ -100,7 +100,7 @@ class TopicAdmin:
         return Outcome(self._info(topic))
 
     def list_topics(self, account: str, search: str, offset: int, limit: int) -> tuple[int, list[tuple[int, str]]]:
-        """How many topics have ``search`` in their name, and a page of (id, name) in order of name."""
+        """Return the number of topics with ``search`` in their name, and a page of (id, name) in order of name."""
         check_range("offset", offset, 0, 1 << 31)
         check_range("limit", limit, 1, self._limits.max_list)
         names = self._topics.names.get(account, {})
@@ -108,7 +108,7 @@ class TopicAdmin:
         return len(found), [(names[name].topic_id, name) for name in found[offset : offset + limit]]
 
     def topic_info(self, account: str, name: str) -> TopicInfo:
-        """Attributes, counts and facts of a topic."""
+        """Return attributes, counts and facts of a topic."""
         return self._info(self._topics.find(account, name))
 
     def set_topic_attributes(
@@ -187,7 +187,7 @@ class TopicAdmin:
     def list_subscriptions(
         self, account: str, topic_name: str, search: str, offset: int, limit: int, now_ms: int = 0
     ) -> tuple[int, list[SubscriptionInfo]]:
-        """How many subscriptions of a topic have ``search`` in their name, and a page of them in order of name."""
+        """Return the number of subscriptions with ``search`` in their name, and a page in order of name."""
         check_range("offset", offset, 0, 1 << 31)
         check_range("limit", limit, 1, self._limits.max_list)
         topic = self._topics.find(account, topic_name)
@@ -198,7 +198,7 @@ class TopicAdmin:
         return len(found), [self._subscription_info(one, now_ms) for one in found[offset : offset + limit]]
 
     def subscription_info(self, account: str, topic_name: str, name: str, now_ms: int = 0) -> SubscriptionInfo:
-        """Attributes, counts and facts of a subscription."""
+        """Return attributes, counts and facts of a subscription."""
         return self._subscription_info(self._topics.find_subscription(account, topic_name, name), now_ms)
 
     def set_subscription_attributes(

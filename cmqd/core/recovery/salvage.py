@@ -49,7 +49,7 @@ FORGET_ABOVE = 65_536
 
 
 class Salvage:
-    """Replay after a loss; lives as long as recovery does."""
+    """Cuts records down in a replay after a loss; lives as long as recovery does."""
 
     def __init__(self) -> None:
         self._holders: dict[int, dict[int, int]] = {}
