@@ -2,9 +2,9 @@
 
 A setting has one name everywhere: ``max_connections`` in the TOML file, ``CMQD_MAX_CONNECTIONS`` in the environment,
 ``--max-connections`` as a flag. A later source wins: defaults, file, environment, flags. A setting whose name ends in
-``_ms`` or ``_bytes`` also takes a unit (``30s``, ``1GiB``). Values are checked once, here;
-whoever receives a ``Settings`` may rely on it. Limits of the service itself, which nobody may loosen, are in
-``cmqd.core.limits``; limits of the wire are in ``cmqd_protocol``.
+``_ms`` or ``_bytes`` also takes a unit (``30s``, ``1GiB``). Values are checked once, here; code that receives a
+``Settings`` may rely on it. Limits of the service itself, which no setting may loosen, are in ``cmqd.core.limits``;
+limits of the wire are in ``cmqd_protocol``.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ _MIB = 1024 * 1024
 class SettingError(ValueError):
     """A setting is unknown, of the wrong type or out of range; the server does not start.
 
-    Attributes: ``name`` of the setting, ``value`` as given, ``allowed`` in words, ``source`` it came from.
+    Attributes: ``name`` of the setting, ``value`` as given, ``allowed`` in words, and ``source`` of the value.
     """
 
     def __init__(self, name: str, value: object, allowed: str, source: str) -> None:
@@ -60,7 +60,7 @@ class SettingError(ValueError):
 
 
 class LogFormat(enum.StrEnum):
-    """How log lines look."""
+    """Formats of log lines."""
 
     CONSOLE = "console"
     JSON = "json"
@@ -76,7 +76,7 @@ class LogLevel(enum.StrEnum):
 
 
 def _setting(default: _T, section: str, text: str, *, low: int | None = None, high: int | None = None) -> _T:
-    """A field of ``Settings``; typed as its default so that checkers see a plain dataclass."""
+    """Make a field of ``Settings``; typed as its default so that checkers see a plain dataclass."""
     field: Any = dataclasses.field(
         default=default, metadata={"section": section, "text": text, "low": low, "high": high}
     )
@@ -85,7 +85,7 @@ def _setting(default: _T, section: str, text: str, *, low: int | None = None, hi
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The effective settings of one server; see the module. Durations are milliseconds, sizes are bytes."""
+    """The effective settings of a server; see the module. Durations are milliseconds, sizes are bytes."""
 
     # ------------------------------------------------------------ broker
 
@@ -116,7 +116,7 @@ class Settings:
 
     # ------------------------------------------------------------ network
 
-    # Loopback, so that a first start offers nothing to the network before somebody decides that it should.
+    # Loopback, so that a first start offers no port to the network before the operator decides that it should.
     listen: str = _setting(
         f"127.0.0.1:{DEFAULT_PORT}", "network", "address and port; port 0 picks a free one, [::1]:5680 for IPv6"
     )
@@ -175,7 +175,7 @@ class Settings:
         0, "limits", "requests per second of one account, with a burst of one second; 0 = no limit",
         low=0, high=100_000_000,
     )  # fmt: skip
-    # Waiting receives count too, so this is far above the pipelining that any client profits from (16 to 64).
+    # Waiting receives count too, so the default is far above useful pipelining (16 to 64).
     max_requests_per_connection: int = _setting(
         DEFAULT_MAX_WAITING_REQUESTS,
         "limits",
@@ -197,13 +197,13 @@ class Settings:
         15_000, "pushes", "time limit of a push, from its start to its answer; a push without an answer has failed",
         low=1_000, high=60_000,
     )  # fmt: skip
-    # Whoever may subscribe chooses where the broker connects to: not to what only the broker's own network can reach.
+    # A subscriber chooses the address that the broker connects to: it must not reach the broker's private network.
     push_allow_private: bool = _setting(
         False, "pushes", "allow pushes to addresses of private networks (10.0.0.0/8, fc00::/7 and similar)"
     )
     push_allow_loopback: bool = _setting(False, "pushes", "allow pushes to the broker's own machine (127.0.0.0/8, ::1)")
     max_pushes_per_endpoint: int = _setting(16, "pushes", "concurrent pushes to one endpoint", low=1, high=1_000)
-    # A connection and a task each, some 30 KiB with a small body.
+    # A connection and a task per push, some 30 KiB with a small body.
     max_pushes: int = _setting(4_096, "pushes", "concurrent pushes in total", low=1, high=65_536)
 
     # ------------------------------------------------------------ memory
@@ -213,7 +213,7 @@ class Settings:
         "MiB; 0 = a quarter of the memory of the machine or container; an account may use a quarter of "
         "the budget", low=0, high=1 << 50,
     )  # fmt: skip
-    # Some 100 ms of the fastest measured writing: deep enough for one commit to run while the next one fills.
+    # Some 100 ms of the fastest measured writing: deep enough for a commit to run while the next commit fills.
     busy_pending_bytes: int = _setting(
         64 * _MIB, "memory", "bytes waiting for the disk at which sends are refused as busy",
         low=64 * _KIB, high=1 << 40,
@@ -230,7 +230,7 @@ class Settings:
         262_144, "memory", "records waiting for the disk at which the server stops reading from clients",
         low=64, high=1 << 30,
     )  # fmt: skip
-    # One full reply of receive fits; what a slow reader leaves beyond it waits in the queue, not in a buffer.
+    # A full reply of receive fits; further messages for a slow reader wait in the queue, not in a buffer.
     slow_reader_bytes: int = _setting(
         _MIB, "memory", "unread bytes of one connection at which the server stops reading from it (any number, if they "
         "are received messages)",
@@ -261,8 +261,8 @@ class Settings:
         "other readers of the log; 0 = not kept",
         low=0, high=3_650 * 86_400_000,
     )  # fmt: skip
-    # A full disk refuses deletes too, so sends must stop while there is room for them; what seals under way and the
-    # deletes of everything would take is added by the storage as it knows it.
+    # A full disk refuses deletes too, so sends must stop while there is room for deletes; the storage adds the space
+    # that seals in progress and deletes of all messages would take.
     min_free_bytes: int = _setting(
         64 * _MIB, "disk",
         "free bytes of the disk, beside the space for seals and deletes, below which sends are refused; "
@@ -293,7 +293,7 @@ class Settings:
 
     @property
     def durability_text(self) -> str:
-        """What an answer means, as it is named in logs and status."""
+        """Return the meaning of an answer, as logs and status name it."""
         return "none (ephemeral)" if self.ephemeral else str(self.durability)
 
     def as_table(self) -> dict[str, str | int | bool | None]:
@@ -307,7 +307,7 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SettingInfo:
-    """What the help, ``cmqd config`` and the documentation say about one setting."""
+    """The description of a setting for the help, ``cmqd config`` and the documentation."""
 
     name: str
     section: str
@@ -337,14 +337,14 @@ class SettingInfo:
 
     @property
     def default_text(self) -> str:
-        """The default as people read it."""
+        """Return the default in a readable form."""
         if self.unit is not None and isinstance(self.default, int):
             return self.unit.format(self.default)
         return str(self.default)
 
     @property
     def allowed(self) -> str:
-        """The values it takes, in words."""
+        """Return the allowed values, in words."""
         if self.kind is bool:
             return "true or false"
         if self.kind is int:
@@ -385,9 +385,9 @@ SETTINGS = _describe()
 
 
 def parse_address(text: str, default_port: int = DEFAULT_PORT) -> tuple[str, int]:
-    """Host and port of ``host:port`` or ``[host]:port``; a lone host gets the default port.
+    """Return host and port of ``host:port`` or ``[host]:port``; a lone host gets the default port.
 
-    Raises ValueError with what is wrong.
+    Raises ValueError with the reason.
     """
     if text.startswith("["):
         host, closed, rest = text[1:].partition("]")
@@ -413,17 +413,17 @@ def load(
     environment: Mapping[str, str] | None = None,
     flags: Mapping[str, object] | None = None,
 ) -> Settings:
-    """The settings of all sources together, checked.
+    """Return the settings of all sources together, checked.
 
     Args:
         file: TOML file with settings by name, each above all tables or in the table of its section (``[limits]
             max_connections = 5``).
         environment: usually ``os.environ``; a variable with the prefix that names no setting is refused, unless it is
-            one of ``ignored_variables``.
+            listed in ``ignored_variables``.
         flags: by setting name; ``None`` = not given.
 
     Raises:
-        SettingError: naming the setting, the value, what is allowed and the source.
+        SettingError: with the setting, the value, the allowed values and the source.
     """
     values: dict[str, object] = {}
     sources: dict[str, str] = {}
@@ -446,7 +446,7 @@ def load(
     return settings
 
 
-# A service that is called cmqd puts these into the environment of every container beside it.
+# A service named cmqd puts these variables into the environment of every container beside it.
 _OF_PLATFORMS = re.compile(r"CMQD_(SERVICE_.*|PORT|PORT_.*)")
 
 

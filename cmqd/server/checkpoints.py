@@ -1,9 +1,9 @@
-"""Writing the index down when the storage asks for it, and letting go of segments in which nothing lives, at once or
-after the time for which history is kept. History is a wish, new messages are a duty: when room is short, the oldest of
-it goes before its time, one segment after the other, until there is room.
+"""Checkpoints of the index on request of the storage, and reclamation of segments without live messages, at once or
+after the history time. Keeping history is best effort, storing new messages is a duty: when disk space is short, the
+oldest history is reclaimed before its time, segment by segment, until there is space.
 
-Both work in slices between which the sockets are served: a checkpoint of a large broker is megabytes of bitmaps. The
-rooms below know their part only: the core its index, the storage its files; here they meet.
+Both run in slices between which the sockets are served, because a checkpoint of a large broker is megabytes of bitmaps.
+The rooms below know only their part, the core its index and the storage its files; this module joins the two.
 """
 
 import asyncio
@@ -20,17 +20,17 @@ from cmqd_segment.checkpoint import AnyPart
 SLICE_S = 0.002
 
 RECLAIM_EVERY_S = 5.0
-"""How often segments are looked at: disk space comes back within seconds, and a look costs microseconds a segment."""
+"""Interval between looks at the segments: disk space returns within seconds; a look costs microseconds a segment."""
 
 BUSY_PAUSE_S = 0.005
-"""Between two parts of a checkpoint while the storage is behind: it must not push sends into refusal, and must end all
-the same, or a broker that is always busy would never let a segment go."""
+"""Pause between two parts of a checkpoint while the storage is behind. A checkpoint must not push sends into refusal,
+but must end all the same: otherwise a broker that is always busy would never reclaim a segment."""
 
 _log = get_logger()
 
 
 class Checkpoints:
-    """One checkpoint at a time, and reclamation behind it; see the module."""
+    """Writes a checkpoint at a time, and reclaims segments after it; see the module."""
 
     def __init__(
         self,
@@ -44,15 +44,15 @@ class Checkpoints:
         keep_history_ms: int,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
-        """Stand ready.
+        """Store the parts; begins no work.
 
         Args:
-            begin: the parts of a checkpoint, each true at the moment in which it is taken.
-            live_in: how many messages of a queue are live between two positions.
-            is_behind: the storage has more to write than it should.
+            begin: returns the parts of a checkpoint, each true at the moment of its creation.
+            live_in: returns the number of live messages of a queue between two positions.
+            is_behind: True while the storage has more to write than it should.
             now_ms: broker time.
-            keep_history_ms: how long after its last row a segment is kept in which nothing is live.
-            spawn: run what waits for the storage by itself.
+            keep_history_ms: time after its last row for which a segment without live messages is kept.
+            spawn: runs work that waits for the storage as a task.
         """
         self._loop = loop
         self._log = log
@@ -67,10 +67,10 @@ class Checkpoints:
         self._finished: asyncio.Future[None] | None = None
         self._dropping: set[int] = set()
         self._history: set[int] = set()
-        """Segments that were found without anything live, before their time was over: nothing comes to life in them,
-        so they are not looked through again before that."""
+        """Segments without live messages whose history time is not over. Messages never become live again, so these
+        segments are not examined again before that time."""
         self.history_bytes = 0
-        """Size of the segments that are kept although nothing in them is live, as of the last look."""
+        """Size of the segments without live messages that are kept, as of the last look."""
         self._is_short = False
         """The disk is nearly full."""
         self._looking: Iterator[None] | None = None
@@ -81,7 +81,7 @@ class Checkpoints:
         return f"<Checkpoints writing={self._parts is not None} dropping={sorted(self._dropping)}>"
 
     def want(self) -> None:
-        """Write a checkpoint; one that is asked for while another is written follows it."""
+        """Write a checkpoint; a request during a checkpoint is served after it."""
         if self._stopped:
             return
         if self._parts is not None:
@@ -91,12 +91,12 @@ class Checkpoints:
         self._loop.call_soon(self._write_slice)
 
     def is_on_disk(self, header_lsn: int) -> None:
-        """The storage has read the checkpoint back and listed it."""
+        """Take note that the storage has read the checkpoint back and listed it."""
         _log.debug("checkpoint_written", lsn=header_lsn)
         self.reclaim()
 
     async def write_final(self) -> None:
-        """Write one last checkpoint and no other after it; returns when its last part is handed to the storage."""
+        """Write a last checkpoint and no other after it; return when its last part is handed to the storage."""
         self._stopped = True
         self._wanted_again = False
         if self._reclaim_timer is not None:
@@ -110,7 +110,7 @@ class Checkpoints:
         await self._finished
 
     def stop(self) -> None:
-        """Begin nothing more and go on with nothing."""
+        """Begin no further work and abandon the work in progress."""
         self._stopped = True
         self._parts = None
         self._looking = None
@@ -130,7 +130,7 @@ class Checkpoints:
             self._look_slice()
 
     def room_is(self, *, short: bool) -> None:
-        """The storage told how its disk is doing, as it does after each segment that went."""
+        """Take note of the state of the disk, which the storage reports after each reclaimed segment."""
         self._is_short = short
         if short and self._keep_history_ms:
             self.reclaim()
@@ -180,13 +180,13 @@ class Checkpoints:
         self._looking = None
 
     def _look_through_segments(self) -> Iterator[None]:
-        """Drop what is dead and has been kept for long enough; yields after each question to the core."""
+        """Drop dead segments whose history time is over; yields after each question to the core."""
         history: set[int] = set()
         history_bytes = 0
-        # One at a time: the storage looks at the disk again after each.
+        # A segment at a time: the storage looks at the disk again after each.
         gives_way = self._is_short and not self._dropping
         for segment in self._log.closed_segments():
-            # Its deletes would be forgotten, were it dropped before every checkpoint that is kept knows them.
+            # A segment must stay until every checkpoint on disk knows its deletes: otherwise they would be forgotten.
             if segment.last_lsn > self._log.droppable_lsn or segment.number in self._dropping:
                 continue
             is_due = self._now_ms() - segment.last_ms >= self._keep_history_ms
@@ -205,7 +205,7 @@ class Checkpoints:
                 _log.info("history_gives_way", segment=segment.number, bytes=segment.bytes)
             if is_due:
                 self._dropping.add(segment.number)
-                # The core counts deletes as done that still wait for their commit; they are in rows up to this one.
+                # The core counts deletes as done that still wait for their commit; they are in rows up to this LSN.
                 self._spawn(self._drop(segment, self._log.last_lsn))
             else:
                 history.add(segment.number)

@@ -45,21 +45,21 @@ from cmqd_segment.checkpoint import AnyPart, CheckpointHeader
 from cmqd_segment.records import AnyRecord, ClockOffset
 
 SLEW_MS_PER_S = 5
-"""0.5 %: ten times what NTP slews by, so a drifting crystal (at most some 200 ppm) is always caught up with."""
+"""0.5 %: ten times the slew of NTP, so a drifting crystal (at most some 200 ppm) is always caught up with."""
 
 JUMP_MS = 60_000
 """The largest difference that is followed: more than any leap second or NTP step of a working machine."""
 
 FORWARD_WAIT_MS = 3_600_000
-"""How long the wall clock must be ahead before broker time runs faster to reach it: time to correct a mistake."""
+"""Time that the wall clock must be ahead before broker time runs faster to reach it: time to correct a mistake."""
 
 CHECK_EVERY_MS = 1_000
 
 RECORD_EVERY_MS = 10_000
-"""At most one record of the offset in this time, however often the wall clock jumps."""
+"""At most a record of the offset in this time, regardless of the number of jumps of the wall clock."""
 
 REMIND_EVERY_MS = 3_600_000
-"""How often a lasting offset is logged."""
+"""Interval of the log lines about a lasting offset."""
 
 OFFSET_OVER = "broker time and the wall clock differ by less than a minute"
 
@@ -100,7 +100,7 @@ class BrokerClock:
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
         on_jump: Callable[[int], None] = lambda jump_ms: None,
     ) -> None:
-        """Start it.
+        """Start the clock.
 
         Args:
             not_before_ms: the last time in the log.
@@ -150,7 +150,7 @@ class BrokerClock:
 
     @property
     def offset_ms(self) -> int:
-        """How far the wall clock is ahead of broker time (negative: behind), the part being closed included."""
+        """Return the lead of the wall clock over broker time (negative: behind), the part being closed included."""
         return self._wall() - self.now_ms()
 
     def check(self) -> bool:
@@ -269,7 +269,7 @@ class OffsetWatch:
 
 
 def offset_text(clock: BrokerClock) -> str:
-    """The offset and what becomes of it, for the operator."""
+    """Return the offset and its further course, for the operator."""
     if clock.lasting_offset_ms > 0:
         return "broker time is behind the wall clock and runs 0.5 % faster once that has lasted an hour"
     if not clock.lasting_offset_ms:

@@ -1,8 +1,8 @@
-"""Requests of one I/O batch for the same operation on the same queue or topic, decided in one call of the core.
+"""Collects the requests of an I/O batch for the same operation on the same queue or topic into a core call.
 
-A call that decides sixteen sends costs little more than a call that decides one: the look-ups, the record and the row
-are shared. The same holds for publishes, deletes and receives. Each request is decided for itself: a refusal does not
-touch the other requests. Rules:
+A call that decides sixteen sends costs little more than a call that decides a single send, because the look-ups, the
+record and the row are shared. The same holds for publishes, deletes and receives. Each request is decided separately: a
+refusal does not touch the other requests. Rules:
 
 - Limits (busy, disk nearly full, unread replies) are checked when a request arrives, before it is collected.
 - Requests of a connection take effect in their order (SPEC.md, section 5.1). Therefore a group with a request of a
@@ -13,9 +13,9 @@ touch the other requests. Rules:
   receives, so that the receives find the messages.
 - A group is decided at the latest when the I/O batch ends, just before its records go to the storage, and sooner when
   it reaches the size of a batch. Therefore collecting delays no commit.
-- A publish with a plan of several slices goes on later (``publish_lines``). Its clients are held meanwhile: a later
-  request of theirs must not overtake it.
-- A bug in the core, or a failure of the storage, ends everything: nothing is collected afterwards.
+- A publish with a plan of several slices continues later (``publish_lines``). Its clients are held meanwhile: a later
+  request of the same client must not overtake it.
+- After a bug in the core, or a failure of the storage, no request is collected.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,16 +35,16 @@ from cmqd_protocol.messages import error
 MAX_MESSAGES: Final = 256
 """Messages of a group; a request without messages counts as one."""
 MAX_BYTES: Final = 1024 * 1024
-"""Bytes of a group, as many as one batch may bring: a row of the log stays as small as that of a batch. A request that
-is larger by itself (its headers can make it so) is decided alone."""
+"""Bytes of a group, the limit of a single batch: a row of the log stays as small as the row of a batch. A request
+above the limit (its headers can make it larger) is decided alone."""
 MAX_COLLECTED: Final = 1024
-"""Messages of all groups beyond which they are decided at once: up to 4 ms of work, which else would come at the end of
-an I/O batch that has used up its time."""
+"""Messages of all groups beyond which they are decided at once: up to 4 ms of work, which otherwise would come at the
+end of an I/O batch that has used up its time."""
 
 HALTED: Final = "internal error"
 
 Decided: TypeAlias = tuple[Sequence[Any], int] | None
-"""The result of each request, and the LSN that the replies depend on; None = the group goes on in slices, and is
+"""The result of each request, and the LSN that the replies depend on; None = the group continues in slices, and is
 answered later."""
 
 
@@ -68,7 +68,7 @@ class CollectedOperation(Protocol):
 
     @property
     def counts_unread(self) -> bool:
-        """Whether a collected request counts in ``Client.unread_receives``."""
+        """True if a collected request counts in ``Client.unread_receives``."""
         ...
 
     def decide(self, group: "Group", now_ms: int) -> Decided:
@@ -91,7 +91,7 @@ class Group:
         self.name = name
         """Name of the queue or topic."""
         self.requests: list[Any] = []
-        """The requests as the core takes them."""
+        """The requests in the core's form."""
         self.askers: list[tuple[Client, int]] = []
         """Client and request id of each request."""
         self.messages = 0
@@ -141,15 +141,15 @@ class Collector:
     ) -> None:
         """Put a request into its group, and decide the group if it is full.
 
-        Groups that hold up the request are decided first. One of them may hold the client (a publish that goes on in
-        slices) or show a bug; then the request is put back or answered instead.
+        Groups that must precede the request are decided first. Such a decision may hold the client (a publish that
+        continues in slices) or show a bug; then the request is put back or answered instead.
 
         Args:
             operation: the operation.
             client: the connection.
             asked: the request.
             name: the queue or topic.
-            request: the request as the core takes it.
+            request: the request in the core's form.
             count: its messages.
             size: its bytes.
         """
@@ -225,7 +225,7 @@ class Collector:
         return True
 
     def drop_all(self, reason: str) -> None:
-        """Answer all collected requests ``outcome_unknown``: nothing more is decided."""
+        """Answer all collected requests ``outcome_unknown``, without deciding them."""
         for group in list(self._groups.values()):
             self._remove(group)
             self.leave_unknown(group, reason)
@@ -243,10 +243,10 @@ class Collector:
         self.carry_out(group, group.operation.decide)
 
     def _is_too_late(self, client: Client, request: wire.Request) -> bool:
-        """Answer or put back a request that the decision just made keeps from being collected.
+        """Answer or put back a request if the last decision keeps it from being collected.
 
-        The dispatcher checks the same before a request is taken up, and only a decision changes it, so the check is
-        needed here alone.
+        The dispatcher checks the same before a request is taken up, and only a decision changes the result, so this
+        place alone repeats the check.
         """
         if self._outcomes.is_halted:
             client.answer(error(request.request_id, ErrorCode.OUTCOME_UNKNOWN, HALTED))

@@ -5,8 +5,8 @@ start      log opened (locked, checked, repaired) → accounts → checkpoint an
 SIGTERM    no new connections; requests and waiting receives end with ``shutting down``; commits finish and their
            replies leave; connections close; a last checkpoint; the log is closed cleanly. Within ``drain_timeout_ms``.
 SIGHUP     settings and TLS files are read again (``reload``)
-disaster   the storage failed, or a bug showed in the core: nothing more is acknowledged, everybody who waits
-           learns ``outcome unknown``, the process ends and says why.
+disaster   the storage failed, or a bug showed in the core: nothing more is acknowledged, waiting requests end with
+           ``outcome unknown``, the process logs the reason and ends.
 """
 
 import asyncio
@@ -52,22 +52,22 @@ _T = TypeVar("_T")
 
 PROGRESS_EVERY_S: Final = 1.0
 CLOSE_LOG_S: Final = 1.5
-"""Kept back of the drain for closing the log: a truncating checkpoint of one segment and a rename."""
+"""Part of the drain time reserved for closing the log: a truncating checkpoint of a segment and a rename."""
 LAST_STEPS_S: Final = 0.4
-"""Kept back of that for killing a storage process that hangs, and for the end of this one."""
+"""Part of that reserve for killing a hanging storage process, and for the end of this process."""
 LAST_WORDS_S: Final = 1.0
-"""How long clients may take to read why everything ended, after a disaster."""
+"""Time that clients have, after a disaster, to read the reason of the end."""
 
 
 class ExitCode(enum.IntEnum):
-    """How the process ends."""
+    """Exit codes of the process."""
 
     OK = 0
     """Drained after SIGTERM or SIGINT."""
     BUG = 1
-    """Something that cannot happen has happened; the log says what. A restart recovers from the log."""
+    """An assertion or an unexpected exception: a bug. The log names it. A restart recovers from the log."""
     USAGE = 2
-    """A flag or setting is wrong; nothing was started."""
+    """A flag or setting is wrong; the server did not start."""
     STORAGE_FAILED = 3
     """I/O error, failed fsync, or the storage process is gone."""
     CANNOT_OPEN = 4
@@ -75,7 +75,7 @@ class ExitCode(enum.IntEnum):
     CANNOT_LISTEN = 5
     """The address is taken, or the TLS files are unusable."""
     DRAIN_INCOMPLETE = 6
-    """The time for draining was over before the end; nothing that was acknowledged is lost."""
+    """The drain time ended before the drain; all acknowledged messages are safe."""
 
 
 _LOG_IS_CLOSED: Final = frozenset({ExitCode.OK, ExitCode.DRAIN_INCOMPLETE})
@@ -89,16 +89,16 @@ def run_server(settings: Settings, read_again: Callable[[], Settings], ignored: 
     """Serve until told to stop; the whole life of the process.
 
     Args:
-        settings: those in force.
-        read_again: loads the settings anew, for SIGHUP.
-        ignored: variables of the environment that look like settings and are a container platform's.
+        settings: the settings in force.
+            read_again: loads the settings anew, for SIGHUP.
+            ignored: variables of the environment that look like settings and are a container platform's.
     """
     configure_logs(settings.log_format, settings.log_level)
     _log.info("starting", version=cmqd.__version__, pid=os.getpid(), durability=settings.durability_text)
     _log.info("settings", **settings.as_table())
     if ignored:
         _log.info("variables_ignored", names=list(ignored), text="container platforms make these for a service")
-    # Recovery makes millions of objects that stay; looking through them again and again would be all it does.
+    # Recovery makes millions of objects that stay; without this the collector would scan them again and again.
     gc.disable()
     return_large_blocks()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -108,7 +108,7 @@ def run_server(settings: Settings, read_again: Callable[[], Settings], ignored: 
 
 
 class Daemon:
-    """One server; see the module. To be run once."""
+    """A server; see the module. To be run once."""
 
     def __init__(self, settings: Settings, reload: Reload) -> None:
         self._settings = settings
@@ -118,10 +118,10 @@ class Daemon:
         self._recovery_s = 0.0
         self._failure: Exception | None = None
         self._server: Server | None = None
-        """From the moment in which it is made."""
+        """None until the server is made."""
 
     async def run(self) -> ExitCode:
-        """Start, serve, end; returns how it ended and never raises."""
+        """Start, serve, end; return the exit code and never raise."""
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         self._loop.set_exception_handler(_on_loop_exception)
@@ -139,7 +139,7 @@ class Daemon:
         if code not in _LOG_IS_CLOSED:
             await self._close_log()
         if self._server is not None:
-            # It may have ended before it served.
+            # The server may have ended before it served.
             await self._server.outbox.close(0)
         return code
 
@@ -165,7 +165,7 @@ class Daemon:
             _log.error("cannot_listen", address=settings.listen, reason=str(failure))
             return ExitCode.CANNOT_LISTEN
         if self._failure is not None:
-            # Nothing may say that the server is ready: a client would wait for answers that never come.
+            # No ready file and no log line may announce the server: a client would wait for answers that never come.
             return await self._end_in_disaster(server, self._failure)
         try:
             self._announce(accounts, host, port)
@@ -182,7 +182,7 @@ class Daemon:
     async def _start(self) -> tuple[Server, Accounts]:
         settings = self._settings
         log = self._log
-        # The storage reports its state and its wishes as soon as it is open, before there is anybody to act on them.
+        # The storage reports its state and its requests as soon as it is open, before the server exists.
         early: dict[str, LogState] = {}
         wanted: list[bool] = []
         log.on_state = lambda state: early.update(state=state)
@@ -224,7 +224,7 @@ class Daemon:
         )
         if "state" in early:
             server.storage_state(early["state"])
-        # Before anything is planned by time.
+        # Before any deadline is planned.
         first_records = [*start_offset(broker, clock), *broker.recovered(lost=report.numbers_jump)]
         if first_records:
             log.append(first_records, (), clock.now_ms())
@@ -248,8 +248,8 @@ class Daemon:
         return log
 
     async def _keep_new_accounts(self, accounts: Accounts, broker: Broker, report: RecoveryReport) -> None:
-        """Write the accounts of a new folder. A log with anything in it had accounts before, and a new admin over old
-        messages would be a way in; nor would a loss that was accepted make the log a new one.
+        """Write the accounts of a new folder. A log with records had accounts before, and a new admin over old messages
+        would be a way in; nor does an accepted loss make the log a new log.
 
         Raises:
             AccountsFileError: the log is not empty, or parts of it were lost.
@@ -281,7 +281,7 @@ class Daemon:
                 if isinstance(item, tuple):
                     lsn, time_ms, facts = item
                     if lsn > last_lsn + 1:
-                        # A loss that an earlier start was told to accept, and of which no checkpoint tells yet.
+                        # A loss that an earlier start was told to accept, and that no checkpoint records yet.
                         broker.begin_salvage()
                     last_lsn = max(last_lsn, lsn)
                     rows += 1
@@ -297,7 +297,7 @@ class Daemon:
                 report_at += PROGRESS_EVERY_S
                 _log.info("recovering", parts=parts, rows=rows, of_rows=report.last_lsn - report.checkpoint_lsn)
         if last_lsn < report.last_lsn:
-            # So much may be missing at the end; that start may have ended before its numbers leapt.
+            # Up to this many rows may be missing at the end; the earlier start may have ended before its numbers leapt.
             broker.begin_salvage()
         self._recovery_s = time.monotonic() - started
         if broker.records_not_applied:
@@ -323,7 +323,7 @@ class Daemon:
         )
 
     def _announce(self, accounts: Accounts, host: str, port: int) -> None:
-        """Tell where the server is, now that it answers."""
+        """Announce the address of the server, now that it answers."""
         settings = self._settings
         tls = settings.tls_certificate is not None
         context_file = write_context(settings.data, accounts.first_key(ADMIN), host, port, tls=tls)
@@ -414,11 +414,11 @@ class Daemon:
         reason = failure_text(failure)
         await server.end(reason, LAST_WORDS_S)
         print(f"cmqd: {reason}", file=sys.stderr)
-        # After a bug, what was appended before it showed is sound and some of it acknowledged: the log is closed.
+        # Records appended before the bug showed are sound and some are acknowledged: therefore the log is closed.
         return ExitCode.STORAGE_FAILED if isinstance(failure, LogFailed) else ExitCode.BUG
 
     async def _close_log(self) -> None:
-        """Let go of the folder on the way out after a failure; what cannot be closed is left to recovery."""
+        """Release the folder on the way out after a failure; recovery handles any part that cannot be closed."""
         try:
             await self._log.close(CLOSE_LOG_S)
         except (LogError, TimeoutError):
@@ -447,8 +447,8 @@ def _count(things: Sized, noun: str) -> str:
 def _tune_collector() -> None:
     """Keep the garbage collector away from the index.
 
-    What recovery built is frozen. Young garbage is still collected; full collections, which would look at every object
-    of every queue, are not: messages and records hold no cycles, and connections break theirs when they end.
+    The objects that recovery built are frozen. Young garbage is still collected; full collections, which would look at
+    every object of every queue, are not: messages and records hold no cycles, and connections break theirs on closing.
     """
     gc.enable()
     gc.collect()
@@ -457,7 +457,7 @@ def _tune_collector() -> None:
 
 
 def _write_ready_file(path: Path, content: dict[str, Any]) -> None:
-    """Written beside and renamed, so that whoever sees the file sees all of it."""
+    """Write the file beside and rename it, so that a reader of the file sees all of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(json.dumps(content) + "\n")
     temporary.rename(path)

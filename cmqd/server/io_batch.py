@@ -1,17 +1,18 @@
-"""The end of an I/O batch of the loop: what the events of one I/O batch have in common is done once, after all of them.
+"""The end of an I/O batch of the loop: work that the events of a batch share is done once, after all of them.
 
-The records of everybody go to the storage in one write, the replies to one client in one write, the timer is set
-once. A system call costs more than deciding a request, and a commit more than either, so this is where the speed is.
+The records of all requests go to the storage in a single write, the replies to a client in a single write, and the
+timer is set once. A system call costs more than deciding a request, and a commit more than either; therefore the speed
+of the server depends on this module.
 
-Before records are handed to the storage, the loop looks at its sockets again, as long as each look brings something, a
-few times at most: clients whose replies just left, and clients that were served by the same commit, come back within
-microseconds, and what they bring shares the next commit. No timer is involved: with nobody else about, one look that
-brings nothing (some 5 us) is all that it costs.
+Before records are handed to the storage, the loop polls its sockets again, as long as each poll brings input, a few
+times at most: clients whose replies just left, and clients that were served by the same commit, send again within
+microseconds, and their requests share the next commit. No timer is involved: without other clients the cost is a single
+poll without input (some 5 us).
 
-An I/O batch is bounded in time, so that a flood of input keeps neither records from the storage nor replies from
-clients. Input beyond the bound is put off to turns (``fairness``), which are given at each look and in the next I/O
-batches. A connection that had turns rests, unread from, until the I/O batch ends or later: its share of an I/O batch is
-one read of the socket, and so many large reads may come in an I/O batch, the accounts and connections in turns again.
+An I/O batch is bounded in time, so that a flood of input delays neither records to the storage nor replies to clients.
+Input beyond the bound is deferred to turns (``fairness``), which are given at each poll and in the next I/O batches. A
+connection that had turns rests, unread, until the I/O batch ends or later: its share of an I/O batch is a single read.
+The number of large reads in an I/O batch is limited as well, with accounts and connections in turns.
 """
 
 import asyncio
@@ -26,26 +27,26 @@ _log = get_logger()
 
 
 MAX_LOOKS = 16
-"""Looks at the sockets before a commit. Measured with 16 to 64 clients that wait for each answer: 8 save 10 to 25 % of
-the server's CPU time, 20 some 5 % more at batch 1, 60 nothing more."""
+"""Polls of the sockets before a commit. Measured with 16 to 64 clients that wait for each answer: 8 save 10 to 25 % of
+the server's CPU time, 20 some 5 % more at batch 1, 60 no more than 20."""
 
 
 IO_BATCH_SECONDS = 0.005
-"""Time of an I/O batch, after which input is put off. As long as a commit on a fast disk takes: longer ones would keep
-the storage waiting."""
+"""Time of an I/O batch after which input is deferred: about a commit on a fast disk. Longer batches would keep the
+storage waiting."""
 
 LEAST_TURNS_SECONDS = 0.002
 """Time for turns at a look even if small requests used up the I/O batch: neither kind of input starves the other."""
 
 
 CLOCK_BYTES = 2 * 1024
-"""Input that is taken up between two looks at the clock, each of which costs as much as a tenth of a small request."""
+"""Input between two readings of the clock; a reading costs as much as a tenth of a small request."""
 
 BYTES_OF_READ = 256
 """Counted for a read besides its bytes: eight small reads are taken up in some 0.1 ms."""
 
 READS_PER_IO_BATCH = 4
-"""Connections that may be read from again after a large read: each costs 0.1 ms before anything can be put off."""
+"""Connections that may be read from again after a large read: each costs 0.1 ms before input can be deferred."""
 
 
 class Writable(Protocol):
@@ -92,11 +93,11 @@ class IoBatch:
         turns: RoundRobin | None = None,
         timer: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """``before_end`` and ``at_end`` are called once at each end. The first still belongs to the I/O batch: what it
-        brings about is not another one. ``timer`` measures the I/O batch in seconds.
+        """``before_end`` and ``at_end`` are called once at each end. The first belongs to the I/O batch: its effects do
+        not begin a new batch. ``timer`` measures the I/O batch in seconds.
         """
         self.turns = RoundRobin() if turns is None else turns
-        """Turns of the connections whose input was put off."""
+        """Turns of the connections with deferred input."""
         self._timer = timer
         self._ends_at = 0.0
         """End of the time for this batch, by ``timer``."""
@@ -133,7 +134,7 @@ class IoBatch:
             self._loop.call_soon(self._look)
 
     def take_input(self, size: int) -> bool:
-        """Count input, and return whether it may be taken up on arrival."""
+        """Count input, and return True if it may be taken up on arrival."""
         if not self._scheduled:
             self.schedule()
             return True
@@ -148,7 +149,7 @@ class IoBatch:
         return False
 
     def write_later(self, connection: Writable) -> None:
-        """Flush a connection at the next look. A connection must not be added twice before it was flushed."""
+        """Flush a connection at the next poll. A connection must not be added twice before its flush."""
         self._dirty.append(connection)
         self._something = True
         if not self._scheduled:

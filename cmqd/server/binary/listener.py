@@ -1,8 +1,9 @@
-"""Accepting connections, and the one coarse timer over all of them.
+"""Accepts connections, and drives the coarse timer over all of them.
 
-A connection too many is told so and closed; a descriptor too many cannot happen, because the number of connections is
-kept below the process's limit (``connection_limit``). Should the limit be reached all the same, libuv closes a spare
-descriptor it holds, accepts and closes the newcomer, and takes the spare again, so that the loop does not spin.
+A connection above the limit gets an error and is closed. Running out of descriptors cannot happen, because the number
+of connections is kept below the process's limit (``connection_limit``). Should the limit be reached all the same, libuv
+closes a spare descriptor, accepts and closes the new connection, and takes the spare again, so that the loop does not
+spin.
 """
 
 import asyncio
@@ -39,16 +40,16 @@ KEPT_BACK_DESCRIPTORS: Final = 64
 """For the pipes to the storage process, files of accounts, the listening sockets and their spare."""
 
 BACKLOG: Final = 4_096
-"""Connections that the kernel may hold until they are accepted: a reconnecting crowd after a restart."""
+"""Connections that the kernel may hold until they are accepted: many clients reconnect at once after a restart."""
 
 PIECES: Final = 25
-"""Thousands of connections can be due at once, at some 20 us each: they are looked at in as many pieces as this, spread
-over half a step of the timer or more, because whoever sends meanwhile would wait behind them."""
+"""Thousands of connections can be due at once, at some 20 us each: they are visited in this many pieces, spread over
+half a step of the timer or more, because requests that arrive meanwhile would wait behind them."""
 LEAST_VISITS: Final = 8
 
 
 def raise_descriptor_limit() -> int:
-    """Raise this process's limit of open files as far as it may; returns the limit."""
+    """Raise this process's limit of open files as far as allowed; return the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -56,15 +57,15 @@ def raise_descriptor_limit() -> int:
 
 
 def connection_limit(wanted: int, descriptors: int, pushes: int = 0) -> int:
-    """How many connections to serve: as many as wanted (0 = any number) and descriptors allow, beside that many pushes
-    at once, for which a quarter of them at most is kept back.
+    """Return the number of connections to serve: the wanted number (0 = unlimited) within the descriptors that are left
+    beside the pushes in progress, which reserve a quarter of the descriptors at most.
     """
     possible = max(1, descriptors - KEPT_BACK_DESCRIPTORS - min(pushes, descriptors // 4))
     return min(wanted, possible) if wanted else possible
 
 
 def tls_context(settings: Settings) -> ssl.SSLContext | None:
-    """What TLS needs, or None without it.
+    """Return the TLS context of the settings, None without TLS.
 
     Raises:
         OSError, ssl.SSLError: certificate or key cannot be used.
@@ -78,12 +79,12 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
 
 
 def local_ms() -> int:
-    """Return the time of local limits, which has nothing to do with broker time."""
+    """Return the time of local limits, which is unrelated to broker time."""
     return time.monotonic_ns() // 1_000_000
 
 
 class Listener:
-    """The listening sockets and everybody who came through them."""
+    """The listening sockets and the connections accepted on them."""
 
     def __init__(
         self,
@@ -101,7 +102,7 @@ class Listener:
         is_overloaded: Callable[[], bool],
         audit: Audit,
     ) -> None:
-        """Join the parts. ``is_overloaded`` tells whether nothing may be read from clients for now."""
+        """Join the parts. ``is_overloaded`` returns True while no input may be read from clients."""
         self._loop = loop
         self._settings = settings
         self._accounts = accounts
@@ -158,11 +159,11 @@ class Listener:
 
     @property
     def uses_tls(self) -> bool:
-        """Whether connections are made with TLS."""
+        """True if connections are made with TLS."""
         return self._tls_port is not None
 
     def use_tls(self, context: ssl.SSLContext) -> None:
-        """Use another certificate and key for the handshakes that begin from now on."""
+        """Use a new certificate and key for all later handshakes."""
         assert self._tls_port is not None
         self._tls_port.context = context
 
@@ -171,7 +172,7 @@ class Listener:
         return AcceptedConnection(self._shared)
 
     def watch_load(self) -> None:
-        """Stall or go on with reading from clients; called at the end of each I/O batch."""
+        """Stop or continue reading from clients; called at the end of each I/O batch."""
         shared = self._shared
         overloaded = self._is_overloaded()
         if overloaded == shared.overloaded:
@@ -235,7 +236,7 @@ class Listener:
             self._look_again(connection)
 
     def pass_time(self, time_ms: int) -> None:
-        """Move the coarse time on, and do for the connections what has become due."""
+        """Advance the coarse time and visit the connections that are due."""
         shared = self._shared
         shared.time_ms = time_ms
         self._due += self._connection_timer.turn(time_ms)

@@ -1,4 +1,4 @@
-"""What is posted to a subscription's URL: headers and body, from the message and the time of the attempt alone.
+"""Headers and body of a post to a subscription's URL, from the message and the time of the attempt alone.
 
     POST <endpoint>
     Content-Type: text/plain; charset=utf-8
@@ -10,18 +10,18 @@
     x-cmq-body-encoding: base64                    in format json, if the body is not UTF-8
     webhook-id: Msg-0000000000000001
     webhook-timestamp: 1700000000                  seconds, of this attempt
-    webhook-signature: v1,<base64> v1,<base64>     one for each secret in force
+    webhook-signature: v1,<base64> v1,<base64>     per valid secret
 
     json:        {"TopicOwner":"account","topicName":"t","subscriptionName":"s","msgId":"Msg-0000000000000001",
                   "msgBody":"the body","publishTime":1700000000}
     simplified:  the body, byte for byte as it was published
 
 - Tags and routing key are percent-encoded (UTF-8) where a header cannot carry them: any character that is not printable
-  ASCII, the space and ``%`` itself. Split at the commas first (no tag has one), then decode each.
-- Signatures are those of Standard Webhooks 1.0: HMAC-SHA256 of ``{webhook-id}.{webhook-timestamp}.{body}`` with the
-  bytes that the secret stands for, ``whsec_`` and base64. While a rotated secret still counts there is one for each.
+  ASCII, the space and ``%`` itself. Split at the commas first (no tag has a comma), then decode each.
+- Signatures follow Standard Webhooks 1.0: HMAC-SHA256 of ``{webhook-id}.{webhook-timestamp}.{body}`` with the bytes
+  that the secret encodes, ``whsec_`` and base64. While a rotated secret is still valid, both sign.
 - ``webhook-timestamp`` and ``publishTime`` are by the wall clock, since receivers compare them with theirs.
-- Headers of the publisher are not sent: nothing that a publisher writes may look like a header of the broker.
+- Headers of the publisher are not sent: no text of a publisher may look like a header of the broker.
 """
 
 import base64
@@ -67,17 +67,17 @@ _encoder = msgspec.json.Encoder()
 def request_of(
     push: Push, secrets: Sequence[str], now_s: int, request_id: str, clock_offset_ms: int = 0
 ) -> tuple[dict[str, str], bytes]:
-    """Headers and body of one attempt.
+    """Return the headers and the body of an attempt.
 
     Args:
-        push: what to post.
-        secrets: of the subscription, those in force, the newest first. Without any there is no signature.
-        now_s: when the attempt begins, in seconds since the epoch, by the wall clock.
-        request_id: no other attempt's.
+        push: the message and its subscription.
+        secrets: the valid secrets of the subscription, newest first. Without a secret there is no signature.
+        now_s: start of the attempt, in seconds since the epoch, by the wall clock.
+        request_id: unique per attempt.
         clock_offset_ms: wall clock less broker time; the time of a message is broker time, ``publishTime`` is not.
 
     Raises:
-        ValueError: a secret is none.
+        ValueError: a secret is malformed.
     """
     message = push.message
     message_id = f"Msg-{message.message_id:016x}"
@@ -129,10 +129,10 @@ def signature(secret: str, signed: bytes) -> str:
 
 @lru_cache(maxsize=1024)
 def key_of(secret: str) -> bytes:
-    """The bytes that a secret stands for.
+    """Return the bytes that a secret encodes.
 
     Raises:
-        ValueError: it is not ``whsec_`` and base64. The message does not repeat it.
+        ValueError: the text is not ``whsec_`` and base64. The message does not repeat the text.
     """
     try:
         key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
@@ -144,5 +144,5 @@ def key_of(secret: str) -> bytes:
 
 
 def encoded(text: str) -> str:
-    """A tag or routing key as a header carries it; see the module."""
+    """Return a tag or routing key encoded for a header; see the module."""
     return text if _PLAIN.fullmatch(text) is not None else quote(text, safe=_SAFE)
