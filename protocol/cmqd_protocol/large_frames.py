@@ -1,10 +1,10 @@
 """Requests in large frames, decoded in bounded time.
 
 A frame of 4 MiB can hold four million elements. Decoding a known field is cheap up to the first fault: every list and
-map has a limit, and msgspec compares the announced length before it looks at the entries. Two walks over the whole
+map has a limit, and msgspec compares the announced length before it decodes the entries. Two walks over the whole
 frame remain: over elements behind the last field (``decode``), and over everything once a fault was found
 (``refusal``). A walk takes 8 to 18 ms for 4 MiB, in which no other client is served. So large frames are decoded here,
-and ``refusal`` looks only at the beginning of a large payload.
+and ``refusal`` examines only the beginning of a large payload.
 """
 
 import re
@@ -53,7 +53,7 @@ def decode(payload: bytes) -> AnyRequest | Cancel:
 
 
 def array_header(payload: bytes) -> tuple[int, int]:
-    """Return the length of the array that a payload is, and where its first element begins; (0, 0) = it is none."""
+    """Return the length of the array that a payload is, and the offset of its first element; (0, 0) = no array."""
     kind = payload[0]
     if 0x90 <= kind <= 0x9F:
         return kind & 0x0F, 1
@@ -64,7 +64,7 @@ def array_header(payload: bytes) -> tuple[int, int]:
 
 
 def integer_at(payload: bytes, start: int) -> tuple[int, int]:
-    """Return the unsigned integer at a place and where it ends; (-1, start) = there is none."""
+    """Return the unsigned integer at an offset and the offset of its end; (-1, start) = no integer."""
     kind = payload[start] if start < len(payload) else 0xC0
     if kind <= 0x7F:
         return kind, start + 1

@@ -207,7 +207,7 @@ def _count_entries(encoded: bytes) -> int | None:
 
 
 def _field_that_is_not_text(payload: bytes, request_type: type[Request]) -> str:
-    """Return the first field that is not UTF-8, or ``request`` for a large payload, which is not examined."""
+    """Return the first field that is not UTF-8; ``request`` if unknown, as in a large payload."""
     if not payload:
         return "request"
     for index, field in enumerate(msgspec.structs.fields(request_type), start=1):
