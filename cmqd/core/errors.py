@@ -1,11 +1,11 @@
-"""What the core refuses, as a closed set; nothing has changed when one of these is raised.
+"""The core's refusals, as a closed set; nothing has changed when an error of this module is raised.
 
     DomainError
     ├── InvalidArgument      a field is out of its range or of the wrong form
     ├── QueueNotFound, QueueExists, QueueDiffers, QueueDeleted, TooManyQueues
     ├── DeadLetterQueueInUse, TimeNotRewindable, RedriveRunning, NotTransactional
     ├── MessageTooLarge, BatchTooLarge
-    ├── TooManyInFlight, BacklogFull          (retryable: they pass as consumers work)
+    ├── TooManyInFlight, BacklogFull          (retryable: consumers make room)
     ├── SequenceTooOld, OutOfOrder, TooManyRemembered
     ├── TransactionNotFound, AlreadyCommitted, AlreadyRolledBack, MessageDamaged      (of one message of a batch)
     ├── TopicNotFound, TopicExists, TopicDiffers, TopicInUse, TooManyTopics
@@ -20,7 +20,7 @@ from typing import Any, Literal
 class DomainError(Exception):
     """Root of the core's refusals.
 
-    ``details`` names what a program may want to read (``field``, ``value``, ``limit`` ...). ``retry_after_ms`` is set
+    ``details`` holds the values for a program to read (``field``, ``value``, ``limit`` ...). ``retry_after_ms`` is set
     where the same request may succeed later.
     """
 
@@ -57,7 +57,7 @@ class QueueNotFound(DomainError):
 
 
 class QueueExists(DomainError):
-    """The name, or one that differs only in case, is taken."""
+    """The name is taken, in this or in another case."""
 
     def __init__(self, name: str, existing: str) -> None:
         why = "already exists" if name == existing else f"differs only in case from {existing!r}"
@@ -65,7 +65,7 @@ class QueueExists(DomainError):
 
 
 class QueueDiffers(DomainError):
-    """Ensure found a queue with other attributes; ``difference`` tells which."""
+    """The existing queue has other attributes; ``difference`` names them."""
 
     def __init__(self, name: str, difference: dict[str, dict[str, object]]) -> None:
         shown = ", ".join(f"{k} is {v['is']}, wanted {v['wanted']}" for k, v in difference.items())
@@ -73,14 +73,14 @@ class QueueDiffers(DomainError):
 
 
 class QueueDeleted(DomainError):
-    """The queue went away under a waiting request; one of the same name made since is another queue."""
+    """The queue was deleted under a waiting request; a new queue of the same name is a different queue."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"queue {name!r} was deleted while the request waited", queue=name)
 
 
 class TooManyQueues(DomainError):
-    """The account has its limit of queues."""
+    """The account is at its limit of queues."""
 
     def __init__(self, account: str, limit: int) -> None:
         super().__init__(
@@ -114,7 +114,7 @@ class BatchTooLarge(DomainError):
 
 
 class TooManyWaiting(DomainError):
-    """As many receives of the account wait as may wait at once; receives that find messages go on."""
+    """The account is at its limit of waiting receives; receives that find messages go on."""
 
     retry_after_ms = 1000
 
@@ -126,10 +126,10 @@ class TooManyWaiting(DomainError):
 
 
 class TooManyRemembered(DomainError):
-    """An account holds its share of sessions and dedup ids; it can have new ones as old ones end."""
+    """An account holds its share of sessions and dedup ids; room returns as old sessions and dedup ids end."""
 
     retry_after_ms = 1000
-    """The least; each refusal says its own."""
+    """The shortest pause; each refusal has its own."""
 
     def __init__(self, account: str, share: str, limit: int, oldest_ends_ms: int, now_ms: int) -> None:
         super().__init__(
@@ -141,7 +141,7 @@ class TooManyRemembered(DomainError):
 
 
 class TooManyInFlight(DomainError):
-    """Consumers hold as many messages as a queue may have in flight; deletes still work."""
+    """The messages in flight are at the limit of the queue; deletes still work."""
 
     retry_after_ms = 1000
 
@@ -168,7 +168,7 @@ class BacklogFull(DomainError):
 
 
 class SequenceTooOld(DomainError):
-    """A numbered send older than those whose answers are remembered."""
+    """A numbered send is older than the remembered answers of its session."""
 
     def __init__(self, sequence: int, remembered: int) -> None:
         super().__init__(
@@ -203,7 +203,7 @@ class DeadLetterQueueInUse(DomainError):
 
 
 class TimeNotRewindable(DomainError):
-    """A queue cannot be rewound to this time; ``nearest_ms`` is the nearest to which it can."""
+    """A queue cannot be rewound to this time; ``nearest_ms`` is the nearest allowed time."""
 
     def __init__(self, name: str, time_ms: int, why: str, nearest_ms: int | None) -> None:
         hint = "set rewind_ms first" if nearest_ms is None else f"the nearest time is {nearest_ms}"
@@ -216,7 +216,7 @@ class TimeNotRewindable(DomainError):
 
 
 class RedriveRunning(DomainError):
-    """A queue is redriven once at a time."""
+    """The queue has a redrive under way already."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"queue {name!r} is being redriven; wait until that is done, or cancel it", queue=name)
@@ -254,7 +254,7 @@ class AlreadyRolledBack(DomainError):
 
 
 class MessageDamaged(DomainError):
-    """The body of a half message cannot be read, so it cannot be committed; it stays as it is."""
+    """The body of a half message is unreadable and cannot be committed; the message stays a half message."""
 
     def __init__(self, queue: str, message_id: int) -> None:
         super().__init__(
@@ -271,7 +271,7 @@ class TopicNotFound(DomainError):
 
 
 class TopicExists(DomainError):
-    """The name, or one that differs only in case, is taken."""
+    """The name is taken, in this or in another case."""
 
     def __init__(self, name: str, existing: str) -> None:
         why = "already exists" if name == existing else f"differs only in case from {existing!r}"
@@ -279,7 +279,7 @@ class TopicExists(DomainError):
 
 
 class TopicDiffers(DomainError):
-    """Ensure found a topic with other attributes; ``difference`` tells which."""
+    """The existing topic has other attributes; ``difference`` names them."""
 
     def __init__(self, name: str, difference: dict[str, dict[str, object]]) -> None:
         shown = ", ".join(f"{k} is {v['is']}, wanted {v['wanted']}" for k, v in difference.items())
@@ -298,7 +298,7 @@ class TopicInUse(DomainError):
 
 
 class TooManyTopics(DomainError):
-    """The account has its limit of topics."""
+    """The account is at its limit of topics."""
 
     def __init__(self, account: str, limit: int) -> None:
         super().__init__(
@@ -314,7 +314,7 @@ class SubscriptionNotFound(DomainError):
 
 
 class SubscriptionExists(DomainError):
-    """The topic has a subscription of that name, or of one that differs only in case."""
+    """The name is taken in this topic, in this or in another case."""
 
     def __init__(self, topic: str, name: str, existing: str) -> None:
         why = "already exists" if name == existing else f"differs only in case from {existing!r}"
@@ -324,7 +324,7 @@ class SubscriptionExists(DomainError):
 
 
 class SubscriptionDiffers(DomainError):
-    """Ensure found a subscription with other attributes; ``difference`` tells which."""
+    """The existing subscription has other attributes; ``difference`` names them."""
 
     def __init__(self, topic: str, name: str, difference: dict[str, dict[str, object]]) -> None:
         shown = ", ".join(f"{k} is {v['is']}, wanted {v['wanted']}" for k, v in difference.items())
@@ -337,7 +337,7 @@ class SubscriptionDiffers(DomainError):
 
 
 class TooManySubscriptions(DomainError):
-    """The topic has its limit of subscriptions."""
+    """The topic is at its limit of subscriptions."""
 
     def __init__(self, topic: str, limit: int) -> None:
         super().__init__(

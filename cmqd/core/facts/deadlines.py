@@ -1,8 +1,8 @@
 """Due times in coarse buckets, with lazy removal.
 
-Nothing is looked for when a lease is deleted or a delay is cleared: the entry stays in its bucket and is found to be
-stale when the bucket comes due. An entry is eight or sixteen bytes in an array, whatever it stands for. (Hashed timing
-wheels, Varghese and Lauck 1987, with a heap over the few occupied buckets in place of the wheel.)
+Deleting a lease or clearing a delay does not search the buckets: the stale entry stays until its bucket comes due, and
+is dropped then. A search at each delete would cost more than the lease. An entry is eight or sixteen bytes in an array.
+(Hashed timing wheels, Varghese and Lauck 1987, with a heap over the few occupied buckets in place of the wheel.)
 """
 
 from array import array
@@ -10,14 +10,14 @@ from collections.abc import Callable, Container
 from heapq import heappop, heappush
 
 _SWEEP_STEP = 2
-"""Arrays looked at in one step of a sweep: one would be added while one is looked at, and the sweep never gain."""
+"""Arrays examined in a step of a sweep. With 1, an array could be added per examined array, and no sweep would end."""
 
 
 class DeadlineBuckets:
     """Numbers by due time and queue.
 
-    Invariant: the heap holds each occupied bucket, and maybe some that a sweep emptied. A number comes due at the end
-    of its bucket, that is at its time or less than ``width_ms`` later, never earlier.
+    Invariant: the heap holds each occupied bucket, and perhaps buckets that a sweep emptied. A number comes due at the
+    end of its bucket, that is at its time or less than ``width_ms`` later, never earlier.
     """
 
     __slots__ = ("_buckets", "_heap", "_sweep", "_sweep_kept", "size", "width_ms")
@@ -25,15 +25,15 @@ class DeadlineBuckets:
     def __init__(self, width_ms: int) -> None:
         self.width_ms = width_ms
         self.size = 0
-        """Numbers held, stale ones included."""
+        """Numbers held, including stale numbers."""
         self._buckets: dict[int, dict[int, array[int]]] = {}
         self._heap: list[int] = []
         self._sweep: list[tuple[int, int]] = []
-        """(bucket, queue) still to be looked at by the sweep under way."""
+        """(bucket, queue) of arrays that the sweep under way has not examined yet."""
         self._sweep_kept = 0
 
     def bucket(self, due_ms: int, queue_id: int) -> "array[int]":
-        """The array that numbers due at ``due_ms`` are to be appended to; the caller adds to ``size``."""
+        """Return the array for numbers due at ``due_ms``; the caller appends to the array and adds to ``size``."""
         number = -(-due_ms // self.width_ms)
         queues = self._buckets.get(number)
         if queues is None:
@@ -45,12 +45,13 @@ class DeadlineBuckets:
         return numbers
 
     def next_due_ms(self) -> int | None:
-        """When the first bucket comes due."""
+        """Return the time at which the first bucket comes due."""
         return self._heap[0] * self.width_ms if self._heap else None
 
     def between(self, after_ms: int, until_ms: int, most: int) -> "dict[int, array[int]]":
-        """By queue, up to ``most`` numbers (stale ones too) that come due after ``after_ms`` and by ``until_ms``, those
-        of the earliest buckets; all stay.
+        """Return, by queue, up to ``most`` numbers that come due after ``after_ms`` and by ``until_ms``.
+
+        The earliest buckets come first, stale numbers are included, and all numbers stay.
         """
         found: dict[int, array[int]] = {}
         for number in range(after_ms // self.width_ms + 1, until_ms // self.width_ms + 1):
@@ -62,8 +63,9 @@ class DeadlineBuckets:
         return found
 
     def take_due(self, now_ms: int, most: int) -> "tuple[int, array[int]] | None":
-        """Up to ``most`` numbers (an even number, so that pairs stay together) of one queue that are due by
-        ``now_ms``, or None; what is left stays due.
+        """Remove and return up to ``most`` numbers of one queue that are due by ``now_ms``, or None.
+
+        ``most`` is even, because pairs must stay together. Further numbers stay due.
         """
         heap = self._heap
         while heap and heap[0] not in self._buckets:
@@ -74,7 +76,7 @@ class DeadlineBuckets:
         queues = self._buckets[number]
         queue_id, numbers = next(iter(queues.items()))
         if len(numbers) > most:
-            # From the end, which is cheap; the order inside a bucket means nothing.
+            # From the end, which is cheap; the order inside a bucket has no meaning.
             taken = numbers[-most:]
             del numbers[-most:]
         else:
@@ -84,13 +86,13 @@ class DeadlineBuckets:
         return queue_id, taken
 
     def of_queue(self, queue_id: int) -> "list[tuple[int, array[int]]]":
-        """(due time in ms, numbers) of one queue, stale ones included."""
+        """Return (due time in ms, numbers) of one queue, including stale numbers."""
         return [
             (number * self.width_ms, queues[queue_id]) for number, queues in self._buckets.items() if queue_id in queues
         ]
 
     def no_later_than(self, due_ms: int, queue_ids: Container[int]) -> None:
-        """Have everything of these queues that is due later come due at ``due_ms``; broker time stepped back."""
+        """Make later numbers of these queues come due at ``due_ms``, because broker time stepped back."""
         last = -(-due_ms // self.width_ms)
         for number in [number for number in self._buckets if number > last]:
             for queue_id in [queue_id for queue_id in self._buckets[number] if queue_id in queue_ids]:
@@ -98,8 +100,10 @@ class DeadlineBuckets:
                 self._remove(number, queue_id)
 
     def sweep(self, keep: "Callable[[int, int, array[int]], array[int]]") -> int | None:
-        """One step of removing stale numbers before they come due: ``keep(due_ms, queue_id, numbers)`` gives those to
-        keep of an array. After the last one, how many numbers were kept in all; the next call starts again.
+        """Do one step of removing stale numbers before they come due.
+
+        ``keep(due_ms, queue_id, numbers)`` returns the numbers of an array to keep. The last step returns the count of
+        all kept numbers, earlier steps None; the call after the last step starts a new sweep.
         """
         if not self._sweep:
             self._sweep_kept = 0

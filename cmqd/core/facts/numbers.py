@@ -1,7 +1,7 @@
 """The broker's counters: message ids, leases, queue ids; none is ever used twice.
 
-Numbers are taken from blocks that a record reserves before the first of them is used; recovery starts where the
-reserved blocks end, so whatever a crash (or damage to the log's end) took away, its numbers stay unused.
+Numbers are taken from blocks that a record reserves before the first number is used. Recovery starts at the end of the
+reserved blocks, so the numbers that a crash (or damage to the log's end) took away stay unused.
 """
 
 from cmqd_segment.records import AnyRecord, NumbersReserved
@@ -9,11 +9,11 @@ from cmqd_segment.records import AnyRecord, NumbersReserved
 BLOCK = 1 << 20
 """Numbers reserved at once: a record per million messages, and 2**44 restarts before 64 bits are used up."""
 JUMP = 1 << 40
-"""How far the counters leap when part of the log was lost: more than any log can hold."""
+"""Leap of the counters when part of the log was lost: more than any log can hold."""
 
 
 class Numbers:
-    """Counters and how far they are reserved. Invariant: next <= until, for each."""
+    """Counters and the ends of their reserved blocks. Invariant: next <= until, for each."""
 
     __slots__ = ("lease_until", "message_id_until", "next_lease", "next_message_id", "next_queue_id", "queue_id_until")
 
@@ -23,7 +23,7 @@ class Numbers:
         self.next_queue_id = self.queue_id_until = 1
 
     def reserve(self, message_ids: int = 0, leases: int = 0, queue_ids: int = 0) -> NumbersReserved | None:
-        """The record to write (and apply) before this many more are used, or None if they are reserved already."""
+        """Return the record to write (and apply) before this many numbers are used, or None if all are reserved."""
         short = (
             self.next_message_id + message_ids > self.message_id_until
             or self.next_lease + leases > self.lease_until
@@ -38,7 +38,7 @@ class Numbers:
         )
 
     def ensure(self, records: list[AnyRecord], message_ids: int = 0, leases: int = 0, queue_ids: int = 0) -> None:
-        """Reserve numbers that are about to be used, with a record if they are not reserved yet."""
+        """Reserve numbers that are about to be used, with a record unless they are reserved already."""
         record = self.reserve(message_ids, leases, queue_ids)
         if record is not None:
             self.apply(record)
@@ -60,11 +60,11 @@ class Numbers:
         return queue_id
 
     def jump(self) -> NumbersReserved:
-        """The record that reserves far beyond anything a lost part of the log can have used."""
+        """Return the record that reserves far beyond all numbers that a lost part of the log can have used."""
         return NumbersReserved(self.message_id_until + JUMP, self.lease_until + JUMP, self.queue_id_until + JUMP)
 
     def apply(self, record: NumbersReserved) -> None:
-        """Take a reservation over."""
+        """Apply a reservation."""
         self.message_id_until = max(self.message_id_until, record.message_id_until)
         self.lease_until = max(self.lease_until, record.lease_until)
         self.queue_id_until = max(self.queue_id_until, record.queue_id_until)

@@ -17,11 +17,11 @@ from cmqd.core.facts.sessions import Sessions
 from cmqd.core.limits import Limits
 
 SHARES: Final = 4
-"""The share of one account is the budget divided by this."""
+"""Divisor of the budget: the share of one account."""
 ENDED_A_CHECK: Final = 512
 """Ended sessions that one check forgets at most, within half a millisecond; a sweep takes the others."""
 LEAST_PAUSE_MS: Final = 1_000
-"""Shortest suggested pause, and how long the end of an account's oldest dedup id is not looked for again."""
+"""Shortest suggested pause, and the time between two searches for the end of an account's oldest dedup id."""
 
 
 class PromisedMemory:
@@ -33,7 +33,7 @@ class PromisedMemory:
         self._budget_bytes = budget_bytes
         self._by_account: dict[str, int] = {}
         self._tables: dict[str, dict[DedupIds, int]] = {}
-        """Tables of dedup ids by account, with the bytes of each when it was last counted; no empty ones."""
+        """Tables of dedup ids by account, with their bytes at the last count; empty tables have no entry."""
         self.total_bytes = 0
 
     @property
@@ -48,9 +48,9 @@ class PromisedMemory:
     def has_room(self, account: str) -> bool:
         """Return whether an account may hold more.
 
-        One share of the budget stays free of promises: unfinished frames and unread replies need it. A second one stays
-        free for accounts within their share, because memory that an account borrows beyond its own share cannot be
-        taken back before the promises end.
+        One share of the budget stays free of promises: unfinished frames and unread replies need it. A second share
+        stays free for accounts within their share, because memory that an account borrows beyond its own share cannot
+        be taken back before the promises end.
         """
         share_bytes = self.share_bytes
         kept_free_bytes = share_bytes if self.bytes_of(account) < share_bytes else 2 * share_bytes
@@ -103,7 +103,7 @@ class Promises:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._ends_ms: dict[str, int] = {}
-        """By account, the end of its oldest dedup id when it was last looked for; no older one appears later."""
+        """By account, the end of its oldest dedup id at the last search; no older dedup id appears later."""
         self.memory = PromisedMemory(limits.budget_bytes)
         self.sessions = Sessions(limits, self.memory.change)
 
@@ -144,7 +144,7 @@ class Promises:
         raise self._no_memory(account, now_ms)
 
     def _no_memory(self, account: str, now_ms: int) -> TooManyRemembered:
-        """The refusal of an account that has no room for more."""
+        """Return the refusal for an account without room."""
         limit = self.memory.share_bytes
         share = f"sessions and dedup ids of {limit} bytes or more"
         ends = (self._session_end_ms(account), self._dedup_end_ms(account, now_ms))

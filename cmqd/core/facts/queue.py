@@ -1,4 +1,4 @@
-"""One queue: its name, its dates, its index of messages, and the queues that its dead letters tie it to."""
+"""A queue: its name, its dates, its index of messages, and its dead-letter queue and sources."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from cmqd_fold.queue_index import QueueIndex
 
 
 class Queue:
-    """The facts of a queue; ``runtime.queue`` has what a restart forgets."""
+    """The facts of a queue; ``runtime.queue`` has the state that a restart forgets."""
 
     __slots__ = (
         "_dedup_ids",
@@ -38,9 +38,9 @@ class Queue:
         self.dead_letters: Queue | None = None
         """Its dead-letter queue."""
         self.sources: dict[int, Queue] = {}
-        """The queues whose dead-letter queue it is, by id."""
+        """The queues that send their dead letters here, by id."""
         self.slice_lsn = 0
-        """LSN of the checkpoint slice it came from: recovery skips older records."""
+        """LSN of its checkpoint slice: recovery skips older records."""
 
     @property
     def dedup_ids(self) -> DedupIds:
@@ -51,7 +51,7 @@ class Queue:
 
     @property
     def has_dedup_ids(self) -> bool:
-        """Whether any dedup ids are remembered."""
+        """True if dedup ids are remembered."""
         return self._dedup_ids is not None and len(self._dedup_ids) > 0
 
     def apply_step(self, now_ms: int) -> None:

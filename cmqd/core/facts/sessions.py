@@ -1,7 +1,7 @@
-"""Numbered sends: which sequence of which producer session got which message ids.
+"""Numbered sends: the message ids of each sequence number of a producer session.
 
-A client that lost the answer of a send repeats it with the same session and sequence and gets the first answer, so
-nothing is stored twice. The last 1,024 answers of a session are kept, 24 bytes each.
+A client that lost the answer of a send repeats the send with the same session and sequence and gets the first answer:
+the messages are not stored twice. The last 1,024 answers of a session are kept, 24 bytes per answer.
 """
 
 from array import array
@@ -19,7 +19,7 @@ ENDED_A_NOTE: Final = 2
 
 
 class Session:
-    """One producer's answers, in a ring by sequence."""
+    """The answers of one session, in a ring by sequence."""
 
     __slots__ = ("_ring", "_size", "highest", "last_use_ms", "lsn")
 
@@ -30,13 +30,13 @@ class Session:
         self.highest = 0
         self.last_use_ms = 0
         self.lsn = 0
-        """LSN of the checkpoint slice that this came from."""
+        """LSN of the checkpoint slice that has this session."""
 
     def find(self, sequence: int) -> range | None:
-        """The message ids of a numbered send, or None if it is new.
+        """Return the message ids of a numbered send, or None if the send is new.
 
         Raises:
-            SequenceTooOld: it is older than what is remembered.
+            SequenceTooOld: the sequence is older than the remembered answers.
         """
         place = sequence % self._size * 3
         if place < len(self._ring) and self._ring[place] == sequence:
@@ -47,10 +47,10 @@ class Session:
         return None
 
     def note(self, sequence: int, first_message_id: int, count: int, now_ms: int) -> None:
-        """Remember an answer, unless the place in the ring belongs to a later answer.
+        """Remember an answer, unless its entry in the ring belongs to a later answer.
 
         A publish that is planned in slices is stored late: ``size`` later numbers of its session can be stored before
-        it. A repeat of the publish is then too old (see ``find``). If the publish took the place, a repeat of the later
+        it. A repeat of the publish is then too old (see ``find``). If the publish took the entry, a repeat of the later
         number would be unknown, and stored a second time.
         """
         self.last_use_ms = now_ms
@@ -59,7 +59,7 @@ class Session:
         place = sequence % self._size * 3
         ring = self._ring
         if place >= len(ring):
-            # Doubles, so that a short-lived session stays small.
+            # Doubles, because a short-lived session needs only a short ring.
             wanted = min(max(place + 3, 2 * len(ring), 48), self._size * 3)
             ring.frombytes(bytes(8 * (wanted - len(ring))))
         ring[place] = sequence
@@ -70,41 +70,41 @@ class Session:
 
     @property
     def size_bytes(self) -> int:
-        """Memory of the session, roughly."""
+        """Return the memory of the session, roughly."""
         return SESSION_BYTES + 8 * len(self._ring)
 
     def packed(self) -> bytes:
-        """The ring for a checkpoint."""
+        """Return the ring in the form of a checkpoint."""
         return self._ring.tobytes()
 
     def load(self, ring: bytes) -> None:
-        """Take back what ``packed`` gave."""
+        """Restore a ring made by ``packed``."""
         self._ring = array("Q")
         self._ring.frombytes(ring)
 
 
 _NONE: Final[OrderedDict[int, Session]] = OrderedDict()
-"""The sessions of an account that has none."""
+"""The sessions of an account without sessions."""
 
 
 class Sessions:
     """The producer sessions of each account, least recently used first.
 
     A session is forgotten when its life after the last use is over, and for no other reason. A tick sweeps, and each
-    new session of an account removes ended sessions, so that a replay, which has no ticks, stays as small as a live
+    new session of an account removes ended sessions: a replay, which has no ticks, would otherwise outgrow a live
     broker.
     """
 
     __slots__ = ("_by_account", "_changed", "_count", "_limits", "_slice_lsn")
 
     def __init__(self, limits: Limits, changed: Callable[[str, int], None] | None = None) -> None:
-        """``changed`` is told by how many bytes the memory of an account's sessions grew."""
+        """``changed`` is called with the growth of the memory of an account's sessions, in bytes."""
         self._limits = limits
         self._changed = changed or _nothing
         self._by_account: dict[str, OrderedDict[int, Session]] = {}
         self._count = 0
         self._slice_lsn = 0
-        """LSN of the first checkpoint slice: a session that was used up to there and is in no slice was forgotten."""
+        """LSN of the first checkpoint slice: a session last used before it that is in no slice was forgotten."""
 
     def __len__(self) -> int:
         return self._count
@@ -124,7 +124,7 @@ class Sessions:
         return found is not None and found.last_use_ms + self._limits.session_life_ms > now_ms
 
     def find(self, account: str, session: int, sequence: int) -> range | None:
-        """See :meth:`Session.find`."""
+        """Return the message ids of a numbered send; see :meth:`Session.find`."""
         sessions = self._by_account.get(account)
         found = None if sessions is None else sessions.get(session)
         return None if found is None else found.find(sequence)
@@ -145,7 +145,7 @@ class Sessions:
         elif lsn and lsn <= found.lsn:
             return
         elif found.last_use_ms + self._limits.session_life_ms <= now_ms:
-            # Its life was over, whether a sweep has come by (as in recovery none does) or not.
+            # Its life was over, even if no sweep has removed it yet (recovery has no sweeps).
             self._remove(account, session)
             found = self._add(account, session)
         else:
@@ -181,7 +181,7 @@ class Sessions:
         return True
 
     def expire(self, now_ms: int, most: int) -> bool:
-        """Forget up to ``most`` sessions whose life after the last use has passed; True if there may be more."""
+        """Forget up to ``most`` sessions past their life after the last use; True if there may be more."""
         for account in list(self._by_account):
             while self.forget_ended(account, now_ms):
                 most -= 1
@@ -197,23 +197,23 @@ class Sessions:
                     session.last_use_ms = min(session.last_use_ms, time_ms)
 
     def sizes_bytes(self) -> dict[str, int]:
-        """Memory by account."""
+        """Return the memory by account."""
         return {
             account: sum(session.size_bytes for session in sessions.values())
             for account, sessions in self._by_account.items()
         }
 
     def keys(self) -> list[tuple[str, int]]:
-        """All sessions, those of an account least recently used first."""
+        """Return all sessions, the least recently used of an account first."""
         return [(account, number) for account, sessions in self._by_account.items() for number in sessions]
 
     def packed(self, keys: list[tuple[str, int]]) -> list[tuple[str, int, int, int, bytes]]:
-        """(account, session, last use, highest sequence, ring) of those of ``keys`` that still exist."""
+        """Return (account, session, last use, highest sequence, ring) of the sessions in ``keys`` that still exist."""
         found = ((key, self._by_account.get(key[0], _NONE).get(key[1])) for key in keys)
         return [(*key, one.last_use_ms, one.highest, one.packed()) for key, one in found if one is not None]
 
     def load(self, lsn: int, sessions: list[tuple[str, int, int, int, bytes]]) -> None:
-        """Take back what ``packed`` gave, as of ``lsn``; slices in the order in which they were made."""
+        """Restore sessions made by ``packed``, as of ``lsn``; slices come in the order of their making."""
         self._slice_lsn = self._slice_lsn or lsn
         for account, number, last_use_ms, highest, ring in sessions:
             session = self._add(account, number)
@@ -224,4 +224,4 @@ class Sessions:
 
 
 def _nothing(account: str, grown_bytes: int) -> None:
-    """Take no notice of a change of memory."""
+    """Ignore a change of memory."""

@@ -15,44 +15,44 @@ class PendingPeek(msgspec.Struct, gc=False):
     positions: list[int]
     found: dict[int, StoredMessage]
     states: frozenset[str] | None = None
-    """Those that are asked for; None = all of live messages."""
+    """Requested states; None = all states of live messages."""
     go_on: int | None = None
-    """Where the next peek starts if this one shows nothing."""
+    """Start position of the next peek if this peek shows no message."""
 
 
 class PendingRewind(msgspec.Struct, gc=False):
-    """A rewind that looks for the first message sent at or after its time."""
+    """A binary search for the first message sent at or after the time of a rewind."""
 
     waiter_id: int
     queue_id: int
     time_ms: int
     clamped: bool
     low: int
-    """All rewindable messages below it were sent before."""
+    """All rewindable messages below it were sent before the time."""
     high: int
-    """None below it that is rewindable and at or above it was sent before."""
+    """Every rewindable message at or above it was sent at or after the time."""
     unreadable: BitMap64
-    """Messages between the two whose times cannot be read."""
+    """Messages between ``low`` and ``high`` with times that cannot be read."""
     middle: int = 0
     """The message that is being read."""
     oldest: bool = False
-    """It is the oldest one that is not consumed: not even later than that may be rewound to."""
+    """The message being read is the oldest unconsumed message: its time is the latest time that a rewind may have."""
 
 
 class PendingDecisions(msgspec.Struct, gc=False):
-    """A request to decide half messages that waits for the bodies of some of them."""
+    """A request to decide half messages that waits for message bodies."""
 
     waiter_id: int
     left: int
-    """How many of its decisions are not settled yet."""
+    """Number of decisions that are not carried out yet."""
     failures: list[tuple[int, int, DomainError]]
-    """(place in the request, message id, refusal)"""
+    """(index in the request, message id, refusal)"""
 
 
 class PendingCommits(msgspec.Struct, gc=False):
-    """The half messages of one queue whose bodies are wanted because they are to be committed."""
+    """The half messages of one queue that wait for their bodies, to be committed."""
 
     queue_name: str
     decisions: dict[int, list[tuple[PendingDecisions, int, int, int]]]
-    """By position, oldest first: (request, place in it, message id, decision). The first is a commit; the others came
-    while its body was being read, and are settled after it."""
+    """By position, oldest first: (request, index in the request, message id, decision). The first decision is a commit;
+    the others came while the body was being read, and follow it, because the first decision wins."""

@@ -1,4 +1,8 @@
-"""Long polls as data: who waits at which queue, in order of arrival, until when. No futures here."""
+"""Waiting receives (long polls) of one queue, served in order of arrival.
+
+Plain data: no futures, no sockets. The order of arrival is a promise: serving a later receive first because its batch
+fits better would starve consumers that ask for large batches.
+"""
 
 from collections import OrderedDict
 
@@ -6,7 +10,7 @@ import msgspec
 
 
 class Waiter(msgspec.Struct, gc=False):
-    """A receive that waits."""
+    """A receive that has no messages yet."""
 
     waiter_id: int
     queue_id: int
@@ -14,23 +18,26 @@ class Waiter(msgspec.Struct, gc=False):
     visibility_timeout_ms: int
     deadline_ms: int
     overdue: bool = False
-    """Its wait is over, but messages are active whose bodies are being read: it stays until that is settled."""
+    """The deadline passed while bodies of active messages were being read from the log. The receive stays in line until
+    the read returns, because the read may still serve it; an empty answer now would waste the read."""
 
 
 class WaitingLine:
-    """The waiting receives of one queue, first come first served."""
+    """The waiting receives of one queue."""
 
     __slots__ = ("overdue", "waiting")
 
     def __init__(self) -> None:
         self.waiting: OrderedDict[int, Waiter] = OrderedDict()
-        """By waiter id, in order of arrival; to be read from outside, not to be changed."""
+        """By waiter id, in order of arrival; other modules read it and do not change it."""
         self.overdue = 0
-        """How many of them are overdue."""
+        """Number of overdue receives."""
 
     def alike(self, most: int) -> list[Waiter]:
-        """Who is served next, and those behind him with the same visibility timeout, as far as so many messages go;
-        there must be one.
+        """Return the receives that one record can serve; the line must not be empty.
+
+        The group begins with the first receive in line. Neighbours join while they have the same visibility timeout (a
+        record carries one) and the group asks for fewer than ``most`` messages. No receive is skipped.
         """
         served: list[Waiter] = []
         wanted = timeout_ms = 0
@@ -43,22 +50,22 @@ class WaitingLine:
         return served
 
     def add(self, waiter: Waiter) -> None:
-        """At the end of the line."""
+        """Add a receive at the end of the line."""
         self.waiting[waiter.waiter_id] = waiter
         self.overdue += waiter.overdue
 
     def remove(self, waiter_id: int) -> None:
-        """Whoever was answered, cancelled or gone."""
+        """Remove a receive that was answered or cancelled, or lost its connection."""
         self.overdue -= self.waiting.pop(waiter_id).overdue
 
     def set_overdue(self, waiter: Waiter) -> None:
-        """Its wait is over."""
+        """Mark a receive as past its deadline."""
         if not waiter.overdue:
             waiter.overdue = True
             self.overdue += 1
 
     def take_overdue(self) -> list[Waiter]:
-        """Remove and return those whose wait is over."""
+        """Remove and return the overdue receives."""
         gone = [waiter for waiter in self.waiting.values() if waiter.overdue] if self.overdue else []
         for waiter in gone:
             del self.waiting[waiter.waiter_id]
@@ -66,7 +73,7 @@ class WaitingLine:
         return gone
 
     def take_all(self) -> list[Waiter]:
-        """Remove and return everybody."""
+        """Remove and return all receives."""
         everybody = list(self.waiting.values())
         self.waiting.clear()
         self.overdue = 0
