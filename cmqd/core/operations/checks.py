@@ -69,11 +69,14 @@ class Checks:
         if queue is not None:
             index = queue.index
             positions = [index.halves.position_of(message_id) for message_id in message_ids]
-            again = BitMap64([one for one in positions if one is not None]) & index.half
+            again = (
+                BitMap64([position_or_none for position_or_none in positions if position_or_none is not None])
+                & index.half
+            )
             self.want(queue, again)
-            checked, most = index.halves.checked, index.attributes.max_checks
+            checked, max_checks = index.halves.checked, index.attributes.max_checks
             for position in again:
-                if position in checked and checked[position].attempts >= most:
+                if position in checked and checked[position].attempts >= max_checks:
                     self._once_more.setdefault(queue.queue_id, BitMap64()).add(position)
         return Outcome(None)
 
@@ -119,7 +122,9 @@ class Checks:
         half = BitMap64(positions) & queue.index.half
         checked = queue.index.halves.checked
         if checked:
-            half -= BitMap64([one for one in half if one in checked and checked[one].next_check_ms > now_ms])
+            half -= BitMap64(
+                [position for position in half if position in checked and checked[position].next_check_ms > now_ms]
+            )
         return half
 
     def _check_some(self, queue: Queue, effects: Effects, now_ms: int) -> None:

@@ -40,9 +40,9 @@ class DeadLetters:
     def came_back(self, queue: Queue, back: Iterable[tuple[int, int]], effects: Effects, now_ms: int) -> None:
         """Search for dead letters after leases ended. ``back`` has (position, receive count) of the active messages."""
         runtime = self._runtime[queue.queue_id]
-        most = queue.index.attributes.dead_letter_max_receives
-        if most:
-            runtime.overdue |= BitMap64([position for position, count in back if count >= most])
+        max_receives = queue.index.attributes.dead_letter_max_receives
+        if max_receives:
+            runtime.overdue |= BitMap64([position for position, count in back if count >= max_receives])
             if not runtime.overdue:
                 return
         if queue.dead_letters is not None and _takes_none(queue.dead_letters):
@@ -115,6 +115,6 @@ def active_below(index: QueueIndex, stop: int) -> BitMap64:
         return BitMap64()
     if min(index.active_count, (index.next_position - first) >> 16) > (stop - first) >> 15:
         return index.active & BitMap64(range(first, stop))
-    found = BitMap64(index.active)
-    found.remove_range(stop, index.next_position + 1)
-    return found
+    positions = BitMap64(index.active)
+    positions.remove_range(stop, index.next_position + 1)
+    return positions

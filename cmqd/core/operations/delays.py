@@ -84,12 +84,12 @@ class Delays:
         index = queue.index
         # Fewer places than at the request may be free by now, if max_delayed was changed.
         free = max(0, index.attributes.max_delayed - index.delayed_count)
-        wanted = [message for message in messages if message.position in index.overflow][:free]
-        if wanted:
-            positions = pack_runs(message.position for message in wanted)
+        scheduled = [message for message in messages if message.position in index.overflow][:free]
+        if scheduled:
+            positions = pack_runs(message.position for message in scheduled)
             # Broker time may have stepped back since the send, and a delay must not exceed the limit.
             latest_ms = now_ms + self._limits.max_delay_ms
-            due_ms = [min(message.visible_ms, latest_ms) for message in wanted]
+            due_ms = [min(message.visible_ms, latest_ms) for message in scheduled]
             record = DelaysScheduled(index.queue_id, positions, due_ms)
             index.apply_scheduled(record)
             effects.records.append(record)

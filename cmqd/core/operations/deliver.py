@@ -454,9 +454,9 @@ def _cut(messages: Sequence[StoredMessage], most: int) -> Iterator[Sequence[Stor
 
 def refusal(queue: Queue, size: int, ahead: int = 0) -> str:
     """Return the reason why a queue refuses a message of ``size`` bytes behind ``ahead`` others; empty = accepted."""
-    attributes, held = queue.index.attributes, queue.index.live_count + ahead
+    attributes, held_messages = queue.index.attributes, queue.index.live_count + ahead
     if size > attributes.max_message_bytes:
         return f"the message has {size} bytes; queue {queue.name!r} takes up to {attributes.max_message_bytes}"
-    if held >= attributes.max_backlog:
-        return f"queue {queue.name!r} is full: it holds {held} messages"
+    if held_messages >= attributes.max_backlog:
+        return f"queue {queue.name!r} is full: it holds {held_messages} messages"
     return ""

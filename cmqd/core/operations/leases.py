@@ -38,11 +38,11 @@ class Leases:
         if queue is not None:
             in_flight = queue.index.in_flight
             after_ms = due_ms - self._buckets.width_ms
-            for at in range(0, len(pairs), 2):
-                first, count = pairs[at], pairs[at + 1]
+            for offset in range(0, len(pairs), 2):
+                first, count = pairs[offset], pairs[offset + 1]
                 for lease in range(first, first + count):
-                    held = in_flight.get(lease)
-                    if held is not None and after_ms < held.deadline_ms <= due_ms:
+                    in_flight_lease = in_flight.get(lease)
+                    if in_flight_lease is not None and after_ms < in_flight_lease.deadline_ms <= due_ms:
                         kept.extend((first, count))
                         break
         return kept

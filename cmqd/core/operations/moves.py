@@ -83,7 +83,9 @@ class Moves:
         index = queue.index
         # Only reserved messages count as damaged: a message that was cleared or has expired since the read was
         # requested may be gone from the log rightly.
-        damaged = index.set_damaged(pack_runs(one for one in unpack_runs(missing) if one in index.moving))
+        damaged = index.set_damaged(
+            pack_runs(position for position in unpack_runs(missing) if position in index.moving)
+        )
         expired_ms = now_ms - index.attributes.retention_ms
         moving = [message for message in messages if message.position in index.moving]
         expired = BitMap64([message.position for message in moving if message.enqueue_ms <= expired_ms])

@@ -68,9 +68,9 @@ class Peek:
         peek = PendingPeek(waiter_id, queue.queue_id, positions, found, wanted_states, go_on)
         if len(found) == len(positions):
             return Outcome(self._peeked(queue, peek, now_ms))
-        wanted = [position for position in positions if position not in found]
+        not_in_memory = [position for position in positions if position not in found]
         reads: list[PageRead] = []
-        self._lane.want(queue.queue_id, queue.queue_id, wanted, self._limits.max_batch_bytes, peek, reads)
+        self._lane.want(queue.queue_id, queue.queue_id, not_in_memory, self._limits.max_batch_bytes, peek, reads)
         return Outcome(WAITING, reads=reads)
 
     def on_page(
@@ -94,10 +94,10 @@ class Peek:
         for message in messages:
             peek.found[message.position] = message
         settled = max(messages[-1].position if messages else -1, last_of(missing))
-        wanted = [position for position in peek.positions if position not in peek.found]
-        if wanted and wanted[-1] > settled:
+        not_in_memory = [position for position in peek.positions if position not in peek.found]
+        if not_in_memory and not_in_memory[-1] > settled:
             # A page holds a prefix of the requested positions; the next peek starts behind the prefix.
-            unread = next(position for position in wanted if position > settled)
+            unread = next(position for position in not_in_memory if position > settled)
             peek.positions = [position for position in peek.positions if position < unread]
             if not peek.positions:
                 effects.woken.append(Woken(peek.waiter_id, MessagesPeeked(messages=[], next_start=unread)))
@@ -204,20 +204,20 @@ def _first(index: QueueIndex, states: frozenset[str], start: int) -> int | None:
 
 
 def _in_states(index: QueueIndex, states: frozenset[str], stretch: BitMap64) -> BitMap64:
-    found = BitMap64()
+    matching = BitMap64()
     if "active" in states:
-        found |= (
+        matching |= (
             (index.active & stretch) | (index.moving & stretch) | ((index.damaged & stretch) - index.damaged_delays)
         )
     if "delayed" in states:
-        found |= (index.delayed & stretch) | (index.overflow & stretch) | (index.damaged_delays & stretch)
+        matching |= (index.delayed & stretch) | (index.overflow & stretch) | (index.damaged_delays & stretch)
     if "half" in states:
-        found |= index.half & stretch
+        matching |= index.half & stretch
     if "rewindable" in states:
-        found |= index.rewindable & stretch
+        matching |= index.rewindable & stretch
     if "in_flight" in states:
-        held = index.live & stretch
+        in_flight = index.live & stretch
         for others in (index.active, index.delayed, index.overflow, index.half, index.moving, index.damaged):
-            held -= others & stretch
-        found |= held
-    return found
+            in_flight -= others & stretch
+        matching |= in_flight
+    return matching

@@ -44,8 +44,10 @@ class Prefetch:
             return
         after_ms = max(self._agenda.prefetched_until_ms, now_ms - 1)
         self._agenda.prefetched_until_ms = now_ms + PREFETCH_MS
-        most = PREFETCH_PAGES * self._limits.page_messages
-        for queue_id, positions in self._buckets.between(after_ms, self._agenda.prefetched_until_ms, most).items():
+        max_positions = PREFETCH_PAGES * self._limits.page_messages
+        for queue_id, positions in self._buckets.between(
+            after_ms, self._agenda.prefetched_until_ms, max_positions
+        ).items():
             queue = self._queues.by_id.get(queue_id)
             if queue is not None:
                 self._runtime[queue_id].soon_wanted += sorted(set(positions))

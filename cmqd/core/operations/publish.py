@@ -153,7 +153,7 @@ class Publish:
             labels = part.labels[:1] if all(label == first for label in part.labels) else part.labels
         numbered = part.numbered
         if numbered:
-            numbered = [first_id + number if at % 4 == 2 else number for at, number in enumerate(numbered)]
+            numbered = [first_id + number if offset % 4 == 2 else number for offset, number in enumerate(numbered)]
         message_sets, taken = shares.numbered_sets(count)
         first_number = part.numbers[0]
         is_dense = part.numbers[-1] - first_number == count - 1
@@ -209,9 +209,9 @@ class Publish:
         left = REFUSED_AT_ONCE
         for subscription, messages in refused:
             deliveries = subscription.deliveries
-            most = 1 if deliveries.strategy == BACKOFF else deliveries.max_known - deliveries.retrying_count
+            max_tried = 1 if deliveries.strategy == BACKOFF else deliveries.max_known - deliveries.retrying_count
             tried: list[StoredMessage] = []
-            for number in set_positions(first_of_set(messages, min(most, left))):
+            for number in set_positions(first_of_set(messages, min(max_tried, left))):
                 message = copies.message(number)
                 deliveries.begin(message.position)
                 tried.append(message)

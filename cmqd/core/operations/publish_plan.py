@@ -98,8 +98,8 @@ class Entry(msgspec.Struct, gc=False):
             return Published(range(first, first + self.count), self.matched)
         # A body that repeats a body of the same batch finds the entry taken: the repeat is no message of its own.
         matched = {-1 - self.first - place: size for place, size in enumerate(self.matched)}
-        ids = [found if found >= 0 else first_id - 1 - found for found in self.answer]
-        return Published(ids, [matched.pop(found, None) for found in self.answer])
+        ids = [id_or_number if id_or_number >= 0 else first_id - 1 - id_or_number for id_or_number in self.answer]
+        return Published(ids, [matched.pop(id_or_number, None) for id_or_number in self.answer])
 
 
 class PublishPlan:
@@ -354,12 +354,12 @@ class PublishPlan:
         numbers: dict[int, int] = {}
         for number, place in enumerate(new):
             dedup_id = dedup_ids[place]
-            found = None if dedup_id is None else self._dedup_ids.get(dedup_id)
-            if found is None:
-                found = -1 - self.count - len(kept)
+            repeated = None if dedup_id is None else self._dedup_ids.get(dedup_id)
+            if repeated is None:
+                repeated = -1 - self.count - len(kept)
                 kept.append(place)
-            numbers[-1 - number] = found
-        return kept, [numbers.get(one, one) for one in answer]
+            numbers[-1 - number] = repeated
+        return kept, [numbers.get(id_or_number, id_or_number) for id_or_number in answer]
 
     def _add(
         self,

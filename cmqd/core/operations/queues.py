@@ -134,9 +134,9 @@ class QueueAdmin:
         """Return the number of queues with ``search`` in their name, and a page of (id, name) in order of name."""
         check_range("offset", offset, 0, 1 << 31)
         check_range("limit", limit, 1, self._limits.max_list)
-        found = sorted(name for name in self._queues.names.get(account, ()) if search in name)
-        page = found[offset : offset + limit]
-        return len(found), [(self._queues.names[account][name].queue_id, name) for name in page]
+        names = sorted(name for name in self._queues.names.get(account, ()) if search in name)
+        page = names[offset : offset + limit]
+        return len(names), [(self._queues.names[account][name].queue_id, name) for name in page]
 
     def list_all(
         self, search: str, after: tuple[str, str], limit: int
@@ -171,9 +171,9 @@ class QueueAdmin:
         runtime = self._runtime[queue.queue_id]
         chosen = checked_attributes(queue.index.attributes, attributes)
         target = self._dead_letter_queue(account, name, queue, chosen)
-        most = chosen.dead_letter_max_receives
-        if most != queue.index.attributes.dead_letter_max_receives:
-            runtime.overdue = queue.index.history.at_least(most) if most else BitMap64()
+        max_receives = chosen.dead_letter_max_receives
+        if max_receives != queue.index.attributes.dead_letter_max_receives:
+            runtime.overdue = queue.index.history.at_least(max_receives) if max_receives else BitMap64()
         record = queue.index.with_rewind_floor(QueueAttributesSet(queue.queue_id, chosen, now_ms))
         self._queues.apply_attributes(queue, record)
         self._checks.take_up(queue)
@@ -208,37 +208,37 @@ class QueueAdmin:
             InvalidArgument: the named queue does not exist, or cannot be the dead-letter queue of this queue.
             RedriveRunning: the queue is being redriven, and a queue with a dead-letter queue cannot be redriven.
         """
-        wanted = attributes.dead_letter_queue
-        if not wanted:
+        target_name = attributes.dead_letter_queue
+        if not target_name:
             return None
         field = "dead_letter_queue"
-        target = self._queues.names.get(account, {}).get(wanted)
-        if wanted == name:
+        target = self._queues.names.get(account, {}).get(target_name)
+        if target_name == name:
             raise InvalidArgument(
                 f"queue {name!r} cannot be its own dead-letter queue",
                 field=field,
-                value=wanted,
+                value=target_name,
                 limit="another queue",
             )
         if target is None:
             raise InvalidArgument(
-                f"dead-letter queue {shown(wanted)} does not exist; create it first",
+                f"dead-letter queue {shown(target_name)} does not exist; create it first",
                 field=field,
-                value=wanted,
+                value=target_name,
                 limit="an existing queue of the account",
             )
         if target.index.attributes.transactional:
             raise InvalidArgument(
-                f"queue {wanted!r} is transactional and cannot be a dead-letter queue",
+                f"queue {target_name!r} is transactional and cannot be a dead-letter queue",
                 field=field,
-                value=wanted,
+                value=target_name,
                 limit="a queue that is not transactional",
             )
         if target.index.attributes.dead_letter_queue:
             raise InvalidArgument(
-                f"queue {wanted!r} has a dead-letter queue itself and cannot be one",
+                f"queue {target_name!r} has a dead-letter queue itself and cannot be one",
                 field=field,
-                value=wanted,
+                value=target_name,
                 limit="a queue without a dead-letter queue",
             )
         if queue is not None and queue.sources:
@@ -246,7 +246,7 @@ class QueueAdmin:
             raise InvalidArgument(
                 f"queue {name!r} is the dead-letter queue of {names} and cannot have one itself",
                 field=field,
-                value=wanted,
+                value=target_name,
                 limit="empty",
             )
         if queue is not None and self._runtime[queue.queue_id].redriving is not None:
@@ -254,9 +254,9 @@ class QueueAdmin:
         limit = self._limits.max_dead_letter_sources
         if len(target.sources) >= limit and (queue is None or queue.queue_id not in target.sources):
             raise InvalidArgument(
-                f"queue {wanted!r} is the dead-letter queue of {limit} queues, its limit",
+                f"queue {target_name!r} is the dead-letter queue of {limit} queues, its limit",
                 field=field,
-                value=wanted,
+                value=target_name,
                 limit=f"at most {limit} queues",
             )
         return target

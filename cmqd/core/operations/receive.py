@@ -182,7 +182,7 @@ class Receive:
         invalid arguments.
         """
         timeout_ms = 0
-        wanted: list[int] = []
+        batch_sizes: list[int] = []
         for request in requests:
             try:
                 _, timeout_ms = self._receive_times(
@@ -190,18 +190,18 @@ class Receive:
                 )
             except DomainError:
                 break
-            wanted.append(request.max_messages)
-        del wanted[self._serving.served_together(queue, wanted) :]
-        if len(wanted) < 2:
+            batch_sizes.append(request.max_messages)
+        del batch_sizes[self._serving.served_together(queue, batch_sizes) :]
+        if len(batch_sizes) < 2:
             return 0
-        messages = self._serving.take(queue, sum(wanted), timeout_ms, records, now_ms)
+        messages = self._serving.take(queue, sum(batch_sizes), timeout_ms, records, now_ms)
         if not messages:
             return 0
         start = served = 0
-        for most in wanted:
-            replies.append(messages[start : start + most])
+        for max_messages in batch_sizes:
+            replies.append(messages[start : start + max_messages])
             served += 1
-            start += most
+            start += max_messages
             if start >= len(messages):
                 break
         return served
@@ -249,8 +249,8 @@ class Receive:
         """End the waits at a queue that is deleted: some at once, the others by the next ticks."""
         waiter_ids = [waiter.waiter_id for waiter in self._runtime[queue.queue_id].line.take_all()]
         woken = [Woken(waiter_id, error) for waiter_id in waiter_ids[:ENDED_AT_ONCE]]
-        for one in woken:
-            del self._waiters[one.waiter_id]
+        for answer in woken:
+            del self._waiters[answer.waiter_id]
         if len(waiter_ids) > ENDED_AT_ONCE:
             self._agenda.ended_waits.append((error, waiter_ids[ENDED_AT_ONCE:]))
         return woken

@@ -137,11 +137,11 @@ class Redrives:
             # The page before had a part of the reserved messages; the rest is read first.
             self._reservations.read(queue, effects)
             return None
-        most = self._limits.page_messages
+        max_page = self._limits.page_messages
         if redrive.max_per_second:
-            most = max(1, min(most, redrive.max_per_second // 10))
-        found = index.active_from(max(under_way.cursor, index.floor), most)
-        positions = BitMap64([position for position in found if position < redrive.stop_position])
+            max_page = max(1, min(max_page, redrive.max_per_second // 10))
+        active = index.active_from(max(under_way.cursor, index.floor), max_page)
+        positions = BitMap64([position for position in active if position < redrive.stop_position])
         if not positions:
             self._end(queue, "done", effects, now_ms)
             return None

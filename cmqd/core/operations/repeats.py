@@ -25,24 +25,24 @@ def unrepeated(
             value=len(dedup_ids),
             limit=f"null, or {count} entries",
         )
-    most = limits.max_dedup_id_bytes
+    max_bytes = limits.max_dedup_id_bytes
     new: list[int] = []
     answer: list[int] = []
     in_batch: dict[str, int] = {}
     for place, dedup_id in enumerate(dedup_ids):
         if dedup_id is not None:
-            if not 1 <= len(dedup_id.encode()) <= most:
+            if not 1 <= len(dedup_id.encode()) <= max_bytes:
                 raise InvalidArgument(
-                    f"a dedup id has 1 to {most} bytes of UTF-8; {shown(dedup_id)} has {len(dedup_id.encode())}",
+                    f"a dedup id has 1 to {max_bytes} bytes of UTF-8; {shown(dedup_id)} has {len(dedup_id.encode())}",
                     field="dedup_ids",
                     value=dedup_id,
-                    limit=f"1 to {most} bytes of UTF-8",
+                    limit=f"1 to {max_bytes} bytes of UTF-8",
                 )
-            found = in_batch.get(dedup_id)
-            if found is None:
-                found = known.find(dedup_id, now_ms)
-            if found is not None:
-                answer.append(found)
+            repeated = in_batch.get(dedup_id)
+            if repeated is None:
+                repeated = known.find(dedup_id, now_ms)
+            if repeated is not None:
+                answer.append(repeated)
                 continue
             in_batch[dedup_id] = -1 - len(new)
         answer.append(-1 - len(new))
@@ -74,13 +74,13 @@ def stored_before(
     ids: list[int] = []
     following = stored.start
     for dedup_id in dedup_ids:
-        found = following if dedup_id is None else known.find(dedup_id, now_ms)
-        if found is None and may_be_new:
-            found = following
-        if found is None or found > following:
+        message_id = following if dedup_id is None else known.find(dedup_id, now_ms)
+        if message_id is None and may_be_new:
+            message_id = following
+        if message_id is None or message_id > following:
             break
-        following += found == following
-        ids.append(found)
+        following += message_id == following
+        ids.append(message_id)
     if len(ids) < count or following != stored.stop:
         raise SequenceTooOld(sequence, limits.session_answers)
     return ids
@@ -93,4 +93,4 @@ def at_places(items: list[T], places: list[int]) -> list[T]:
 
 def answered(answer: list[int], first_id: int) -> list[int]:
     """Return the message ids for an answer of ``unrepeated``; ``first_id`` is the id of the first stored message."""
-    return [found if found >= 0 else first_id - 1 - found for found in answer]
+    return [id_or_number if id_or_number >= 0 else first_id - 1 - id_or_number for id_or_number in answer]

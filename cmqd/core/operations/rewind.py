@@ -55,9 +55,11 @@ class Rewind:
         if oldest is None:
             latest_ms = now_ms
         else:
-            held = runtime.window.messages.get(oldest)
+            oldest_message = runtime.window.messages.get(oldest)
             # If the body is only in the log, the time step gives a bound, and a time within the step needs a read.
-            latest_ms = min(now_ms, index.steps.sent_by(oldest) if held is None else held.enqueue_ms)
+            latest_ms = min(
+                now_ms, index.steps.sent_by(oldest) if oldest_message is None else oldest_message.enqueue_ms
+            )
         if time_ms > max(latest_ms, earliest_ms):
             raise self._too_late(name, time_ms, oldest is not None, latest_ms, earliest_ms)
         clamped = time_ms < earliest_ms

@@ -257,9 +257,9 @@ class Send:
                 value=len(delay_ms),
                 limit=f"one number, or {count}",
             )
-        for one in delay_ms:
-            check_range("delay_ms", one, 0, high)
-        return [enqueue_ms + one for one in delay_ms] if any(delay_ms) else None
+        for delay in delay_ms:
+            check_range("delay_ms", delay, 0, high)
+        return [enqueue_ms + delay for delay in delay_ms] if any(delay_ms) else None
 
 
 def _is_plain(request: SendRequest, queue_delay_ms: int) -> bool:

@@ -112,7 +112,7 @@ class Serving:
         deadline_ms = now_ms + visibility_timeout_ms
         runs = [positions.start, taken] if isinstance(positions, range) else pack_runs(positions)
         record = MessagesReceived(index.queue_id, runs, first_lease, now_ms, deadline_ms)
-        held = index.apply_received(record)
+        leases = index.apply_received(record)
         index.head = positions[-1] + 1
         records.append(record)
         if self._lease_buckets.size > self._leases.sweep_above:
@@ -131,7 +131,7 @@ class Serving:
                 origin=message.origin,
                 copy_of=message.copy_of,
             )
-            for message, lease, handle in zip(messages, held, self._handles.handles(first_lease, taken), strict=True)
+            for message, lease, handle in zip(messages, leases, self._handles.handles(first_lease, taken), strict=True)
         ]
         if head.enqueue_ms + retention_ms < deadline_ms:
             # Send times never decrease within a queue, so the head expires first. Only the time in the reply is cut and
@@ -156,8 +156,8 @@ class Serving:
         fits = self._takeable(window.messages, index.active_from(index.first_active(), count))
         if fits == count:
             return len(wanted)
-        for served, most in enumerate(wanted):
-            fits -= most
+        for served, max_messages in enumerate(wanted):
+            fits -= max_messages
             if fits < 0:
                 return served
         return len(wanted)
@@ -207,11 +207,11 @@ class Serving:
         index = queue.index
         while line.waiting and index.active_count:
             waiters = line.alike(min(index.active_count, MAX_TAKEN))
-            wanted = [waiter.max_messages for waiter in waiters]
+            batch_sizes = [waiter.max_messages for waiter in waiters]
             if len(waiters) > 1:
-                del waiters[max(1, self.served_together(queue, wanted)) :]
-                del wanted[len(waiters) :]
-            messages = self.take(queue, sum(wanted), waiters[0].visibility_timeout_ms, effects.records, now_ms)
+                del waiters[max(1, self.served_together(queue, batch_sizes)) :]
+                del batch_sizes[len(waiters) :]
+            messages = self.take(queue, sum(batch_sizes), waiters[0].visibility_timeout_ms, effects.records, now_ms)
             if not messages:
                 if index.active_count and index.in_flight_count < self._max_in_flight:
                     self.want_page(queue, effects.reads)
@@ -314,4 +314,6 @@ class Serving:
         if not missing:
             return 0
         # A message in memory can be delivered even if its row is damaged.
-        return index.set_damaged(pack_runs(one for one in unpack_runs(missing) if one not in window.messages))
+        return index.set_damaged(
+            pack_runs(position for position in unpack_runs(missing) if position not in window.messages)
+        )

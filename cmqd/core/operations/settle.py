@@ -71,7 +71,7 @@ class Settle:
                 replies.append(refusal)
         if not leases:
             return Outcome(replies)
-        positions = [held.position for held in leases.values()]
+        positions = [lease.position for lease in leases.values()]
         record = MessagesDeleted(index.queue_id, runs_of(positions), runs_of(list(leases)), now_ms)
         if index.attributes.rewind_ms and (not index.rewindable_count or min(positions) < next(iter(index.rewindable))):
             # The oldest deleted message leaves the rewind window first, and the planned review may be later than that.
@@ -99,10 +99,10 @@ class Settle:
             return Outcome(HandlesDone(failures))
         wanted_ms = now_ms + visibility_timeout_ms
         by_deadline: dict[int, list[int]] = {wanted_ms: list(leases)}
-        if index.expires_ms(min(held.position for held in leases.values())) < wanted_ms:
+        if index.expires_ms(min(in_flight.position for in_flight in leases.values())) < wanted_ms:
             by_deadline = {}
-            for lease, held in leases.items():
-                cut_ms = max(now_ms, min(wanted_ms, index.expires_ms(held.position)))
+            for lease, in_flight in leases.items():
+                cut_ms = max(now_ms, min(wanted_ms, index.expires_ms(in_flight.position)))
                 by_deadline.setdefault(cut_ms, []).append(lease)
         records = [
             VisibilityChanged(index.queue_id, runs_of(some), deadline_ms) for deadline_ms, some in by_deadline.items()
@@ -124,7 +124,7 @@ class Settle:
         effects = Effects([record])
         if queue.dead_letters is not None:
             # The count before an uncounted receive may have reached the limit already, if the limit was lowered since.
-            back = [(held.position, held.receive_count - (not counted)) for held in leases.values()]
+            back = [(in_flight.position, in_flight.receive_count - (not counted)) for in_flight in leases.values()]
             self._dead_letters.came_back(queue, back, effects, now_ms)
         self._serving.serve(queue, effects, now_ms)
         return effects.outcome(HandlesDone(failures, now_ms))
@@ -162,18 +162,23 @@ class Settle:
             floor = max(floor, queue.index.expired_below(now_ms))
         failed: list[int] = []
         for lease, handle in zip(self._handles.leases(handles), handles, strict=True):
-            held = in_flight.get(lease)
-            if held is not None and held.deadline_ms > now_ms and held.position >= floor and lease not in leases:
-                leases[lease] = held
+            in_flight_message = in_flight.get(lease)
+            if (
+                in_flight_message is not None
+                and in_flight_message.deadline_ms > now_ms
+                and in_flight_message.position >= floor
+                and lease not in leases
+            ):
+                leases[lease] = in_flight_message
             else:
                 failed.append(handle)
         return _failures(queue.name, handles, failed) if failed else []
 
     def tick_leases(self, effects: Effects, now_ms: int) -> None:
         """End leases of a queue after their visibility timeout."""
-        most = self._limits.tick_items
+        max_leases = self._limits.tick_items
         buckets = self._lease_buckets
-        due = buckets.take_due(now_ms, 2 * most)
+        due = buckets.take_due(now_ms, 2 * max_leases)
         if due is None:
             return
         queue_id, pairs = due
@@ -184,29 +189,32 @@ class Settle:
         in_flight = index.in_flight
         ended: dict[int, InFlight] = {}
         """An ordered set: a lease that was changed to the same deadline twice has two entries in the bucket."""
-        at = looked_at = 0
-        while at < len(pairs) and looked_at < most:
-            first, count = pairs[at], pairs[at + 1]
-            at += 2
-            looked_at += count
+        offset = examined = 0
+        while offset < len(pairs) and examined < max_leases:
+            first, count = pairs[offset], pairs[offset + 1]
+            offset += 2
+            examined += count
             for lease in range(first, first + count):
-                held = in_flight.get(lease)
-                if held is None or held.deadline_ms > now_ms:
+                in_flight_message = in_flight.get(lease)
+                if in_flight_message is None or in_flight_message.deadline_ms > now_ms:
                     continue
-                if held.position < index.floor:
+                if in_flight_message.position < index.floor:
                     del in_flight[lease]
                 else:
-                    ended[lease] = held
-        if at < len(pairs):
+                    ended[lease] = in_flight_message
+        if offset < len(pairs):
             # A pair stands for up to a batch of leases. The remaining pairs stay due, behind other due buckets.
-            buckets.bucket(now_ms - buckets.width_ms, queue_id).extend(pairs[at:])
-            buckets.size += len(pairs) - at
+            buckets.bucket(now_ms - buckets.width_ms, queue_id).extend(pairs[offset:])
+            buckets.size += len(pairs) - offset
         if ended:
             record = LeasesEnded(queue_id, runs_of(list(ended)))
             index.apply_returned(record)
             effects.records.append(record)
             if queue.dead_letters is not None:
-                back = [(held.position, held.receive_count) for held in ended.values()]
+                back = [
+                    (in_flight_message.position, in_flight_message.receive_count)
+                    for in_flight_message in ended.values()
+                ]
                 self._dead_letters.came_back(queue, back, effects, now_ms)
             self._serving.serve(queue, effects, now_ms)
 

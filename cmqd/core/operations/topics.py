@@ -191,11 +191,13 @@ class TopicAdmin:
         check_range("offset", offset, 0, 1 << 31)
         check_range("limit", limit, 1, self._limits.max_list)
         topic = self._topics.find(account, topic_name)
-        found = sorted(
+        subscriptions = sorted(
             (one for one in topic.subscriptions.values() if search in one.name),
             key=lambda subscription: subscription.name,
         )
-        return len(found), [self._subscription_info(one, now_ms) for one in found[offset : offset + limit]]
+        return len(subscriptions), [
+            self._subscription_info(one, now_ms) for one in subscriptions[offset : offset + limit]
+        ]
 
     def subscription_info(self, account: str, topic_name: str, name: str, now_ms: int = 0) -> SubscriptionInfo:
         """Return attributes, counts and facts of a subscription."""

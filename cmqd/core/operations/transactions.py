@@ -330,14 +330,14 @@ class Transactions:
                 index.apply_ended(ended)
                 effects.records.append(ended)
                 self._budget.drop_half(queue_id, self._runtime[queue.queue_id].window, positions)
-        at = 0
-        while at < len(endings.committed):
-            stop = at + 1
-            first_id = endings.committed[at].message_id
-            while stop < len(endings.committed) and endings.committed[stop].message_id == first_id + stop - at:
+        start = 0
+        while start < len(endings.committed):
+            stop = start + 1
+            first_id = endings.committed[start].message_id
+            while stop < len(endings.committed) and endings.committed[stop].message_id == first_id + stop - start:
                 stop += 1
-            self._store.store_again(queue, endings.committed[at:stop], first_id, effects, now_ms)
-            at = stop
+            self._store.store_again(queue, endings.committed[start:stop], first_id, effects, now_ms)
+            start = stop
 
     def _read_commits(self, queue: Queue, commits: PendingCommits, effects: Effects) -> None:
         """Ask for the bodies of the oldest waiting commits, as many as fit a row."""
@@ -422,7 +422,7 @@ class Transactions:
         waiting = commits.decisions.get(position)
         if waiting is None:
             return
-        for at, (request, place, message_id, decision) in enumerate(waiting):
+        for taken, (request, place, message_id, decision) in enumerate(waiting):
             settled = self._decide(
                 queue=queue,
                 position=position,
@@ -435,7 +435,7 @@ class Transactions:
             if settled is WAITS:
                 if message is not None:
                     # The row has no room left, so the body is read again for the next row.
-                    del waiting[:at]
+                    del waiting[:taken]
                     return
                 settled = MessageDamaged(queue.name, message_id)
             if isinstance(settled, DomainError):

@@ -77,9 +77,9 @@ class Checkpoint:
                     parts += 1
                     yield part
         keys = self._sessions.keys()
-        for at in range(0, len(keys), SESSIONS_A_PART):
+        for start in range(0, len(keys), SESSIONS_A_PART):
             parts += 1
-            yield SessionsSlice(last_lsn(), self._sessions.packed(keys[at : at + SESSIONS_A_PART]))
+            yield SessionsSlice(last_lsn(), self._sessions.packed(keys[start : start + SESSIONS_A_PART]))
         # A queue may have been deleted since its slice was made. The LSN of the end lets recovery accept records of
         # unknown queues up to here, and reject such records behind the checkpoint as damage.
         yield CheckpointEnd(last_lsn(), parts)
@@ -124,16 +124,22 @@ class Checkpoint:
         yield from halves
         for entries in dedup_ids:
             yield DedupSlice(queue.queue_id, entries)
-        for at in range(0, len(leases), LEASES_A_PART):
+        for start in range(0, len(leases), LEASES_A_PART):
             yield LeasesSlice(
                 queue.queue_id,
                 [
-                    (lease, one.position, one.deadline_ms, one.receive_count, one.first_receive_ms)
-                    for lease, one in leases[at : at + LEASES_A_PART]
+                    (
+                        lease,
+                        in_flight.position,
+                        in_flight.deadline_ms,
+                        in_flight.receive_count,
+                        in_flight.first_receive_ms,
+                    )
+                    for lease, in_flight in leases[start : start + LEASES_A_PART]
                 ],
             )
-        for at in range(0, len(history), CHUNKS_A_PART):
-            yield HistorySlice(queue.queue_id, history[at : at + CHUNKS_A_PART])
+        for start in range(0, len(history), CHUNKS_A_PART):
+            yield HistorySlice(queue.queue_id, history[start : start + CHUNKS_A_PART])
 
     def _topic_parts(self, topic: Topic, last_lsn: Callable[[], int]) -> Iterator[AnyPart]:
         """Yield a topic as of the first part, then every subscription as of its own slice.
@@ -226,11 +232,11 @@ def _halves_parts(
     while positions := array("Q", islice(rest, HALVES_A_PART)):
         yield HalvesSlice(queue_id, [], b"", b"", [(0, positions.tobytes())], [])
     checked_positions, known = checked
-    for at in range(0, len(checked_positions), HALVES_A_PART):
-        stretch = slice(at, at + HALVES_A_PART)
+    for start in range(0, len(checked_positions), HALVES_A_PART):
+        stretch = slice(start, start + HALVES_A_PART)
         entries = [
-            (position, one.attempts, one.last_check_ms, one.last_unknown_ms, one.next_check_ms)
-            for position, one in zip(checked_positions[stretch], known[stretch], strict=True)
+            (position, entry.attempts, entry.last_check_ms, entry.last_unknown_ms, entry.next_check_ms)
+            for position, entry in zip(checked_positions[stretch], known[stretch], strict=True)
         ]
         yield HalvesSlice(queue_id, [], b"", b"", [], entries)
 
@@ -240,8 +246,8 @@ def _cut(due: "list[tuple[int, array[int]]]") -> Iterator[list[tuple[int, bytes]
     together: list[tuple[int, bytes]] = []
     size = 0
     for due_ms, positions in due:
-        for at in range(0, len(positions), HALVES_A_PART):
-            piece = positions[at : at + HALVES_A_PART]
+        for start in range(0, len(positions), HALVES_A_PART):
+            piece = positions[start : start + HALVES_A_PART]
             together.append((due_ms, piece.tobytes()))
             size += len(piece)
             if size >= HALVES_A_PART:

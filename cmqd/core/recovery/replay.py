@@ -108,8 +108,8 @@ class Replay:
         else:
             fitting, is_all = self._salvage.fitting(queue.index, record)
             self.records_not_applied += not is_all
-            for one in fitting:
-                self._apply(queue, one, lsn)
+            for fitting_record in fitting:
+                self._apply(queue, fitting_record, lsn)
 
     def _replay_topic(self, record: TopicRecord, lsn: int) -> None:
         topic = self._topics.by_id.get(record.topic_id)

@@ -88,8 +88,10 @@ class Restore:
 
     def _load_subscription(self, part: SubscriptionSlice) -> None:
         topic = self._topics.by_id[part.topic_id]
-        most = self._limits.max_retries_known
-        subscription = Subscription(topic, part.subscription_id, part.name, part.attributes, part.created_ms, most)
+        max_retries = self._limits.max_retries_known
+        subscription = Subscription(
+            topic, part.subscription_id, part.name, part.attributes, part.created_ms, max_retries
+        )
         subscription.modified_ms = part.modified_ms
         subscription.slice_lsn = part.lsn
         subscription.deliveries.load(

@@ -71,8 +71,8 @@ class Salvage:
                 return (deleted,), len(live) == len(asked)
             case LeasesEnded() | MessagesReleased() | VisibilityChanged():
                 asked = unpack_runs(record.leases)
-                held = [lease for lease in asked if lease in index.in_flight]
-                runs = pack_runs(held)
+                known_leases = [lease for lease in asked if lease in index.in_flight]
+                runs = pack_runs(known_leases)
                 cut: AnyRecord
                 match record:
                     case LeasesEnded():
@@ -81,7 +81,7 @@ class Salvage:
                         cut = MessagesReleased(record.queue_id, runs, record.counted)
                     case VisibilityChanged():
                         cut = VisibilityChanged(record.queue_id, runs, record.deadline_ms)
-                return (cut,), len(held) == len(asked)
+                return (cut,), len(known_leases) == len(asked)
             case TransactionsEnded() | TransactionsChecked() | TransactionsUndecided():
                 _never_again(index, last_of(record.positions) + 1)
                 return _half_only(index, record)
@@ -117,16 +117,16 @@ class Salvage:
         # Lease numbers count through all received messages, known or not. A single record over the known messages would
         # give them the leases of their neighbours, so every stretch of known messages gets a record.
         cut: list[AnyRecord] = []
-        at = 0
-        while at < len(asked):
-            stretch = at
-            while stretch < len(asked) and asked[stretch] in index.live:
-                stretch += 1
-            if stretch > at:
-                runs = pack_runs(asked[at:stretch])
-                first_lease = record.first_lease + at
+        start = 0
+        while start < len(asked):
+            stop = start
+            while stop < len(asked) and asked[stop] in index.live:
+                stop += 1
+            if stop > start:
+                runs = pack_runs(asked[start:stop])
+                first_lease = record.first_lease + start
                 cut.append(MessagesReceived(record.queue_id, runs, first_lease, record.received_ms, record.deadline_ms))
-            at = stretch + 1
+            start = stop + 1
         return cut, False
 
     def _moved(self, index: QueueIndex, record: MessagesMoved) -> tuple[Sequence[AnyRecord], bool]:
@@ -150,13 +150,13 @@ class Salvage:
         """Take live messages out of their present state, because the record gives them a new state or removes them."""
         for position in positions:
             if not index.leave_set(position):
-                held = index.in_flight.pop(self._holders_of(index)[position])
-                index.history.set(position, held.receive_count, held.first_receive_ms)
+                in_flight = index.in_flight.pop(self._holders_of(index)[position])
+                index.history.set(position, in_flight.receive_count, in_flight.first_receive_ms)
 
     def _holders_of(self, index: QueueIndex) -> dict[int, int]:
         holders = self._holders.get(index.queue_id)
         if holders is None or len(holders) > 2 * len(index.in_flight) + FORGET_ABOVE:
-            holders = {held.position: lease for lease, held in index.in_flight.items()}
+            holders = {in_flight.position: lease for lease, in_flight in index.in_flight.items()}
             self._holders[index.queue_id] = holders
         return holders
 
