@@ -1,6 +1,6 @@
 """A stand-in for the client of a request that was given up: takes the late reply.
 
-The client was told that the outcome is unknown, so a late reply must not reach it. The messages of a late receive go
+The client has had the answer ``outcome_unknown``, so a late reply must not reach it. The messages of a late receive go
 back to their queue.
 """
 
@@ -31,7 +31,7 @@ class AbsentClient:
             self._put_back(self.account, queue, reply.messages)
 
     def note_held_replies(self, size: int) -> None:
-        """Do nothing: a stand-in holds no bodies for long."""
+        """Do nothing: a stand-in holds bodies only for a moment."""
 
     def park(self, request: wire.Request) -> None:
         """Drop a request: no client waits for the reply."""

@@ -387,7 +387,7 @@ class Accounts:
 
     async def match_secrets(self, subscription_ids: Collection[int]) -> tuple[list[int], list[int]]:
         """At the start: create missing secrets of these subscriptions and delete all other secrets. Return the
-        subscriptions that had no secret, because of a crash or a loss, and the subscriptions whose secrets it deleted.
+        subscriptions that had no secret, because of a crash or a loss, and the subscriptions of the deleted secrets.
 
         Raises:
             OSError: the file could not be written; the secrets are unchanged.

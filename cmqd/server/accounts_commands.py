@@ -1,6 +1,6 @@
-"""The commands ``cmqd accounts``: look at, repair and extend the accounts file of a broker that is stopped.
+"""The commands ``cmqd accounts``: examine, repair and extend the accounts file of a stopped broker.
 
-``check`` reads only, and may run beside a broker. The others hold the lock of the data folder, so that no broker
+``check`` only reads, and may run beside a broker. The other commands hold the lock of the folder, so that no broker
 writes the file meanwhile.
 """
 
@@ -26,11 +26,11 @@ Lock = Callable[[Path], AbstractContextManager[None]]
 
 
 class _Refused(Exception):
-    """The command changes nothing; the text says why."""
+    """The command changes no file; the text gives the reason."""
 
 
 def check(folder: Path, out: Print) -> int:
-    """Say what the file and its copy hold, and how they differ; 0 if a server would start with the file."""
+    """Print the contents of the file and its copy, and their differences; 0 if a server would start with the file."""
     try:
         return _check(AccountsFile(folder), out)
     except OSError as failure:
@@ -63,7 +63,7 @@ def repair(folder: Path, out: Print, lock: Lock, *, from_copy: bool) -> int:
 
 
 def make_key(folder: Path, out: Print, lock: Lock, account: str) -> int:
-    """Add a key to an account and show it; for an admin that has none any more."""
+    """Add a key to an account and show it; for an admin without a key."""
     return _with_lock(folder, out, lock, lambda: _make_key(AccountsFile(folder), out, account))
 
 

@@ -39,11 +39,11 @@ _ID_ALPHABET = string.ascii_letters + string.digits
 
 
 class AccountsFileError(Exception):
-    """The accounts file cannot be used as it is; the server does not start rather than forget its keys."""
+    """The accounts file is unusable as it is; the server does not start rather than forget its keys."""
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True):
-    """One key pair."""
+    """A key pair."""
 
     secret_id: str
     secret_key: str
@@ -85,7 +85,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
         return f"<Document accounts={len(self.accounts)} keys={len(self.keys)}>"
 
     def faults(self) -> list[str]:
-        """List the rules that the content breaks, a sentence each; a server writes none."""
+        """Return the rules that the content breaks, a sentence per rule; a server writes content without faults."""
         faults: list[str] = []
         if ADMIN not in self.accounts:
             faults.append(f"account {ADMIN!r} is missing")
@@ -131,7 +131,7 @@ class _Sealed(msgspec.Struct):
 
 
 class AccountsFile:
-    """The file of one data folder; only the holder of the folder's lock may write it."""
+    """The file of a data folder; only the holder of the folder's lock may write it."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE_NAME
@@ -171,7 +171,7 @@ class AccountsFile:
         or start writes the copy again.
 
         Raises:
-            OSError: nothing was changed.
+            OSError: the file was not replaced.
         """
         content = encode(document)
         write_private(self.path, content)
@@ -207,10 +207,10 @@ class AccountsFile:
 
     @staticmethod
     def decode(content: bytes) -> Decoded:
-        """Read the bytes of a file of any known version, its checksum right or not.
+        """Read the bytes of a file of any known version, with a right or a wrong checksum.
 
         Raises:
-            AccountsFileError: nothing can be made of them; the text says why and continues the file's name.
+            AccountsFileError: the bytes are unreadable; the text gives the reason and continues the file's name.
         """
         try:
             version = msgspec.json.decode(content, type=_Version).version

@@ -19,8 +19,8 @@ from cmqd_protocol.messages import error
 class Admission:
     """Decides which requests reach the core; see the module.
 
-    Invariant: ``is_restricted`` is set if and only if ``refuses`` may refuse a request. The dispatcher reads this one
-    attribute per request instead of three, and makes no call while nothing is restricted.
+    Invariant: ``is_restricted`` is set if and only if ``refuses`` may refuse a request. The dispatcher reads this
+    attribute per request instead of three, and makes no call while it is not set.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Admission:
 
     @property
     def is_stalled(self) -> bool:
-        """Whether requests are refused because the storage hangs."""
+        """True if requests are refused because the storage hangs."""
         return self._stalled is not None
 
     @property
@@ -79,7 +79,7 @@ class Admission:
         self._sends_refused = reason
 
     def refuses(self, client: Client, request: wire.Request) -> bool:
-        """Refuse a request that must not reach the core, and return whether it was refused."""
+        """Refuse a request that must not reach the core; return True if it was refused."""
         if self._all_refused is not None:
             code, text = self._all_refused
             client.answer(error(request.request_id, code, text))
@@ -102,7 +102,7 @@ class Admission:
             self._rates.give_back(account)
 
     def refuses_bodies(self, client: Client, request_id: int) -> bool:
-        """Refuse a request with bodies if the storage cannot follow or has no space; return whether it was refused."""
+        """Refuse a request with bodies if the storage is too slow or has no space; return True if it was refused."""
         log = self._log
         pending_bytes = log.pending_bytes + self.collected_bytes
         if pending_bytes >= self._busy_pending_bytes or log.pending_records >= self._busy_pending_records:

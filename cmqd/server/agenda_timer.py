@@ -1,7 +1,7 @@
-"""One timer for all work that is due at a time: ends of leases, delays, retention, ends of waits.
+"""A single timer for all work that is due at a time: ends of leases, delays, retention, ends of waits.
 
-The core says when it next has something to do; the agenda_timer sleeps until then and lets it work in slices, with the
-sockets served between two slices. It knows neither what is due nor whose it is.
+The core names its next deadline; the timer fires then and lets the core work in slices, with the sockets served between
+two slices. The timer does not know the kind or the owner of the work.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ that due messages are active in 100 ms."""
 
 
 class AgendaTimer:
-    """Calls ``tick`` when ``next_deadline_ms`` says so; see the module."""
+    """Calls ``tick`` at the time of ``next_deadline_ms``; see the module."""
 
     __slots__ = ("_handle", "_loop", "_next_deadline_ms", "_now_ms", "_planned_ms", "_tick")
 
@@ -42,7 +42,7 @@ class AgendaTimer:
     def plan(self) -> None:
         """Set the timer anew if work is due before it fires; called at the end of each I/O batch.
 
-        A timer that is too early is left alone: firing in vain is cheaper than setting it anew at each change.
+        A timer that fires too early is kept: firing in vain is cheaper than setting the timer at each change.
         """
         deadline_ms = self._next_deadline_ms()
         if deadline_ms is None or (self._handle is not None and self._planned_ms <= deadline_ms):

@@ -67,7 +67,7 @@ class Checkpoints:
         self._finished: asyncio.Future[None] | None = None
         self._dropping: set[int] = set()
         self._history: set[int] = set()
-        """Segments without live messages whose history time is not over. Messages never become live again, so these
+        """Segments without live messages within their history time. Messages never become live again, so these
         segments are not examined again before that time."""
         self.history_bytes = 0
         """Size of the segments without live messages that are kept, as of the last look."""
@@ -180,7 +180,7 @@ class Checkpoints:
         self._looking = None
 
     def _look_through_segments(self) -> Iterator[None]:
-        """Drop dead segments whose history time is over; yields after each question to the core."""
+        """Drop dead segments after their history time; yields after each question to the core."""
         history: set[int] = set()
         history_bytes = 0
         # A segment at a time: the storage looks at the disk again after each.

@@ -15,18 +15,18 @@ class Client(Answerable, Protocol):
 
     account: str
     secret_id: str
-    """Id of the key by which the connection authenticated."""
+    """Id of the key that authenticated the connection."""
     waiting: dict[int, int] | None
     """Waiter ids by request id; kept by ``WaitingRequests``."""
     checked_queues: set[str] | None
-    """Queues whose checks the connection answers; kept by ``TransactionCheckers``."""
+    """Queues that the connection checks transactions for; kept by ``TransactionCheckers``."""
     unread_receives: int
     """Replies with bodies that are decided and not yet handed to the socket, receives that are collected, and peeks
     that wait for bodies."""
 
     @property
     def is_held(self) -> bool:
-        """Whether a request of the connection is carried out in slices."""
+        """True while a request of the connection is carried out in slices."""
         ...
 
     @property
@@ -36,7 +36,7 @@ class Client(Answerable, Protocol):
 
     @property
     def is_slow(self) -> bool:
-        """Whether the client leaves replies unread."""
+        """True if the client leaves replies unread."""
         ...
 
     def hold(self) -> None:
@@ -48,7 +48,7 @@ class Client(Answerable, Protocol):
         ...
 
     def release(self) -> None:
-        """Go on with the requests behind the one that was carried out."""
+        """Continue with the requests behind the request that was carried out."""
         ...
 
     def park(self, request: wire.Request) -> None:

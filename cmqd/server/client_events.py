@@ -23,7 +23,7 @@ from cmqd_types.messages import ReceivedMessage
 
 
 class ClientEvents:
-    """Hands events of clients to the parts that keep something for them; see the module."""
+    """Forwards events of clients to the parts that keep state of a client; see the module."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class ClientEvents:
         self._now_ms = now_ms
         self._schedule = schedule
 
-    # ------------------------------------------------------------------ what a connection brings
+    # ------------------------------------------------------------------ events of a connection
 
     def cancel(self, client: Client, request_id: int) -> bool:
         """Cancel a waiting request; return False if no request of this id waits."""
@@ -98,7 +98,7 @@ class ClientEvents:
             self._outcomes.broke(bug, "release")
         self._schedule()
 
-    # ------------------------------------------------------------------ what the server decides
+    # ------------------------------------------------------------------ events of the server
 
     def end_waits(self, code: ErrorCode, text: str) -> int:
         """Answer every waiting request with an error; return their number.
@@ -125,7 +125,7 @@ class ClientEvents:
         """Answer requests that wait for bodies ``outcome_unknown``, up to this waiter; return their number.
 
         The core may still carry them out; a stand-in takes the late reply. With ``receives``, waiting receives are
-        refused: they hold no lease, so nothing was changed.
+        refused: without a lease they have changed no state.
         """
         given_up = 0
         refusal = self._admission.stall_refusal

@@ -49,7 +49,7 @@ answered later."""
 
 
 class CollectedOperation(Protocol):
-    """An operation whose requests are collected."""
+    """An operation with collected requests."""
 
     @property
     def order(self) -> int:

@@ -1,8 +1,8 @@
-"""A timing wheel: one coarse timer for the time limits of all connections.
+"""A timing wheel: a single coarse timer for the time limits of all connections.
 
-Ten thousand idle connections would be ten thousand timers, each set anew at every read. Here a connection lies in one
-bucket, costs one list entry, and is looked at when the timer comes round: if it has been active meanwhile it is put
-into a later bucket, so activity itself costs nothing. (Varghese and Lauck's simple timing wheel.)
+Ten thousand idle connections would be ten thousand timers, set anew at every read. Here a connection lies in a bucket
+and costs a list entry. It is examined when the timer reaches the bucket: after activity in the meantime it moves to a
+later bucket, so activity itself costs no work. (Varghese and Lauck's simple timing wheel.)
 """
 
 from typing import Generic, TypeVar
@@ -25,17 +25,17 @@ class ConnectionTimer(Generic[T]):
         self._step = now_ms // STEP_MS
 
     def add(self, thing: T, due_ms: int) -> None:
-        """Have ``turn`` return a connection at ``due_ms`` or within a step after it; earlier if ``due_ms`` is far
-        away."""
+        """Have ``turn`` return a connection at ``due_ms`` or within a step after it; earlier if ``due_ms`` is beyond a
+        turn."""
         step = -(-due_ms // STEP_MS)
         ahead = min(max(step - self._step, 1), BUCKETS - 1)
         self._buckets[(self._step + ahead) % BUCKETS].append(thing)
 
     def turn(self, now_ms: int) -> list[T]:
-        """Remove and return the connections that are due. A connection with another visit must be added again."""
+        """Remove and return the connections that are due. A connection with a later deadline must be added again."""
         due: list[T] = []
         target = now_ms // STEP_MS
-        # After a long sleep of the process one full turn empties every bucket.
+        # After a long sleep of the process a full turn empties every bucket.
         for _ in range(min(target - self._step, BUCKETS)):
             self._step += 1
             bucket = self._buckets[self._step % BUCKETS]

@@ -1,4 +1,4 @@
-"""All connections of the server, whatever their wire protocol: how many there may be, and the end of each.
+"""All connections of the server, regardless of the wire protocol: their limits and their closing.
 
 The limits are shared by every listener, so that a second wire protocol cannot double them.
 """
@@ -11,7 +11,7 @@ from cmqd.server.counters import Counters
 from cmqd_protocol.errors import ErrorCode
 
 RETRY_MS: Final = 1_000
-"""Time after which a client that was refused may try again."""
+"""Time after which a refused client may try again."""
 
 
 class Connection(Protocol):
@@ -44,7 +44,7 @@ class Connections:
         self._open: set[Connection] = set()
         self._by_account: dict[str, int] = {}
         self._none_left: asyncio.Event | None = None
-        """Set, once ``close`` waits for it, when the last connection is closed."""
+        """Set by the closing of the last connection, once ``close`` waits for it."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -53,7 +53,7 @@ class Connections:
         return f"<Connections open={len(self._open)} accounts={len(self._by_account)}>"
 
     def add(self, connection: Connection) -> None:
-        """Enter a connection; one over the limit is told so and closed."""
+        """Enter a connection; a connection over the limit gets an error and is closed."""
         self._counters.connections_accepted += 1
         self._open.add(connection)
         if len(self._open) > self.limit:
@@ -67,7 +67,7 @@ class Connections:
         self._by_account[account] = self._by_account.get(account, 0) + 1
 
     def refusal_of(self, account: str) -> str | None:
-        """Return why an account gets no further connection, or None if it gets one."""
+        """Return the reason to refuse a connection of an account, None if the account may have a further connection."""
         limit = self._limit_of_account
         if not limit or self._by_account.get(account, 0) < limit:
             return None

@@ -1,4 +1,4 @@
-"""What the server counts, and what a process costs."""
+"""Counters of the server, and the memory of its processes."""
 
 import resource
 from pathlib import Path
@@ -7,7 +7,7 @@ import msgspec
 
 
 class Counters(msgspec.Struct):
-    """Running totals since the start; plain numbers, so that counting costs nothing."""
+    """Running totals since the start; plain numbers, so that counting is cheap."""
 
     requests: int = 0
     refusals: int = 0
@@ -16,7 +16,7 @@ class Counters(msgspec.Struct):
     disk_refusals: int = 0
     sent: int = 0
     published: int = 0
-    """Messages, those that matched nobody too; copies are not counted."""
+    """Messages, including messages without a matching subscription; copies are not counted."""
     pushes_delivered: int = 0
     """Posts to URLs of subscriptions that were taken."""
     pushes_failed: int = 0
@@ -41,7 +41,7 @@ class Counters(msgspec.Struct):
 
 
 def rss_bytes(pid: int | str = "self") -> int:
-    """Memory in use by a process of this machine, 0 if it is gone."""
+    """Return the memory in use by a process of this machine, 0 if the process has ended."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
     except OSError:

@@ -2,11 +2,11 @@
 
 Rules:
 
-- Handlers translate and never decide. Arguments go to the core as they came; replies are encoded from what it returns.
-- A request of a client that has collected requests has those decided first, unless it is collected itself: requests of
-  a connection take effect in their order.
+- Handlers translate and never decide. Arguments go to the core unchanged; replies are encoded from the core's result.
+- The collected requests of a client are decided before its next request, unless that request is collected itself:
+  requests of a connection take effect in their order.
 - A refusal waits at the gate like a result, because the state that the core read may not be durable yet.
-- Any other exception is a bug in the core, whose state may now differ from the log: nothing more is answered, the
+- Any other exception is a bug in the core: its state may now differ from the log. No further reply leaves, the
   process ends, and the next start recovers from the log.
 """
 
@@ -32,7 +32,7 @@ from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
 
 Handler: TypeAlias = Callable[[Client, Any], None]
-"""Has a request of one kind answered, now or later."""
+"""Has a request of a given kind answered, now or later."""
 
 
 class Dispatcher:
@@ -50,7 +50,7 @@ class Dispatcher:
         audit: Audit,
         counters: Counters,
     ) -> None:
-        """Join the parts. ``collected`` names the requests whose handlers collect them."""
+        """Join the parts. ``collected`` names the requests that their handlers collect."""
         self._handlers = {
             kind: audited(audit, handler, error_reply) if kind in ADMINISTRATION else handler
             for kind, handler in handlers.items()
@@ -75,7 +75,7 @@ class Dispatcher:
         if self._group_of and kind not in self._collected:
             self._collector.decide_of(client)
             if client.is_held:
-                # A publish among the collected requests goes on in slices, and this request must not overtake it.
+                # A collected publish continues in slices, and this request must not overtake it.
                 self._counters.requests -= 1
                 client.put_back(request)
                 return

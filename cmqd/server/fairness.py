@@ -1,7 +1,7 @@
-"""Deficit round robin over connections with input that was put off.
+"""Deficit round robin over connections with deferred input.
 
 Input of a connection is taken up on arrival while the I/O batch has time left (``io_batch``) and the read is small.
-Other input is put off: the connection keeps the bytes undecoded, is not read from, and takes turns here. Bytes wait
+Other input is deferred: the connection keeps the bytes undecoded, is not read from, and takes turns here. Bytes wait
 undecoded because refusing a request costs as much as deciding it: a queue of decoded requests would have done the work
 already.
 
@@ -53,7 +53,7 @@ class PendingLog(Protocol):
 
     @property
     def durable_lsn(self) -> int:
-        """Every row up to this one is durable."""
+        """The LSN up to which every row is durable."""
         ...
 
 
@@ -75,7 +75,7 @@ class CommitRoom:
         self._full_since = 0.0
 
     def has_room(self) -> bool:
-        """Whether turns may be given."""
+        """True if turns may be given."""
         log = self._log
         if log.pending_bytes < AHEAD_BYTES:
             self._full_lsn = -1
@@ -97,7 +97,7 @@ class Flow(Protocol):
 
     @property
     def has_turn(self) -> bool:
-        """Whether input is put off and may be taken up now."""
+        """True if input is deferred and may be taken up now."""
         ...
 
     def take_turn(self) -> int:
@@ -144,12 +144,12 @@ class RoundRobin:
         take_turn: Callable[[Flow], int] = lambda flow: flow.take_turn(),
         has_turn: Callable[[Flow], bool] = lambda flow: flow.has_turn,
     ) -> None:
-        """The turns are those of put-off input unless named.
+        """Make a round of turns, by default of the turns for deferred input.
 
         Args:
-            has_room: says whether the log takes more input before its next commit.
+            has_room: returns True if the log takes more input before its next commit.
             take_turn: gives a connection its turn and returns the cost.
-            has_turn: says whether the connection wants a further turn.
+            has_turn: returns True if the connection wants a further turn.
         """
         self._has_room = has_room
         self._take_turn = take_turn
@@ -157,8 +157,8 @@ class RoundRobin:
         self._entries: dict[str, AccountFlows] = {}
         """Accounts that ever took turns: leaving the round must not forgive a debt."""
         self.round: OrderedDict[str, AccountFlows] = OrderedDict()
-        """Accounts in the order of their turns; empty = no connection takes turns. Only to be looked at from outside:
-        ``io_batch`` does at every look, and asks ``can_serve`` if there is anything.
+        """Accounts in the order of their turns; empty = no connection takes turns. Read-only outside: ``io_batch``
+        reads it at every poll, and asks ``can_serve`` unless the round is empty.
         """
         self._account_of: dict[Flow, str] = {}
 
@@ -170,11 +170,11 @@ class RoundRobin:
 
     @property
     def can_serve(self) -> bool:
-        """Whether a turn is wanted and the log has room."""
+        """True if a turn is wanted and the log has room."""
         return bool(self.round) and self._has_room()
 
     def add(self, flow: Flow) -> None:
-        """Let a connection take turns; harmless if it does already."""
+        """Let a connection take turns; no effect if it does already."""
         if flow in self._account_of:
             return
         account = flow.account
@@ -191,7 +191,7 @@ class RoundRobin:
         self._account_of[flow] = account
 
     def remove(self, flow: Flow) -> None:
-        """Let a connection take no more turns; harmless if it takes none."""
+        """Let a connection take no more turns; no effect if it takes none."""
         account = self._account_of.pop(flow, None)
         if account is None:
             return

@@ -24,7 +24,7 @@ class Holder(Protocol):
 
     @property
     def is_gone(self) -> bool:
-        """Whether the connection is closed, so that replies are dropped."""
+        """True if the connection is closed, so that replies are dropped."""
         ...
 
     def note_held_replies(self, size: int) -> None:
@@ -87,7 +87,7 @@ def _body_bytes(reply: MessagesReceived | MessagesPeeked) -> int:
 
 
 def without_bodies(reply: Outgoing) -> Outgoing:
-    """Return a reply whose messages have receipt handles and no bodies; other replies are returned unchanged."""
+    """Return a reply with receipt handles and without bodies; other replies are returned unchanged."""
     if isinstance(reply, MessagesReceived):
         return replace(reply, messages=[replace(message, body=b"", headers=None) for message in reply.messages])
     return replace(reply, messages=[]) if isinstance(reply, MessagesPeeked) else reply

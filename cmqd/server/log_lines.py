@@ -21,7 +21,7 @@ _LEVELS: Final[Mapping[str, int]] = {
 class _LevelFilter:
     """Drops lines below a level that can change while loggers are in use.
 
-    The loggers' own filter is a class that each of them keeps from its first line on.
+    The loggers' own filter is a class that a logger keeps from its first line on.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class _LevelFilter:
 
 
 class _Output:
-    """A stream whose end does not matter: a terminal, pipe or disk that takes no line must not end the broker."""
+    """A stream that may end at any time: a terminal, pipe or disk that takes no line must not end the broker."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

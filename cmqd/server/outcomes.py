@@ -1,13 +1,13 @@
-"""Carries out the side effects of the core's outcomes: the one place that joins core, log, reply gate and outbox.
+"""Carries out the side effects of the core's outcomes; the only module that joins core, log, reply gate and outbox.
 
 Rules:
 
-- Records go to the log first. The LSN that they get is what every reply, push and page read of the same outcome depends
-  on, so nothing of an outcome may be handed on before its records are appended.
+- Records go to the log first. Every reply, push and page read of an outcome depends on the LSN of its records, so no
+  part of an outcome may be handed on before its records are appended.
 - A reply waits at the gate for the LSN of its records. A reply without records waits for the last LSN of the log: the
-  state that the core read may not be durable yet, and a crash would undo what the client was told.
-- After a bug in the core, or a failure of the storage, the index and the log may differ. Then nothing is carried out
-  any more (``is_halted``), and the next start takes the state from the log.
+  state that the core read may not be durable yet, and after a crash the client would know a state that never was.
+- After a bug in the core, or a failure of the storage, the index and the log may differ. Then no further outcome is
+  carried out (``is_halted``), and the next start takes the state from the log.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,7 @@ from cmqd_protocol import messages as wire
 _log = get_logger()
 
 CHECKED_AGAIN_AT_ONCE: Final = 1_000
-"""Messages whose checks are handed back to the core in one call, which stays within about 2 ms."""
+"""Messages per call that hands checks back to the core; a call stays within about 2 ms."""
 
 Answer: TypeAlias = Callable[[Client, Any, Any, int], None]
 """Answers (client, request, result of the core, LSN)."""
@@ -56,8 +56,8 @@ class Outcomes:
         """Join the parts.
 
         Args:
-            answers: for each kind of request that may wait in the core, the function that answers it.
-            on_broken: gets the exception that shows a bug; nothing is answered after it.
+            answers: the answering function of each kind of request that may wait in the core.
+            on_broken: called with the exception that shows a bug; no reply leaves after it.
         """
         self._broker = broker
         self._log = log
@@ -69,7 +69,7 @@ class Outcomes:
         self._counters = counters
         self._on_broken = on_broken
         self.is_halted = False
-        """Nothing can become durable any more: neither core nor log may be called."""
+        """No further record can become durable: neither core nor log may be called."""
 
     def carry_out(self, outcome: Outcome[Any], now_ms: int) -> int:
         """Carry out all side effects and return the LSN that the reply depends on; the reply is left to the caller."""
@@ -90,7 +90,7 @@ class Outcomes:
     def answer_or_wait(
         self, client: Client, request: wire.Request, waiter_id: int, outcome: Outcome[Any], now_ms: int
     ) -> None:
-        """Carry out an outcome whose reply may come later, and answer unless it does."""
+        """Carry out an outcome, and answer unless the reply comes later."""
         if outcome.reply is WAITING:
             # Before the outcome is carried out: a log in memory may bring the page while the page is being asked for.
             self._waiting_requests.add(waiter_id, client, request)

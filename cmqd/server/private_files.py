@@ -9,9 +9,9 @@ PRIVATE_MODE = 0o600
 
 
 def read_private(path: Path) -> bytes | None:
-    """The content of a private file, or None if there is none.
+    """Return the content of a private file, None if the file does not exist.
 
-    A file that others could read is narrowed to its owner: it may have been copied in with a loose mask.
+    A file that other users can read is narrowed to its owner: it may have been copied in with a loose mask.
     """
     try:
         content = path.read_bytes()
@@ -25,11 +25,11 @@ def read_private(path: Path) -> bytes | None:
 def write_private(path: Path, content: bytes) -> None:
     """Replace a private file; when this returns, the new content is on disk under that name.
 
-    After a crash at any moment the file holds either the old content or the new one. The temporary file is made with
-    the final mode, so that the secret is never readable by others, not even for a moment.
+    After a crash at any moment the file holds either the old content or the new content. The temporary file is made
+    with the final mode, so that other users can never read the secret, not even for a moment.
 
     Raises:
-        OSError: nothing was replaced.
+        OSError: the file was not replaced.
     """
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

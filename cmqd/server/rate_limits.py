@@ -1,4 +1,4 @@
-"""How many requests an account may make: a token bucket each, with a burst of one second."""
+"""Request rates of accounts: a token bucket per account, with a burst of a second."""
 
 
 class RateLimits:
@@ -12,7 +12,7 @@ class RateLimits:
         """(tokens, as of when in ms) by account."""
 
     def allows(self, account: str, now_ms: int) -> bool:
-        """Whether one more request is within the limit; it counts if so."""
+        """Return True and count the request if it is within the limit."""
         tokens, then_ms = self._buckets.get(account, (float(self.per_second), now_ms))
         tokens = min(float(self.per_second), tokens + (now_ms - then_ms) * self.per_second / 1000)
         allowed = tokens >= 1

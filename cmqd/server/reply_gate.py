@@ -30,7 +30,7 @@ class Answerable(Protocol):
 class ReplyGate:
     """Replies that wait for the disk.
 
-    Invariant: held replies are in ascending order of LSN, and the LSN of each is above the durable one. Replies that
+    Invariant: held replies are in ascending order of LSN, and their LSNs are above the durable LSN. Replies that
     were given up come before all other replies.
     """
 
@@ -79,7 +79,7 @@ class ReplyGate:
 
     @property
     def has_given_up(self) -> bool:
-        """Whether replies wait for a stand-in."""
+        """True if replies wait for a stand-in."""
         return bool(self._given_up)
 
     def with_messages(self) -> Iterator[tuple[Answerable, Outgoing]]:

@@ -103,9 +103,9 @@ class Server:
             clock: broker time.
             max_connections: connections of all listeners together.
             storage_status: returns the status of the storage process and of the recovery.
-            on_failed: gets, once, the reason why nothing can be acknowledged any more: a LogFailed, or a bug.
+            on_failed: called once with the reason of the halt of all acknowledgements: a LogFailed, or a bug.
             make_pusher: makes the part that posts to URLs.
-            can_push: whether that part can be made; None = if its extra is installed.
+            can_push: True if that part can be made; None = if its extra is installed.
             timer: seconds of a clock that never goes back, to measure I/O batches by.
         """
         self._loop = loop
@@ -120,7 +120,7 @@ class Server:
         self._state = LogState(False, "", 0, 0, 0)
         self._failure: Exception | None = None
         self._all_finished: asyncio.Event | None = None
-        """Set, once draining waits for it, when nothing that was begun is unfinished."""
+        """Set, once draining waits for it, when all work that was begun is finished."""
         self._beat_timer: asyncio.TimerHandle | None = None
         self._location: dict[str, Any] = {"region": settings.region}
         """Facts of every queue and topic that the core does not know; the address is known once the server listens."""
@@ -203,7 +203,7 @@ class Server:
             schedule=schedule,
         )
         if Pusher.available() if can_push is None else can_push:
-            # A circle: the result of a push is handed to the core, whose outcome may have more pushes.
+            # A circle: the result of a push is handed to the core, and its outcome may have more pushes.
             self.outbox.use(
                 make_pusher(
                     loop=loop,
@@ -267,7 +267,7 @@ class Server:
         self.checkpoints = Checkpoints(
             loop=loop,
             log=log,
-            # Each part is true for a row that is closed: what comes after it has a higher LSN.
+            # Each part is true for a closed row: later records have a higher LSN.
             begin=lambda: broker.checkpoint(log.close_row, clock.now_ms()),
             live_in=broker.live_in,
             is_behind=lambda: log.pending_bytes >= settings.busy_pending_bytes // 2,
@@ -379,7 +379,7 @@ class Server:
         return plain | account_operations.handlers(self._location) | others
 
     def _listen_to_log(self) -> None:
-        """Take the calls of the log, which the daemon opened before there were parts to take them.
+        """Take the calls of the log, which the daemon opened before the parts existed.
 
         A circle that cannot be ordered: replies need the log to be made, and the log's answers need the replies' gate.
         """
@@ -405,7 +405,7 @@ class Server:
         return address
 
     async def match_secrets(self) -> None:
-        """Make a secret for each recovered subscription to a URL that has none, and drop all other secrets.
+        """Make the missing secrets of the recovered subscriptions to URLs, and drop all other secrets.
 
         Raises:
             OSError: the accounts file cannot be written.
@@ -449,10 +449,10 @@ class Server:
             pushes=self.outbox.under_way,
         )
         self.io_batch.end()
-        # A push whose result is not recorded is posted again after the start.
+        # A push without a recorded result is posted again after the start.
         await asyncio.gather(self.outbox.close(within_s / 2), self._wait_until_finished(within_s / 2))
         self.io_batch.end()
-        # A client that reads nothing must not take the time that the last checkpoint needs.
+        # A client that does not read must not use up the time that the last checkpoint needs.
         left_s = stop_at - self._loop.time()
         await self.close_connections(ErrorCode.SHUTTING_DOWN, SHUTTING_DOWN, max(0.1, left_s / 2))
         self.agenda_timer.stop()
@@ -583,7 +583,7 @@ class Server:
             self._check_finished()
 
     def _fail(self, failure: Exception) -> None:
-        """Acknowledge nothing more, and answer every open request ``outcome_unknown``."""
+        """Stop all acknowledgements, and answer every open request ``outcome_unknown``."""
         if self._failure is not None:
             return
         self._failure = failure
@@ -592,7 +592,7 @@ class Server:
         self.agenda_timer.stop()
         self.checkpoints.stop()
         self.outbox.stop()
-        # Halted before any answer: an answer may call back, and nothing may reach core or log any more.
+        # Halted before any answer: an answer may call back, and no call may reach core or log any more.
         self.outcomes.is_halted = True
         self.admission.refuse_all(ErrorCode.OUTCOME_UNKNOWN, reason)
         self.collector.drop_all(reason)
@@ -607,7 +607,7 @@ class Server:
     # ------------------------------------------------------------------ the end of a drain
 
     def _is_finished(self) -> bool:
-        """Whether nothing that was begun is unfinished, or nothing will ever be finished."""
+        """True if all work that was begun is finished, or can never be finished."""
         return not (len(self.gate) or len(self.turns) or len(self.tasks)) or self._failure is not None
 
     async def _wait_until_finished(self, within_s: float) -> None:
@@ -622,7 +622,7 @@ class Server:
 
 
 def failure_text(failure: Exception) -> str:
-    """Return the reason why nothing is acknowledged any more, in a line for clients and operators."""
+    """Return the reason of the halt of all acknowledgements, in a line for clients and operators."""
     if isinstance(failure, LogFailed):
         return f"the storage failed: {failure}"
     return f"internal error ({type(failure).__name__}); the broker stops and recovers from its log"

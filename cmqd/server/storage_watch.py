@@ -46,7 +46,7 @@ class Progress(Protocol):
 
     @property
     def durable_lsn(self) -> int:
-        """Every row up to this one is durable."""
+        """The LSN up to which every row is durable."""
         ...
 
     @property
@@ -91,11 +91,11 @@ class StorageWatch:
         self._reason = reason
         self._position = (log.durable_lsn, log.pages_answered)
         self._moved_ms: int | None = None
-        """Time of the last beat at which the storage had moved or nothing waited; None before the first beat."""
+        """Time of the last beat with progress of the storage or without waiting work; None before the first beat."""
         self._is_told = False
         self._is_stalled = False
         self._marks: deque[tuple[int, int, int]] = deque()
-        """(time, replies held so far, newest waiter id) of the beats within the patience."""
+        """(time, replies held before, newest waiter id) of the beats within the patience."""
         self._give_up_to = 0
         """Overdue are the replies up to this count of all replies since the start."""
         self._giving_up = False
@@ -161,7 +161,7 @@ class StorageWatch:
         return f"it may still happen: the storage has not made it durable within {self._patience_ms / 1000:g} s"
 
     def _give_up(self) -> None:
-        """Answer some of the overdue requests, and the others in the next turns of the loop."""
+        """Answer some of the overdue requests, and the rest in the next turns of the loop."""
         text = self._given_up_text()
         given_up = self._gate.give_up(
             self._give_up_to, ANSWERED_AT_ONCE, lambda asker: self._absent(cast("Client", asker).account)

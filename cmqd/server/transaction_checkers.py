@@ -36,7 +36,7 @@ class Checker(Protocol):
 
     @property
     def is_slow(self) -> bool:
-        """Whether the client leaves replies unread."""
+        """True if the client leaves replies unread."""
         ...
 
 
@@ -60,7 +60,7 @@ class Told(NamedTuple):
 
 
 class _Queue(Generic[C]):
-    """The checkers of one queue."""
+    """The checkers of a queue."""
 
     __slots__ = ("asked", "asked_by_message", "has_checkers", "turns")
 

@@ -146,7 +146,7 @@ class Shared:
         self.idle: list[AcceptedConnection] = []
         """Connections that rest until the next step of ``time_ms``, because their last input held no request."""
         self.slow: set[AcceptedConnection] = set()
-        """Connections whose socket buffer is over its mark."""
+        """Connections with a socket buffer over its mark."""
 
 
 class AcceptedConnection(asyncio.Protocol):

@@ -1,1 +1,1 @@
-"""The operations that do more than call the core and answer; the others are lines of ``operations``."""
+"""Operations that do more than call the core and answer; all other operations are lines of ``operations``."""

@@ -72,7 +72,7 @@ class Sends:
         return outcome.reply, self._outcomes.carry_out(outcome, now_ms)
 
     def answer(self, group: Group, results: Sequence[Sequence[int] | DomainError], lsn: int) -> None:
-        """Answer each send with its message ids."""
+        """Answer the sends of a group with their message ids."""
         hold = self._gate.hold
         for (client, request_id), result in zip(group.askers, results, strict=True):
             if isinstance(result, DomainError):
@@ -110,7 +110,7 @@ class Deletes:
         return outcome.reply, self._outcomes.carry_out(outcome, now_ms)
 
     def answer(self, group: Group, results: Sequence[HandlesDone | DomainError], lsn: int) -> None:
-        """Answer each delete."""
+        """Answer the deletes of a group."""
         hold = self._gate.hold
         for (client, request_id), result in zip(group.askers, results, strict=True):
             if isinstance(result, DomainError):
@@ -130,7 +130,7 @@ class ReplyWithBodies:
     def received(
         self, client: Client, request: wire.ReceiveMessages, messages: list[ReceivedMessage], lsn: int
     ) -> None:
-        """Answer a receive. A reply with messages names its queue, to which they go back if the client is gone."""
+        """Answer a receive. A reply with messages names its queue; they return to it if the client has disconnected."""
         if messages:
             client.unread_receives += 1
             self._counters.received += len(messages)
@@ -175,9 +175,9 @@ class Receives:
         self._max_waiting = max_waiting_per_account
 
     def handle(self, client: Client, request: wire.ReceiveMessages) -> None:
-        """Collect a receive, or park it while the client has too many replies to read."""
+        """Collect a receive, or park it while the client has too many unread replies."""
         if client.unread_receives >= self._max_unread:
-            # A receive that is collected may wait once it is decided, and does not count then.
+            # A collected receive may wait once it is decided, and does not count then.
             self._collector.decide_of(client)
         if client.unread_receives >= self._max_unread or client.is_slow:
             client.park(request)
@@ -200,7 +200,7 @@ class Receives:
         )
         results = outcome.reply
         if WAITING in results:
-            # Before the outcome is carried out: a log in memory may bring the page while it is being asked for.
+            # Before the outcome is carried out: a log in memory may return the page during the call.
             for (client, _), request, waiter_id, result in zip(
                 group.askers, requests, waiter_ids, results, strict=True
             ):
@@ -209,7 +209,7 @@ class Receives:
         return results, self._outcomes.carry_out(outcome, now_ms)
 
     def answer(self, group: Group, results: Sequence[list[ReceivedMessage] | Waiting | DomainError], lsn: int) -> None:
-        """Answer each receive that does not wait."""
+        """Answer the receives of a group that do not wait."""
         for (client, request_id), request, result in zip(group.askers, group.requests, results, strict=True):
             if isinstance(result, list):
                 self._reply.received(client, request, result, lsn)
@@ -218,7 +218,7 @@ class Receives:
 
 
 class Peeks:
-    """Peeks: they wait while bodies are read from the log."""
+    """Peeks, which wait while bodies are read from the log."""
 
     def __init__(
         self,
@@ -235,7 +235,7 @@ class Peeks:
         self._max_unread = max_unread_receives
 
     def handle(self, client: Client, request: wire.PeekMessages) -> None:
-        """Answer a peek, or park it while the client has too many replies to read."""
+        """Answer a peek, or park it while the client has too many unread replies."""
         if client.unread_receives >= self._max_unread or client.is_slow:
             client.park(request)
             return

@@ -54,7 +54,7 @@ class Publishes:
 
     @property
     def has_work(self) -> bool:
-        """Whether a publish goes on in slices; asked at the end of every I/O batch."""
+        """True if a publish continues in slices; read at the end of every I/O batch."""
         return bool(self._lines.lines)
 
     def handle(self, client: Client, request: wire.PublishMessages) -> None:
@@ -85,7 +85,7 @@ class Publishes:
         )
 
     def decide(self, group: Group, now_ms: int) -> Decided:
-        """Plan the publishes, and apply the plan unless it needs more slices or stands behind another one."""
+        """Plan the publishes, and apply the plan unless it needs more slices or waits behind an earlier publish."""
         plan = None
         if not self._lines.has_line(group.account, group.name):
             plan = self._broker.plan_publish(group.account, group.name, group.requests, now_ms)
@@ -99,7 +99,7 @@ class Publishes:
         return None
 
     def answer(self, group: Group, results: Sequence[Published | domain.DomainError], lsn: int) -> None:
-        """Answer each publish with its message ids."""
+        """Answer the publishes of a group with their message ids."""
         for (client, request_id), result in zip(group.askers, results, strict=True):
             if isinstance(result, Published):
                 self._counters.published += len(result.message_ids)
@@ -109,7 +109,7 @@ class Publishes:
                 self._outcomes.refuse(client, request_id, result, lsn)
 
     def go_on(self, units: int | None = None) -> bool:
-        """Do a slice of the publish that has the turn; return whether that was its last one."""
+        """Do a slice of the publish that has the turn; return True if that was its last slice."""
         units = SLICE_UNITS if units is None else units
         publish = self._lines.take()
 
@@ -129,12 +129,12 @@ class Publishes:
         return True
 
     def finish(self) -> None:
-        """Carry out every publish in line, in one go."""
+        """Carry out every publish in line, without slices."""
         while self._lines.lines:
             self.go_on(WHOLE)
 
     def drop_all(self, reason: str) -> None:
-        """Answer every publish in line ``outcome_unknown``: nothing more is decided."""
+        """Answer every publish in line ``outcome_unknown``, without deciding it."""
         for publish in self._lines.take_all():
             self._admission.collected_bytes -= publish.group.size
             self._collector.leave_unknown(publish.group, reason)
@@ -145,7 +145,7 @@ class Publishes:
 
 
 def _labels(request: wire.PublishMessages) -> list[Labels] | None:
-    """Return tags or routing keys, whichever the client sent. The core knows which of them the topic takes."""
+    """Return the tags or the routing keys of a request. The core knows the kind that the topic takes."""
     tags = cast("list[Labels] | None", request.tags)
     keys = cast("list[Labels] | None", request.routing_keys)
     if keys is None or tags is None:

@@ -1,10 +1,10 @@
 """Subscriptions to URLs: their secrets.
 
 A subscription to a URL has a secret for signatures. The secret is not in the log but in the accounts file, because
-segments of the log are handed on. Both are written side by side: the file is written as soon as the core has decided,
-and the reply leaves when both are on disk. So a crash can leave a secret without its subscription, which the start
-drops, or a subscription without its secret. In the second case no client had an answer: the start makes a secret, and
-``rotate_secret`` tells the client the next one. Nothing is posted without a secret (``Outbox``).
+segments of the log are handed on. Both are written in parallel: the file is written as soon as the core has decided,
+and the reply leaves when both are on disk. Therefore a crash can leave a secret without its subscription, which the
+start drops, or a subscription without its secret. In the second case no client had an answer: the start makes a secret,
+and ``rotate_secret`` tells the client the next secret. Nothing is posted without a secret (``Outbox``).
 """
 
 from collections.abc import Callable, Coroutine
@@ -33,8 +33,8 @@ _log = get_logger()
 
 DEFAULT_OVERLAP_MS: Final = 86_400_000
 MAX_OVERLAP_MS: Final = 604_800_000
-"""Longest time for which a replaced secret stays valid beside the new one: time to bring the new one to every
-receiver."""
+"""Longest time for which a replaced secret stays valid beside the new secret: time to distribute the new secret to
+all receivers."""
 
 
 class Subscriptions:
@@ -77,7 +77,7 @@ class Subscriptions:
         self._answer_subscribed(client, request.request_id, outcome, now_ms)
 
     def ensure(self, client: Client, request: wire.EnsureSubscription) -> None:
-        """Make a subscription unless it exists."""
+        """Create a subscription unless it exists."""
         self._need_pusher(request.attributes)
         now_ms = self._now_ms()
         outcome = self._broker.ensure_subscription(
@@ -96,7 +96,7 @@ class Subscriptions:
             self._spawn(self._forget_secret(subscription.subscription_id))
 
     def rotate_secret(self, client: Client, request: wire.RotateSecret) -> None:
-        """Replace the secret of a subscription; the old one stays valid for a while."""
+        """Replace the secret of a subscription; the old secret stays valid for a while."""
         overlap_ms = DEFAULT_OVERLAP_MS if request.overlap_ms is None else request.overlap_ms
         check_range("overlap_ms", overlap_ms, 0, MAX_OVERLAP_MS)
         subscription = self._broker.facts.topics.find_subscription(client.account, request.topic, request.subscription)
@@ -142,7 +142,7 @@ class Subscriptions:
             try:
                 secret = await self._accounts.make_secret(subscription_id)
             except OSError:
-                # A subscription without its secret posts nothing, and no client knows that it exists.
+                # A subscription without its secret posts no message, and no client knows that it exists.
                 self._undo(account, subscription_id)
                 raise
             self._outbox.secret_made(subscription_id)
@@ -171,7 +171,7 @@ class Subscriptions:
         try:
             await self._accounts.forget_secret(subscription_id)
         except OSError:
-            # It signs nothing any more; the next start drops it.
+            # The secret signs no further post; the next start drops it.
             _log.exception("secret_not_forgotten", subscription_id=subscription_id)
 
     def _when_written(

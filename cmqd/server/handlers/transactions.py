@@ -102,7 +102,7 @@ class Transactions:
 
 
 def transactions_ended(request_id: int, done: TransactionsDone) -> wire.TransactionsEnded:
-    """Return the reply with the message ids whose decision was refused."""
+    """Return the reply with the message ids of the refused decisions."""
     failures = [
         wire.TransactionFailure(message_id, int(ERROR_CODES[type(refusal)]), refusal.text)
         for message_id, refusal in done.failures

@@ -192,7 +192,7 @@ class CheckedResolver:
 
     An answer serves ``ANSWER_LIFE_S``; requests for a name that is being looked up share the look-up. A look-up blocks
     a thread for many seconds if name servers do not answer, so a few hundred dead names would delay all look-ups:
-    therefore names whose last look-up answered quickly have threads of their own.
+    therefore names with a quick answer to the last look-up have threads of their own.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, allowed: Allowed, *, lookup: Lookup = system_lookup) -> None:

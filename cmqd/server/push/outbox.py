@@ -36,7 +36,7 @@ class Pushing(Protocol):
 class Outbox:
     """Pushes that wait for the disk or for a secret; see the module.
 
-    Invariant: held pushes are in ascending order of LSN, and the LSN of each is above the durable one.
+    Invariant: held pushes are in ascending order of LSN, and their LSNs are above the durable LSN.
     """
 
     __slots__ = ("_durable_lsn", "_has_secret", "_held", "_pusher", "_stopped", "_unsigned")
@@ -59,7 +59,7 @@ class Outbox:
 
     @property
     def can_push(self) -> bool:
-        """Whether posts can be made."""
+        """True if posts can be made."""
         return self._pusher is not None
 
     @property
@@ -92,8 +92,8 @@ class Outbox:
             self._post(waiting)
 
     def forget(self, subscription_id: int, now_ms: int) -> list[PushResult]:
-        """Drop what waits for the secret of a subscription that ended; return the results of the attempts never
-        made."""
+        """Drop the pushes that wait for the secret of a subscription that ended; return the results of the attempts
+        never made."""
         unsigned = self._unsigned.pop(subscription_id, None)
         if not unsigned or self._stopped:
             return []

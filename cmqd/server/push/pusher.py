@@ -111,7 +111,7 @@ class Pusher:
 
     @property
     def under_way(self) -> int:
-        """Return the number of pushes whose results have not been collected."""
+        """Return the number of pushes without a collected result."""
         return len(self._attempts)
 
     def __repr__(self) -> str:
