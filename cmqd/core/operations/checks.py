@@ -69,10 +69,7 @@ class Checks:
         if queue is not None:
             index = queue.index
             positions = [index.halves.position_of(message_id) for message_id in message_ids]
-            again = (
-                BitMap64([position_or_none for position_or_none in positions if position_or_none is not None])
-                & index.half
-            )
+            again = BitMap64([known for known in positions if known is not None]) & index.half
             self.want(queue, again)
             checked, max_checks = index.halves.checked, index.attributes.max_checks
             for position in again:

@@ -18,7 +18,7 @@ class Floors:
         self._agenda = runtime.agenda
 
     def apply(self, queue: Queue, record: QueueCleared | MessagesExpired) -> None:
-        """Remove every message below a position."""
+        """Remove every message below the floor of a record, and the bodies in memory."""
         self._queues.apply_floor(queue, record)
         window = self._runtime[queue.queue_id].window
         if queue.index.live_count:

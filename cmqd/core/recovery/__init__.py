@@ -1,1 +1,1 @@
-"""Recovery: checkpoints (written and read back), and the replay of the records after them."""
+"""Recovery: checkpoints (written and read back), and the replay of the records after a checkpoint."""

@@ -278,8 +278,8 @@ class Replay:
     def _mend_bindings(self, records: list[AnyRecord]) -> None:
         """Mend dead-letter settings after a loss.
 
-        A queue whose dead-letter queue is gone loses the setting, and a dead-letter queue that lost the record of its
-        role gets a new record.
+        If the dead-letter queue of a queue is gone, the queue loses the setting. A dead-letter queue that lost the
+        record of its role gets a new record.
         """
         for queue in self._queues.by_id.values():
             index = queue.index

@@ -1,7 +1,7 @@
 """Replay of a log with gaps: records are cut down to the part that can still be true.
 
-An operator who accepted a loss (or ran without fsync, and lost power) starts from a log in which rows are missing in
-the middle. Records behind a gap presume the lost rows. Before each record the index is therefore brought to a state in
+After an accepted loss (or a power failure without fsync) a start finds a log in which rows are missing in the middle.
+Records behind a gap presume the lost rows. Before each record the index is therefore brought to a state in
 which the record can be true, and the record is cut down to the messages that the index knows. Only then is the record
 applied, by the same methods as in live operation: these methods rely on the invariants, and an unfitting record would
 break the counts of the queue for good.
