@@ -14,7 +14,7 @@ Glossary:
 - check: a question to a producer about an undecided half message.
 - checkpoint: the facts in a file, as of an LSN, so that a start replays only the records after it.
 - copy: a message that a publish stored in the queue of a subscription.
-- damaged: of a message whose body cannot be read.
+- damaged: of a message with an unreadable body.
 - dead letter: a message that was moved to a dead-letter queue, with its origin.
 - delayed: stored, and active later.
 - delivery: passing a published message to one subscription, as a copy in a queue or as a push to a URL.

@@ -174,12 +174,12 @@ class Matcher(ABC, Generic[Labels, Kept]):
 
     def subscribers(self, members: int) -> tuple[int, ...]:
         """Return the subscribers of a set, ascending."""
-        found = self._tuples.get(members)
-        if found is None:
+        subscribers = self._tuples.get(members)
+        if subscribers is None:
             if len(self._tuples) >= CACHED:
                 self._tuples.clear()
-            found = self._tuples[members] = self._as_tuple(members)
-        return found
+            subscribers = self._tuples[members] = self._as_tuple(members)
+        return subscribers
 
     def prepare(self, units: int) -> int:
         """Build the sets for the next match, about ``units`` microseconds of work; return the units that are left.
@@ -231,12 +231,12 @@ class Matcher(ABC, Generic[Labels, Kept]):
         if members.bit_count() > FEW:
             # From the last digit, which is bit 0, up to the second, which follows "0b".
             return tuple(compress(ids, bin(members)[:1:-1].encode().translate(_DIGITS)))
-        found: list[int] = []
+        subscribers: list[int] = []
         while members:
             lowest = members & -members
-            found.append(ids[lowest.bit_length() - 1])
+            subscribers.append(ids[lowest.bit_length() - 1])
             members ^= lowest
-        return tuple(found)
+        return tuple(subscribers)
 
 
 class TagMatcher(Matcher[Sequence[str], tuple[str, ...]]):
@@ -259,8 +259,8 @@ class TagMatcher(Matcher[Sequence[str], tuple[str, ...]]):
     def _build(self, filters: Sequence[tuple[str, ...]]) -> Iterator[int]:
         self._everything = 0
         self._by_tag = by_tag = dict[str, int]()
-        for place, tags in enumerate(filters):
-            bit = 1 << place
+        for index, tags in enumerate(filters):
+            bit = 1 << index
             if not tags:
                 self._everything |= bit
             for tag in tags:
@@ -304,8 +304,8 @@ def _make_columns(wanted: Sequence[dict[str, int]], by_length: dict[int, int], c
     in every column.
     """
     shorter = 0
-    for place, words in enumerate(wanted):
-        shorter |= by_length.get(place, 0)
+    for index, words in enumerate(wanted):
+        shorter |= by_length.get(index, 0)
         columns.append(_Column(words, shorter))
         yield 1 + len(words) // 6
 
@@ -363,9 +363,9 @@ class KeyMatcher(Matcher[str, str]):
         loops: dict[int, int] = {}
         ends: dict[int, int] = {}
         self._several = 0
-        for place, keys in enumerate(filters):
+        for index, keys in enumerate(filters):
             for plane, key in enumerate(keys):
-                bit = 1 << (plane * len(filters) + place)
+                bit = 1 << (plane * len(filters) + index)
                 words = key.split(".")
                 hashes = words.count("#")
                 literals = len(words) - hashes

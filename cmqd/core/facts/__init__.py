@@ -1,1 +1,1 @@
-"""Facts about queues, topics and producers. Records alone change them, by the same methods live and in recovery."""
+"""Facts about queues, topics and producers. Records alone change facts, by the same methods live and in recovery."""

@@ -49,7 +49,7 @@ BLOCKED_FROM = 2
 MAX_KNOWN = 100_000
 """Limit of messages in retry. At the limit no new message is tried; a message in retry costs about 300 bytes."""
 _HEAP_SLACK = 1024
-"""Stale entries that the heap may always hold, so that a short heap is not cleaned up again and again."""
+"""Stale entries that the heap may always hold: a short heap would be cleaned up again and again."""
 
 
 class Retry(msgspec.Struct, frozen=True, gc=False):
@@ -104,8 +104,8 @@ class Deliveries:
         self.exhausted = BitMap64()
         """Messages of ``retries`` without retries left; they stay until they expire."""
         self.blocked = False
-        """A message failed twice in a row, and no delivery has succeeded since. Recorded under either strategy, so that
-        it follows from the facts alone; only ``exponential_decay`` holds messages up for it.
+        """A message failed twice in a row, and no delivery has succeeded since. Recorded under either strategy, to
+        follow from the facts alone; only ``exponential_decay`` holds messages up for it.
         """
         self.delivered = 0
         self.dropped = 0
@@ -378,7 +378,7 @@ class Deliveries:
     def _due_ms(self, position: int, now_ms: int) -> int:
         if position in self._hurried or position not in self.retries:
             return now_ms
-        # An exhausted message has time 0, so its turn is at once.
+        # An exhausted message has time 0: its turn is at once.
         return self.retries[position].next_ms
 
     def _next_in_order(self, now_ms: int) -> int | None:

@@ -2,7 +2,7 @@
 
 Every change of a fact about queues goes through the ``apply_*`` methods here and of
 :class:`~cmqd_fold.queue_index.QueueIndex`, live and in recovery alike. The methods plan nothing and keep no body: a
-live operation does that itself afterwards, and :mod:`cmqd.core.operations.start` does it for all queues after recovery.
+live operation plans and caches afterwards, and :mod:`cmqd.core.operations.start` plans for all queues after recovery.
 """
 
 from collections.abc import Sequence
@@ -31,11 +31,11 @@ from cmqd_segment.records import (
 from cmqd_segment.records import QueueDeleted as QueueDeletedRecord
 
 LEASE_BUCKET_MS = 100
-"""How late a message may come back after its visibility timeout."""
+"""Largest delay between a visibility timeout and the return of the message."""
 DELAY_BUCKET_MS = 20
-"""How late a delayed message may become active; spec: within 100 ms, page-in and commit included."""
+"""Largest lateness of a delayed message when it becomes active; spec: within 100 ms, page-in and commit included."""
 CHECK_BUCKET_MS = 100
-"""How late the check of a half message may be; intervals are a second and longer."""
+"""Largest lateness of the check of a half message; intervals are a second and longer."""
 
 
 class QueueTable:
@@ -73,7 +73,7 @@ class QueueTable:
         """Positions of half messages by the time of the next check."""
         self._timers = QueueTimers(self.leases, self.delays, self.checks)
         self.due_checks: dict[int, BitMap64] = {}
-        """By queue id: half messages whose check is due and not sent yet. They have left their buckets."""
+        """By queue id: half messages with a due check that is not sent yet. They have left their buckets."""
         self.subscribers: dict[tuple[str, str], dict[int, Subscription]] = {}
         """Subscriptions that deliver to a queue, by account and name of the queue, whether the queue exists or not."""
 

@@ -130,13 +130,13 @@ class Audience:
 
     def __init__(self, subscriptions: Sequence[Subscription]) -> None:
         self.size = len(subscriptions)
-        self.subscriptions = [one for one in subscriptions if one.flows]
+        self.subscriptions = [subscription for subscription in subscriptions if subscription.flows]
         """The subscriptions of ``queues``, in the same order."""
-        self.queues = [one.target for one in self.subscriptions if one.target is not None]
-        self.names = [one.name for one in self.subscriptions]
+        self.queues = [subscription.target for subscription in self.subscriptions if subscription.target is not None]
+        self.names = [subscription.name for subscription in self.subscriptions]
         self.repeats = len({queue.queue_id for queue in self.queues}) < len(self.queues)
         """Two subscriptions deliver to the same queue."""
-        self.waiting = [one for one in subscriptions if not one.flows]
+        self.waiting = [subscription for subscription in subscriptions if not subscription.flows]
 
 
 class Topic:
@@ -225,13 +225,13 @@ class Topic:
             InvalidArgument: the labels are not legal.
         """
         key = labels if isinstance(labels, str) else tuple(labels)
-        found = self._checked_labels.get(key)
-        if found is None:
-            found = check_routing_key(labels) if isinstance(labels, str) else check_tags(labels, max_tags)
+        checked = self._checked_labels.get(key)
+        if checked is None:
+            checked = check_routing_key(labels) if isinstance(labels, str) else check_tags(labels, max_tags)
             if len(self._checked_labels) >= CHECKED_LABELS:
                 self._checked_labels.clear()
-            self._checked_labels[key] = found
-        return found
+            self._checked_labels[key] = checked
+        return checked
 
     def known_members(self, labels: Labels) -> int | None:
         """Return the set of subscriptions that match these labels, or None if it is not remembered."""
@@ -247,13 +247,13 @@ class Topic:
 
     def audience(self, members: int) -> Audience:
         """Return the subscriptions of a set that is not empty, split by the way they take messages now."""
-        found = self._audiences.get(members)
-        if found is None:
+        audience = self._audiences.get(members)
+        if audience is None:
             if len(self._audiences) >= AUDIENCES:
                 self._audiences.clear()
             subscriptions = [self.subscriptions[number] for number in self.matcher.subscribers(members)]
-            found = self._audiences[members] = Audience(subscriptions)
-        return found
+            audience = self._audiences[members] = Audience(subscriptions)
+        return audience
 
     def filters_changed(self) -> None:
         """Note that a subscription came, went or changed its filters, or that the topic changed its attributes.
@@ -270,16 +270,20 @@ class Topic:
 
     def pending(self) -> BitMap64:
         """Return the positions of messages that a subscription has not received yet."""
-        sets = [one.deliveries.pending() for one in self.subscriptions.values() if one.deliveries.pending_count]
+        sets = [
+            subscription.deliveries.pending()
+            for subscription in self.subscriptions.values()
+            if subscription.deliveries.pending_count
+        ]
         return BitMap64.union(*sets) if sets else BitMap64()
 
     def has_pending(self) -> bool:
         """True if a subscription has undelivered messages."""
-        return any(one.deliveries.pending_count for one in self.subscriptions.values())
+        return any(subscription.deliveries.pending_count for subscription in self.subscriptions.values())
 
     def live_in(self, first: int, stop: int) -> int:
         """Count the undelivered deliveries of messages at positions ``first .. stop-1``."""
-        return sum(one.deliveries.live_in(first, stop) for one in self.subscriptions.values())
+        return sum(subscription.deliveries.live_in(first, stop) for subscription in self.subscriptions.values())
 
     def counts(self) -> dict[str, int]:
         """Count the retained messages and the subscriptions."""
@@ -291,7 +295,11 @@ class Topic:
         A union of 500 scattered sets takes up to 90 ms. The bound is exact in the usual case that all subscriptions
         lack the same messages.
         """
-        behind = [one.deliveries for one in self.subscriptions.values() if one.deliveries.pending_count]
+        behind = [
+            subscription.deliveries
+            for subscription in self.subscriptions.values()
+            if subscription.deliveries.pending_count
+        ]
         if len(behind) <= EXACTLY_BEHIND:
             return len(self.pending())
         oldest = min(first for deliveries in behind if (first := deliveries.first_pending()) is not None)
@@ -299,7 +307,7 @@ class Topic:
 
     def facts(self, life_ms: int) -> dict[str, Any]:
         """Return the read-only facts for the owner; times in ms, the oldest message's to a grain of 100 ms and up."""
-        firsts = [one.deliveries.first_pending() for one in self.subscriptions.values()]
+        firsts = [subscription.deliveries.first_pending() for subscription in self.subscriptions.values()]
         oldest = min((first for first in firsts if first is not None), default=None)
         return {
             "created_ms": self.created_ms,

@@ -53,7 +53,7 @@ class Lane(Generic[R]):
 
     @property
     def has_room(self) -> bool:
-        """Whether another page may be read now."""
+        """True if a further page may be read now."""
         return not self._limit or self.count < self._limit
 
     def want(

@@ -30,7 +30,7 @@ class QueueRuntime:
         self.window = Window()
         self.line = WaitingLine()
         self.soon_wanted: list[int] = []
-        """Delayed positions whose bodies are to be read ahead of their time, in ascending order by second."""
+        """Positions of delayed messages with bodies to be read ahead of their time, in ascending order by second."""
         self._overdue: BitMap64 | None = None
         self._unmovable: BitMap64 | None = None
         self.redriving: Redriving | None = None

@@ -36,8 +36,8 @@ class WaitingLine:
     def alike(self, most: int) -> list[Waiter]:
         """Return the receives that one record can serve; the line must not be empty.
 
-        The group begins with the first receive in line. Neighbours join while they have the same visibility timeout (a
-        record carries one) and the group asks for fewer than ``most`` messages. No receive is skipped.
+        The group begins with the first receive in line. Its neighbours join while their visibility timeout is equal (a
+        record carries only one) and the group asks for fewer than ``most`` messages. No receive is skipped.
         """
         served: list[Waiter] = []
         wanted = timeout_ms = 0
