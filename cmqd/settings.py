@@ -1,7 +1,7 @@
 """Every setting of the server in one frozen table: meaning, default, range and the reason for it.
 
 A setting has one name everywhere: ``max_connections`` in the TOML file, ``CMQD_MAX_CONNECTIONS`` in the environment,
-``--max-connections`` as a flag. A later source wins: defaults, file, environment, flags. A setting whose name ends in
+``--max-connections`` as a flag. A later source wins: defaults, file, environment, flags. A setting with a name in
 ``_ms`` or ``_bytes`` also takes a unit (``30s``, ``1GiB``). Values are checked once, here; code that receives a
 ``Settings`` may rely on it. Limits of the service itself, which no setting may loosen, are in ``cmqd.core.limits``;
 limits of the wire are in ``cmqd_protocol``.
