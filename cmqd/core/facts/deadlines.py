@@ -1,7 +1,7 @@
 """Due times in coarse buckets, with lazy removal.
 
 Deleting a lease or clearing a delay does not search the buckets: the stale entry stays until its bucket comes due, and
-is dropped then. A search at each delete would cost more than the lease. An entry is eight or sixteen bytes in an array.
+is dropped then. An entry is eight or sixteen bytes in an array.
 (Hashed timing wheels, Varghese and Lauck 1987, with a heap over the few occupied buckets in place of the wheel.)
 """
 

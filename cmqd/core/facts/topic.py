@@ -258,8 +258,8 @@ class Topic:
     def filters_changed(self) -> None:
         """Note that a subscription came, went or changed its filters, or that the topic changed its attributes.
 
-        The new revision makes a publish plan that is being matched start its match again. Without it the plan would
-        apply sets with bits for other subscriptions by now.
+        The new revision makes a publish plan that is being matched begin anew. Otherwise the publish would miss a
+        subscription that was answered before it, or be stored for a subscription that was removed before it.
         """
         self.revision += 1
         self._audiences.clear()
