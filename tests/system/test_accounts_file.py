@@ -242,7 +242,7 @@ async def work():
     for number in range(4):
         await accounts.create_account("admin", f"account-{number}", 6)
         print(f"account-{number}", time.monotonic_ns(), flush=True)
-    await accounts.delete_account("admin", "account-1", lambda: None, lambda: asyncio.sleep(0))
+    await accounts.delete_account("admin", "account-1", lambda: None, lambda _: None, lambda: asyncio.sleep(0))
     print("-account-1", time.monotonic_ns(), flush=True)
 
 asyncio.run(work())
