@@ -164,7 +164,8 @@ class Receive:
                 records += outcome.records
                 reads += outcome.reads
             place += 1
-        if runtime.window.cold and index.active_count:
+        if runtime.window.cold and index.active_count and not all(isinstance(reply, DomainError) for reply in replies):
+            # A call that only refuses changes nothing, so a caller may drop its outcome, reads included.
             self._serving.read_ahead(queue, reads)
         return Outcome(replies, records, reads=reads)
 
