@@ -44,7 +44,6 @@ from cmqd_protocol.features import FeatureNotNamed, ServerFacts
 from cmqd_protocol.limits import DEFAULT_HEARTBEAT_MS, MAX_REQUEST_ID, NONCE_BYTES
 from cmqd_protocol.messages import (
     AnyReply,
-    AnyRequest,
     Cancel,
     Error,
     MessagesReceived,
@@ -271,7 +270,7 @@ class Connection(asyncio.Protocol):
 
     # ------------------------------------------------------------------ requests
 
-    def request(self, message: AnyRequest | Request, timeout: float = REQUEST_TIMEOUT) -> "asyncio.Future[AnyReply]":
+    def request(self, message: Request, timeout: float = REQUEST_TIMEOUT) -> "asyncio.Future[AnyReply]":
         """Make a request; all requests of this wake-up of the event loop go out together.
 
         Cancelling the future drops the reply; for a receive use :meth:`receive`, which also tells the server (although
@@ -293,7 +292,7 @@ class Connection(asyncio.Protocol):
         if not self.usable:
             raise self._not_usable()
         try:
-            self._wire.send(cast("AnyRequest", message))
+            self._wire.send(message)
         except FeatureNotNamed as problem:
             details = {"field": problem.field, "feature": problem.feature}
             raise NotSupported(str(problem), connection_id=self.connection_id, details=details) from problem

@@ -19,7 +19,6 @@ from cmqd.server.log_lines import get_logger
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.events import ConnectionEnded
-from cmqd_protocol.opcodes import Opcode
 
 _log = get_logger()
 
@@ -159,7 +158,7 @@ class Audit:
         facts = _facts(request) | {"outcome": outcome, "by_key": client.secret_id} | more
         if isinstance(reply, wire.KeyList) and isinstance(request, wire.CreateAccount | wire.CreateKey):
             facts["made_key"] = reply.keys[0].secret_id
-        name = Opcode(type(request).__struct_config__.tag).name.lower()
+        name = wire.operation_name(type(request))
         _log.info("administration", peer=client.peer, operation=name, by=client.account, **facts)
 
     @staticmethod

@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Protocol, TypeAlias
 
-from cmqd_protocol.messages import AnyPush, AnyReply, TransactionCheck
+from cmqd_protocol.messages import AnyReply, TransactionCheck
 
-Outgoing: TypeAlias = AnyReply | AnyPush
+Outgoing: TypeAlias = AnyReply | TransactionCheck
 """A message to a client: a reply, or a push."""
 
 

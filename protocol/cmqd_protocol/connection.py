@@ -58,12 +58,11 @@ from cmqd_protocol.limits import (
     VERSION,
 )
 from cmqd_protocol.messages import (
-    AnyPush,
     AnyReply,
-    AnyRequest,
     Cancel,
     ClientHello,
     Error,
+    Request,
     ServerHello,
     TransactionCheck,
     Welcome,
@@ -78,8 +77,8 @@ from cmqd_protocol.messages import (
 from cmqd_protocol.refusal import DECODE_ERRORS, refuse
 from cmqd_protocol.states import Role, State, Step
 
-ServerEvent: TypeAlias = Authenticated | AnyRequest | Cancel | RequestRefused | ConnectionEnded
-ClientEvent: TypeAlias = Opened | AnyReply | AnyPush | ConnectionEnded
+ServerEvent: TypeAlias = Authenticated | Request | Cancel | RequestRefused | ConnectionEnded
+ClientEvent: TypeAlias = Opened | AnyReply | TransactionCheck | ConnectionEnded
 
 EventT = TypeVar("EventT")
 
@@ -93,11 +92,11 @@ _decode_request = request_decoder.decode
 _decode_reply = reply_decoder.decode
 
 
-def _decode_any_request(payload: bytes) -> AnyRequest | Cancel:
+def _decode_any_request(payload: bytes) -> Request | Cancel:
     return _decode_request(payload) if len(payload) <= LARGE_PAYLOAD_BYTES else large_frames.decode(payload)
 
 
-class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRefused]):
+class ServerConnection(Endpoint[Authenticated | Request | Cancel | RequestRefused]):
     """Server side of a connection.
 
     Events: ``Authenticated``, then requests and ``Cancel``s, then at most one ``ConnectionEnded``. The shell sends
@@ -241,7 +240,7 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
         out.append(header(size))
         out.append(payload)
 
-    def push(self, message: AnyPush) -> None:
+    def push(self, message: TransactionCheck) -> None:
         """Queue a message that is not the reply to a request.
 
         Raises:
@@ -275,7 +274,7 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
 
     # -------------------------------------------------------------- requests
 
-    def _receive_requests(self, payloads: list[bytes], decode: Callable[[bytes], AnyRequest | Cancel]) -> None:
+    def _receive_requests(self, payloads: list[bytes], decode: Callable[[bytes], Request | Cancel]) -> None:
         """Decode the requests, check their numbers and add them to the events. Hot path."""
         outstanding = self._outstanding
         add = outstanding.add
@@ -422,7 +421,7 @@ class ServerConnection(Endpoint[Authenticated | AnyRequest | Cancel | RequestRef
             self._queue(error(0, code, text, retry_after_ms=retry_after_ms, details=details))
 
 
-class ClientConnection(Endpoint[Opened | AnyReply | AnyPush]):
+class ClientConnection(Endpoint[Opened | AnyReply | TransactionCheck]):
     """Client side of a connection.
 
     ``data_to_send()`` has the preamble from the start. Events: ``Opened``, then replies, then at most one
@@ -505,7 +504,7 @@ class ClientConnection(Endpoint[Opened | AnyReply | AnyPush]):
                 self._last_id = request_id
                 return request_id
 
-    def send(self, message: AnyRequest | Cancel) -> None:
+    def send(self, message: Request | Cancel) -> None:
         """Queue a request, or the ``Cancel`` of an outstanding request. A ``Cancel`` without its request is dropped.
 
         A request that raises is not queued.

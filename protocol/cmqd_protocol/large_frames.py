@@ -13,18 +13,14 @@ from typing import Final
 import msgspec
 
 from cmqd_protocol.limits import LARGE_PAYLOAD_BYTES
-from cmqd_protocol.messages import REQUEST_TYPES, AnyRequest, Cancel, request_decoder
+from cmqd_protocol.messages import MESSAGE_TYPES, Cancel, Request, request_decoder
 
-CANCEL: Final = 4
-
-_KNOWN_ELEMENTS: Final = {
-    opcode: len(kind.__struct_fields__) + 1 for opcode, kind in (*REQUEST_TYPES.items(), (CANCEL, Cancel))
-}
+_KNOWN_ELEMENTS: Final = {opcode: len(kind.__struct_fields__) + 1 for opcode, kind in MESSAGE_TYPES.items()}
 _TRAILING: Final = re.compile(r"trailing characters \(byte (\d+)\)$")
 """Error text of msgspec for bytes behind the decoded value."""
 
 
-def decode(payload: bytes) -> AnyRequest | Cancel:
+def decode(payload: bytes) -> Request | Cancel:
     """Decode a request that has more than ``LARGE_PAYLOAD_BYTES``.
 
     A frame without elements behind the last known field is decoded at once. Other frames are of a newer client, or

@@ -11,7 +11,6 @@ from cmqd_bench.measure import summary
 from cmqd_bench.wire import RequestFailed, SendTemplate
 from cmqd_protocol.messages import (
     AnyReply,
-    AnyRequest,
     Cancel,
     DeleteMessages,
     Error,
@@ -20,6 +19,7 @@ from cmqd_protocol.messages import (
     MessagesReceived,
     MessagesSent,
     ReceiveMessages,
+    Request,
     SendMessages,
     encoder,
     request_decoder,
@@ -31,7 +31,7 @@ from cmqd_types.messages import ReceivedMessage
 class FakeConnection:
     """What the actors need of a LoadConnection; the test plays the server."""
 
-    requests: list[AnyRequest | Cancel] = field(default_factory=list[AnyRequest | Cancel])
+    requests: list[Request | Cancel] = field(default_factory=list[Request | Cancel])
     on_reply: Callable[[bytes, int], Any] = lambda payload, opcode: None
 
     def write(self, data: bytes) -> None:
@@ -40,7 +40,7 @@ class FakeConnection:
             self.requests.append(request_decoder.decode(data[4:stop]))
             data = data[stop:]
 
-    def take(self) -> list[AnyRequest | Cancel]:
+    def take(self) -> list[Request | Cancel]:
         taken, self.requests = self.requests, []
         return taken
 

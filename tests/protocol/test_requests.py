@@ -14,13 +14,13 @@ from cmqd_protocol.messages import (
     DeleteMessages,
     Done,
     Error,
-    FromServer,
     GetServerStatus,
     MessagesReceived,
     MessagesSent,
     ReceiveMessages,
     SendMessages,
     TransactionCheck,
+    WireMessage,
     encoder,
     error,
     reply_decoder,
@@ -42,7 +42,7 @@ def said_by(server: ServerConnection) -> list[AnyReply]:
     return replies
 
 
-def encoded(message: FromServer | msgspec.Struct) -> bytes:
+def encoded(message: WireMessage | msgspec.Struct) -> bytes:
     return frame(encoder.encode(message))
 
 

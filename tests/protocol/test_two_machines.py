@@ -12,13 +12,13 @@ from cmqd_protocol.events import Authenticated, Opened
 from cmqd_protocol.limits import MIN_MAX_FRAME_BYTES
 from cmqd_protocol.messages import (
     AnyReply,
-    AnyRequest,
     Cancel,
     Done,
     GetServerStatus,
     MessagesReceived,
     MessagesSent,
     ReceiveMessages,
+    Request,
     SendMessages,
     error,
 )
@@ -46,7 +46,7 @@ class TwoMachines(RuleBasedStateMachine):
         self.to_server = bytearray()
         self.to_client = bytearray()
         # The model: what the server is still to be told, what it owes, what the client is still to be told.
-        self.asked: deque[AnyRequest | Cancel] = deque()
+        self.asked: deque[Request | Cancel] = deque()
         self.owed: dict[int, bool] = {}
         self.answered: deque[AnyReply] = deque()
 
@@ -128,7 +128,7 @@ class TwoMachines(RuleBasedStateMachine):
     def ask_for_status(self) -> None:
         self.ask(GetServerStatus(self.client.next_request_id()))
 
-    def ask(self, request: AnyRequest) -> None:
+    def ask(self, request: Request) -> None:
         self.client.send(request)
         self.asked.append(request)
 

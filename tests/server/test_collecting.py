@@ -88,7 +88,7 @@ async def test_each_is_refused_for_itself(rig: ServerRig) -> None:
 @pytest.mark.parametrize("make", ["send", "receive", "delete"])
 async def test_a_missing_queue_is_told_to_each(rig: ServerRig, make: str) -> None:
     clients = [await rig.client() for _ in range(2)]
-    requests: dict[str, Callable[[int], wire.AnyRequest]] = {
+    requests: dict[str, Callable[[int], wire.Request]] = {
         "send": lambda number: wire.SendMessages(number, "nowhere", [b"x"]),
         "receive": lambda number: wire.ReceiveMessages(number, "nowhere", 1, 0),
         "delete": lambda number: wire.DeleteMessages(number, "nowhere", [1]),

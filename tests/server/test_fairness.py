@@ -12,7 +12,7 @@ from cmqd.server.io_batch import IO_BATCH_SECONDS, LEAST_TURNS_SECONDS
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.frames import HEARTBEAT, frame
-from cmqd_protocol.messages import AnyRequest
+from cmqd_protocol.messages import Request
 from support.server_rig import RigClient, ServerRig, code_of
 
 MIB = 1024 * 1024
@@ -185,7 +185,7 @@ async def with_queue(rig: ServerRig) -> RigClient:
     return client
 
 
-def feed(client: RigClient, *requests: AnyRequest) -> None:
+def feed(client: RigClient, *requests: Request) -> None:
     """Hand requests to the server as one read, whatever their size."""
     for request in requests:
         client.machine.send(request)
@@ -385,7 +385,7 @@ async def test_a_held_connection_dispatches_nothing_until_it_is_released(rig: Se
     dispatch = rig.server.dispatcher.dispatch
     seen: list[int] = []
 
-    def hold_at_the_first(asker: object, request: AnyRequest) -> None:
+    def hold_at_the_first(asker: object, request: Request) -> None:
         seen.append(request.request_id)
         if len(seen) == 2:
             client.connection.hold()

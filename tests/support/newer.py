@@ -2,7 +2,7 @@
 
 from typing import Any, cast
 
-from cmqd_protocol.opcodes import Opcode
+from cmqd_protocol.messages import Error
 from support.plain_msgpack import unpack
 
 _ERROR_TEXT = 4
@@ -43,6 +43,6 @@ def extends(newer: object, older: object) -> bool:
 
 def says_the_same(newer: list[Any], older: list[Any]) -> bool:
     """Return whether a message has the content that an older release sent; the text of an error may change."""
-    if older[0] == Opcode.ERROR:
+    if older[0] == Error.__struct_config__.tag:
         newer, older = ([*message[:_ERROR_TEXT], "", *message[_ERROR_TEXT + 1 : 7]] for message in (newer, older))
     return extends(newer, older)

@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 from cmqd_client.address import parse_address
 from cmqd_protocol.connection import ClientConnection
 from cmqd_protocol.events import ConnectionEnded, Opened
-from cmqd_protocol.messages import AnyReply, AnyRequest, TransactionCheck
+from cmqd_protocol.messages import AnyReply, Request, TransactionCheck
 
 R = TypeVar("R")
 
@@ -42,7 +42,7 @@ class RawClient:
     ) -> None:
         self._socket.close()
 
-    def begin(self, make: Callable[..., AnyRequest], *arguments: Any) -> int:
+    def begin(self, make: Callable[..., Request], *arguments: Any) -> int:
         """Send a request; returns its id."""
         self._last_id += 1
         self._machine.send(make(self._last_id, *arguments))
@@ -54,7 +54,7 @@ class RawClient:
         self._read_until(lambda: request_id in self.replies)
         return self.replies.pop(request_id)
 
-    def ask(self, kind: type[R], make: Callable[..., AnyRequest], *arguments: Any) -> R:
+    def ask(self, kind: type[R], make: Callable[..., Request], *arguments: Any) -> R:
         """Send a request and wait for its reply, which must be of a kind."""
         reply = self.reply(self.begin(make, *arguments))
         assert isinstance(reply, kind), reply

@@ -23,7 +23,7 @@ from cmqd.settings import Settings
 from cmqd_protocol import messages as wire
 from cmqd_protocol.connection import ClientConnection
 from cmqd_protocol.events import ConnectionEnded, Opened
-from cmqd_protocol.messages import AnyReply, AnyRequest, Cancel, TransactionCheck
+from cmqd_protocol.messages import AnyReply, Cancel, Request, TransactionCheck
 from cmqd_types.messages import ReceivedMessage
 from support.fake_clock import FakeClock
 from support.fake_pusher import FakePusher
@@ -144,7 +144,7 @@ class RigClient:
     """What it was asked, oldest first."""
     _last_id: int = 0
 
-    def begin(self, request: AnyRequest) -> int:
+    def begin(self, request: Request) -> int:
         """Hand a request to the server in the same I/O batch; returns its id."""
         self.machine.send(request)
         self.deliver()
@@ -188,13 +188,13 @@ class RigClient:
             if not self.transport.stuck:
                 self.read()
 
-    async def ask(self, make: Callable[..., AnyRequest], *arguments: Any, **named: Any) -> AnyReply:
+    async def ask(self, make: Callable[..., Request], *arguments: Any, **named: Any) -> AnyReply:
         """Send a request and return its reply."""
         request_id = self.begin(make(self.next_id(), *arguments, **named))
         await self.settle()
         return self.replies.pop(request_id)
 
-    async def expect(self, kind: type[_R], make: Callable[..., AnyRequest], *arguments: Any, **named: Any) -> _R:
+    async def expect(self, kind: type[_R], make: Callable[..., Request], *arguments: Any, **named: Any) -> _R:
         """The same for a reply that must be of a kind."""
         reply = await self.ask(make, *arguments, **named)
         assert isinstance(reply, kind), reply

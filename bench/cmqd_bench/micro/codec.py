@@ -6,12 +6,12 @@ from cmqd_protocol.connection import ClientConnection, ServerConnection
 from cmqd_protocol.handshake import AccessKey
 from cmqd_protocol.messages import (
     AnyReply,
-    AnyRequest,
     DeleteMessages,
     HandlesDone,
     MessagesReceived,
     MessagesSent,
     ReceiveMessages,
+    Request,
     SendMessages,
     encoder,
     reply_decoder,
@@ -44,7 +44,7 @@ def _received(count: int) -> list[ReceivedMessage]:
     ]
 
 
-def requests() -> dict[str, tuple[AnyRequest, int]]:
+def requests() -> dict[str, tuple[Request, int]]:
     """Return the requests of the hot path with their message counts."""
     return {
         "send of 1": (SendMessages(70_000, "queue", [BODY]), 1),

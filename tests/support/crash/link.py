@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from cmqd_protocol.connection import ClientConnection
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.events import ConnectionEnded, Opened
-from cmqd_protocol.messages import AnyReply, AnyRequest, Error, TransactionCheck
+from cmqd_protocol.messages import AnyReply, Error, Request, TransactionCheck
 from support.crash.history import Check, History, Operation, Outcome
 
 _UNKNOWN_ERRORS = frozenset({ErrorCode.OUTCOME_UNKNOWN, ErrorCode.INTERNAL_ERROR})
@@ -139,7 +139,7 @@ class Link(asyncio.Protocol):
         return self._connection.next_request_id()
 
     async def ask(
-        self, request: AnyRequest, asked: OperationT, answered: Callable[[OperationT, AnyReply], OperationT]
+        self, request: Request, asked: OperationT, answered: Callable[[OperationT, AnyReply], OperationT]
     ) -> OperationT:
         """Send a request and record it with its answer.
 

@@ -17,7 +17,7 @@ from cmqd.server.server import Server
 from cmqd.server.status import StorageProcessStatus
 from cmqd.settings import Settings
 from cmqd.storage.process_log import StorageProcessLog
-from cmqd_protocol.messages import AnyReply, AnyRequest
+from cmqd_protocol.messages import AnyReply, Request
 from support.eventually import eventually
 from support.fake_clock import FakeClock
 from support.fake_pusher import FakePusher
@@ -32,7 +32,7 @@ class FolderBroker(ServerRig):
     report: RecoveryReport
     folder: Path
 
-    async def answer(self, client: RigClient, request: AnyRequest) -> AnyReply:
+    async def answer(self, client: RigClient, request: Request) -> AnyReply:
         """Send a request and wait for the reply, which comes when the storage process has made it durable."""
         request_id = client.begin(request)
 

@@ -1,0 +1,768 @@
+"""Messages of the wire as Structs: requests, replies, pushes, and their shared encoder and decoders.
+
+A message is one msgpack array ``[opcode, request_id, ...]``. Fields are only ever appended, with a default. Times and
+durations are milliseconds; ``None`` means "the setting of the queue". SPEC.md has permissions, ranges and errors.
+
+Opcodes leave room by theme: 1-15 connection, 16-31 messages, 32-47 consumer streams, 48-79 queues, 80-111 topics,
+112-127 transactions, 128-143 accounts, 144-159 the server, 192-254 replies and pushes, 255 error. A number never
+changes its meaning. A new operation is a Struct here; the decoders and the names of operations follow from the Structs.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Final, TypeAlias, Union
+
+import msgspec
+from msgspec import Meta, Struct
+
+from cmqd_protocol.errors import RETRYABLE, ErrorCode
+from cmqd_protocol.fields import (
+    U32,
+    Attributes,
+    Bodies,
+    DedupId,
+    DedupIds,
+    Delays,
+    Handles,
+    HeadersList,
+    MessageIds,
+    Nonce,
+    Proof,
+    RequestId,
+    RoutingKeys,
+    ShortText,
+    SubscriptionAttributes,
+    TagsList,
+    Unsigned,
+)
+from cmqd_protocol.limits import MAX_BATCH, MAX_SECRET_ID_BYTES
+from cmqd_types import messages, queues, topics
+from cmqd_types.messages import Headers, ReceivedMessage
+from cmqd_types.topics import SubscriptionSummary
+
+
+class WireMessage(Struct, frozen=True, array_like=True, gc=False):
+    """Content of a frame."""
+
+
+class Request(WireMessage, frozen=True):
+    """Request of a client. The server sends exactly one reply with the same ``request_id``, in any order."""
+
+    request_id: RequestId
+
+
+class Reply(WireMessage, frozen=True):
+    """Reply to the request with the same number."""
+
+    request_id: int
+
+
+# The connection
+
+
+class ServerHello(WireMessage, frozen=True, tag=1):
+    """First frame of the server."""
+
+    product: ShortText
+    region: ShortText
+    nonce: Nonce
+    max_frame_bytes: U32
+    heartbeat_ms: U32
+
+
+class ClientHello(WireMessage, frozen=True, tag=2):
+    """First frame of the client: secret id, proof, and proposed limits."""
+
+    secret_id: Annotated[str, Meta(max_length=MAX_SECRET_ID_BYTES)]
+    nonce: Nonce
+    proof: Proof
+    max_frame_bytes: U32
+    heartbeat_ms: U32
+    region: ShortText | None = None
+    product: ShortText = ""
+
+
+class Welcome(WireMessage, frozen=True, tag=3):
+    """Proof of the server and negotiated limits. Requests may follow."""
+
+    proof: Proof
+    account: ShortText
+    max_frame_bytes: U32
+    heartbeat_ms: U32
+    connection_id: Unsigned
+    facts: dict[str, Any] = {}
+    """Further facts of the server, by name; see ``features``. The proof does not cover the facts."""
+
+
+class Cancel(WireMessage, frozen=True, tag=4):
+    """Cancel a request. A cancel has no reply. The reply to the cancelled request is the error ``cancelled``, or the
+    usual reply if the server had already sent the reply.
+    """
+
+    request_id: RequestId
+
+
+class Done(Reply, frozen=True, tag=192):
+    """Reply without fields: the request succeeded."""
+
+
+class Error(Reply, frozen=True, tag=255):
+    """Error of a request. ``request_id`` 0 = error of the connection, which the server then closes."""
+
+    code: int
+    name: str
+    text: str
+    retryable: bool = False
+    retry_after_ms: int | None = None
+    details: dict[str, Any] | None = None
+    """Details by name for programs: ``field``, ``value``, ``limit``, ``difference`` ..."""
+
+
+def error(
+    request_id: int,
+    code: ErrorCode,
+    text: str,
+    *,
+    retry_after_ms: int | None = None,
+    details: Mapping[str, Any] | None = None,
+) -> Error:
+    """Return an Error with the name and ``retryable`` of its code. ``request_id`` 0 = error of the connection."""
+    return Error(
+        request_id=request_id,
+        code=int(code),
+        name=code.wire_name,
+        text=text,
+        retryable=code in RETRYABLE,
+        retry_after_ms=retry_after_ms,
+        details=None if details is None else dict(details),
+    )
+
+
+# Messages of a queue
+
+
+class SendMessages(Request, frozen=True, tag=16):
+    """Store a batch, whole or not at all. Answered ``MessagesSent``."""
+
+    queue: str
+    bodies: Bodies
+    headers: HeadersList | None = None
+    delay_ms: Unsigned | Delays | None = None
+    session: Unsigned = 0
+    sequence: Unsigned = 0
+    """Number of this send in the producer session, from 1; 0 = not numbered."""
+    dedup_ids: DedupIds | None = None
+    """A dedup id or null per body. A message with an id that the queue remembers is not stored again."""
+    after: DedupId | None = None
+    """Stored only if the queue remembers this dedup id; see ``features.Feature.ORDERED_SENDS``."""
+
+
+class ReceiveMessages(Request, frozen=True, tag=17):
+    """Receive up to ``max_messages``, waiting while the queue has no active message. Answered ``MessagesReceived``."""
+
+    queue: str
+    max_messages: Unsigned = 1
+    wait_ms: Unsigned | None = None
+    visibility_timeout_ms: Unsigned | None = None
+
+
+class DeleteMessages(Request, frozen=True, tag=18):
+    """Delete received messages. Answered ``HandlesDone``."""
+
+    queue: str
+    receipt_handles: Handles
+
+
+class ChangeVisibility(Request, frozen=True, tag=19):
+    """Hide received messages until ``visibility_timeout_ms`` from now. Answered ``HandlesDone``."""
+
+    queue: str
+    receipt_handles: Handles
+    visibility_timeout_ms: Unsigned
+
+
+class ReleaseMessages(Request, frozen=True, tag=20):
+    """Make received messages active at once. Answered ``HandlesDone``."""
+
+    queue: str
+    receipt_handles: Handles
+    count_receive: bool = True
+
+
+class PeekMessages(Request, frozen=True, tag=21):
+    """Read messages of ``states`` without receiving, in position order from ``start``. Answered ``MessagesPeeked``."""
+
+    queue: str
+    max_messages: Unsigned = 16
+    start: Unsigned = 0
+    """Position in the queue: 0, or ``next_start`` of the previous reply."""
+    states: Annotated[list[ShortText], Meta(max_length=8)] | None = None
+    """Some of ``active``, ``in_flight``, ``delayed``, ``half``, ``rewindable``; null = all but ``rewindable``."""
+
+
+class MessagesSent(Reply, frozen=True, tag=193):
+    """Message ids of a batch, in its order. A repeated numbered send gets the ids of the first send."""
+
+    message_ids: list[int]
+
+
+class MessagesReceived(Reply, frozen=True, tag=194):
+    """Received messages; empty if no message arrived during the wait."""
+
+    messages: list[ReceivedMessage]
+
+
+class HandleFailure(Struct, frozen=True, array_like=True, gc=False):
+    """Error of a receipt handle in a batch."""
+
+    receipt_handle: int
+    code: int
+    text: str
+
+
+class HandlesDone(Reply, frozen=True, tag=195):
+    """Refused receipt handles of a delete, visibility change or release. The other handles are done."""
+
+    failures: list[HandleFailure]
+    next_visible_ms: int = 0
+
+
+class MessagesPeeked(messages.MessagesPeeked, WireMessage, frozen=True, tag=196):
+    """A page of a peek."""
+
+    request_id: int
+
+
+# Queues
+
+
+class CreateQueue(Request, frozen=True, tag=48):
+    """Create a queue; an existing name is an error. Answered ``QueueInfo``."""
+
+    queue: str
+    attributes: Attributes
+
+
+class EnsureQueue(Request, frozen=True, tag=49):
+    """Create a queue, or confirm that the queue has the attributes named. Answered ``QueueInfo``."""
+
+    queue: str
+    attributes: Attributes
+
+
+class ListQueues(Request, frozen=True, tag=50):
+    """List queues with ``search`` in the name, by name. Answered ``QueueList``."""
+
+    search: str = ""
+    offset: Unsigned = 0
+    limit: Unsigned = 100
+
+
+class GetQueueAttributes(Request, frozen=True, tag=51):
+    """Read attributes, counts and facts of a queue. Answered ``QueueInfo``."""
+
+    queue: str
+
+
+class SetQueueAttributes(Request, frozen=True, tag=52):
+    """Change the attributes named. Answered ``QueueInfo``."""
+
+    queue: str
+    attributes: Attributes
+
+
+class DeleteQueue(Request, frozen=True, tag=53):
+    """Delete a queue with its messages. Answered ``Done``."""
+
+    queue: str
+
+
+class ClearQueue(Request, frozen=True, tag=54):
+    """Drop all messages sent so far, in any state. Answered ``Done``."""
+
+    queue: str
+
+
+class RewindQueue(Request, frozen=True, tag=55):
+    """Make deleted messages that were sent at or after ``time_ms`` active again. Answered ``Rewound``."""
+
+    queue: str
+    time_ms: Unsigned
+    strict: bool = False
+    """Refuse a time before the rewind window, instead of a rewind to the start of the window."""
+    ago_ms: Unsigned | None = None
+    """Time before now by the server's clock, in place of ``time_ms``. Needs feature ``rewind_ago``."""
+
+
+class ListDeadLetterSources(Request, frozen=True, tag=56):
+    """List the queues that use this queue as dead-letter queue. Answered ``QueueList``."""
+
+    queue: str
+
+
+class StartRedrive(Request, frozen=True, tag=57):
+    """Move the messages of a queue to their origin queues, or to ``target``. Answered ``RedriveStatus``."""
+
+    queue: str
+    target: str | None = None
+    max_per_second: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    """None = no limit."""
+
+
+class CancelRedrive(Request, frozen=True, tag=58):
+    """Stop a redrive. Messages already moved stay moved. Answered ``RedriveStatus``."""
+
+    queue: str
+
+
+class GetRedrive(Request, frozen=True, tag=59):
+    """Read the progress of the current or last redrive. Answered ``RedriveStatus``."""
+
+    queue: str
+
+
+class QueueInfo(queues.QueueInfo, WireMessage, frozen=True, tag=197):
+    """Attributes, counts and facts of a queue; ``created`` is set by create and ensure."""
+
+    request_id: int
+
+
+class QueueList(Reply, frozen=True, tag=198):
+    """A page of queues as (queue id, name), and the ``total`` number of matching queues."""
+
+    total: int
+    queues: list[tuple[int, str]]
+
+
+class Rewound(queues.Rewound, WireMessage, frozen=True, tag=202):
+    """The result of a rewind."""
+
+    request_id: int
+
+
+class RedriveStatus(queues.RedriveStatus, WireMessage, frozen=True, tag=203):
+    """The progress of a redrive, running or ended."""
+
+    request_id: int
+
+
+# Topics
+
+
+class CreateTopic(Request, frozen=True, tag=80):
+    """Create a topic. Answered ``TopicInfo``."""
+
+    topic: str
+    attributes: Attributes
+
+
+class EnsureTopic(Request, frozen=True, tag=81):
+    """Create a topic, or confirm that the topic has the attributes named. Answered ``TopicInfo``."""
+
+    topic: str
+    attributes: Attributes
+
+
+class ListTopics(Request, frozen=True, tag=82):
+    """List a page of the account's topics, by name. Answered ``TopicList``."""
+
+    search: str = ""
+    offset: Unsigned = 0
+    limit: Unsigned = 100
+
+
+class GetTopicAttributes(Request, frozen=True, tag=83):
+    """Read attributes, counts and facts of a topic. Answered ``TopicInfo``."""
+
+    topic: str
+
+
+class SetTopicAttributes(Request, frozen=True, tag=84):
+    """Change the attributes named. Answered ``TopicInfo``."""
+
+    topic: str
+    attributes: Attributes
+
+
+class DeleteTopic(Request, frozen=True, tag=85):
+    """Delete a topic without subscriptions. Answered ``Done``."""
+
+    topic: str
+
+
+class PublishMessages(Request, frozen=True, tag=86):
+    """Publish a batch: the messages and all their copies, whole or not at all. Answered ``MessagesPublished``."""
+
+    topic: str
+    bodies: Bodies
+    headers: HeadersList | None = None
+    tags: TagsList | None = None
+    """On a tag topic: a list per body, or a single list for all bodies; None = no tags."""
+    routing_keys: RoutingKeys | None = None
+    """On a routing topic: a key per body, or a single key for all bodies."""
+    session: Unsigned = 0
+    sequence: Unsigned = 0
+    dedup_ids: DedupIds | None = None
+    after: DedupId | None = None
+    """Stored only if the topic remembers this dedup id; see ``features.Feature.ORDERED_PUBLISHES``."""
+
+
+class TopicInfo(topics.TopicInfo, WireMessage, frozen=True, tag=207):
+    """Attributes, counts and facts of a topic; ``created`` is set by create and ensure."""
+
+    request_id: int
+
+
+class TopicList(Reply, frozen=True, tag=208):
+    """A page of topics as (topic id, name), and the ``total`` number of matching topics."""
+
+    total: int
+    topics: list[tuple[int, str]]
+
+
+class MessagesPublished(Reply, frozen=True, tag=206):
+    """Message ids of a batch, in its order, and the number of subscriptions that every message matched."""
+
+    message_ids: list[int]
+    matched: list[int | None]
+    """0 = the message was discarded; None = already published with this sequence number or dedup id."""
+
+
+# Subscriptions
+
+
+class Subscribe(Request, frozen=True, tag=88):
+    """Subscribe a queue or a URL to the messages published to a topic from now on. Answered ``SubscriptionInfo``."""
+
+    topic: str
+    subscription: str
+    attributes: SubscriptionAttributes
+
+
+class EnsureSubscription(Request, frozen=True, tag=89):
+    """Subscribe, or confirm that the subscription has these attributes. Answered ``SubscriptionInfo``."""
+
+    topic: str
+    subscription: str
+    attributes: SubscriptionAttributes
+
+
+class ListSubscriptions(Request, frozen=True, tag=90):
+    """List a page of a topic's subscriptions, by name. Answered ``SubscriptionList``."""
+
+    topic: str
+    search: str = ""
+    offset: Unsigned = 0
+    limit: Unsigned = 100
+
+
+class GetSubscription(Request, frozen=True, tag=91):
+    """Read attributes, counts and facts of a subscription. Answered ``SubscriptionInfo``."""
+
+    topic: str
+    subscription: str
+
+
+class SetSubscriptionAttributes(Request, frozen=True, tag=92):
+    """Change the attributes named (``paused`` among them). Answered ``SubscriptionInfo``."""
+
+    topic: str
+    subscription: str
+    attributes: SubscriptionAttributes
+
+
+class Unsubscribe(Request, frozen=True, tag=93):
+    """Delete a subscription and drop its waiting deliveries. Answered ``Done``."""
+
+    topic: str
+    subscription: str
+
+
+class RetryDeliveries(Request, frozen=True, tag=94):
+    """Retry all failed deliveries at once, also after the last retry. Answered ``DeliveriesDone``."""
+
+    topic: str
+    subscription: str
+
+
+class DropDeliveries(Request, frozen=True, tag=95):
+    """Drop all deliveries of a subscription that wait or are in retry. Answered ``DeliveriesDone``."""
+
+    topic: str
+    subscription: str
+
+
+class RotateSecret(Request, frozen=True, tag=96):
+    """Give a subscription to a URL a new secret for signatures. Answered ``SubscriptionSecret``."""
+
+    topic: str
+    subscription: str
+    overlap_ms: Unsigned | None = None
+    """Time during which pushes are also signed with the old secret; None = a day."""
+
+
+class SubscriptionInfo(topics.SubscriptionInfo, WireMessage, frozen=True, tag=209):
+    """Attributes, counts and facts of a subscription; ``secret`` only if the request created the subscription."""
+
+    request_id: int
+
+
+class SubscriptionList(Reply, frozen=True, tag=210):
+    """A page of subscriptions, and the ``total`` number of matching subscriptions."""
+
+    total: int
+    subscriptions: list[SubscriptionSummary]
+
+
+class DeliveriesDone(Reply, frozen=True, tag=211):
+    """Number of messages that are retried or were dropped."""
+
+    messages: int
+
+
+class SubscriptionSecret(Reply, frozen=True, tag=212):
+    """A new secret, only in this reply."""
+
+    secret: str
+    overlap_until_ms: int
+    """Time until which pushes are also signed with the old secret."""
+
+
+# Half messages
+
+
+Decision: TypeAlias = Annotated[int, Meta(ge=1, le=3)]
+"""Decision on a half message: 1 commit, 2 roll back, 3 unknown (yet)."""
+COMMIT: Final = 1
+ROLL_BACK: Final = 2
+UNKNOWN: Final = 3
+
+
+class SendHalfMessages(Request, frozen=True, tag=112):
+    """Store a batch of half messages, active only after a commit, whole or not at all. Answered ``MessagesSent``."""
+
+    queue: str
+    bodies: Bodies
+    headers: HeadersList | None = None
+    first_check_ms: Unsigned | None = None
+    """Time from now to the first check; None = the setting of the queue."""
+    session: Unsigned = 0
+    sequence: Unsigned = 0
+    dedup_ids: DedupIds | None = None
+
+
+class EndTransactions(Request, frozen=True, tag=113):
+    """Commit or roll back half messages. Answered ``TransactionsEnded``."""
+
+    queue: str
+    message_ids: MessageIds
+    decisions: Annotated[list[Decision], Meta(min_length=1, max_length=MAX_BATCH)]
+    """A decision per message, or a single decision for all messages."""
+
+
+class ListHalfMessages(Request, frozen=True, tag=114):
+    """List undecided half messages in the order of sending. Answered ``HalfMessages``."""
+
+    queue: str
+    start: Unsigned = 0
+    """Position in the queue: 0, or ``next_start`` of the previous reply."""
+    limit: Unsigned = 100
+
+
+class RegisterChecker(Request, frozen=True, tag=115):
+    """Register the connection as checker of a queue, until its end or ``UnregisterChecker``. Answered ``Done``."""
+
+    queue: str
+
+
+class UnregisterChecker(Request, frozen=True, tag=116):
+    """Send no further checks of the queue to this connection. Answered ``Done``."""
+
+    queue: str
+
+
+class TransactionFailure(Struct, frozen=True, array_like=True, gc=False):
+    """Error of the decision on a half message."""
+
+    message_id: int
+    code: int
+    text: str
+
+
+class TransactionsEnded(Reply, frozen=True, tag=204):
+    """Refused decisions. The other half messages are decided as requested."""
+
+    failures: list[TransactionFailure]
+
+
+class HalfMessages(messages.HalfMessages, WireMessage, frozen=True, tag=205):
+    """A page of undecided half messages."""
+
+    request_id: int
+
+
+class TransactionCheck(WireMessage, frozen=True, tag=224):
+    """Push that asks a checker to decide a half message. The checker may answer with ``EndTransactions``."""
+
+    queue: str
+    message_id: int
+    body: bytes
+    headers: Headers | None
+    enqueue_ms: int
+    age_ms: int
+    attempt: int
+    """Number of the check, from 1."""
+
+
+# Accounts and keys
+
+
+class CreateAccount(Request, frozen=True, tag=128):
+    """Create an account and its first key. Only for account ``admin``. Answered ``KeyList``."""
+
+    account: str
+
+
+class ListAccounts(Request, frozen=True, tag=129):
+    """List all accounts. Only for account ``admin``. Answered ``AccountList``."""
+
+
+class CreateKey(Request, frozen=True, tag=130):
+    """Create an access key. Answered ``KeyList``, the only reply with the secret key."""
+
+    account: str | None = None
+    """None = the account of the caller. Other accounts only for ``admin``. Also valid for the requests below."""
+
+
+class ListKeys(Request, frozen=True, tag=131):
+    """List the keys of an account, without secret keys. Answered ``KeyList``."""
+
+    account: str | None = None
+
+
+class SetKeyEnabled(Request, frozen=True, tag=132):
+    """Allow or refuse new connections with a key. Answered ``Done``."""
+
+    secret_id: str
+    enabled: bool
+    account: str | None = None
+
+
+class DeleteKey(Request, frozen=True, tag=133):
+    """Delete a key. Answered ``Done``."""
+
+    secret_id: str
+    account: str | None = None
+
+
+class DeleteAccount(Request, frozen=True, tag=134):
+    """Delete an account without queues and topics, with its keys. Answered ``Done``."""
+
+    account: str
+
+
+class ListAllQueues(Request, frozen=True, tag=135):
+    """List queues of all accounts with ``search`` in the name, by account and name. Answered ``AllQueues``."""
+
+    search: str = ""
+    after_account: str = ""
+    """Start behind this account and queue: ``next`` of the previous reply."""
+    after_queue: str = ""
+    limit: int = 100
+
+
+class AccountList(Reply, frozen=True, tag=199):
+    """The names of all accounts."""
+
+    accounts: list[str]
+
+
+class KeyInfo(Struct, frozen=True, array_like=True, gc=False):
+    """One access key."""
+
+    secret_id: str
+    account: str
+    enabled: bool
+    created_ms: int
+    secret_key: str | None = None
+    """Only in the reply to ``CreateKey`` or ``CreateAccount``."""
+
+
+class KeyList(Reply, frozen=True, tag=200):
+    """Access keys of an account."""
+
+    keys: list[KeyInfo]
+
+
+class AllQueues(Reply, frozen=True, tag=215):
+    """A page of queues as (account, queue id, name)."""
+
+    queues: list[tuple[str, int, str]]
+    next: tuple[str, str] | None = None
+    """Account and queue behind which the next page starts; None = the end."""
+
+
+# The server
+
+
+class GetServerStatus(Request, frozen=True, tag=144):
+    """Read the status of the server. Answered ``ServerStatus``."""
+
+
+class SealSegments(Request, frozen=True, tag=145):
+    """Seal the segment of the log that is being written, for readers of the log. Answered ``SegmentsSealed``."""
+
+
+class ServerStatus(Reply, frozen=True, tag=201):
+    """Status values by name: version, durability, uptime, counts, storage figures."""
+
+    status: dict[str, Any]
+
+
+class SegmentsSealed(Reply, frozen=True, tag=213):
+    """The segment was sealed: all writes acknowledged before this reply are in sealed segments."""
+
+    last_lsn: int
+    """Last row number in sealed segments. Earlier rows are in sealed segments or were reclaimed."""
+
+
+AnyReply: TypeAlias = (
+    Reply | MessagesPeeked | QueueInfo | Rewound | RedriveStatus | HalfMessages | TopicInfo | SubscriptionInfo
+)
+"""A reply. Those named beside ``Reply`` are types of ``cmqd_types`` behind the number of the request."""
+
+
+def operation_name(kind: type[WireMessage]) -> str:
+    """Return the name of an operation in SPEC.md and in logs: the name of its Struct in snake case."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
+
+
+MESSAGE_TYPES: Final[Mapping[int, type[WireMessage]]] = {
+    kind.__struct_config__.tag: kind  # pyright: ignore
+    for base in (WireMessage, Request, Reply)
+    for kind in base.__subclasses__()
+    if kind.__struct_config__.tag is not None
+}
+"""Structs of the messages, by operation."""
+REQUEST_TYPES: Final[Mapping[int, type[Request]]] = {
+    opcode: kind for opcode, kind in MESSAGE_TYPES.items() if issubclass(kind, Request)
+}
+"""Structs of the requests, by operation."""
+_FIRST_REPLY: Final = 192
+
+
+def decoder_of(kinds: Iterable[type[WireMessage]]) -> msgspec.msgpack.Decoder[Any]:
+    """Return a decoder that takes messages of these types only."""
+    return msgspec.msgpack.Decoder(Union[tuple(kinds)])  # noqa: UP007  # pyright: ignore
+
+
+encoder = msgspec.msgpack.Encoder()
+
+# A decoder per state and direction: a message that is not valid in the state is an unknown tag and is never decoded.
+client_hello_decoder: "msgspec.msgpack.Decoder[ClientHello]" = msgspec.msgpack.Decoder(ClientHello)
+request_decoder: "msgspec.msgpack.Decoder[Cancel | Request]" = decoder_of((Cancel, *REQUEST_TYPES.values()))
+server_hello_decoder: "msgspec.msgpack.Decoder[ServerHello | Error]" = msgspec.msgpack.Decoder(ServerHello | Error)
+welcome_decoder: "msgspec.msgpack.Decoder[Welcome | Error]" = msgspec.msgpack.Decoder(Welcome | Error)
+reply_decoder: "msgspec.msgpack.Decoder[AnyReply | TransactionCheck]" = decoder_of(
+    kind for opcode, kind in MESSAGE_TYPES.items() if opcode >= _FIRST_REPLY
+)
