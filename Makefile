@@ -53,7 +53,7 @@ demo: setup  ## a broker killed half way through real input; INPUT=file.ndjson f
 	$(BIN)/python -m cmqd_bench.demo $(if $(INPUT),--input "$(INPUT)")
 
 demo-spark: setup setup-spark  ## real input through a topic, read back with Spark, and a part replayed; INPUT=file.ndjson
-	$(BIN)/python -m cmqd_bench.demo_spark $(if $(INPUT),--input "$(INPUT)")
+	$(BIN)/python -m cmqd_bench.demo --spark $(if $(INPUT),--input "$(INPUT)")
 
 serve: setup  ## run a broker in the foreground; ARGS="--help" lists its flags
 	$(BIN)/cmqd serve $(ARGS)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cmqd_bench import demo_spark
-from cmqd_bench.demo_spark import Proofs
-from cmqd_bench.pipeline import Pipeline
-from cmqd_bench.source import Source
+from cmqd_bench.demo import __main__ as program
+from cmqd_bench.demo import spark
+from cmqd_bench.demo.input import Source
+from cmqd_bench.demo.spark import Proofs, Traffic
 
 
 @pytest.mark.spark
@@ -20,7 +20,7 @@ def test_spark_and_broker_agree(tmp_path: Path):
     file = tmp_path / "input.ndjson"
     lines = [{"routing_key": f"orders.{number % 3}", "body": {"number": number}} for number in range(50)]
     file.write_text("\n".join(map(json.dumps, lines)))
-    command = [sys.executable, "-m", "cmqd_bench.demo_spark", "--scratch", str(tmp_path / "scratch")]
+    command = [sys.executable, "-m", "cmqd_bench.demo", "--spark", "--scratch", str(tmp_path / "scratch")]
     command += ["--messages", "300", "--input", str(file)]
 
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -36,21 +36,21 @@ def test_spark_and_broker_agree(tmp_path: Path):
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
-def test_the_books_say_what_must_have_become_of_each_copy():
-    pipeline = Pipeline(Source("test", [b"one", b"two", b"three"], ["a.b", "a.c", "a.b"]), 30)
+def test_the_books_tell_the_expected_state_of_each_copy():
+    traffic = Traffic(Source("test", [b"one", b"two", b"three"], ["a.b", "a.c", "a.b"]), 30)
 
-    pipeline.consumed["everything"].update(range(10))
-    pipeline.in_flight["everything"].add(11)
-    pipeline.dead["exact"].add(0)
+    traffic.departed["everything", "deleted"] = set(range(10))
+    traffic.departed["everything", "in_flight"] = {11}
+    traffic.departed["exact", "dead_lettered"] = {0}
 
-    assert pipeline.states_of("everything") == {"deleted": 10, "in_flight": 1, "active": 19}
-    assert pipeline.states_of("exact") == {"dead_lettered": 1, "active": 19}
-    assert pipeline.states_of("nobody") == {}
-    assert pipeline.by_key() == {"a.b": 20, "a.c": 10}
-    assert list(pipeline.middle_numbers) == list(range(10, 20))
+    assert traffic.states_of("everything") == {"deleted": 10, "in_flight": 1, "active": 19}
+    assert traffic.states_of("exact") == {"dead_lettered": 1, "active": 19}
+    assert traffic.states_of("nobody") == {}
+    assert traffic.by_key() == {"a.b": 20, "a.c": 10}
+    assert list(traffic.middle_numbers) == list(range(10, 20))
 
 
-def test_one_thing_that_is_not_so_is_enough():
+def test_a_single_false_statement_is_enough():
     proofs = Proofs()
     proofs.add("one", 1, "is", True)
     assert proofs.hold
@@ -60,22 +60,22 @@ def test_one_thing_that_is_not_so_is_enough():
 
 
 @pytest.mark.parametrize("agrees", [True, False])
-def test_the_exit_code_says_whether_all_agrees(agrees: bool, monkeypatch: pytest.MonkeyPatch):
+def test_the_exit_code_tells_if_all_counts_agree(agrees: bool, monkeypatch: pytest.MonkeyPatch):
     def run_demo(*_: object) -> bool:
         return agrees
 
-    monkeypatch.setattr(sys, "argv", ["demo_spark"])
-    monkeypatch.setattr(demo_spark, "run_demo", run_demo)
+    monkeypatch.setattr(sys, "argv", ["demo", "--spark"])
+    monkeypatch.setattr(spark, "run_demo", run_demo)
     monkeypatch.setattr(signal, "signal", print)
 
-    assert demo_spark.main() == (0 if agrees else 1)
+    assert program.main() == (0 if agrees else 1)
 
 
 def test_input_that_is_not_json_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     file = tmp_path / "input.ndjson"
     file.write_text("{")
-    monkeypatch.setattr(sys, "argv", ["demo_spark", "--input", str(file)])
+    monkeypatch.setattr(sys, "argv", ["demo", "--spark", "--input", str(file)])
     monkeypatch.setattr(signal, "signal", print)
 
     with pytest.raises(SystemExit, match="2"):
-        demo_spark.main()
+        program.main()

@@ -1,6 +1,6 @@
 """The demo's books."""
 
-from cmqd_bench.ledger import Ledger
+from cmqd_bench.demo.books import Ledger
 
 
 def body(number: int) -> bytes:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cmqd_bench.source import (
+from cmqd_bench.demo.input import (
     Source,
     SourceError,
     body_of_line,
