@@ -2,9 +2,9 @@
 
 Time comes in as ``now_ms``, ids and keys as arguments. Operations return an :class:`~cmqd.core.outcome.Outcome`.
 
-``broker`` is the door. Behind it are the rooms ``facts`` (what is true; changed by records alone, live and in
-recovery), ``runtime`` (what a restart forgets), ``operations`` (a class for each verb or theme) and ``recovery``.
-Imports point downwards: operations to runtime and facts, recovery to facts, runtime to facts.
+``broker`` is the door, and ``parts`` makes the objects behind it, of the rooms ``facts`` (what is true; changed by
+records alone, live and in recovery), ``runtime`` (what a restart forgets), ``operations`` (a class for each verb or
+theme) and ``recovery``. Imports point downwards: operations to runtime and facts, recovery to facts, runtime to facts.
 
 Glossary:
 

@@ -27,8 +27,6 @@ HandleKey: TypeAlias = tuple[int, int, int, int]
 class ReceiptHandles:
     """The permutation of a broker; the last block in each direction is cached, since recent leases share a block."""
 
-    __slots__ = ("_a", "_a_inverse", "_b", "_c", "_c_inverse", "_d", "_from", "_to")
-
     def __init__(self, key: HandleKey) -> None:
         self._a = (key[0] | 1) & _MASK
         self._b = key[1] & _MASK

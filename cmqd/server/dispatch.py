@@ -105,7 +105,7 @@ def plain_handlers(
     """Return a handler for each operation that only calls the core and answers."""
 
     def change(operation: Operation) -> Handler:
-        name = operation.method.__name__
+        name = operation.method
         read_arguments = argument_reader(operation)
         takes_time, make_reply = operation.takes_time, operation.reply
 
@@ -132,7 +132,7 @@ def plain_handlers(
         return handle
 
     def look_up(operation: Operation) -> Handler:
-        name = operation.method.__name__
+        name = operation.method
         read_arguments = argument_reader(operation)
         takes_time, make_reply = operation.takes_time, operation.reply
 

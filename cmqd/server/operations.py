@@ -13,9 +13,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from msgspec.structs import asdict, replace
 
-from cmqd.core.broker import Broker
 from cmqd.core.outcome import HandlesDone
-from cmqd.server.accounts import Accounts
 from cmqd.server.accounts_file import Key
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
@@ -36,7 +34,8 @@ class Operation(NamedTuple):
     """A line of a table."""
 
     request: type[wire.Request]
-    method: Callable[..., Any]
+    method: str
+    """Name of an operation of the broker, or of the accounts."""
     arguments: str
     """Names of fields, separated by spaces."""
     reply: MakeReply
@@ -164,10 +163,10 @@ def _key_info(key: Key, secret_key: str | None) -> wire.KeyInfo:
 # ---------------------------------------------------------------------- tables
 
 CREATIONS: Final = (
-    Operation(wire.CreateQueue, Broker.create_queue, "queue attributes now_ms", queue_info),
-    Operation(wire.EnsureQueue, Broker.ensure_queue, "queue attributes now_ms", queue_info),
-    Operation(wire.CreateTopic, Broker.create_topic, "topic attributes now_ms", topic_info),
-    Operation(wire.EnsureTopic, Broker.ensure_topic, "topic attributes now_ms", topic_info),
+    Operation(wire.CreateQueue, "create_queue", "queue attributes now_ms", queue_info),
+    Operation(wire.EnsureQueue, "ensure_queue", "queue attributes now_ms", queue_info),
+    Operation(wire.CreateTopic, "create_topic", "topic attributes now_ms", topic_info),
+    Operation(wire.EnsureTopic, "ensure_topic", "topic attributes now_ms", topic_info),
 )
 """Changes that make something for the account. They are refused for an account that is being deleted, because the queue
 or topic would outlive it."""
@@ -175,49 +174,49 @@ or topic would outlive it."""
 CHANGES: Final = (
     Operation(
         wire.ChangeVisibility,
-        Broker.change_visibility,
+        "change_visibility",
         "queue receipt_handles visibility_timeout_ms now_ms",
         handles_done,
     ),
-    Operation(wire.ReleaseMessages, Broker.release, "queue receipt_handles count_receive now_ms", handles_done),
-    Operation(wire.SetQueueAttributes, Broker.set_queue_attributes, "queue attributes now_ms", queue_info),
-    Operation(wire.ClearQueue, Broker.clear_queue, "queue now_ms", done),
-    Operation(wire.StartRedrive, Broker.start_redrive, "queue target max_per_second now_ms", _redrive),
-    Operation(wire.CancelRedrive, Broker.cancel_redrive, "queue now_ms", _redrive),
-    Operation(wire.SetTopicAttributes, Broker.set_topic_attributes, "topic attributes now_ms", topic_info),
-    Operation(wire.DeleteTopic, Broker.delete_topic, "topic", done),
+    Operation(wire.ReleaseMessages, "release", "queue receipt_handles count_receive now_ms", handles_done),
+    Operation(wire.SetQueueAttributes, "set_queue_attributes", "queue attributes now_ms", queue_info),
+    Operation(wire.ClearQueue, "clear_queue", "queue now_ms", done),
+    Operation(wire.StartRedrive, "start_redrive", "queue target max_per_second now_ms", _redrive),
+    Operation(wire.CancelRedrive, "cancel_redrive", "queue now_ms", _redrive),
+    Operation(wire.SetTopicAttributes, "set_topic_attributes", "topic attributes now_ms", topic_info),
+    Operation(wire.DeleteTopic, "delete_topic", "topic", done),
     Operation(
         wire.SetSubscriptionAttributes,
-        Broker.set_subscription_attributes,
+        "set_subscription_attributes",
         "topic subscription attributes now_ms",
         _subscription,
     ),
-    Operation(wire.RetryDeliveries, Broker.retry_deliveries, "topic subscription now_ms", _deliveries),
-    Operation(wire.DropDeliveries, Broker.drop_deliveries, "topic subscription now_ms", _deliveries),
+    Operation(wire.RetryDeliveries, "retry_deliveries", "topic subscription now_ms", _deliveries),
+    Operation(wire.DropDeliveries, "drop_deliveries", "topic subscription now_ms", _deliveries),
 )
 """Operations that change the state: the method returns an ``Outcome``."""
 
 LOOKUPS: Final = (
-    Operation(wire.ListQueues, Broker.list_queues, "search offset limit", _queues),
-    Operation(wire.GetQueueAttributes, Broker.queue_info, "queue", queue_info),
-    Operation(wire.ListDeadLetterSources, Broker.dead_letter_sources, "queue", _all_of_these_queues),
-    Operation(wire.GetRedrive, Broker.redrive_status, "queue", _redrive),
-    Operation(wire.ListHalfMessages, Broker.list_half_messages, "queue start limit", _half_messages),
-    Operation(wire.ListTopics, Broker.list_topics, "search offset limit", _topics),
-    Operation(wire.GetTopicAttributes, Broker.topic_info, "topic", topic_info),
-    Operation(wire.ListSubscriptions, Broker.list_subscriptions, "topic search offset limit now_ms", _subscriptions),
-    Operation(wire.GetSubscription, Broker.subscription_info, "topic subscription now_ms", _subscription),
+    Operation(wire.ListQueues, "list_queues", "search offset limit", _queues),
+    Operation(wire.GetQueueAttributes, "queue_info", "queue", queue_info),
+    Operation(wire.ListDeadLetterSources, "dead_letter_sources", "queue", _all_of_these_queues),
+    Operation(wire.GetRedrive, "redrive_status", "queue", _redrive),
+    Operation(wire.ListHalfMessages, "list_half_messages", "queue start limit", _half_messages),
+    Operation(wire.ListTopics, "list_topics", "search offset limit", _topics),
+    Operation(wire.GetTopicAttributes, "topic_info", "topic", topic_info),
+    Operation(wire.ListSubscriptions, "list_subscriptions", "topic search offset limit now_ms", _subscriptions),
+    Operation(wire.GetSubscription, "subscription_info", "topic subscription now_ms", _subscription),
 )
 """Operations that read the state: the method returns the result."""
 
 ACCOUNT_CHANGES: Final = (
-    Operation(wire.CreateAccount, Accounts.create_account, "account now_ms", _new_key),
-    Operation(wire.CreateKey, Accounts.create_key, "account now_ms", _new_key),
+    Operation(wire.CreateAccount, "create_account", "account now_ms", _new_key),
+    Operation(wire.CreateKey, "create_key", "account now_ms", _new_key),
 )
 """Operations that change the accounts file: the method is a coroutine function."""
 
 ACCOUNT_LOOKUPS: Final = (
-    Operation(wire.ListAccounts, Accounts.list_accounts, "", _accounts),
-    Operation(wire.ListKeys, Accounts.list_keys, "account", _keys),
+    Operation(wire.ListAccounts, "list_accounts", "", _accounts),
+    Operation(wire.ListKeys, "list_keys", "account", _keys),
 )
 """Operations that read the accounts."""

@@ -9,7 +9,7 @@
       ├─► overflow (delayed beyond max_delayed)    active ──► moving ──(moved to another queue)──► gone
       └─► half ──(decided)──► gone; if committed, active at a new position under the same id
 
-Invariants, checked by :meth:`QueueIndex.check_invariants`:
+Invariants:
 
 - A live position is in exactly one of active, delayed, overflow, half, moving, damaged, or a lease in flight. A
   rewindable position is not live.
@@ -829,36 +829,6 @@ class QueueIndex:
         """Return the positions that are still delayed."""
         delayed = self.delayed
         return pack_runs(sorted(position for position in positions if position in delayed))
-
-    def check_invariants(self) -> None:
-        """Assert the invariants; for tests."""
-        leased = [entry.position for entry in self.in_flight.values() if entry.position >= self.floor]
-        in_flight = BitMap64(leased)
-        assert len(in_flight) == len(leased), "a position is held by two leases"
-        sets = (self.active, self.delayed, self.overflow, self.half, self.moving, self.damaged, in_flight)
-        together = BitMap64()
-        for positions in sets:
-            assert not together & positions, "a position is in two states"
-            together |= positions
-        assert together == self.live, "a live position has no state, or a dead one has"
-        assert self.damaged_delays <= self.damaged
-        assert self.live_count == len(self.live)
-        assert self.active_count == len(self.active)
-        assert self.delayed_count == len(self.delayed)
-        assert self.overflow_count == len(self.overflow)
-        assert self.half_count == len(self.half)
-        assert self.moving_count == len(self.moving)
-        assert not self.rewindable & self.live, "a rewindable position is live"
-        for position in self.half:
-            message_id = self.halves.id_of(position)
-            assert message_id is not None, "a half message has no id"
-            assert self.halves.position_of(message_id) == position
-        assert self.in_flight_count == len(leased)
-        if self.live_count:
-            assert self.floor <= self.live.min()
-            assert self.live.max() < self.next_position
-        if self.active_count:
-            assert self.head <= self.active.min(), "an active position is below the head"
 
 
 def _from(positions: BitMap64, start: int, max_count: int) -> list[int]:

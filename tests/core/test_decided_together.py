@@ -17,6 +17,7 @@ from support import alone as single
 from support.alone import Receive, Send
 from support.core_builders import ACCOUNT, NaiveLog, Rig
 from support.core_facts import facts
+from support.invariants import check_broker
 
 
 def send_all(rig: Rig, *requests: Send, name: str = "q") -> list[Sequence[int] | DomainError]:
@@ -313,7 +314,7 @@ def test_what_is_decided_together_is_what_would_have_been_decided_one_by_one(ste
         assert list(map(told, replies)) == list(map(told, expected))
         for rig in (together, one_by_one):
             rig.answer_reads()
-            rig.broker.check_invariants()
+            check_broker(rig.broker)
         assert together.woken == one_by_one.woken
         handles += handles_of(messages for _, messages in together.woken)
 

@@ -9,6 +9,7 @@ from cmqd_protocol import messages as wire
 from support import alone
 from support.core_builders import ACCOUNT, Rig
 from support.core_facts import facts
+from support.invariants import check_broker
 
 LIFE_MS = 300_000
 
@@ -29,7 +30,7 @@ def send(
         rig.broker, ACCOUNT, name, bodies, headers, delay_ms, session, sequence, rig.now_ms, dedup_ids, after
     )
     ids = list(rig.done(sent))
-    rig.broker.check_invariants()
+    check_broker(rig.broker)
     return ids
 
 
@@ -37,7 +38,7 @@ def send_half(rig: Rig, *named: tuple[bytes, str | None], session: int = 0, sequ
     bodies, dedup_ids = [body for body, _ in named], [dedup_id for _, dedup_id in named]
     sent = rig.broker.send_half(ACCOUNT, "q", bodies, None, None, session, sequence, rig.now_ms, dedup_ids)
     ids = list(rig.done(sent))
-    rig.broker.check_invariants()
+    check_broker(rig.broker)
     return ids
 
 

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from cmqd.core.facts.deliveries import BACKOFF, EXPONENTIAL_DECAY, Deliveries, Retry
 from cmqd_segment.records import DeliveriesFailed
+from support.invariants import check_deliveries
 from support.subscriber import START_MS, Subscriber, exhausted, facts, reloaded
 
 # ---------------------------------------------------------------------- pauses, gone while under way, given back
@@ -169,7 +170,7 @@ def test_below_a_floor_nothing_is_left_in_any_state():
         assert subscriber.start(1) == [1]  # its probe is owed
 
         dropped = subscriber.deliveries.apply_floor(floor)
-        subscriber.deliveries.check_invariants()
+        check_deliveries(subscriber.deliveries)
 
         assert dropped == subscriber.deliveries.dropped == min(floor, 6)
         assert list(subscriber.deliveries.pending()) == list(range(floor, 6))
@@ -197,7 +198,7 @@ def test_of_a_batch_each_message_has_its_own_attempts_and_time():
 
     deliveries.apply_failed(DeliveriesFailed(1, 2, [2, 2, 3, 1], [1, 5, 177], [1000, 9000, 0], "503", 50))
 
-    deliveries.check_invariants()
+    check_deliveries(deliveries)
     assert deliveries.retries == {2: Retry(1, 1000), 3: Retry(5, 9000), 7: Retry(177, 0)}
     assert list(deliveries.exhausted) == [7]
     assert list(deliveries.waiting) == [0, 1, 4, 5, 6, 8, 9]
@@ -210,7 +211,7 @@ def test_what_a_record_says_counts_whatever_was_known_before():
 
     deliveries.apply_failed(DeliveriesFailed(1, 2, [0, 1], [178], [9000], "503", 60))
 
-    deliveries.check_invariants()
+    check_deliveries(deliveries)
     assert not deliveries.exhausted
     assert deliveries.next_due_ms(60) == 9000
 
@@ -279,7 +280,7 @@ def test_stale_times_do_not_pile_up():
     for attempt in range(1, 10_000):
         deliveries.apply_failed(DeliveriesFailed(1, 2, [0, 1], [attempt], [START_MS + attempt], "503", START_MS))
 
-    deliveries.check_invariants()
+    check_deliveries(deliveries)
     assert len(deliveries._heap) < 1100  # pyright: ignore[reportPrivateUsage]
     assert deliveries.next_due_ms(START_MS) == START_MS + 9_999
 
@@ -440,7 +441,7 @@ class AnyOrder(RuleBasedStateMachine):
     @invariant()
     def facts_bring_everything_back(self):
         deliveries = self.deliveries
-        deliveries.check_invariants()
+        check_deliveries(deliveries)
         assert facts(self.subscriber.restarted()) == facts(deliveries)
         assert facts(reloaded(deliveries)) == facts(deliveries)
         done = deliveries.delivered + deliveries.dropped

@@ -18,6 +18,7 @@ from cmqd.core.outcome import Waiting
 from cmqd_types.messages import HalfMessage
 from support.core_builders import ACCOUNT, START_MS, Rig
 from support.half_messages import ask, asked, checkers, decide, kinds, listed, transactional
+from support.invariants import check_broker
 
 # ---------------------------------------------------------------- half messages
 
@@ -147,7 +148,7 @@ def test_clearing_drops_half_messages_and_decisions():
     checkers(rig)
 
     rig.clear()
-    rig.broker.check_invariants()
+    check_broker(rig.broker)
     rig.advance(10_000)
 
     assert rig.counts()["half"] == 0
@@ -192,7 +193,7 @@ def test_what_is_undecided_is_never_forgotten(monkeypatch: pytest.MonkeyPatch):
 
     assert [one.message_id for one in listed(rig)] == ids
     assert decide(rig, *[(one, ROLL_BACK) for one in ids]) == []
-    rig.broker.check_invariants()
+    check_broker(rig.broker)
 
 
 # ---------------------------------------------------------------- bodies in memory
@@ -201,13 +202,13 @@ def test_what_is_undecided_is_never_forgotten(monkeypatch: pytest.MonkeyPatch):
 def test_bodies_of_half_messages_take_a_share_of_the_window():
     rig = transactional(Limits(window_bytes=8 * 1320))
     ids = [rig.send_half(bytes(1000))[0] for _ in range(5)]
-    rig.broker.check_invariants()
+    check_broker(rig.broker)
     assert list(rig.runtime().window.half) == [3, 4]
 
     assert [isinstance(ask(rig, (one, COMMIT))[1], Waiting) for one in ids] == [True, True, True, False, False]
     rig.answer_reads()
 
-    rig.broker.check_invariants()
+    check_broker(rig.broker)
     assert rig.counts()["active"] == 5
 
 
@@ -226,7 +227,7 @@ def test_half_messages_make_room_for_what_can_be_received():
     rig.send_half(bytes(1000))
     for _ in range(4):
         rig.send(bytes(1000))
-    rig.broker.check_invariants()
+    check_broker(rig.broker)
 
     assert not rig.runtime().window.half
     assert len(rig.runtime().window.messages) == 4
@@ -238,7 +239,7 @@ def test_another_queue_makes_room_of_half_messages():
     rig.create("other")
     for _ in range(4):
         rig.send(bytes(1000), name="other")
-    rig.broker.check_invariants()
+    check_broker(rig.broker)
     assert not rig.runtime().window.half
 
     assert decide(rig, (message_id, COMMIT)) == []

@@ -3,6 +3,7 @@
 from cmqd.core.operations.reservations import RETRY_MS
 from cmqd.core.runtime.pages import MAX_MOVE_READS
 from support.core_builders import ACCOUNT, Rig
+from support.invariants import check_broker
 
 
 def dying(rig: Rig, name: str = "q", count: int = 3) -> None:
@@ -38,7 +39,7 @@ def test_what_was_reserved_when_they_were_held_up_is_released():
 
     assert rig.queue().index.moving_count == 0
     assert rig.counts()["active"] == 15, "the page that was under way is moved"
-    rig.broker.check_invariants()
+    check_broker(rig.broker)
 
 
 def test_a_redrive_says_that_it_is_held_up_and_goes_on():
@@ -79,4 +80,4 @@ def test_few_pages_of_moves_are_read_at_once_and_all_queues_have_their_turn():
         rig.answer(rig.reads[0])
         assert len(rig.reads) <= MAX_MOVE_READS
     assert all(rig.counts(name)["active"] == 0 for name in names[1:])
-    rig.broker.check_invariants()
+    check_broker(rig.broker)

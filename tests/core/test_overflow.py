@@ -2,6 +2,7 @@
 
 from cmqd.core.limits import Limits
 from support.core_builders import Rig
+from support.invariants import check_broker
 
 
 def overflow(rig: Rig) -> list[int]:
@@ -118,7 +119,7 @@ def test_overflow_that_cannot_be_read_is_damaged_and_read_once():
 
     assert rig.counts()["damaged"] == 1
     assert rig.counts()["active"] == 2
-    rig.broker.check_invariants()
+    check_broker(rig.broker)
 
 
 def test_damaged_overflow_is_overflow_again_after_a_restart_with_or_without_checkpoint():
@@ -145,7 +146,7 @@ def test_damaged_overflow_below_a_floor_is_gone():
     rig.clear()
 
     assert set(rig.counts().values()) == {0}
-    rig.broker.check_invariants()
+    check_broker(rig.broker)
 
 
 def test_overflow_of_a_queue_deleted_while_it_is_read_is_forgotten():

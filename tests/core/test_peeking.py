@@ -10,6 +10,7 @@ from cmqd.core.outcome import WAITING, Waiting
 from cmqd_types.messages import MessagesPeeked, PeekedMessage
 from support.core_builders import ACCOUNT, START_MS, Rig, counts
 from support.core_facts import facts
+from support.invariants import check_broker
 
 PEEKER = 1000
 
@@ -124,7 +125,7 @@ def test_what_a_peek_cannot_read_is_counted_like_what_a_receive_cannot_read():
     assert found == 4
     assert again == (WAITING, 0)
     assert cold.counts() == counts(active=1, delayed=1, half=2, damaged=2)
-    cold.broker.check_invariants()
+    check_broker(cold.broker)
     assert cold.bodies() == [b"1"]
 
 

@@ -7,6 +7,7 @@ from cmqd.core.outcome import WAITING
 from cmqd_segment.records import unpack_runs
 from cmqd_types.messages import ReceivedMessage
 from support.core_builders import Rig
+from support.invariants import check_broker
 
 
 def later(limits: Limits | None = None, count: int = 4, delay_ms: int = 5000) -> Rig:
@@ -91,7 +92,7 @@ def test_what_is_sent_with_a_short_delay_is_kept_and_needs_no_read():
     rig = later(delay_ms=1000)
     rig.tick()
     rig.answer_reads()
-    rig.broker.check_invariants()
+    check_broker(rig.broker)
 
     rig.send(b"soon", b"at once", b"not so soon", headers=[{"k": "v"}, None, None], delay_ms=[900, 0, 60_000])
     rig.send(b"soon too", delay_ms=900)
@@ -138,7 +139,7 @@ def test_what_is_kept_goes_with_a_floor():
     rig.advance(101)
 
     assert rig.runtime().window.size <= 400
-    rig.broker.check_invariants()
+    check_broker(rig.broker)
 
 
 def test_what_a_deleted_queue_asked_for_is_ignored():

@@ -16,6 +16,7 @@ from cmqd_segment.records import AnyRecord
 from support import alone
 from support.core_builders import KEY, START_MS, Rig
 from support.core_facts import facts
+from support.invariants import check_broker
 
 ACCOUNTS = ("first", "second")
 DEDUP_LIFE_MS = 300_000
@@ -108,7 +109,7 @@ def test_an_account_with_its_share_of_sessions_keeps_them_and_gets_no_new_one_un
     way(rig, "first", 0, 0, None)
     rig.now_ms = end_ms
     way(rig, "first", 3, 1, None)
-    rig.broker.check_invariants()
+    check_broker(rig.broker)
 
 
 def test_new_sessions_of_requests_decided_together_count_too():
@@ -121,7 +122,7 @@ def test_new_sessions_of_requests_decided_together_count_too():
 
     for replies in (sent, published):
         assert [isinstance(reply, TooManyRemembered) for reply in replies] == [False, False, False, True]
-    rig.broker.check_invariants()
+    check_broker(rig.broker)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -143,7 +144,7 @@ def test_an_account_with_its_share_of_memory_gets_no_new_dedup_ids_until_the_old
     way(rig, "first", 0, 0, [None])
     rig.advance(DEDUP_LIFE_MS - 1000)
     assert [way(rig, "first", 0, 0, [name]) for name in "abcd"] != answers
-    rig.broker.check_invariants()
+    check_broker(rig.broker)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -176,7 +177,7 @@ def test_sessions_and_dedup_ids_share_the_memory_of_their_account():
         send(rig, "first", 0, 0, ["a"])
     for sequence in range(2, 100):
         send(rig, "first", 1, sequence)
-    rig.broker.check_invariants()
+    check_broker(rig.broker)
 
 
 def test_memory_comes_back_with_the_queue_the_topic_and_time():
@@ -190,11 +191,11 @@ def test_memory_comes_back_with_the_queue_the_topic_and_time():
     rig.done(rig.broker.unsubscribe("first", "news", "all", rig.now_ms))
     rig.done(rig.broker.delete_topic("first", "news"))
     rig.done(rig.broker.delete_queue("first", "q", rig.now_ms))
-    rig.broker.check_invariants()
+    check_broker(rig.broker)
     assert memory.total_bytes == full - 2 * (ENTRY_BYTES + 1)
 
     rig.advance(SESSION_LIFE_MS)
-    rig.broker.check_invariants()
+    check_broker(rig.broker)
     assert memory.total_bytes == 0
 
 
@@ -219,7 +220,7 @@ def test_a_start_with_a_smaller_budget_has_the_same_index_and_only_refuses_what_
             broker.replay(record, lsn)
         assert facts(broker) == facts(rig.broker)
         broker.recovered()
-        broker.check_invariants()
+        check_broker(broker)
         assert broker.facts.promises.memory.total_bytes == rig.broker.facts.promises.memory.total_bytes
         with pytest.raises(TooManyRemembered):
             alone.send(broker, "first", "q", [b"x"], None, None, 7, 1, rig.now_ms)

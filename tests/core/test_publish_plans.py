@@ -16,6 +16,7 @@ from cmqd_segment.published import count_copies
 from cmqd_segment.records import MessagesPublished, MessagesPublishedAlike
 from support.core_builders import ACCOUNT, KEY, Rig
 from support.core_facts import facts
+from support.invariants import check_broker
 from support.publishing import a_rig, check_recovery, published, request, together
 
 QUEUES = 40
@@ -275,7 +276,7 @@ def test_receives_that_wait_at_many_queues_are_served_a_queue_at_a_time():
     for number, name in enumerate(NAMES):
         (messages,) = rig.replies(waiters[name])
         assert [message.body for message in messages] == expected(number)[:3]
-    rig.broker.check_invariants()
+    check_broker(rig.broker)
     again = rig.crash()
     assert again.bodies("queue-39", 100) == expected(39)[3:]
 
@@ -322,7 +323,7 @@ def test_what_happens_to_queues_before_they_are_served_is_taken_into_account():
     (messages,) = rig.replies(waiters["queue-36"])
     assert [message.body for message in messages] == expected(36)[:3]
     assert rig.bodies("queue-36", MESSAGES) == [*expected(36)[3:], b"later"]
-    rig.broker.check_invariants()
+    check_broker(rig.broker)
 
 
 def test_a_second_publish_before_the_queues_of_the_first_are_served_comes_behind_it():

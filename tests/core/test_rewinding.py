@@ -13,6 +13,7 @@ from cmqd_types.queues import Rewound
 from support.busy_rig import replayed
 from support.core_builders import ACCOUNT, START_MS, Rig, counts
 from support.core_facts import facts, queue_facts
+from support.invariants import check_broker
 from support.rewinds import HOUR_MS, ask, consume, merged_in_replay, refused, rewindable
 
 # ---------------------------------------------------------------------- what stays rewindable
@@ -247,7 +248,7 @@ def test_what_is_in_memory_is_delivered_once_and_behind_what_comes_back(kept: in
     got: list[bytes] = []
     while messages := rig.receive(most=3):
         got += [message.body for message in messages]
-        rig.broker.check_invariants()
+        check_broker(rig.broker)
     assert got == expected
 
 
@@ -437,7 +438,7 @@ def test_a_million_messages_are_rewound_as_a_set(monkeypatch: pytest.MonkeyPatch
     assert outcome.reply == Rewound(messages=500_000, time_ms=START_MS + 5000, clamped=False)
     (record,) = outcome.records
     assert record == QueueRewound(queue.queue_id, 500_000, 1_000_000, rig.now_ms, 0)
-    rig.broker.check_invariants()
+    check_broker(rig.broker)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -488,7 +489,7 @@ def test_whatever_happens_in_between_nothing_is_lost_or_doubled_or_out_of_order(
             case _:
                 if rig.reads:
                     rig.answer(chance.choice(rig.reads), at_most=chance.choice([1, 2, 9]))
-        rig.broker.check_invariants()
+        check_broker(rig.broker)
         assert rig.counts()["rewindable"] == len(deleted)
         assert rig.counts()["active"] == len(active)
     assert queue_facts(rig.crash().queue()) == queue_facts(rig.queue())

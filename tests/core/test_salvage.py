@@ -26,6 +26,7 @@ from cmqd_segment.records import (
 )
 from support.core_builders import ACCOUNT, KEY, Rig, counts
 from support.core_facts import check_lease_buckets, facts
+from support.invariants import check_broker
 
 LIMITS = Limits(tick_items=4, topic_life_ms=300_000)
 
@@ -155,9 +156,9 @@ def salvaged(rig: Rig, missing: Collection[int], parts: Sequence[AnyPart] = ()) 
     for lsn, record in log.records():
         if not parts or lsn > parts[0].lsn:  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
             broker.replay(record, lsn)
-            broker.check_invariants()
+            check_broker(broker)
     log.append(broker.recovered(lost=True))
-    broker.check_invariants()
+    check_broker(broker)
     again = Rig(rig.limits, broker, log)
     again.now_ms = rig.now_ms
     return again
@@ -191,7 +192,7 @@ def check_usable(rig: Rig, missing: Collection[int]) -> None:
             rig.send(b"newer", name=queue.name)
             while handles := rig.handles(queue.name):
                 assert rig.delete(*handles, name=queue.name) == []
-        rig.broker.check_invariants()
+        check_broker(rig.broker)
     rig.settle(700_000)
     for queue in rig.broker.queues.values():
         held = rig.broker.queue_info(queue.account, queue.name).counts
@@ -258,12 +259,12 @@ def test_any_rows_above_a_checkpoint_may_be_missing(seed: int):
         assert rig.send(b"new", name=queue.name)
         assert queue.index.active_count
         assert rig.bodies(queue.name, 1)
-        rig.broker.check_invariants()
+        check_broker(rig.broker)
     for topic in rig.broker.topics.values():
         reached = rig.publish(b"new", topic=topic.name, labels=["a"]).matched[0]
         assert reached == len(topic.subscriptions)
         rig.settle()
-        rig.broker.check_invariants()
+        check_broker(rig.broker)
 
 
 def test_a_message_received_in_a_gap_is_delivered_again_and_counted_as_often_as_is_known():
@@ -333,7 +334,7 @@ def test_a_queue_made_and_deleted_again_before_its_checkpoint_does_not_take_its_
     taken.extend(parts)
 
     assert facts(rig.crash_after(taken).broker) == facts(rig.broker)
-    rig.crash_after(taken).broker.check_invariants()
+    check_broker(rig.crash_after(taken).broker)
 
 
 def test_without_salvage_replay_is_strict():

@@ -9,6 +9,7 @@ from cmqd.core.outcome import WAITING
 from cmqd_types.messages import ReceivedMessage
 from support import alone
 from support.core_builders import ACCOUNT, Rig
+from support.invariants import check_broker
 
 
 def bodies(reply: list[ReceivedMessage]) -> list[bytes]:
@@ -112,11 +113,11 @@ def test_many_receives_at_a_queue_that_is_deleted_are_answered_by_the_ticks():
     assert len(rig.woken) == ENDED_AT_ONCE
     assert rig.broker.cancel_receive(waiters[-1])
     assert not rig.broker.cancel_receive(waiters[0])
-    rig.broker.check_invariants()
+    check_broker(rig.broker)
     rig.tick()
     assert len(rig.woken) <= 2 * ENDED_AT_ONCE
     rig.settle()
 
     assert sorted(waiter_id for waiter_id, _ in rig.woken) == waiters[:-1]
     assert {type(reply) for _, reply in rig.woken} == {QueueDeleted}
-    rig.broker.check_invariants()
+    check_broker(rig.broker)

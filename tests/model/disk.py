@@ -29,6 +29,7 @@ from cmqd_segment.records import (
 )
 from support.core_builders import KEY
 from support.core_facts import check_lease_buckets, facts
+from support.invariants import check_broker
 from support.naive_broker import (
     STEP_GRAIN_MS,
     NaiveQueue,
@@ -218,14 +219,14 @@ class DiskRules(MessageRules):
         broker = self.broker_from([], prefix)
         assert wanted_of(broker) == self.rows[rows]
         broker.recovered()
-        broker.check_invariants()
+        check_broker(broker)
         self.check_numbers(broker, prefix)
 
     def crash_at_the_end(self) -> None:
         recovered = self.broker_from([], self.log.records())
         self.check_same(recovered)
         recovered.recovered()
-        recovered.check_invariants()
+        check_broker(recovered)
         self.check_numbers(recovered, self.log.records())
 
     def restart(self, from_checkpoint: bool, lost: bool) -> None:
@@ -281,7 +282,7 @@ class DiskRules(MessageRules):
         assert len(prefix) >= least
         broker = self.broker_from(parts, prefix)
         broker.recovered()
-        broker.check_invariants()
+        check_broker(broker)
         self.check_numbers(broker, prefix)
         whole = self.broker_from([], prefix)
         for one in (whole, broker):

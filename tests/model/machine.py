@@ -14,6 +14,7 @@ from cmqd.core.broker import Broker
 from cmqd.core.limits import Limits
 from support.core_builders import KEY, START_MS, NaiveLog
 from support.core_facts import check_lease_buckets
+from support.invariants import check_broker
 from support.naive_broker import (
     NaiveQueue,
     NaiveSessions,
@@ -92,7 +93,7 @@ class BrokerMachine(DiskRules):
     def holds(self) -> None:
         if not hasattr(self, "queues"):
             return
-        self.broker.check_invariants()
+        check_broker(self.broker)
         assert sorted(self.broker.queues) == sorted(queue.queue_id for queue in self.queues)
         self.always()
         if not self.is_quiet():

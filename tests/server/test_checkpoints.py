@@ -13,6 +13,7 @@ from cmqd.memory_log import MemoryLog
 from cmqd_protocol import messages as wire
 from cmqd_segment.records import StoredMessage
 from support.eventually import eventually
+from support.invariants import check_broker
 from support.server_rig import ServerRig
 
 
@@ -30,7 +31,7 @@ async def recovered(rig: ServerRig) -> Broker:
             else:
                 broker.load(item)
     broker.recovered()
-    broker.check_invariants()
+    check_broker(broker)
     return broker
 
 

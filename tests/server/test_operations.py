@@ -4,22 +4,28 @@ import inspect
 
 import pytest
 
+from cmqd.core.broker import Broker
+from cmqd.server.accounts import Accounts
 from cmqd.server.operations import ACCOUNT_CHANGES, ACCOUNT_LOOKUPS, CHANGES, CREATIONS, LOOKUPS, Operation
+from support.core_builders import KEY
 
-ALL = (*CREATIONS, *CHANGES, *LOOKUPS, *ACCOUNT_CHANGES, *ACCOUNT_LOOKUPS)
+OF_THE_BROKER = (*CREATIONS, *CHANGES, *LOOKUPS)
+ALL = (*OF_THE_BROKER, *ACCOUNT_CHANGES, *ACCOUNT_LOOKUPS)
+BROKER = Broker(KEY)
 
 
 @pytest.mark.parametrize("operation", ALL, ids=lambda operation: operation.request.__name__)
 def test_a_line_names_fields_of_its_request_that_fill_the_parameters_of_its_method(operation: Operation):
+    method = getattr(BROKER if operation in OF_THE_BROKER else Accounts, operation.method)
     parameters = [
         parameter
-        for parameter in inspect.signature(operation.method).parameters.values()
-        if parameter.kind is not parameter.KEYWORD_ONLY
+        for parameter in inspect.signature(method).parameters.values()
+        if parameter.kind is not parameter.KEYWORD_ONLY and parameter.name != "self"
     ]
 
     assert set(operation.fields) <= set(operation.request.__struct_fields__)
-    # Beside the arguments: ``self``, and the account of the client.
-    assert len(parameters) == 2 + len(operation.arguments.split())
+    # Beside the arguments: the account of the client.
+    assert len(parameters) == 1 + len(operation.arguments.split())
     assert operation.takes_time == (parameters[-1].name == "now_ms")
 
 

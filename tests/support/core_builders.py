@@ -36,6 +36,7 @@ from cmqd_segment.rows import extra_bytes, sent_runs, stored_messages
 from cmqd_types.messages import Headers, Labels, ReceivedMessage
 from cmqd_types.queues import RedriveStatus, Rewound
 from support import alone
+from support.invariants import check_broker
 
 T = TypeVar("T")
 
@@ -424,5 +425,5 @@ class Rig:
         log.append([*first, *broker.recovered()])
         rig = Rig(self.limits, broker, log)
         rig.now_ms = self.now_ms if step_to_ms is None else step_to_ms
-        broker.check_invariants()
+        check_broker(broker)
         return rig

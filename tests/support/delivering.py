@@ -7,6 +7,7 @@ from cmqd.core.outcome import Push, PushResult
 from cmqd_types.topics import SubscriptionInfo
 from support.core_builders import ACCOUNT, Rig
 from support.core_facts import facts
+from support.invariants import check_broker
 
 URL = "https://example.com/in"
 DAY_MS = 86_400_000
@@ -73,8 +74,8 @@ def check_recovery(rig: Rig) -> None:
     for rows in range(rig.log.last_lsn):
         again = rig.crash_after_row(rows)
         again.settle()
-        again.broker.check_invariants()
+        check_broker(again.broker)
     for again in (rig.crash(), rig.crash_after(rig.checkpoint())):
         assert facts(again.broker) == facts(rig.broker)
         again.settle()
-        again.broker.check_invariants()
+        check_broker(again.broker)

@@ -10,6 +10,7 @@ from cmqd.core.limits import Limits
 from cmqd.core.outcome import Waiting
 from cmqd_types.messages import HalfMessage
 from support.core_builders import ACCOUNT, Rig
+from support.invariants import check_broker
 
 
 def transactional(limits: Limits | None = None, **attributes: int) -> Rig:
@@ -24,7 +25,7 @@ def decide(rig: Rig, *decisions: tuple[int, int]) -> list[tuple[int, DomainError
     if isinstance(reply, Waiting):
         rig.answer_reads(until=lambda: bool(rig.replies(waiter_id)))
         (reply,) = rig.replies(waiter_id)
-    rig.broker.check_invariants()
+    check_broker(rig.broker)
     return list(reply.failures)
 
 
@@ -33,7 +34,7 @@ def ask(rig: Rig, *decisions: tuple[int, int]) -> tuple[int, Any]:
     waiter_id = rig._new_waiter()  # pyright: ignore[reportPrivateUsage]
     ids, what = [one for one, _ in decisions], [one for _, one in decisions]
     reply = rig.done(rig.broker.end_transactions(ACCOUNT, "q", waiter_id, ids, what, rig.now_ms))
-    rig.broker.check_invariants()
+    check_broker(rig.broker)
     return waiter_id, reply
 
 

@@ -27,6 +27,7 @@ from cmqd_protocol.messages import AnyReply, Cancel, Request, TransactionCheck
 from cmqd_types.messages import ReceivedMessage
 from support.fake_clock import FakeClock
 from support.fake_pusher import FakePusher
+from support.invariants import check_broker
 
 _R = TypeVar("_R")
 
@@ -344,7 +345,7 @@ class ServerRig:
 
     def check(self) -> None:
         """The invariants of every room."""
-        self.broker.check_invariants()
+        check_broker(self.broker)
         self.server.gate.check_invariants()
         self.server.outbox.check_invariants()
         self.server.waiting_requests.check_invariants()

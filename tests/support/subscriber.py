@@ -4,6 +4,7 @@ from pyroaring import BitMap64
 
 from cmqd.core.facts.deliveries import EXPONENTIAL_DECAY, Deliveries
 from cmqd_segment.records import DeliveriesDropped, DeliveriesFailed, MessagesDelivered, runs_of
+from support.invariants import check_deliveries
 
 START_MS = 1_700_000_000_000
 DAY_MS = 86_400_000
@@ -56,7 +57,7 @@ class Subscriber:
     def note(self, fact: Fact) -> None:
         self.facts.append(fact)
         apply(self.deliveries, fact)
-        self.deliveries.check_invariants()
+        check_deliveries(self.deliveries)
 
     def publish(self, count: int = 1) -> None:
         self.note(("waiting", self.count, self.count + count))
@@ -65,7 +66,7 @@ class Subscriber:
 
     def begin(self, room: int = 16) -> list[tuple[int, int]]:
         started = self.deliveries.start(self.now_ms, room)
-        self.deliveries.check_invariants()
+        check_deliveries(self.deliveries)
         self.started_ms |= {position: self.now_ms for position, _ in started}
         return started
 
@@ -93,7 +94,7 @@ class Subscriber:
     def give_back(self, *positions: int) -> None:
         for position in positions:
             self.deliveries.given_back(position)
-            self.deliveries.check_invariants()
+            check_deliveries(self.deliveries)
 
     @property
     def due_in_ms(self) -> int | None:
@@ -132,7 +133,7 @@ class Subscriber:
         restarted = Deliveries(self.deliveries.strategy, paused=self.deliveries.paused)
         for fact in self.facts:
             apply(restarted, fact)
-        restarted.check_invariants()
+        check_deliveries(restarted)
         return restarted
 
 
@@ -153,7 +154,7 @@ def reloaded(deliveries: Deliveries, size: int = 2) -> Deliveries:
     )
     for part in parts:
         loaded.load_retries(part)
-    loaded.check_invariants()
+    check_deliveries(loaded)
     return loaded
 
 

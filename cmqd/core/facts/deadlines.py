@@ -20,8 +20,6 @@ class DeadlineBuckets:
     end of its bucket, that is at its time or less than ``width_ms`` later, never earlier.
     """
 
-    __slots__ = ("_buckets", "_heap", "_sweep", "_sweep_kept", "size", "width_ms")
-
     def __init__(self, width_ms: int) -> None:
         self.width_ms = width_ms
         self.size = 0

@@ -478,24 +478,6 @@ class Deliveries:
         self.last_error = last_error
         self.last_error_ms = last_error_ms
 
-    def check_invariants(self) -> None:
-        """Assert the relations that hold after each call; for tests."""
-        under_way = BitMap64(self.under_way)
-        assert self._failed == BitMap64(self.retries)
-        assert not self.waiting & self._failed
-        assert self.exhausted == BitMap64([position for position, retry in self.retries.items() if not retry.next_ms])
-        assert self._unsent == self.waiting - under_way
-        assert self._hurried <= self._failed
-        assert not self._hurried & under_way
-        entries = set(self._heap)
-        for position, retry in self.retries.items():
-            assert retry.attempts >= 1
-            known = (retry.next_ms, position) in entries or not retry.next_ms
-            assert known or position in self._hurried or position in self.under_way, position
-            assert self.under_way.get(position, retry.attempts + 1) == retry.attempts + 1
-        for position in self.waiting & under_way:
-            assert self.under_way[position] == 1
-
 
 def gap_ms(attempts: int) -> int:
     """Return the time from the start of failed attempt ``attempts`` to the next attempt, under exponential decay."""

@@ -11,8 +11,6 @@ from cmqd_segment.records import ClockOffset
 class Facts:
     """The tables of facts, handed to the operations and to recovery."""
 
-    __slots__ = ("clock_offset_ms", "limits", "numbers", "promises", "queues", "topics")
-
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.numbers = Numbers()
@@ -24,7 +22,7 @@ class Facts:
 
     def live_in(self, queue_id: int, first: int, stop: int) -> int:
         """Count the messages, or deliveries of a topic's messages, at positions ``first .. stop-1`` that are still
-        wanted; 0 if the queue or topic is gone.
+        needed; 0 if the queue or topic is gone.
         """
         topic = self.topics.by_id.get(queue_id)
         return self.queues.live_in(queue_id, first, stop) if topic is None else topic.live_in(first, stop)

@@ -15,8 +15,6 @@ JUMP = 1 << 40
 class Numbers:
     """Counters and the ends of their reserved blocks. Invariant: next <= until, for each."""
 
-    __slots__ = ("lease_until", "message_id_until", "next_lease", "next_message_id", "next_queue_id", "queue_id_until")
-
     def __init__(self) -> None:
         self.next_message_id = self.message_id_until = 1
         self.next_lease = self.lease_until = 1

@@ -8,7 +8,7 @@ Recovery applies records without asking for room. The index after a start depend
 a smaller budget only refuses new promises until old promises end.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Final
 
 from cmqd.core.errors import TooManyRemembered
@@ -26,8 +26,6 @@ LEAST_PAUSE_MS: Final = 1_000
 
 class PromisedMemory:
     """Memory of sessions and dedup ids by account, in bytes, as their tables estimate it."""
-
-    __slots__ = ("_budget_bytes", "_by_account", "_tables", "total_bytes")
 
     def __init__(self, budget_bytes: int) -> None:
         self._budget_bytes = budget_bytes
@@ -86,19 +84,9 @@ class PromisedMemory:
         times_ms = (table.oldest_ms for table in self._tables.get(account, ()))
         return min((time_ms for time_ms in times_ms if time_ms is not None), default=None)
 
-    def check_invariants(self, tables: Mapping[str, Collection[DedupIds]], sessions: Sessions) -> None:
-        """Raise AssertionError if the memory is not that of these tables of dedup ids, by account, and sessions."""
-        by_account = {account: sum(table.size_bytes for table in tables[account]) for account in tables}
-        for account, size_bytes in sessions.sizes_bytes().items():
-            by_account[account] = by_account.get(account, 0) + size_bytes
-        assert self._by_account == {account: size_bytes for account, size_bytes in by_account.items() if size_bytes}
-        assert self.total_bytes == sum(by_account.values())
-
 
 class Promises:
     """Room for new promises; see the module."""
-
-    __slots__ = ("_ends_ms", "_limits", "memory", "sessions")
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits

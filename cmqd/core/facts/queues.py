@@ -41,21 +41,6 @@ CHECK_BUCKET_MS = 100
 class QueueTable:
     """The queues of all accounts."""
 
-    __slots__ = (
-        "_limits",
-        "_promises",
-        "_sessions",
-        "_timers",
-        "by_id",
-        "checks",
-        "delays",
-        "due_checks",
-        "folded",
-        "leases",
-        "names",
-        "subscribers",
-    )
-
     def __init__(self, limits: Limits, promises: Promises) -> None:
         self._limits = limits
         self._promises = promises

@@ -95,8 +95,6 @@ class Sessions:
     broker.
     """
 
-    __slots__ = ("_by_account", "_changed", "_count", "_limits", "_slice_lsn")
-
     def __init__(self, limits: Limits, changed: Callable[[str, int], None] | None = None) -> None:
         """``changed`` is called with the growth of the memory of an account's sessions, in bytes."""
         self._limits = limits

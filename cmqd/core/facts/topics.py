@@ -32,8 +32,6 @@ from cmqd_segment.records import (
 class TopicTable:
     """The topics of all accounts and their subscriptions."""
 
-    __slots__ = ("_limits", "_promises", "_queues", "by_id", "folded", "names", "push_count", "subscriptions")
-
     def __init__(self, limits: Limits, promises: Promises, queues: QueueTable) -> None:
         self._limits = limits
         self._promises = promises

@@ -28,18 +28,6 @@ CHECK_SWEEP_ABOVE = 1_000_000
 class Checks:
     """Asks producers about half messages."""
 
-    __slots__ = (
-        "_agenda",
-        "_buckets",
-        "_commits",
-        "_lane",
-        "_limits",
-        "_once_more",
-        "_queues",
-        "_runtime",
-        "_sweep_above",
-    )
-
     def __init__(self, facts: Facts, runtime: Runtime) -> None:
         self._limits = facts.limits
         self._queues = facts.queues
@@ -52,7 +40,12 @@ class Checks:
         self._sweep_above = CHECK_SWEEP_ABOVE
 
     def set_has_checkers(self, account: str, name: str, has_checkers: bool) -> None:
-        """See :meth:`Broker.set_has_checkers <cmqd.core.broker.Broker.set_has_checkers>`."""
+        """Set whether a connected client answers checks of a queue's half messages. Without a checker due checks stay
+        due. The edge may withdraw a checker for a while if it does not keep up.
+
+        Raises:
+            QueueNotFound, NotTransactional: only for ``has_checkers``; its absence may be reported for any name.
+        """
         queue = self._queues.find(account, name) if has_checkers else self._queues.names.get(account, {}).get(name)
         if queue is None:
             return
@@ -63,7 +56,12 @@ class Checks:
             self.take_up(queue)
 
     def check_again(self, account: str, name: str, message_ids: Sequence[int], now_ms: int) -> Outcome[None]:
-        """See :meth:`Broker.check_again <cmqd.core.broker.Broker.check_again>`."""
+        """Check these half messages once more, with another client: the client that was asked disconnected without an
+        answer.
+
+        The repeated check may exceed the limit of checks by one, because the lost check gave the producer no chance to
+        answer. Messages decided meanwhile are left alone.
+        """
         del now_ms
         queue = self._queues.names.get(account, {}).get(name)
         if queue is not None:

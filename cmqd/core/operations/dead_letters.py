@@ -28,8 +28,6 @@ from cmqd_fold.queue_index import QueueIndex
 class DeadLetters:
     """Finds dead letters."""
 
-    __slots__ = ("_agenda", "_gates", "_queues", "_reservations", "_runtime")
-
     def __init__(self, facts: Facts, runtime: Runtime, reservations: Reservations) -> None:
         self._queues = facts.queues
         self._runtime = runtime.queues

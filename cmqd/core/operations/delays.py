@@ -19,8 +19,6 @@ from cmqd_segment.records import DelaysScheduled, MessagesActivated, Runs, Store
 class Delays:
     """Ends delays, and gives free places to messages beyond ``max_delayed``."""
 
-    __slots__ = ("_agenda", "_budget", "_lane", "_limits", "_queues", "_runtime", "_serving")
-
     def __init__(self, facts: Facts, runtime: Runtime, serving: Serving) -> None:
         self._limits = facts.limits
         self._queues = facts.queues
@@ -30,7 +28,12 @@ class Delays:
         self._lane = runtime.pages.overflow
         self._serving = serving
 
-    def tick_delays(self, effects: Effects, now_ms: int) -> None:
+    def tick(self, effects: Effects, now_ms: int) -> None:
+        """End delays of a queue, and give free places to messages in overflow."""
+        self._end_delays(effects, now_ms)
+        self._fill_places(effects)
+
+    def _end_delays(self, effects: Effects, now_ms: int) -> None:
         """Activate messages of a queue at the end of their delay."""
         due = self._queues.delays.take_due(now_ms, self._limits.tick_items)
         if due is None:
@@ -50,7 +53,7 @@ class Delays:
             self._serving.serve(queue, effects, now_ms)
         self._read_overflow(queue, effects)
 
-    def tick_overflow(self, effects: Effects) -> None:
+    def _fill_places(self, effects: Effects) -> None:
         """Read due times of messages in overflow, in a queue with free places."""
         if self._agenda.overflow_wanted:
             queue = self._queues.by_id.get(self._agenda.overflow_wanted.popitem()[0])

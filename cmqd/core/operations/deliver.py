@@ -49,21 +49,6 @@ READ_AHEAD = 64
 class Deliver:
     """Brings messages of topics to their subscribers."""
 
-    __slots__ = (
-        "_agenda",
-        "_gates",
-        "_jitter_seed",
-        "_lane",
-        "_limits",
-        "_numbers",
-        "_retries",
-        "_serving",
-        "_slots",
-        "_store",
-        "_topic_bodies",
-        "_topics",
-    )
-
     def __init__(self, facts: Facts, runtime: Runtime, store: Store, serving: Serving, seed: int) -> None:
         """``seed``: any number, for the random part of pauses between deliveries."""
         self._limits = facts.limits
@@ -80,7 +65,7 @@ class Deliver:
         self._jitter_seed = seed
 
     def pushes_ended(self, results: Sequence[PushResult], now_ms: int) -> Outcome[None]:
-        """See :meth:`Broker.pushes_ended <cmqd.core.broker.Broker.pushes_ended>`."""
+        """Record the results of posts to URLs. A result is ignored if its message or subscription is gone by now."""
         records: list[AnyRecord] = []
         delivered: dict[int, list[int]] = {}
         failed: dict[tuple[int, str], list[tuple[int, int]]] = {}

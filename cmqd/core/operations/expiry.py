@@ -12,8 +12,6 @@ from cmqd_segment.records import MessagesExpired
 class Expiry:
     """Removes expired messages, dedup ids and sessions."""
 
-    __slots__ = ("_agenda", "_floors", "_limits", "_promises", "_queues", "_serving", "_sessions", "_topics")
-
     def __init__(self, facts: Facts, runtime: Runtime, floors: Floors, serving: Serving) -> None:
         self._limits = facts.limits
         self._promises = facts.promises
@@ -25,6 +23,12 @@ class Expiry:
         self._serving = serving
 
     def tick(self, effects: Effects, now_ms: int) -> None:
+        """Remove a slice of the expired messages, dedup ids and sessions."""
+        self._expire_messages(effects, now_ms)
+        self._expire_dedup_ids(now_ms)
+        self._expire_sessions(now_ms)
+
+    def _expire_messages(self, effects: Effects, now_ms: int) -> None:
         """Move the floor of a queue over expired messages."""
         queue_id = self._agenda.expiries.take(now_ms)
         queue = None if queue_id is None else self._queues.by_id.get(queue_id)
@@ -46,7 +50,7 @@ class Expiry:
             index.steps.drop_below(floor)
         self._agenda.plan_expiry(queue)
 
-    def tick_dedup_ids(self, now_ms: int) -> None:
+    def _expire_dedup_ids(self, now_ms: int) -> None:
         """Forget the old dedup ids of a queue or topic."""
         sweeps = self._agenda.dedup_sweeps
         owner_id = sweeps.take(now_ms)
@@ -61,7 +65,7 @@ class Expiry:
             if len(dedup_ids):
                 sweeps.set(owner_id, now_ms + (0 if has_more else SESSION_SWEEP_MS))
 
-    def tick_sessions(self, now_ms: int) -> None:
+    def _expire_sessions(self, now_ms: int) -> None:
         """Forget some of the expired producer sessions."""
         due_ms = self._agenda.sessions_due_ms
         if due_ms is not None and due_ms <= now_ms and not self._sessions.expire(now_ms, self._limits.tick_items):

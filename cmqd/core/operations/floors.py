@@ -9,8 +9,6 @@ from cmqd_segment.records import MessagesExpired, QueueCleared
 class Floors:
     """Moves the floor of a queue, and forgets bodies below it."""
 
-    __slots__ = ("_agenda", "_budget", "_queues", "_runtime")
-
     def __init__(self, facts: Facts, runtime: Runtime) -> None:
         self._queues = facts.queues
         self._runtime = runtime.queues

@@ -15,8 +15,6 @@ LEASE_SWEEP_ABOVE = 1_000_000
 class Leases:
     """Sweeps the buckets of leases."""
 
-    __slots__ = ("_buckets", "_queues", "sweep_above")
-
     def __init__(self, facts: Facts) -> None:
         self._queues = facts.queues
         self._buckets = facts.queues.leases

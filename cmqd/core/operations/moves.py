@@ -32,18 +32,6 @@ NO_ORIGIN = "(no origin)"
 class Moves:
     """Moves reserved messages to another queue."""
 
-    __slots__ = (
-        "_agenda",
-        "_dead_letters",
-        "_numbers",
-        "_queues",
-        "_redrives",
-        "_reservations",
-        "_runtime",
-        "_serving",
-        "_store",
-    )
-
     def __init__(
         self,
         facts: Facts,

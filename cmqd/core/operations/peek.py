@@ -26,8 +26,6 @@ MOST_STRETCHES = 8
 class Peek:
     """Shows messages."""
 
-    __slots__ = ("_lane", "_limits", "_queues", "_runtime")
-
     def __init__(self, facts: Facts, runtime: Runtime) -> None:
         self._limits = facts.limits
         self._queues = facts.queues
@@ -44,7 +42,11 @@ class Peek:
         now_ms: int,
         states: Sequence[str] | None = None,
     ) -> Outcome[MessagesPeeked | Waiting]:
-        """See :meth:`Broker.peek <cmqd.core.broker.Broker.peek>`."""
+        """Browse messages in order of sending, from position ``start`` on: messages in one of ``states`` (see
+        ``STATES``), or all but the rewindable messages. Changes nothing.
+
+        Messages past their retention are not shown, even before a tick has moved the floor over them.
+        """
         queue = self._queues.find(account, name)
         check_range("max_messages", max_messages, 1, self._limits.max_batch)
         check_range("start", start, 0, 1 << 62)

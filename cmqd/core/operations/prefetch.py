@@ -25,8 +25,6 @@ so many bodies would not fit the window anyway."""
 class Prefetch:
     """Reads bodies of delayed messages ahead of their time."""
 
-    __slots__ = ("_agenda", "_budget", "_buckets", "_lane", "_limits", "_queues", "_runtime", "_serving")
-
     def __init__(self, facts: Facts, runtime: Runtime, serving: Serving) -> None:
         self._limits = facts.limits
         self._queues = facts.queues

@@ -44,21 +44,6 @@ REFUSED_AT_ONCE = 64
 class Publish:
     """Publishes to topics."""
 
-    __slots__ = (
-        "_agenda",
-        "_deliver",
-        "_lane",
-        "_limits",
-        "_numbers",
-        "_promises",
-        "_queues",
-        "_runtime",
-        "_serving",
-        "_store",
-        "_topic_bodies",
-        "_topics",
-    )
-
     def __init__(self, facts: Facts, runtime: Runtime, store: Store, serving: Serving, deliver: Deliver) -> None:
         self._limits = facts.limits
         self._numbers = facts.numbers
@@ -76,17 +61,37 @@ class Publish:
     def publish(
         self, account: str, name: str, requests: Sequence[PublishRequest], now_ms: int
     ) -> Outcome[list[Published | DomainError]]:
-        """See :meth:`Broker.publish <cmqd.core.broker.Broker.publish>`."""
+        """Publish the batches of several requests to a topic in a single call: ``plan_publish`` and ``apply_publish``.
+
+        Raises:
+            TopicNotFound.
+        """
         plan = self.plan_publish(account, name, requests, now_ms)
         plan.advance(WHOLE)
         return self.apply_publish(plan, now_ms)
 
     def plan_publish(self, account: str, name: str, requests: Sequence[PublishRequest], now_ms: int) -> PublishPlan:
-        """See :meth:`Broker.plan_publish <cmqd.core.broker.Broker.plan_publish>`."""
+        """Begin to plan publishes to a topic; nothing changes before ``apply_publish``.
+
+        Raises:
+            TopicNotFound.
+        """
         return PublishPlan(self._topics.find(account, name), requests, self._promises, self._limits, now_ms)
 
     def apply_publish(self, plan: PublishPlan, now_ms: int) -> Outcome[list[Published | DomainError]]:
-        """See :meth:`Broker.apply_publish <cmqd.core.broker.Broker.apply_publish>`."""
+        """Store the messages of a whole plan, with the copies for all matching subscriptions.
+
+        The batch of a request is stored whole or not at all. A refused request has its error at its index of the reply;
+        other requests are stored all the same. A message that matches no subscription is discarded.
+
+        A numbered publish that was stored before gets the earlier ids. A body with a dedup id that was used in this
+        topic a short while ago gets the earlier id.
+
+        Refusals: InvalidArgument, MessageTooLarge, BatchTooLarge, SequenceTooOld.
+
+        Raises:
+            TopicNotFound: the topic was deleted meanwhile.
+        """
         topic = plan.topic
         if self._topics.by_id.get(topic.topic_id) is not topic:
             raise TopicNotFound(topic.name)

@@ -46,22 +46,6 @@ NAMES_EXAMINED = 10_000
 class QueueAdmin:
     """Administers queues."""
 
-    __slots__ = (
-        "_agenda",
-        "_budget",
-        "_checks",
-        "_dead_letters",
-        "_floors",
-        "_limits",
-        "_numbers",
-        "_pages",
-        "_queues",
-        "_receive",
-        "_reservations",
-        "_runtime",
-        "_serving",
-    )
-
     def __init__(
         self,
         facts: Facts,
@@ -88,7 +72,13 @@ class QueueAdmin:
         self._dead_letters = dead_letters
 
     def create(self, account: str, name: str, attributes: Mapping[str, object], now_ms: int) -> Outcome[QueueInfo]:
-        """See :meth:`Broker.create_queue <cmqd.core.broker.Broker.create_queue>`."""
+        """Make a queue.
+
+        Raises:
+            InvalidArgument: the name or an attribute is not legal.
+            QueueExists: the name is taken, in this or in another case.
+            TooManyQueues: the account is at its limit of queues.
+        """
         check_queue_name(name)
         chosen = checked_attributes(QueueAttributes(), attributes, creating=True)
         taken = self._queues.folded.get(account, {}).get(folded(name))
@@ -107,10 +97,10 @@ class QueueAdmin:
         return Outcome(self._info(queue, created=True), records)
 
     def ensure(self, account: str, name: str, attributes: Mapping[str, object], now_ms: int) -> Outcome[QueueInfo]:
-        """Make a queue, or confirm that the existing queue has these attributes; other attributes may have any value.
+        """Make a queue, or confirm that the existing queue has these attributes (attributes not named may differ).
 
         Raises:
-            QueueDiffers: the existing queue has other values; the difference is in the details.
+            QueueDiffers: an attribute differs; the difference is in the details.
             InvalidArgument, QueueExists, TooManyQueues: as :meth:`create`.
         """
         check_queue_name(name)
@@ -141,7 +131,11 @@ class QueueAdmin:
     def list_all(
         self, search: str, after: tuple[str, str], limit: int
     ) -> tuple[list[tuple[str, int, str]], tuple[str, str] | None]:
-        """See :meth:`Broker.list_all_queues <cmqd.core.broker.Broker.list_all_queues>`."""
+        """List queues of all accounts with ``search`` in their name, behind ``after`` (account, name).
+
+        Returns (account, id, name) of at most ``limit`` queues by account and name, and the next ``after``, None at the
+        end. A call examines a bounded number of names, because a search without a match would hold up the loop.
+        """
         check_range("limit", limit, 1, self._limits.max_list)
         after_account, after_name = after
         page: list[tuple[str, int, str]] = []
@@ -160,13 +154,17 @@ class QueueAdmin:
         return page, None
 
     def info(self, account: str, name: str) -> QueueInfo:
-        """Return attributes, counts and facts of a queue."""
+        """Attributes, counts and facts of a queue."""
         return self._info(self._queues.find(account, name))
 
     def set_attributes(
         self, account: str, name: str, attributes: Mapping[str, object], now_ms: int
     ) -> Outcome[QueueInfo]:
-        """See :meth:`Broker.set_queue_attributes <cmqd.core.broker.Broker.set_queue_attributes>`."""
+        """Change the attributes named, with effect from now on, for messages already stored too.
+
+        Raises:
+            QueueNotFound, InvalidArgument: the queue is unchanged.
+        """
         queue = self._queues.find(account, name)
         runtime = self._runtime[queue.queue_id]
         chosen = checked_attributes(queue.index.attributes, attributes)
@@ -195,7 +193,7 @@ class QueueAdmin:
         return effects.outcome(self._info(queue))
 
     def dead_letter_sources(self, account: str, name: str) -> list[tuple[int, str]]:
-        """Return (id, name) of the queues with this dead-letter queue, by name. Raises QueueNotFound."""
+        """(id, name) of the queues whose dead letters go to this one, by name. Raises QueueNotFound."""
         sources = self._queues.find(account, name).sources.values()
         return sorted(((queue.queue_id, queue.name) for queue in sources), key=lambda found: found[1])
 
@@ -281,7 +279,7 @@ class QueueAdmin:
         records.append(record)
 
     def clear(self, account: str, name: str, now_ms: int) -> Outcome[None]:
-        """Drop every message sent before now, in every state, in a single step; all receipt handles become invalid."""
+        """Drop every message sent before now, in every state, in one step; the receipt handles become invalid."""
         queue = self._queues.find(account, name)
         record = QueueCleared(queue.queue_id, queue.index.next_position)
         self._floors.apply(queue, record)
@@ -290,7 +288,7 @@ class QueueAdmin:
         return effects.outcome(None)
 
     def delete(self, account: str, name: str, now_ms: int) -> Outcome[None]:
-        """Remove a queue with its messages; receives that wait at the queue end with QueueDeleted."""
+        """Remove a queue with its messages; receives waiting at it end with QueueDeleted."""
         queue = self._queues.find(account, name)
         if queue.sources:
             raise DeadLetterQueueInUse(name, sorted(source.name for source in queue.sources.values()))

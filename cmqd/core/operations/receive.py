@@ -30,20 +30,6 @@ ENDED_AT_ONCE = 512
 class Receive:
     """Answers receives, and ends their waits."""
 
-    __slots__ = (
-        "_agenda",
-        "_deciding",
-        "_lane",
-        "_limits",
-        "_max_in_flight",
-        "_pages",
-        "_queues",
-        "_runtime",
-        "_serving",
-        "_wait_buckets",
-        "_waiters",
-    )
-
     def __init__(self, facts: Facts, runtime: Runtime, serving: Serving) -> None:
         self._limits = facts.limits
         self._max_in_flight = facts.limits.max_in_flight
@@ -121,7 +107,14 @@ class Receive:
         waiting: int = 0,
         max_waiting: int = 0,
     ) -> Outcome[list[list[ReceivedMessage] | Waiting | DomainError]]:
-        """See :meth:`Broker.receive_all <cmqd.core.broker.Broker.receive_all>`."""
+        """Apply the receives of several clients to one queue, in this order, each receive independent of the others.
+
+        Neighbours with one visibility timeout share a step and a record, as far as their messages are in memory. A
+        refused receive has its error at its index of the reply and does not affect the others.
+
+        Raises:
+            QueueNotFound.
+        """
         queue = self._queues.find(account, name)
         index = queue.index
         runtime = self._runtime[queue.queue_id]
@@ -227,7 +220,10 @@ class Receive:
         return wait_ms, visibility_timeout_ms
 
     def cancel_receive(self, waiter_id: int) -> bool:
-        """See :meth:`Broker.cancel_receive <cmqd.core.broker.Broker.cancel_receive>`."""
+        """Cancel a waiting receive, peek or rewind, or the answer to decisions about half messages.
+
+        The decisions are carried out all the same. Returns False if the request was answered already (or never waited).
+        """
         waiter = self._waiters.pop(waiter_id, None)
         if waiter is None:
             if self._deciding.pop(waiter_id, None) is not None:
@@ -256,7 +252,12 @@ class Receive:
             self._agenda.ended_waits.append((error, waiter_ids[ENDED_AT_ONCE:]))
         return woken
 
-    def tick_ended_waits(self, effects: Effects) -> None:
+    def tick(self, effects: Effects, now_ms: int) -> None:
+        """End waits: of receives at deleted queues, and of receives that waited for their time."""
+        self._end_at_deleted_queues(effects)
+        self._end_due(effects, now_ms)
+
+    def _end_at_deleted_queues(self, effects: Effects) -> None:
         """Answer some of the receives that waited at deleted queues."""
         if not self._agenda.ended_waits:
             return
@@ -269,7 +270,7 @@ class Receive:
         if not waiter_ids:
             self._agenda.ended_waits.popleft()
 
-    def tick_waits(self, effects: Effects, now_ms: int) -> None:
+    def _end_due(self, effects: Effects, now_ms: int) -> None:
         """End due waits at a queue. A receive that a page being read may still serve stays in line, as overdue."""
         due = self._wait_buckets.take_due(now_ms, self._limits.tick_items)
         if due is None:

@@ -21,8 +21,6 @@ PACE_SLACK_MS = 100
 class Redrives:
     """Starts, paces and ends redrives."""
 
-    __slots__ = ("_agenda", "_gates", "_limits", "_queues", "_reservations", "_runtime", "_serving")
-
     def __init__(self, facts: Facts, runtime: Runtime, reservations: Reservations, serving: Serving) -> None:
         self._limits = facts.limits
         self._queues = facts.queues
@@ -35,7 +33,18 @@ class Redrives:
     def start(
         self, account: str, name: str, target: str | None, max_per_second: int | None, now_ms: int
     ) -> Outcome[RedriveStatus]:
-        """See :meth:`Broker.start_redrive <cmqd.core.broker.Broker.start_redrive>`."""
+        """Start a redrive in the background: move the present messages back to their origins, or to ``target``.
+
+        Messages in flight or delayed stay. A message stays too if its origin does not exist or takes no body of that
+        size, and the status counts it; a full target holds the redrive up until the target has room. A redrive survives
+        a restart.
+
+        Raises:
+            QueueNotFound: of ``name``.
+            InvalidArgument: the target does not exist or is the queue itself, or the queue has a dead-letter queue,
+                or never served as a dead-letter queue.
+            RedriveRunning: a redrive is under way.
+        """
         queue = self._queues.find(account, name)
         runtime = self._runtime[queue.queue_id]
         index = queue.index
@@ -73,7 +82,11 @@ class Redrives:
         return Outcome(self._status(queue), [record])
 
     def cancel(self, account: str, name: str, now_ms: int) -> Outcome[RedriveStatus]:
-        """See :meth:`Broker.cancel_redrive <cmqd.core.broker.Broker.cancel_redrive>`."""
+        """Stop a redrive; moved messages stay moved. No effect on a redrive that is over.
+
+        Raises:
+            QueueNotFound, InvalidArgument: there never was a redrive.
+        """
         queue = self._queues.find(account, name)
         effects = Effects()
         if self._runtime[queue.queue_id].redriving is not None:
@@ -82,7 +95,11 @@ class Redrives:
         return effects.outcome(self._status(queue))
 
     def status(self, account: str, name: str) -> RedriveStatus:
-        """See :meth:`Broker.redrive_status <cmqd.core.broker.Broker.redrive_status>`."""
+        """Return the progress of the redrive of a queue, or the result of the last redrive.
+
+        Raises:
+            QueueNotFound, InvalidArgument: there never was a redrive.
+        """
         return self._status(self._queues.find(account, name))
 
     def _status(self, queue: Queue) -> RedriveStatus:

@@ -21,8 +21,6 @@ RETRY_MS = 1000
 class Reservations:
     """Reserves messages and reads their bodies."""
 
-    __slots__ = ("_budget", "_lane", "_limits", "_queues", "_runtime")
-
     def __init__(self, facts: Facts, runtime: Runtime) -> None:
         self._limits = facts.limits
         self._queues = facts.queues

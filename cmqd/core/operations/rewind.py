@@ -30,8 +30,6 @@ PRUNE_MS = 1000
 class Rewind:
     """Brings deleted messages back."""
 
-    __slots__ = ("_agenda", "_lane", "_queues", "_runtime", "_serving")
-
     def __init__(self, facts: Facts, runtime: Runtime, serving: Serving) -> None:
         self._queues = facts.queues
         self._runtime = runtime.queues
@@ -42,7 +40,16 @@ class Rewind:
     def rewind(
         self, account: str, name: str, waiter_id: int, time_ms: int, strict: bool, now_ms: int
     ) -> Outcome[Rewound | Waiting]:
-        """See :meth:`Broker.rewind <cmqd.core.broker.Broker.rewind>`."""
+        """Make all rewindable messages sent at or after ``time_ms`` active again, in order of sending, never received.
+
+        A time before the window is clamped to the nearest time (``clamped``), or refused if ``strict``. The latest
+        allowed time is that of the oldest unconsumed message (but always the start of the window). Half, delayed and
+        damaged messages do not count: no consumer can receive them, so no work of consumers would lift the bound.
+
+        Raises:
+            QueueNotFound, InvalidArgument.
+            TimeNotRewindable: the queue has no rewind window, or the time is too late, or too early and ``strict``.
+        """
         queue = self._queues.find(account, name)
         runtime = self._runtime[queue.queue_id]
         check_range("time_ms", time_ms, 0, 1 << 62)

@@ -26,8 +26,6 @@ from cmqd_types.messages import Headers
 class Send:
     """Sends to a queue."""
 
-    __slots__ = ("_limits", "_numbers", "_promises", "_queues", "_runtime", "_serving", "_sessions", "_store")
-
     def __init__(self, facts: Facts, runtime: Runtime, store: Store, serving: Serving) -> None:
         self._limits = facts.limits
         self._numbers = facts.numbers
@@ -136,10 +134,10 @@ class Send:
     def send_all(
         self, account: str, name: str, requests: Sequence[SendRequest], now_ms: int
     ) -> Outcome[list[Sequence[int] | DomainError]]:
-        """Store the sends of several clients to a queue, in this order, with the same results as single sends.
+        """Apply the sends of several clients to one queue, in this order, each send independent of the others.
 
-        Neighbours that have only bodies, and numbers of their producers, share a record, which makes a send several
-        times cheaper. A refused send has its refusal at its place of the reply, and does not affect the other sends.
+        Neighbours that carry only bodies and sequence numbers share a record: a send costs a fraction of a separate
+        send. A refused send has its error at its index of the reply and does not affect the others.
 
         Raises:
             QueueNotFound.

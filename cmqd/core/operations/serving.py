@@ -39,22 +39,6 @@ MAX_TAKEN = 256
 class Serving:
     """Gives active messages to receives."""
 
-    __slots__ = (
-        "_budget",
-        "_floors",
-        "_handles",
-        "_lane",
-        "_lease_buckets",
-        "_leases",
-        "_limits",
-        "_max_batch_bytes",
-        "_max_in_flight",
-        "_numbers",
-        "_queues",
-        "_runtime",
-        "_waiters",
-    )
-
     def __init__(self, facts: Facts, runtime: Runtime, handles: ReceiptHandles, floors: Floors, leases: Leases) -> None:
         self._limits = facts.limits
         self._max_in_flight = facts.limits.max_in_flight

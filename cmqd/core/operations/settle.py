@@ -21,19 +21,6 @@ from cmqd_segment.records import LeasesEnded, MessagesDeleted, MessagesReleased,
 class Settle:
     """Ends and changes leases: on request of the consumer that has the receipt handle, or when the time is over."""
 
-    __slots__ = (
-        "_agenda",
-        "_dead_letters",
-        "_expiry_due_ms",
-        "_handles",
-        "_lease_buckets",
-        "_leases",
-        "_limits",
-        "_queues",
-        "_runtime",
-        "_serving",
-    )
-
     def __init__(
         self,
         facts: Facts,
@@ -57,7 +44,13 @@ class Settle:
     def delete_all(
         self, account: str, name: str, requests: Sequence[list[int]], now_ms: int
     ) -> Outcome[list[HandlesDone | DomainError]]:
-        """See :meth:`Broker.delete_all <cmqd.core.broker.Broker.delete_all>`."""
+        """Apply the deletes of several clients to one queue, by their handles, in this order, with one record.
+
+        A refused delete has its error at its index of the reply and does not affect the others.
+
+        Raises:
+            QueueNotFound.
+        """
         queue = self._queues.find(account, name)
         index = queue.index
         replies: list[HandlesDone | DomainError] = []
@@ -88,7 +81,10 @@ class Settle:
     def change_visibility(
         self, account: str, name: str, handles: list[int], visibility_timeout_ms: int, now_ms: int
     ) -> Outcome[HandlesDone]:
-        """See :meth:`Broker.change_visibility <cmqd.core.broker.Broker.change_visibility>`."""
+        """Hide received messages until ``visibility_timeout_ms`` from now; 0 = hand back.
+
+        The time of a message is cut at its retention; the reply has the earliest next visible time.
+        """
         check_range("visibility_timeout_ms", visibility_timeout_ms, 0, self._limits.max_visibility_timeout_ms)
         if not visibility_timeout_ms:
             return self.release(account, name, handles, True, now_ms)
@@ -114,7 +110,7 @@ class Settle:
         return Outcome(HandlesDone(failures, min(by_deadline)), records)
 
     def release(self, account: str, name: str, handles: list[int], counted: bool, now_ms: int) -> Outcome[HandlesDone]:
-        """Release received messages: they become active at once. Without ``counted`` the receive does not count."""
+        """Hand received messages back: active at once. Not ``counted``: the receive does not count as a receive."""
         queue = self._queues.find(account, name)
         leases, failures = self._held(queue, handles, now_ms)
         if not leases:
@@ -174,7 +170,7 @@ class Settle:
                 failed.append(handle)
         return _failures(queue.name, handles, failed) if failed else []
 
-    def tick_leases(self, effects: Effects, now_ms: int) -> None:
+    def tick(self, effects: Effects, now_ms: int) -> None:
         """End leases of a queue after their visibility timeout."""
         max_leases = self._limits.tick_items
         buckets = self._lease_buckets

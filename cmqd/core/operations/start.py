@@ -9,8 +9,6 @@ from cmqd.core.runtime.runtime import Runtime
 class Start:
     """Makes the runtime anew from the facts."""
 
-    __slots__ = ("_agenda", "_facts", "_retries", "_runtime")
-
     def __init__(self, facts: Facts, runtime: Runtime) -> None:
         self._facts = facts
         self._runtime = runtime.queues

@@ -26,8 +26,6 @@ from cmqd_types.messages import CopyOf, Origin
 class Store:
     """Puts messages into queues; the caller serves the receives that wait for them."""
 
-    __slots__ = ("_agenda", "_budget", "_dedup_life_ms", "_numbers", "_queues", "_runtime")
-
     def __init__(self, facts: Facts, runtime: Runtime) -> None:
         self._numbers = facts.numbers
         self._queues = facts.queues

@@ -54,8 +54,6 @@ URL_SCHEMES = ("http", "https")
 class TopicAdmin:
     """Administers topics and subscriptions."""
 
-    __slots__ = ("_agenda", "_deliver", "_limits", "_numbers", "_queues", "_topics")
-
     def __init__(self, facts: Facts, runtime: Runtime, deliver: Deliver) -> None:
         self._limits = facts.limits
         self._numbers = facts.numbers
@@ -69,7 +67,13 @@ class TopicAdmin:
     def create_topic(
         self, account: str, name: str, attributes: Mapping[str, object], now_ms: int
     ) -> Outcome[TopicInfo]:
-        """See :meth:`Broker.create_topic <cmqd.core.broker.Broker.create_topic>`."""
+        """Make a topic. A name of more than 64 bytes is cut; the reply has the name that was used.
+
+        Raises:
+            InvalidArgument: the name or an attribute is not legal.
+            TopicExists: the name is taken, in this or in another case.
+            TooManyTopics: the account is at its limit of topics.
+        """
         name = cut_topic_name(name)
         check_name("topic", name)
         chosen = _topic_attributes(TopicAttributes(), attributes, creating=True)
@@ -88,7 +92,12 @@ class TopicAdmin:
     def ensure_topic(
         self, account: str, name: str, attributes: Mapping[str, object], now_ms: int
     ) -> Outcome[TopicInfo]:
-        """See :meth:`Broker.ensure_topic <cmqd.core.broker.Broker.ensure_topic>`."""
+        """Make a topic, or confirm that the existing topic has these attributes (attributes not named may differ).
+
+        Raises:
+            TopicDiffers: an attribute differs; the difference is in the details.
+            InvalidArgument, TopicExists, TooManyTopics: as :meth:`create_topic`.
+        """
         check_name("topic", name)
         topic = self._topics.names.get(account, {}).get(name)
         if topic is None:
@@ -108,20 +117,29 @@ class TopicAdmin:
         return len(found), [(names[name].topic_id, name) for name in found[offset : offset + limit]]
 
     def topic_info(self, account: str, name: str) -> TopicInfo:
-        """Return attributes, counts and facts of a topic."""
+        """Attributes, counts and facts of a topic."""
         return self._info(self._topics.find(account, name))
 
     def set_topic_attributes(
         self, account: str, name: str, attributes: Mapping[str, object], now_ms: int
     ) -> Outcome[TopicInfo]:
-        """See :meth:`Broker.set_topic_attributes <cmqd.core.broker.Broker.set_topic_attributes>`."""
+        """Change the attributes named, for messages published from now on.
+
+        Raises:
+            TopicNotFound, InvalidArgument: the topic is unchanged.
+        """
         topic = self._topics.find(account, name)
         record = TopicAttributesSet(topic.topic_id, _topic_attributes(topic.attributes, attributes), now_ms)
         self._topics.apply(topic, record)
         return Outcome(self._info(topic), [record])
 
     def delete_topic(self, account: str, name: str) -> Outcome[None]:
-        """See :meth:`Broker.delete_topic <cmqd.core.broker.Broker.delete_topic>`."""
+        """Remove a topic.
+
+        Raises:
+            TopicNotFound.
+            TopicInUse: the topic has subscriptions.
+        """
         topic = self._topics.find(account, name)
         if topic.subscriptions:
             raise TopicInUse(name, len(topic.subscriptions))
@@ -147,7 +165,15 @@ class TopicAdmin:
     def subscribe(
         self, account: str, topic_name: str, name: str, attributes: Mapping[str, object], now_ms: int
     ) -> Outcome[SubscriptionInfo]:
-        """See :meth:`Broker.subscribe <cmqd.core.broker.Broker.subscribe>`."""
+        """Deliver messages published to a topic from now on to a queue or a URL.
+
+        Raises:
+            TopicNotFound.
+            QueueNotFound: the target queue does not exist.
+            InvalidArgument: the name or an attribute is not legal.
+            SubscriptionExists: the name is taken in this topic, in this or in another case.
+            TooManySubscriptions: the topic is at its limit of subscriptions.
+        """
         topic = self._topics.find(account, topic_name)
         check_name("subscription", name)
         chosen = _subscription_attributes(topic, SubscriptionAttributes(), attributes, creating=True)
@@ -169,7 +195,13 @@ class TopicAdmin:
     def ensure_subscription(
         self, account: str, topic_name: str, name: str, attributes: Mapping[str, object], now_ms: int
     ) -> Outcome[SubscriptionInfo]:
-        """See :meth:`Broker.ensure_subscription <cmqd.core.broker.Broker.ensure_subscription>`."""
+        """Subscribe, or confirm that the existing subscription has these attributes (attributes not named may differ).
+
+        Raises:
+            SubscriptionDiffers: an attribute differs; the difference is in the details.
+            TopicNotFound, QueueNotFound, InvalidArgument, SubscriptionExists, TooManySubscriptions: as
+                :meth:`subscribe`.
+        """
         topic = self._topics.find(account, topic_name)
         check_name("subscription", name)
         subscription = topic.folded.get(folded(name))
@@ -187,7 +219,7 @@ class TopicAdmin:
     def list_subscriptions(
         self, account: str, topic_name: str, search: str, offset: int, limit: int, now_ms: int = 0
     ) -> tuple[int, list[SubscriptionInfo]]:
-        """Return the number of subscriptions with ``search`` in their name, and a page in order of name."""
+        """Return the number of a topic's subscriptions with ``search`` in their name, and a page in order of name."""
         check_range("offset", offset, 0, 1 << 31)
         check_range("limit", limit, 1, self._limits.max_list)
         topic = self._topics.find(account, topic_name)
@@ -200,13 +232,17 @@ class TopicAdmin:
         ]
 
     def subscription_info(self, account: str, topic_name: str, name: str, now_ms: int = 0) -> SubscriptionInfo:
-        """Return attributes, counts and facts of a subscription."""
+        """Attributes, counts and facts of a subscription."""
         return self._subscription_info(self._topics.find_subscription(account, topic_name, name), now_ms)
 
     def set_subscription_attributes(
         self, account: str, topic_name: str, name: str, attributes: Mapping[str, object], now_ms: int
     ) -> Outcome[SubscriptionInfo]:
-        """See :meth:`Broker.set_subscription_attributes <cmqd.core.broker.Broker.set_subscription_attributes>`."""
+        """Change the attributes named: filters for messages published from now on, the rest for further attempts too.
+
+        Raises:
+            TopicNotFound, SubscriptionNotFound, InvalidArgument: the subscription is unchanged.
+        """
         subscription = self._topics.find_subscription(account, topic_name, name)
         topic = subscription.topic
         chosen = _subscription_attributes(topic, subscription.attributes, attributes)
@@ -216,7 +252,11 @@ class TopicAdmin:
         return Outcome(self._subscription_info(subscription, now_ms), [record])
 
     def unsubscribe(self, account: str, topic_name: str, name: str, now_ms: int) -> Outcome[None]:
-        """See :meth:`Broker.unsubscribe <cmqd.core.broker.Broker.unsubscribe>`."""
+        """End a subscription and drop its undelivered messages. A post already under way may still arrive at its URL.
+
+        Raises:
+            TopicNotFound, SubscriptionNotFound.
+        """
         del now_ms
         subscription = self._topics.find_subscription(account, topic_name, name)
         topic = subscription.topic
@@ -226,14 +266,24 @@ class TopicAdmin:
         return Outcome(None, [record])
 
     def retry_deliveries(self, account: str, topic_name: str, name: str, now_ms: int) -> Outcome[int]:
-        """See :meth:`Broker.retry_deliveries <cmqd.core.broker.Broker.retry_deliveries>`."""
+        """Retry all failed messages at once, exhausted messages with one more attempt; the reply is their number.
+
+        Not a fact: after a restart a message that was not retried yet follows its old time.
+
+        Raises:
+            TopicNotFound, SubscriptionNotFound.
+        """
         subscription = self._topics.find_subscription(account, topic_name, name)
         count = subscription.deliveries.retry_now()
         self._deliver.look_after(subscription, now_ms)
         return Outcome(count)
 
     def drop_deliveries(self, account: str, topic_name: str, name: str, now_ms: int) -> Outcome[int]:
-        """See :meth:`Broker.drop_deliveries <cmqd.core.broker.Broker.drop_deliveries>`."""
+        """Drop all waiting messages and all messages in retry of a subscription; the reply is their number.
+
+        Raises:
+            TopicNotFound, SubscriptionNotFound.
+        """
         subscription = self._topics.find_subscription(account, topic_name, name)
         count = subscription.deliveries.pending_count
         if not count:

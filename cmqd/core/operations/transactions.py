@@ -76,22 +76,6 @@ class Endings(msgspec.Struct, gc=False):
 class Transactions:
     """Stores half messages, and commits them or rolls them back."""
 
-    __slots__ = (
-        "_budget",
-        "_checks",
-        "_commits",
-        "_deciding",
-        "_lane",
-        "_limits",
-        "_numbers",
-        "_promises",
-        "_queues",
-        "_runtime",
-        "_serving",
-        "_sessions",
-        "_store",
-    )
-
     def __init__(self, facts: Facts, runtime: Runtime, store: Store, serving: Serving, checks: Checks) -> None:
         self._limits = facts.limits
         self._numbers = facts.numbers
@@ -119,10 +103,10 @@ class Transactions:
         now_ms: int,
         dedup_ids: list[str | None] | None = None,
     ) -> Outcome[Sequence[int]]:
-        """Store a batch that no consumer receives before the commit; the reply is its message ids.
+        """Store a batch of half messages, invisible to consumers until their commit; the reply is their message ids.
 
-        Numbered sends and dedup ids work as in a send. The first check is sent after ``first_check_ms`` (None = the
-        attribute of the queue).
+        Numbered sends and dedup ids as in a send. The first check of a producer comes after
+        ``first_check_ms`` (None = the queue's).
 
         Raises:
             QueueNotFound, NotTransactional, InvalidArgument, MessageTooLarge, BatchTooLarge, BacklogFull,
@@ -198,7 +182,13 @@ class Transactions:
     def end_transactions(
         self, account: str, name: str, waiter_id: int, message_ids: list[int], decisions: list[int], now_ms: int
     ) -> Outcome[TransactionsDone | Waiting]:
-        """See :meth:`Broker.end_transactions <cmqd.core.broker.Broker.end_transactions>`."""
+        """Decide half messages, in order: ``COMMIT``, ``ROLL_BACK`` or ``UNKNOWN``, a decision per message or one for
+        all. The reply names the refused decisions; it is WAITING if a body must be read for a commit.
+
+        Raises:
+            QueueNotFound, NotTransactional, InvalidArgument. If the queue is deleted meanwhile, a waiting request ends
+            with QueueDeleted.
+        """
         queue = self._queues.find(account, name)
         index = queue.index
         if not index.attributes.transactional:
@@ -448,7 +438,14 @@ class Transactions:
     # ------------------------------------------------------------------ for operators
 
     def list_half_messages(self, account: str, name: str, start: int, limit: int) -> HalfMessages:
-        """See :meth:`Broker.list_half_messages <cmqd.core.broker.Broker.list_half_messages>`."""
+        """List undecided half messages in order of sending, from position ``start`` on.
+
+        The times of a message that is not in memory and had no check yet are approximate: the time of sending is exact
+        to a time step, and so is the time of the first check.
+
+        Raises:
+            QueueNotFound, NotTransactional, InvalidArgument.
+        """
         queue = self._queues.find(account, name)
         index = queue.index
         attributes = index.attributes

@@ -43,8 +43,6 @@ RETRIES_A_PART = 8192
 class Checkpoint:
     """Makes the parts of a checkpoint."""
 
-    __slots__ = ("_facts", "_numbers", "_queues", "_sessions", "_topics")
-
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
         self._numbers = facts.numbers
@@ -53,7 +51,11 @@ class Checkpoint:
         self._topics = facts.topics
 
     def parts(self, last_lsn: Callable[[], int], now_ms: int) -> Iterator[AnyPart]:
-        """See :meth:`Broker.checkpoint <cmqd.core.broker.Broker.checkpoint>`."""
+        """Yield the parts of a checkpoint; other operations may run between two parts.
+
+        ``last_lsn`` returns the LSN of the newest row with appended records. Each part is stamped with the LSN at its
+        making, because replay must skip exactly the records that the part contains.
+        """
         parts = 1
         numbers = self._numbers
         yield CheckpointHeader(

@@ -54,8 +54,6 @@ from cmqd_segment.records import QueueDeleted as QueueDeletedRecord
 class Replay:
     """Applies records of the log to the facts."""
 
-    __slots__ = ("_facts", "_numbers", "_queues", "_restore", "_salvage", "_topics", "records_not_applied")
-
     def __init__(self, facts: Facts, restore: Restore) -> None:
         self._facts = facts
         self._numbers = facts.numbers
@@ -73,11 +71,16 @@ class Replay:
         return self._salvage is not None
 
     def begin_salvage(self) -> None:
-        """Note that rows are missing: from now on records are cut down first; see :mod:`cmqd.core.recovery.salvage`."""
+        """Apply further records as far as possible, because rows are missing; see :mod:`cmqd.core.salvage`."""
         self._salvage = self._salvage or Salvage()
 
     def replay(self, record: AnyRecord, lsn: int) -> None:
-        """See :meth:`Broker.replay <cmqd.core.broker.Broker.replay>`."""
+        """Apply a record of the log in recovery, unless the checkpoint slice of its queue covers it already.
+
+        Raises:
+            ValueError: the record belongs to a queue that the log does not know: records before it are missing, and
+                :meth:`begin_salvage` was not called. (Other missing records show as a KeyError, or not at all.)
+        """
         if isinstance(record, NumbersReserved):
             self._numbers.apply(record)
             return

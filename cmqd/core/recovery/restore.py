@@ -28,8 +28,6 @@ from cmqd_segment.checkpoint import (
 class Restore:
     """Takes the parts of a checkpoint into the facts."""
 
-    __slots__ = ("_facts", "_limits", "_numbers", "_promises", "_queues", "_sessions", "_topics", "end_lsn")
-
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
         self._limits = facts.limits
@@ -42,7 +40,7 @@ class Restore:
         """LSN of the end of the checkpoint; 0 = none was read."""
 
     def load(self, part: AnyPart) -> None:
-        """Take back a part of a checkpoint; all parts come before the first :meth:`replay`."""
+        """Restore a part of a checkpoint; all parts come before the first record is replayed."""
         match part:
             case CheckpointHeader():
                 self._numbers.message_id_until = part.message_id_until

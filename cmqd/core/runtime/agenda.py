@@ -33,8 +33,6 @@ class Plan:
     :meth:`discard` made stale.
     """
 
-    __slots__ = ("due_ms", "heap")
-
     def __init__(self) -> None:
         self.due_ms: dict[int, int] = {}
         """By id of the owner; to be read from outside."""
@@ -70,26 +68,6 @@ class Plan:
 
 class Agenda:
     """All plans of a broker."""
-
-    __slots__ = (
-        "_buckets",
-        "_delays",
-        "_limits",
-        "_plans",
-        "checks_wanted",
-        "dedup_sweeps",
-        "deliveries",
-        "deliveries_wanted",
-        "ended_waits",
-        "expiries",
-        "overflow_wanted",
-        "prefetched_until_ms",
-        "reviews",
-        "sessions_due_ms",
-        "topic_expiries",
-        "unserved",
-        "waits",
-    )
 
     def __init__(self, limits: Limits, queues: QueueTable) -> None:
         self._limits = limits

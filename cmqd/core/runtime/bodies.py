@@ -9,8 +9,6 @@ from cmqd_segment.records import StoredMessage
 class TopicBodies:
     """Messages by topic and position, within a budget; the least recently used messages go first."""
 
-    __slots__ = ("_limit", "_messages", "used")
-
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._messages: OrderedDict[tuple[int, int], StoredMessage] = OrderedDict()

@@ -38,8 +38,6 @@ MAX_DELIVERY_READS = 32
 class Lane(Generic[R]):
     """Page reads of one kind. ``R``: the data that the owner attaches to a read until the page arrives."""
 
-    __slots__ = ("_pages", "_limit", "busy", "count", "line")
-
     def __init__(self, pages: "Pages", limit: int = 0) -> None:
         """``limit``: pages at once; 0 = no bound."""
         self._pages = pages
@@ -109,20 +107,6 @@ class PageOwner(Protocol[R]):
 
 class Pages:
     """The table of all pages under way, and the lanes."""
-
-    __slots__ = (
-        "ahead",
-        "checks",
-        "commits",
-        "deliveries",
-        "moves",
-        "next_read_id",
-        "overflow",
-        "peeks",
-        "receives",
-        "rewinds",
-        "under_way",
-    )
 
     def __init__(self, limits: Limits) -> None:
         self.next_read_id = 1

@@ -18,18 +18,6 @@ class Endpoint(msgspec.Struct, gc=False):
 class PushSlots:
     """The slots of all subscriptions that deliver to URLs."""
 
-    __slots__ = (
-        "_doubtful_line",
-        "_limits",
-        "_line",
-        "_topics",
-        "_wanted",
-        "doubtful_count",
-        "endpoints",
-        "trusted",
-        "under_way",
-    )
-
     def __init__(self, limits: Limits, topics: TopicTable, deliveries_wanted: dict[int, None]) -> None:
         """``deliveries_wanted``: a subscription enters it when a slot comes free for its URL."""
         self._limits = limits

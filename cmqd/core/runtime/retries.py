@@ -7,8 +7,6 @@ from cmqd.core.limits import Limits
 class RetryMemory:
     """The number of messages in retry, and the bound that it puts on each subscription."""
 
-    __slots__ = ("_limits", "_noted", "_total")
-
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._total = 0

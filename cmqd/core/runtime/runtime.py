@@ -19,8 +19,6 @@ from cmqd.core.runtime.window import WindowBudget
 class Gates:
     """Work that the edge can hold up."""
 
-    __slots__ = ("moves_held_up", "pushing")
-
     def __init__(self) -> None:
         self.moves_held_up = ""
         """Reason for which no message is moved or copied for now; empty = moves go on."""
@@ -30,21 +28,6 @@ class Gates:
 
 class Runtime:
     """The parts of the runtime, handed to the operations."""
-
-    __slots__ = (
-        "agenda",
-        "budget",
-        "commits",
-        "deciding",
-        "gates",
-        "once_more",
-        "pages",
-        "push_slots",
-        "queues",
-        "retries",
-        "topic_bodies",
-        "waiters",
-    )
 
     def __init__(self, facts: Facts) -> None:
         limits = facts.limits

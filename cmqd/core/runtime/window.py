@@ -72,8 +72,6 @@ class Window:
 class WindowBudget:
     """The memory budget shared by all windows."""
 
-    __slots__ = ("_order", "limit", "used")
-
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0

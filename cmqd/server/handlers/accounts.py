@@ -117,13 +117,11 @@ class AccountOperations:
         self._gate.hold(self._log.last_lsn, client, wire.AllQueues(request.request_id, queues, next_after))
 
     def _change(self, operation: Operation, location: Location) -> Callable[[Client, Any], None]:
-        read = argument_reader(operation)
+        read, method = argument_reader(operation), getattr(self._accounts, operation.method)
 
         def handle(client: Client, request: Any) -> None:
             async def change() -> wire.AnyReply:
-                result = await operation.method(
-                    self._accounts, client.account, *read(request), self._now_ms(), with_key=client.secret_id
-                )
+                result = await method(client.account, *read(request), self._now_ms(), with_key=client.secret_id)
                 return operation.reply(request.request_id, result, location)
 
             self._when_written(client, request, change)
@@ -131,12 +129,12 @@ class AccountOperations:
         return handle
 
     def _lookup(self, operation: Operation, location: Location) -> Callable[[Client, Any], None]:
-        read = argument_reader(operation)
+        read, method = argument_reader(operation), getattr(self._accounts, operation.method)
 
         def handle(client: Client, request: Any) -> None:
             async def look_up() -> wire.AnyReply:
                 await self._accounts.settled()
-                result = operation.method(self._accounts, client.account, *read(request))
+                result = method(client.account, *read(request))
                 return operation.reply(request.request_id, result, location)
 
             self._when_written(client, request, look_up)

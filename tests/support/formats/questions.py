@@ -12,6 +12,7 @@ import msgspec
 from cmqd_protocol import messages as wire
 from support.formats.broker import FolderBroker, open_folder
 from support.formats.content import BEGIN_MS, HOUR_MS, SESSION, Kept
+from support.invariants import check_broker
 from support.server_rig import RigClient
 
 QUEUES = ("orders", "later", "payments", "dead", "work", "inbox", "closed", "removed", "emptied")
@@ -125,7 +126,7 @@ async def interrogate(folder: Path, kept: Kept) -> dict[str, Any]:
         client = await rig.client()
         asking = Asking(rig, client)
         await asking.everything(kept)
-        rig.broker.check_invariants()
+        check_broker(rig.broker)
         assert not rig.failures
         return asking.answers
     finally:

@@ -1,0 +1,108 @@
+"""The parts of one broker, made in the order of their dependencies.
+
+A part takes the parts that it uses as arguments. A part that is used before it is made fails at the first start, so the
+parts form no circle. Two brokers of a process share no part: each makes its own.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from cmqd.core.facts.facts import Facts
+from cmqd.core.limits import Limits
+from cmqd.core.operations.checks import Checks
+from cmqd.core.operations.dead_letters import DeadLetters
+from cmqd.core.operations.delays import Delays
+from cmqd.core.operations.deliver import Deliver
+from cmqd.core.operations.expiry import Expiry
+from cmqd.core.operations.floors import Floors
+from cmqd.core.operations.leases import Leases
+from cmqd.core.operations.moves import Moves
+from cmqd.core.operations.peek import Peek
+from cmqd.core.operations.prefetch import Prefetch
+from cmqd.core.operations.publish import Publish
+from cmqd.core.operations.queues import QueueAdmin
+from cmqd.core.operations.receive import Receive
+from cmqd.core.operations.redrives import Redrives
+from cmqd.core.operations.reservations import Reservations
+from cmqd.core.operations.reviews import Reviews
+from cmqd.core.operations.rewind import Rewind
+from cmqd.core.operations.send import Send
+from cmqd.core.operations.serving import Serving
+from cmqd.core.operations.settle import Settle
+from cmqd.core.operations.start import Start
+from cmqd.core.operations.store import Store
+from cmqd.core.operations.topics import TopicAdmin
+from cmqd.core.operations.transactions import Transactions
+from cmqd.core.outcome import Effects
+from cmqd.core.receipts import HandleKey, ReceiptHandles
+from cmqd.core.recovery.checkpoint import Checkpoint
+from cmqd.core.recovery.replay import Replay
+from cmqd.core.recovery.restore import Restore
+from cmqd.core.runtime.pages import Lane, PageOwner
+from cmqd.core.runtime.runtime import Runtime
+
+
+class Parts:
+    """Facts, runtime, operations and recovery of one broker."""
+
+    def __init__(self, handle_key: HandleKey, limits: Limits, seed: int) -> None:
+        self.handles = handles = ReceiptHandles(handle_key)
+        self.facts = facts = Facts(limits)
+        self.runtime = runtime = Runtime(facts)
+
+        floors = Floors(facts, runtime)
+        self.leases = leases = Leases(facts)
+        store = Store(facts, runtime)
+        serving = Serving(facts, runtime, handles, floors, leases)
+        reservations = Reservations(facts, runtime)
+        dead_letters = DeadLetters(facts, runtime, reservations)
+
+        self.send = Send(facts, runtime, store, serving)
+        self.receive = Receive(facts, runtime, serving)
+        self.settle = Settle(facts, runtime, handles, serving, leases, dead_letters)
+        self.peek = Peek(facts, runtime)
+        self.rewind = Rewind(facts, runtime, serving)
+        self.checks = Checks(facts, runtime)
+        self.transactions = Transactions(facts, runtime, store, serving, self.checks)
+        self.redrives = Redrives(facts, runtime, reservations, serving)
+        self.queues = QueueAdmin(facts, runtime, floors, serving, self.receive, self.checks, reservations, dead_letters)
+        self.deliver = Deliver(facts, runtime, store, serving, seed)
+        self.publish = Publish(facts, runtime, store, serving, self.deliver)
+        self.topics = TopicAdmin(facts, runtime, self.deliver)
+
+        moves = Moves(facts, runtime, reservations, dead_letters, self.redrives, store, serving)
+        delays = Delays(facts, runtime, serving)
+        prefetch = Prefetch(facts, runtime, serving)
+        expiry = Expiry(facts, runtime, floors, serving)
+        reviews = Reviews(facts, runtime, self.rewind, self.redrives, dead_letters, serving)
+        self.tick_steps: tuple[Callable[[Effects, int], None], ...] = (
+            self.publish.tick,
+            # Waits end before leases and delays. Otherwise messages that become active in this tick would go to
+            # receives with a deadline in the past.
+            self.receive.tick,
+            self.settle.tick,
+            prefetch.tick,
+            delays.tick,
+            expiry.tick,
+            # After expiry, so expired messages are not searched for dead letters.
+            reviews.tick,
+            self.checks.tick,
+            self.deliver.tick,
+        )
+        pages = runtime.pages
+        self.page_owners: dict[Lane[Any], PageOwner[Any]] = {
+            pages.receives: serving,
+            pages.ahead: prefetch,
+            pages.moves: moves,
+            pages.rewinds: self.rewind,
+            pages.overflow: delays,
+            pages.commits: self.transactions,
+            pages.checks: self.checks,
+            pages.deliveries: self.deliver,
+            pages.peeks: self.peek,
+        }
+
+        self.checkpoint = Checkpoint(facts)
+        self.restore = Restore(facts)
+        self.replay = Replay(facts, self.restore)
+        self.start = Start(facts, runtime)

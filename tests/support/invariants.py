@@ -1,0 +1,150 @@
+"""Invariants of a broker and of its parts, as assertions."""
+
+# pyright: reportPrivateUsage=false
+
+from collections.abc import Collection, Mapping
+
+from pyroaring import BitMap64
+
+from cmqd.core.broker import Broker
+from cmqd.core.facts.dedup import DedupIds
+from cmqd.core.facts.deliveries import Deliveries
+from cmqd.core.facts.facts import Facts
+from cmqd.core.facts.promises import PromisedMemory
+from cmqd.core.facts.sessions import Sessions
+from cmqd.core.runtime.runtime import Runtime
+from cmqd.core.runtime.window import cost
+from cmqd_fold.queue_index import QueueIndex
+
+
+def check_broker(broker: Broker) -> None:
+    """Raise AssertionError if an invariant does not hold."""
+    facts, runtime, is_salvaging = broker.facts, broker.runtime, broker.parts.replay.is_salvaging
+    for queue in facts.queues.by_id.values():
+        check_index(queue.index)
+        assert facts.queues.names[queue.account][queue.name] is queue
+    for queue_id, kept in runtime.queues.items():
+        index, window = facts.queues.by_id[queue_id].index, kept.window
+        for position in window.messages:
+            assert position in index.active, "the window holds a body that is not active"
+        for position in window.soon:
+            assert position in index.delayed, "the window holds a body ahead of time that is not delayed"
+        for position in window.half:
+            assert position in index.half, "the window holds a body as half that is not"
+    _check_topics(facts, is_salvaging)
+    slots = runtime.push_slots
+    assert sum(endpoint.under_way for endpoint in slots.endpoints.values()) == len(slots.under_way)
+    assert sum(not is_trusted for _, is_trusted in slots.under_way.values()) == slots.doubtful_count
+    _check_windows(runtime)
+    _check_commits(runtime)
+    _check_memory(facts)
+    ended = sum(
+        waiter_id in runtime.waiters for _, waiter_ids in runtime.agenda.ended_waits for waiter_id in waiter_ids
+    )
+    waiting = sum(len(queue.line.waiting) for queue in runtime.queues.values())
+    assert len(runtime.waiters) == ended + waiting
+
+
+def _check_topics(facts: Facts, is_salvaging: bool) -> None:
+    for topic in facts.topics.by_id.values():
+        assert facts.topics.names[topic.account][topic.name] is topic
+        for subscription_id, subscription in topic.subscriptions.items():
+            assert facts.topics.subscriptions[subscription_id] is subscription
+            if not is_salvaging:
+                assert subscription.flows == subscription.may_flow(), "messages take another way than they may"
+            check_deliveries(subscription.deliveries)
+
+
+def _check_windows(runtime: Runtime) -> None:
+    windows = [queue.window for queue in runtime.queues.values()]
+    assert runtime.budget.used == sum(window.size for window in windows)
+    for window in windows:
+        held = [*window.messages.values(), *window.soon.values(), *window.half.values()]
+        assert window.size == sum(map(cost, held))
+        assert window.half_size == sum(map(cost, window.half.values()))
+
+
+def _check_commits(runtime: Runtime) -> None:
+    for commits in runtime.commits.values():
+        assert all(commits.decisions.values()), "a commit that no request waits for is kept"
+    reading = sorted(owner_id for _, owner_id, _ in runtime.pages.commits.requests())
+    assert sorted(runtime.commits) == reading, "a commit waits for a page nobody reads"
+    waiting = {
+        request.waiter_id: request
+        for commits in runtime.commits.values()
+        for decisions in commits.decisions.values()
+        for request, *_ in decisions
+    }
+    for waiter_id, request in runtime.deciding.items():
+        assert waiting[waiter_id] is request, "a request waits, and none of its decisions does"
+
+
+def _check_memory(facts: Facts) -> None:
+    tables: dict[str, list[DedupIds]] = {}
+    for queue in facts.queues.by_id.values():
+        tables.setdefault(queue.account, []).append(queue.dedup_ids)
+    for topic in facts.topics.by_id.values():
+        if topic.known_dedup_ids is not None:
+            tables.setdefault(topic.account, []).append(topic.known_dedup_ids)
+    check_promises(facts.promises.memory, tables, facts.promises.sessions)
+
+
+def check_index(index: QueueIndex) -> None:
+    """Assert the invariants; for tests."""
+    leased = [entry.position for entry in index.in_flight.values() if entry.position >= index.floor]
+    in_flight = BitMap64(leased)
+    assert len(in_flight) == len(leased), "a position is held by two leases"
+    sets = (index.active, index.delayed, index.overflow, index.half, index.moving, index.damaged, in_flight)
+    together = BitMap64()
+    for positions in sets:
+        assert not together & positions, "a position is in two states"
+        together |= positions
+    assert together == index.live, "a live position has no state, or a dead one has"
+    assert index.damaged_delays <= index.damaged
+    assert index.live_count == len(index.live)
+    assert index.active_count == len(index.active)
+    assert index.delayed_count == len(index.delayed)
+    assert index.overflow_count == len(index.overflow)
+    assert index.half_count == len(index.half)
+    assert index.moving_count == len(index.moving)
+    assert not index.rewindable & index.live, "a rewindable position is live"
+    for position in index.half:
+        message_id = index.halves.id_of(position)
+        assert message_id is not None, "a half message has no id"
+        assert index.halves.position_of(message_id) == position
+    assert index.in_flight_count == len(leased)
+    if index.live_count:
+        assert index.floor <= index.live.min()
+        assert index.live.max() < index.next_position
+    if index.active_count:
+        assert index.head <= index.active.min(), "an active position is below the head"
+
+
+def check_deliveries(deliveries: Deliveries) -> None:
+    """Assert the relations that hold after each call; for tests."""
+    under_way = BitMap64(deliveries.under_way)
+    assert deliveries._failed == BitMap64(deliveries.retries)
+    assert not deliveries.waiting & deliveries._failed
+    assert deliveries.exhausted == BitMap64(
+        [position for position, retry in deliveries.retries.items() if not retry.next_ms]
+    )
+    assert deliveries._unsent == deliveries.waiting - under_way
+    assert deliveries._hurried <= deliveries._failed
+    assert not deliveries._hurried & under_way
+    entries = set(deliveries._heap)
+    for position, retry in deliveries.retries.items():
+        assert retry.attempts >= 1
+        known = (retry.next_ms, position) in entries or not retry.next_ms
+        assert known or position in deliveries._hurried or position in deliveries.under_way, position
+        assert deliveries.under_way.get(position, retry.attempts + 1) == retry.attempts + 1
+    for position in deliveries.waiting & under_way:
+        assert deliveries.under_way[position] == 1
+
+
+def check_promises(memory: PromisedMemory, tables: Mapping[str, Collection[DedupIds]], sessions: Sessions) -> None:
+    """Raise AssertionError if the memory is not that of these tables of dedup ids, by account, and sessions."""
+    by_account = {account: sum(table.size_bytes for table in tables[account]) for account in tables}
+    for account, size_bytes in sessions.sizes_bytes().items():
+        by_account[account] = by_account.get(account, 0) + size_bytes
+    assert memory._by_account == {account: size_bytes for account, size_bytes in by_account.items() if size_bytes}
+    assert memory.total_bytes == sum(by_account.values())
