@@ -25,11 +25,12 @@ from cmq_cli.commands import (
     segment,
     server,
     subscription,
+    tail,
     topic,
     transaction,
 )
-from cmq_cli.durations import Seconds
 from cmq_cli.exitcodes import HELP, CommandFailed, ExitCode, exit_code
+from cmq_cli.options import Seconds
 from cmq_cli.output import Output, OutputForm
 from cmq_cli.session import Session
 from cmqd_client import CmqError
@@ -47,7 +48,7 @@ app = App(
 )
 _COMMANDS: dict[str, Sequence[Callable[..., Any] | App]] = {
     "Messages": (message.send, message.receive, message.delete, message.release, message.visibility),
-    "Inspection": (message.peek, message.tail, server.status),
+    "Inspection": (message.peek, tail.tail, server.status),
     "Queues": (queue.app, rewind.rewind, deadletter.app, deadletter.redrive, transaction.app),
     "Topics": (topic.app, subscription.app, publish.publish),
     "Log": (segment.app, replay.replay, reconcile.reconcile),

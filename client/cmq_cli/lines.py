@@ -1,107 +1,82 @@
-"""A stream of lines, sent to a queue as messages, several at a time, in order."""
+"""Lines of text and of JSON, as messages to store."""
 
-import asyncio
-import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Mapping
+from typing import Any
 
-from rich.progress import Progress, TaskID
+import msgspec
 
-from cmq_cli.exitcodes import ExitCode, exit_code
-from cmq_cli.output import Output
-from cmqd_client import CmqError, Queue
-
-T = TypeVar("T")
-
-INTERRUPTED = ExitCode.INTERRUPTED.error_name
-
-_MAX_BATCH = 256
-_MAX_BATCH_BYTES = 1024 * 1024
-"""The server's limits on a batch; headers count too."""
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_TEXT = msgspec.json.Decoder(str)
+_TAGS = msgspec.json.Decoder(str | list[str] | None)
 
 
-async def send_lines(
-    queue: Queue,
-    chunks: AsyncIterator[list[bytes]],
-    output: Output,
-    delay: float | None,
-    headers: Mapping[str, str] | None,
-) -> ExitCode:
-    """Send every line that is not empty, report the number stored, and return the exit code.
+class LineError(Exception):
+    """A line is no message; the text gives the reason."""
 
-    The next batch leaves when the batch before is stored. So the order of the lines is kept, and after a failure or an
-    interruption the report names the line to continue at.
 
-    Raises:
-        asyncio.CancelledError: interrupted; the report is printed before.
-    """
-    started = time.monotonic()
-    extra = weight_of(headers)
-    sent = empty = under_way = 0
-    failure: CmqError | None = None
-    interrupted: asyncio.CancelledError | None = None
-    with output.progress() as progress:
-        task = progress.add_task("sending", total=None, rate="")
+class Line(msgspec.Struct, frozen=True):
+    """A message, and the line that it comes from."""
+
+    number: int
+    """From 1, empty lines counted."""
+    body: bytes
+    tags: list[str] = []
+    routing_key: str | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the message in a batch, without headers."""
+        return len(self.body) + sum(map(len, self.tags)) + len(self.routing_key or "")
+
+
+class LineFormat(msgspec.Struct, frozen=True, kw_only=True):
+    """The form of the lines, and the labels of all messages."""
+
+    tags: list[str] = []
+    routing_key: str | None = None
+    ndjson: bool = False
+    """True: a line is a JSON object."""
+    body_field: str | None = None
+    """Field with the body: the text of a string, the JSON of any other value. None = the line is the body."""
+    tag_field: str | None = None
+    """Field with a tag or a list of tags. A message without the field, or with null, has no tags."""
+    key_field: str | None = None
+    """Field with the routing key."""
+
+    def read(self, number: int, line: bytes) -> Line:
+        """Return the message of a line.
+
+        Raises:
+            LineError: the line is no JSON object, or a field is missing or has the wrong type.
+        """
+        if not self.ndjson:
+            return Line(number, line, self.tags, self.routing_key)
         try:
-            async for lines in chunks:
-                empty += sum(not line for line in lines)
-                for batch in batches((line for line in lines if line), lambda line: len(line) + extra):
-                    under_way = len(batch)
-                    await queue.send_batch(batch, delay=delay, headers=headers)
-                    under_way = 0
-                    sent += len(batch)
-                    advance(progress, task, sent, started)
-        except CmqError as error:
-            failure = error
-        except asyncio.CancelledError as cancelled:
-            interrupted = cancelled
-    if output.json:
-        output.document(
-            {
-                "sent": sent,
-                "unanswered": under_way if interrupted is not None else 0,
-                "empty_lines_skipped": empty,
-                "seconds": round(time.monotonic() - started, 3),
-                "error": INTERRUPTED if interrupted is not None else None if failure is None else failure.name,
-            }
-        )
-    skipped = f", {empty:,} empty lines left out" if empty else ""
-    output.remark(f"{sent:,} sent{skipped}")
-    if interrupted is not None:
-        output.error(stored_so_far(sent, under_way), INTERRUPTED)
-        raise interrupted
-    if failure is None:
-        return ExitCode.OK
-    output.client_error(failure, f"after {sent:,} lines")
-    return ExitCode.PARTIAL if sent else exit_code(failure)
+            fields = _OBJECT.decode(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise LineError(f"it is no JSON object: {error}") from error
+        body, tags, key = line, self.tags, self.routing_key
+        if self.body_field is not None:
+            body = bytes(_field(fields, self.body_field))
+            if body.startswith(b'"'):
+                body = _decode(_TEXT, body, self.body_field, "a string").encode()
+        if self.tag_field is not None:
+            tags = _decode(_TAGS, fields.get(self.tag_field, b"null"), self.tag_field, "a string or a list of strings")
+            tags = [tags] if isinstance(tags, str) else tags or []
+        if self.key_field is not None:
+            key = _decode(_TEXT, _field(fields, self.key_field), self.key_field, "a string")
+        return Line(number, body, tags, key)
 
 
-def stored_so_far(stored: int, unanswered: int) -> str:
-    """Say where an interrupted stream stands; the last batch may have been stored although no answer came."""
-    text = f"interrupted: {stored:,} messages are stored"
-    return f"{text}, and the {unanswered:,} after them may be" if unanswered else text
+def _field(fields: Mapping[str, msgspec.Raw], name: str) -> msgspec.Raw:
+    if name not in fields:
+        raise LineError(f"it has no field {name!r}")
+    return fields[name]
 
 
-def batches(items: Iterable[T], weight: Callable[[T], int]) -> list[list[T]]:
-    """Split messages into batches that the server takes; one that is too large by itself stands alone."""
-    found: list[list[T]] = []
-    size = 0
-    for item in items:
-        bytes_ = weight(item)
-        if not found or len(found[-1]) == _MAX_BATCH or size + bytes_ > _MAX_BATCH_BYTES:
-            found.append([])
-            size = 0
-        found[-1].append(item)
-        size += bytes_
-    return found
-
-
-def weight_of(headers: Mapping[str, str] | None) -> int:
-    """Bytes of a batch that the headers of a message take."""
-    return sum(len(name.encode()) + len(value.encode()) for name, value in (headers or {}).items())
-
-
-def advance(progress: Progress, task: TaskID, done: int, started: float) -> None:
-    """Show how many messages are done, and how many a second."""
-    rate = done / max(time.monotonic() - started, 0.001)
-    progress.update(task, completed=done, rate=f"{rate:,.0f}/s")
+def _decode(decoder: "msgspec.json.Decoder[Any]", raw: msgspec.Raw | bytes, name: str, expected: str) -> Any:
+    try:
+        return decoder.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        reason = f"must be {expected}" if isinstance(error, msgspec.ValidationError) else f"is no JSON: {error}"
+        raise LineError(f"its field {name!r} {reason}") from error

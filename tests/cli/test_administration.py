@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console
 
 import cmq_cli.app
-from cmq_cli.durations import parse_duration, show_duration, typed_duration
 from cmq_cli.exitcodes import ExitCode
 from cmq_cli.output import Output, OutputForm
+from cmq_cli.values import parse_duration, show_duration, typed_duration
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from support.cmq_runs import Cmq, ThreadedServer

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cmq_cli.exitcodes import ExitCode
-from cmq_cli.lines import batches
+from cmq_cli.streams import batches
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from support.cmq_runs import Cmq, ThreadedServer

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cmq_cli.durations import parse_moment
 from cmq_cli.exitcodes import ExitCode
+from cmq_cli.values import parse_moment
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from support.cmq_runs import Cmq, ThreadedServer

@@ -1,171 +1,103 @@
 """``cmq account``: accounts and their keys."""
 
-from typing import Annotated, Any
+from typing import Annotated, TypeAlias
 
 from cyclopts import App, Parameter
 
-from cmq_cli.output import show_time
-from cmq_cli.session import Session
+from cmq_cli.nouns import as_document, table_of
+from cmq_cli.options import CurrentSession
+from cmq_cli.output import Output
 from cmqd_client.accounts import AccessKey, AccountQueue
 
-app = App(name="account", help="Accounts and their keys. Accounts are managed by the account admin.")
-key = App(name="key", help="Keys of your own account or, as admin, of another.")
+app = App(name="account", help="Accounts and their keys. The account admin manages accounts.")
+key = App(name="key", help="Keys of your own account or, as admin, of another account.")
 app.command(key)
 
-_Session = Annotated[Session, Parameter(parse=False)]
+_AccountName: TypeAlias = Annotated[str, Parameter(help="Name of the account.")]
+_Owner: TypeAlias = Annotated[str | None, Parameter(help="Owner of the key; your own account by default.")]
+_KeyId: TypeAlias = Annotated[str, Parameter(help="Id of the key.")]
 
 
 @app.command
-async def create(name: str, /, *, session: _Session) -> None:
-    """Create an account; its first key is shown once."""
+async def create(name: _AccountName, /, *, session: CurrentSession) -> None:
+    """Create an account and its first key. Only this command shows the secret of the key."""
     async with session.client() as client:
-        _show_new(session, await client.accounts.create(name))
+        _show_new(session.output, await client.accounts.create(name))
 
 
 @app.command(name="list")
-async def list_accounts(*, session: _Session) -> None:
+async def list_accounts(*, session: CurrentSession) -> None:
     """List the accounts."""
     async with session.client() as client:
         names = await client.accounts.list()
-    if session.output.json:
-        session.output.document([{"name": name} for name in names])
-    else:
-        session.output.table(("name",), [(name,) for name in names])
+    session.output.listing([{"name": name} for name in names], ["name"], [[name] for name in names])
 
 
 @app.command(name="delete")
-async def delete_account(name: str, /, *, session: _Session) -> None:
+async def delete_account(name: _AccountName, /, *, session: CurrentSession) -> None:
     """Delete an account that has no queues and no topics, with all its keys."""
     async with session.client() as client:
         await client.accounts.delete(name)
-    if session.output.json:
-        session.output.document({"deleted": name})
-    session.output.remark(f"account {name} deleted")
+    session.output.result({"deleted": name}, f"account {name} deleted")
 
 
 @app.command
-async def queues(search: str = "", /, *, session: _Session) -> None:
-    """List the queues of all accounts.
-
-    Parameters
-    ----------
-    search
-        Only names that contain this text.
-    """
-    found: list[AccountQueue] = []
+async def queues(
+    search: Annotated[str, Parameter(help="Only names that contain this text.")] = "", /, *, session: CurrentSession
+) -> None:
+    """List the queues of all accounts."""
+    queues: list[AccountQueue] = []
     async with session.client() as client:
         page = await client.accounts.queues(search=search, limit=1000)
-        found += page.queues
+        queues += page.queues
         while page.next is not None:
             page = await client.accounts.queues(search=search, after=page.next, limit=1000)
-            found += page.queues
-    if session.output.json:
-        session.output.document([{"account": entry.account, "queue": entry.queue} for entry in found])
-    else:
-        session.output.table(("account", "queue"), [(entry.account, entry.queue) for entry in found])
+            queues += page.queues
+    session.output.listing([as_document(queue) for queue in queues], *table_of(queues, ("account", "queue")))
 
 
 @key.command(name="create")
-async def create_key(*, account: str | None = None, session: _Session) -> None:
-    """Create a key; its secret is shown once.
-
-    Parameters
-    ----------
-    account
-        Owner of the key; your own account by default.
-    """
+async def create_key(*, account: _Owner = None, session: CurrentSession) -> None:
+    """Create a key. Only this command shows its secret."""
     async with session.client() as client:
-        _show_new(session, await client.accounts.create_key(account=account))
+        _show_new(session.output, await client.accounts.create_key(account=account))
 
 
 @key.command(name="list")
-async def list_keys(*, account: str | None = None, session: _Session) -> None:
-    """List keys, without their secrets.
-
-    Parameters
-    ----------
-    account
-        Owner of the key; your own account by default.
-    """
+async def list_keys(*, account: _Owner = None, session: CurrentSession) -> None:
+    """List keys, without their secrets."""
     async with session.client() as client:
         keys = await client.accounts.keys(account=account)
-    if session.output.json:
-        session.output.document([_document(one) for one in keys])
-    else:
-        rows = [
-            (one.secret_id, one.account, "yes" if one.enabled else "no", show_time(one.create_time)) for one in keys
-        ]
-        session.output.table(("secret id", "account", "enabled", "created"), rows)
+    table = table_of(keys, ("secret_id", "account", "enabled", "create_time"))
+    session.output.listing([as_document(each) for each in keys], *table)
 
 
 @key.command
-async def disable(secret_id: str, /, *, account: str | None = None, session: _Session) -> None:
-    """Disable a key: no client can connect with it until it is enabled.
-
-    Parameters
-    ----------
-    secret_id
-        The key.
-    account
-        Owner of the key; your own account by default.
-    """
-    await _set_enabled(session, secret_id, account, False)
+async def disable(secret_id: _KeyId, /, *, account: _Owner = None, session: CurrentSession) -> None:
+    """Disable a key: no client can connect with the key until it is enabled."""
+    async with session.client() as client:
+        await client.accounts.set_key_enabled(secret_id, False, account=account)
+    session.output.result({"secret_id": secret_id, "enabled": False}, f"key {secret_id} disabled")
 
 
 @key.command
-async def enable(secret_id: str, /, *, account: str | None = None, session: _Session) -> None:
-    """Enable a key.
-
-    Parameters
-    ----------
-    secret_id
-        The key.
-    account
-        Owner of the key; your own account by default.
-    """
-    await _set_enabled(session, secret_id, account, True)
+async def enable(secret_id: _KeyId, /, *, account: _Owner = None, session: CurrentSession) -> None:
+    """Enable a key."""
+    async with session.client() as client:
+        await client.accounts.set_key_enabled(secret_id, True, account=account)
+    session.output.result({"secret_id": secret_id, "enabled": True}, f"key {secret_id} enabled")
 
 
 @key.command
-async def delete(secret_id: str, /, *, account: str | None = None, session: _Session) -> None:
-    """Delete a key for ever.
-
-    Parameters
-    ----------
-    secret_id
-        The key.
-    account
-        Owner of the key; your own account by default.
-    """
+async def delete(secret_id: _KeyId, /, *, account: _Owner = None, session: CurrentSession) -> None:
+    """Delete a key for ever."""
     async with session.client() as client:
         await client.accounts.delete_key(secret_id, account=account)
-    if session.output.json:
-        session.output.document({"deleted": secret_id})
-    session.output.remark(f"key {secret_id} deleted")
+    session.output.result({"deleted": secret_id}, f"key {secret_id} deleted")
 
 
-async def _set_enabled(session: Session, secret_id: str, account: str | None, enabled: bool) -> None:
-    async with session.client() as client:
-        await client.accounts.set_key_enabled(secret_id, enabled, account=account)
-    if session.output.json:
-        session.output.document({"secret_id": secret_id, "enabled": enabled})
-    session.output.remark(f"key {secret_id} {'enabled' if enabled else 'disabled'}")
-
-
-def _show_new(session: Session, created: AccessKey) -> None:
-    if session.output.json:
-        session.output.document(_document(created) | {"secret_key": created.secret_key})
-        return
-    session.output.pairs(
-        {"account": created.account, "secret id": created.secret_id, "secret key": created.secret_key or ""}
-    )
-    session.output.remark("the secret key is shown only now; keep it")
-
-
-def _document(one: AccessKey) -> dict[str, Any]:
-    return {
-        "secret_id": one.secret_id,
-        "account": one.account,
-        "enabled": one.enabled,
-        "create_time": one.create_time,
-    }
+def _show_new(output: Output, created: AccessKey) -> None:
+    secret = created.secret_key or ""
+    pairs = {"account": created.account, "secret id": created.secret_id, "secret key": secret}
+    output.facts(as_document(created) | {"secret_key": created.secret_key}, pairs)
+    output.remark("the secret key is shown only now; keep it")

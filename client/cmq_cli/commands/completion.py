@@ -1,11 +1,10 @@
-"""``cmq completion``."""
+"""``cmq completion``: completion of commands and options in a shell."""
 
 from enum import Enum
-from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import App
 
-from cmq_cli.session import Session
+from cmq_cli.options import CurrentSession
 
 
 class Shell(Enum):
@@ -21,7 +20,7 @@ def completion_of(root: App) -> App:
     command = App(name="completion")
 
     @command.default
-    def completion(shell: Shell, /, *, session: Annotated[Session, Parameter(parse=False)]) -> None:
+    def completion(shell: Shell, /, *, session: CurrentSession) -> None:
         """Print a script that completes commands and options in a shell.
 
         For bash: eval "$(cmq completion bash)" in ~/.bashrc. For zsh: cmq completion zsh > a file named _cmq in a
@@ -32,7 +31,6 @@ def completion_of(root: App) -> App:
         shell
             bash, zsh or fish.
         """
-        script = root.generate_completion(prog_name="cmq", shell=shell.value)
-        session.output.raw(script.encode())
+        session.output.raw(root.generate_completion(prog_name="cmq", shell=shell.value).encode())
 
     return command

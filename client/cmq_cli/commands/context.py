@@ -2,51 +2,49 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 from cyclopts import App, Parameter
 
 from cmq_cli.exitcodes import CommandFailed, ExitCode
-from cmq_cli.session import Session
+from cmq_cli.options import CurrentSession, Flag
 from cmqd_client.address import parse_address
 from cmqd_client.contexts import load_contexts
 
-app = App(name="context", help="Named servers with their keys, kept in a file that only you can read.")
+app = App(name="context", help="Named servers with their keys, in a file that only you can read.")
 
-_Session = Annotated[Session, Parameter(parse=False)]
+_Name: TypeAlias = Annotated[str, Parameter(help="Name of the context.")]
 
 
 @app.command
 def add(
-    name: str,
+    name: _Name,
     url: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     /,
     *,
     from_file: Annotated[Path | None, Parameter(name="--from")] = None,
-    use: Annotated[bool, Parameter(negative=())] = False,
-    session: _Session,
+    use: Flag = False,
+    session: CurrentSession,
 ) -> None:
     """Add or replace a context.
 
     Parameters
     ----------
-    name
-        Name of the context.
     url
-        cmq://ID:KEY@host:port; without it (or with -) it is read from standard input, hidden from other users.
+        cmq://ID:KEY@host:port; without it (or with -) read from standard input, hidden from other users.
     from_file
-        Take the current context of this file, such as admin.context.toml in a server's data folder.
+        Take the current context of this file, such as admin.context.toml in the data folder of a server.
     use
         Make it the current context.
     """
     contexts = session.contexts()
-    if from_file is not None:
-        if url is not None:
-            raise CommandFailed("give either a url or --from", ExitCode.USAGE)
-        found = load_contexts(from_file, must_exist=True).address(None).url()
+    if from_file is None:
+        address = sys.stdin.readline().strip() if url is None or url == "-" else url
+    elif url is None:
+        address = load_contexts(from_file, must_exist=True).address(None).url()
     else:
-        found = sys.stdin.readline().strip() if url is None or url == "-" else url
-    contexts.add(name, found)
+        raise CommandFailed("give either a url or --from", ExitCode.USAGE)
+    contexts.add(name, address)
     if use:
         contexts.use(name)
     contexts.save()
@@ -54,26 +52,20 @@ def add(
 
 
 @app.command(name="list")
-def list_contexts(*, session: _Session) -> None:
-    """List the contexts; secret keys are not shown."""
+def list_contexts(*, session: CurrentSession) -> None:
+    """List the contexts, without their secret keys."""
     contexts = session.contexts()
-    if session.output.json:
-        session.output.document(
-            [
-                {"name": name, "url": _shown(url), "current": name == contexts.current}
-                for name, url in sorted(contexts.urls.items())
-            ]
-        )
-    else:
-        rows = [
-            ("*" if name == contexts.current else "", name, _shown(url)) for name, url in sorted(contexts.urls.items())
-        ]
-        session.output.table(("", "name", "server"), rows)
+    servers = {name: _without_key(url) for name, url in sorted(contexts.urls.items())}
+    session.output.listing(
+        [{"name": name, "url": url, "current": name == contexts.current} for name, url in servers.items()],
+        ("", "name", "server"),
+        [("*" if name == contexts.current else "", name, url) for name, url in servers.items()],
+    )
 
 
 @app.command
-def use(name: str, /, *, session: _Session) -> None:
-    """Make a context the current one."""
+def use(name: _Name, /, *, session: CurrentSession) -> None:
+    """Make a context the current context."""
     contexts = session.contexts()
     contexts.use(name)
     contexts.save()
@@ -81,8 +73,8 @@ def use(name: str, /, *, session: _Session) -> None:
 
 
 @app.command
-def remove(name: str, /, *, session: _Session) -> None:
-    """Forget a context."""
+def remove(name: _Name, /, *, session: CurrentSession) -> None:
+    """Remove a context."""
     contexts = session.contexts()
     contexts.remove(name)
     contexts.save()
@@ -91,31 +83,21 @@ def remove(name: str, /, *, session: _Session) -> None:
 
 @app.command
 def show(
-    name: str | None = None,
+    name: Annotated[str | None, Parameter(help="Name of the context; the current context by default.")] = None,
     /,
     *,
-    secret: Annotated[bool, Parameter(negative=())] = False,
-    session: _Session,
+    secret: Annotated[Flag, Parameter(help="Show the secret key.")] = False,
+    session: CurrentSession,
 ) -> None:
-    """Show a context (the current one by default).
-
-    Parameters
-    ----------
-    name
-        Name of the context.
-    secret
-        Show the secret key too.
-    """
+    """Show a context."""
     contexts = session.contexts()
     address = contexts.address(name)
     url = address.url() if secret else str(address)
-    if session.output.json:
-        session.output.document({"name": name or contexts.current, "url": url})
-    else:
-        session.output.pairs({"name": name or contexts.current or "", "server": url, "file": str(contexts.path)})
+    shown = name or contexts.current or ""
+    session.output.facts({"name": shown, "url": url}, {"name": shown, "server": url, "file": str(contexts.path)})
 
 
-def _shown(url: str) -> str:
+def _without_key(url: str) -> str:
     try:
         return str(parse_address(url))
     except ValueError:

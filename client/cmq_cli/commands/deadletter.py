@@ -1,44 +1,40 @@
-"""``cmq dlq`` and ``cmq redrive``: dead-letter queues, and the way back."""
+"""``cmq dlq`` and ``cmq redrive``: dead-letter queues, and the move of dead letters back to their queues."""
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import App, Parameter
 from rich.progress import Progress, TaskID
 
-from cmq_cli.durations import Seconds, show_duration
 from cmq_cli.exitcodes import CommandFailed, ExitCode
-from cmq_cli.output import Output, show_count, show_time
-from cmq_cli.session import Session
+from cmq_cli.nouns import as_document
+from cmq_cli.options import CurrentSession, Flag, QueueName, Seconds
+from cmq_cli.output import Output
+from cmq_cli.values import show_count, show_duration, show_time
 from cmqd_client import Queue, Redrive
 
-app = App(name="dlq", help="Dead-letter queues: for messages that consumers do not delete.")
+app = App(name="dlq", help="Dead-letter queues, for messages that no consumer deletes.")
 
-_Session = Annotated[Session, Parameter(parse=False)]
-_Flag = Annotated[bool, Parameter(negative=())]
-
-_FIRST_LOOK, _LONGEST_PAUSE = 0.1, 1.0
-"""Seconds between two polls of a redrive: first short, for short redrives, then longer."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
+"""Seconds between two polls of a redrive: at first short, for short redrives, then longer."""
 
 
 @app.command(name="set")
 async def set_dead_letters(
-    queue: str,
+    queue: QueueName,
     dead_letter_queue: str,
     /,
     *,
     max_receives: int | None = None,
     after: Seconds | None = None,
-    session: _Session,
+    session: CurrentSession,
 ) -> None:
-    """Give a queue a dead-letter queue. Give one of --max-receives and --after.
+    """Give a queue a dead-letter queue. Requires either --max-receives or --after.
 
     Parameters
     ----------
-    queue
-        The queue.
     dead_letter_queue
-        A queue of the same account, without a dead-letter queue of its own and not transactional.
+        A queue of the same account, not transactional and without a dead-letter queue of its own.
     max_receives
         Move a message after this many receives without a delete: 1 to 1000.
     after
@@ -47,78 +43,72 @@ async def set_dead_letters(
     if (max_receives is None) == (after is None):
         raise CommandFailed("give one of: --max-receives, --after", ExitCode.USAGE)
     async with session.client() as client:
-        # Both, so that it also changes from one policy to the other.
+        # Both are set, so that a queue with the other rule changes to this rule.
         info = await client.queue(queue).set_attributes(
             dead_letter_queue=dead_letter_queue,
             dead_letter_max_receives=max_receives or 0,
             dead_letter_after=after or 0,
         )
-    when = f"{max_receives} receives" if max_receives is not None else show_duration(info.dead_letter_after)
-    if session.output.json:
-        session.output.document(
-            {
-                "queue": queue,
-                "dead_letter_queue": info.dead_letter_queue,
-                "max_receives": info.dead_letter_max_receives,
-                "after": info.dead_letter_after,
-            }
-        )
-    session.output.remark(f"messages of {queue!r} go to {info.dead_letter_queue!r} after {when}")
+    limit = f"{max_receives} receives" if max_receives is not None else show_duration(info.dead_letter_after)
+    document = {
+        "queue": queue,
+        "dead_letter_queue": info.dead_letter_queue,
+        "max_receives": info.dead_letter_max_receives,
+        "after": info.dead_letter_after,
+    }
+    session.output.result(document, f"messages of {queue!r} go to {info.dead_letter_queue!r} after {limit}")
 
 
 @app.command
-async def unset(queue: str, /, *, session: _Session) -> None:
+async def unset(queue: QueueName, /, *, session: CurrentSession) -> None:
     """Keep all messages of a queue until their retention ends; dead letters stay where they are."""
     async with session.client() as client:
         await client.queue(queue).set_attributes(dead_letter_queue="", dead_letter_max_receives=0, dead_letter_after=0)
-    if session.output.json:
-        session.output.document({"queue": queue, "dead_letter_queue": ""})
-    session.output.remark(f"{queue!r} has no dead-letter queue any more")
+    session.output.result({"queue": queue, "dead_letter_queue": ""}, f"{queue!r} has no dead-letter queue any more")
 
 
 @app.command
-async def sources(dead_letter_queue: str, /, *, session: _Session) -> None:
-    """List the queues whose dead letters go to this one."""
+async def sources(
+    dead_letter_queue: Annotated[str, Parameter(help="Name of the dead-letter queue.")], /, *, session: CurrentSession
+) -> None:
+    """List the queues that use a dead-letter queue."""
     async with session.client() as client:
-        found = await client.queue(dead_letter_queue).dead_letter_sources()
-    if session.output.json:
-        session.output.document({"dead_letter_queue": dead_letter_queue, "sources": found})
-    elif found:
-        session.output.table(("name",), [(name,) for name in found])
+        names = await client.queue(dead_letter_queue).dead_letter_sources()
+    document = {"dead_letter_queue": dead_letter_queue, "sources": names}
+    if names:
+        session.output.listing(document, ["name"], [[name] for name in names])
     else:
-        session.output.remark(f"no queue sends its dead letters to {dead_letter_queue!r}")
+        session.output.result(document, f"no queue sends its dead letters to {dead_letter_queue!r}")
 
 
 async def redrive(
-    queue: str,
+    queue: Annotated[str, Parameter(help="Name of the dead-letter queue.")],
     /,
     *,
     to: str | None = None,
     rate: int | None = None,
     wait: bool = True,
-    status: _Flag = False,
-    cancel: _Flag = False,
-    session: _Session,
+    status: Flag = False,
+    cancel: Flag = False,
+    session: CurrentSession,
 ) -> ExitCode:
-    """Move dead letters back to the queues that they came from, or to another queue.
+    """Move dead letters back to their queues of origin, or to another queue.
 
-    The server moves them, also after this command has ended. Messages that are sent to the queue from now on are
-    not moved. A message is always in exactly one queue.
+    The server moves the messages and continues if this command ends. Messages that are sent to the dead-letter queue
+    during the redrive are not moved. A message is always in exactly one queue.
 
     Parameters
     ----------
-    queue
-        The queue with the dead letters.
     to
-        Move all of them to this queue.
+        Move all messages to this queue.
     rate
-        Messages a second at most; unlimited by default.
+        Maximum number of messages per second; unlimited by default.
     wait
-        Wait until it is done; --no-wait only starts it.
+        Wait until the redrive has ended; --no-wait only starts it.
     status
-        Show the redrive that is under way, or the last redrive, and start none.
+        Show the running redrive, or the last redrive, and start none.
     cancel
-        End the redrive that is under way; moved messages stay moved.
+        End the running redrive; moved messages stay moved.
     """
     if status + cancel > 1 or ((status or cancel) and (to is not None or rate is not None)):
         raise CommandFailed("--status and --cancel stand alone", ExitCode.USAGE)
@@ -126,73 +116,58 @@ async def redrive(
     async with session.client() as client:
         source = client.queue(queue)
         if status:
-            found = await source.redrive_status()
+            progress = await source.redrive_status()
         elif cancel:
-            found = await source.cancel_redrive()
+            progress = await source.cancel_redrive()
         else:
-            found = await source.redrive(to, max_per_second=rate)
+            progress = await source.redrive(to, max_per_second=rate)
             if wait:
-                found = await _follow(source, found, output)
-    _show(output, found)
-    if status or cancel or found.running:
+                progress = await _follow(source, progress, output)
+    _show(output, progress)
+    if status or cancel or progress.running:
         return ExitCode.OK
-    if found.reason != "done":
+    if progress.reason != "done":
         return ExitCode.FAILED
-    return ExitCode.PARTIAL if found.missing_origins else ExitCode.OK
+    return ExitCode.PARTIAL if progress.missing_origins else ExitCode.OK
 
 
-async def _follow(queue: Queue, found: Redrive, output: Output) -> Redrive:
-    """Look at a redrive until it is over."""
-    pause = _FIRST_LOOK
+async def _follow(queue: Queue, redrive: Redrive, output: Output) -> Redrive:
+    """Poll a redrive until it has ended, and return its last state."""
+    pause = _FIRST_PAUSE
     try:
         with output.progress() as progress:
             task = progress.add_task("moving", total=None, rate="")
-            _advance(progress, task, found)
-            while found.running:
+            _advance(progress, task, redrive)
+            while redrive.running:
                 await asyncio.sleep(pause)
                 pause = min(pause * 1.5, _LONGEST_PAUSE)
-                found = await queue.redrive_status()
-                _advance(progress, task, found)
+                redrive = await queue.redrive_status()
+                _advance(progress, task, redrive)
     except asyncio.CancelledError:
         output.remark(f"the redrive goes on; see it with: cmq redrive {queue.name} --status, end it with --cancel")
         raise
-    return found
+    return redrive
 
 
-def _advance(progress: Progress, task: TaskID, found: Redrive) -> None:
-    what = found.reason if found.running and found.reason else "moving"
-    progress.update(task, description=what, completed=found.moved, total=found.moved + found.remaining)
+def _advance(progress: Progress, task: TaskID, redrive: Redrive) -> None:
+    state = redrive.reason if redrive.running and redrive.reason else "moving"
+    progress.update(task, description=state, completed=redrive.moved, total=redrive.moved + redrive.remaining)
 
 
-def _show(output: Output, found: Redrive) -> None:
-    if output.json:
-        output.document(_document(found))
-        return
-    state = found.reason if not found.running else f"under way, {found.reason}" if found.reason else "under way"
+def _show(output: Output, redrive: Redrive) -> None:
+    state = redrive.reason
+    if redrive.running:
+        state = f"under way, {redrive.reason}" if redrive.reason else "under way"
     pairs = {
-        "queue": found.queue,
-        "target": found.target or "where each came from",
+        "queue": redrive.queue,
+        "target": redrive.target or "the queues of origin",
         "state": state,
-        "moved": show_count(found.moved),
-        "remaining": show_count(found.remaining),
-        "rate": "as fast as it goes" if found.max_per_second is None else f"{found.max_per_second:,}/s",
-        "started": show_time(found.start_time),
-        "ended": show_time(found.end_time),
+        "moved": show_count(redrive.moved),
+        "remaining": show_count(redrive.remaining),
+        "rate": "unlimited" if redrive.max_per_second is None else f"{redrive.max_per_second:,}/s",
+        "started": show_time(redrive.start_time),
+        "ended": show_time(redrive.end_time),
     }
-    for name, count in found.missing_origins.items():
+    for name, count in redrive.missing_origins.items():
         pairs[f"stay, from {name}"] = show_count(count)
-    output.pairs(pairs)
-
-
-def _document(found: Redrive) -> dict[str, Any]:
-    return {
-        "queue": found.queue,
-        "target": found.target,
-        "max_per_second": found.max_per_second,
-        "start_time": found.start_time,
-        "end_time": found.end_time,
-        "reason": found.reason,
-        "moved": found.moved,
-        "remaining": found.remaining,
-        "missing_origins": found.missing_origins,
-    }
+    output.facts(as_document(redrive), pairs)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from cmq_cli.durations import parse_moment
 from cmq_cli.exitcodes import CommandFailed, ExitCode
-from cmq_cli.output import Output, show_count, show_time, show_unsealed
+from cmq_cli.output import Output
 from cmq_cli.session import Session
+from cmq_cli.values import parse_moment, show_count, show_time, show_unsealed
 
 if TYPE_CHECKING:
     from pyspark_cmqd.reconcile import Line, Reconciled

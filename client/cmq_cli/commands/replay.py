@@ -7,12 +7,12 @@ from typing import Annotated, Literal
 
 from cyclopts import Group, Parameter
 
-from cmq_cli.durations import parse_moment
 from cmq_cli.exitcodes import CommandFailed, ExitCode
 from cmq_cli.replays.order import Order
 from cmq_cli.replays.problems import check_installed, in_words
 from cmq_cli.replays.runs import begin_run, only_count, resume_run
 from cmq_cli.session import Session
+from cmq_cli.values import parse_moment
 
 _Flag = Annotated[bool, Parameter(negative=())]
 _Names = Annotated[list[str] | None, Parameter(negative=())]

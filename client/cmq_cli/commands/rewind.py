@@ -1,27 +1,16 @@
-"""``cmq rewind``: bring deleted messages back."""
+"""``cmq rewind``: make deleted messages active again."""
 
 from datetime import UTC, datetime
-from typing import Annotated
 
-from cyclopts import Parameter
-
-from cmq_cli.durations import parse_ago, parse_moment
 from cmq_cli.exitcodes import CommandFailed, ExitCode, exit_code
-from cmq_cli.output import show_time
-from cmq_cli.session import Session
+from cmq_cli.options import CurrentSession, Flag, QueueName
+from cmq_cli.values import parse_age, parse_moment, show_time
 from cmqd_client.errors import TimeNotRewindable
 
-_EVERYTHING = "all"
+_WHOLE_WINDOW = "all"
 
 
-async def rewind(
-    queue: str,
-    time: str,
-    /,
-    *,
-    strict: Annotated[bool, Parameter(negative=())] = False,
-    session: Annotated[Session, Parameter(parse=False)],
-) -> ExitCode:
+async def rewind(queue: QueueName, time: str, /, *, strict: Flag = False, session: CurrentSession) -> ExitCode:
     """Make deleted messages of a queue active again, for all its consumers.
 
     The queue needs a rewind window: cmq queue set QUEUE --rewind 1d. Messages that were deleted before the window was
@@ -29,36 +18,35 @@ async def rewind(
 
     Parameters
     ----------
-    queue
-        Name of the queue.
     time
-        Messages sent from this time on become active: 2026-01-31T12:00 (local time, or with a zone: ...Z, ...+02:00),
-        how long ago (10m, 2h, 1d) by the server's clock, or "all", as far as the window goes.
+        Make messages active that were sent at or after this time: a time, local unless it names a zone
+        (2026-01-31T12:00, ...Z, ...+02:00), an age by the clock of the server (10m, 2h, 1d), or "all": the whole
+        rewind window.
     strict
-        Refuse a time before the window, instead of using the beginning of the window.
+        Refuse a time before the rewind window, instead of using the beginning of the window.
     """
-    everything = time == _EVERYTHING
-    if everything and strict:
-        raise CommandFailed('give a time to be strict about, instead of "all"', ExitCode.USAGE)
-    ago = None if everything else parse_ago(time)
-    moment = None if ago is not None else datetime.fromtimestamp(0, UTC) if everything else parse_moment(time, 0)
+    is_whole_window = time == _WHOLE_WINDOW
+    if is_whole_window and strict:
+        raise CommandFailed('--strict needs a time, instead of "all"', ExitCode.USAGE)
+    age = parse_age(time)
+    moment = None if age is not None else datetime.fromtimestamp(0, UTC) if is_whole_window else parse_moment(time, 0)
     output = session.output
     async with session.client() as client:
         try:
-            # The server evaluates a duration, because its messages have broker time, not the time of this machine.
-            rewound = await client.queue(queue).rewind(moment, ago=ago, strict=strict)
-        except TimeNotRewindable as refused:
-            output.client_error(refused)
-            nearest = refused.nearest
+            # The server evaluates an age, because messages have broker time, not the time of this machine.
+            rewound = await client.queue(queue).rewind(moment, ago=age, strict=strict)
+        except TimeNotRewindable as error:
+            output.client_error(error)
+            nearest = error.nearest
             if nearest is not None:
                 # The text of the server has the time as a number.
                 output.remark(f"the nearest time is {show_time(nearest)} ({nearest.isoformat()})")
-            return exit_code(refused)
-    if output.json:
-        output.document({"messages": rewound.messages, "time": rewound.time, "clamped": rewound.clamped})
-        return ExitCode.OK
-    if rewound.clamped and not everything:
-        asked = f"{time} ago" if moment is None else show_time(moment)
-        output.warning(f"{asked} lies before the rewind window; the nearest time was taken")
-    output.remark(f"{rewound.messages:,} messages of {queue!r} sent since {show_time(rewound.time)} are active again")
+            return exit_code(error)
+    if rewound.clamped and not is_whole_window and not output.json:
+        requested = f"{time} ago" if moment is None else show_time(moment)
+        output.warning(f"{requested} lies before the rewind window; the nearest time was taken")
+    output.result(
+        {"messages": rewound.messages, "time": rewound.time, "clamped": rewound.clamped},
+        f"{rewound.messages:,} messages of {queue!r} sent since {show_time(rewound.time)} are active again",
+    )
     return ExitCode.OK

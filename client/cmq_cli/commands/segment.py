@@ -8,8 +8,8 @@ import msgspec
 from cyclopts import App, Parameter
 
 from cmq_cli.exitcodes import CommandFailed, ExitCode
-from cmq_cli.output import show_count, show_size, show_time, show_unsealed
 from cmq_cli.session import Session
+from cmq_cli.values import show_count, show_size, show_time, show_unsealed
 from cmqd_segment.manifest import Manifest, SegmentEntry
 from cmqd_segment.newer import NewerFormatError
 from cmqd_segment.scan import readable_segments, sealed_segments

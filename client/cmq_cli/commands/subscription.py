@@ -1,51 +1,59 @@
-"""``cmq sub``: what topics deliver to queues and URLs."""
+"""``cmq sub``: deliveries of topics to queues and URLs."""
 
-from contextlib import suppress
 from typing import Annotated
 
 import msgspec
 from cyclopts import App, Parameter
 
-from cmq_cli.deletions import delete_each
-from cmq_cli.durations import Seconds
 from cmq_cli.exitcodes import CommandFailed, ExitCode
-from cmq_cli.output import Output, info_document, printable, show_count, show_time, show_value
-from cmq_cli.session import Session
-from cmqd_client import Client, ContentFormat, RetryStrategy, SubscriptionInfo
-from cmqd_client.errors import SubscriptionDiffers, SubscriptionNotFound
+from cmq_cli.nouns import as_document, created_remark, delete_each, differences_shown, existing, show_details, table_of
+from cmq_cli.options import (
+    FIRST_PAGE,
+    CurrentSession,
+    Ensure,
+    Flag,
+    Paging,
+    Repeated,
+    Seconds,
+    SubscriptionName,
+    TopicName,
+    Yes,
+)
+from cmq_cli.values import show_time
+from cmqd_client import Client, ContentFormat, RetryStrategy
 
 app = App(name="sub", help="Subscriptions: deliver the messages of a topic to a queue, or post them to a URL.")
 
-_Session = Annotated[Session, Parameter(parse=False)]
-_Flag = Annotated[bool, Parameter(negative=())]
-_Several = Annotated[list[str] | None, Parameter(negative=())]
+_COLUMNS = ("name", "protocol", "endpoint", "waiting", "in_retry", "paused", "last_error")
+_FIELDS = (
+    *("topic", "name", "protocol", "endpoint", "filter_tags", "binding_keys", "strategy", "content_format", "paused"),
+    *("waiting", "in_retry", "delivered", "dropped", "blocked", "last_error", "last_error_time", "next_attempt_time"),
+    *("create_time", "modify_time"),
+)
+_SHOWN_ONCE = "the secret is shown only now; keep it"
 
 
 @app.command
 async def create(
-    topic: str,
-    name: str,
+    topic: TopicName,
+    name: Annotated[str, Parameter(help="Name of the subscription: 3-64 ASCII letters, digits, - and _.")],
     /,
     *,
     queue: str | None = None,
     to_url: str | None = None,
-    filter_tag: _Several = None,
-    binding_key: _Several = None,
+    filter_tag: Repeated = None,
+    binding_key: Repeated = None,
     strategy: RetryStrategy | None = None,
     content_format: ContentFormat | None = None,
-    ensure: _Flag = False,
-    session: _Session,
+    ensure: Ensure = False,
+    session: CurrentSession,
 ) -> None:
     """Subscribe a queue or a URL to a topic, for messages that are published from now on.
 
-    Requests to a URL are signed with a secret, which is shown only here.
+    Requests to a URL are signed with a secret. Only this command shows the secret.
 
     Parameters
     ----------
-    topic
-        Name of the topic.
-    name
-        Name of the subscription: 3-64 ASCII letters, digits, - and _.
     queue
         Deliver to this queue.
     to_url
@@ -53,21 +61,19 @@ async def create(
     filter_tag
         Only messages with this tag; can be repeated, up to 5. Without the option every message matches.
     binding_key
-        On a routing topic: only messages with a matching key; * is one word, # any number of words; can be repeated,
+        On a routing topic: only messages with a matching key; * is a word, # is any number of words; can be repeated,
         up to 5.
     strategy
-        What is done when a delivery fails: try again at growing intervals for a day, other messages going past it (the
-        default), or three times within a minute, those behind waiting, and then drop it.
+        Retries of a failed delivery. exponential_decay (the default): at increasing intervals for a day, while other
+        messages are delivered. backoff: three times within a minute, while later messages wait; then drop the message.
     content_format
-        What is posted to a URL: a JSON object with facts and body (the default), or the body alone.
-    ensure
-        Accept an existing topic with the same attributes; else show the differences.
+        Content of a request to a URL: a JSON object with facts and body (the default), or only the body.
     """
     if (queue is None) == (to_url is None):
         raise CommandFailed("give one of: --queue, --to-url", ExitCode.USAGE)
     output = session.output
     async with session.client() as client:
-        try:
+        with differences_shown(output, name):
             info = await client.topic(topic).subscribe_info(
                 name,
                 queue=queue,
@@ -78,86 +84,46 @@ async def create(
                 content_format=content_format,
                 ensure=ensure,
             )
-        except SubscriptionDiffers as differs:
-            output.difference(name, differs.difference, lambda _, value: show_value(value))
-            raise
-    if output.json:
-        output.document(info_document(info) | {"secret": info.secret})
-        return
-    if info.secret is not None:
-        output.pairs({"secret": info.secret})
-        output.remark("the secret is shown only now; keep it")
-    output.remark(f"subscription {name!r} {'created' if info.created else 'exists and agrees'}")
+    if info.secret is not None and not output.json:
+        output.facts({}, {"secret": info.secret})
+        output.remark(_SHOWN_ONCE)
+    output.result(as_document(info) | {"secret": info.secret}, created_remark("subscription", name, info.created))
 
 
 @app.command(name="list")
-async def list_subscriptions(
-    topic: str, /, *, search: str = "", offset: int = 0, limit: int = 1000, session: _Session
-) -> None:
-    """List a topic's subscriptions by name, with their waiting messages.
-
-    Parameters
-    ----------
-    topic
-        Name of the topic.
-    search
-        Only names that contain this text.
-    offset
-        Number of entries to skip.
-    limit
-        Number of entries at most, 1-1000.
-    """
+async def list_subscriptions(topic: TopicName, /, *, paging: Paging = FIRST_PAGE, session: CurrentSession) -> None:
+    """List the subscriptions of a topic by name, with their waiting messages."""
     async with session.client() as client:
-        page = await client.topic(topic).subscriptions(search=search, offset=offset, limit=limit)
-    output = session.output
-    if output.json:
-        found = [msgspec.structs.asdict(one) for one in page]
-        output.document({"topic": topic, "total": page.total, "subscriptions": found})
-        return
-    rows = [
-        (
-            one.name,
-            one.protocol,
-            one.endpoint,
-            show_count(one.waiting),
-            show_count(one.in_retry),
-            "yes" if one.paused else "no",
-            _line(one.last_error),
-        )
-        for one in page
-    ]
-    output.table(("name", "protocol", "endpoint", "waiting#", "in retry#", "paused", "last error"), rows)
-    output.remark_rest(offset, len(page), page.total)
+        page = await client.topic(topic).subscriptions(**vars(paging))
+    document = {"topic": topic, "total": page.total, "subscriptions": [msgspec.structs.asdict(each) for each in page]}
+    session.output.listing(document, *table_of(page, _COLUMNS))
+    session.output.remark_rest(paging.offset, len(page), page.total)
 
 
 @app.command
-async def info(topic: str, name: str, /, *, session: _Session) -> None:
-    """Show a subscription's attributes, counts and last error."""
+async def info(topic: TopicName, name: SubscriptionName, /, *, session: CurrentSession) -> None:
+    """Show the attributes, counts and last error of a subscription."""
     async with session.client() as client:
-        _show(session.output, await client.topic(topic).subscription(name).info())
+        show_details(session.output, await client.topic(topic).subscription(name).info(), _FIELDS)
 
 
 @app.command(name="set")
 async def set_attributes(
-    topic: str,
-    name: str,
+    topic: TopicName,
+    name: SubscriptionName,
     /,
     *,
-    filter_tag: _Several = None,
-    no_filter_tags: _Flag = False,
-    binding_key: _Several = None,
+    filter_tag: Repeated = None,
+    no_filter_tags: Flag = False,
+    binding_key: Repeated = None,
     strategy: RetryStrategy | None = None,
     content_format: ContentFormat | None = None,
-    session: _Session,
+    session: CurrentSession,
 ) -> None:
-    """Change a subscription; other attributes stay. The queue or URL cannot be changed.
+    """Change a subscription; the other attributes stay. The queue or URL cannot be changed.
 
     Parameters
     ----------
-    topic
-        Name of the topic.
-    name
-        Name of the subscription.
     filter_tag
         New filter tags, for messages published from now on; can be repeated, up to 5.
     no_filter_tags
@@ -165,162 +131,101 @@ async def set_attributes(
     binding_key
         New binding keys, for messages published from now on; can be repeated, up to 5.
     strategy
-        The strategy of failed deliveries, also for deliveries that have failed before.
+        Retries of a failed delivery, also of deliveries that failed before.
     content_format
-        Format of the requests to a URL from now on.
+        Content of a request to a URL from now on.
     """
     if filter_tag and no_filter_tags:
         raise CommandFailed("give --filter-tag or --no-filter-tags, not both", ExitCode.USAGE)
     tags = [] if no_filter_tags else filter_tag
     if tags is None and binding_key is None and strategy is None and content_format is None:
-        raise CommandFailed("name at least one thing to change; see: cmq sub set --help", ExitCode.USAGE)
+        raise CommandFailed("name at least one attribute to change; see: cmq sub set --help", ExitCode.USAGE)
     async with session.client() as client:
-        found = await (
-            client.topic(topic)
-            .subscription(name)
-            .set(filter_tags=tags, binding_keys=binding_key, strategy=strategy, content_format=content_format)
+        subscription = client.topic(topic).subscription(name)
+        info = await subscription.set(
+            filter_tags=tags, binding_keys=binding_key, strategy=strategy, content_format=content_format
         )
-    _show(session.output, found)
+    show_details(session.output, info, _FIELDS)
 
 
 @app.command
-async def pause(topic: str, name: str, /, *, session: _Session) -> None:
-    """Hold a subscription's deliveries back; messages wait, each for a day from its publish."""
-    await _pause(session, topic, name, True)
+async def pause(topic: TopicName, name: SubscriptionName, /, *, session: CurrentSession) -> None:
+    """Pause the deliveries of a subscription; messages wait, each for a day after its publish."""
+    async with session.client() as client:
+        await client.topic(topic).subscription(name).pause()
+    document = {"topic": topic, "name": name, "paused": True}
+    session.output.result(document, f"subscription {name!r} is paused")
 
 
 @app.command
-async def resume(topic: str, name: str, /, *, session: _Session) -> None:
-    """Go on with a subscription's deliveries."""
-    await _pause(session, topic, name, False)
+async def resume(topic: TopicName, name: SubscriptionName, /, *, session: CurrentSession) -> None:
+    """Resume the deliveries of a subscription."""
+    async with session.client() as client:
+        await client.topic(topic).subscription(name).resume()
+    document = {"topic": topic, "name": name, "paused": False}
+    session.output.result(document, f"subscription {name!r} goes on")
 
 
 @app.command
-async def retry(topic: str, name: str, /, *, session: _Session) -> None:
-    """Retry all failed deliveries at once; deliveries without retries left are tried once more."""
+async def retry(topic: TopicName, name: SubscriptionName, /, *, session: CurrentSession) -> None:
+    """Retry all failed deliveries at once; a delivery without retries left is tried once more."""
     async with session.client() as client:
         count = await client.topic(topic).subscription(name).retry_now()
-    if session.output.json:
-        session.output.document({"retried": count})
-    session.output.remark(f"{count:,} messages are tried again")
+    session.output.result({"retried": count}, f"{count:,} messages are tried again")
 
 
 @app.command
-async def drop(topic: str, name: str, /, *, yes: _Flag = False, session: _Session) -> ExitCode:
-    """Drop all waiting deliveries of a subscription, retries included; other subscriptions keep theirs.
-
-    Parameters
-    ----------
-    topic
-        Name of the topic.
-    name
-        Name of the subscription.
-    yes
-        Do not ask. Needed without a terminal.
-    """
+async def drop(topic: TopicName, name: SubscriptionName, /, *, yes: Yes = False, session: CurrentSession) -> ExitCode:
+    """Drop all waiting deliveries of a subscription, retries included; other subscriptions keep theirs."""
     async with session.client() as client:
         subscription = client.topic(topic).subscription(name)
         if not yes:
-            held = await subscription.info()
-            question = f"Drop {held.waiting + held.in_retry:,} messages of {topic} for {name}?"
+            info = await subscription.info()
+            question = f"Drop {info.waiting + info.in_retry:,} messages of {topic} for {name}?"
             if not await session.output.confirm(question):
                 return ExitCode.FAILED
         count = await subscription.drop_waiting()
-    if session.output.json:
-        session.output.document({"dropped": count})
-    session.output.remark(f"{count:,} messages dropped")
+    session.output.result({"dropped": count}, f"{count:,} messages dropped")
     return ExitCode.OK
 
 
 @app.command
-async def rotate_secret(topic: str, name: str, /, *, overlap: Seconds | None = None, session: _Session) -> None:
-    """Give a subscription to a URL a new signing secret, which is shown only here.
+async def rotate_secret(
+    topic: TopicName, name: SubscriptionName, /, *, overlap: Seconds | None = None, session: CurrentSession
+) -> None:
+    """Create a new signing secret for a subscription to a URL. Only this command shows the secret.
 
     Parameters
     ----------
-    topic
-        Name of the topic.
-    name
-        Name of the subscription.
     overlap
-        Time for which the old secret signs as well, so that the receiver can change over: 1d by default.
+        Time for which requests are also signed with the old secret, so that the receiver can change over: 1d by
+        default.
     """
     async with session.client() as client:
         rotated = await client.topic(topic).subscription(name).rotate_secret(overlap=overlap)
-    output = session.output
-    if output.json:
-        output.document({"secret": rotated.secret, "overlap_until": rotated.overlap_until})
-        return
-    output.pairs({"secret": rotated.secret, "old one until": show_time(rotated.overlap_until)})
-    output.remark("the secret is shown only now; keep it")
+    session.output.facts(
+        {"secret": rotated.secret, "overlap_until": rotated.overlap_until},
+        {"secret": rotated.secret, "old one until": show_time(rotated.overlap_until)},
+    )
+    session.output.remark(_SHOWN_ONCE)
 
 
 @app.command
-async def delete(topic: str, /, *names: str, yes: _Flag = False, session: _Session) -> ExitCode:
-    """End subscriptions and drop their waiting deliveries; copies in queues stay.
-
-    Parameters
-    ----------
-    topic
-        Name of the topic.
-    names
-        The subscriptions.
-    yes
-        Do not ask. Needed without a terminal.
-    """
+async def delete(
+    topic: TopicName,
+    /,
+    *names: Annotated[str, Parameter(help="Names of the subscriptions.")],
+    yes: Yes = False,
+    session: CurrentSession,
+) -> ExitCode:
+    """Delete subscriptions and drop their waiting deliveries; copies in queues stay."""
 
     async def unsubscribe(client: Client, name: str) -> None:
         await client.topic(topic).subscription(name).unsubscribe()
 
     async def question(client: Client) -> str:
-        held = 0
-        for name in names:
-            with suppress(SubscriptionNotFound):
-                info = await client.topic(topic).subscription(name).info()
-                held += info.waiting + info.in_retry
-        return f"Delete {', '.join(names)} of {topic} with {held:,} undelivered messages?"
+        infos = await existing(client.topic(topic).subscription(name).info() for name in names)
+        undelivered = sum(info.waiting + info.in_retry for info in infos)
+        return f"Delete {', '.join(names)} of {topic} with {undelivered:,} undelivered messages?"
 
-    return await delete_each(session, "subscription", names, unsubscribe, ask=None if yes else question)
-
-
-async def _pause(session: Session, topic: str, name: str, paused: bool) -> None:
-    async with session.client() as client:
-        subscription = client.topic(topic).subscription(name)
-        await (subscription.pause() if paused else subscription.resume())
-    if session.output.json:
-        session.output.document({"topic": topic, "name": name, "paused": paused})
-    session.output.remark(f"subscription {name!r} {'is paused' if paused else 'goes on'}")
-
-
-def _show(output: Output, info: SubscriptionInfo) -> None:
-    if output.json:
-        output.document(info_document(info))
-        return
-    output.pairs(
-        {
-            "topic": info.topic,
-            "name": info.name,
-            "protocol": info.protocol,
-            "endpoint": info.endpoint,
-            "filter tags": show_value(info.filter_tags),
-            "binding keys": show_value(info.binding_keys),
-            "strategy": info.strategy,
-            "content format": info.content_format,
-            "paused": show_value(info.paused),
-            "waiting": show_count(info.waiting),
-            "in retry": show_count(info.in_retry),
-            "delivered": "-" if info.delivered is None else show_count(info.delivered),
-            "dropped": show_count(info.dropped),
-            "blocked": show_value(info.blocked),
-            "last error": _line(info.last_error),
-            "last error at": show_time(info.last_error_time),
-            "next attempt": show_time(info.next_attempt_time),
-            "created": show_time(info.create_time),
-            "modified": show_time(info.modify_time),
-        }
-    )
-
-
-def _line(text: str | None) -> str:
-    """An error, part of which a stranger's server may have written."""
-    return "-" if not text else printable(text).replace("\n", " ")
+    return await delete_each(session, "subscription", names, unsubscribe, None if yes else question)

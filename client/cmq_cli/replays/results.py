@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cmq_cli.output import show_size, show_time, show_unsealed
 from cmq_cli.session import Session
+from cmq_cli.values import show_size, show_time, show_unsealed
 
 if TYPE_CHECKING:
     from pyspark_cmqd.counting import Count
@@ -134,7 +134,7 @@ def show_end(
         if under_way is not None:
             pairs["sent in part"] = str(under_way)
         pairs["perhaps stored twice"] = "; ".join(map(str, journal.doubts)) or "none"
-        output.pairs(pairs)
+        output.facts({}, pairs)
     if under_way is not None:
         output.remark("resumed within 5 minutes of that slice's begin, nothing of it is stored twice")
     for doubt in journal.doubts:
