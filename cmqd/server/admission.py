@@ -9,13 +9,15 @@ from collections.abc import Callable
 from cmqd.log.interface import Log
 from cmqd.server.client import Client
 from cmqd.server.counters import Counters
-from cmqd.server.rate_limits import RateLimits
+from cmqd.server.part import part
 from cmqd.server.refusals import BUSY_RETRY_MS, DISK_RETRY_MS, RATE_RETRY_MS, STALLED_RETRY_MS
+from cmqd.server.token_bucket import TokenBucket
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
 
 
+@part
 class Admission:
     """Decides which requests reach the core; see the module.
 
@@ -23,41 +25,26 @@ class Admission:
     attribute per request instead of three, and makes no call while it is not set.
     """
 
-    def __init__(
-        self,
-        *,
-        log: Log,
-        counters: Counters,
-        now_ms: Callable[[], int],
-        busy_pending_bytes: int,
-        busy_pending_records: int,
-        max_requests_per_second: int,
-    ) -> None:
-        self._log = log
-        self._counters = counters
-        self._now_ms = now_ms
-        self._busy_pending_bytes = busy_pending_bytes
-        self._busy_pending_records = busy_pending_records
-        self._rates = RateLimits(max_requests_per_second) if max_requests_per_second else None
+    log: Log
+    counters: Counters
+    now_ms: Callable[[], int]
+    busy_pending_bytes: int
+    busy_pending_records: int
+    max_requests_per_second: int
+    """Rate of an account, with a burst of a second; 0 = no limit."""
+
+    def __post_init__(self) -> None:
+        self._buckets: dict[str, TokenBucket] = {}
+        """By account."""
         self._all_refused: tuple[ErrorCode, str] | None = None
-        self._stalled: tuple[ErrorCode, str, int] | None = None
+        self.stall_refusal: tuple[ErrorCode, str, int] | None = None
         """Code, text and retry time of refusals while the storage hangs."""
-        self._sends_refused: str | None = None
-        """The reason why the disk takes no bodies."""
+        self.sends_refused: str | None = None
+        """The reason why the disk takes no bodies; requests with bodies are refused."""
         self.collected_bytes = 0
         """Bytes of requests that were admitted and wait for their decision; kept by ``Collector`` and ``Publishes``.
         Counted as pending, because a flood within one I/O batch would otherwise pass ``busy_pending_bytes`` unseen."""
-        self.is_restricted = self._rates is not None
-
-    @property
-    def is_stalled(self) -> bool:
-        """True if requests are refused because the storage hangs."""
-        return self._stalled is not None
-
-    @property
-    def stall_refusal(self) -> tuple[ErrorCode, str, int] | None:
-        """Code, text and retry time of refusals while the storage hangs."""
-        return self._stalled
+        self.is_restricted = bool(self.max_requests_per_second)
 
     def refuse_all(self, code: ErrorCode, text: str) -> None:
         """Refuse every request from now on."""
@@ -67,16 +54,12 @@ class Admission:
     def stall(self, reason: str | None) -> None:
         """Refuse every request except the status, because the storage hangs; None ends the refusals."""
         if reason is None:
-            self._stalled = None
-        elif self._sends_refused is not None:
-            self._stalled = (ErrorCode.DISK_NEARLY_FULL, reason, DISK_RETRY_MS)
+            self.stall_refusal = None
+        elif self.sends_refused is not None:
+            self.stall_refusal = (ErrorCode.DISK_NEARLY_FULL, reason, DISK_RETRY_MS)
         else:
-            self._stalled = (ErrorCode.BUSY, reason, STALLED_RETRY_MS)
-        self.is_restricted = not (self._all_refused is self._stalled is self._rates is None)
-
-    def refuse_sends(self, reason: str | None) -> None:
-        """Refuse requests with bodies because of the disk; None ends the refusals."""
-        self._sends_refused = reason
+            self.stall_refusal = (ErrorCode.BUSY, reason, STALLED_RETRY_MS)
+        self.is_restricted = bool(self._all_refused or self.stall_refusal or self.max_requests_per_second)
 
     def refuses(self, client: Client, request: wire.Request) -> bool:
         """Refuse a request that must not reach the core; return True if it was refused."""
@@ -84,35 +67,47 @@ class Admission:
             code, text = self._all_refused
             client.answer(error(request.request_id, code, text))
             return True
-        if self._stalled is not None and type(request) is not wire.GetServerStatus:
-            code, text, retry_after_ms = self._stalled
-            self._counters.busy += 1
+        if self.stall_refusal is not None and type(request) is not wire.GetServerStatus:
+            code, text, retry_after_ms = self.stall_refusal
+            self.counters.busy += 1
             client.answer(error(request.request_id, code, text, retry_after_ms=retry_after_ms))
             return True
-        if self._rates is not None and not self._rates.allows(client.account, self._now_ms()):
-            text = f"account {client.account!r} is over {self._rates.per_second} requests a second, its limit"
+        if self.max_requests_per_second and not self._is_within_rate(client.account):
+            text = f"account {client.account!r} is over {self.max_requests_per_second} requests a second, its limit"
             client.answer(error(request.request_id, ErrorCode.TOO_MANY_REQUESTS, text, retry_after_ms=RATE_RETRY_MS))
             return True
         return False
 
     def uncount(self, account: str) -> None:
         """Undo the counting of a request that will be dispatched again."""
-        self._counters.requests -= 1
-        if self._rates is not None:
-            self._rates.give_back(account)
+        self.counters.requests -= 1
+        if self.max_requests_per_second:
+            self._buckets[account].tokens += 1
 
     def refuses_bodies(self, client: Client, request_id: int) -> bool:
         """Refuse a request with bodies if the storage is too slow or has no space; return True if it was refused."""
-        log = self._log
+        log = self.log
         pending_bytes = log.pending_bytes + self.collected_bytes
-        if pending_bytes >= self._busy_pending_bytes or log.pending_records >= self._busy_pending_records:
-            self._counters.busy += 1
+        if pending_bytes >= self.busy_pending_bytes or log.pending_records >= self.busy_pending_records:
+            self.counters.busy += 1
             text = f"{pending_bytes} bytes wait for the disk; try again"
             client.answer(error(request_id, ErrorCode.BUSY, text, retry_after_ms=BUSY_RETRY_MS))
             return True
-        if self._sends_refused is not None:
-            self._counters.disk_refusals += 1
-            reason = self._sends_refused
+        if self.sends_refused is not None:
+            self.counters.disk_refusals += 1
+            reason = self.sends_refused
             client.answer(error(request_id, ErrorCode.DISK_NEARLY_FULL, reason, retry_after_ms=DISK_RETRY_MS))
             return True
         return False
+
+    def _is_within_rate(self, account: str) -> bool:
+        """Count a request of an account if it is within the rate."""
+        now_s = self.now_ms() / 1000
+        rate = self.max_requests_per_second
+        bucket = self._buckets.get(account)
+        if bucket is None:
+            bucket = self._buckets[account] = TokenBucket(rate, rate, now_s)
+        if not bucket.has_token(now_s):
+            return False
+        bucket.tokens -= 1
+        return True

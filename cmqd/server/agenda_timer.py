@@ -1,5 +1,6 @@
 """A single timer for all work that is due at a time: ends of leases, delays, retention, ends of waits.
 
+
 The core names its next deadline; the timer fires then and lets the core work in slices, with the sockets served between
 two slices. The timer does not know the kind or the owner of the work.
 """
@@ -7,6 +8,8 @@ two slices. The timer does not know the kind or the owner of the work.
 import asyncio
 import time
 from collections.abc import Callable
+
+from cmqd.server.part import part
 
 SLICE_S = 0.002
 """A slice adds at most this to the latency of a request; the promise is 5 ms at the 99th percentile."""
@@ -16,25 +19,18 @@ MAX_SLEEP_S = 5.0
 that due messages are active in 100 ms."""
 
 
+@part
 class AgendaTimer:
     """Calls ``tick`` at the time of ``next_deadline_ms``; see the module."""
 
-    __slots__ = ("_handle", "_loop", "_next_deadline_ms", "_now_ms", "_planned_ms", "_tick")
+    loop: asyncio.AbstractEventLoop
+    now_ms: Callable[[], int]
+    next_deadline_ms: Callable[[], int | None]
+    """Returns the time of the next work; a time at or below now means more work."""
+    tick: Callable[[int], None]
+    """Does a bounded part of the work that is due."""
 
-    def __init__(
-        self,
-        *,
-        loop: asyncio.AbstractEventLoop,
-        now_ms: Callable[[], int],
-        next_deadline_ms: Callable[[], int | None],
-        tick: Callable[[int], None],
-    ) -> None:
-        """``tick`` does a bounded part of the work that is due; ``next_deadline_ms`` at or below now means more
-        work."""
-        self._loop = loop
-        self._now_ms = now_ms
-        self._next_deadline_ms = next_deadline_ms
-        self._tick = tick
+    def __post_init__(self) -> None:
         self._handle: asyncio.Handle | None = None
         self._planned_ms = 0
         """Broker time for which the timer is set; meaningless without a timer."""
@@ -44,34 +40,34 @@ class AgendaTimer:
 
         A timer that fires too early is kept: firing in vain is cheaper than setting the timer at each change.
         """
-        deadline_ms = self._next_deadline_ms()
+        deadline_ms = self.next_deadline_ms()
         if deadline_ms is None or (self._handle is not None and self._planned_ms <= deadline_ms):
             return
         if self._handle is not None:
             self._handle.cancel()
-        delay_ms = deadline_ms - self._now_ms()
+        delay_ms = deadline_ms - self.now_ms()
         self._planned_ms = deadline_ms
         if delay_ms <= 0:
-            self._handle = self._loop.call_soon(self._fire)
+            self._handle = self.loop.call_soon(self._fire)
         else:
-            self._handle = self._loop.call_later(min(delay_ms / 1000, MAX_SLEEP_S), self._fire)
+            self._handle = self.loop.call_later(min(delay_ms / 1000, MAX_SLEEP_S), self._fire)
 
     def stop(self) -> None:
         """Tick no more."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
-        self._next_deadline_ms = _never
+        self.next_deadline_ms = _never
 
     def _fire(self) -> None:
         self._handle = None
         stop_at = time.perf_counter() + SLICE_S
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
         while True:
-            deadline_ms = self._next_deadline_ms()
+            deadline_ms = self.next_deadline_ms()
             if deadline_ms is None or deadline_ms > now_ms:
                 break
-            self._tick(now_ms)
+            self.tick(now_ms)
             if time.perf_counter() >= stop_at:
                 break
         self.plan()

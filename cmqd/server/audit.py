@@ -9,13 +9,13 @@ many addresses, must not leave an administrative request out of the log.
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol, cast
-
-import msgspec
+from typing import Any, Final, cast
 
 from cmqd.core.errors import DomainError
 from cmqd.server.client import Client
 from cmqd.server.log_lines import get_logger
+from cmqd.server.refusals import error_reply
+from cmqd.server.token_bucket import TokenBucket
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.events import ConnectionEnded
@@ -75,52 +75,29 @@ ADMINISTRATION: Final[frozenset[type[wire.Request]]] = frozenset(
 """Requests that change queues, topics, subscriptions, accounts or keys."""
 
 
-class Peer(Protocol):
-    """A connection, as log lines name it."""
-
-    account: str
-    secret_id: str
-
-    @property
-    def peer(self) -> str:
-        """Address and port."""
-        ...
-
-
 class LineLimit:
     """Buckets of log lines; see the module."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
-        self._all = _Bucket(LINES_OF_ALL, now_s())
-        self._peers: OrderedDict[str, _Bucket] = OrderedDict()
+        self._all = TokenBucket(LINES_OF_ALL, LINES_OF_ALL_PER_SECOND, now_s())
+        self._peers: OrderedDict[str, tuple[TokenBucket, int]] = OrderedDict()
+        """Bucket of a peer, and the number of its lines that were left out."""
 
     def take(self, peer: str) -> int | None:
         """Count a line of a peer. Returns the number of lines left out before it, or None if it is over the limit."""
         now_s = self._now_s()
-        bucket = self._peers.pop(peer, None) or _Bucket(LINES_PER_PEER, now_s)
-        self._peers[peer] = bucket
+        new = (TokenBucket(LINES_PER_PEER, LINES_PER_SECOND, now_s), 0)
+        bucket, left_out = self._peers.pop(peer, new)
+        is_allowed = bucket.has_token(now_s) and self._all.has_token(now_s)
+        self._peers[peer] = (bucket, 0 if is_allowed else left_out + 1)
         if len(self._peers) > PEERS:
             self._peers.popitem(last=False)
-        bucket.fill(LINES_PER_PEER, LINES_PER_SECOND, now_s)
-        self._all.fill(LINES_OF_ALL, LINES_OF_ALL_PER_SECOND, now_s)
-        if bucket.lines < 1 or self._all.lines < 1:
-            bucket.left_out += 1
+        if not is_allowed:
             return None
-        bucket.lines -= 1
-        self._all.lines -= 1
-        left_out, bucket.left_out = bucket.left_out, 0
+        bucket.tokens -= 1
+        self._all.tokens -= 1
         return left_out
-
-
-class _Bucket(msgspec.Struct):
-    lines: float
-    filled_s: float
-    left_out: int = 0
-
-    def fill(self, most: int, per_second: float, now_s: float) -> None:
-        self.lines = min(float(most), self.lines + (now_s - self.filled_s) * per_second)
-        self.filled_s = now_s
 
 
 class Audit:
@@ -137,11 +114,23 @@ class Audit:
         facts: dict[str, Any] = {"code": ended.name, "text": ended.text}
         if secret_id:
             facts |= {"secret_id": secret_id[:SHOWN_CHARACTERS], "account": self._account_of(secret_id)}
-        more = self._facts_of_limit(self._logins, peer)
+        more = _facts_of_limit(self._logins, peer)
         if more is not None:
             _log.warning("login_failed", peer=peer, **facts, **more)
 
-    def watched(self, client: Client, request: wire.Request) -> Client:
+    def audited(self, handler: Callable[[Client, Any], None]) -> Callable[[Client, Any], None]:
+        """Return the handler with a log line for each request and its outcome."""
+
+        def handle(client: Client, request: wire.Request) -> None:
+            try:
+                handler(self._watched(client, request), request)
+            except DomainError as refusal:
+                self.administered(client, request, error_reply(request.request_id, refusal))
+                raise
+
+        return handle
+
+    def _watched(self, client: Client, request: wire.Request) -> Client:
         """Return the client for the handler to answer; the reply to the request is logged on its way."""
         if isinstance(request, wire.RewindQueue):
             # A rewind may wait for a page of the log, and waiting requests are found by their connection.
@@ -149,9 +138,9 @@ class Audit:
             return client
         return cast("Client", _Watched(self, client, request))
 
-    def administered(self, client: Peer, request: wire.Request, reply: object) -> None:
+    def administered(self, client: Client, request: wire.Request, reply: object) -> None:
         """Log an administrative request and its reply."""
-        more = self._facts_of_limit(self._administration, client.peer)
+        more = _facts_of_limit(self._administration, client.peer)
         if more is None:
             return
         outcome = "asked" if reply is None else reply.name if isinstance(reply, wire.Error) else "done"
@@ -160,14 +149,6 @@ class Audit:
             facts["made_key"] = reply.keys[0].secret_id
         name = wire.operation_name(type(request))
         _log.info("administration", peer=client.peer, operation=name, by=client.account, **facts)
-
-    @staticmethod
-    def _facts_of_limit(limit: LineLimit, peer: str) -> dict[str, Any] | None:
-        """Return the facts that the limit adds to a line, or None if the line is left out."""
-        left_out = limit.take(peer.rpartition(":")[0])
-        if left_out is None:
-            return None
-        return {"lines_left_out": left_out} if left_out else {}
 
 
 class _Watched:
@@ -184,23 +165,16 @@ class _Watched:
         return getattr(self._client, name)
 
     def answer(self, reply: Any, queue: str | None = None) -> None:
-        self._audit.administered(cast("Peer", self._client), self._request, reply)
+        self._audit.administered(self._client, self._request, reply)
         self._client.answer(reply, queue)
 
 
-def audited(
-    audit: Audit, handler: Callable[[Client, Any], None], translate: Callable[[int, DomainError], wire.Error]
-) -> Callable[[Client, Any], None]:
-    """Return the handler with a log line for each request and its outcome."""
-
-    def handle(client: Client, request: wire.Request) -> None:
-        try:
-            handler(audit.watched(client, request), request)
-        except DomainError as refusal:
-            audit.administered(client, request, translate(request.request_id, refusal))
-            raise
-
-    return handle
+def _facts_of_limit(limit: LineLimit, peer: str) -> dict[str, Any] | None:
+    """Return the facts that the limit adds to a line, or None if the line is left out."""
+    left_out = limit.take(peer.rpartition(":")[0])
+    if left_out is None:
+        return None
+    return {"lines_left_out": left_out} if left_out else {}
 
 
 def _facts(request: wire.Request) -> dict[str, Any]:

@@ -10,32 +10,26 @@ from cmqd.server.counters import Counters
 from cmqd.server.handlers.publishing import Publishes
 from cmqd.server.log_lines import get_logger
 from cmqd.server.outcomes import Outcomes
+from cmqd.server.part import part
 from cmqd_segment.records import Runs, StoredMessage
 
 _log = get_logger()
 _R = TypeVar("_R")
 
 
+@part
 class BrokerEvents:
     """Hands events to the core; see the module."""
 
-    def __init__(
-        self,
-        *,
-        broker: Broker,
-        outcomes: Outcomes,
-        publishes: Publishes,
-        counters: Counters,
-        now_ms: Callable[[], int],
-        schedule: Callable[[], None],
-    ) -> None:
-        """Join the parts. ``schedule`` begins an I/O batch: its end flushes the log and sets the timer."""
-        self._broker = broker
-        self._outcomes = outcomes
-        self._publishes = publishes
-        self._counters = counters
-        self._now_ms = now_ms
-        self._schedule = schedule
+    broker: Broker
+    outcomes: Outcomes
+    publishes: Publishes
+    counters: Counters
+    now_ms: Callable[[], int]
+    schedule: Callable[[], None]
+    """Begins an I/O batch: its end flushes the log and sets the timer."""
+
+    def __post_init__(self) -> None:
         self._is_quiet = False
 
     def fall_quiet(self) -> None:
@@ -47,53 +41,53 @@ class BrokerEvents:
 
     def next_deadline_ms(self) -> int | None:
         """Return the time at which ``tick`` has work next; a time in the past means that work is waiting now."""
-        return 0 if self._publishes.has_work else self._broker.next_deadline_ms()
+        return 0 if self.publishes.has_work else self.broker.next_deadline_ms()
 
     def tick(self, now_ms: int) -> None:
         """Do a slice of the work that is due."""
-        if self._publishes.has_work and not self._publishes.go_on():
-            due_ms = self._broker.next_deadline_ms()
+        if self.publishes.has_work and not self.publishes.go_on():
+            due_ms = self.broker.next_deadline_ms()
             if due_ms is None or due_ms > now_ms:
                 # The slice changed nothing, so an I/O batch would find nothing to write.
                 return
         if not self._is_quiet:
-            self._call("tick", lambda: self._broker.tick(now_ms), now_ms)
+            self._call("tick", lambda: self.broker.tick(now_ms), now_ms)
 
     def clock_offset_changed(self, offset_ms: int) -> None:
         """Record how far the wall clock is ahead of broker time."""
-        now_ms = self._now_ms()
-        self._call("set_clock_offset", lambda: self._broker.set_clock_offset(offset_ms, now_ms), now_ms)
+        now_ms = self.now_ms()
+        self._call("set_clock_offset", lambda: self.broker.set_clock_offset(offset_ms, now_ms), now_ms)
 
     def page_arrived(self, read_id: int, messages: Sequence[StoredMessage], missing: Runs) -> None:
         """Hand over bodies that the core asked for."""
         if self._is_quiet:
             return
-        now_ms = self._now_ms()
-        damaged = self._call("pages_read", lambda: self._broker.pages_read(read_id, messages, missing, now_ms), now_ms)
+        now_ms = self.now_ms()
+        damaged = self._call("pages_read", lambda: self.broker.pages_read(read_id, messages, missing, now_ms), now_ms)
         if damaged:
-            self._counters.damaged += damaged
+            self.counters.damaged += damaged
             _log.error("messages_damaged", count=damaged, read_id=read_id)
 
     def pushes_ended(self, results: list[PushResult]) -> None:
         """Record results of pushes; in a drain too, so that a message that arrived is not posted again."""
-        if self._outcomes.is_halted:
+        if self.outcomes.is_halted:
             return
         failed = sum(result.error is not None for result in results)
-        self._counters.pushes_failed += failed
-        self._counters.pushes_delivered += len(results) - failed
-        now_ms = self._now_ms()
-        self._call("pushes_ended", lambda: self._broker.pushes_ended(results, now_ms), now_ms)
+        self.counters.pushes_failed += failed
+        self.counters.pushes_delivered += len(results) - failed
+        now_ms = self.now_ms()
+        self._call("pushes_ended", lambda: self.broker.pushes_ended(results, now_ms), now_ms)
 
     def _call(self, name: str, call: Callable[[], Outcome[_R]], now_ms: int) -> _R | None:
         """Call the core and carry out the outcome; an exception is a bug."""
-        if self._outcomes.is_halted:
+        if self.outcomes.is_halted:
             return None
         try:
             outcome = call()
-            self._outcomes.carry_out(outcome, now_ms)
+            self.outcomes.carry_out(outcome, now_ms)
         except Exception as bug:
-            self._outcomes.broke(bug, name)
-            self._schedule()
+            self.outcomes.broke(bug, name)
+            self.schedule()
             return None
-        self._schedule()
+        self.schedule()
         return outcome.reply

@@ -14,6 +14,7 @@ from cmqd.server.collecting import Collector
 from cmqd.server.counters import Counters
 from cmqd.server.handlers.publishing import Publishes
 from cmqd.server.outcomes import Outcomes
+from cmqd.server.part import part
 from cmqd.server.transaction_checkers import Told, TransactionCheckers
 from cmqd.server.waiting_requests import WaitingRequests
 from cmqd_protocol import messages as wire
@@ -22,81 +23,68 @@ from cmqd_protocol.messages import error
 from cmqd_types.messages import ReceivedMessage
 
 
+@part
 class ClientEvents:
     """Forwards events of clients to the parts that keep state of a client; see the module."""
 
-    def __init__(
-        self,
-        *,
-        broker: Broker,
-        outcomes: Outcomes,
-        admission: Admission,
-        collector: Collector,
-        publishes: Publishes,
-        waiting_requests: WaitingRequests[Client],
-        checkers: TransactionCheckers[Client],
-        counters: Counters,
-        now_ms: Callable[[], int],
-        schedule: Callable[[], None],
-    ) -> None:
-        self._broker = broker
-        self._outcomes = outcomes
-        self._admission = admission
-        self._collector = collector
-        self._publishes = publishes
-        self._waiting_requests = waiting_requests
-        self._checkers = checkers
-        self._counters = counters
-        self._now_ms = now_ms
-        self._schedule = schedule
+    broker: Broker
+    outcomes: Outcomes
+    admission: Admission
+    collector: Collector
+    publishes: Publishes
+    waiting_requests: WaitingRequests[Client]
+    checkers: TransactionCheckers
+    counters: Counters
+    now_ms: Callable[[], int]
+    schedule: Callable[[], None]
 
     # ------------------------------------------------------------------ events of a connection
 
     def cancel(self, client: Client, request_id: int) -> bool:
         """Cancel a waiting request; return False if no request of this id waits."""
         # A collected receive is decided first: undecided it is neither waiting nor answered.
-        self._collector.decide_of(client)
-        waiter = self._waiting_requests.find(client, request_id)
+        self.collector.decide_of(client)
+        waiter = self.waiting_requests.find(client, request_id)
         if waiter is None:
             return False
         waiter_id, request = waiter
         # A decision of transactions that has begun is carried out, and answered as usual.
-        if not isinstance(request, wire.EndTransactions) and self._outcomes.stop_waiting(waiter_id) is not None:
+        if not isinstance(request, wire.EndTransactions) and self.outcomes.stop_waiting(waiter_id) is not None:
             client.answer(error(request_id, ErrorCode.CANCELLED, "cancelled"))
         return True
 
     def take_waiting(self, client: Client) -> list[wire.Request]:
         """Cancel all waiting requests of a client without an answer, and return them."""
-        self._collector.decide_of(client)
-        dropped = self._waiting_requests.drop_all(client)
+        self.collector.decide_of(client)
+        dropped = self.waiting_requests.drop_all(client)
         for waiter_id, _ in dropped:
-            self._broker.cancel_receive(waiter_id)
+            self.broker.cancel_receive(waiter_id)
         return [request for _, request in dropped]
 
     def disconnected(self, client: Client) -> None:
         """Cancel the waiting requests of a client that disconnected, and give its open checks to other checkers."""
         self.take_waiting(client)
         if client.checked_queues is not None:
-            self._tell_core(self._checkers.forget(client))
+            self._tell_core(self.checkers.forget(client))
 
     def slowness_changed(self, client: Client) -> None:
         """Send no checks to a client that leaves replies unread, or send them again once it has read."""
-        self._tell_core(self._checkers.slowness_changed(client))
+        self._tell_core(self.checkers.slowness_changed(client))
 
     def give_back(self, account: str, queue: str, messages: Sequence[ReceivedMessage]) -> None:
         """Make messages active again that could not be handed over, as if they had not been received."""
-        if self._outcomes.is_halted:
+        if self.outcomes.is_halted:
             return
-        now_ms = self._now_ms()
-        self._counters.given_back += len(messages)
+        now_ms = self.now_ms()
+        self.counters.given_back += len(messages)
         handles = [message.receipt_handle for message in messages]
         try:
-            self._outcomes.carry_out(self._broker.release(account, queue, handles, False, now_ms), now_ms)
+            self.outcomes.carry_out(self.broker.release(account, queue, handles, False, now_ms), now_ms)
         except domain.QueueNotFound:
             return  # the messages were deleted with their queue
         except Exception as bug:
-            self._outcomes.broke(bug, "release")
-        self._schedule()
+            self.outcomes.broke(bug, "release")
+        self.schedule()
 
     # ------------------------------------------------------------------ events of the server
 
@@ -106,18 +94,18 @@ class ClientEvents:
         Publishes in slices do not wait: they are carried out first, because a request that has begun must not be
         answered as if it had not.
         """
-        self._collector.decide_all()
-        self._publishes.finish()
+        self.collector.decide_all()
+        self.publishes.finish()
         ended = 0
-        for waiter_id, client, request in self._waiting_requests.all():
-            if self._outcomes.stop_waiting(waiter_id) is not None:
+        for waiter_id, client, request in self.waiting_requests.all():
+            if self.outcomes.stop_waiting(waiter_id) is not None:
                 client.answer(error(request.request_id, code, text))
                 ended += 1
         return ended
 
     def last_waiter_id(self) -> int:
         """Return the newest waiter id."""
-        return self._waiting_requests.last_id
+        return self.waiting_requests.last_id
 
     def give_up_waiting(
         self, up_to_waiter_id: int, text: str, absent: Callable[[str], AbsentClient], *, receives: bool
@@ -128,30 +116,30 @@ class ClientEvents:
         refused: without a lease they have changed no state.
         """
         given_up = 0
-        refusal = self._admission.stall_refusal
-        for waiter_id, client, request in self._waiting_requests.all():
+        refusal = self.admission.stall_refusal
+        for waiter_id, client, request in self.waiting_requests.all():
             if waiter_id > up_to_waiter_id:
                 break
             if isinstance(client, AbsentClient):
                 continue
             if isinstance(request, wire.ReceiveMessages):
-                if receives and refusal is not None and self._outcomes.stop_waiting(waiter_id) is not None:
+                if receives and refusal is not None and self.outcomes.stop_waiting(waiter_id) is not None:
                     code, reason, retry_after_ms = refusal
                     client.answer(error(request.request_id, code, reason, retry_after_ms=retry_after_ms))
                     given_up += 1
                 continue
-            self._waiting_requests.replace(waiter_id, absent(client.account))
+            self.waiting_requests.replace(waiter_id, absent(client.account))
             client.answer(error(request.request_id, ErrorCode.OUTCOME_UNKNOWN, text))
             given_up += 1
         return given_up
 
     def _tell_core(self, changes: Iterable[Told]) -> None:
-        if self._outcomes.is_halted:
+        if self.outcomes.is_halted:
             return
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
         try:
             for told in changes:
-                self._outcomes.checkers_changed(told, now_ms)
+                self.outcomes.checkers_changed(told, now_ms)
         except Exception as bug:
-            self._outcomes.broke(bug, "set_has_checkers")
-        self._schedule()
+            self.outcomes.broke(bug, "set_has_checkers")
+        self.schedule()

@@ -27,6 +27,7 @@ from cmqd.log.interface import Log
 from cmqd.server.admission import Admission
 from cmqd.server.client import Client
 from cmqd.server.outcomes import Outcomes
+from cmqd.server.part import part
 from cmqd.server.waiting_requests import WaitingRequests
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
@@ -51,25 +52,14 @@ answered later."""
 class CollectedOperation(Protocol):
     """An operation with collected requests."""
 
-    @property
-    def order(self) -> int:
-        """Place among the operations at the end of an I/O batch."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """Name in log lines."""
-        ...
-
-    @property
-    def max_bytes(self) -> int:
-        """Bytes of a group."""
-        ...
-
-    @property
-    def counts_unread(self) -> bool:
-        """True if a collected request counts in ``Client.unread_receives``."""
-        ...
+    order: int
+    """Place among the operations at the end of an I/O batch."""
+    name: str
+    """Name in log lines."""
+    max_bytes: int
+    """Bytes of a group."""
+    counts_unread: bool
+    """True if a collected request counts in ``Client.unread_receives``."""
 
     def decide(self, group: "Group", now_ms: int) -> Decided:
         """Have the core decide a group."""
@@ -102,26 +92,20 @@ class Group:
         return f"<Group {self.operation.name} {self.account}/{self.name} requests={len(self.requests)}>"
 
 
+@part
 class Collector:
     """The groups of an I/O batch; see the module.
 
     Invariant: a client has requests in one group at a time, which ``group_of`` names.
     """
 
-    def __init__(
-        self,
-        *,
-        log: Log,
-        waiting_requests: WaitingRequests[Client],
-        outcomes: Outcomes,
-        admission: Admission,
-        now_ms: Callable[[], int],
-    ) -> None:
-        self._log = log
-        self._waiting_requests = waiting_requests
-        self._outcomes = outcomes
-        self._admission = admission
-        self._now_ms = now_ms
+    log: Log
+    waiting_requests: WaitingRequests[Client]
+    outcomes: Outcomes
+    admission: Admission
+    now_ms: Callable[[], int]
+
+    def __post_init__(self) -> None:
         self._groups: dict[tuple[int, str, str], Group] = {}
         """Groups by order of the operation, account and name of the queue or topic."""
         self.group_of: dict[Client, Group] = {}
@@ -179,7 +163,7 @@ class Collector:
         group.messages += count
         group.size += size
         if size:
-            self._admission.collected_bytes += size
+            self.admission.collected_bytes += size
         self._messages = messages = self._messages + count
         if group.messages >= MAX_MESSAGES or group.size >= max_bytes:
             self._decide(group)
@@ -202,12 +186,12 @@ class Collector:
 
     def carry_out(self, group: Group, decide: Callable[[Group, int], Decided]) -> bool:
         """Decide a group and answer its requests; return False if it goes on in slices."""
-        outcomes = self._outcomes
+        outcomes = self.outcomes
         try:
-            decided = decide(group, self._now_ms())
+            decided = decide(group, self.now_ms())
         except domain.DomainError as refusal:
             for client, request_id in group.askers:
-                outcomes.refuse(client, request_id, refusal, self._log.last_lsn)
+                outcomes.refuse(client, request_id, refusal, self.log.last_lsn)
         except LogFailed as failure:
             # The process is about to end: the failure came between two calls of the loop.
             self.leave_unknown(group, str(failure))
@@ -234,7 +218,7 @@ class Collector:
         """Answer the requests of a group ``outcome_unknown``."""
         for client, request_id in group.askers:
             # A request that waits in the core by now is answered with all that wait.
-            if self._waiting_requests.find(client, request_id) is None:
+            if self.waiting_requests.find(client, request_id) is None:
                 client.answer(error(request_id, ErrorCode.OUTCOME_UNKNOWN, reason))
 
     def _decide(self, group: Group) -> None:
@@ -248,18 +232,18 @@ class Collector:
         The dispatcher checks the same before a request is taken up, and only a decision changes the result, so this
         place alone repeats the check.
         """
-        if self._outcomes.is_halted:
+        if self.outcomes.is_halted:
             client.answer(error(request.request_id, ErrorCode.OUTCOME_UNKNOWN, HALTED))
             return True
         if client.is_held:
-            self._admission.uncount(client.account)
+            self.admission.uncount(client.account)
             client.put_back(request)
             return True
         return False
 
     def _remove(self, group: Group) -> None:
         self._groups.pop((group.operation.order, group.account, group.name), None)
-        self._admission.collected_bytes -= group.size
+        self.admission.collected_bytes -= group.size
         self._messages -= group.messages
         group_of = self.group_of
         if group.operation.counts_unread:

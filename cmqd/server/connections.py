@@ -8,6 +8,7 @@ import contextlib
 from typing import Final, Protocol
 
 from cmqd.server.counters import Counters
+from cmqd.server.part import part
 from cmqd_protocol.errors import ErrorCode
 
 RETRY_MS: Final = 1_000
@@ -30,17 +31,19 @@ class Connection(Protocol):
         ...
 
 
+@part
 class Connections:
     """The registry of connections; see the module.
 
     Invariant: ``_by_account`` counts the open connections that have authenticated.
     """
 
-    def __init__(self, *, limit: int, limit_of_account: int, counters: Counters) -> None:
-        """Make an empty registry; ``limit_of_account`` 0 = no limit."""
-        self.limit = limit
-        self._limit_of_account = limit_of_account
-        self._counters = counters
+    limit: int
+    limit_of_account: int
+    """0 = no limit."""
+    counters: Counters
+
+    def __post_init__(self) -> None:
         self._open: set[Connection] = set()
         self._by_account: dict[str, int] = {}
         self._none_left: asyncio.Event | None = None
@@ -54,10 +57,10 @@ class Connections:
 
     def add(self, connection: Connection) -> None:
         """Enter a connection; a connection over the limit gets an error and is closed."""
-        self._counters.connections_accepted += 1
+        self.counters.connections_accepted += 1
         self._open.add(connection)
         if len(self._open) > self.limit:
-            self._counters.connections_refused += 1
+            self.counters.connections_refused += 1
             text = f"{self.limit} connections are open, the limit"
             connection.end(ErrorCode.TOO_MANY_CONNECTIONS, text, RETRY_MS)
 
@@ -68,10 +71,10 @@ class Connections:
 
     def refusal_of(self, account: str) -> str | None:
         """Return the reason to refuse a connection of an account, None if the account may have a further connection."""
-        limit = self._limit_of_account
+        limit = self.limit_of_account
         if not limit or self._by_account.get(account, 0) < limit:
             return None
-        self._counters.connections_refused += 1
+        self.counters.connections_refused += 1
         return f"account {account!r} has {limit} connections, its limit"
 
     def remove(self, connection: Connection) -> None:

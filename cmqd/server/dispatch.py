@@ -19,13 +19,12 @@ from cmqd.log.errors import LogFailed
 from cmqd.log.interface import Log
 from cmqd.server.accounts import Accounts
 from cmqd.server.admission import Admission
-from cmqd.server.audit import ADMINISTRATION, Audit, audited
 from cmqd.server.client import Client
 from cmqd.server.collecting import Collector
 from cmqd.server.counters import Counters
-from cmqd.server.operations import CHANGES, CREATIONS, LOOKUPS, Location, Operation, argument_reader
+from cmqd.server.operations import CHANGES, CREATIONS, LOOKUPS, Location, Operation, call_of
 from cmqd.server.outcomes import Outcomes
-from cmqd.server.refusals import error_reply
+from cmqd.server.part import part
 from cmqd.server.reply_gate import ReplyGate
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
@@ -35,61 +34,44 @@ Handler: TypeAlias = Callable[[Client, Any], None]
 """Has a request of a given kind answered, now or later."""
 
 
+@part
 class Dispatcher:
     """Hands requests to their handlers; see the module."""
 
-    def __init__(
-        self,
-        *,
-        handlers: Mapping[type[wire.Request], Handler],
-        collected: frozenset[type[wire.Request]],
-        log: Log,
-        outcomes: Outcomes,
-        admission: Admission,
-        collector: Collector,
-        audit: Audit,
-        counters: Counters,
-    ) -> None:
-        """Join the parts. ``collected`` names the requests that their handlers collect."""
-        self._handlers = {
-            kind: audited(audit, handler, error_reply) if kind in ADMINISTRATION else handler
-            for kind, handler in handlers.items()
-        }
-        self._collected = collected
-        self._log = log
-        self._outcomes = outcomes
-        self._admission = admission
-        self._collector = collector
-        self._group_of = collector.group_of
-        self._counters = counters
+    handlers: Mapping[type[wire.Request], Handler]
+    collected: frozenset[type[wire.Request]]
+    """The requests that their handlers collect."""
+    log: Log
+    outcomes: Outcomes
+    admission: Admission
+    collector: Collector
+    counters: Counters
 
-    @property
-    def operations(self) -> frozenset[type[wire.Request]]:
-        """The requests that have a handler."""
-        return frozenset(self._handlers)
+    def __post_init__(self) -> None:
+        self._group_of = self.collector.group_of
 
     def dispatch(self, client: Client, request: wire.Request) -> None:
         """Have a request answered, now or later."""
-        self._counters.requests += 1
+        self.counters.requests += 1
         kind = type(request)
-        if self._group_of and kind not in self._collected:
-            self._collector.decide_of(client)
+        if self._group_of and kind not in self.collected:
+            self.collector.decide_of(client)
             if client.is_held:
                 # A collected publish continues in slices, and this request must not overtake it.
-                self._counters.requests -= 1
+                self.counters.requests -= 1
                 client.put_back(request)
                 return
-        if self._admission.is_restricted and self._admission.refuses(client, request):
+        if self.admission.is_restricted and self.admission.refuses(client, request):
             return
         try:
-            self._handlers[kind](client, request)
+            self.handlers[kind](client, request)
         except domain.DomainError as refusal:
-            self._outcomes.refuse(client, request.request_id, refusal, self._log.last_lsn)
+            self.outcomes.refuse(client, request.request_id, refusal, self.log.last_lsn)
         except LogFailed as failure:
             # The process is about to end: the failure came between two calls of the loop.
             client.answer(error(request.request_id, ErrorCode.OUTCOME_UNKNOWN, str(failure)))
         except Exception as bug:
-            self._outcomes.broke(bug, kind.__name__)
+            self.outcomes.broke(bug, kind.__name__)
 
 
 def plain_handlers(
@@ -105,18 +87,11 @@ def plain_handlers(
     """Return a handler for each operation that only calls the core and answers."""
 
     def change(operation: Operation) -> Handler:
-        name = operation.method
-        read_arguments = argument_reader(operation)
-        takes_time, make_reply = operation.takes_time, operation.reply
+        call, make_reply = call_of(operation, broker), operation.reply
 
         def handle(client: Client, request: Any) -> None:
             time_ms = now_ms()
-            arguments = read_arguments(request)
-            method = getattr(broker, name)
-            if takes_time:
-                outcome = method(client.account, *arguments, time_ms)
-            else:
-                outcome = method(client.account, *arguments)
+            outcome = call(client.account, request, time_ms)
             reply = make_reply(request.request_id, outcome.reply, location)
             gate.hold(outcomes.carry_out(outcome, time_ms), client, reply)
 
@@ -132,14 +107,10 @@ def plain_handlers(
         return handle
 
     def look_up(operation: Operation) -> Handler:
-        name = operation.method
-        read_arguments = argument_reader(operation)
-        takes_time, make_reply = operation.takes_time, operation.reply
+        call, make_reply = call_of(operation, broker), operation.reply
 
         def handle(client: Client, request: Any) -> None:
-            arguments = read_arguments(request)
-            method = getattr(broker, name)
-            result = method(client.account, *arguments, now_ms()) if takes_time else method(client.account, *arguments)
+            result = call(client.account, request, now_ms())
             gate.hold(log.last_lsn, client, make_reply(request.request_id, result, location))
 
         return handle

@@ -17,9 +17,7 @@ from cmqd.core.outcome import HandlesDone
 from cmqd.server.accounts_file import Key
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
-from cmqd_types.messages import HalfMessages
-from cmqd_types.queues import QueueInfo, RedriveStatus
-from cmqd_types.topics import SubscriptionInfo, SubscriptionSummary, TopicInfo
+from cmqd_types.topics import SubscriptionInfo, SubscriptionSummary
 
 Location: TypeAlias = Mapping[str, Any]
 """Facts of every queue and topic that the core does not know: address and region of the server."""
@@ -51,18 +49,54 @@ class Operation(NamedTuple):
         return [name for name in self.arguments.split() if name != NOW]
 
 
-def argument_reader(operation: Operation) -> Callable[[Any], Sequence[Any]]:
-    """Return the function that reads the arguments of an operation, except the time, from its request."""
-    fields = operation.fields
-    if not fields:
-        return lambda request: ()
-    if len(fields) == 1:
-        read = attrgetter(fields[0])
-        return lambda request: (read(request),)
-    return attrgetter(*fields)
+def call_of(operation: Operation, target: object) -> Callable[..., Any]:
+    """Return the function that calls the method of an operation with (account, request, broker time)."""
+    name, fields, takes_time = operation.method, operation.fields, operation.takes_time
+    read: Callable[[Any], Sequence[Any]] = attrgetter(*fields) if len(fields) > 1 else _read_each(fields)
+
+    def call(account: str, request: wire.Request, now_ms: int, **named: Any) -> Any:
+        method = getattr(target, name)
+        if takes_time:
+            return method(account, *read(request), now_ms, **named)
+        return method(account, *read(request), **named)
+
+    return call
+
+
+def _read_each(fields: list[str]) -> Callable[[Any], Sequence[Any]]:
+    # ``attrgetter`` of a single name returns no tuple.
+    return lambda request: [getattr(request, field) for field in fields]
 
 
 # ---------------------------------------------------------------------- replies
+
+
+def _value(reply: Callable[..., wire.AnyReply]) -> MakeReply:
+    """Make replies with the result as their only field."""
+    return lambda request_id, result, location: reply(request_id, result)
+
+
+def _values(reply: Callable[..., wire.AnyReply]) -> MakeReply:
+    """Make replies with the parts of the result, a tuple, as their fields."""
+    return lambda request_id, result, location: reply(request_id, *result)
+
+
+def _fields(reply: Callable[..., wire.AnyReply]) -> MakeReply:
+    """Make replies with the fields of the result."""
+    return lambda request_id, result, location: reply(request_id, **asdict(result))
+
+
+def _located(reply: Callable[..., wire.AnyReply]) -> MakeReply:
+    """Make replies with the fields of the result, and the location among its facts."""
+    return lambda request_id, result, location: reply(
+        request_id, **asdict(replace(result, facts={**result.facts, **location}))
+    )
+
+
+_QUEUE_INFO: Final = _located(wire.QueueInfo)
+_TOPIC_INFO: Final = _located(wire.TopicInfo)
+_SUBSCRIPTION_INFO: Final = _fields(wire.SubscriptionInfo)
+_REDRIVE_STATUS: Final = _fields(wire.RedriveStatus)
 
 
 def done(request_id: int, result: object, location: Location) -> wire.AnyReply:
@@ -80,25 +114,6 @@ def handles_done(request_id: int, result: HandlesDone, location: Location | None
         code = int(ErrorCode.RECEIPT_HANDLE_INVALID)
         failures = [wire.HandleFailure(failure.receipt_handle, code, failure.text) for failure in result.failures]
     return wire.HandlesDone(request_id, failures, result.next_visible_ms)
-
-
-def queue_info(request_id: int, info: QueueInfo, location: Location) -> wire.QueueInfo:
-    """Return attributes, counts and facts of a queue."""
-    return wire.QueueInfo(request_id, **asdict(replace(info, facts={**info.facts, **location})))
-
-
-def topic_info(request_id: int, info: TopicInfo, location: Location) -> wire.TopicInfo:
-    """Return attributes, counts and facts of a topic."""
-    return wire.TopicInfo(request_id, **asdict(replace(info, facts={**info.facts, **location})))
-
-
-def subscription_info(request_id: int, info: SubscriptionInfo, secret: str | None = None) -> wire.SubscriptionInfo:
-    """Return attributes, counts and facts of a subscription; ``secret`` only when it was made."""
-    return wire.SubscriptionInfo(request_id, **asdict(replace(info, secret=secret)))
-
-
-def _subscription(request_id: int, info: SubscriptionInfo, location: Location) -> wire.AnyReply:
-    return subscription_info(request_id, info)
 
 
 def _subscriptions(request_id: int, page: tuple[int, list[SubscriptionInfo]], location: Location) -> wire.AnyReply:
@@ -119,32 +134,8 @@ def _summary(info: SubscriptionInfo) -> SubscriptionSummary:
     )
 
 
-def _queues(request_id: int, page: tuple[int, list[tuple[int, str]]], location: Location) -> wire.AnyReply:
-    return wire.QueueList(request_id, *page)
-
-
 def _all_of_these_queues(request_id: int, queues: list[tuple[int, str]], location: Location) -> wire.AnyReply:
     return wire.QueueList(request_id, len(queues), queues)
-
-
-def _topics(request_id: int, page: tuple[int, list[tuple[int, str]]], location: Location) -> wire.AnyReply:
-    return wire.TopicList(request_id, *page)
-
-
-def _deliveries(request_id: int, count: int, location: Location) -> wire.AnyReply:
-    return wire.DeliveriesDone(request_id, count)
-
-
-def _half_messages(request_id: int, page: HalfMessages, location: Location) -> wire.AnyReply:
-    return wire.HalfMessages(request_id, messages=page.messages, next_start=page.next_start)
-
-
-def _redrive(request_id: int, status: RedriveStatus, location: Location) -> wire.AnyReply:
-    return wire.RedriveStatus(request_id, **asdict(status))
-
-
-def _accounts(request_id: int, names: list[str], location: Location) -> wire.AnyReply:
-    return wire.AccountList(request_id, names)
 
 
 def _new_key(request_id: int, key: Key, location: Location) -> wire.AnyReply:
@@ -163,10 +154,10 @@ def _key_info(key: Key, secret_key: str | None) -> wire.KeyInfo:
 # ---------------------------------------------------------------------- tables
 
 CREATIONS: Final = (
-    Operation(wire.CreateQueue, "create_queue", "queue attributes now_ms", queue_info),
-    Operation(wire.EnsureQueue, "ensure_queue", "queue attributes now_ms", queue_info),
-    Operation(wire.CreateTopic, "create_topic", "topic attributes now_ms", topic_info),
-    Operation(wire.EnsureTopic, "ensure_topic", "topic attributes now_ms", topic_info),
+    Operation(wire.CreateQueue, "create_queue", "queue attributes now_ms", _QUEUE_INFO),
+    Operation(wire.EnsureQueue, "ensure_queue", "queue attributes now_ms", _QUEUE_INFO),
+    Operation(wire.CreateTopic, "create_topic", "topic attributes now_ms", _TOPIC_INFO),
+    Operation(wire.EnsureTopic, "ensure_topic", "topic attributes now_ms", _TOPIC_INFO),
 )
 """Changes that make something for the account. They are refused for an account that is being deleted, because the queue
 or topic would outlive it."""
@@ -179,33 +170,33 @@ CHANGES: Final = (
         handles_done,
     ),
     Operation(wire.ReleaseMessages, "release", "queue receipt_handles count_receive now_ms", handles_done),
-    Operation(wire.SetQueueAttributes, "set_queue_attributes", "queue attributes now_ms", queue_info),
+    Operation(wire.SetQueueAttributes, "set_queue_attributes", "queue attributes now_ms", _QUEUE_INFO),
     Operation(wire.ClearQueue, "clear_queue", "queue now_ms", done),
-    Operation(wire.StartRedrive, "start_redrive", "queue target max_per_second now_ms", _redrive),
-    Operation(wire.CancelRedrive, "cancel_redrive", "queue now_ms", _redrive),
-    Operation(wire.SetTopicAttributes, "set_topic_attributes", "topic attributes now_ms", topic_info),
+    Operation(wire.StartRedrive, "start_redrive", "queue target max_per_second now_ms", _REDRIVE_STATUS),
+    Operation(wire.CancelRedrive, "cancel_redrive", "queue now_ms", _REDRIVE_STATUS),
+    Operation(wire.SetTopicAttributes, "set_topic_attributes", "topic attributes now_ms", _TOPIC_INFO),
     Operation(wire.DeleteTopic, "delete_topic", "topic", done),
     Operation(
         wire.SetSubscriptionAttributes,
         "set_subscription_attributes",
         "topic subscription attributes now_ms",
-        _subscription,
+        _SUBSCRIPTION_INFO,
     ),
-    Operation(wire.RetryDeliveries, "retry_deliveries", "topic subscription now_ms", _deliveries),
-    Operation(wire.DropDeliveries, "drop_deliveries", "topic subscription now_ms", _deliveries),
+    Operation(wire.RetryDeliveries, "retry_deliveries", "topic subscription now_ms", _value(wire.DeliveriesDone)),
+    Operation(wire.DropDeliveries, "drop_deliveries", "topic subscription now_ms", _value(wire.DeliveriesDone)),
 )
 """Operations that change the state: the method returns an ``Outcome``."""
 
 LOOKUPS: Final = (
-    Operation(wire.ListQueues, "list_queues", "search offset limit", _queues),
-    Operation(wire.GetQueueAttributes, "queue_info", "queue", queue_info),
+    Operation(wire.ListQueues, "list_queues", "search offset limit", _values(wire.QueueList)),
+    Operation(wire.GetQueueAttributes, "queue_info", "queue", _QUEUE_INFO),
     Operation(wire.ListDeadLetterSources, "dead_letter_sources", "queue", _all_of_these_queues),
-    Operation(wire.GetRedrive, "redrive_status", "queue", _redrive),
-    Operation(wire.ListHalfMessages, "list_half_messages", "queue start limit", _half_messages),
-    Operation(wire.ListTopics, "list_topics", "search offset limit", _topics),
-    Operation(wire.GetTopicAttributes, "topic_info", "topic", topic_info),
+    Operation(wire.GetRedrive, "redrive_status", "queue", _REDRIVE_STATUS),
+    Operation(wire.ListHalfMessages, "list_half_messages", "queue start limit", _fields(wire.HalfMessages)),
+    Operation(wire.ListTopics, "list_topics", "search offset limit", _values(wire.TopicList)),
+    Operation(wire.GetTopicAttributes, "topic_info", "topic", _TOPIC_INFO),
     Operation(wire.ListSubscriptions, "list_subscriptions", "topic search offset limit now_ms", _subscriptions),
-    Operation(wire.GetSubscription, "subscription_info", "topic subscription now_ms", _subscription),
+    Operation(wire.GetSubscription, "subscription_info", "topic subscription now_ms", _SUBSCRIPTION_INFO),
 )
 """Operations that read the state: the method returns the result."""
 
@@ -216,7 +207,7 @@ ACCOUNT_CHANGES: Final = (
 """Operations that change the accounts file: the method is a coroutine function."""
 
 ACCOUNT_LOOKUPS: Final = (
-    Operation(wire.ListAccounts, "list_accounts", "", _accounts),
+    Operation(wire.ListAccounts, "list_accounts", "", _value(wire.AccountList)),
     Operation(wire.ListKeys, "list_keys", "account", _keys),
 )
 """Operations that read the accounts."""

@@ -49,7 +49,7 @@ class Outcomes:
         waiting_requests: WaitingRequests[Client],
         answers: Mapping[type[wire.Request], Answer],
         outbox: Outbox,
-        checkers: TransactionCheckers[Client],
+        checkers: TransactionCheckers,
         counters: Counters,
         on_broken: Callable[[Exception], None],
     ) -> None:

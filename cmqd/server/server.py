@@ -30,7 +30,7 @@ from cmqd.server.accounts_file import ADMIN
 from cmqd.server.admission import Admission
 from cmqd.server.advertised_address import advertised_address
 from cmqd.server.agenda_timer import AgendaTimer
-from cmqd.server.audit import Audit
+from cmqd.server.audit import ADMINISTRATION, Audit
 from cmqd.server.background_tasks import BackgroundTasks
 from cmqd.server.binary.listener import Listener, local_ms
 from cmqd.server.broker_events import BrokerEvents
@@ -58,6 +58,7 @@ from cmqd.server.memory_budget import MemoryBudget, budget_bytes
 from cmqd.server.outcomes import Answer, Outcomes
 from cmqd.server.push.outbox import Outbox, Pushing
 from cmqd.server.push.pusher import Pusher
+from cmqd.server.reclaim import Reclaim
 from cmqd.server.reply_gate import ReplyGate
 from cmqd.server.status import LoopStatus, PublicStatus, Status, StorageProcessStatus, public_reply
 from cmqd.server.storage_watch import StorageWatch
@@ -130,7 +131,7 @@ class Server:
         self.gate = ReplyGate(log.durable_lsn)
         self.held_replies = HeldReplies(self.gate)
         self.waiting_requests: WaitingRequests[Client] = WaitingRequests()
-        self.checkers: TransactionCheckers[Client] = TransactionCheckers()
+        self.checkers = TransactionCheckers()
         self.outbox = Outbox(log.durable_lsn, accounts.has_secret)
         self.connections = Connections(
             limit=max_connections, limit_of_account=settings.max_connections_per_account, counters=self.counters
@@ -146,7 +147,7 @@ class Server:
         )
 
         now_ms, schedule, spawn = self.io_batch.now_ms, self.io_batch.schedule, self.tasks.spawn
-        bodies = ReplyWithBodies(self.gate, self.counters)
+        bodies = ReplyWithBodies(gate=self.gate, counters=self.counters)
         self.outcomes = Outcomes(
             broker=broker,
             log=log,
@@ -220,10 +221,21 @@ class Server:
         audit = Audit(accounts.account_of)
         collected: dict[type[wire.Request], Handler] = {
             wire.SendMessages: Sends(
-                broker, self.outcomes, self.gate, self.admission, self.collector, self.counters
+                broker=broker,
+                outcomes=self.outcomes,
+                gate=self.gate,
+                admission=self.admission,
+                collector=self.collector,
+                counters=self.counters,
             ).handle,
             wire.PublishMessages: self.publishes.handle,
-            wire.DeleteMessages: Deletes(broker, self.outcomes, self.gate, self.collector, self.counters).handle,
+            wire.DeleteMessages: Deletes(
+                broker=broker,
+                outcomes=self.outcomes,
+                gate=self.gate,
+                collector=self.collector,
+                counters=self.counters,
+            ).handle,
             wire.ReceiveMessages: Receives(
                 broker=broker,
                 outcomes=self.outcomes,
@@ -234,14 +246,17 @@ class Server:
                 max_waiting_per_account=settings.max_waiting_receives_per_account,
             ).handle,
         }
+        handlers = collected | self._handlers(now_ms, schedule, spawn)
         self.dispatcher = Dispatcher(
-            handlers=collected | self._handlers(now_ms, schedule, spawn),
+            handlers={
+                kind: audit.audited(handler) if kind in ADMINISTRATION else handler
+                for kind, handler in handlers.items()
+            },
             collected=frozenset(collected),
             log=log,
             outcomes=self.outcomes,
             admission=self.admission,
             collector=self.collector,
-            audit=audit,
             counters=self.counters,
         )
         self.listener = Listener(
@@ -269,8 +284,12 @@ class Server:
             log=log,
             # Each part is true for a closed row: later records have a higher LSN.
             begin=lambda: broker.checkpoint(log.close_row, clock.now_ms()),
-            live_in=broker.live_in,
             is_behind=lambda: log.pending_bytes >= settings.busy_pending_bytes // 2,
+        )
+        self.reclaim = Reclaim(
+            loop=loop,
+            log=log,
+            live_in=broker.live_in,
             now_ms=clock.now_ms,
             keep_history_ms=settings.keep_history_ms,
             spawn=spawn,
@@ -321,8 +340,21 @@ class Server:
             schedule=schedule,
             spawn=spawn,
         )
-        queues = Queues(broker, outcomes, gate, self.waiting_requests, self.checkers, now_ms)
-        peeks = Peeks(broker, outcomes, self.waiting_requests, now_ms, self._settings.max_unread_receives)
+        queues = Queues(
+            broker=broker,
+            outcomes=outcomes,
+            gate=gate,
+            waiting_requests=self.waiting_requests,
+            checkers=self.checkers,
+            now_ms=now_ms,
+        )
+        peeks = Peeks(
+            broker=broker,
+            outcomes=outcomes,
+            waiting_requests=self.waiting_requests,
+            now_ms=now_ms,
+            max_unread_receives=self._settings.max_unread_receives,
+        )
         server_requests = ServerRequests(log=log, accounts=accounts, status_of=self.status_reply, spawn=spawn)
         subscriptions = Subscriptions(
             broker=broker,
@@ -362,7 +394,7 @@ class Server:
             wire.DeleteQueue: queues.delete,
             wire.RewindQueue: queues.rewind,
             wire.Subscribe: subscriptions.subscribe,
-            wire.EnsureSubscription: subscriptions.ensure,
+            wire.EnsureSubscription: subscriptions.subscribe,
             wire.Unsubscribe: subscriptions.unsubscribe,
             wire.RotateSecret: subscriptions.rotate_secret,
             wire.SendHalfMessages: transactions.send_half,
@@ -389,7 +421,7 @@ class Server:
         log.on_fatal = self._fail
         log.on_state = self.storage_state
         log.on_checkpoint_wanted = self.checkpoints.want
-        log.on_checkpoint_done = self.checkpoints.is_on_disk
+        log.on_checkpoint_done = self.reclaim.checkpoint_done
 
     async def start(self) -> tuple[str, int]:
         """Listen; return the address.
@@ -400,7 +432,7 @@ class Server:
         address = await self.listener.start()
         self._location["address"] = advertised_address(self._settings.advertise, address, socket.gethostname)
         self._beat_again()
-        self.checkpoints.reclaim()
+        self.reclaim.scan()
         self.io_batch.schedule()
         return address
 
@@ -438,6 +470,7 @@ class Server:
         self.listener.stop_accepting()
         self.admission.refuse_all(ErrorCode.SHUTTING_DOWN, SHUTTING_DOWN)
         self.broker_events.fall_quiet()
+        self.reclaim.stop()
         self._broker.gates.pushing = False
         self.outbox.stop()
         ended = self.client_events.end_waits(ErrorCode.SHUTTING_DOWN, SHUTTING_DOWN)
@@ -503,7 +536,7 @@ class Server:
             pending_records=log.pending_records,
             log_bytes=state.log_bytes,
             segments=state.segments,
-            history_bytes=self.checkpoints.history_bytes,
+            history_bytes=self.reclaim.history_bytes,
             free_bytes=state.free_bytes,
             sends_refused=state.sends_refused,
             sends_refused_reason=state.reason if state.sends_refused else None,
@@ -527,10 +560,10 @@ class Server:
             else:
                 _log.info("sends_accepted_again", free_bytes=state.free_bytes)
         self._state = state
-        self.admission.refuse_sends(state.reason if state.sends_refused else None)
+        self.admission.sends_refused = state.reason if state.sends_refused else None
         # Moves from queue to queue write bodies too.
         self._broker.gates.moves_held_up = "disk nearly full" if state.sends_refused else ""
-        self.checkpoints.room_is(short=state.is_short)
+        self.reclaim.room_is(short=state.is_short)
 
     def _secrets_of(self, subscription_id: int) -> list[str]:
         return self._accounts.secrets_of(subscription_id, self._clock.now_ms())
@@ -572,7 +605,7 @@ class Server:
         # While the storage hangs, requests are read and refused: they add nothing to the backlog.
         return (
             log.pending_bytes >= settings.pause_pending_bytes or log.pending_records >= settings.pause_pending_records
-        ) and not self.admission.is_stalled
+        ) and self.admission.stall_refusal is None
 
     def _on_durable(self, lsn: int) -> None:
         self.held_replies.forget()
@@ -591,6 +624,7 @@ class Server:
         _log.error("failed", reason=reason)
         self.agenda_timer.stop()
         self.checkpoints.stop()
+        self.reclaim.stop()
         self.outbox.stop()
         # Halted before any answer: an answer may call back, and no call may reach core or log any more.
         self.outcomes.is_halted = True

@@ -25,6 +25,7 @@ from cmqd.server.admission import Admission
 from cmqd.server.client import Client
 from cmqd.server.client_events import ClientEvents
 from cmqd.server.log_lines import get_logger
+from cmqd.server.part import part
 from cmqd.server.reply_gate import ReplyGate
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
@@ -65,31 +66,22 @@ class Progress(Protocol):
         ...
 
 
+@part
 class StorageWatch:
     """See the module."""
 
-    def __init__(
-        self,
-        *,
-        loop: asyncio.AbstractEventLoop,
-        log: Progress,
-        gate: ReplyGate,
-        admission: Admission,
-        events: ClientEvents,
-        schedule: Callable[[], None],
-        patience_ms: int,
-        reason: Callable[[], str],
-    ) -> None:
-        """Join the parts. ``reason`` returns the cause of a hang, "" if the cause is unknown."""
-        self._loop = loop
-        self._progress = log
-        self._gate = gate
-        self._admission = admission
-        self._events = events
-        self._schedule = schedule
-        self._patience_ms = patience_ms
-        self._reason = reason
-        self._position = (log.durable_lsn, log.pages_answered)
+    loop: asyncio.AbstractEventLoop
+    log: Progress
+    gate: ReplyGate
+    admission: Admission
+    events: ClientEvents
+    schedule: Callable[[], None]
+    patience_ms: int
+    reason: Callable[[], str]
+    """Returns the cause of a hang, "" if the cause is unknown."""
+
+    def __post_init__(self) -> None:
+        self._position = (self.log.durable_lsn, self.log.pages_answered)
         self._moved_ms: int | None = None
         """Time of the last beat with progress of the storage or without waiting work; None before the first beat."""
         self._is_told = False
@@ -105,7 +97,7 @@ class StorageWatch:
 
     def beat(self, now_ms: int) -> None:
         """Look at the storage; ``now_ms`` is monotonic."""
-        log = self._progress
+        log = self.log
         position = (log.durable_lsn, log.pages_answered)
         is_waiting = log.pending_records or log.pages_asked > log.pages_answered
         if self._moved_ms is None or position != self._position or not is_waiting:
@@ -126,44 +118,44 @@ class StorageWatch:
                 durable_lsn=log.durable_lsn,
                 records=log.pending_records,
                 reads=log.pages_asked - log.pages_answered,
-                replies=len(self._gate),
-                reason=self._reason() or "unknown",
+                replies=len(self.gate),
+                reason=self.reason() or "unknown",
             )
-        if stuck_ms >= self._patience_ms and not self._is_stalled:
+        if stuck_ms >= self.patience_ms and not self._is_stalled:
             self._is_stalled = True
             self._stall(self._text(stuck_ms))
         self._mark(now_ms, stuck_ms)
 
     def _stall(self, reason: str | None) -> None:
-        self._admission.stall(reason)
+        self.admission.stall(reason)
         # The end of an I/O batch decides anew whether clients are read from.
-        self._schedule()
+        self.schedule()
 
     def _text(self, stuck_ms: int) -> str:
-        reason = self._reason()
+        reason = self.reason()
         return f"the storage has not answered for {stuck_ms / 1000:g} s" + (f": {reason}" if reason else "")
 
     def _mark(self, now_ms: int, stuck_ms: int) -> None:
         marks = self._marks
         waiter_id = 0
-        while marks and marks[0][0] <= now_ms - self._patience_ms:
+        while marks and marks[0][0] <= now_ms - self.patience_ms:
             _, self._give_up_to, waiter_id = marks.popleft()
-        if len(self._gate) or stuck_ms:
-            marks.append((now_ms, self._gate.held_so_far, self._events.last_waiter_id()))
-        if self._give_up_to > self._gate.let_go_so_far and not self._giving_up:
+        if len(self.gate) or stuck_ms:
+            marks.append((now_ms, self.gate.held_so_far, self.events.last_waiter_id()))
+        if self._give_up_to > self.gate.let_go_so_far and not self._giving_up:
             self._give_up()
         if self._is_stalled and waiter_id and now_ms - self._scanned_ms >= SCAN_EVERY_MS:
             self._scanned_ms = now_ms
-            reads = self._progress.pages_asked > self._progress.pages_answered
-            self._events.give_up_waiting(waiter_id, self._given_up_text(), self._absent, receives=reads)
+            reads = self.log.pages_asked > self.log.pages_answered
+            self.events.give_up_waiting(waiter_id, self._given_up_text(), self._absent, receives=reads)
 
     def _given_up_text(self) -> str:
-        return f"it may still happen: the storage has not made it durable within {self._patience_ms / 1000:g} s"
+        return f"it may still happen: the storage has not made it durable within {self.patience_ms / 1000:g} s"
 
     def _give_up(self) -> None:
         """Answer some of the overdue requests, and the rest in the next turns of the loop."""
         text = self._given_up_text()
-        given_up = self._gate.give_up(
+        given_up = self.gate.give_up(
             self._give_up_to, ANSWERED_AT_ONCE, lambda asker: self._absent(cast("Client", asker).account)
         )
         for asker, reply, queue in given_up:
@@ -171,10 +163,10 @@ class StorageWatch:
                 cast("Client", asker).unread_receives -= 1
             asker.answer(error(reply.request_id, ErrorCode.OUTCOME_UNKNOWN, text))
         if given_up:
-            _log.warning("requests_given_up", count=len(given_up), patience_ms=self._patience_ms)
-        self._giving_up = self._give_up_to > self._gate.let_go_so_far
+            _log.warning("requests_given_up", count=len(given_up), patience_ms=self.patience_ms)
+        self._giving_up = self._give_up_to > self.gate.let_go_so_far
         if self._giving_up:
-            self._loop.call_soon(self._give_up)
+            self.loop.call_soon(self._give_up)
 
     def _absent(self, account: str) -> AbsentClient:
         return AbsentClient(account, self._put_back)
@@ -182,13 +174,13 @@ class StorageWatch:
     def _put_back(self, account: str, queue: str, messages: Sequence[ReceivedMessage]) -> None:
         self._late.append((account, queue, messages))
         if len(self._late) == 1:
-            self._loop.call_soon(self._put_back_some)
+            self.loop.call_soon(self._put_back_some)
 
     def _put_back_some(self) -> None:
         stop_at = time.perf_counter() + SLICE_S
         while self._late:
-            self._events.give_back(*self._late.popleft())
+            self.events.give_back(*self._late.popleft())
             if time.perf_counter() >= stop_at:
                 break
         if self._late:
-            self._loop.call_soon(self._put_back_some)
+            self.loop.call_soon(self._put_back_some)

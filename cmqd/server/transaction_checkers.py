@@ -16,7 +16,9 @@ Rules:
 """
 
 from collections import deque
-from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias
+
+from cmqd.server.client import Client
 
 MAX_REGISTRATIONS: Final = 1_000
 """Registrations of a connection; each costs about 1 KiB. A producer works with a few queues."""
@@ -26,21 +28,6 @@ MAX_ASKED: Final = 100_000
 
 QueueKey: TypeAlias = tuple[str, str]
 """Account and name of a queue."""
-
-
-class Checker(Protocol):
-    """A connection that can be asked. ``checked_queues`` is None without a registration; kept here."""
-
-    account: str
-    checked_queues: set[str] | None
-
-    @property
-    def is_slow(self) -> bool:
-        """True if the client leaves replies unread."""
-        ...
-
-
-C = TypeVar("C", bound=Checker)
 
 
 class TooManyRegistrations(Exception):
@@ -59,17 +46,17 @@ class Told(NamedTuple):
     """Message ids that need another checker now."""
 
 
-class _Queue(Generic[C]):
+class _Queue:
     """The checkers of a queue."""
 
     __slots__ = ("asked", "asked_by_message", "has_checkers", "turns")
 
     def __init__(self) -> None:
-        self.turns: deque[C] = deque()
+        self.turns: deque[Client] = deque()
         """Checkers in the order of their turns."""
-        self.asked: dict[C, dict[int, None]] = {}
+        self.asked: dict[Client, dict[int, None]] = {}
         """Open checks by checker, as message ids, oldest first."""
-        self.asked_by_message: dict[int, C] = {}
+        self.asked_by_message: dict[int, Client] = {}
         self.has_checkers = False
         """The last value that the core learned."""
 
@@ -79,7 +66,7 @@ class _Queue(Generic[C]):
             del self.asked[checker][message_id]
 
 
-class TransactionCheckers(Generic[C]):
+class TransactionCheckers:
     """All checkers; see the module.
 
     Invariants: a connection is among a queue's checkers if and only if it lists the queue in ``checked_queues``; a
@@ -89,7 +76,7 @@ class TransactionCheckers(Generic[C]):
     __slots__ = ("_queues",)
 
     def __init__(self) -> None:
-        self._queues: dict[QueueKey, _Queue[C]] = {}
+        self._queues: dict[QueueKey, _Queue] = {}
 
     def __len__(self) -> int:
         """Registrations."""
@@ -98,7 +85,7 @@ class TransactionCheckers(Generic[C]):
     def __repr__(self) -> str:
         return f"<TransactionCheckers registrations={len(self)} queues={len(self._queues)}>"
 
-    def register(self, checker: C, name: str) -> Told:
+    def register(self, checker: Client, name: str) -> Told:
         """Register a connection as checker of a queue; registering again changes nothing.
 
         Raises:
@@ -116,7 +103,7 @@ class TransactionCheckers(Generic[C]):
             queue.asked[checker] = {}
         return self._tell((checker.account, name))
 
-    def unregister(self, checker: C, name: str) -> Told | None:
+    def unregister(self, checker: Client, name: str) -> Told | None:
         """Remove a registration; return the change, or None if there was no registration."""
         names = checker.checked_queues
         if names is None or name not in names:
@@ -135,12 +122,12 @@ class TransactionCheckers(Generic[C]):
             del self._queues[key]
         return told
 
-    def forget(self, checker: C) -> list[Told]:
+    def forget(self, checker: Client) -> list[Told]:
         """Remove all registrations of a connection that closed, and return the changes."""
         told = [self.unregister(checker, name) for name in sorted(checker.checked_queues or ())]
         return [one for one in told if one is not None]
 
-    def slowness_changed(self, checker: C) -> list[Told]:
+    def slowness_changed(self, checker: Client) -> list[Told]:
         """Return the changes after a checker became slow, or has read its replies."""
         return [self._tell((checker.account, name)) for name in sorted(checker.checked_queues or ())]
 
@@ -153,7 +140,7 @@ class TransactionCheckers(Generic[C]):
                 if not checker.checked_queues:
                     checker.checked_queues = None
 
-    def ask(self, account: str, name: str, message_id: int) -> C | None:
+    def ask(self, account: str, name: str, message_id: int) -> Client | None:
         """Return the checker to ask about a message, and note the open check; None if no checker can be asked."""
         queue = self._queues.get((account, name))
         if queue is None:

@@ -156,7 +156,7 @@ async def test_a_segment_stays_while_the_delete_that_emptied_it_waits_for_its_co
 
     client.begin(wire.DeleteMessages(client.next_id(), "q", [message.receipt_handle]))
     rig.server.io_batch.end()
-    rig.server.checkpoints.reclaim()
+    rig.server.reclaim.scan()
     for _ in range(30):  # rig.turn would wait for the drop
         await asyncio.sleep(0)
     assert rig.log.durable_lsn < rig.log.last_lsn
@@ -183,7 +183,7 @@ async def test_a_segment_goes_when_nothing_in_it_lives_and_a_checkpoint_covers_i
         segment_report(3, 3, 3, [(999, 0, 50)]),
         segment_report(4, 1_000, 1_000, [(queue_ids["dead"], 0, 1)]),
     ]
-    rig.server.checkpoints.reclaim()
+    rig.server.reclaim.scan()
     await rig.turn(20)
     assert [segment.number for segment in rig.log.closed_segments()] == [1, 2, 3, 4], "no checkpoint covers them"
 
@@ -214,7 +214,7 @@ async def kept_rig(tmp_path: Path) -> tuple[ServerRig, dict[str, int]]:
 
 async def look(rig: ServerRig) -> list[int]:
     """Have the segments looked through; the numbers of those that stay."""
-    rig.server.checkpoints.reclaim()
+    rig.server.reclaim.scan()
     await rig.turn(20)
     return [segment.number for segment in rig.log.closed_segments()]
 
@@ -252,14 +252,14 @@ async def status(rig: ServerRig) -> dict[str, Any]:
 async def test_segments_whose_time_is_not_over_are_looked_through_once(tmp_path: Path) -> None:
     rig, queue_ids = await kept_rig(tmp_path)
     asked: list[int] = []
-    checkpoints: Any = rig.server.checkpoints
-    live_in = checkpoints._live_in
+    reclaim = rig.server.reclaim
+    live_in = reclaim.live_in
 
     def counting(queue_id: int, first: int, stop: int) -> int:
         asked.append(queue_id)
         return live_in(queue_id, first, stop)
 
-    checkpoints._live_in = counting
+    reclaim.live_in = counting
     rig.log.disk.segments = [segment_report(1, 1, 1, [(queue_ids["dead"], 0, 1)], last_ms=rig.clock.now_ms())]
 
     for _ in range(3):
@@ -274,8 +274,8 @@ async def test_segments_whose_time_is_not_over_are_looked_through_once(tmp_path:
 
 async def test_without_keeping_history_a_dead_segment_goes_at_once(tmp_path: Path) -> None:
     rig, queue_ids = await kept_rig(tmp_path)
-    checkpoints: Any = rig.server.checkpoints
-    checkpoints._keep_history_ms = 0
+    reclaim = rig.server.reclaim
+    reclaim.keep_history_ms = 0
     rig.log.disk.segments = [segment_report(1, 1, 1, [(queue_ids["dead"], 0, 1)], last_ms=rig.clock.now_ms())]
 
     assert await look(rig) == []

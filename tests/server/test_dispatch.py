@@ -35,7 +35,7 @@ def test_what_may_be_retried_says_when() -> None:
 
 
 async def test_every_request_of_the_wire_has_a_handler(rig: ServerRig) -> None:
-    assert rig.server.dispatcher.operations == set(wire.REQUEST_TYPES.values())
+    assert rig.server.dispatcher.handlers.keys() == set(wire.REQUEST_TYPES.values())
 
 
 def test_a_refusal_keeps_its_text_and_details() -> None:

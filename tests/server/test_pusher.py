@@ -477,14 +477,14 @@ async def test_close_cuts_short_what_takes_longer_and_says_nothing_of_it(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answered = asyncio.Event()
-    drain = poster._drain  # pyright: ignore[reportPrivateUsage]
+    drain = poster.Poster.drain
 
-    async def drain_noted(response: aiohttp.ClientResponse) -> None:
+    async def drain_noted(self: poster.Poster, response: aiohttp.ClientResponse | None) -> None:
         answered.set()
-        await drain(response)
+        await drain(self, response)
 
     monkeypatch.setattr(poster, "DRAIN_S", 3600)
-    monkeypatch.setattr(poster, "_drain", drain_noted)
+    monkeypatch.setattr(poster.Poster, "drain", drain_noted)
     rig.receiver.next("/hook", hang(), silent_body())
     rig.push()
     await rig.receiver.wait_for(1)

@@ -3,27 +3,24 @@
 import pytest
 
 from cmqd.server import transaction_checkers as module
+from cmqd.server.absent_client import AbsentClient
 from cmqd.server.transaction_checkers import MAX_REGISTRATIONS, Told, TooManyRegistrations, TransactionCheckers
 
 
-class Asked:
-    """A connection."""
-
-    def __init__(self, account: str = "a") -> None:
-        self.account = account
-        self.checked_queues: set[str] | None = None
-        self.is_slow = False
+def a_client(account: str = "a") -> AbsentClient:
+    """A client that is not connected."""
+    return AbsentClient(account, lambda account, queue, messages: None)
 
 
-def a_table(*registered: Asked) -> TransactionCheckers[Asked]:
-    checkers: TransactionCheckers[Asked] = TransactionCheckers()
+def a_table(*registered: AbsentClient) -> TransactionCheckers:
+    checkers = TransactionCheckers()
     for each in registered:
         checkers.register(each, "q")
     return checkers
 
 
 def test_the_core_is_told_of_the_first_and_the_last() -> None:
-    one, two = Asked(), Asked()
+    one, two = a_client(), a_client()
     checkers = a_table()
 
     assert checkers.register(one, "q") == Told("a", "q", True, True, [])
@@ -41,7 +38,7 @@ def test_the_core_is_told_of_the_first_and_the_last() -> None:
 
 
 def test_each_is_asked_in_turn() -> None:
-    one, two, three = Asked(), Asked(), Asked()
+    one, two, three = a_client(), a_client(), a_client()
     checkers = a_table(one, two, three)
 
     asked = [checkers.ask("a", "q", message_id) for message_id in range(6)]
@@ -51,7 +48,7 @@ def test_each_is_asked_in_turn() -> None:
 
 
 def test_queues_of_the_same_name_in_two_accounts_are_two() -> None:
-    one, other = Asked("a"), Asked("b")
+    one, other = a_client("a"), a_client("b")
     checkers = a_table(one)
 
     assert checkers.ask("b", "q", 1) is None
@@ -61,7 +58,7 @@ def test_queues_of_the_same_name_in_two_accounts_are_two() -> None:
 
 
 def test_one_that_does_not_read_is_left_out_and_nobody_is_asked_if_there_is_no_other() -> None:
-    one, two = Asked(), Asked()
+    one, two = a_client(), a_client()
     checkers = a_table(one, two)
     one.is_slow = True
 
@@ -77,7 +74,7 @@ def test_one_that_does_not_read_is_left_out_and_nobody_is_asked_if_there_is_no_o
 
 
 def test_what_one_has_not_answered_is_left_when_it_goes() -> None:
-    one, two = Asked(), Asked()
+    one, two = a_client(), a_client()
     checkers = a_table(one, two)
     for message_id in range(6):
         checkers.ask("a", "q", message_id)
@@ -89,7 +86,7 @@ def test_what_one_has_not_answered_is_left_when_it_goes() -> None:
 
 
 def test_a_message_about_which_another_is_asked_is_not_left_by_the_first() -> None:
-    one, two = Asked(), Asked()
+    one, two = a_client(), a_client()
     checkers = a_table(one, two)
 
     assert checkers.ask("a", "q", 7) is one
@@ -101,7 +98,7 @@ def test_a_message_about_which_another_is_asked_is_not_left_by_the_first() -> No
 
 
 def test_a_deleted_queue_has_no_checkers() -> None:
-    one = Asked()
+    one = a_client()
     checkers = a_table(one)
     checkers.register(one, "other")
     checkers.ask("a", "q", 7)
@@ -119,7 +116,7 @@ def test_a_deleted_queue_has_no_checkers() -> None:
 
 
 def test_registrations_of_one_connection_are_bounded() -> None:
-    one = Asked()
+    one = a_client()
     checkers = a_table()
     for number in range(MAX_REGISTRATIONS):
         checkers.register(one, f"q{number}")
@@ -135,7 +132,7 @@ def test_registrations_of_one_connection_are_bounded() -> None:
 
 def test_unanswered_checks_are_bounded_by_forgetting_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_ASKED", 3)
-    one = Asked()
+    one = a_client()
     checkers = a_table(one)
 
     for message_id in range(5):

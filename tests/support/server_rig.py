@@ -342,6 +342,7 @@ class ServerRig:
     def close(self) -> None:
         self.server.agenda_timer.stop()
         self.server.checkpoints.stop()
+        self.server.reclaim.stop()
 
     def check(self) -> None:
         """The invariants of every room."""

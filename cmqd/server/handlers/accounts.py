@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeAlias
 
 from cmqd.core import errors as domain
 from cmqd.core.broker import Broker
@@ -12,7 +12,8 @@ from cmqd.server.accounts import AccountNotEmpty, Accounts
 from cmqd.server.client import Client
 from cmqd.server.counters import Counters
 from cmqd.server.log_lines import get_logger
-from cmqd.server.operations import ACCOUNT_CHANGES, ACCOUNT_LOOKUPS, Location, Operation, argument_reader
+from cmqd.server.operations import ACCOUNT_CHANGES, ACCOUNT_LOOKUPS, Location, Operation, call_of
+from cmqd.server.part import part
 from cmqd.server.refusals import error_reply
 from cmqd.server.reply_gate import ReplyGate
 from cmqd_protocol import messages as wire
@@ -21,33 +22,24 @@ from cmqd_protocol.messages import error
 
 _log = get_logger()
 
+Work: TypeAlias = Callable[[], Coroutine[Any, Any, wire.AnyReply]]
+"""Work that waits for the accounts file, and returns the reply."""
 
+
+@part
 class AccountOperations:
     """Operations on accounts and keys."""
 
-    def __init__(
-        self,
-        *,
-        broker: Broker,
-        log: Log,
-        gate: ReplyGate,
-        accounts: Accounts,
-        revoke: Callable[[str], None],
-        counters: Counters,
-        now_ms: Callable[[], int],
-        schedule: Callable[[], None],
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
-    ) -> None:
-        """Join the parts. ``revoke`` closes the connections that authenticated by a key."""
-        self._broker = broker
-        self._log = log
-        self._gate = gate
-        self._accounts = accounts
-        self._revoke = revoke
-        self._counters = counters
-        self._now_ms = now_ms
-        self._schedule = schedule
-        self._spawn = spawn
+    broker: Broker
+    log: Log
+    gate: ReplyGate
+    accounts: Accounts
+    revoke: Callable[[str], None]
+    """Closes the connections that authenticated by a key."""
+    counters: Counters
+    now_ms: Callable[[], int]
+    schedule: Callable[[], None]
+    spawn: Callable[[Coroutine[Any, Any, None]], None]
 
     def handlers(self, location: Location) -> dict[type[wire.Request], Callable[[Client, Any], None]]:
         """Return a handler for each line of the tables of accounts."""
@@ -59,11 +51,11 @@ class AccountOperations:
         """Switch a key on or off; a key that is off closes its connections."""
 
         async def change() -> wire.AnyReply:
-            await self._accounts.set_key_enabled(
+            await self.accounts.set_key_enabled(
                 client.account, request.account, request.secret_id, request.enabled, with_key=client.secret_id
             )
             if not request.enabled:
-                self._revoke(request.secret_id)
+                self.revoke(request.secret_id)
             return wire.Done(request.request_id)
 
         self._when_written(client, request, change)
@@ -72,10 +64,10 @@ class AccountOperations:
         """Delete a key and close its connections."""
 
         async def change() -> wire.AnyReply:
-            await self._accounts.delete_key(
+            await self.accounts.delete_key(
                 client.account, request.account, request.secret_id, with_key=client.secret_id
             )
-            self._revoke(request.secret_id)
+            self.revoke(request.secret_id)
             return wire.Done(request.request_id)
 
         self._when_written(client, request, change)
@@ -85,23 +77,23 @@ class AccountOperations:
         account = request.account
 
         def refuse_held() -> None:
-            queues, _ = self._broker.list_queues(account, "", 0, 1)
-            topics, _ = self._broker.list_topics(account, "", 0, 1)
+            queues, _ = self.broker.list_queues(account, "", 0, 1)
+            topics, _ = self.broker.list_topics(account, "", 0, 1)
             if queues or topics:
                 raise AccountNotEmpty(account, queues, topics)
 
         async def wait_until_durable() -> None:
             marker = _DurableMarker()
-            self._gate.hold(self._log.last_lsn, marker, wire.Done(request.request_id))
-            self._schedule()
+            self.gate.hold(self.log.last_lsn, marker, wire.Done(request.request_id))
+            self.schedule()
             reply = await marker.answered
             if isinstance(reply, wire.Error):
                 raise LogFailed(reply.text)
 
         async def change() -> wire.AnyReply:
             try:
-                await self._accounts.delete_account(
-                    client.account, account, refuse_held, self._revoke, wait_until_durable, with_key=client.secret_id
+                await self.accounts.delete_account(
+                    client.account, account, refuse_held, self.revoke, wait_until_durable, with_key=client.secret_id
                 )
             except LogFailed as failure:
                 return error(request.request_id, ErrorCode.OUTCOME_UNKNOWN, str(failure))
@@ -111,17 +103,17 @@ class AccountOperations:
 
     def list_all_queues(self, client: Client, request: wire.ListAllQueues) -> None:
         """List the queues of all accounts, for ``admin``."""
-        self._accounts.must_be_admin(client.account, "list the queues of all accounts")
+        self.accounts.must_be_admin(client.account, "list the queues of all accounts")
         after = (request.after_account, request.after_queue)
-        queues, next_after = self._broker.list_all_queues(request.search, after, request.limit)
-        self._gate.hold(self._log.last_lsn, client, wire.AllQueues(request.request_id, queues, next_after))
+        queues, next_after = self.broker.list_all_queues(request.search, after, request.limit)
+        self.gate.hold(self.log.last_lsn, client, wire.AllQueues(request.request_id, queues, next_after))
 
     def _change(self, operation: Operation, location: Location) -> Callable[[Client, Any], None]:
-        read, method = argument_reader(operation), getattr(self._accounts, operation.method)
+        call = call_of(operation, self.accounts)
 
         def handle(client: Client, request: Any) -> None:
             async def change() -> wire.AnyReply:
-                result = await method(client.account, *read(request), self._now_ms(), with_key=client.secret_id)
+                result = await call(client.account, request, self.now_ms(), with_key=client.secret_id)
                 return operation.reply(request.request_id, result, location)
 
             self._when_written(client, request, change)
@@ -129,36 +121,38 @@ class AccountOperations:
         return handle
 
     def _lookup(self, operation: Operation, location: Location) -> Callable[[Client, Any], None]:
-        read, method = argument_reader(operation), getattr(self._accounts, operation.method)
+        call = call_of(operation, self.accounts)
 
         def handle(client: Client, request: Any) -> None:
             async def look_up() -> wire.AnyReply:
-                await self._accounts.settled()
-                result = method(client.account, *read(request))
+                await self.accounts.settled()
+                result = call(client.account, request, self.now_ms())
                 return operation.reply(request.request_id, result, location)
 
             self._when_written(client, request, look_up)
 
         return handle
 
-    def _when_written(
-        self, client: Client, request: wire.Request, work: Callable[[], Coroutine[Any, Any, wire.AnyReply]]
-    ) -> None:
+    def _when_written(self, client: Client, request: wire.Request, work: Work) -> None:
         """Answer when the accounts file is written."""
 
         async def run() -> None:
-            try:
-                reply = await work()
-            except domain.DomainError as refusal:
-                self._counters.refusals += 1
-                reply = error_reply(request.request_id, refusal)
-            except OSError as failure:
-                _log.exception("accounts_not_written")
-                text = f"the accounts file could not be written ({failure.strerror}); nothing was changed"
-                reply = error(request.request_id, ErrorCode.INTERNAL_ERROR, text)
-            client.answer(reply)
+            client.answer(await reply_when_written(request.request_id, work, self.counters))
 
-        self._spawn(run())
+        self.spawn(run())
+
+
+async def reply_when_written(request_id: int, work: Work, counters: Counters) -> wire.AnyReply:
+    """Do work that waits for the accounts file; return its reply, or an error."""
+    try:
+        return await work()
+    except domain.DomainError as refusal:
+        counters.refusals += 1
+        return error_reply(request_id, refusal)
+    except OSError as failure:
+        _log.exception("accounts_not_written")
+        text = f"the accounts file could not be written ({failure.strerror}); nothing was changed"
+        return error(request_id, ErrorCode.INTERNAL_ERROR, text)
 
 
 class _DurableMarker:

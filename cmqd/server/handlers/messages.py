@@ -14,6 +14,7 @@ from cmqd.server.collecting import MAX_BYTES, Collector, Group
 from cmqd.server.counters import Counters
 from cmqd.server.operations import handles_done
 from cmqd.server.outcomes import Outcomes
+from cmqd.server.part import part
 from cmqd.server.reply_gate import ReplyGate
 from cmqd.server.waiting_requests import WaitingRequests
 from cmqd_protocol import messages as wire
@@ -23,6 +24,7 @@ NOT_TO_GIVE_BACK: Final = ""
 """In the place of a queue's name, for a reply with bodies that were only looked at."""
 
 
+@part
 class Sends:
     """Sends, decided together; see ``collecting``."""
 
@@ -32,31 +34,22 @@ class Sends:
     max_bytes = ROW_BYTES
     counts_unread = False
 
-    def __init__(
-        self,
-        broker: Broker,
-        outcomes: Outcomes,
-        gate: ReplyGate,
-        admission: Admission,
-        collector: Collector,
-        counters: Counters,
-    ) -> None:
-        self._broker = broker
-        self._outcomes = outcomes
-        self._gate = gate
-        self._admission = admission
-        self._collector = collector
-        self._counters = counters
+    broker: Broker
+    outcomes: Outcomes
+    gate: ReplyGate
+    admission: Admission
+    collector: Collector
+    counters: Counters
 
     def handle(self, client: Client, request: wire.SendMessages) -> None:
         """Collect a send."""
-        if self._admission.refuses_bodies(client, request.request_id):
+        if self.admission.refuses_bodies(client, request.request_id):
             return
         bodies = request.bodies
         size = sum(map(len, bodies))
         if request.headers is not None:
             size += sum(headers_bytes(entry) for entry in request.headers if entry)
-        self._collector.collect(
+        self.collector.collect(
             operation=self,
             client=client,
             asked=request,
@@ -68,20 +61,21 @@ class Sends:
 
     def decide(self, group: Group, now_ms: int) -> tuple[Sequence[Sequence[int] | DomainError], int]:
         """Have the core store the messages."""
-        outcome = self._broker.send_all(group.account, group.name, group.requests, now_ms)
-        return outcome.reply, self._outcomes.carry_out(outcome, now_ms)
+        outcome = self.broker.send_all(group.account, group.name, group.requests, now_ms)
+        return outcome.reply, self.outcomes.carry_out(outcome, now_ms)
 
     def answer(self, group: Group, results: Sequence[Sequence[int] | DomainError], lsn: int) -> None:
         """Answer the sends of a group with their message ids."""
-        hold = self._gate.hold
+        hold = self.gate.hold
         for (client, request_id), result in zip(group.askers, results, strict=True):
             if isinstance(result, DomainError):
-                self._outcomes.refuse(client, request_id, result, lsn)
+                self.outcomes.refuse(client, request_id, result, lsn)
             else:
-                self._counters.sent += len(result)
+                self.counters.sent += len(result)
                 hold(lsn, client, wire.MessagesSent(request_id, list(result)))
 
 
+@part
 class Deletes:
     """Deletes, decided together; see ``collecting``."""
 
@@ -90,42 +84,39 @@ class Deletes:
     max_bytes = MAX_BYTES
     counts_unread = False
 
-    def __init__(
-        self, broker: Broker, outcomes: Outcomes, gate: ReplyGate, collector: Collector, counters: Counters
-    ) -> None:
-        self._broker = broker
-        self._outcomes = outcomes
-        self._gate = gate
-        self._collector = collector
-        self._counters = counters
+    broker: Broker
+    outcomes: Outcomes
+    gate: ReplyGate
+    collector: Collector
+    counters: Counters
 
     def handle(self, client: Client, request: wire.DeleteMessages) -> None:
         """Collect a delete."""
         handles = request.receipt_handles
-        self._collector.collect(self, client, request, request.queue, handles, len(handles))
+        self.collector.collect(self, client, request, request.queue, handles, len(handles))
 
     def decide(self, group: Group, now_ms: int) -> tuple[Sequence[HandlesDone | DomainError], int]:
         """Have the core delete the messages."""
-        outcome = self._broker.delete_all(group.account, group.name, group.requests, now_ms)
-        return outcome.reply, self._outcomes.carry_out(outcome, now_ms)
+        outcome = self.broker.delete_all(group.account, group.name, group.requests, now_ms)
+        return outcome.reply, self.outcomes.carry_out(outcome, now_ms)
 
     def answer(self, group: Group, results: Sequence[HandlesDone | DomainError], lsn: int) -> None:
         """Answer the deletes of a group."""
-        hold = self._gate.hold
+        hold = self.gate.hold
         for (client, request_id), result in zip(group.askers, results, strict=True):
             if isinstance(result, DomainError):
-                self._outcomes.refuse(client, request_id, result, lsn)
+                self.outcomes.refuse(client, request_id, result, lsn)
             else:
-                self._counters.deleted += result.done
+                self.counters.deleted += result.done
                 hold(lsn, client, handles_done(request_id, result))
 
 
+@part
 class ReplyWithBodies:
     """Answers receives and peeks, at once or after a wait."""
 
-    def __init__(self, gate: ReplyGate, counters: Counters) -> None:
-        self._gate = gate
-        self._counters = counters
+    gate: ReplyGate
+    counters: Counters
 
     def received(
         self, client: Client, request: wire.ReceiveMessages, messages: list[ReceivedMessage], lsn: int
@@ -133,21 +124,22 @@ class ReplyWithBodies:
         """Answer a receive. A reply with messages names its queue; they return to it if the client has disconnected."""
         if messages:
             client.unread_receives += 1
-            self._counters.received += len(messages)
-            self._gate.hold(lsn, client, wire.MessagesReceived(request.request_id, messages), request.queue)
+            self.counters.received += len(messages)
+            self.gate.hold(lsn, client, wire.MessagesReceived(request.request_id, messages), request.queue)
         else:
-            self._gate.hold(lsn, client, wire.MessagesReceived(request.request_id, messages))
+            self.gate.hold(lsn, client, wire.MessagesReceived(request.request_id, messages))
 
     def peeked(self, client: Client, request: wire.PeekMessages, peeked: MessagesPeeked, lsn: int) -> None:
         """Answer a peek."""
         reply = wire.MessagesPeeked(request.request_id, messages=peeked.messages, next_start=peeked.next_start)
         if peeked.messages:
             client.unread_receives += 1
-            self._gate.hold(lsn, client, reply, NOT_TO_GIVE_BACK)
+            self.gate.hold(lsn, client, reply, NOT_TO_GIVE_BACK)
         else:
-            self._gate.hold(lsn, client, reply)
+            self.gate.hold(lsn, client, reply)
 
 
+@part
 class Receives:
     """Receives, decided together; see ``collecting``."""
 
@@ -156,47 +148,37 @@ class Receives:
     max_bytes = MAX_BYTES
     counts_unread = True
 
-    def __init__(
-        self,
-        broker: Broker,
-        outcomes: Outcomes,
-        collector: Collector,
-        waiting_requests: WaitingRequests[Client],
-        reply: ReplyWithBodies,
-        max_unread_receives: int,
-        max_waiting_per_account: int,
-    ) -> None:
-        self._broker = broker
-        self._outcomes = outcomes
-        self._collector = collector
-        self._waiting_requests = waiting_requests
-        self._reply = reply
-        self._max_unread = max_unread_receives
-        self._max_waiting = max_waiting_per_account
+    broker: Broker
+    outcomes: Outcomes
+    collector: Collector
+    waiting_requests: WaitingRequests[Client]
+    reply: ReplyWithBodies
+    max_unread_receives: int
+    max_waiting_per_account: int
 
     def handle(self, client: Client, request: wire.ReceiveMessages) -> None:
         """Collect a receive, or park it while the client has too many unread replies."""
-        if client.unread_receives >= self._max_unread:
+        if client.unread_receives >= self.max_unread_receives:
             # A collected receive may wait once it is decided, and does not count then.
-            self._collector.decide_of(client)
-        if client.unread_receives >= self._max_unread or client.is_slow:
+            self.collector.decide_of(client)
+        if client.unread_receives >= self.max_unread_receives or client.is_slow:
             client.park(request)
             return
-        self._collector.collect(self, client, request, request.queue, request, request.max_messages)
+        self.collector.collect(self, client, request, request.queue, request, request.max_messages)
 
     def decide(self, group: Group, now_ms: int) -> tuple[Sequence[list[ReceivedMessage] | Waiting | DomainError], int]:
         """Have the core hand out messages, or let receives wait."""
         requests: list[wire.ReceiveMessages] = group.requests
-        waiting_requests = self._waiting_requests
+        waiting_requests = self.waiting_requests
         waiter_ids = [waiting_requests.new_id() for _ in requests]
-        outcome = self._broker.receive_all(
+        outcome = self.broker.receive_all(
             group.account,
             group.name,
             requests,
             waiter_ids,
             now_ms,
             waiting=waiting_requests.receives_of(group.account),
-            max_waiting=self._max_waiting,
+            max_waiting=self.max_waiting_per_account,
         )
         results = outcome.reply
         if WAITING in results:
@@ -206,42 +188,35 @@ class Receives:
             ):
                 if result is WAITING:
                     waiting_requests.add(waiter_id, client, request)
-        return results, self._outcomes.carry_out(outcome, now_ms)
+        return results, self.outcomes.carry_out(outcome, now_ms)
 
     def answer(self, group: Group, results: Sequence[list[ReceivedMessage] | Waiting | DomainError], lsn: int) -> None:
         """Answer the receives of a group that do not wait."""
         for (client, request_id), request, result in zip(group.askers, group.requests, results, strict=True):
             if isinstance(result, list):
-                self._reply.received(client, request, result, lsn)
+                self.reply.received(client, request, result, lsn)
             elif isinstance(result, DomainError):
-                self._outcomes.refuse(client, request_id, result, lsn)
+                self.outcomes.refuse(client, request_id, result, lsn)
 
 
+@part
 class Peeks:
     """Peeks, which wait while bodies are read from the log."""
 
-    def __init__(
-        self,
-        broker: Broker,
-        outcomes: Outcomes,
-        waiting_requests: WaitingRequests[Client],
-        now_ms: Callable[[], int],
-        max_unread_receives: int,
-    ) -> None:
-        self._broker = broker
-        self._outcomes = outcomes
-        self._waiting_requests = waiting_requests
-        self._now_ms = now_ms
-        self._max_unread = max_unread_receives
+    broker: Broker
+    outcomes: Outcomes
+    waiting_requests: WaitingRequests[Client]
+    now_ms: Callable[[], int]
+    max_unread_receives: int
 
     def handle(self, client: Client, request: wire.PeekMessages) -> None:
         """Answer a peek, or park it while the client has too many unread replies."""
-        if client.unread_receives >= self._max_unread or client.is_slow:
+        if client.unread_receives >= self.max_unread_receives or client.is_slow:
             client.park(request)
             return
-        now_ms = self._now_ms()
-        waiter_id = self._waiting_requests.new_id()
-        outcome = self._broker.peek(
+        now_ms = self.now_ms()
+        waiter_id = self.waiting_requests.new_id()
+        outcome = self.broker.peek(
             account=client.account,
             name=request.queue,
             waiter_id=waiter_id,
@@ -250,4 +225,4 @@ class Peeks:
             now_ms=now_ms,
             states=request.states,
         )
-        self._outcomes.answer_or_wait(client, request, waiter_id, outcome, now_ms)
+        self.outcomes.answer_or_wait(client, request, waiter_id, outcome, now_ms)

@@ -14,12 +14,14 @@ from cmqd.server.client import Client
 from cmqd.server.collecting import MAX_BYTES, Collector, Decided, Group
 from cmqd.server.counters import Counters
 from cmqd.server.outcomes import Outcomes
+from cmqd.server.part import part
 from cmqd.server.publish_lines import SLICE_UNITS, PlannedPublish, PublishLines
 from cmqd.server.reply_gate import ReplyGate
 from cmqd_protocol import messages as wire
 from cmqd_types.messages import Labels
 
 
+@part
 class Publishes:
     """Publishes to topics; see ``collecting`` and ``publish_lines``."""
 
@@ -28,23 +30,15 @@ class Publishes:
     max_bytes = MAX_BYTES
     counts_unread = False
 
-    def __init__(
-        self,
-        broker: Broker,
-        outcomes: Outcomes,
-        gate: ReplyGate,
-        admission: Admission,
-        collector: Collector,
-        counters: Counters,
-        schedule: Callable[[], None],
-    ) -> None:
-        self._broker = broker
-        self._outcomes = outcomes
-        self._gate = gate
-        self._admission = admission
-        self._collector = collector
-        self._counters = counters
-        self._schedule = schedule
+    broker: Broker
+    outcomes: Outcomes
+    gate: ReplyGate
+    admission: Admission
+    collector: Collector
+    counters: Counters
+    schedule: Callable[[], None]
+
+    def __post_init__(self) -> None:
         self._lines = PublishLines()
 
     @property
@@ -59,7 +53,7 @@ class Publishes:
 
     def handle(self, client: Client, request: wire.PublishMessages) -> None:
         """Collect a publish."""
-        if self._admission.refuses_bodies(client, request.request_id):
+        if self.admission.refuses_bodies(client, request.request_id):
             return
         bodies = request.bodies
         size = sum(map(len, bodies))
@@ -74,7 +68,7 @@ class Publishes:
             dedup_ids=request.dedup_ids,
             after=request.after,
         )
-        self._collector.collect(
+        self.collector.collect(
             operation=self,
             client=client,
             asked=request,
@@ -88,25 +82,25 @@ class Publishes:
         """Plan the publishes, and apply the plan unless it needs more slices or waits behind an earlier publish."""
         plan = None
         if not self._lines.has_line(group.account, group.name):
-            plan = self._broker.plan_publish(group.account, group.name, group.requests, now_ms)
+            plan = self.broker.plan_publish(group.account, group.name, group.requests, now_ms)
             if plan.advance(SLICE_UNITS):
                 return self._apply(plan, now_ms)
         self._lines.add(PlannedPublish(group, plan))
-        self._admission.collected_bytes += group.size
+        self.admission.collected_bytes += group.size
         for client, _ in group.askers:
             client.hold()
-        self._schedule()
+        self.schedule()
         return None
 
     def answer(self, group: Group, results: Sequence[Published | domain.DomainError], lsn: int) -> None:
         """Answer the publishes of a group with their message ids."""
         for (client, request_id), result in zip(group.askers, results, strict=True):
             if isinstance(result, Published):
-                self._counters.published += len(result.message_ids)
+                self.counters.published += len(result.message_ids)
                 reply = wire.MessagesPublished(request_id, list(result.message_ids), list(result.matched))
-                self._gate.hold(lsn, client, reply)
+                self.gate.hold(lsn, client, reply)
             else:
-                self._outcomes.refuse(client, request_id, result, lsn)
+                self.outcomes.refuse(client, request_id, result, lsn)
 
     def go_on(self, units: int | None = None) -> bool:
         """Do a slice of the publish that has the turn; return True if that was its last slice."""
@@ -116,14 +110,14 @@ class Publishes:
         def decide(group: Group, now_ms: int) -> Decided:
             plan = publish.plan
             if plan is None:
-                plan = self._broker.plan_publish(group.account, group.name, group.requests, now_ms)
+                plan = self.broker.plan_publish(group.account, group.name, group.requests, now_ms)
                 publish.plan = plan
             return self._apply(plan, now_ms) if plan.advance(units) else None
 
-        if not self._collector.carry_out(publish.group, decide):
+        if not self.collector.carry_out(publish.group, decide):
             self._lines.put_back(publish)
             return False
-        self._admission.collected_bytes -= publish.group.size
+        self.admission.collected_bytes -= publish.group.size
         for client, _ in publish.group.askers:
             client.release()
         return True
@@ -136,12 +130,12 @@ class Publishes:
     def drop_all(self, reason: str) -> None:
         """Answer every publish in line ``outcome_unknown``, without deciding it."""
         for publish in self._lines.take_all():
-            self._admission.collected_bytes -= publish.group.size
-            self._collector.leave_unknown(publish.group, reason)
+            self.admission.collected_bytes -= publish.group.size
+            self.collector.leave_unknown(publish.group, reason)
 
     def _apply(self, plan: PublishPlan, now_ms: int) -> tuple[Sequence[Published | domain.DomainError], int]:
-        outcome = self._broker.apply_publish(plan, now_ms)
-        return outcome.reply, self._outcomes.carry_out(outcome, now_ms)
+        outcome = self.broker.apply_publish(plan, now_ms)
+        return outcome.reply, self.outcomes.carry_out(outcome, now_ms)
 
 
 def _labels(request: wire.PublishMessages) -> list[Labels] | None:

@@ -7,6 +7,7 @@ from msgspec.structs import asdict
 from cmqd.core.broker import Broker
 from cmqd.server.client import Client
 from cmqd.server.outcomes import Outcomes
+from cmqd.server.part import part
 from cmqd.server.reply_gate import ReplyGate
 from cmqd.server.transaction_checkers import TransactionCheckers
 from cmqd.server.waiting_requests import WaitingRequests
@@ -14,40 +15,32 @@ from cmqd_protocol import messages as wire
 from cmqd_types.queues import Rewound
 
 
+@part
 class Queues:
     """Operations on queues."""
 
-    def __init__(
-        self,
-        broker: Broker,
-        outcomes: Outcomes,
-        gate: ReplyGate,
-        waiting_requests: WaitingRequests[Client],
-        checkers: TransactionCheckers[Client],
-        now_ms: Callable[[], int],
-    ) -> None:
-        self._broker = broker
-        self._outcomes = outcomes
-        self._gate = gate
-        self._waiting_requests = waiting_requests
-        self._checkers = checkers
-        self._now_ms = now_ms
+    broker: Broker
+    outcomes: Outcomes
+    gate: ReplyGate
+    waiting_requests: WaitingRequests[Client]
+    checkers: TransactionCheckers
+    now_ms: Callable[[], int]
 
     def delete(self, client: Client, request: wire.DeleteQueue) -> None:
         """Delete a queue and the registrations of its checkers."""
-        now_ms = self._now_ms()
-        outcome = self._broker.delete_queue(client.account, request.queue, now_ms)
-        self._checkers.forget_queue(client.account, request.queue)
-        self._gate.hold(self._outcomes.carry_out(outcome, now_ms), client, wire.Done(request.request_id))
+        now_ms = self.now_ms()
+        outcome = self.broker.delete_queue(client.account, request.queue, now_ms)
+        self.checkers.forget_queue(client.account, request.queue)
+        self.gate.hold(self.outcomes.carry_out(outcome, now_ms), client, wire.Done(request.request_id))
 
     def rewind(self, client: Client, request: wire.RewindQueue) -> None:
         """Make deleted messages active again."""
-        now_ms = self._now_ms()
-        waiter_id = self._waiting_requests.new_id()
+        now_ms = self.now_ms()
+        waiter_id = self.waiting_requests.new_id()
         # Counted here: the client's clock may differ from broker time, in which messages have their times.
         time_ms = request.time_ms if request.ago_ms is None else max(0, now_ms - request.ago_ms)
-        outcome = self._broker.rewind(client.account, request.queue, waiter_id, time_ms, request.strict, now_ms)
-        self._outcomes.answer_or_wait(client, request, waiter_id, outcome, now_ms)
+        outcome = self.broker.rewind(client.account, request.queue, waiter_id, time_ms, request.strict, now_ms)
+        self.outcomes.answer_or_wait(client, request, waiter_id, outcome, now_ms)
 
 
 def queue_rewound(request_id: int, rewound: Rewound) -> wire.Rewound:

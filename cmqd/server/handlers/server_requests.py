@@ -7,36 +7,30 @@ from cmqd.log.errors import LogFailed
 from cmqd.log.interface import Log, Segments
 from cmqd.server.accounts import Accounts
 from cmqd.server.client import Client
+from cmqd.server.part import part
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
 
 
+@part
 class ServerRequests:
     """Operations on the server."""
 
-    def __init__(
-        self,
-        *,
-        log: Log,
-        accounts: Accounts,
-        status_of: Callable[[str], dict[str, Any]],
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
-    ) -> None:
-        """Join the parts. ``status_of`` returns the status as an account may see it."""
-        self._log = log
-        self._accounts = accounts
-        self._status_of = status_of
-        self._spawn = spawn
+    log: Log
+    accounts: Accounts
+    status_of: Callable[[str], dict[str, Any]]
+    """Returns the status as an account may see it."""
+    spawn: Callable[[Coroutine[Any, Any, None]], None]
 
     def get_status(self, client: Client, request: wire.GetServerStatus) -> None:
         """Answer with the status, at once: it must be readable while the storage hangs."""
-        client.answer(wire.ServerStatus(request.request_id, self._status_of(client.account)))
+        client.answer(wire.ServerStatus(request.request_id, self.status_of(client.account)))
 
     def seal_segments(self, client: Client, request: wire.SealSegments) -> None:
         """Close and seal the active segment, for ``admin``."""
-        self._accounts.must_be_admin(client.account, "seal segments")
-        log = self._log
+        self.accounts.must_be_admin(client.account, "seal segments")
+        log = self.log
         if not isinstance(log, Segments):
             text = "the log of this broker has no segment files"
             client.answer(error(request.request_id, ErrorCode.UNKNOWN_OPERATION, text))
@@ -51,4 +45,4 @@ class ServerRequests:
             else:
                 client.answer(wire.SegmentsSealed(request.request_id, last_lsn))
 
-        self._spawn(run())
+        self.spawn(run())

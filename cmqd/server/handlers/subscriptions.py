@@ -10,6 +10,8 @@ and ``rotate_secret`` tells the client the next secret. Nothing is posted withou
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from msgspec.structs import asdict, replace
+
 from cmqd.core import errors as domain
 from cmqd.core.broker import Broker
 from cmqd.core.limits import check_range
@@ -18,11 +20,11 @@ from cmqd.log.interface import Log
 from cmqd.server.accounts import Accounts, PushUnavailable
 from cmqd.server.client import Client
 from cmqd.server.counters import Counters
+from cmqd.server.handlers.accounts import Work, reply_when_written
 from cmqd.server.log_lines import get_logger
-from cmqd.server.operations import subscription_info
 from cmqd.server.outcomes import Outcomes
+from cmqd.server.part import part
 from cmqd.server.push.outbox import Outbox
-from cmqd.server.refusals import error_reply
 from cmqd.server.reply_gate import ReplyGate
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
@@ -37,69 +39,47 @@ MAX_OVERLAP_MS: Final = 604_800_000
 all receivers."""
 
 
+@part
 class Subscriptions:
     """Subscribe, unsubscribe, rotate a secret; see the module."""
 
-    def __init__(
-        self,
-        *,
-        broker: Broker,
-        log: Log,
-        outcomes: Outcomes,
-        gate: ReplyGate,
-        accounts: Accounts,
-        outbox: Outbox,
-        pushes_ended: Callable[[list[PushResult]], None],
-        counters: Counters,
-        now_ms: Callable[[], int],
-        schedule: Callable[[], None],
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
-    ) -> None:
-        self._broker = broker
-        self._log = log
-        self._outcomes = outcomes
-        self._gate = gate
-        self._accounts = accounts
-        self._outbox = outbox
-        self._pushes_ended = pushes_ended
-        self._counters = counters
-        self._now_ms = now_ms
-        self._schedule = schedule
-        self._spawn = spawn
+    broker: Broker
+    log: Log
+    outcomes: Outcomes
+    gate: ReplyGate
+    accounts: Accounts
+    outbox: Outbox
+    pushes_ended: Callable[[list[PushResult]], None]
+    counters: Counters
+    now_ms: Callable[[], int]
+    schedule: Callable[[], None]
+    spawn: Callable[[Coroutine[Any, Any, None]], None]
 
-    def subscribe(self, client: Client, request: wire.Subscribe) -> None:
-        """Make a subscription."""
-        self._need_pusher(request.attributes)
-        now_ms = self._now_ms()
-        outcome = self._broker.subscribe(
-            client.account, request.topic, request.subscription, request.attributes, now_ms
-        )
-        self._answer_subscribed(client, request.request_id, outcome, now_ms)
-
-    def ensure(self, client: Client, request: wire.EnsureSubscription) -> None:
-        """Create a subscription unless it exists."""
-        self._need_pusher(request.attributes)
-        now_ms = self._now_ms()
-        outcome = self._broker.ensure_subscription(
-            client.account, request.topic, request.subscription, request.attributes, now_ms
-        )
+    def subscribe(self, client: Client, request: wire.Subscribe | wire.EnsureSubscription) -> None:
+        """Make a subscription; ``EnsureSubscription`` accepts an existing subscription."""
+        endpoint = request.attributes.get("endpoint")
+        if isinstance(endpoint, str) and "://" in endpoint and not self.outbox.can_push:
+            raise PushUnavailable
+        now_ms = self.now_ms()
+        make = self.broker.subscribe if isinstance(request, wire.Subscribe) else self.broker.ensure_subscription
+        outcome = make(client.account, request.topic, request.subscription, request.attributes, now_ms)
         self._answer_subscribed(client, request.request_id, outcome, now_ms)
 
     def unsubscribe(self, client: Client, request: wire.Unsubscribe) -> None:
         """End a subscription, and forget its secret."""
-        now_ms = self._now_ms()
-        subscription = self._broker.facts.topics.find_subscription(client.account, request.topic, request.subscription)
-        outcome = self._broker.unsubscribe(client.account, request.topic, request.subscription, now_ms)
-        self._gate.hold(self._outcomes.carry_out(outcome, now_ms), client, wire.Done(request.request_id))
+        now_ms = self.now_ms()
+        subscription = self.broker.facts.topics.find_subscription(client.account, request.topic, request.subscription)
+        outcome = self.broker.unsubscribe(client.account, request.topic, request.subscription, now_ms)
+        self.gate.hold(self.outcomes.carry_out(outcome, now_ms), client, wire.Done(request.request_id))
         if subscription.attributes.protocol != "queue":
             self._end_unsigned_pushes(subscription.subscription_id, now_ms)
-            self._spawn(self._forget_secret(subscription.subscription_id))
+            self.spawn(self._forget_secret(subscription.subscription_id))
 
     def rotate_secret(self, client: Client, request: wire.RotateSecret) -> None:
         """Replace the secret of a subscription; the old secret stays valid for a while."""
         overlap_ms = DEFAULT_OVERLAP_MS if request.overlap_ms is None else request.overlap_ms
         check_range("overlap_ms", overlap_ms, 0, MAX_OVERLAP_MS)
-        subscription = self._broker.facts.topics.find_subscription(client.account, request.topic, request.subscription)
+        subscription = self.broker.facts.topics.find_subscription(client.account, request.topic, request.subscription)
         if subscription.attributes.protocol == "queue":
             raise domain.InvalidArgument(
                 f"subscription {subscription.name!r} delivers to a queue; only pushes to a URL are signed",
@@ -111,88 +91,77 @@ class Subscriptions:
 
         async def change() -> wire.AnyReply:
             # An unsubscribe may have come in while earlier changes of the accounts were written.
-            await self._accounts.settled()
-            if subscription_id not in self._broker.subscriptions:
+            await self.accounts.settled()
+            if subscription_id not in self.broker.subscriptions:
                 raise domain.SubscriptionNotFound(request.topic, request.subscription)
-            until_ms = self._now_ms() + overlap_ms
-            secret = await self._accounts.rotate_secret(subscription_id, until_ms)
+            until_ms = self.now_ms() + overlap_ms
+            secret = await self.accounts.rotate_secret(subscription_id, until_ms)
             return wire.SubscriptionSecret(request.request_id, secret, until_ms)
 
         self._when_written(client, request.request_id, change)
 
-    def _need_pusher(self, attributes: dict[str, Any]) -> None:
-        endpoint = attributes.get("endpoint")
-        if isinstance(endpoint, str) and "://" in endpoint and not self._outbox.can_push:
-            raise PushUnavailable
-
     def _answer_subscribed(
         self, client: Client, request_id: int, outcome: Outcome[SubscriptionInfo], now_ms: int
     ) -> None:
-        lsn = self._outcomes.carry_out(outcome, now_ms)
+        lsn = self.outcomes.carry_out(outcome, now_ms)
         info = outcome.reply
         if not info.created or info.attributes["protocol"] == "queue":
-            self._gate.hold(lsn, client, subscription_info(request_id, info))
+            self.gate.hold(lsn, client, _info(request_id, info))
             return
         account = client.account
-        subscription_id = self._broker.facts.topics.find_subscription(
+        subscription_id = self.broker.facts.topics.find_subscription(
             account, info.topic, info.subscription
         ).subscription_id
 
         async def make_secret() -> wire.AnyReply:
             try:
-                secret = await self._accounts.make_secret(subscription_id)
+                secret = await self.accounts.make_secret(subscription_id)
             except OSError:
                 # A subscription without its secret posts no message, and no client knows that it exists.
                 self._undo(account, subscription_id)
                 raise
-            self._outbox.secret_made(subscription_id)
-            return subscription_info(request_id, info, secret)
+            self.outbox.secret_made(subscription_id)
+            return _info(request_id, replace(info, secret=secret))
 
         self._when_written(client, request_id, make_secret)
 
     def _undo(self, account: str, subscription_id: int) -> None:
-        subscription = self._broker.subscriptions.get(subscription_id)
-        if self._outcomes.is_halted or subscription is None:
+        subscription = self.broker.subscriptions.get(subscription_id)
+        if self.outcomes.is_halted or subscription is None:
             return
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
         try:
-            outcome = self._broker.unsubscribe(account, subscription.topic.name, subscription.name, now_ms)
-            self._outcomes.carry_out(outcome, now_ms)
+            outcome = self.broker.unsubscribe(account, subscription.topic.name, subscription.name, now_ms)
+            self.outcomes.carry_out(outcome, now_ms)
         except Exception as bug:
-            self._outcomes.broke(bug, "unsubscribe")
+            self.outcomes.broke(bug, "unsubscribe")
         self._end_unsigned_pushes(subscription_id, now_ms)
 
     def _end_unsigned_pushes(self, subscription_id: int, now_ms: int) -> None:
-        results = self._outbox.forget(subscription_id, now_ms)
+        results = self.outbox.forget(subscription_id, now_ms)
         if results:
-            self._pushes_ended(results)
+            self.pushes_ended(results)
 
     async def _forget_secret(self, subscription_id: int) -> None:
         try:
-            await self._accounts.forget_secret(subscription_id)
+            await self.accounts.forget_secret(subscription_id)
         except OSError:
             # The secret signs no further post; the next start drops it.
             _log.exception("secret_not_forgotten", subscription_id=subscription_id)
 
-    def _when_written(
-        self, client: Client, request_id: int, work: Callable[[], Coroutine[Any, Any, wire.AnyReply]]
-    ) -> None:
+    def _when_written(self, client: Client, request_id: int, work: Work) -> None:
         """Answer when the accounts file is written and all earlier decisions are durable."""
 
         async def run() -> None:
-            try:
-                reply = await work()
-            except domain.DomainError as refusal:
-                self._counters.refusals += 1
-                reply = error_reply(request_id, refusal)
-            except OSError as failure:
-                _log.exception("accounts_not_written")
-                text = f"the accounts file could not be written ({failure.strerror}); nothing was changed"
-                reply = error(request_id, ErrorCode.INTERNAL_ERROR, text)
-            if self._outcomes.is_halted:
+            reply = await reply_when_written(request_id, work, self.counters)
+            if self.outcomes.is_halted:
                 client.answer(error(request_id, ErrorCode.OUTCOME_UNKNOWN, "the server failed meanwhile"))
             else:
-                self._gate.hold(self._log.last_lsn, client, reply)
-            self._schedule()
+                self.gate.hold(self.log.last_lsn, client, reply)
+            self.schedule()
 
-        self._spawn(run())
+        self.spawn(run())
+
+
+def _info(request_id: int, info: SubscriptionInfo) -> wire.SubscriptionInfo:
+    return wire.SubscriptionInfo(request_id, **asdict(info))

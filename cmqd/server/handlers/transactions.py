@@ -10,6 +10,7 @@ from cmqd.server.admission import Admission
 from cmqd.server.client import Client
 from cmqd.server.counters import Counters
 from cmqd.server.outcomes import Outcomes
+from cmqd.server.part import part
 from cmqd.server.refusals import ERROR_CODES, RATE_RETRY_MS
 from cmqd.server.reply_gate import ReplyGate
 from cmqd.server.transaction_checkers import MAX_REGISTRATIONS, TooManyRegistrations, TransactionCheckers
@@ -19,38 +20,26 @@ from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
 
 
+@part
 class Transactions:
     """Operations on half messages."""
 
-    def __init__(
-        self,
-        *,
-        broker: Broker,
-        log: Log,
-        outcomes: Outcomes,
-        gate: ReplyGate,
-        admission: Admission,
-        waiting_requests: WaitingRequests[Client],
-        checkers: TransactionCheckers[Client],
-        counters: Counters,
-        now_ms: Callable[[], int],
-    ) -> None:
-        self._broker = broker
-        self._log = log
-        self._outcomes = outcomes
-        self._gate = gate
-        self._admission = admission
-        self._waiting_requests = waiting_requests
-        self._checkers = checkers
-        self._counters = counters
-        self._now_ms = now_ms
+    broker: Broker
+    log: Log
+    outcomes: Outcomes
+    gate: ReplyGate
+    admission: Admission
+    waiting_requests: WaitingRequests[Client]
+    checkers: TransactionCheckers
+    counters: Counters
+    now_ms: Callable[[], int]
 
     def send_half(self, client: Client, request: wire.SendHalfMessages) -> None:
         """Store half messages."""
-        if self._admission.refuses_bodies(client, request.request_id):
+        if self.admission.refuses_bodies(client, request.request_id):
             return
-        now_ms = self._now_ms()
-        outcome = self._broker.send_half(
+        now_ms = self.now_ms()
+        outcome = self.broker.send_half(
             account=client.account,
             name=request.queue,
             bodies=request.bodies,
@@ -62,43 +51,43 @@ class Transactions:
             dedup_ids=request.dedup_ids,
         )
         message_ids = list(outcome.reply)
-        self._counters.half_sent += len(message_ids)
-        lsn = self._outcomes.carry_out(outcome, now_ms)
-        self._gate.hold(lsn, client, wire.MessagesSent(request.request_id, message_ids))
+        self.counters.half_sent += len(message_ids)
+        lsn = self.outcomes.carry_out(outcome, now_ms)
+        self.gate.hold(lsn, client, wire.MessagesSent(request.request_id, message_ids))
 
     def end(self, client: Client, request: wire.EndTransactions) -> None:
         """Commit or roll back half messages, or answer a check with "unknown"."""
         # A commit writes the body again. A rollback needs next to no space, so a full disk must not refuse it.
-        if wire.COMMIT in request.decisions and self._admission.refuses_bodies(client, request.request_id):
+        if wire.COMMIT in request.decisions and self.admission.refuses_bodies(client, request.request_id):
             return
-        now_ms = self._now_ms()
-        waiter_id = self._waiting_requests.new_id()
-        outcome = self._broker.end_transactions(
+        now_ms = self.now_ms()
+        waiter_id = self.waiting_requests.new_id()
+        outcome = self.broker.end_transactions(
             client.account, request.queue, waiter_id, request.message_ids, request.decisions, now_ms
         )
-        self._checkers.settle(client.account, request.queue, request.message_ids)
-        self._outcomes.answer_or_wait(client, request, waiter_id, outcome, now_ms)
+        self.checkers.settle(client.account, request.queue, request.message_ids)
+        self.outcomes.answer_or_wait(client, request, waiter_id, outcome, now_ms)
 
     def register_checker(self, client: Client, request: wire.RegisterChecker) -> None:
         """Push checks of a queue to this connection from now on."""
-        info = self._broker.queue_info(client.account, request.queue)
+        info = self.broker.queue_info(client.account, request.queue)
         if not info.attributes["transactional"]:
             raise domain.NotTransactional(request.queue)
         try:
-            told = self._checkers.register(client, request.queue)
+            told = self.checkers.register(client, request.queue)
         except TooManyRegistrations:
             text = f"this connection answers the checks of {MAX_REGISTRATIONS} queues, its limit; use another for more"
             client.answer(error(request.request_id, ErrorCode.TOO_MANY_REQUESTS, text, retry_after_ms=RATE_RETRY_MS))
             return
-        self._outcomes.checkers_changed(told, self._now_ms())
-        self._gate.hold(self._log.last_lsn, client, wire.Done(request.request_id))
+        self.outcomes.checkers_changed(told, self.now_ms())
+        self.gate.hold(self.log.last_lsn, client, wire.Done(request.request_id))
 
     def unregister_checker(self, client: Client, request: wire.UnregisterChecker) -> None:
         """Push no more checks of a queue to this connection."""
-        told = self._checkers.unregister(client, request.queue)
+        told = self.checkers.unregister(client, request.queue)
         if told is not None:
-            self._outcomes.checkers_changed(told, self._now_ms())
-        self._gate.hold(self._log.last_lsn, client, wire.Done(request.request_id))
+            self.outcomes.checkers_changed(told, self.now_ms())
+        self.gate.hold(self.log.last_lsn, client, wire.Done(request.request_id))
 
 
 def transactions_ended(request_id: int, done: TransactionsDone) -> wire.TransactionsEnded:

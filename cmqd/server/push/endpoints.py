@@ -35,40 +35,20 @@ MAX_NAMES: Final = 10_000
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-_KINDS_V4: Final = [
-    (ipaddress.IPv4Network(network), kind)
-    for network, kind in [
-        ("0.0.0.0/8", "unspecified"),
-        ("10.0.0.0/8", "private"),
-        ("100.64.0.0/10", "private"),  # shared by the customers of a provider
-        ("127.0.0.0/8", "loopback"),
-        ("169.254.0.0/16", "link-local"),
-        ("172.16.0.0/12", "private"),
-        ("192.0.0.0/24", "reserved"),
-        ("192.0.2.0/24", "reserved"),  # documentation, and so are two more
-        ("192.88.99.0/24", "reserved"),  # relays of 6to4
-        ("192.168.0.0/16", "private"),
-        ("198.18.0.0/15", "reserved"),  # measurements of networks
-        ("198.51.100.0/24", "reserved"),
-        ("203.0.113.0/24", "reserved"),
-        ("224.0.0.0/4", "multicast"),
-        ("240.0.0.0/4", "reserved"),
-    ]
-]
-_KINDS_V6: Final = [
-    (ipaddress.IPv6Network(network), kind)
-    for network, kind in [
-        ("::/128", "unspecified"),
-        ("::1/128", "loopback"),
-        ("64:ff9b:1::/48", "private"),  # NAT64 of one's own network
-        ("fc00::/7", "private"),
-        ("fe80::/10", "link-local"),
-        ("fec0::/10", "private"),
-        ("ff00::/8", "multicast"),
-        ("2001::/23", "reserved"),  # Teredo, benchmarking, ORCHID
-        ("2001:db8::/32", "reserved"),
-        ("3fff::/20", "reserved"),
-    ]
+_KINDS: Final = [
+    (ipaddress.ip_network(network), kind)
+    for kind, networks in {
+        "unspecified": "0.0.0.0/8 ::/128",
+        "loopback": "127.0.0.0/8 ::1/128",
+        # With the addresses that the customers of a provider share, and NAT64 of one's own network.
+        "private": "10.0.0.0/8 100.64.0.0/10 172.16.0.0/12 192.168.0.0/16 64:ff9b:1::/48 fc00::/7 fec0::/10",
+        "link-local": "169.254.0.0/16 fe80::/10",
+        # Documentation, relays of 6to4, measurements of networks, Teredo, ORCHID.
+        "reserved": "192.0.0.0/24 192.0.2.0/24 192.88.99.0/24 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 240.0.0.0/4"
+        " 2001::/23 2001:db8::/32 3fff::/20",
+        "multicast": "224.0.0.0/4 ff00::/8",
+    }.items()
+    for network in networks.split()
 ]
 _GLOBAL_V6: Final = ipaddress.IPv6Network("2000::/3")
 _MAPPED: Final = ipaddress.IPv6Network("::ffff:0:0/96")
@@ -95,16 +75,16 @@ class Allowed(NamedTuple):
 @lru_cache(maxsize=4096)
 def kind_of(address: Address) -> str | None:
     """Return the kind of an address that is not global unicast, None for a global unicast address."""
-    if isinstance(address, ipaddress.IPv4Address):
-        return next((kind for network, kind in _KINDS_V4 if address in network), None)
-    if address.scope_id is not None:
-        return "link-local"
-    if address in _MAPPED or address in _NAT64:
-        return kind_of(ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF))
-    if address in _6TO4:
-        return kind_of(ipaddress.IPv4Address(int(address) >> 80 & 0xFFFF_FFFF))
-    known = next((kind for network, kind in _KINDS_V6 if address in network), None)
-    return known if known is not None or address in _GLOBAL_V6 else "reserved"
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.scope_id is not None:
+            return "link-local"
+        if address in _MAPPED or address in _NAT64:
+            return kind_of(ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF))
+        if address in _6TO4:
+            return kind_of(ipaddress.IPv4Address(int(address) >> 80 & 0xFFFF_FFFF))
+    kind = next((kind for network, kind in _KINDS if address in network), None)
+    is_global = isinstance(address, ipaddress.IPv4Address) or address in _GLOBAL_V6
+    return kind if kind is not None or is_global else "reserved"
 
 
 def refusal(text: str, allowed: Allowed) -> str | None:

@@ -15,12 +15,11 @@ and only where aiohttp is installed.
 import asyncio
 import os
 import ssl
-from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any, Final, cast
 
 import aiohttp
 import yarl
-from aiohttp.client_proto import ResponseHandler
 
 from cmqd.server.push.endpoints import AddressRefused, Allowed, CheckedResolver, Lookup, NameNotFound, refused_literal
 
@@ -31,20 +30,6 @@ KEEP_ALIVE_S: Final = 15.0
 
 _MAX_URLS: Final = 4_096
 _MAX_REPEATS: Final = 2
-
-
-class Post:
-    """A request and its result."""
-
-    __slots__ = ("error", "is_answered", "is_fresh")
-
-    def __init__(self) -> None:
-        self.is_answered = False
-        """A status came; ``error`` is final."""
-        self.error: str | None = None
-        """The reason of the failure; None means delivered once ``is_answered`` is set."""
-        self.is_fresh = False
-        """The connection in use was made for this request."""
 
 
 class Poster:
@@ -61,22 +46,21 @@ class Poster:
         self._allowed = allowed
         self._urls: dict[str, yarl.URL | str] = {}
         """Per URL: its parsed form, or the reason to refuse it."""
-        self._posts: dict[asyncio.Task[Any], Post] = {}
-        """The post of every task; ``_Connector`` finds a post by the current task."""
         resolver = CheckedResolver(loop, allowed, lookup=lookup)
         self._resolver = resolver
-        connector = _Connector(
-            loop=loop,
-            limit=0,
-            limit_per_host=0,
-            use_dns_cache=False,  # the resolver has a cache
-            resolver=cast("Any", resolver),
-            keepalive_timeout=KEEP_ALIVE_S,
-            ssl=tls if tls is not None else True,
-        )
-        connector.posts = self._posts
+        trace = aiohttp.TraceConfig()
+        trace.on_connection_create_start.append(_note_fresh)
         self._session = aiohttp.ClientSession(
-            connector=connector,
+            connector=aiohttp.TCPConnector(
+                loop=loop,
+                limit=0,
+                limit_per_host=0,
+                use_dns_cache=False,  # the resolver has a cache
+                resolver=cast("Any", resolver),
+                keepalive_timeout=KEEP_ALIVE_S,
+                ssl=tls if tls is not None else True,
+            ),
+            trace_configs=[trace],
             loop=loop,
             cookie_jar=aiohttp.DummyCookieJar(loop=loop),
             skip_auto_headers=("Accept", "Accept-Encoding", "User-Agent"),
@@ -86,36 +70,46 @@ class Poster:
             timeout=aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None),
         )
 
-    async def post(self, url: str, headers: dict[str, str], body: bytes, post: Post) -> None:
-        """Post, and note the result in ``post``. Cancelling is safe: an answer that arrived stays noted."""
+    async def post(
+        self, url: str, headers: dict[str, str], body: bytes
+    ) -> tuple[str | None, aiohttp.ClientResponse | None]:
+        """Return the reason of the failure, None for a delivery, and the answer if one came; to be drained."""
         target = self._target(url)
         if isinstance(target, str):
-            post.error = target
+            return target, None
+        repeats = 0
+        while True:
+            connection = SimpleNamespace(is_fresh=False)
+            try:
+                response = await self._session.post(
+                    target, data=body, headers=headers, allow_redirects=False, trace_request_ctx=connection
+                )
+                return _judged(response.status), response
+            except (aiohttp.ClientError, ssl.SSLError, OSError, ValueError) as failure:
+                is_stale = (
+                    isinstance(failure, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError)
+                    and not isinstance(failure, aiohttp.ClientConnectorError)
+                    and not connection.is_fresh
+                )
+                if not is_stale or repeats == _MAX_REPEATS:
+                    return _explained(failure), None
+                repeats += 1
+
+    async def drain(self, response: aiohttp.ClientResponse | None) -> None:
+        """Read the rest of an answer; see the module."""
+        if response is None or response.content.is_eof():
             return
-        task = cast("asyncio.Task[Any]", asyncio.current_task())
-        self._posts[task] = post
+        content = response.content
+        size = 0
         try:
-            for repeats in range(_MAX_REPEATS + 1):
-                # The connector sets it again on making a connection; the last failure counts on any connection.
-                post.is_fresh = repeats == _MAX_REPEATS
-                try:
-                    response = await self._session.post(target, data=body, headers=headers, allow_redirects=False)
-                except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as failure:
-                    if post.is_fresh or isinstance(failure, aiohttp.ClientConnectorError):
-                        raise
-                    continue
-                break
-            else:
-                raise AssertionError("the last repeat raises")
-        except (aiohttp.ClientError, ssl.SSLError, OSError, ValueError) as failure:
-            post.error = _explained(failure)
-            return
+            async with asyncio.timeout(DRAIN_S):
+                while size <= DRAIN_BYTES and not content.at_eof():
+                    size += len(await content.readany())
+        except (aiohttp.ClientError, OSError):  # a TimeoutError is an OSError
+            pass
         finally:
-            del self._posts[task]
-        post.error = _judged(response.status)
-        post.is_answered = True
-        if not response.content.is_eof():
-            await _drain(response)
+            # If the whole body was read, the connection has returned to the pool by now and this call has no effect.
+            response.close()
 
     async def close(self) -> None:
         """Close every connection. No request may be in progress."""
@@ -137,19 +131,9 @@ class Poster:
         return target
 
 
-class _Connector(aiohttp.TCPConnector):
-    """Notes the requests that had a connection made for them; see ``Post.is_fresh``."""
-
-    posts: dict[asyncio.Task[Any], Post]
-    """By task; set after construction."""
-
-    async def _create_connection(self, *arguments: Any, **named: Any) -> ResponseHandler:
-        task = asyncio.current_task()
-        post = self.posts.get(task) if task is not None else None
-        if post is not None:
-            post.is_fresh = True
-        create = cast("Callable[..., Awaitable[ResponseHandler]]", super()._create_connection)
-        return await create(*arguments, **named)
+async def _note_fresh(session: aiohttp.ClientSession, context: SimpleNamespace, created: object) -> None:
+    """Note that a connection is being made for a request."""
+    context.trace_request_ctx.is_fresh = True
 
 
 def _judged(status: int) -> str | None:
@@ -158,20 +142,6 @@ def _judged(status: int) -> str | None:
     if status in (301, 302, 303, 307, 308):
         return f"status {status} (redirects are not followed)"
     return f"status {status}"
-
-
-async def _drain(response: aiohttp.ClientResponse) -> None:
-    content = response.content
-    taken = 0
-    try:
-        async with asyncio.timeout(DRAIN_S):
-            while taken <= DRAIN_BYTES and not content.at_eof():
-                taken += len(await content.readany())
-    except (aiohttp.ClientError, OSError):  # a TimeoutError is an OSError
-        pass
-    finally:
-        # If the whole body was read, the connection has returned to the pool by now and this call has no effect.
-        response.close()
 
 
 def _explained(failure: Exception) -> str:

@@ -17,44 +17,18 @@ aiohttp is the extra ``http``. Without it this module still imports, and ``Pushe
 """
 
 import asyncio
-import functools
 import importlib.util
 import itertools
 import os
 import ssl
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
 
 from cmqd.core.outcome import Push, PushResult
 from cmqd.server.log_lines import get_logger
 from cmqd.server.push.endpoints import Allowed, Lookup, system_lookup
 from cmqd.server.push.webhooks import request_of
 
-if TYPE_CHECKING:
-    from cmqd.server.push.poster import Post
-
 _log = get_logger()
-
-_SPREAD_S: Final = 0.001
-"""Attempts that end within this time are ended together."""
-
-
-class _Attempt:
-    """A push in progress."""
-
-    __slots__ = ("deadline", "is_late", "post", "push", "started_ms", "started_wall_ms", "task")
-
-    def __init__(self, push: Push, started_ms: int, started_wall_ms: int, deadline: float, post: "Post") -> None:
-        self.push = push
-        self.started_ms = started_ms
-        """In broker time; the core counts the time to the next attempt from it."""
-        self.started_wall_ms = started_wall_ms
-        """By the wall clock; the receiver compares the signed time with its own."""
-        self.deadline = deadline
-        self.post = post
-        self.is_late = False
-        """The time-out has passed and the push is being cancelled."""
-        self.task: asyncio.Task[None]
 
 
 class Pusher:
@@ -86,21 +60,17 @@ class Pusher:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         # Here and not above: the import takes a tenth of a second and some 15 MiB, and aiohttp may not be installed.
-        from cmqd.server.push.poster import Post, Poster
+        from cmqd.server.push.poster import Poster
 
         self._loop = loop
         self._timeout_s = timeout_ms / 1000
-        self._late = f"timed out after {self._timeout_s:g} s"
         self._secrets_of = secrets_of
         self._on_results = on_results
         self._now_ms = now_ms
         self._wall_ms = wall_ms
-        self._new_post: Callable[[], Post] = Post
         self._poster = Poster(loop, Allowed(allow_private, allow_loopback), lookup=lookup, tls=tls)
-        self._attempts: dict[_Attempt, None] = {}
-        """Attempts in progress, oldest first, which is also the order of their deadlines."""
+        self._attempts: set[asyncio.Task[None]] = set()
         self._results: list[PushResult] = []
-        self._watch: asyncio.TimerHandle | None = None
         self._closed = False
         self._request_ids = map("{}-{:x}".format, itertools.repeat(os.urandom(8).hex()), itertools.count(1))
 
@@ -122,13 +92,9 @@ class Pusher:
         if self._closed:
             return
         deadline = self._loop.time() + self._timeout_s
-        attempt = _Attempt(push, self._now_ms(), self._wall_ms(), deadline, self._new_post())
-        attempt.task = self._loop.create_task(self._carry_out(attempt))
-        # Unlike the end of the coroutine, this is reached even by a task that is cancelled before its first step.
-        attempt.task.add_done_callback(functools.partial(self._ended, attempt))
-        self._attempts[attempt] = None
-        if self._watch is None:
-            self._watch = self._loop.call_at(attempt.deadline, self._end_late_ones)
+        attempt = self._loop.create_task(self._carry_out(push, self._now_ms(), self._wall_ms(), deadline))
+        self._attempts.add(attempt)
+        attempt.add_done_callback(self._attempts.discard)
 
     async def close(self, within_s: float) -> None:
         """Start no further push, wait this long for pushes in progress, cancel the rest, close all connections.
@@ -137,64 +103,56 @@ class Pusher:
         """
         self._closed = True
         try:
-            tasks = [attempt.task for attempt in self._attempts]
-            if tasks and within_s > 0:
-                await asyncio.wait(tasks, timeout=within_s)
+            if self._attempts and within_s > 0:
+                await asyncio.wait(set(self._attempts), timeout=within_s)
         finally:
-            tasks = [attempt.task for attempt in self._attempts]
-            for task in tasks:
-                task.cancel()
-            if tasks:
-                await asyncio.wait(tasks)
+            for attempt in self._attempts:
+                attempt.cancel()
+            if self._attempts:
+                await asyncio.wait(set(self._attempts))
                 await asyncio.sleep(0)  # for the callbacks of pushes that had ended just before
-            if self._watch is not None:
-                self._watch.cancel()
-                self._watch = None
             self._hand_over()
             await self._poster.close()
 
-    async def _carry_out(self, attempt: _Attempt) -> None:
-        post = attempt.post
-        push = attempt.push
+    async def _carry_out(self, push: Push, started_ms: int, started_wall_ms: int, deadline: float) -> None:
+        """Make an attempt and note its result.
+
+        Args:
+            push: the push.
+            started_ms: the start in broker time; the core counts the time to the next attempt from it.
+            started_wall_ms: the start by the wall clock; the receiver compares the signed time with its own.
+            deadline: the end of the attempt, in the time of the loop.
+        """
+        error: str | None = None
+        is_answered = False
         try:
-            headers, body = request_of(
-                push,
-                self._secrets_of(push.subscription_id),
-                attempt.started_wall_ms // 1000,
-                next(self._request_ids),
-                attempt.started_wall_ms - attempt.started_ms,
-            )
-            await self._poster.post(push.url, headers, body, post)
+            async with asyncio.timeout_at(deadline):
+                headers, body = request_of(
+                    push,
+                    self._secrets_of(push.subscription_id),
+                    started_wall_ms // 1000,
+                    next(self._request_ids),
+                    started_wall_ms - started_ms,
+                )
+                error, response = await self._poster.post(push.url, headers, body)
+                is_answered = True
+                await self._poster.drain(response)
+        except TimeoutError:
+            if not is_answered:
+                error = f"timed out after {self._timeout_s:g} s"
+        except asyncio.CancelledError:
+            # Cut short by ``close``: an attempt without an answer has no result.
+            if not is_answered:
+                raise
         except Exception as failure:
             # A mistake of ours, or of aiohttp: this message is tried again like any other, and the log says why.
             _log.error("push_failed", subscription=push.subscription, reason=repr(failure), exc_info=failure)
-            post.error = f"failed: {type(failure).__name__}"
-
-    def _ended(self, attempt: _Attempt, task: asyncio.Task[None]) -> None:
-        del self._attempts[attempt]
-        error = attempt.post.error
-        # Cut short during the rest of an answer's body, the push still has the result of that answer.
-        if task.cancelled() and not attempt.post.is_answered:
-            if not attempt.is_late:
-                return
-            error = self._late
+            error = f"failed: {type(failure).__name__}"
         if not self._results:
             self._loop.call_soon(self._hand_over)
-        push = attempt.push
-        self._results.append(PushResult(push.subscription_id, push.message.position, attempt.started_ms, error))
+        self._results.append(PushResult(push.subscription_id, push.message.position, started_ms, error))
 
     def _hand_over(self) -> None:
         results, self._results = self._results, []
         if results:
             self._on_results(results)
-
-    def _end_late_ones(self) -> None:
-        self._watch = None
-        now = self._loop.time() + _SPREAD_S
-        for attempt in self._attempts:
-            if attempt.deadline > now:
-                self._watch = self._loop.call_at(attempt.deadline, self._end_late_ones)
-                break
-            if not attempt.is_late:
-                attempt.is_late = True
-                attempt.task.cancel()
