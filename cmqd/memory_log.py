@@ -18,7 +18,7 @@ from cmqd.log.values import (
     RecoveredRow,
     RecoveryReport,
     SegmentReport,
-    segment_report,
+    pack_ranges,
 )
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
 from cmqd_segment.records import AnyRecord, Lsn, Runs, StoredMessage, pack_runs, ranges
@@ -255,20 +255,20 @@ class MemoryLog:
     def _seal(self) -> None:
         if not self._active:
             return
-        found: dict[int, list[int]] = {}
+        ranges_of: dict[int, list[int]] = {}
         for row in self._active:
             for queue_id, run in sent_runs(row.records):
-                entry = found.setdefault(queue_id, [run.first_position, run.stop_position])
+                entry = ranges_of.setdefault(queue_id, [run.first_position, run.stop_position])
                 entry[1] = run.stop_position
         self.disk.segments.append(
-            segment_report(
+            SegmentReport(
                 number=self.disk.next_segment,
                 first_lsn=self._active[0].lsn,
                 last_lsn=self._active[-1].lsn,
-                queues=[(queue_id, first, stop) for queue_id, (first, stop) in found.items()],
                 messages=sum(len(row.bodies) for row in self._active),
-                size=self._active_bytes,
+                bytes=self._active_bytes,
                 last_ms=max(row.time_ms for row in self._active),
+                ranges=pack_ranges((queue_id, first, stop) for queue_id, (first, stop) in ranges_of.items()),
             )
         )
         self.disk.next_segment += 1

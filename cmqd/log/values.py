@@ -95,26 +95,9 @@ class SegmentReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return list(zip(numbers[0::3], numbers[1::3], numbers[2::3], strict=True))
 
 
-def segment_report(
-    number: int,
-    first_lsn: int,
-    last_lsn: int,
-    queues: Iterable[tuple[int, int, int]],
-    messages: int = 0,
-    size: int = 0,
-    last_ms: int = 0,
-) -> SegmentReport:
-    """Make a ``SegmentReport`` from its ``queues``."""
-    ranges = array("Q", [number for entry in queues for number in entry]).tobytes()
-    return SegmentReport(
-        number=number,
-        first_lsn=first_lsn,
-        last_lsn=last_lsn,
-        messages=messages,
-        bytes=size,
-        last_ms=last_ms,
-        ranges=ranges,
-    )
+def pack_ranges(queues: Iterable[tuple[int, int, int]]) -> PackedRanges:
+    """Pack ``SegmentReport.queues``."""
+    return array("Q", [number for entry in queues for number in entry]).tobytes()
 
 
 RecoveredRow: TypeAlias = tuple[int, int, list[AnyRecord]]

@@ -6,13 +6,15 @@ write.
 
 import asyncio
 import errno
+from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
-from cmqd.log.values import SegmentReport, segment_report
+from cmqd.log.values import SegmentReport, pack_ranges
 from cmqd.storage.data_folder import DataFolder
 from cmqd.storage.segment import WritableSegment
 from cmqd_segment.manifest import (
@@ -27,7 +29,7 @@ from cmqd_segment.manifest import (
     StartEntry,
     write_manifest,
 )
-from cmqd_segment.sparse import SparseIndex, unpack_u64
+from cmqd_segment.sparse import SparseIndex
 
 FULL_DISK_PAUSE_SECONDS = 0.2
 
@@ -36,17 +38,15 @@ class SealedFile:
     """A sealed segment. Memory holds only the range of each queue; the sparse index stays in the file."""
 
     __slots__ = ("_firsts", "_queue_ids", "_stops", "entry", "path")
+    immutable = True
+    """Complete and without a writer: opened without locks."""
 
     def __init__(self, entry: SegmentEntry, path: Path, queues: Sequence[tuple[int, int, int]]) -> None:
         self.entry = entry
         self.path = path
-        self._queue_ids = unpack_u64(b"")
-        self._firsts = unpack_u64(b"")
-        self._stops = unpack_u64(b"")
-        for queue_id, first, stop in queues:
-            self._queue_ids.append(queue_id)
-            self._firsts.append(first)
-            self._stops.append(stop)
+        self._queue_ids = array("Q", [queue_id for queue_id, _, _ in queues])
+        self._firsts = array("Q", [first for _, first, _ in queues])
+        self._stops = array("Q", [stop for _, _, stop in queues])
 
     @property
     def number(self) -> int:
@@ -58,11 +58,6 @@ class SealedFile:
         """Of its newest row."""
         return self.entry.last_lsn
 
-    @property
-    def immutable(self) -> bool:
-        """Whether the file is complete and has no writer: then it is opened as immutable."""
-        return True
-
     def positions_of(self, queue_id: int) -> tuple[int, int] | None:
         """The half-open range of positions of a queue in this segment, None if there are none."""
         index = bisect_left(self._queue_ids, queue_id)
@@ -73,50 +68,18 @@ class SealedFile:
     def report(self) -> SegmentReport:
         """Describe the segment to the loop process."""
         entry = self.entry
-        return segment_report(
+        return SegmentReport(
             number=entry.number,
             first_lsn=entry.first_lsn,
             last_lsn=entry.last_lsn,
-            queues=zip(self._queue_ids, self._firsts, self._stops, strict=True),
             messages=entry.messages,
-            size=entry.bytes,
+            bytes=entry.bytes,
             last_ms=entry.last_ms,
+            ranges=pack_ranges(zip(self._queue_ids, self._firsts, self._stops, strict=True)),
         )
 
 
-class OpenSegment:
-    """An unsealed segment, as the pager sees it."""
-
-    __slots__ = ("segment", "state")
-
-    def __init__(self, segment: WritableSegment, state: SegmentState) -> None:
-        self.segment = segment
-        self.state = state
-
-    @property
-    def number(self) -> int:
-        """Of its file."""
-        return self.segment.number
-
-    @property
-    def path(self) -> Path:
-        """Of its file."""
-        return self.segment.path
-
-    @property
-    def last_lsn(self) -> int:
-        """Of its newest row."""
-        return self.segment.last_lsn
-
-    @property
-    def immutable(self) -> bool:
-        """Whether the file is complete and has no writer: then it is opened as immutable."""
-        return self.segment.closed
-
-    def positions_of(self, queue_id: int) -> tuple[int, int] | None:
-        """The half-open range of positions of a queue in this segment, None if there are none."""
-        queue = self.segment.index.queues.get(queue_id)
-        return None if queue is None else (queue.first_position, queue.stop_position)
+Segment: TypeAlias = SealedFile | WritableSegment
 
 
 class Catalog:
@@ -127,7 +90,7 @@ class Catalog:
         self.durability = durability
         self.boot_id = boot_id
         self.sealed: dict[int, SealedFile] = {}
-        self.open: dict[int, OpenSegment] = {}
+        self.open: dict[int, WritableSegment] = {}
         self.preparing: int | None = None
         """Number of the segment that is being created."""
         self.dropping: dict[int, SegmentEntry] = {}
@@ -151,12 +114,12 @@ class Catalog:
         """Segments that end at or below this are covered by the oldest kept checkpoint."""
         return self.checkpoints[0].lsn if self.checkpoints else 0
 
-    def segments(self) -> Iterator[SealedFile | OpenSegment]:
+    def segments(self) -> Iterator[Segment]:
         """Yield the segments that may hold rows, ascending by number, and so by LSN and by position."""
         for number in sorted((*self.sealed, *self.open)):
             yield self.sealed[number] if number in self.sealed else self.open[number]
 
-    def holder(self, queue_id: int, position: int) -> tuple[SealedFile | OpenSegment, int, int] | None:
+    def holder(self, queue_id: int, position: int) -> tuple[Segment, int, int] | None:
         """Find the first segment with the position of a queue, or a later position, and its range of positions."""
         for segment in self.segments():
             positions = segment.positions_of(queue_id)
@@ -172,20 +135,20 @@ class Catalog:
     def log_bytes(self) -> int:
         """Size on disk, from memory, without asking the file system."""
         return sum(file.entry.bytes for file in self.sealed.values()) + sum(
-            entry.segment.bytes_on_disk for entry in self.open.values()
+            segment.bytes_on_disk for segment in self.open.values()
         )
 
     @property
     def messages(self) -> int:
         """Sent into segments that are still there, live or not."""
         return sum(file.entry.messages for file in self.sealed.values()) + sum(
-            entry.segment.messages for entry in self.open.values()
+            segment.messages for segment in self.open.values()
         )
 
     def to_manifest(self) -> Manifest:
         """Build the manifest of this moment."""
         entries = {number: file.entry for number, file in self.sealed.items()}
-        entries |= {number: entry.segment.entry(entry.state) for number, entry in self.open.items()}
+        entries |= {number: segment.entry() for number, segment in self.open.items()}
         entries |= {
             number: msgspec.structs.replace(entry, state=SegmentState.DROPPING)
             for number, entry in self.dropping.items()
@@ -223,7 +186,7 @@ class Catalog:
 
     def _held_unsealed(self, ids: Iterable[int]) -> set[int]:
         """Return the ids with messages in a segment that is not sealed."""
-        tables = [entry.segment.index.queues for entry in self.open.values()]
+        tables = [segment.index.queues for segment in self.open.values()]
         return {number for number in ids for queues in tables if number in queues}
 
     def digest(self, names: Sequence[SourceName], index: SparseIndex) -> list[tuple[int, int, int]]:
@@ -244,7 +207,7 @@ class Catalog:
     @property
     def sealed_upto(self) -> int:
         """LSN up to which every row is in a sealed segment."""
-        firsts = [entry.segment.first_lsn for entry in self.open.values() if entry.segment.rows]
+        firsts = [segment.first_lsn for segment in self.open.values() if segment.rows]
         lasts = [file.last_lsn for file in self.sealed.values()]
         return min(firsts) - 1 if firsts else max(lasts, default=0)
 

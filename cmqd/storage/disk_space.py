@@ -74,7 +74,7 @@ class Space:
     def mark_bytes(self) -> int:
         """Free space below which sends are refused."""
         catalog = self._catalog
-        pending = sum(entry.segment.wal_bytes for entry in catalog.open.values() if not entry.segment.closed)
+        pending = sum(segment.wal_bytes for segment in catalog.open.values() if not segment.immutable)
         # Another segment may grow to its early end while this segment is copied. Rows since the last measurement are in
         # the WAL, and are copied in turn.
         small = 2 * SMALL_SEGMENT_BYTES + 2 * (LOOK_BYTES[0] + COMMIT_BYTES)
@@ -100,8 +100,7 @@ class Space:
         if not self.short or wal_bytes < SMALL_SEGMENT_BYTES:
             return False
         if any(
-            entry.state is SegmentState.RETIRED and self.can_seal(entry.segment)
-            for entry in self._catalog.open.values()
+            segment.state is SegmentState.RETIRED and self.can_seal(segment) for segment in self._catalog.open.values()
         ):
             return False
         free = self._disk.free_bytes()

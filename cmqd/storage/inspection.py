@@ -13,19 +13,20 @@ import contextlib
 import os
 import shutil
 import sqlite3
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from cmqd.log.values import Durability, Finding
-from cmqd.storage import ipc, walcheck
-from cmqd.storage.catalog import SealedFile
+from cmqd.storage import walcheck
+from cmqd.storage.catalog import Catalog, SealedFile
 from cmqd.storage.data_folder import DataFolder
 from cmqd.storage.errors import DamagedError, FolderFormatError
+from cmqd.storage.identity import new_log_id, new_start_number
 from cmqd.storage.writer import is_disk_full
-from cmqd_segment.checkpoint_file import CheckpointError, read_payloads, verify_checkpoint
+from cmqd_segment.checkpoint_file import CheckpointError, verify_checkpoint
 from cmqd_segment.manifest import (
     MANIFEST_FORMAT,
     MANIFEST_NAME,
@@ -37,6 +38,7 @@ from cmqd_segment.manifest import (
     SegmentState,
     merge_ranges,
     read_manifest,
+    with_start,
     write_manifest,
 )
 from cmqd_segment.newer import NewerFormatError
@@ -45,9 +47,6 @@ from cmqd_segment.schema import SegmentFormatError, open_read_only
 
 JUMP_LSN = 1_000_000
 """Distance by which the LSN jumps after a loss: new rows must not get the numbers of lost rows."""
-CHUNK_BYTES = 1 << 20
-"""Of the recovery stream."""
-CHUNK_ROWS = 512
 
 
 class Leftover(NamedTuple):
@@ -99,6 +98,27 @@ class Recovered:
     def checkpoint_lsn(self) -> int:
         """LSN of that, 0 if there is none."""
         return self.checkpoints[-1].lsn if self.checkpoints else 0
+
+    def catalog(self, durability: Durability, boot_id: str) -> Catalog:
+        """Begin the catalog of this start, with an identity for a log that has none."""
+        manifest = self.manifest
+        catalog = Catalog(self.folder, durability, boot_id)
+        catalog.sealed = {file.number: file for file in self.sealed}
+        catalog.checkpoints = list(self.checkpoints)
+        catalog.losses = self.losses
+        catalog.next_number = manifest.next_number
+        catalog.names = {name.id: name for name in manifest.names}
+        catalog.log_id = manifest.log_id or new_log_id()
+        catalog.former_log_ids = manifest.former_log_ids
+        catalog.starts = with_start(manifest.starts, new_start_number(), self.last_lsn + 1)
+        catalog.dropped = merge_ranges(self.reclaimed)
+        return catalog
+
+    @property
+    def reclaimed(self) -> list[tuple[int, int]]:
+        """Ranges of rows that were dropped, or were about to be."""
+        dropping = [(entry.first_lsn, entry.last_lsn) for entry in self.dropping if entry.rows]
+        return [*self.manifest.dropped, *dropping]
 
     def find(self, kind: str, text: str) -> None:
         """Add a finding for the operator."""
@@ -372,7 +392,7 @@ def _check_coverage(recovered: Recovered, power_lost: bool) -> None:
     manifest = recovered.manifest
     in_segments = [(file.entry.first_lsn, file.entry.last_lsn) for file in recovered.sealed if file.entry.rows]
     in_segments += [(leftover.first_lsn, leftover.last_lsn) for leftover in recovered.leftovers]
-    reclaimed = [*manifest.dropped, *((entry.first_lsn, entry.last_lsn) for entry in recovered.dropping if entry.rows)]
+    reclaimed = recovered.reclaimed
     lost = [(entry.first_lsn, entry.last_lsn) for entry in recovered.losses]
     # The manifest is written while rows arrive, so it may name durable rows that no file holds any more.
     named = [entry.last_lsn for entry in manifest.segments] + [entry.end_lsn for entry in recovered.checkpoints]
@@ -382,7 +402,7 @@ def _check_coverage(recovered: Recovered, power_lost: bool) -> None:
         if first > next_lsn:
             _found_gap(recovered, next_lsn, first - 1, power_lost)
         next_lsn = last + 1
-    _check_replay(recovered, [*reclaimed])
+    _check_replay(recovered, reclaimed)
     recovered.last_lsn = last_known
     if recovered.lost:
         recovered.last_lsn = last_known + JUMP_LSN
@@ -441,42 +461,6 @@ def put_right(recovered: Recovered) -> None:
             continue
         target = folder.put_aside(path)
         recovered.find("set_aside", f"{path.name} is not in the manifest and was moved to {target}")
-
-
-def checkpoint_chunks(path: Path) -> Iterator[tuple[ipc.CheckpointChunk, list[bytes]]]:
-    """The checkpoint as frames of the recovery stream."""
-    payloads: list[bytes] = []
-    size = 0
-    for payload in read_payloads(path):
-        payloads.append(payload)
-        size += len(payload)
-        if size >= CHUNK_BYTES:
-            yield ipc.CheckpointChunk([len(payload) for payload in payloads]), payloads
-            payloads = []
-            size = 0
-    if payloads:
-        yield ipc.CheckpointChunk([len(payload) for payload in payloads]), payloads
-
-
-def row_chunks(path: Path, *, sealed: bool, above: int, skip: set[int]) -> Iterator[tuple[ipc.RowsChunk, list[bytes]]]:
-    """The rows of a segment above an LSN as frames of the recovery stream; bodies are not read."""
-    with contextlib.closing(open_read_only(path, sealed=sealed)) as raw:
-        heads: list[tuple[int, int, int]] = []
-        metas: list[bytes] = []
-        size = 0
-        for lsn, time_ms, meta in raw.execute(
-            "SELECT lsn, time_ms, meta FROM log WHERE lsn > ? ORDER BY lsn", (above,)
-        ):
-            if lsn in skip:
-                continue
-            heads.append((lsn, time_ms, len(meta)))
-            metas.append(meta)
-            size += len(meta)
-            if size >= CHUNK_BYTES or len(heads) >= CHUNK_ROWS:
-                yield ipc.RowsChunk(heads), metas
-                heads, metas, size = [], [], 0
-        if heads:
-            yield ipc.RowsChunk(heads), metas
 
 
 def _wal(path: Path) -> Path:

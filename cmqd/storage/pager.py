@@ -11,7 +11,7 @@ from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
 
 from cmqd.storage import ipc
-from cmqd.storage.catalog import Catalog, OpenSegment, SealedFile
+from cmqd.storage.catalog import Catalog, Segment
 from cmqd.storage.segment_reader import Answer, RowCache, SegmentReader, is_damage
 from cmqd.storage.sqlite_thread import ThreadConnection, connect
 from cmqd.storage.standard_error import complain
@@ -132,7 +132,7 @@ class Pager:
         return answer
 
     async def _read(
-        self, segment: SealedFile | OpenSegment, queue_id: int, requested: Sequence[tuple[int, int]], answer: Answer
+        self, segment: Segment, queue_id: int, requested: Sequence[tuple[int, int]], answer: Answer
     ) -> None:
         """Read positions in the segment's thread; retry if the failure may pass."""
         for attempt in range(READ_ATTEMPTS):
@@ -155,7 +155,7 @@ class Pager:
             else:
                 return
 
-    async def _connection(self, segment: SealedFile | OpenSegment) -> ThreadConnection:
+    async def _connection(self, segment: Segment) -> ThreadConnection:
         number = segment.number
         connection = self._connections.get(number)
         if connection is not None:

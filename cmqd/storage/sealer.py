@@ -195,14 +195,19 @@ class Sealer:
         async def close() -> None:
             # Without other connections this removes -wal and -shm; with a reader from outside an empty -wal stays.
             await segment.connection.close()
-            segment.closed = True
+            segment.immutable = True
             segment.wal_bytes = 0
 
         await self._pager.closing(segment.number, close)
         sha256, size = await asyncio.to_thread(finish_file, segment.path)
-        entry = segment.entry(SegmentState.SEALED)
         file = SealedFile(
-            structs.replace(entry, sha256=sha256, bytes=size, sources=self._catalog.digest(names, segment.index)),
+            structs.replace(
+                segment.entry(),
+                state=SegmentState.SEALED,
+                sha256=sha256,
+                bytes=size,
+                sources=self._catalog.digest(names, segment.index),
+            ),
             segment.path,
             [(row[0], row[1], row[2]) for row in segment.index.to_rows()],
         )

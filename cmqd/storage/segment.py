@@ -14,7 +14,7 @@ from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
 
-from cmqd.log.values import Durability, SegmentReport, segment_report
+from cmqd.log.values import Durability, SegmentReport, pack_ranges
 from cmqd.storage.sqlite_thread import ThreadConnection, connect
 from cmqd_segment.manifest import SegmentEntry, SegmentState
 from cmqd_segment.rows import data_checksum, decode_queues, meta_checksum
@@ -43,10 +43,13 @@ class LogRow(NamedTuple):
 class WritableSegment:
     """See the module. Ranges and counts cover durable rows."""
 
-    def __init__(self, number: int, path: Path, connection: ThreadConnection) -> None:
+    def __init__(
+        self, number: int, path: Path, connection: ThreadConnection, state: SegmentState = SegmentState.PREPARED
+    ) -> None:
         self.number = number
         self.path = path
         self.connection = connection
+        self.state = state
         self.index = SparseIndex()
         self.first_lsn = 0
         self.last_lsn = 0
@@ -59,8 +62,8 @@ class WritableSegment:
         self.wal_bytes = 0
         self.opened_at = monotonic()
         """Time of its first row, by the monotonic clock."""
-        self.closed = False
-        """Wholly in the main file and without a writer: to be read as immutable from here on."""
+        self.immutable = False
+        """Wholly in the main file and without a writer: opened without locks from here on."""
         self._wal = f"{path}-wal"
 
     def commit(self, rows: Sequence[LogRow], done: "asyncio.Future[int]") -> None:
@@ -131,6 +134,11 @@ class WritableSegment:
         except FileNotFoundError:
             return self.wal_bytes
 
+    def positions_of(self, queue_id: int) -> tuple[int, int] | None:
+        """The half-open range of positions of a queue in this segment, None if there are none."""
+        queue = self.index.queues.get(queue_id)
+        return None if queue is None else (queue.first_position, queue.stop_position)
+
     async def close_uncopied(self) -> None:
         """Close a segment that will be deleted. Raises sqlite3.Error.
 
@@ -145,28 +153,26 @@ class WritableSegment:
 
         await self.connection.run(close)
         await self.connection.close()
-        self.closed = True
+        self.immutable = True
 
     def report(self) -> SegmentReport:
         """Describe the segment to the loop process."""
-        queues = [
-            (queue_id, queue.first_position, queue.stop_position) for queue_id, queue in self.index.queues.items()
-        ]
-        return segment_report(
+        queues = sorted(self.index.queues.items())
+        return SegmentReport(
             number=self.number,
             first_lsn=self.first_lsn,
             last_lsn=self.last_lsn,
-            queues=sorted(queues),
             messages=self.messages,
-            size=self.bytes_on_disk,
+            bytes=self.bytes_on_disk,
             last_ms=self.last_ms,
+            ranges=pack_ranges((queue_id, queue.first_position, queue.stop_position) for queue_id, queue in queues),
         )
 
-    def entry(self, state: SegmentState) -> SegmentEntry:
+    def entry(self) -> SegmentEntry:
         """Make the entry of the manifest."""
         return SegmentEntry(
             number=self.number,
-            state=state,
+            state=self.state,
             first_lsn=self.first_lsn,
             last_lsn=self.last_lsn,
             first_ms=self.first_ms,

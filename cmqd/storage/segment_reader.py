@@ -14,8 +14,9 @@ from typing import NamedTuple
 import msgspec
 
 from cmqd.storage import ipc
-from cmqd.storage.catalog import OpenSegment, SealedFile
+from cmqd.storage.catalog import Segment
 from cmqd.storage.decoded_row import Audiences, DecodedRow
+from cmqd.storage.segment import WritableSegment
 from cmqd.storage.summaries import Summaries, Summary, summary_of
 from cmqd_segment.records import Runs
 from cmqd_segment.rows import (
@@ -207,7 +208,7 @@ class SegmentReader:
 
     def __init__(
         self,
-        segment: SealedFile | OpenSegment,
+        segment: Segment,
         queue_id: int,
         rows: RowCache,
         sparse: OrderedDict[tuple[int, int], SparseQueue],
@@ -326,8 +327,8 @@ class SegmentReader:
 
     def _index(self, raw: sqlite3.Connection) -> SparseQueue | None:
         segment = self._segment
-        if isinstance(segment, OpenSegment):
-            return segment.segment.index.queues.get(self._queue_id)
+        if isinstance(segment, WritableSegment):
+            return segment.index.queues.get(self._queue_id)
         key = (segment.number, self._queue_id)
         index = self._sparse.get(key)
         if index is None:

@@ -8,13 +8,25 @@ import pytest
 
 from cmqd.core.broker import Broker
 from cmqd.log.errors import LogFailed
-from cmqd.log.values import LogState, segment_report
+from cmqd.log.values import LogState, SegmentReport, pack_ranges
 from cmqd.memory_log import MemoryLog
 from cmqd_protocol import messages as wire
 from cmqd_segment.records import StoredMessage
 from support.eventually import eventually
 from support.invariants import check_broker
 from support.server_rig import ServerRig
+
+
+def segment_report(
+    number: int,
+    first_lsn: int,
+    last_lsn: int,
+    queues: list[tuple[int, int, int]],
+    messages: int = 0,
+    size: int = 0,
+    last_ms: int = 0,
+) -> SegmentReport:
+    return SegmentReport(number, first_lsn, last_lsn, messages, size, last_ms, pack_ranges(queues))
 
 
 async def recovered(rig: ServerRig) -> Broker:

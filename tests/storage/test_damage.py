@@ -169,7 +169,7 @@ async def test_what_is_lost_is_in_the_manifest_before_the_damage_can_no_longer_b
         told.append((len(read_manifest(folder).losses), synchronous))
         return truncate_wal(segment)
 
-    monkeypatch.setattr("cmqd.storage.service.truncate_wal", noted)
+    monkeypatch.setattr("cmqd.storage.open_log.truncate_wal", noted)
     await opened_here(folder, accept_loss=True, durability="os")
 
     assert told == [(1, 2)], "one loss, and synchronous=FULL"
@@ -189,7 +189,7 @@ async def test_a_full_disk_does_not_keep_a_broker_from_starting_after_a_loss(
         error.sqlite_errorcode = sqlite3.SQLITE_FULL
         raise error
 
-    monkeypatch.setattr("cmqd.storage.service.truncate_wal", full)
+    monkeypatch.setattr("cmqd.storage.open_log.truncate_wal", full)
     await opened_here(folder, accept_loss=True)
 
     assert tried == [1]
@@ -316,7 +316,7 @@ async def test_a_start_that_accepts_a_loss_and_dies_at_once_leaves_a_folder_that
     async def die(*_arguments: object, **_named: object) -> None:
         raise LogFailed("killed here")
 
-    monkeypatch.setattr("cmqd.storage.service.open_connection", die)
+    monkeypatch.setattr("cmqd.storage.open_log.open_connection", die)
     with pytest.raises(LogFailed, match="killed here"):
         await opened_here(folder, accept_loss=True)
 

@@ -79,7 +79,7 @@ async def test_the_manifest_tells_of_rows_some_seconds_after_their_commit(
     served: tuple[InProcess, LogRig], folder: Path, clock: Clock
 ) -> None:
     process, rig = served
-    process.service.freshness = Freshness(clock)
+    process.service.log.freshness = Freshness(clock)
 
     def told() -> int:
         (active,) = (entry for entry in read_manifest(folder).segments if entry.state is SegmentState.ACTIVE)
@@ -91,7 +91,7 @@ async def test_the_manifest_tells_of_rows_some_seconds_after_their_commit(
 
     clock.now_s += REFRESH_S
     await rig.store(1, 2, 1)
-    refreshing = process.service._refreshing  # pyright: ignore[reportPrivateUsage]
+    refreshing = process.service.log._refreshing  # pyright: ignore[reportPrivateUsage]
     assert refreshing is not None
     await refreshing
 

@@ -71,13 +71,13 @@ class Broker:
 
     @property
     def disk(self) -> FakeDisk:
-        disk = self.process.service.disk
+        disk = self.process.service.log.disk
         assert isinstance(disk, FakeDisk)
         return disk
 
     async def limit_pages(self, more: int) -> None:
         """Let the active segment grow by so many pages, as a disk of that size would; SQLite itself says it is full."""
-        connection = self.process.service.writer.active.connection
+        connection = self.process.service.log.writer.active.connection
 
         def limit() -> None:
             (pages,) = connection.raw.execute("PRAGMA page_count").fetchone()
@@ -112,7 +112,7 @@ async def start(folder: Path) -> AsyncIterator[StartBroker]:
 
 async def test_room_is_said_to_be_short_before_sends_are_refused(start: StartBroker) -> None:
     broker = await start()
-    mark = broker.process.service.space.mark_bytes()
+    mark = broker.process.service.log.space.mark_bytes()
 
     broker.disk.free = mark + mark // 8
     await broker.rig.until(lambda: bool(broker.rig.states) and broker.rig.states[-1].is_short)
@@ -216,26 +216,26 @@ async def test_a_fast_writer_is_stopped_at_the_mark_between_two_ticks(
     rig = broker.rig
     service = broker.process.service
     # The tick that is under way is the last one.
-    service.settings = structs.replace(service.settings, state_interval_ms=3_600_000)
+    service.log.settings = structs.replace(service.log.settings, state_interval_ms=3_600_000)
     ticked = asyncio.Event()
-    monkeypatch.setattr(service.writer, "tick", ticked.set)
+    monkeypatch.setattr(service.log.writer, "tick", ticked.set)
     await ticked.wait()
-    disk = service.disk
+    disk = service.log.disk
     assert isinstance(disk, SmallDisk)
     disk.size = GIBIBYTE - disk.free_bytes() + (24 << 20)
-    service.space.look()
+    service.log.space.look()
 
     position = 0
     while not broker.refused and position < 300:
         await rig.store(1, position, 1, 100_000)
         position += 1
 
-    assert service.space.mark_bytes() - disk.free_bytes() < 4 << 20
+    assert service.log.space.mark_bytes() - disk.free_bytes() < 4 << 20
 
 
 async def test_the_mark_grows_with_what_sealing_and_deletes_will_need(start: StartBroker) -> None:
     broker = await start(min_free_bytes=0)
-    space = broker.process.service.space
+    space = broker.process.service.log.space
     empty = space.mark_bytes()
 
     await broker.rig.store(1, 0, 100, 1000)
@@ -248,7 +248,7 @@ async def test_consumers_that_delete_one_by_one_empty_a_nearly_full_disk(start: 
     broker = await start(SmallDisk, min_free_bytes=4 << 20, durability=Durability.OS)
     rig = broker.rig
     service = broker.process.service
-    disk = service.disk
+    disk = service.log.disk
     assert isinstance(disk, SmallDisk)
     await rig.store(1, 0, 2000, 1000)
     disk.size = GIBIBYTE - disk.free_bytes() + (8 << 20)
@@ -257,22 +257,22 @@ async def test_consumers_that_delete_one_by_one_empty_a_nearly_full_disk(start: 
 
     written = 0
     for position in range(2000):
-        active, before = service.writer.active, service.writer.active.wal_bytes
+        active, before = service.log.writer.active, service.log.writer.active.wal_bytes
         rig.log.append([deleted(1, position, 1)], (), NOW_MS)
         await rig.commit()
-        if service.writer.active is active:
+        if service.log.writer.active is active:
             written += active.wal_bytes - before
         else:
             # The next delete waits for the seal: how much WAL the deletes write meanwhile would depend on the machine.
-            await service._rolled()  # pyright: ignore[reportPrivateUsage]
-            service.sealer.seal_held()
-            await service.sealer.drained()
+            await service.log._rolled()  # pyright: ignore[reportPrivateUsage]
+            service.log.sealer.seal_held()
+            await service.log.sealer.drained()
         if position % 16 == 0:
             disk.free_bytes()
 
     assert written > 7 << 20
     assert disk.least > 2 << 20
-    assert 3 <= service.catalog.next_number < 20, "neither one large segment nor one for every commit"
+    assert 3 <= service.log.catalog.next_number < 20, "neither one large segment nor one for every commit"
     await rig.log.seal_now()
     assert disk.free_bytes() > 4 << 20
 
@@ -286,7 +286,7 @@ async def test_segments_do_not_end_early_while_a_seal_is_held_up(start: StartBro
     try:
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM log").fetchone()
-        disk = broker.process.service.disk
+        disk = broker.process.service.log.disk
         assert isinstance(disk, SmallDisk)
         disk.size = GIBIBYTE - disk.free_bytes() + (5 << 20)
         await rig.until(lambda: broker.refused)
@@ -294,7 +294,7 @@ async def test_segments_do_not_end_early_while_a_seal_is_held_up(start: StartBro
             await rig.store(1, 1 + position, 100, 1000)
 
         def numbers() -> list[int]:
-            return [entry.number for entry in broker.process.service.catalog.segments()]
+            return [entry.number for entry in broker.process.service.log.catalog.segments()]
 
         await rig.until(lambda: len(numbers()) >= 3)
         for position in range(40):
@@ -311,14 +311,14 @@ async def test_a_full_disk_gets_the_wal_of_the_active_segment_back(start: StartB
         await rig.store(1, position, 1)
     await broker.limit_pages(0)
     broker.disk.free = 4 << 20  # the ballast
-    first = broker.process.service.writer.active
+    first = broker.process.service.log.writer.active
 
     for position in range(300, 320):
         rig.send(1, position, 1, 10_000)
     rig.log.flush()
     await rig.commit()
 
-    assert broker.process.service.writer.active is not first
+    assert broker.process.service.log.writer.active is not first
     assert len((await rig.page(1, [0, 320]))[0]) == 320
 
 
@@ -338,7 +338,7 @@ async def test_an_io_error_is_never_retried_and_ends_everything(
         error.sqlite_errorname = "SQLITE_IOERR_FSYNC"
         raise error
 
-    monkeypatch.setattr(broker.process.service.writer.active, "_insert", fail)
+    monkeypatch.setattr(broker.process.service.log.writer.active, "_insert", fail)
 
     rig.send(1, 1, 1)
     rig.log.flush()
@@ -356,7 +356,7 @@ async def test_an_io_error_is_never_retried_and_ends_everything(
 async def test_a_batch_is_not_reported_before_its_commit_returned(start: StartBroker) -> None:
     broker = await start()
     rig = broker.rig
-    writer = broker.process.service.writer
+    writer = broker.process.service.log.writer
     raw_insert = writer.active._insert  # pyright: ignore[reportPrivateUsage]
     may_return = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -383,7 +383,7 @@ async def test_a_batch_is_not_reported_before_its_commit_returned(start: StartBr
 
 async def test_commits_are_fsynced_unless_durability_says_otherwise(start: StartBroker) -> None:
     broker = await start()
-    for segment in (broker.process.service.writer.active, broker.process.service.writer.prepared):
+    for segment in (broker.process.service.log.writer.active, broker.process.service.log.writer.prepared):
         assert segment is not None
         (level,) = await segment.connection.run(segment.connection.raw.execute("PRAGMA synchronous").fetchone)
         assert level == 2
@@ -414,7 +414,7 @@ async def test_a_checkpoint_that_does_not_fit_is_abandoned_and_the_next_one_is_n
     for part in checkpoint_parts(1, 1):
         rig.log.write_checkpoint(part)
     await refused.wait()
-    await broker.process.service.checkpoints.drained()
+    await broker.process.service.log.checkpoints.drained()
     assert rig.checkpoints_done == []
     refuse = False
 
@@ -497,7 +497,7 @@ async def test_sends_stay_refused_until_there_is_room_for_the_reserves_too(start
     broker = await start(ballast_bytes=ballast, start_ballast_bytes=0)
     rig = broker.rig
     await rig.store(1, 0, 1)
-    space = broker.process.service.space
+    space = broker.process.service.log.space
     broker.disk.free = 0
     space.found_no_room()
     mark = space.mark_bytes()
@@ -536,19 +536,19 @@ async def test_a_segment_too_large_for_the_room_left_holds_up_no_other_seal_and_
     service = broker.process.service
     for position in range(40):
         await rig.store(1, position, 1, 60_000)
-    large = service.writer.active
+    large = service.log.writer.active
     broker.disk.free = (1 << 20) + (512 << 10)  # less than the large one, enough for a small one
-    service.space.found_no_room()
+    service.log.space.found_no_room()
 
-    service.writer.tick()
+    service.log.writer.tick()
     await rig.until(lambda: rig.checkpoints_wanted)
-    await service._rolled()  # pyright: ignore[reportPrivateUsage]
-    assert service.writer.active is not large, "its successor is small, so that seals give back more than they take"
+    await service.log._rolled()  # pyright: ignore[reportPrivateUsage]
+    assert service.log.writer.active is not large, "its successor is small, so that seals give back more than they take"
     rig.log.append([deleted(1, 0, 40)], (), NOW_MS)
     await rig.commit()
-    await service.writer.roll()
-    await eventually(lambda: large.number + 1 in service.catalog.sealed)
-    assert service.catalog.open[large.number].state is SegmentState.RETIRED
+    await service.log.writer.roll()
+    await eventually(lambda: large.number + 1 in service.log.catalog.sealed)
+    assert service.log.catalog.open[large.number].state is SegmentState.RETIRED
 
     await rig.checkpoint()
     await rig.checkpoint()
@@ -598,7 +598,7 @@ async def test_a_log_file_on_the_full_disk_ends_nothing(start: StartBroker, monk
     for part in checkpoint_parts(1, 1):
         rig.log.write_checkpoint(part)
     await tried.wait()
-    await broker.process.service.checkpoints.drained()
+    await broker.process.service.log.checkpoints.drained()
 
     await rig.store(1, 1, 1)
     assert rig.fatal == []

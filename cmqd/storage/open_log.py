@@ -1,0 +1,401 @@
+"""The open log in the storage process: its rooms joined, and the life of its segments.
+
+    prepared ─► active ─► retired ─► sealed ─► dropping ─► gone
+
+Orders that matter, because a crash may come between any two steps:
+
+- Manifest before file for a new segment: a file that the manifest does not list is moved aside by the next start.
+- *Retired* in the manifest before the seal, *sealed* after it: a repeated seal does no harm, but a file that is called
+  sealed is read without its WAL, and rows still in the WAL would be missing.
+- Manifest *dropping* before unlink, and *dropped* after it: a file that is missing without a word in the manifest is
+  damage.
+- Durable deletes before a drop: otherwise the crash takes the deletes back, and live messages have lost their bodies.
+"""
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from time import monotonic, time
+from typing import Any
+
+from cmqd.log.values import RecoveryReport
+from cmqd.storage import ipc
+from cmqd.storage.catalog import Catalog, SealedFile
+from cmqd.storage.checkpoint_writer import Checkpoints
+from cmqd.storage.data_folder import Disk
+from cmqd.storage.disk_space import Space
+from cmqd.storage.freshness import Freshness
+from cmqd.storage.inspection import Recovered
+from cmqd.storage.pager import Pager
+from cmqd.storage.sealer import Sealer, truncate_wal
+from cmqd.storage.segment import WritableSegment, create_segment, open_connection
+from cmqd.storage.settings import StorageSettings
+from cmqd.storage.writer import Writer, is_disk_full
+from cmqd_segment.manifest import SegmentEntry, SegmentState, merge_ranges, sync_folder
+
+PREPARE_RETRY_SECONDS = 1.0
+CLOSE_SEAL_SECONDS = 1.0
+"""Time that an orderly stop gives to seals. A reader from outside may hold up a seal for ever, and the next start seals
+the rest. Less than the loop process waits for the whole stop (``CLOSE_LOG_S`` of the daemon)."""
+
+StartTask = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
+
+
+class OpenLog:
+    """See the module."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        settings: StorageSettings,
+        disk: Disk,
+        control: ipc.Channel,
+        pages: ipc.Channel,
+        start: StartTask,
+    ) -> None:
+        """Join the rooms, in the order of their dependencies.
+
+        Args:
+            catalog: content of the folder after its inspection.
+            settings: of the broker.
+            disk: under the folder.
+            control: first socket to the loop process.
+            pages: second socket.
+            start: runs a task; an exception in the task ends the process.
+        """
+        self.catalog = catalog
+        self.settings = settings
+        self.disk = disk
+        self._control = control
+        self._start = start
+        self.space = Space(catalog, disk, settings.min_free_bytes, lambda state: control.send(ipc.StateChanged(state)))
+        catalog.on_full = self.space.found_no_room
+        self.pager = Pager(
+            catalog,
+            durable_lsn=lambda: self.writer.durable_lsn,
+            send=pages.send,
+            on_damage=self._on_damage,
+            cache_bytes=settings.page_cache_bytes,
+            open_segments=settings.open_segments,
+        )
+        self.sealer = Sealer(catalog, self.pager, self._on_sealed, self.space.can_seal, control.send)
+        self.checkpoints = Checkpoints(
+            catalog,
+            kept=settings.checkpoints_kept,
+            durable_lsn=lambda: self.writer.durable_lsn,
+            on_done=self._on_checkpoint_done,
+            on_full=self._on_checkpoint_abandoned,
+        )
+        self.freshness = Freshness(monotonic)
+        self.writer: Writer
+        """Made by ``take_up``, because a writer needs a segment."""
+        self._rolling: asyncio.Task[None] | None = None
+        self._refreshing: asyncio.Task[None] | None = None
+        self._drops: list[ipc.DropSegments] = []
+        """Requests that wait until the deletes that emptied the segments are durable."""
+
+    # Opening
+
+    async def take_up(self, recovered: Recovered, mode: int) -> None:
+        """Open unsealed segments, make a fresh active segment and its successor, and write the manifest."""
+        catalog = self.catalog
+        settings = self.settings
+        for leftover in recovered.leftovers:
+            # A crash may have come after the sealer made the file read-only and before the manifest said so.
+            leftover.path.chmod(mode)
+            connection = await open_connection(leftover.path, settings.durability, create=False)
+            segment = WritableSegment(leftover.number, leftover.path, connection, SegmentState.RETIRED)
+            await segment.load()
+            catalog.open[leftover.number] = segment
+        active = await self._prepare()
+        active.state = SegmentState.ACTIVE
+        self.writer = Writer(
+            active,
+            self.space,
+            segment_bytes=settings.segment_bytes,
+            segment_age_ms=settings.segment_age_ms,
+            on_durable=self._on_durable,
+            on_retired=self._on_retired,
+        )
+        self.writer.durable_lsn = recovered.last_lsn
+        self.freshness.told(recovered.last_lsn, active.number, 0)
+        self.writer.prepared = await self._prepare()
+        for number in recovered.broken_wals & catalog.open.keys():
+            # After an accepted loss the next start must not find the broken WAL again: it would refuse to start. The
+            # WAL is emptied only now that the manifest has the loss: with neither of the two, a start would not notice
+            # the loss at all.
+            await _empty_wal(catalog.open[number])
+        # The manifest that was just written does not list these files any more, so a crash here leaves no missing file.
+        for number in (*recovered.empty, *(entry.number for entry in recovered.dropping)):
+            _unlink_segment(catalog.segment_path(number))
+        # Not before the start's own files are written: the reserves would take the room that the start was given.
+        self.space.begin()
+        self._start(self.pager.run())
+        self._start(self.checkpoints.run())
+
+    async def _prepare(self) -> WritableSegment:
+        """Create an empty segment: in the manifest before its file exists, and again when the file is whole.
+
+        A full disk is waited for, because the active segment can grow meanwhile, and consumers make room.
+        """
+        catalog = self.catalog
+        number = catalog.next_number
+        catalog.next_number += 1
+        catalog.preparing = number
+        path = catalog.segment_path(number)
+        while True:
+            await catalog.save()
+            try:
+                segment = await create_segment(number, path, self.settings.durability, int(time() * 1000))
+                break
+            except sqlite3.Error as error:
+                if not is_disk_full(error):
+                    raise
+                _unlink_segment(path)
+                self.space.found_no_room()
+                await asyncio.sleep(PREPARE_RETRY_SECONDS)
+        # The name is made durable before the manifest calls the file whole: the manifest alone, after a loss of power,
+        # would list a file that is not there.
+        await asyncio.to_thread(sync_folder, self.catalog.folder.segments)
+        catalog.preparing = None
+        catalog.open[number] = segment
+        await catalog.save()
+        return segment
+
+    def opened(self, recovered: Recovered) -> ipc.Opened:
+        """Describe the log to the loop process."""
+        # Segments that a crash left unsealed are included: on a full disk they can only be dropped.
+        reports = [
+            segment.report()
+            for segment in self.catalog.segments()
+            if isinstance(segment, SealedFile) or segment.state is SegmentState.RETIRED
+        ]
+        report = RecoveryReport(
+            created=recovered.created,
+            clean=recovered.manifest.clean,
+            checkpoint_lsn=recovered.checkpoint_lsn,
+            last_lsn=recovered.last_lsn,
+            numbers_jump=recovered.lost,
+            findings=tuple(recovered.findings),
+            log_id=self.catalog.log_id,
+        )
+        return ipc.Opened(report, self.catalog.droppable_lsn, reports)
+
+    def begin_upkeep(self) -> None:
+        """Begin seals and the regular measurement of the disk: after recovery, which needs the disk more."""
+        retired = [segment for segment in self.catalog.open.values() if segment.state is SegmentState.RETIRED]
+        for segment in retired:
+            self.sealer.submit(segment)
+        self._start(self.sealer.run())
+        self._start(self._look())
+        if retired:
+            self._control.send(ipc.CheckpointWanted())
+
+    # Events at run time
+
+    def _on_durable(self, lsn: int) -> None:
+        # First the news for the loop process: replies wait for it, and everything below can wait for the replies.
+        self._control.send(ipc.Durable(lsn))
+        self.pager.on_durable(lsn)
+        self.checkpoints.on_durable(lsn)
+        self._refresh_manifest()
+        if self._drops:
+            self._begin_drops()
+
+    def _refresh_manifest(self) -> None:
+        """Write the last durable row into the manifest, if that is due. No commit waits for the write."""
+        lsn, active = self.writer.durable_lsn, self.writer.active
+        if self._refreshing is None and self.freshness.is_due(lsn, active.number, active.wal_bytes):
+            self._refreshing = self._start(self._write_fresh_manifest(lsn, active.number, active.wal_bytes))
+
+    async def _write_fresh_manifest(self, lsn: int, number: int, wal_bytes: int) -> None:
+        await self.catalog.save()
+        # The values from before the write: rows committed meanwhile may not be in the manifest.
+        self.freshness.told(lsn, number, wal_bytes)
+        self._refreshing = None
+
+    def _on_retired(self, segment: WritableSegment) -> None:
+        segment.state = SegmentState.RETIRED
+        self.writer.active.state = SegmentState.ACTIVE
+        self._rolling = self._start(self._after_roll(segment))
+        self._control.send(ipc.SegmentClosed(segment.report(), self.catalog.sealed_upto))
+        self._control.send(ipc.CheckpointWanted())
+
+    async def _after_roll(self, retired: WritableSegment) -> None:
+        short = self.space.short
+        if short:
+            # Its WAL gives back the room that the successor may lack.
+            await self.catalog.save()
+            self.sealer.submit(retired)
+        # The successor comes first: without a successor the active segment cannot be retired and grows.
+        self.writer.prepared = await self._prepare()
+        if short:
+            return
+        if self.settings.hold_retired:
+            self.sealer.hold(retired)
+        else:
+            self.sealer.submit(retired)
+
+    def _on_sealed(self, file: SealedFile) -> None:
+        self._control.send(ipc.SegmentClosed(file.report(), self.catalog.sealed_upto))
+        self.space.look()
+
+    def _on_checkpoint_done(self, lsn: int) -> None:
+        self._control.send(ipc.CheckpointDone(lsn, self.catalog.droppable_lsn))
+
+    def _on_checkpoint_abandoned(self) -> None:
+        """Ask for a new checkpoint if the ballast made room: without checkpoints no segment can be dropped."""
+        if self.space.found_no_room():
+            self._control.send(ipc.CheckpointWanted())
+
+    def _on_damage(self, _text: str) -> None:
+        self.space.damaged_rows += 1
+        self.space.look()
+
+    async def _look(self) -> None:
+        while True:
+            self.space.look()
+            self._refresh_manifest()
+            if self.space.short:
+                self.sealer.seal_held()
+            self.writer.tick()
+            await asyncio.sleep(self.settings.state_interval_ms / 1000)
+
+    # Requests of the loop process
+
+    def drop(self, request: ipc.DropSegments) -> None:
+        """Reclaim segments once row ``min_lsn`` is durable."""
+        self._drops.append(request)
+        self._begin_drops()
+
+    def _begin_drops(self) -> None:
+        durable_lsn = self.writer.durable_lsn
+        waiting = self._drops
+        self._drops = [drop for drop in waiting if drop.min_lsn > durable_lsn]
+        for drop in waiting:
+            if drop.min_lsn <= durable_lsn:
+                self._start(self._drop(drop.request_id, drop.numbers))
+
+    async def _drop(self, request_id: int, numbers: list[int]) -> None:
+        """Reclaim whole segments: manifest "dropping", unlink, manifest forgets."""
+        entries: dict[int, SegmentEntry] = {}
+        unsealed: dict[int, WritableSegment] = {}
+        for number in numbers:
+            self._take_out(number, entries, unsealed)
+        if entries:
+            catalog = self.catalog
+            catalog.dropping |= entries
+            await catalog.save()
+            for number in entries:
+                # Connections first: a page that is being read ends before its file goes.
+                await self.pager.forget(number)
+                if number in unsealed:
+                    await unsealed[number].close_uncopied()
+                await asyncio.to_thread(_unlink_segment, catalog.segment_path(number))
+            await asyncio.to_thread(sync_folder, catalog.folder.segments)
+            for number in entries:
+                del catalog.dropping[number]
+            ranges = [(entry.first_lsn, entry.last_lsn) for entry in entries.values()]
+            catalog.dropped = merge_ranges((*catalog.dropped, *ranges))
+            await catalog.save()
+        self._control.send(ipc.Answered(request_id, list(entries)))
+        self.space.look()
+
+    def _take_out(self, number: int, entries: dict[int, SegmentEntry], unsealed: dict[int, WritableSegment]) -> None:
+        """Take a segment out of the catalog, unless a checkpoint still needs it or its seal is under way.
+
+        Without an ``await``: between the look at a segment and its removal the sealer must not begin with it.
+        """
+        catalog = self.catalog
+        segment = catalog.sealed.get(number) or catalog.open.get(number)
+        if segment is None or segment.last_lsn > catalog.droppable_lsn:
+            return
+        if isinstance(segment, SealedFile):
+            entries[number] = catalog.sealed.pop(number).entry
+        elif self.sealer.withdraw(number) is not None:
+            unsealed[number] = catalog.open.pop(number)
+            entries[number] = segment.entry()
+
+    async def seal_now(self, request_id: int) -> None:
+        """Retire and seal the active segment, if it has rows."""
+        await self._rolled()
+        await self.writer.roll()
+        await self._rolled()
+        self.sealer.seal_held()
+        await self.sealer.drained()
+        self._control.send(ipc.Answered(request_id, []))
+
+    async def _rolled(self) -> None:
+        """Wait until the last switch of segments is in the manifest and the next successor stands ready."""
+        while self._rolling is not None and not self._rolling.done():
+            await asyncio.shield(self._rolling)
+
+    # The end
+
+    async def close(self) -> None:
+        """Stop in order: rows durable, segments sealed (unless a reader prevents it), manifest clean.
+
+        The order is that of the facts: a checkpoint waits for its last row, and the manifest may say *clean* only when
+        every segment with rows is sealed.
+        """
+        await self.writer.drained()
+        await self.checkpoints.drained()
+        await self._rolled()
+        self.freshness.stop()
+        # A tick could otherwise retire the segment that is sealed below, and the sealer would get the segment twice.
+        self.writer.prepared = None
+        self.sealer.seal_held()
+        catalog = self.catalog
+        active = self.writer.active
+        if active.rows:
+            active.state = SegmentState.RETIRED
+            await catalog.save()
+            self.sealer.submit(active)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.sealer.drained(), CLOSE_SEAL_SECONDS)
+        empty = [segment for segment in catalog.open.values() if segment.state is not SegmentState.RETIRED]
+        for segment in empty:
+            del catalog.open[segment.number]
+        catalog.clean = not catalog.open
+        await catalog.save()
+        # After the manifest, which does not list them any more: see the module.
+        for segment in empty:
+            await self.pager.forget(segment.number)
+            await segment.connection.close()
+            await asyncio.to_thread(_unlink_segment, segment.path)
+        await asyncio.to_thread(sync_folder, catalog.folder.segments)
+
+    async def stop(self) -> None:
+        """Finish the commit under way and take no other."""
+        if hasattr(self, "writer"):
+            self.writer.stop()
+            await self.writer.drained()
+
+    async def release(self) -> None:
+        """Close every file and thread."""
+        await self.pager.close()
+        for segment in self.catalog.open.values():
+            await segment.connection.close()
+
+
+async def _empty_wal(segment: WritableSegment) -> None:
+    """Copy the WAL into the main file if there is room and no reader in the way; otherwise the sealer will."""
+
+    def empty() -> bool:
+        # With any durability setting: the content of the WAL must be on disk before the WAL is emptied.
+        segment.connection.raw.execute("PRAGMA synchronous=FULL")
+        return truncate_wal(segment)
+
+    try:
+        if await segment.connection.run(empty):
+            segment.wal_bytes = 0
+    except sqlite3.Error as error:
+        if not is_disk_full(error):
+            raise
+
+
+def _unlink_segment(path: Path) -> None:
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)

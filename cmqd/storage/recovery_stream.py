@@ -1,0 +1,64 @@
+"""The recovery stream: the newest checkpoint and the rows above it, as frames for the loop process.
+
+Rows come without their bodies: recovery needs none, and reading them would take ten times as long. A chunk is sent for
+each request of the loop process, so neither process holds more than a few chunks.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+from cmqd.storage import ipc
+from cmqd.storage.catalog import Catalog
+from cmqd.storage.inspection import Recovered
+from cmqd_segment.checkpoint_file import read_payloads
+from cmqd_segment.schema import open_read_only
+
+CHUNK_BYTES = 1 << 20
+CHUNK_ROWS = 512
+
+Chunk: TypeAlias = tuple[ipc.Head, list[bytes]]
+"""A frame of the stream and its blobs."""
+
+
+def recovery_stream(recovered: Recovered, catalog: Catalog) -> Iterator[Chunk]:
+    """Yield the checkpoint, then the rows above its LSN, in the order of their LSNs."""
+    if recovered.checkpoint is not None:
+        yield from _checkpoint_chunks(catalog.folder.path / recovered.checkpoint.file)
+    above = recovered.checkpoint_lsn
+    for segment in list(catalog.segments()):
+        if segment.last_lsn > above:
+            yield from _row_chunks(segment.path, sealed=segment.immutable, above=above, skip=recovered.skip_rows)
+
+
+def _checkpoint_chunks(path: Path) -> Iterator[Chunk]:
+    payloads: list[bytes] = []
+    size = 0
+    for payload in read_payloads(path):
+        payloads.append(payload)
+        size += len(payload)
+        if size >= CHUNK_BYTES:
+            yield ipc.CheckpointChunk(list(map(len, payloads))), payloads
+            payloads, size = [], 0
+    yield ipc.CheckpointChunk(list(map(len, payloads))), payloads
+
+
+def _row_chunks(path: Path, *, sealed: bool, above: int, skip: set[int]) -> Iterator[Chunk]:
+    """Yield the rows of a segment above an LSN, except rows with an accepted loss."""
+    with contextlib.closing(open_read_only(path, sealed=sealed)) as raw:
+        heads: list[tuple[int, int, int]] = []
+        metas: list[bytes] = []
+        size = 0
+        for lsn, time_ms, meta in raw.execute(
+            "SELECT lsn, time_ms, meta FROM log WHERE lsn > ? ORDER BY lsn", (above,)
+        ):
+            if lsn in skip:
+                continue
+            heads.append((lsn, time_ms, len(meta)))
+            metas.append(meta)
+            size += len(meta)
+            if size >= CHUNK_BYTES or len(heads) >= CHUNK_ROWS:
+                yield ipc.RowsChunk(heads), metas
+                heads, metas, size = [], [], 0
+        yield ipc.RowsChunk(heads), metas
