@@ -76,8 +76,8 @@ class PushResult(msgspec.Struct, frozen=True, gc=False):
     """None = delivered; else the reason of the failure, in a line."""
 
 
-class SendRequest(Protocol):
-    """A send of a batch of sends; see ``Broker.send_all``. The request of the wire protocol has this form."""
+class BatchRequest(Protocol):
+    """The bodies of a send. The requests of the wire protocol have the forms of the Protocols here."""
 
     @property
     def bodies(self) -> list[bytes]:
@@ -87,11 +87,6 @@ class SendRequest(Protocol):
     @property
     def headers(self) -> list[Headers | None] | None:
         """An entry per body, or None."""
-        ...
-
-    @property
-    def delay_ms(self) -> int | list[int] | None:
-        """A delay for all bodies, or a delay per body; None = the queue's."""
         ...
 
     @property
@@ -109,14 +104,32 @@ class SendRequest(Protocol):
         """An entry per body, or None."""
         ...
 
+
+class SendRequest(BatchRequest, Protocol):
+    """A send of a batch of sends; see ``Broker.send_all``."""
+
+    @property
+    def delay_ms(self) -> int | list[int] | None:
+        """A delay for all bodies, or a delay per body; None = the queue's."""
+        ...
+
     @property
     def after(self) -> str | None:
         """The dedup id of a message that must be stored before; None = no condition."""
         ...
 
 
+class HalfRequest(BatchRequest, Protocol):
+    """A batch of half messages; see ``Broker.send_half``."""
+
+    @property
+    def first_check_ms(self) -> int | None:
+        """Time from now to the first check; None = the queue's."""
+        ...
+
+
 class ReceiveRequest(Protocol):
-    """A receive of a batch of receives; see ``Broker.receive_all``. The request of the wire protocol has this form."""
+    """A receive of a batch of receives; see ``Broker.receive_all``."""
 
     @property
     def max_messages(self) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 from cmqd.core.facts.facts import Facts
 from cmqd.core.limits import Limits
+from cmqd.core.operations.batches import Batches
 from cmqd.core.operations.checks import Checks
 from cmqd.core.operations.dead_letters import DeadLetters
 from cmqd.core.operations.delays import Delays
@@ -52,18 +53,19 @@ class Parts:
 
         floors = Floors(facts, runtime)
         self.leases = leases = Leases(facts)
+        batches = Batches(facts)
         store = Store(facts, runtime)
         serving = Serving(facts, runtime, handles, floors, leases)
         reservations = Reservations(facts, runtime)
         dead_letters = DeadLetters(facts, runtime, reservations)
 
-        self.send = Send(facts, runtime, store, serving)
+        self.send = Send(facts, runtime, batches, store, serving)
         self.receive = Receive(facts, runtime, serving)
         self.settle = Settle(facts, runtime, handles, serving, leases, dead_letters)
         self.peek = Peek(facts, runtime)
         self.rewind = Rewind(facts, runtime, serving)
         self.checks = Checks(facts, runtime)
-        self.transactions = Transactions(facts, runtime, store, serving, self.checks)
+        self.transactions = Transactions(facts, runtime, batches, store, serving, self.checks)
         self.redrives = Redrives(facts, runtime, reservations, serving)
         self.queues = QueueAdmin(facts, runtime, floors, serving, self.receive, self.checks, reservations, dead_letters)
         self.deliver = Deliver(facts, runtime, store, serving, seed)

@@ -21,12 +21,6 @@ from cmqd_types.messages import CopyOf, Headers, Labels, Origin
 
 Lsn = NewType("Lsn", int)
 """Number of a row of the log, contiguous from 1 over all segments."""
-QueueId = NewType("QueueId", int)
-MessageId = NewType("MessageId", int)
-Position = NewType("Position", int)
-"""Place of a message in its queue, dense from 0, in order of sending."""
-Lease = NewType("Lease", int)
-"""Number of one receive of one message, unique in the broker."""
 
 Runs: TypeAlias = list[int]
 

@@ -6,6 +6,7 @@ from cmqd.core.limits import Limits
 from cmqd.core.operations.transactions import COMMIT, ROLL_BACK, UNKNOWN
 from cmqd.core.outcome import Waiting
 from cmqd_segment.records import TransactionsChecked
+from support import alone
 from support.core_builders import ACCOUNT, START_MS
 from support.half_messages import ask, asked, checkers, decide, listed, transactional
 from support.invariants import check_broker
@@ -370,7 +371,7 @@ def test_stale_entries_of_checks_are_swept(monkeypatch: pytest.MonkeyPatch):
     rig = transactional()
     rig.create("gone", transactional=True)
     for first_check_ms in (3_500_000, 3_550_000):
-        done = rig.broker.send_half(ACCOUNT, "gone", [b"gone"], None, first_check_ms, 0, 0, rig.now_ms)
+        done = alone.send_half(rig.broker, ACCOUNT, "gone", [b"gone"], None, first_check_ms, 0, 0, rig.now_ms)
         rig.done(done)
     rig.delete_queue("gone")
     kept = rig.send_half(*[b"kept"] * 5)

@@ -36,7 +36,7 @@ def send(
 
 def send_half(rig: Rig, *named: tuple[bytes, str | None], session: int = 0, sequence: int = 0) -> list[int]:
     bodies, dedup_ids = [body for body, _ in named], [dedup_id for _, dedup_id in named]
-    sent = rig.broker.send_half(ACCOUNT, "q", bodies, None, None, session, sequence, rig.now_ms, dedup_ids)
+    sent = alone.send_half(rig.broker, ACCOUNT, "q", bodies, None, None, session, sequence, rig.now_ms, dedup_ids)
     ids = list(rig.done(sent))
     check_broker(rig.broker)
     return ids

@@ -16,6 +16,7 @@ from cmqd.core.limits import Limits
 from cmqd.core.operations.transactions import COMMIT, ROLL_BACK, UNKNOWN
 from cmqd.core.outcome import Waiting
 from cmqd_types.messages import HalfMessage
+from support import alone
 from support.core_builders import ACCOUNT, START_MS, Rig
 from support.half_messages import ask, asked, checkers, decide, kinds, listed, transactional
 from support.invariants import check_broker
@@ -90,11 +91,11 @@ def test_limits_of_sends_hold_for_half_messages():
 def test_a_numbered_half_send_is_stored_once():
     rig = transactional()
     args = (ACCOUNT, "q", [b"1", b"2"], None, None, 7, 1, rig.now_ms)
-    ids = list(rig.done(rig.broker.send_half(*args)))
+    ids = list(rig.done(alone.send_half(rig.broker, *args)))
 
-    assert list(rig.done(rig.broker.send_half(*args))) == ids
+    assert list(rig.done(alone.send_half(rig.broker, *args))) == ids
     again = rig.crash()
-    assert list(again.done(again.broker.send_half(*args))) == ids
+    assert list(again.done(alone.send_half(again.broker, *args))) == ids
     assert again.counts()["half"] == 2
 
 

@@ -49,7 +49,9 @@ def send(rig: Rig, account: str, session: int, sequence: int, ids: list[str | No
 def send_half(
     rig: Rig, account: str, session: int, sequence: int, ids: list[str | None] | None = None
 ) -> Sequence[int]:
-    return list(rig.done(rig.broker.send_half(account, "q", [b"x"], None, None, session, sequence, rig.now_ms, ids)))
+    return list(
+        rig.done(alone.send_half(rig.broker, account, "q", [b"x"], None, None, session, sequence, rig.now_ms, ids))
+    )
 
 
 def send_together(

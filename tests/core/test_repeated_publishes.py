@@ -124,6 +124,20 @@ def test_a_batch_of_repeats_only_stores_nothing():
     assert rig.log.last_lsn == rows
 
 
+def test_a_request_that_repeats_only_messages_of_an_earlier_request_of_the_call_gets_their_ids():
+    rig = a_rig()
+    rig.subscribe("q")
+
+    one, two = together(rig, request(b"1", b"2", dedup="ab"), request(b"2", b"1", dedup="ba"))
+
+    assert isinstance(one, Published)
+    assert isinstance(two, Published)
+    assert list(two.message_ids) == list(one.message_ids)[::-1]
+    assert two.matched == [None, None]
+    assert rig.counts()["active"] == 2
+    check_recovery(rig)
+
+
 def test_a_dedup_id_may_be_used_again_after_its_time_and_in_another_topic():
     rig = a_rig()
     rig.create_topic("topic-u")

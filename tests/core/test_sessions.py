@@ -6,6 +6,7 @@ from cmqd.core.errors import SequenceTooOld
 from cmqd.core.facts.sessions import Sessions
 from cmqd.core.limits import Limits
 from cmqd_protocol.messages import SendMessages
+from support import alone
 from support.core_builders import ACCOUNT, Rig
 
 
@@ -161,7 +162,7 @@ def test_a_session_without_a_sequence_protects_nothing_nor_the_other_way_round(s
 
     for _ in range(2):
         rig.send(b"x", session=session, sequence=sequence)
-        rig.done(rig.broker.send_half(ACCOUNT, "q", bodies, None, None, session, sequence, rig.now_ms))
+        rig.done(alone.send_half(rig.broker, ACCOUNT, "q", bodies, None, None, session, sequence, rig.now_ms))
         rig.publish(b"x", session=session, sequence=sequence)
         requests = [SendMessages(1, "q", bodies, None, None, session, sequence) for _ in range(2)]
         rig.done(rig.broker.send_all(ACCOUNT, "q", requests, rig.now_ms))

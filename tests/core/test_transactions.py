@@ -15,6 +15,7 @@ from cmqd.core.operations.transactions import COMMIT, ROLL_BACK, UNKNOWN
 from cmqd.core.outcome import TransactionsDone, Waiting
 from cmqd_segment.records import MessagesSent, TransactionsEnded
 from cmqd_types.messages import ReceivedMessage
+from support import alone
 from support.core_builders import ACCOUNT, START_MS
 from support.core_facts import facts
 from support.half_messages import ask, decide, kinds, listed, transactional
@@ -24,7 +25,7 @@ from support.invariants import check_broker
 @pytest.mark.parametrize("in_memory", [True, False])
 def test_a_committed_message_stands_at_the_end_with_its_id_and_the_time_of_the_commit(in_memory: bool):
     rig = transactional()
-    outcome = rig.broker.send_half(ACCOUNT, "q", [b"half"], [{"k": "v"}], None, 0, 0, rig.now_ms)
+    outcome = alone.send_half(rig.broker, ACCOUNT, "q", [b"half"], [{"k": "v"}], None, 0, 0, rig.now_ms)
     (message_id,) = rig.done(outcome)
     rig.send(b"plain")
     rig = rig if in_memory else rig.crash()
@@ -244,7 +245,10 @@ def test_big_batches_are_written_in_rows_of_limited_size(in_memory: bool):
 def test_headers_count_for_the_size_of_a_row():
     rig = transactional(Limits(max_batch_bytes=1000))
     headers: list[dict[str, str] | None] = [{"k": "v" * 600}]
-    ids = [rig.done(rig.broker.send_half(ACCOUNT, "q", [b"1"], headers, None, 0, 0, rig.now_ms))[0] for _ in range(3)]
+    ids = [
+        rig.done(alone.send_half(rig.broker, ACCOUNT, "q", [b"1"], headers, None, 0, 0, rig.now_ms))[0]
+        for _ in range(3)
+    ]
     rig = rig.crash()
 
     assert decide(rig, *[(one, COMMIT) for one in ids]) == []

@@ -10,6 +10,7 @@ from cmqd.core.limits import Limits
 from cmqd.core.operations.transactions import COMMIT, ROLL_BACK, UNKNOWN
 from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.records import MessagesSent
+from support import alone
 from support.core_builders import ACCOUNT, KEY, START_MS, NaiveLog, Rig
 from support.core_facts import facts
 from support.half_messages import asked, checkers, decide, listed, transactional
@@ -29,7 +30,7 @@ def eventful() -> Rig:
     rig.delete(rig.receive()[0].receipt_handle)
     rig.settle(9000)
     decide(rig, (second[1], COMMIT), (first[3], COMMIT))
-    dedup = rig.broker.send_half(ACCOUNT, "q", [b"c0", b"c1"], None, None, 7, 1, rig.now_ms, ["x", None])
+    dedup = alone.send_half(rig.broker, ACCOUNT, "q", [b"c0", b"c1"], None, None, 7, 1, rig.now_ms, ["x", None])
     third = list(rig.done(dedup))
     rig.set(max_checks=2)
     rig.settle(100_000)

@@ -68,7 +68,7 @@ class TransactionsMachine(BrokerMachine):
         marks = [MARKS[mark] for _, mark in batch]
         name, account = queue.name, queue.account
         try:
-            outcome = self.broker.send_half(account, name, bodies, marks, first_check_ms, 0, 0, self.now_ms)
+            outcome = alone.send_half(self.broker, account, name, bodies, marks, first_check_ms, 0, 0, self.now_ms)
         except NotTransactional:
             assert not queue.attributes["transactional"]
             return
@@ -154,7 +154,7 @@ class TransactionsMachine(BrokerMachine):
     ) -> Any:
         account, name, now_ms = queue.account, queue.name, self.now_ms
         if half:
-            return self.broker.send_half(account, name, bodies, None, None, session, sequence, now_ms, under)
+            return alone.send_half(self.broker, account, name, bodies, None, None, session, sequence, now_ms, under)
         return alone.send(self.broker, account, name, bodies, None, None, session, sequence, now_ms, under)
 
     def expected_ids(self, queue: NaiveQueue, under: list[str | None]) -> list[int | None]:

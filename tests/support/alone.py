@@ -23,6 +23,17 @@ class Send(msgspec.Struct, frozen=True):
     after: str | None = None
 
 
+class Half(msgspec.Struct, frozen=True):
+    """A request of ``Broker.send_half``."""
+
+    bodies: list[bytes]
+    headers: list[Headers | None] | None = None
+    first_check_ms: int | None = None
+    session: int = 0
+    sequence: int = 0
+    dedup_ids: list[str | None] | None = None
+
+
 class Receive(msgspec.Struct, frozen=True):
     """A request of ``Broker.receive_all``."""
 
@@ -47,6 +58,23 @@ def send(
     """Send a batch; a refusal is raised."""
     request = Send(bodies, headers, delay_ms, session, sequence, dedup_ids, after)
     return _only(broker.send_all(account, name, [request], now_ms))
+
+
+def send_half(
+    broker: Broker,
+    account: str,
+    name: str,
+    bodies: list[bytes],
+    headers: list[Headers | None] | None,
+    first_check_ms: int | None,
+    session: int,
+    sequence: int,
+    now_ms: int,
+    dedup_ids: list[str | None] | None = None,
+) -> Outcome[Sequence[int]]:
+    """Send a batch of half messages."""
+    request = Half(bodies, headers, first_check_ms, session, sequence, dedup_ids)
+    return broker.send_half(account, name, request, now_ms)
 
 
 def receive(

@@ -201,7 +201,7 @@ class Rig:
         return list(self.done(sent))
 
     def send_half(self, *bodies: bytes, name: str = "q", first_check_ms: int | None = None) -> list[int]:
-        sent = self.broker.send_half(ACCOUNT, name, list(bodies), None, first_check_ms, 0, 0, self.now_ms)
+        sent = alone.send_half(self.broker, ACCOUNT, name, list(bodies), None, first_check_ms, 0, 0, self.now_ms)
         return list(self.done(sent))
 
     def end(self, decision: int, *message_ids: int, name: str = "q") -> list[Exception]:

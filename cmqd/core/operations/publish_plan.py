@@ -24,7 +24,7 @@ from cmqd.core.facts.dedup import DedupIds
 from cmqd.core.facts.promises import Promises
 from cmqd.core.facts.topic import Topic
 from cmqd.core.limits import Limits, checked_sizes
-from cmqd.core.operations.repeats import at_places, stored_before, unrepeated
+from cmqd.core.operations.repeats import Repeats, at_places, stored_before, unrepeated
 from cmqd.core.outcome import Published, PublishRequest
 from cmqd_types.messages import Headers, Labels
 
@@ -76,14 +76,12 @@ class Entry(msgspec.Struct, gc=False):
     """Its new messages."""
     matched: list[int | None] = []
     """For every new message the number of subscriptions that get the message."""
-    answer: list[int] | None = None
-    """For every body the id of the message that the body repeats, or ``-1 - n`` for the plan's new message ``n``; None
-    = all bodies are new.
-    """
+    repeats: Repeats | None = None
+    """Repeated bodies, with numbers of the plan; None = all bodies are new."""
     same_as: "Entry | None" = None
     """The earlier entry with the same session and sequence."""
     reply: Published | DomainError | None = None
-    """The reply, if the request stores no message."""
+    """The reply, if it does not depend on the ids of new messages."""
 
     def reply_from(self, first_id: int) -> Published | DomainError:
         """The reply once the plan's new messages have ids from ``first_id`` on."""
@@ -93,13 +91,16 @@ class Entry(msgspec.Struct, gc=False):
             earlier = self.same_as.reply_from(first_id)
             assert isinstance(earlier, Published)
             return Published(earlier.message_ids, [None] * len(earlier.message_ids))
-        if self.answer is None:
+        if self.repeats is None:
             first = first_id + self.first
             return Published(range(first, first + self.count), self.matched)
-        # A body that repeats a body of the same batch finds the entry taken: the repeat is no message of its own.
-        matched = {-1 - self.first - place: size for place, size in enumerate(self.matched)}
-        ids = [id_or_number if id_or_number >= 0 else first_id - 1 - id_or_number for id_or_number in self.answer]
-        return Published(ids, [matched.pop(id_or_number, None) for id_or_number in self.answer])
+        ids = self.repeats.message_ids(first_id)
+        matched: list[int | None] = [None] * len(ids)
+        own = dict(enumerate(self.matched, self.first))
+        for place, number in self.repeats.numbers.items():
+            # A body that repeats a body of the same batch finds the entry taken: the repeat is no message of its own.
+            matched[place] = own.pop(number, None)
+        return Published(ids, matched)
 
 
 class PublishPlan:
@@ -172,7 +173,7 @@ class PublishPlan:
         self._numbered: dict[tuple[int, int], Entry] = {}
         """Numbered publishes of this plan: a producer may have repeated a publish over a second connection."""
         self._dedup_ids: dict[str, int] = {}
-        """New messages by the dedup ids of this plan, as in ``Entry.answer``."""
+        """Numbers of new messages by the dedup ids of this plan."""
         self._steps = self._work()
 
     def _work(self) -> Iterator[None]:
@@ -259,7 +260,8 @@ class PublishPlan:
         self._units -= 2 + len(sizes)
         entry.first = self.count
         if dedup_ids is not None:
-            new, entry.answer = self._unpublished(dedup_ids, len(sizes))
+            entry.repeats = self._unpublished(dedup_ids, len(sizes))
+            new = entry.repeats.new
             if len(new) < len(sizes):
                 sizes, bodies = at_places(sizes, new), at_places(bodies, new)
                 headers = None if headers is None else at_places(headers, new)
@@ -268,8 +270,6 @@ class PublishPlan:
                 dedup_ids = at_places(dedup_ids, new)
         entry.count = len(sizes)
         if not sizes:
-            assert entry.answer is not None
-            entry.reply = Published(entry.answer, [None] * len(entry.answer))
             return
         self._check_promises(request, dedup_ids)
         self._add(
@@ -346,20 +346,21 @@ class PublishPlan:
             listed.append(label or NO_TAGS if not is_routing else label)
         return listed
 
-    def _unpublished(self, dedup_ids: list[str | None], count: int) -> tuple[list[int], list[int]]:
+    def _unpublished(self, dedup_ids: list[str | None], count: int) -> Repeats:
         """Return the result of ``unrepeated`` with numbers of the plan, and repeats within the plan."""
         known = self.topic.known_dedup_ids or DedupIds(self._limits)
-        new, answer = unrepeated(known, dedup_ids, count, self._now_ms, self._limits)
+        in_request = unrepeated(known, dedup_ids, count, self._now_ms, self._limits)
         kept: list[int] = []
-        numbers: dict[int, int] = {}
-        for number, place in enumerate(new):
+        numbers: list[int] = []
+        for place in in_request.new:
             dedup_id = dedup_ids[place]
-            repeated = None if dedup_id is None else self._dedup_ids.get(dedup_id)
-            if repeated is None:
-                repeated = -1 - self.count - len(kept)
+            number = None if dedup_id is None else self._dedup_ids.get(dedup_id)
+            if number is None:
+                number = self.count + len(kept)
                 kept.append(place)
-            numbers[-1 - number] = repeated
-        return kept, [numbers.get(id_or_number, id_or_number) for id_or_number in answer]
+            numbers.append(number)
+        plan_numbers = {place: numbers[number] for place, number in in_request.numbers.items()}
+        return Repeats(kept, in_request.stored, plan_numbers)
 
     def _add(
         self,
@@ -407,7 +408,7 @@ class PublishPlan:
             part.numbers.append(entry.first + place)
             part.members.append(subscriptions)
             if dedup_id is not None:
-                self._dedup_ids[dedup_id] = -1 - entry.first - place
+                self._dedup_ids[dedup_id] = entry.first + place
 
 
 def turned(rows: Sequence[int], columns: int) -> list[int]:

@@ -44,17 +44,7 @@ class Receive:
         self._serving = serving
 
     def _receive_one(
-        self,
-        account: str,
-        name: str,
-        waiter_id: int,
-        max_messages: int,
-        wait_ms: int | None,
-        visibility_timeout_ms: int | None,
-        now_ms: int,
-        *,
-        waiting: int = 0,
-        max_waiting: int = 0,
+        self, queue: Queue, request: ReceiveRequest, waiter_id: int, now_ms: int, waiting: int, max_waiting: int
     ) -> Outcome[list[ReceivedMessage] | Waiting]:
         """Take up to ``max_messages`` active messages, at once, or as soon as messages become active within the wait.
 
@@ -63,14 +53,14 @@ class Receive:
         already, of at most ``max_waiting`` (0 = no limit). The limit never refuses a receive that finds messages.
 
         Raises:
-            QueueNotFound, InvalidArgument, TooManyInFlight, TooManyWaiting.
+            InvalidArgument, TooManyInFlight, TooManyWaiting.
         """
-        queue = self._queues.find(account, name)
-        wait_ms, visibility_timeout_ms = self._receive_times(queue, max_messages, wait_ms, visibility_timeout_ms)
+        max_messages = request.max_messages
+        wait_ms, visibility_timeout_ms = self._receive_times(queue, request)
         index = queue.index
         runtime = self._runtime[queue.queue_id]
         if index.in_flight_count >= self._max_in_flight:
-            raise TooManyInFlight(name, self._max_in_flight)
+            raise TooManyInFlight(queue.name, self._max_in_flight)
         records: list[AnyRecord] = []
         reads: list[PageRead] = []
         if index.active_count and not runtime.line.waiting:
@@ -82,7 +72,7 @@ class Receive:
         if not wait_ms and not index.active_count:
             return Outcome([], records)
         if wait_ms and max_waiting and waiting >= max_waiting and len(runtime.line.waiting) >= index.active_count:
-            raise TooManyWaiting(account, max_waiting)
+            raise TooManyWaiting(queue.account, max_waiting)
         deadline_ms = now_ms + wait_ms
         waiter = Waiter(
             waiter_id, queue.queue_id, max_messages, visibility_timeout_ms, deadline_ms, overdue=not wait_ms
@@ -138,17 +128,7 @@ class Receive:
                     # again: a call with many receives would take quadratic time.
                     alone_until = end
             try:
-                outcome = self._receive_one(
-                    account=account,
-                    name=name,
-                    waiter_id=waiter_ids[place],
-                    max_messages=request.max_messages,
-                    wait_ms=request.wait_ms,
-                    visibility_timeout_ms=request.visibility_timeout_ms,
-                    now_ms=now_ms,
-                    waiting=waiting,
-                    max_waiting=max_waiting,
-                )
+                outcome = self._receive_one(queue, request, waiter_ids[place], now_ms, waiting, max_waiting)
             except DomainError as refusal:
                 replies.append(refusal)
             else:
@@ -179,9 +159,7 @@ class Receive:
         batch_sizes: list[int] = []
         for request in requests:
             try:
-                _, timeout_ms = self._receive_times(
-                    queue, request.max_messages, request.wait_ms, request.visibility_timeout_ms
-                )
+                _, timeout_ms = self._receive_times(queue, request)
             except DomainError:
                 break
             batch_sizes.append(request.max_messages)
@@ -200,14 +178,12 @@ class Receive:
                 break
         return served
 
-    def _receive_times(
-        self, queue: Queue, max_messages: int, wait_ms: int | None, visibility_timeout_ms: int | None
-    ) -> tuple[int, int]:
+    def _receive_times(self, queue: Queue, request: ReceiveRequest) -> tuple[int, int]:
         """Return the wait and the visibility timeout of a receive. Raises InvalidArgument."""
-        limits = self._limits
-        attributes = queue.index.attributes
-        if not 1 <= max_messages <= limits.max_batch:
-            check_range("max_messages", max_messages, 1, limits.max_batch)
+        limits, attributes = self._limits, queue.index.attributes
+        wait_ms, visibility_timeout_ms = request.wait_ms, request.visibility_timeout_ms
+        if not 1 <= request.max_messages <= limits.max_batch:
+            check_range("max_messages", request.max_messages, 1, limits.max_batch)
         if wait_ms is None:
             wait_ms = attributes.polling_wait_ms
         elif not 0 <= wait_ms <= limits.max_wait_ms:

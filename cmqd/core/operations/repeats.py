@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import TypeVar
 
+import msgspec
+
 from cmqd.core.errors import InvalidArgument, SequenceTooOld, shown
 from cmqd.core.facts.dedup import DedupIds
 from cmqd.core.limits import Limits
@@ -10,13 +12,32 @@ from cmqd.core.limits import Limits
 T = TypeVar("T")
 
 
-def unrepeated(
-    known: DedupIds, dedup_ids: list[str | None], count: int, now_ms: int, limits: Limits
-) -> tuple[list[int], list[int]]:
-    """Return the places of the bodies to store, and an answer for every body.
+class Repeats(msgspec.Struct, gc=False):
+    """The bodies of a batch with dedup ids: new, or repeats of a stored message or of a body in front of them.
 
-    The answer is the id of the message that the body repeats, or ``-1 - n`` for the n-th stored body. A body can repeat
-    an earlier body of the same batch, and message ids are not given yet: hence numbers.
+    A body can repeat a body of the same batch, which has no message id yet. Two tables keep ids of stored messages
+    apart from numbers of new messages: every place of the batch is in exactly one of them.
+    """
+
+    new: list[int] = []
+    """Places of the bodies to store."""
+    stored: dict[int, int] = {}
+    """By place: the id of the stored message that the body repeats."""
+    numbers: dict[int, int] = {}
+    """By place: the number, among the new messages, of the message that the body becomes or repeats."""
+
+    def message_ids(self, first_id: int) -> list[int]:
+        """Return an id for every body, given that the new messages have ids from ``first_id`` on."""
+        stored, numbers = self.stored, self.numbers
+        places = range(len(stored) + len(numbers))
+        return [stored[place] if place in stored else first_id + numbers[place] for place in places]
+
+
+def unrepeated(known: DedupIds, dedup_ids: list[str | None], count: int, now_ms: int, limits: Limits) -> Repeats:
+    """Sort the bodies of a batch into new bodies and repeats.
+
+    Raises:
+        InvalidArgument: too few or too many dedup ids, or an id of an illegal length.
     """
     if len(dedup_ids) != count:
         raise InvalidArgument(
@@ -26,8 +47,7 @@ def unrepeated(
             limit=f"null, or {count} entries",
         )
     max_bytes = limits.max_dedup_id_bytes
-    new: list[int] = []
-    answer: list[int] = []
+    repeats = Repeats()
     in_batch: dict[str, int] = {}
     for place, dedup_id in enumerate(dedup_ids):
         if dedup_id is not None:
@@ -38,16 +58,17 @@ def unrepeated(
                     value=dedup_id,
                     limit=f"1 to {max_bytes} bytes of UTF-8",
                 )
-            repeated = in_batch.get(dedup_id)
-            if repeated is None:
-                repeated = known.find(dedup_id, now_ms)
-            if repeated is not None:
-                answer.append(repeated)
+            if dedup_id in in_batch:
+                repeats.numbers[place] = in_batch[dedup_id]
                 continue
-            in_batch[dedup_id] = -1 - len(new)
-        answer.append(-1 - len(new))
-        new.append(place)
-    return new, answer
+            stored_id = known.find(dedup_id, now_ms)
+            if stored_id is not None:
+                repeats.stored[place] = stored_id
+                continue
+            in_batch[dedup_id] = len(repeats.new)
+        repeats.numbers[place] = len(repeats.new)
+        repeats.new.append(place)
+    return repeats
 
 
 def stored_before(
@@ -89,8 +110,3 @@ def stored_before(
 def at_places(items: list[T], places: list[int]) -> list[T]:
     """Return the items at these places."""
     return [items[place] for place in places]
-
-
-def answered(answer: list[int], first_id: int) -> list[int]:
-    """Return the message ids for an answer of ``unrepeated``; ``first_id`` is the id of the first stored message."""
-    return [id_or_number if id_or_number >= 0 else first_id - 1 - id_or_number for id_or_number in answer]

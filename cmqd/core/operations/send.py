@@ -1,8 +1,4 @@
-"""Sending: batches, delays, numbered sends and dedup ids.
-
-A repeat of a numbered send is recognized before all checks. If a limit was lowered since the first send, a refusal of
-the repeat would tell the producer that stored messages are not stored. Dedup ids are examined after the batch is
-checked and before the backlog limit: repeats need no room, so a batch of repeats succeeds in a full queue.
+"""Sending: batches, delays and numbered sends. (:mod:`cmqd.core.operations.batches` checks a batch.)
 
 All checks come before the first change. Message ids are taken and the record is applied only when the whole batch is
 valid, so a refused send leaves no trace.
@@ -14,41 +10,30 @@ from cmqd.core.errors import BacklogFull, DomainError, InvalidArgument, OutOfOrd
 from cmqd.core.facts.facts import Facts
 from cmqd.core.facts.queue import Queue
 from cmqd.core.limits import check_range, checked_sizes
-from cmqd.core.operations.repeats import answered, at_places, stored_before, unrepeated
+from cmqd.core.operations.batches import Batches
+from cmqd.core.operations.repeats import at_places
 from cmqd.core.operations.serving import Serving
 from cmqd.core.operations.store import Store
 from cmqd.core.outcome import Effects, Outcome, SendRequest
 from cmqd.core.runtime.runtime import Runtime
 from cmqd_segment.records import AnyRecord, MessagesSent
-from cmqd_types.messages import Headers
 
 
 class Send:
     """Sends to a queue."""
 
-    def __init__(self, facts: Facts, runtime: Runtime, store: Store, serving: Serving) -> None:
+    def __init__(self, facts: Facts, runtime: Runtime, batches: Batches, store: Store, serving: Serving) -> None:
         self._limits = facts.limits
         self._numbers = facts.numbers
         self._promises = facts.promises
         self._sessions = facts.promises.sessions
         self._queues = facts.queues
         self._runtime = runtime.queues
+        self._batches = batches
         self._store = store
         self._serving = serving
 
-    def _send_one(
-        self,
-        account: str,
-        name: str,
-        bodies: list[bytes],
-        headers: list[Headers | None] | None,
-        delay_ms: int | list[int] | None,
-        session: int,
-        sequence: int,
-        now_ms: int,
-        dedup_ids: list[str | None] | None = None,
-        after: str | None = None,
-    ) -> Outcome[Sequence[int]]:
+    def _send_one(self, queue: Queue, request: SendRequest, now_ms: int) -> Outcome[Sequence[int]]:
         """Store a batch, whole or not at all; the reply is its message ids.
 
         A numbered send (``session`` and ``sequence`` not 0) that was stored before gets the same ids again. A body with
@@ -61,73 +46,44 @@ class Send:
         earlier check could still be overtaken.
 
         Raises:
-            QueueNotFound, InvalidArgument, MessageTooLarge, BatchTooLarge, BacklogFull, SequenceTooOld, OutOfOrder,
-            TooManyRemembered.
+            InvalidArgument, MessageTooLarge, BatchTooLarge, BacklogFull, SequenceTooOld, OutOfOrder, TooManyRemembered.
         """
-        queue = self._queues.find(account, name)
         index = queue.index
-        attributes = index.attributes
-        if session and sequence:
-            # Before all checks: a stored send stays stored even if limits were lowered since.
-            stored = self._sessions.find(account, session, sequence)
-            if stored is not None:
-                known = queue.dedup_ids
-                return Outcome(
-                    stored_before(
-                        known=known,
-                        stored=stored,
-                        sequence=sequence,
-                        count=len(bodies),
-                        dedup_ids=dedup_ids,
-                        now_ms=now_ms,
-                        limits=self._limits,
-                    )
-                )
-        if after is not None and queue.dedup_ids.find(after, now_ms) is None:
-            raise OutOfOrder("queue", name, after)
-        sizes = checked_sizes(name, bodies, headers, attributes.max_message_bytes, self._limits)
-        answer = None
-        if dedup_ids is not None:
-            new, answer = unrepeated(queue.dedup_ids, dedup_ids, len(sizes), now_ms, self._limits)
+        ids = self._batches.stored_before(queue, request, now_ms)
+        if ids is not None:
+            return Outcome(ids)
+        if request.after is not None and queue.dedup_ids.find(request.after, now_ms) is None:
+            raise OutOfOrder("queue", queue.name, request.after)
+        batch = self._batches.check(queue, request, now_ms)
+        delay_ms = index.attributes.delay_ms if request.delay_ms is None else request.delay_ms
+        if batch.repeats is not None:
             if isinstance(delay_ms, list):
-                self._visible_ms(delay_ms, len(sizes), now_ms)
-                delay_ms = at_places(delay_ms, new)
-            if not new:
-                return Outcome(answer)
-            sizes, bodies = at_places(sizes, new), at_places(bodies, new)
-            dedup_ids = at_places(dedup_ids, new) if any(dedup_ids) else None
-            headers = None if headers is None else at_places(headers, new)
-        if session and sequence:
-            self._promises.check_session(account, session, (), now_ms)
-        if dedup_ids is not None:
-            self._promises.check_dedup_ids(account, now_ms)
-        count = len(sizes)
-        if index.live_count + count > attributes.max_backlog:
-            raise BacklogFull(name, index.live_count, count, attributes.max_backlog)
-        visible_ms = None
-        if delay_ms is not None or attributes.delay_ms:
-            enqueue_ms = max(now_ms, index.last_enqueue_ms)
-            visible_ms = self._visible_ms(attributes.delay_ms if delay_ms is None else delay_ms, count, enqueue_ms)
+                self._visible_ms(delay_ms, len(request.bodies), now_ms)
+                delay_ms = at_places(delay_ms, batch.repeats.new)
+            if not batch.sizes:
+                return Outcome(batch.message_ids(0))
+        enqueue_ms = max(now_ms, index.last_enqueue_ms)
+        visible_ms = None if delay_ms == 0 else self._visible_ms(delay_ms, len(batch.sizes), enqueue_ms)
         records: list[AnyRecord] = []
-        first_id = self._numbers.take_message_ids(count, records)
+        first_id = self._numbers.take_message_ids(len(batch.sizes), records)
         record = MessagesSent(
             queue_id=index.queue_id,
             first_position=index.next_position,
             first_message_id=first_id,
-            enqueue_ms=max(now_ms, index.last_enqueue_ms),
-            sizes=sizes,
-            headers=headers if headers is not None and any(headers) else None,
+            enqueue_ms=enqueue_ms,
+            sizes=batch.sizes,
+            headers=batch.headers,
             visible_ms=visible_ms,
-            session=session,
-            sequence=sequence,
-            dedup_ids=dedup_ids,
+            session=request.session,
+            sequence=request.sequence,
+            dedup_ids=batch.dedup_ids,
         )
         records.append(record)
-        self._store.store(queue, record, bodies)
-        ids = range(first_id, first_id + count) if answer is None else answered(answer, first_id)
+        self._store.store(queue, record, batch.bodies)
+        ids = batch.message_ids(first_id)
         if not (index.active_count and self._runtime[queue.queue_id].line.waiting):
-            return Outcome(ids, records, bodies)
-        effects = Effects(records, bodies)
+            return Outcome(ids, records, batch.bodies)
+        effects = Effects(records, batch.bodies)
         self._serving.serve(queue, effects, now_ms)
         return effects.outcome(ids)
 
@@ -158,18 +114,7 @@ class Send:
                 continue
             place += 1
             try:
-                outcome = self._send_one(
-                    account=account,
-                    name=name,
-                    bodies=request.bodies,
-                    headers=request.headers,
-                    delay_ms=request.delay_ms,
-                    session=request.session,
-                    sequence=request.sequence,
-                    now_ms=now_ms,
-                    dedup_ids=request.dedup_ids,
-                    after=request.after,
-                )
+                outcome = self._send_one(queue, request, now_ms)
             except DomainError as refusal:
                 replies.append(refusal)
                 continue

@@ -15,6 +15,7 @@ order: a rollback that overtook the read would win over the earlier commit.
 """
 
 from collections.abc import Sequence
+from enum import Enum
 from itertools import islice
 
 import msgspec
@@ -22,7 +23,6 @@ import msgspec
 from cmqd.core.errors import (
     AlreadyCommitted,
     AlreadyRolledBack,
-    BacklogFull,
     DomainError,
     InvalidArgument,
     MessageDamaged,
@@ -32,12 +32,12 @@ from cmqd.core.errors import (
 )
 from cmqd.core.facts.facts import Facts
 from cmqd.core.facts.queue import Queue
-from cmqd.core.limits import ATTRIBUTE_RANGES, check_range, checked_sizes, headers_bytes
+from cmqd.core.limits import ATTRIBUTE_RANGES, check_range, headers_bytes
+from cmqd.core.operations.batches import Batches
 from cmqd.core.operations.checks import Checks
-from cmqd.core.operations.repeats import answered, at_places, stored_before, unrepeated
 from cmqd.core.operations.serving import Serving
 from cmqd.core.operations.store import Store
-from cmqd.core.outcome import WAITING, Effects, Outcome, TransactionsDone, Waiting, Woken
+from cmqd.core.outcome import WAITING, Effects, HalfRequest, Outcome, TransactionsDone, Waiting, Woken
 from cmqd.core.runtime.pages import Reading
 from cmqd.core.runtime.pending import PendingCommits, PendingDecisions
 from cmqd.core.runtime.runtime import Runtime
@@ -52,17 +52,25 @@ from cmqd_segment.records import (
     pack_runs,
     unpack_runs,
 )
-from cmqd_types.messages import HalfMessage, HalfMessages, Headers
+from cmqd_types.messages import HalfMessage, HalfMessages
 
 COMMIT, ROLL_BACK, UNKNOWN = 1, 2, 3
 """Decisions about a half message, with the numbers of the wire."""
 
-SETTLED, WAITS = True, False
+
+class Progress(Enum):
+    """How far a decision is carried out."""
+
+    SETTLED = "settled"
+    WAITS = "waits"
+    """A commit needs the body first, or room in a row."""
 
 
 class Endings(msgspec.Struct, gc=False):
     """Decisions of a call about half messages of a queue, before they become facts."""
 
+    queue: Queue
+    now_ms: int
     expired_floor: int
     """Half messages below this position have expired."""
     decided: dict[int, int] = {}
@@ -76,33 +84,23 @@ class Endings(msgspec.Struct, gc=False):
 class Transactions:
     """Stores half messages, and commits them or rolls them back."""
 
-    def __init__(self, facts: Facts, runtime: Runtime, store: Store, serving: Serving, checks: Checks) -> None:
+    def __init__(
+        self, facts: Facts, runtime: Runtime, batches: Batches, store: Store, serving: Serving, checks: Checks
+    ) -> None:
         self._limits = facts.limits
         self._numbers = facts.numbers
-        self._promises = facts.promises
-        self._sessions = facts.promises.sessions
         self._queues = facts.queues
         self._runtime = runtime.queues
         self._budget = runtime.budget
         self._deciding = runtime.deciding
         self._commits = runtime.commits
         self._lane = runtime.pages.commits
+        self._batches = batches
         self._store = store
         self._serving = serving
         self._checks = checks
 
-    def send_half(
-        self,
-        account: str,
-        name: str,
-        bodies: list[bytes],
-        headers: list[Headers | None] | None,
-        first_check_ms: int | None,
-        session: int,
-        sequence: int,
-        now_ms: int,
-        dedup_ids: list[str | None] | None = None,
-    ) -> Outcome[Sequence[int]]:
+    def send_half(self, account: str, name: str, request: HalfRequest, now_ms: int) -> Outcome[Sequence[int]]:
         """Store a batch of half messages, invisible to consumers until their commit; the reply is their message ids.
 
         Numbered sends and dedup ids as in a send. The first check of a producer comes after
@@ -114,68 +112,41 @@ class Transactions:
         """
         queue = self._queues.find(account, name)
         index = queue.index
-        attributes = index.attributes
-        if not attributes.transactional:
+        if not index.attributes.transactional:
             raise NotTransactional(name)
-        if session and sequence:
-            stored = self._sessions.find(account, session, sequence)
-            if stored is not None:
-                known = queue.dedup_ids
-                return Outcome(
-                    stored_before(
-                        known=known,
-                        stored=stored,
-                        sequence=sequence,
-                        count=len(bodies),
-                        dedup_ids=dedup_ids,
-                        now_ms=now_ms,
-                        limits=self._limits,
-                    )
-                )
+        ids = self._batches.stored_before(queue, request, now_ms)
+        if ids is not None:
+            return Outcome(ids)
+        first_check_ms = request.first_check_ms
         if first_check_ms is None:
-            first_check_ms = attributes.first_check_ms
+            first_check_ms = index.attributes.first_check_ms
         else:
             check_range("first_check_ms", first_check_ms, *ATTRIBUTE_RANGES["first_check_ms"])
-        sizes = checked_sizes(name, bodies, headers, attributes.max_message_bytes, self._limits)
-        answer = None
-        if dedup_ids is not None:
-            new, answer = unrepeated(queue.dedup_ids, dedup_ids, len(sizes), now_ms, self._limits)
-            if not new:
-                return Outcome(answer)
-            sizes, bodies = at_places(sizes, new), at_places(bodies, new)
-            dedup_ids = at_places(dedup_ids, new) if any(dedup_ids) else None
-            headers = None if headers is None else at_places(headers, new)
-        if session and sequence:
-            self._promises.check_session(account, session, (), now_ms)
-        if dedup_ids is not None:
-            self._promises.check_dedup_ids(account, now_ms)
-        count = len(sizes)
-        if index.live_count + count > attributes.max_backlog:
-            raise BacklogFull(name, index.live_count, count, attributes.max_backlog)
+        batch = self._batches.check(queue, request, now_ms)
+        if not batch.sizes:
+            return Outcome(batch.message_ids(0))
         enqueue_ms = max(now_ms, index.last_enqueue_ms)
         records: list[AnyRecord] = []
-        first_id = self._numbers.take_message_ids(count, records)
-        headers = headers if headers is not None and any(headers) else None
+        first_id = self._numbers.take_message_ids(len(batch.sizes), records)
         record = MessagesSent(
             queue_id=index.queue_id,
             first_position=index.next_position,
             first_message_id=first_id,
             enqueue_ms=enqueue_ms,
-            sizes=sizes,
-            headers=headers,
+            sizes=batch.sizes,
+            headers=batch.headers,
             visible_ms=enqueue_ms + first_check_ms,
-            session=session,
-            sequence=sequence,
+            session=request.session,
+            sequence=request.sequence,
             half=True,
-            dedup_ids=dedup_ids,
+            dedup_ids=batch.dedup_ids,
         )
-        self._store.store(queue, record, bodies)
+        self._store.store(queue, record, batch.bodies)
         records.append(record)
         if index.halves.is_too_long():
             index.halves.forget_decided(index.half)
         self._checks.sweep_if_many()
-        ids = range(first_id, first_id + count) if answer is None else answered(answer, first_id)
-        return Outcome(ids, records, bodies)
+        return Outcome(batch.message_ids(first_id), records, batch.bodies)
 
     # ------------------------------------------------------------------ decisions
 
@@ -215,7 +186,7 @@ class Transactions:
 
         commits = self._commits.get(queue.queue_id)
         request = PendingDecisions(waiter_id, 0, [])
-        endings = Endings(index.expired_below(now_ms))
+        endings = Endings(queue, now_ms, index.expired_below(now_ms))
         for place, (message_id, decision) in enumerate(zip(message_ids, decisions, strict=True)):
             position = index.halves.position_of(message_id)
             if position is None:
@@ -224,16 +195,8 @@ class Transactions:
             waiting = None if commits is None else commits.decisions.get(position)
             if waiting is None:
                 message = self._runtime[queue.queue_id].window.half.get(position)
-                error = self._decide(
-                    queue=queue,
-                    position=position,
-                    message_id=message_id,
-                    decision=decision,
-                    message=message,
-                    endings=endings,
-                    now_ms=now_ms,
-                )
-                if error is SETTLED:
+                error = self._decide(endings, position, message_id, decision, message)
+                if error is Progress.SETTLED:
                     continue
                 if isinstance(error, DomainError):
                     request.failures.append((place, message_id, error))
@@ -245,7 +208,7 @@ class Transactions:
             request.left += 1
 
         effects = Effects()
-        self._end(queue, endings, effects, now_ms)
+        self._end(endings, effects)
         if endings.committed:
             self._serving.serve(queue, effects, now_ms)
         if not request.left:
@@ -258,40 +221,33 @@ class Transactions:
         return effects.outcome(WAITING)
 
     def _decide(
-        self,
-        queue: Queue,
-        position: int,
-        message_id: int,
-        decision: int,
-        message: StoredMessage | None,
-        endings: Endings,
-        now_ms: int,
-    ) -> DomainError | bool:
-        """Take a decision: SETTLED, a refusal, or WAITS if the commit needs the body first, or room in a row."""
-        index = queue.index
+        self, endings: Endings, position: int, message_id: int, decision: int, message: StoredMessage | None
+    ) -> DomainError | Progress:
+        """Take a decision, or refuse it. ``message`` is None if the body is not in memory."""
+        queue, index = endings.queue, endings.queue.index
         is_before = endings.decided.get(position)
         if is_before is None:
             gone = position < endings.expired_floor
-            if message is not None and message.enqueue_ms + index.attributes.retention_ms <= now_ms:
+            if message is not None and message.enqueue_ms + index.attributes.retention_ms <= endings.now_ms:
                 gone = True
             if gone:
                 return TransactionNotFound(queue.name, message_id)
             if position in index.half:
                 if decision == UNKNOWN:
                     endings.unknown[position] = None
-                    return SETTLED
+                    return Progress.SETTLED
                 if decision == ROLL_BACK:
                     endings.rolled_back.append(position)
                 else:
                     if message is None:
-                        return WAITS
+                        return Progress.WAITS
                     size = len(message.body) + (headers_bytes(message.headers) if message.headers else 0)
                     if endings.committed and endings.committed_bytes + size > self._limits.max_batch_bytes:
-                        return WAITS
+                        return Progress.WAITS
                     endings.committed.append(message)
                     endings.committed_bytes += size
                 endings.decided[position] = decision
-                return SETTLED
+                return Progress.SETTLED
             if position in index.halves.committed:
                 is_before = COMMIT
             elif position in index.halves.rolled_back:
@@ -299,14 +255,14 @@ class Transactions:
             else:
                 return TransactionNotFound(queue.name, message_id)
         if decision in (is_before, UNKNOWN):
-            return SETTLED
+            return Progress.SETTLED
         refusal = AlreadyCommitted if is_before == COMMIT else AlreadyRolledBack
         return refusal(queue.name, message_id)
 
-    def _end(self, queue: Queue, endings: Endings, effects: Effects, now_ms: int) -> None:
+    def _end(self, endings: Endings, effects: Effects) -> None:
         """Turn decisions into records and apply the records; the caller serves the receives that wait."""
-        index = queue.index
-        queue_id = queue.queue_id
+        queue, now_ms = endings.queue, endings.now_ms
+        index, queue_id = queue.index, queue.queue_id
         if endings.unknown:
             # Before the other records: a later entry of the same request may decide about the message, and a message
             # that is no longer half cannot be undecided.
@@ -355,42 +311,18 @@ class Transactions:
                     if self._deciding.pop(request.waiter_id, None) is not None:
                         effects.woken.append(Woken(request.waiter_id, error))
             return 0
-        endings = Endings(queue.index.expired_below(now_ms))
-        for message in messages:
-            self._settle_waiting(
-                queue=queue,
-                commits=commits,
-                position=message.position,
-                message=message,
-                endings=endings,
-                effects=effects,
-                now_ms=now_ms,
-            )
+        endings = Endings(queue, now_ms, queue.index.expired_below(now_ms))
         damaged = queue.index.set_damaged(missing) if missing else 0
-        for position in unpack_runs(missing):
-            self._settle_waiting(
-                queue=queue,
-                commits=commits,
-                position=position,
-                message=None,
-                endings=endings,
-                effects=effects,
-                now_ms=now_ms,
-            )
-        # Messages that were cleared or expired since the read was requested may be in no page at all. Without this loop
-        # their requests would wait for ever.
         half = queue.index.half
-        for position in [position for position in commits.decisions if position not in half]:
-            self._settle_waiting(
-                queue=queue,
-                commits=commits,
-                position=position,
-                message=None,
-                endings=endings,
-                effects=effects,
-                now_ms=now_ms,
-            )
-        self._end(queue, endings, effects, now_ms)
+        bodies: dict[int, StoredMessage | None] = {message.position: message for message in messages}
+        bodies |= dict.fromkeys(unpack_runs(missing))
+        # Messages that were cleared or expired since the read was requested may be in no page at all. Without them here
+        # their requests would wait for ever.
+        gone = [position for position in commits.decisions if position not in half and position not in bodies]
+        bodies |= dict.fromkeys(gone)
+        for position, message in bodies.items():
+            self._settle_waiting(commits, endings, position, message, effects)
+        self._end(endings, effects)
         if commits.decisions:
             self._read_commits(queue, commits, effects)
         else:
@@ -400,34 +332,24 @@ class Transactions:
 
     def _settle_waiting(
         self,
-        queue: Queue,
         commits: PendingCommits,
+        endings: Endings,
         position: int,
         message: StoredMessage | None,
-        endings: Endings,
         effects: Effects,
-        now_ms: int,
     ) -> None:
         """Take the waiting decisions about a half message, in order. ``message`` is None if the body cannot be read."""
         waiting = commits.decisions.get(position)
         if waiting is None:
             return
         for taken, (request, place, message_id, decision) in enumerate(waiting):
-            settled = self._decide(
-                queue=queue,
-                position=position,
-                message_id=message_id,
-                decision=decision,
-                message=message,
-                endings=endings,
-                now_ms=now_ms,
-            )
-            if settled is WAITS:
+            settled = self._decide(endings, position, message_id, decision, message)
+            if settled is Progress.WAITS:
                 if message is not None:
                     # The row has no room left, so the body is read again for the next row.
                     del waiting[:taken]
                     return
-                settled = MessageDamaged(queue.name, message_id)
+                settled = MessageDamaged(endings.queue.name, message_id)
             if isinstance(settled, DomainError):
                 request.failures.append((place, message_id, settled))
             request.left -= 1

@@ -39,17 +39,7 @@ class Transactions:
         if self.admission.refuses_bodies(client, request.request_id):
             return
         now_ms = self.now_ms()
-        outcome = self.broker.send_half(
-            account=client.account,
-            name=request.queue,
-            bodies=request.bodies,
-            headers=request.headers,
-            first_check_ms=request.first_check_ms,
-            session=request.session,
-            sequence=request.sequence,
-            now_ms=now_ms,
-            dedup_ids=request.dedup_ids,
-        )
+        outcome = self.broker.send_half(client.account, request.queue, request, now_ms)
         message_ids = list(outcome.reply)
         self.counters.half_sent += len(message_ids)
         lsn = self.outcomes.carry_out(outcome, now_ms)
