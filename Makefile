@@ -61,13 +61,13 @@ serve: setup  ## run a broker in the foreground; ARGS="--help" lists its flags
 # Two files at a time: real processes, a Spark among them, wait for one another more than they compute. More at once
 # would want more cores and memory than a laptop has.
 test: setup setup-spark setup-docs  ## what a laptop runs, in under 15 minutes, without root; ARGS="-k name" for a part
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-root: setup  ## the tests that mount a file system of their own; run as root
 	TEST_WITH_MOUNTS=1 $(BIN)/python -m pytest tests/system/test_full_to_the_last_byte.py $(ARGS)
 
-setup-all: setup  ## install for make test-all, or say what is missing; for some parts as root or by sudo
-	@$(BIN)/python tests/parts.py setup
+setup-all: setup  ## install for make test-all, or say what this machine lacks for it; PARTS as there
+	@$(BIN)/python tests/parts.py setup $(PARTS)
 
 test-all: setup-all  ## what is slow or needs an installation, see tests/parts.py; PARTS="lowest-versions" for some of it
 	@$(BIN)/python tests/parts.py run $(PARTS)

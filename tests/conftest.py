@@ -1,6 +1,27 @@
 """What holds for all tests."""
 
 import signal
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+LONGEST = (
+    "system/test_kill_nine.py",
+    "system/test_only_fsynced_survives.py",
+    "system/test_power_failures.py",
+    "model",
+    "spark",
+    "system",
+    "bench",
+    "storage",
+)
+"""Files and rooms, the longest first. ``make test`` runs two files at a time, in this order; a long file begun last
+would keep the other core idle for minutes."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--no-skips", action="store_true", help="a test that is skipped fails, as make test-all wants it")
 
 
 def pytest_configure() -> None:
@@ -8,3 +29,24 @@ def pytest_configure() -> None:
     # them press Ctrl-C.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    tests = Path(__file__).parent
+
+    def rank(item: pytest.Item) -> int:
+        path = item.path.relative_to(tests)
+        names = {path.as_posix(), path.parts[0]}
+        return next((number for number, name in enumerate(LONGEST) if name in names), len(LONGEST))
+
+    items.sort(key=rank)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.skipped and item.config.getoption("no_skips"):
+        report.outcome, report.longrepr = "failed", f"skipped: {report.longreprtext}"
+    return report

@@ -1,11 +1,12 @@
 """The parts of ``make test-all``: tests that are slow or need an installation, and so are not in ``make test``.
 
-    python tests/parts.py setup          install for every part; exit code 1 if a part cannot run here, with the reason
-    python tests/parts.py run [PART ...] run these parts, or all of them; the first failure ends the run
-    python tests/parts.py list           print the names of the parts in one line
+    python tests/parts.py setup [PART ...]  install for these parts, or all of them; exit code 1 and the reason, if not
+    python tests/parts.py run [PART ...]    run these parts, or all of them; the first failure ends the run
+    python tests/parts.py not-run           print in one line which parts the last setup found impossible on this
+                                            machine; exit code 1 if that setup failed for another reason
 
-A new part is an entry of ``PARTS``: its name, a function that installs and returns the things that are missing, and a
-function that runs the part.
+A new part is an entry of ``PARTS``: its name, a function that names the things that this machine lacks, a function that
+installs, and a function that runs the part.
 """
 
 import os
@@ -23,8 +24,16 @@ ROOT = Path(__file__).resolve().parents[1]
 VENVS = ROOT / ".venv" / "parts"
 PYTHONS = ("3.11", "3.12", "3.13")
 """The versions of Python that are tested, the one of ``.venv`` by ``make test``."""
+LACKING = VENVS / "lacking"
+"""The parts that the last setup found impossible on this machine, with the reasons; no file if there are none."""
 KILL_ROUNDS = 60
 POWER_FAILURES = 12
+INSTALL_SECONDS = 600
+"""All installations together may take so long: a network that is slower is a thing that the machine lacks."""
+
+
+class CannotInstallError(Exception):
+    """This machine cannot get what a part needs; the text names it. Any other error of a setup is a fault of ours."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +41,10 @@ class Part:
     """One part of ``make test-all``."""
 
     name: str
-    setup: Callable[[], list[str]]
-    """Install; return one line for each thing that is missing."""
+    lacks: Callable[[], list[str]]
+    """Return one line for each thing that the part needs and this machine lacks; quick, and installs nothing."""
+    install: Callable[[float], None]
+    """Install until this time of the monotonic clock. Raises CannotInstallError."""
     run: Callable[[], None]
     """Raises CalledProcessError: a test failed."""
 
@@ -44,32 +55,49 @@ def call(command: Sequence[str | Path], environment: Mapping[str, str] | None = 
 
 
 def run_pytest(python: str | Path, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
-    """Run tests; no test at all is a failure, too."""
-    call([python, "-m", "pytest", "-q", *arguments], environment)
+    """Run tests; a test that is skipped is a failure, and so is a run without tests."""
+    call([python, "-m", "pytest", "-q", "--no-skips", *arguments], environment)
 
 
 # ---------------------------------------------------------------- virtual environments
 
 
-def make_venv(name: str, python: str | Path, *locks: str) -> list[str]:
-    """Build ``VENVS/name`` with the locked packages and this project; later locks overrule earlier ones."""
+def make_venv(name: str, python: str | Path, deadline: float, *locks: str) -> None:
+    """Build ``VENVS/name`` with the locked packages and this project; later locks overrule earlier ones.
+
+    Raises:
+        CannotInstallError: no network, a slow network, or no wheel for this machine.
+        CalledProcessError: the project cannot be installed, or a package has another hash than the lock says.
+    """
     folder, files = VENVS / name, [ROOT / "pyproject.toml", *(ROOT / "requirements" / lock for lock in locks)]
-    wanted = sha256(b"".join([str(python).encode(), *(file.read_bytes() for file in files)])).hexdigest()
+    contents = sha256(b"".join([str(python).encode(), *(file.read_bytes() for file in files)])).hexdigest()
     stamp = folder / "parts-stamp"
-    if stamp.exists() and stamp.read_text() == wanted:
-        return []
-    pip = [folder / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    if stamp.exists() and stamp.read_text() == contents:
+        return
+    print(f"setup-all: installing {folder.relative_to(ROOT)}", flush=True)
+    call([python, "-m", "venv", "--clear", folder])
+    pip = [folder / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-compile"]
+    for number, lock in enumerate(locks):
+        # The first lock is complete. A later one replaces packages, and pip would refuse the older versions.
+        alone = ["--no-deps"] if number else []
+        download([*pip, *alone, "--require-hashes", "--only-binary", ":all:", "-r", f"requirements/{lock}"], deadline)
+    call([*pip, "--no-deps", "--no-build-isolation", "--editable", "."])
+    stamp.write_text(contents)
+
+
+def download(command: Sequence[str | Path], deadline: float) -> None:
+    """Run pip until the deadline. Raises CannotInstallError, or CalledProcessError for a wrong hash."""
+    remaining = max(deadline - time.monotonic(), 0)
     try:
-        call([python, "-m", "venv", "--clear", folder])
-        for number, lock in enumerate(locks):
-            # The first lock is complete. A later one replaces packages, and pip would refuse the older versions.
-            alone = ["--no-deps"] if number else []
-            call([*pip, *alone, "--require-hashes", "--only-binary", ":all:", "-r", f"requirements/{lock}"])
-        call([*pip, "--no-deps", "--no-build-isolation", "--editable", "."])
-    except (OSError, subprocess.CalledProcessError) as error:
-        return [f"the packages for {name}: {error}"]
-    stamp.write_text(wanted)
-    return []
+        subprocess.run(command, cwd=ROOT, check=True, stderr=subprocess.PIPE, text=True, timeout=remaining)
+    except subprocess.TimeoutExpired:
+        raise CannotInstallError(f"packages within {INSTALL_SECONDS} s, for which the network is too slow") from None
+    except subprocess.CalledProcessError as error:
+        print(error.stderr, file=sys.stderr)
+        if "DO NOT MATCH THE HASHES" in error.stderr:
+            raise
+        lines = [line for line in error.stderr.splitlines() if line.startswith("ERROR:")]
+        raise CannotInstallError(f"packages that pip cannot install: {lines[-1:] or error.stderr[-200:]}") from error
 
 
 def run_fast_tests(name: str) -> None:
@@ -103,8 +131,12 @@ def other_pythons() -> list[str]:
 # ---------------------------------------------------------------- the parts
 
 
-def setup_nothing() -> list[str]:
+def lacks_nothing() -> list[str]:
     return []
+
+
+def install_nothing(_deadline: float) -> None:
+    pass
 
 
 def run_kill_rounds() -> None:
@@ -113,19 +145,19 @@ def run_kill_rounds() -> None:
     run_pytest(sys.executable, "-n", "2", "--dist", "loadfile", *files, environment=counts)
 
 
-def setup_lowest() -> list[str]:
-    return make_venv("lowest", sys.executable, "dev.txt", "lowest.txt")
+def install_lowest(deadline: float) -> None:
+    make_venv("lowest", sys.executable, deadline, "dev.txt", "lowest.txt")
 
 
-def setup_other_pythons() -> list[str]:
-    missing: list[str] = []
+def lacks_pythons() -> list[str]:
+    return [f"Python {version} with its venv module" for version in other_pythons() if find_python(version) is None]
+
+
+def install_pythons(deadline: float) -> None:
     for version in other_pythons():
         python = find_python(version)
-        if python is None:
-            missing.append(f"Python {version} with its venv module, as python{version}")
-        else:
-            missing += make_venv(version, python, "dev.txt")
-    return missing
+        assert python is not None, "lacks_pythons found it"
+        make_venv(version, python, deadline, "dev.txt")
 
 
 def run_other_pythons() -> None:
@@ -144,66 +176,89 @@ def as_root() -> list[str] | None:
     return [sudo, "-n", "-E"]
 
 
-def setup_mounts() -> list[str]:
+def lacks_mounts() -> list[str]:
     root = as_root()
     if root is None:
-        return ["root, or sudo without a password, to mount file systems"]
+        return ["root, or sudo without a password"]
     with tempfile.TemporaryDirectory() as folder:
         try:
-            call([*root, "mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder])
-            call([*root, "umount", folder])
-        except (OSError, subprocess.CalledProcessError) as error:
-            return [f"the right to mount file systems, which root of a container may lack: {error}"]
+            for command in (["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], ["umount", folder]):
+                subprocess.run([*root, *command], check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError):
+            return ["the right to mount file systems, which root of a container may lack"]
     return []
 
 
 def run_mounts() -> None:
-    command = [*(as_root() or []), "env", "TEST_WITH_MOUNTS=1", sys.executable, "-m", "pytest", "-q"]
+    command = [*(as_root() or []), "env", "TEST_WITH_MOUNTS=1", sys.executable, "-m", "pytest", "-q", "--no-skips"]
     call([*command, "-p", "no:cacheprovider", "tests/system/test_full_to_the_last_byte.py"])
 
 
 PARTS = (
-    Part("kill-rounds", setup_nothing, run_kill_rounds),
-    Part("lowest-versions", setup_lowest, lambda: run_fast_tests("lowest")),
-    Part("other-pythons", setup_other_pythons, run_other_pythons),
-    Part("mounts", setup_mounts, run_mounts),
+    Part("kill-rounds", lacks_nothing, install_nothing, run_kill_rounds),
+    Part("lowest-versions", lacks_nothing, install_lowest, lambda: run_fast_tests("lowest")),
+    Part("other-pythons", lacks_pythons, install_pythons, run_other_pythons),
+    Part("mounts", lacks_mounts, install_nothing, run_mounts),
 )
 
 
-def setup_all() -> int:
-    missing = [f"{part.name} needs {thing}" for part in PARTS for thing in part.setup()]
-    for line in missing:
-        print(f"setup-all: {line}", file=sys.stderr)
-    return 1 if missing else 0
-
-
-def run_parts(names: Sequence[str]) -> int:
+def named_parts(names: Sequence[str]) -> Sequence[Part]:
+    """Return the parts of these names, or all. Exits with 2 at an unknown name."""
     by_name = {part.name: part for part in PARTS}
-    unknown = [name for name in names if name not in by_name]
-    if unknown:
+    if unknown := [name for name in names if name not in by_name]:
         print(f"no part is called {', '.join(unknown)}; there are: {' '.join(by_name)}", file=sys.stderr)
-        return 2
-    for name in names or by_name:
-        print(f"=== {name}", flush=True)
+        sys.exit(2)
+    return [by_name[name] for name in names] or PARTS
+
+
+def setup_parts(parts: Sequence[Part]) -> int:
+    """Look for what the machine lacks before anything is installed, so that a failure is quick."""
+    LACKING.unlink(missing_ok=True)
+    lacking = [f"{part.name} needs {thing}" for part in parts for thing in part.lacks()]
+    deadline = time.monotonic() + INSTALL_SECONDS
+    for part in () if lacking else parts:
+        try:
+            part.install(deadline)
+        except CannotInstallError as error:
+            lacking.append(f"{part.name} needs {error}")
+            break
+    for line in lacking:
+        print(f"setup-all: {line}, and this machine lacks it", file=sys.stderr)
+    if lacking:
+        VENVS.mkdir(parents=True, exist_ok=True)
+        LACKING.write_text("; ".join(lacking))
+    return 1 if lacking else 0
+
+
+def tell_not_run() -> int:
+    if not LACKING.exists():
+        print("setup-all failed, and not because this machine lacks anything", file=sys.stderr)
+        return 1
+    print(f"not run: {', '.join(part.name for part in PARTS)} ({LACKING.read_text()})")
+    return 0
+
+
+def run_parts(parts: Sequence[Part]) -> int:
+    for part in parts:
+        print(f"=== {part.name}", flush=True)
         began = time.monotonic()
         try:
-            by_name[name].run()
+            part.run()
         except subprocess.CalledProcessError as error:
-            print(f"=== {name} failed after {time.monotonic() - began:.0f} s: {error}", file=sys.stderr)
+            print(f"=== {part.name} failed after {time.monotonic() - began:.0f} s: {error}", file=sys.stderr)
             return 1
-        print(f"=== {name} passed in {time.monotonic() - began:.0f} s", flush=True)
+        print(f"=== {part.name} passed in {time.monotonic() - began:.0f} s", flush=True)
     return 0
 
 
 def main(arguments: Sequence[str]) -> int:
     match arguments:
-        case ["setup"]:
-            return setup_all()
+        case ["setup", *names]:
+            return setup_parts(named_parts(names))
         case ["run", *names]:
-            return run_parts(names)
-        case ["list"]:
-            print(" ".join(part.name for part in PARTS))
-            return 0
+            return run_parts(named_parts(names))
+        case ["not-run"]:
+            return tell_not_run()
         case _:
             print(__doc__, file=sys.stderr)
             return 2

@@ -8,210 +8,31 @@ left it at some moment, a broker is started on that, and the history up to that 
 choices of an earlier run.
 """
 
-import asyncio
 import os
 import random
-import time
-from collections import Counter
-from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from support.crash.broker import CrashingBroker
-from support.crash.checker import check
-from support.crash.disk import Unsynced, disk_after
-from support.crash.history import History, Outcome, Publish, Send
-from support.crash.ledger import Rule, Violation
-from support.crash.load import (
-    QUEUES,
-    Consumer,
-    NumberedProducer,
-    Owner,
-    Producer,
-    Worker,
-    create_queues,
-    drain_all,
-    work_until_lost,
+from support.crash.disk import Unsynced
+from support.crash.history import Publish, Send
+from support.crash.load_topics import Endpoints
+from support.crash.power import (
+    SEED,
+    SMALL_SEGMENTS,
+    choose_cut,
+    new_history,
+    rebuild,
+    traced_life,
+    violations_after_restart,
 )
-from support.crash.load_moves import DedupProducer, Redriver, Rewinder
-from support.crash.load_topics import (
-    APPLES,
-    PEARS,
-    PUSH_FLAGS,
-    STRICT,
-    TOPIC_QUEUES,
-    DedupPublisher,
-    Endpoints,
-    NumberedPublisher,
-    Troublemaker,
-    Watcher,
-    create_topic,
-    deliver_all,
-    tags_of,
-)
-from support.crash.load_transactions import Books, Checker, TransactionalProducer
-from support.crash.session import Session
-from support.crash.trace import AnyEvent, Created, FolderSynced, Removed, Renamed, Resized, Synced, read_trace
-from support.eventually import eventually
 
 FAILURES = int(os.environ.get("CMQD_POWER_FAILURES", "6"))
-SEED = int(os.environ.get("CMQD_POWER_SEED", "0")) or random.SystemRandom().getrandbits(32)
-SMALL_SEGMENTS = ("--segment-bytes", str(1 << 20), *PUSH_FLAGS)
 LIVES = 3
 # Arbitrary parts of what was not synced are the hardest case, so they come twice.
 UNSYNCED = (*Unsynced, Unsynced.SCRAMBLED)
-LOAD_SECONDS = 3.5
-LEAST_SENDS, LEAST_PUBLISHES = 40, 12
-"""A load lasts for these, too: on a slow machine longer than for its seconds."""
-# Syncs take up to so long, so an answer that does not wait for one comes well before it.
-HOLD_MS = 6.0
-DRAIN_SECONDS = 600.0
-"""After so long the checker says which messages are left, instead of the time limit of the suite."""
-# Fewer are deleted than in other tests, so that some die in the short time.
-MORTAL = (0.7, 0.1, 0.05, 0.05, 0.05, 0.05)
-RARE = (Created, Renamed, Removed, Resized, FolderSynced)
-OWNED = ("owned-1", "owned-2")
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1200 + 60 * FAILURES)]
-
-
-def new_history() -> History:
-    return History(wall_offset_ms=time.time() * 1e3 - time.monotonic() * 1e3)
-
-
-def done(history: History, kind: type[Send] | type[Publish]) -> int:
-    return sum(operation.done for operation in history.of_kind(kind))
-
-
-@pytest.fixture
-async def endpoints() -> AsyncIterator[Endpoints]:
-    made = Endpoints(new_history(), SEED)
-    async with made.receiver:
-        yield made
-
-
-def workers(generation: str, history: History, chance: random.Random) -> list[Worker]:
-    """Without memory of an earlier life: what they knew may not have happened any more."""
-    books = Books()
-    return [
-        NumberedProducer(f"{generation}-numbered", chance.getrandbits(32), 0.01).work,
-        Producer(f"{generation}-plain", chance.getrandbits(32), 0.01).work,
-        DedupProducer(f"{generation}-dedup", chance.getrandbits(32), 0.02).work,
-        TransactionalProducer(f"{generation}-half", chance.getrandbits(32), books, 0.02).work,
-        Checker(chance.getrandbits(32), books).work,
-        NumberedPublisher(f"{generation}-numbered-publish", chance.getrandbits(32), 0.05).work,
-        DedupPublisher(f"{generation}-dedup-publish", chance.getrandbits(32), 0.05).work,
-        Troublemaker(chance.getrandbits(32)).work,
-        Watcher().work,
-        *(Consumer(queue, chance.getrandbits(32), 0.02).work for queue in (APPLES, PEARS, STRICT)),
-        *(Consumer(queue, chance.getrandbits(32), fates=MORTAL).work for queue in QUEUES for _ in range(2)),
-        Rewinder(chance.getrandbits(32), history.wall_offset_ms).work,
-        Redriver(chance.getrandbits(32)).work,
-        Owner(chance.getrandbits(32), 0.02, OWNED, f"{generation}-owner").work,
-    ]
-
-
-async def traced_life(
-    folder: Path,
-    endpoints: Endpoints,
-    history: History,
-    flags: Sequence[str],
-    generation: str,
-    chance: random.Random,
-) -> tuple[list[AnyEvent], int]:
-    """Run a broker under load and kill it; its trace, and where in it the load began."""
-    endpoints.history = history
-    endpoints.is_repaired = False
-    broker = CrashingBroker(folder, flags=flags)
-    trace_file = folder / "trace"
-    try:
-        ready = await asyncio.to_thread(
-            broker.start, trace_file=trace_file, hold_ms=HOLD_MS, seed=chance.getrandbits(32)
-        )
-        history.breaks_ns.append(time.monotonic_ns())
-        session = await Session.connect(ready.url, history)
-        await create_queues(session)
-        if not endpoints.secrets:
-            # Whole before the power fails: what is checked is what goes through it.
-            await create_topic(session, endpoints)
-        session.close()
-        began_ns = time.monotonic_ns()
-        load = asyncio.create_task(work_until_lost(ready.url, history, workers(generation, history, chance)))
-        sends, publishes = done(history, Send), done(history, Publish)
-        await asyncio.wait([load], timeout=LOAD_SECONDS)
-        await eventually(lambda: load.done() or done(history, Send) >= sends + LEAST_SENDS)
-        await eventually(lambda: load.done() or done(history, Publish) >= publishes + LEAST_PUBLISHES)
-        assert not load.done(), f"the load ended by itself: {load}\n{broker.log_tail()}"
-    finally:
-        history.breaks_ns.append(time.monotonic_ns())
-        broker.clean_up()
-    await load
-    events = read_trace(trace_file)
-    return events, next((index for index, event in enumerate(events) if event.at_ns > began_ns), len(events))
-
-
-def choose_cut(events: Sequence[AnyEvent], begin: int, chance: random.Random) -> int:
-    """How many events happened before the power failed.
-
-    Any number; or all up to the end of a sync; or up to a change of names or lengths or near it, since most events are
-    commits, and rolls, seals, checkpoints and drops would seldom be met by chance.
-    """
-    syncs = [at for at in range(begin, len(events)) if isinstance(events[at], Synced | FolderSynced)]
-    rare = [at for at in range(begin, len(events)) if isinstance(events[at], RARE)]
-    way = chance.random()
-    if way < 0.3:
-        return chance.choice(syncs)
-    if way < 0.7 and rare:
-        return min(max(begin, chance.choice(rare) + chance.randint(-3, 6)), len(events) - 1)
-    return chance.randrange(begin, len(events))
-
-
-async def violations_after_restart(
-    folder: Path, endpoints: Endpoints, history: History, flags: Sequence[str]
-) -> list[Violation]:
-    """Start a broker on a rebuilt folder, repeat sends, have pushes carried out, drain, stop, check."""
-    endpoints.history = history
-    endpoints.is_repaired = True
-    broker = CrashingBroker(folder, flags=flags)
-    try:
-        ready = await asyncio.to_thread(broker.start)
-        session = await Session.connect(ready.url, history)
-        await repeat_sends(session, history)
-        await deliver_all(session, endpoints, seconds=DRAIN_SECONDS)
-        await drain_all(session, [*OWNED, *TOPIC_QUEUES], seconds=DRAIN_SECONDS)
-        session.close()
-        assert await asyncio.to_thread(broker.stop) == 0
-    finally:
-        broker.clean_up()
-    return check(history, drained=True)
-
-
-async def repeat_sends(session: Session, history: History) -> None:
-    """Each whose answer is not known, if it can be repeated, and the last of those whose answer is."""
-    numbered = [send for send in history.of_kind(Send) if send.sequence and not send.half]
-    answered = {send.sequence for send in numbered if send.outcome is not Outcome.UNKNOWN}
-    unanswered = {send.sequence: send for send in numbered if send.sequence not in answered}
-    for send in (*unanswered.values(), *numbered[-5:]):
-        await session.send(send.queue, send.bodies, session=send.session, sequence=send.sequence)
-    deduped = [send for send in history.of_kind(Send) if send.dedup_ids and not send.half]
-    for send in (*(send for send in deduped if send.outcome is Outcome.UNKNOWN), *deduped[-5:]):
-        await session.send(send.queue, send.bodies, dedup_ids=send.dedup_ids)
-    unanswered_publishes = [publish for publish in history.of_kind(Publish) if publish.outcome is Outcome.UNKNOWN]
-    for publish in unanswered_publishes:
-        await session.publish(
-            publish.queue,
-            publish.bodies,
-            list(map(tags_of, publish.bodies)),
-            session=publish.session,
-            sequence=publish.sequence,
-            dedup_ids=publish.dedup_ids,
-        )
-
-
-def rebuild(target: Path, events: Sequence[AnyEvent], unsynced: Unsynced, chance: random.Random) -> None:
-    target.mkdir()
-    disk_after(events, unsynced, chance).write_to(target / "data")
 
 
 async def test_everything_acknowledged_survives_with_only_what_was_fsynced(
@@ -246,44 +67,3 @@ async def test_everything_acknowledged_survives_with_only_what_was_fsynced(
     assert sum(send.done for send in history.of_kind(Send)) > 100
     assert sum(publish.done for publish in history.of_kind(Publish)) > 30
     print(f"power failures: {failures + 1} of {failures + 1} with nothing lost")
-
-
-async def test_a_power_failure_during_the_first_start_leaves_a_folder_that_starts(
-    tmp_path: Path, endpoints: Endpoints
-) -> None:
-    chance = random.Random(SEED)
-    history = new_history()
-    first = tmp_path / "first"
-    first.mkdir()
-    events, begin = await traced_life(first, endpoints, history, SMALL_SEGMENTS, "first", chance)
-    for number in range(6):
-        cut = chance.randrange(1, begin)
-        rebuilt = tmp_path / f"rebuilt-{number}"
-        rebuild(rebuilt, events[:cut], list(Unsynced)[number % 3], chance)
-
-        so_far = history.until(events[cut].at_ns)
-        violations = await violations_after_restart(rebuilt, endpoints, so_far, SMALL_SEGMENTS)
-
-        assert not violations, f"seed {SEED}, cut {cut} of {len(events)}: {violations}"
-
-
-async def test_without_fsync_the_same_failures_are_found_to_lose_acknowledged_messages(
-    tmp_path: Path, endpoints: Endpoints
-) -> None:
-    """The tests above can fail: the same broker with lowered durability does not pass them."""
-    chance = random.Random(SEED)
-    history = new_history()
-    life = tmp_path / "life"
-    life.mkdir()
-    # One large segment: the rows lost are the last ones. With rows lost in the middle it would refuse to start.
-    flags = ("--durability", "os", *PUSH_FLAGS)
-    events, begin = await traced_life(life, endpoints, history, flags, "life", chance)
-    for number in range(3):
-        cut = chance.randrange((begin + len(events)) // 2, len(events))
-        rebuilt = tmp_path / f"rebuilt-{number}"
-        rebuild(rebuilt, events[:cut], Unsynced.DROPPED, chance)
-
-        violations = await violations_after_restart(rebuilt, endpoints, history.until(events[cut].at_ns), flags)
-
-        found = Counter(violation.rule for violation in violations)
-        assert found[Rule.SEND_KEPT] > 0, f"seed {SEED}, cut {cut} of {len(events)}: lost nothing, found {found}"
