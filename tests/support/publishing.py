@@ -4,6 +4,7 @@ from cmqd.core.limits import Limits
 from cmqd.core.outcome import Published, PublishRequest
 from cmqd_segment.records import MessagesPublished
 from cmqd_types.messages import Labels
+from cmqd_types.topics import TopicInfo
 from support.core_builders import ACCOUNT, Rig
 from support.core_facts import facts
 from support.invariants import check_broker
@@ -11,11 +12,19 @@ from support.invariants import check_broker
 URL = "https://example.com/in"
 
 
-def a_rig(filter_type: str = "tag", limits: Limits | None = None) -> Rig:
+def a_rig(filter_type: str = "tag", limits: Limits | None = None, max_message_bytes: int = 65_536) -> Rig:
     """With one topic."""
     rig = Rig(limits)
-    rig.create_topic("news", filter_type=filter_type)
+    rig.create_topic("news", filter_type=filter_type, max_message_bytes=max_message_bytes)
     return rig
+
+
+def topic_info(rig: Rig, name: str = "news") -> TopicInfo:
+    return rig.broker.topic_info(ACCOUNT, name)
+
+
+def unsubscribe(rig: Rig, name: str) -> None:
+    rig.done(rig.broker.unsubscribe(ACCOUNT, "news", name, rig.now_ms))
 
 
 def request(*bodies: bytes, labels: Labels | None = None, number: int = 0, dedup: str | None = None) -> PublishRequest:

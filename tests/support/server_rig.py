@@ -356,6 +356,17 @@ class ServerRig:
         self.accounts.check_invariants()
 
 
+async def a_queue(client: RigClient, name: str = "jobs", **attributes: Any) -> None:
+    await client.expect(wire.QueueInfo, wire.CreateQueue, name, attributes)
+
+
+def beat(rig: ServerRig, ms: int) -> None:
+    """Let local time pass, as the listener's timer would."""
+    listener: Any = rig.server.listener
+    for _ in range(ms // 100):
+        listener.pass_time(listener._shared.time_ms + 100)
+
+
 def code_of(reply: object) -> str:
     """The name of an error reply."""
     return cast("wire.Error", reply).name

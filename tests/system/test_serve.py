@@ -1,81 +1,31 @@
-"""The server as a process: it starts, serves, drains, ends and says how."""
+"""The server as a process: it starts, serves, drains, ends and reports how it ended."""
 
-import asyncio
-import contextlib
 import json
 import os
 import signal
 import socket
-import ssl
 import stat
-import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from cmqd_client import Client, Queue, connect
+from cmqd_client import connect
 from cmqd_client.errors import (
-    AuthenticationFailed,
-    CmqError,
     DiskNearlyFull,
-    ServerUnreachable,
-    WrongRegion,
 )
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.frames import encode_preamble
-from cmqd_protocol.messages import Error, server_message_decoder
-from cmqd_types.messages import ReceivedMessage
 from support.eventually import eventually_elsewhere
 from support.raw_client import RawClient
 from support.running_server import RunningServer, ServerFailedError
 
 pytestmark = pytest.mark.system
-
-TLS = Path(__file__).parents[1] / "support" / "tls"
-
 LONG_DRAIN = ("--drain-timeout-ms", "600000")
 """A drain that waits although it has nothing to wait for takes longer than the time limit of the test."""
-
-
-def last_error(data: bytes) -> Error:
-    """The last frame of what a server wrote, which must be an error."""
-    at = 8
-    message: object = None
-    while at + 4 <= len(data):
-        (size,) = struct.unpack_from(">I", data, at)
-        message = server_message_decoder.decode(data[at + 4 : at + 4 + size])
-        at += 4 + size
-    assert isinstance(message, Error)
-    return message
-
-
-async def status_until(client: Client, is_wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """Ask for the server's status until it is as wanted."""
-    while not is_wanted(status := await client.status()):  # noqa: ASYNC110 - it happens in another process
-        await asyncio.sleep(0.01)
-    return status
-
-
-async def send_until_refused(queue: Queue) -> None:
-    while True:
-        await queue.send(b"x")
-        await asyncio.sleep(0.05)
-
-
-def read_to_end(sock: socket.socket) -> bytes:
-    data = b""
-    try:
-        while chunk := sock.recv(65_536):
-            data += chunk
-    except ConnectionResetError:
-        pass
-    return data
 
 
 async def test_it_serves_and_survives_a_restart(tmp_path: Path) -> None:
@@ -215,23 +165,6 @@ async def test_ephemeral_keeps_keys_and_no_messages(tmp_path: Path) -> None:
             assert (await client.queues()).names == []
 
 
-async def test_a_wrong_key_and_a_wrong_region_are_refused(tmp_path: Path) -> None:
-    with RunningServer(tmp_path, "--region", "north") as server:
-        secret_id, _, rest = server.url.removeprefix("cmq://").partition(":")
-        address = rest.partition("@")[2]
-        with pytest.raises(AuthenticationFailed):
-            async with connect(f"cmq://{secret_id}:{'x' * 43}@{address}"):
-                pass
-        with pytest.raises(AuthenticationFailed):
-            async with connect(f"cmq://AKID{'0' * 32}:{'x' * 43}@{address}"):
-                pass
-        with pytest.raises(WrongRegion):
-            async with connect(server.url, region="south"):
-                pass
-        async with connect(server.url, region="north") as client:
-            assert (await client.status())["region"] == "north"
-
-
 async def test_two_regions_are_two_brokers(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
@@ -244,162 +177,6 @@ async def test_two_regions_are_two_brokers(tmp_path: Path) -> None:
             await two.create_queue("jobs")
             await one.queue("jobs").send(b"north")
             assert await two.queue("jobs").receive(1, wait=0) == []
-
-
-GARBAGE = [
-    b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64),
-    encode_preamble(1, 1) + b"\x7f\xff\xff\xff",
-    encode_preamble(1, 1) + (4097).to_bytes(4, "big") + bytes(4097),
-    encode_preamble(1, 1) + b"\0\0\0\x03abc",
-    encode_preamble(7, 6),
-    os.urandom(65_536),
-]
-
-
-async def test_garbage_before_authentication_gets_the_door_and_others_notice_nothing(tmp_path: Path) -> None:
-    with RunningServer(tmp_path) as server:
-        async with connect(server.url) as client:
-            queue = await client.create_queue("jobs")
-            waiting = asyncio.create_task(queue.receive(1, wait=20))
-            before = (await client.status())["rss_bytes"]
-            for garbage in GARBAGE * 20:
-                with socket.create_connection((server.host, server.port)) as sock:
-                    try:
-                        sock.sendall(garbage)
-                        await asyncio.to_thread(read_to_end, sock)
-                    except (BrokenPipeError, ConnectionResetError):
-                        pass
-            status = await client.status()
-            await queue.send(b"x")
-
-            assert len(await waiting) == 1
-            assert status["connections"] == 1
-            assert status["rss_bytes"] - before < 16 << 20
-
-
-def test_who_does_not_authenticate_within_the_limit_is_put_out_with_the_reason(tmp_path: Path) -> None:
-    with RunningServer(tmp_path, "--authentication-timeout-ms", "400") as server:
-        started = time.monotonic()
-        with socket.create_connection((server.host, server.port)) as sock:
-            sock.sendall(encode_preamble(1, 1))
-            data = read_to_end(sock)
-
-        assert last_error(data).code == ErrorCode.AUTHENTICATION_TIMEOUT
-        assert time.monotonic() - started > 0.3
-
-
-async def test_a_connection_killed_while_it_waits_swallows_nothing(tmp_path: Path) -> None:
-    script = (
-        "import asyncio, sys\n"
-        "from cmqd_client import connect\n"
-        "async def main():\n"
-        "    async with connect(sys.argv[1]) as client:\n"
-        "        print('waiting', flush=True)\n"
-        "        await asyncio.gather(*(client.queue('jobs').receive(1, wait=30) for _ in range(10)))\n"
-        "asyncio.run(main())\n"
-    )
-    with RunningServer(tmp_path) as server:
-        async with connect(server.url) as client:
-            queue = await client.create_queue("jobs")
-            victim = subprocess.Popen([sys.executable, "-c", script, server.url], stdout=subprocess.PIPE)
-            assert victim.stdout is not None
-            with victim.stdout:
-                await asyncio.to_thread(victim.stdout.readline)
-                await status_until(client, lambda status: status["waiting_receives"] == 10)
-                victim.kill()
-                victim.wait()
-            await status_until(client, lambda status: status["connections"] == 1)
-
-            await queue.send_batch([f"{number}".encode() for number in range(10)])
-            received = await queue.receive(10, wait=0)
-
-            assert [message.receive_count for message in received] == [1] * 10
-
-
-async def test_a_cancelled_receive_swallows_nothing(tmp_path: Path) -> None:
-    with RunningServer(tmp_path) as server:
-        async with connect(server.url) as client:
-            queue = await client.create_queue("jobs")
-            for _ in range(50):
-                waiting = asyncio.create_task(queue.receive(1, wait=20))
-                sending = asyncio.create_task(queue.send(b"x"))
-                await asyncio.sleep(0)
-                waiting.cancel()
-                await asyncio.wait({waiting})
-                await sending
-                while not (received := await queue.receive(1, wait=1)):
-                    pass
-                assert received[0].receive_count == 1
-                await received[0].delete()
-
-
-async def test_a_slow_reader_is_given_up_and_others_are_served(tmp_path: Path) -> None:
-    script = (
-        "import asyncio, sys, time\n"
-        "from cmqd_client import connect\n"
-        "async def main():\n"
-        "    async with connect(sys.argv[1], heartbeat=1) as client:\n"
-        "        queue = client.queue('big')\n"
-        "        tasks = [asyncio.create_task(queue.receive(1, wait=0)) for _ in range(60)]\n"
-        "        await asyncio.sleep(0)\n"
-        "        await asyncio.sleep(0.01)\n"
-        "        print('asked', flush=True)\n"
-        "        time.sleep(30)\n"
-        "asyncio.run(main())\n"
-    )
-    with RunningServer(tmp_path, "--heartbeat-ms", "1000", "--max-unread-receives", "8") as server:
-        async with connect(server.url) as client:
-            big = await client.create_queue("big", max_message_bytes=1 << 20, visibility_timeout=3600)
-            jobs = await client.create_queue("jobs")
-            for _ in range(60):
-                await big.send(bytes(1 << 20))
-            slow = subprocess.Popen([sys.executable, "-c", script, server.url], stdout=subprocess.PIPE)
-            assert slow.stdout is not None
-            try:
-                await asyncio.to_thread(slow.stdout.readline)
-                rss = 0
-                while not (status := await client.status())["counters"]["slow_readers_closed"]:
-                    rss = max(rss, status["rss_bytes"])
-                    await jobs.send(b"x")
-                    assert len(await jobs.receive(1, wait=20)) == 1
-                    await asyncio.sleep(0.05)
-                info = await big.attributes()
-                assert info.in_flight < 40, "most of what it asked for stayed with the queue"
-                assert info.in_flight + info.active == 60
-            finally:
-                slow.kill()
-                slow.wait()
-                slow.stdout.close()
-
-
-async def test_what_a_slow_reader_was_not_sent_in_full_comes_back_and_nothing_else(tmp_path: Path) -> None:
-    with RunningServer(tmp_path, "--heartbeat-ms", "1000") as server:
-        async with connect(server.url) as client:
-            big = await client.create_queue("big", max_message_bytes=1 << 20, visibility_timeout=3600)
-            for _ in range(40):
-                await big.send(bytes(1 << 20))
-            with RawClient(server.url) as slow:
-                for _ in range(40):
-                    slow.begin(wire.ReceiveMessages, "big", 1, 0)
-                await status_until(client, lambda status: status["counters"]["slow_readers_closed"] == 1)
-                await status_until(client, lambda status: status["connections"] == 1)
-                info = await big.attributes()
-                with contextlib.suppress(ConnectionError):
-                    await asyncio.to_thread(slow.read_to_end)
-
-                got = [message for reply in slow.replies.values() for message in messages_of(reply)]
-                assert 0 < len(got) < 40
-                assert info.in_flight == len(got)
-                assert info.active == 40 - len(got)
-                again = await big.receive(1, wait=0)
-                assert [message.receive_count for message in again] == [1]
-                assert {message.id for message in again}.isdisjoint(message.message_id for message in got)
-
-
-def messages_of(reply: object) -> list[ReceivedMessage]:
-    assert isinstance(reply, wire.MessagesReceived), reply
-    return reply.messages
 
 
 def test_sigterm_ends_in_time_although_the_storage_hangs(tmp_path: Path) -> None:
@@ -447,68 +224,6 @@ async def test_a_nearly_full_disk_refuses_sends_while_receives_and_deletes_work(
         server.start()
         async with connect(server.url) as client:
             await client.queue("jobs").send(b"z")
-
-
-async def test_tls(tmp_path: Path) -> None:
-    flags = ("--tls-certificate", str(TLS / "certificate.pem"), "--tls-key", str(TLS / "key.pem"))
-    with RunningServer(tmp_path, *flags) as server:
-        assert server.url.endswith("?tls=1")
-        context = ssl.create_default_context(cafile=str(TLS / "certificate.pem"))
-        async with connect(server.url, tls=context) as client:
-            queue = await client.create_queue("jobs")
-            await queue.send(bytes(60_000))
-            assert len(await queue.receive(1, wait=20)) == 1
-            big = await client.create_queue("big", max_message_bytes=1 << 20)
-            for _ in range(20):
-                await big.send(bytes(1 << 20))
-            received = await asyncio.gather(*(big.receive(1, wait=20) for _ in range(20)))
-            assert [len(messages) for messages in received] == [1] * 20
-        with pytest.raises(CmqError):
-            async with connect(server.url, request_timeout=1, retries=0):
-                pass
-        with socket.create_connection((server.host, server.port)) as sock:
-            sock.sendall(encode_preamble(1, 1))
-            read_to_end(sock)
-        async with connect(server.url, tls=context) as client:
-            assert (await client.status())["connections"] == 1
-
-
-async def test_more_connections_than_descriptors_are_refused_and_the_rest_is_served(tmp_path: Path) -> None:
-    with RunningServer(tmp_path, wrapper=("prlimit", "--nofile=100:100")) as server:
-        async with connect(server.url) as client:
-            queue = await client.create_queue("jobs")
-            crowd = [socket.create_connection((server.host, server.port)) for _ in range(200)]
-            try:
-                await queue.send(b"x")
-                assert len(await queue.receive(1, wait=20)) == 1
-                status = await status_until(client, lambda status: status["counters"]["connections_refused"] >= 100)
-                assert status["connections"] < 60, "36, and some that are being told so"
-            finally:
-                for sock in crowd:
-                    sock.close()
-            await status_until(client, lambda status: status["connections"] == 1)
-            async with connect(server.url) as another:
-                await another.queue("jobs").send(b"y")
-
-
-async def test_a_disabled_key_ends_its_connections_and_rotation_works(tmp_path: Path) -> None:
-    with RunningServer(tmp_path) as server:
-        address = server.url.rpartition("@")[2]
-        async with connect(server.url) as admin:
-            first = await admin.accounts.create("other")
-            url = f"cmq://{first.secret_id}:{first.secret_key}@{address}"
-            async with connect(url, retries=0) as other:
-                await other.create_queue("jobs")
-                second = await other.accounts.create_key()
-                await admin.accounts.set_key_enabled(first.secret_id, False, account="other")
-                with pytest.raises(CmqError):
-                    await send_until_refused(other.queue("jobs"))
-            async with connect(f"cmq://{second.secret_id}:{second.secret_key}@{address}") as other:
-                await other.queue("jobs").send(b"y")
-                await other.accounts.delete_key(first.secret_id)
-            with pytest.raises((AuthenticationFailed, ServerUnreachable)):
-                async with connect(url, request_timeout=1, retries=0):
-                    pass
 
 
 def test_the_storage_process_gone_ends_the_server_with_exit_code_3_and_the_reason(tmp_path: Path) -> None:
