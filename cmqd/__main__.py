@@ -7,19 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from cmqd import __version__
+from cmqd.exit_codes import ExitCode
 from cmqd.settings import SETTINGS, SettingError, SettingInfo, Settings, ignored_variables, load
 from cmqd.units import DURATION, SIZE
-
-EXIT_CODES = """exit codes:
-  0  drained after SIGTERM or SIGINT
-  1  an internal error; the log says which
-  2  a flag or setting is wrong
-  3  the storage failed (I/O error, failed fsync, storage process gone)
-  4  the data folder is in use, damaged, or of a newer version
-  5  the address is taken, or the TLS files are unusable
-  6  draining was not over in time (nothing acknowledged is lost)
-"""
-
 
 SERVE_DESCRIPTION = """Run the broker until SIGTERM. SIGHUP reads the settings and the TLS files again.
 
@@ -42,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
         settings = read_settings()
     except SettingError as refusal:
         print(f"cmqd: {refusal}", file=sys.stderr)
-        return 2
+        return ExitCode.USAGE
     ignored = ignored_variables(os.environ)
     if chosen.command == "config":
         if ignored:
@@ -57,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
         from cmqd.server.daemon import run_server
     except ModuleNotFoundError as missing:
         print(f"cmqd: {missing.name} is not installed; the server needs: pip install 'cmqd[server]'", file=sys.stderr)
-        return 2
+        return ExitCode.USAGE
     return int(run_server(settings, read_settings, ignored))
 
 
@@ -83,10 +73,10 @@ def _give_new_log_id(folder: Path) -> int:
         manifest = identity.give_new_log_id(folder)
     except FileNotFoundError:
         print(f"cmqd: {folder} is no data folder: it has no manifest", file=sys.stderr)
-        return 4
+        return ExitCode.CANNOT_OPEN
     except (LogError, OSError) as refusal:
         print(f"cmqd: the log of {folder} keeps its id: {refusal}", file=sys.stderr)
-        return 4
+        return ExitCode.CANNOT_OPEN
     before = manifest.former_log_ids[-1] if manifest.former_log_ids else "without an id"
     print(f"the log of {folder} was {before} and is {manifest.log_id} now")
     print("positions of streams and journals of replays that were made with the former id are refused from now on")
@@ -124,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
         "serve",
         help="run the broker",
         description=SERVE_DESCRIPTION,
-        epilog=EXIT_CODES,
+        epilog="\n".join(["exit codes:", *(f"  {code}  {code.meaning}" for code in ExitCode)]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     config = commands.add_parser("config", help="print the effective settings as a TOML file")

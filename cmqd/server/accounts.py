@@ -18,8 +18,9 @@ Rules:
 
 import asyncio
 import base64
+import contextlib
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -179,18 +180,21 @@ class Accounts:
         if account not in self._document.accounts or account == self._leaving:
             raise AccountNotFound(account)
 
-    def _check_key(self, caller: str, secret_id: str | None) -> None:
-        """Check that the key of a request is still valid after all earlier changes. Otherwise a change requested with a
-        stolen key, just before the key was disabled, would enable the key again.
+    @contextlib.asynccontextmanager
+    async def _changing(self, caller: str, with_key: str | None) -> AsyncIterator[Document]:
+        """Hold the lock, and check that the key of a request is still valid after all earlier changes. Otherwise a
+        change requested with a stolen key, just before the key was disabled, would enable the key again.
 
         Raises:
             PermissionDenied: the key is no longer valid.
         """
-        if secret_id is not None and self.find_key(secret_id) is None:
-            raise PermissionDenied(f"key {secret_id!r} was disabled or deleted", account=caller)
+        async with self._lock:
+            if with_key is not None and self.find_key(with_key) is None:
+                raise PermissionDenied(f"key {with_key!r} was disabled or deleted", account=caller)
+            yield self._document
 
     async def create_account(self, caller: str, account: str, now_ms: int, *, with_key: str | None = None) -> Key:
-        """Make an account with its first key. ``with_key``, here and below: the key of the request, see ``_check_key``.
+        """Make an account with its first key. ``with_key``, here and below: the key of the request, see ``_changing``.
 
         Raises:
             PermissionDenied, InvalidArgument, AccountExists: the account was not created.
@@ -203,9 +207,7 @@ class Accounts:
                 value=account,
                 limit="1 to 64 ASCII letters, digits, '-' or '_'",
             )
-        async with self._lock:
-            self._check_key(caller, with_key)
-            document = self._document
+        async with self._changing(caller, with_key) as document:
             if account.lower() in {name.lower() for name in document.accounts}:
                 raise AccountExists(account)
             if len(document.accounts) >= _MAX_ACCOUNTS:
@@ -216,7 +218,7 @@ class Accounts:
                     limit=f"at most {_MAX_ACCOUNTS} accounts",
                 )
             key = new_key(account, now_ms)
-            await self._change(document, accounts={**document.accounts, account: now_ms}, keys=[*document.keys, key])
+            await self._change(accounts={**document.accounts, account: now_ms}, keys=[*document.keys, key])
             return key
 
     async def delete_account(
@@ -246,9 +248,7 @@ class Accounts:
             PermissionDenied, AccountNotFound, InvalidArgument, AccountNotEmpty: the account was not deleted.
         """
         self.must_be_admin(caller, "delete accounts")
-        async with self._lock:
-            self._check_key(caller, with_key)
-            document = self._document
+        async with self._changing(caller, with_key) as document:
             if account not in document.accounts:
                 raise AccountNotFound(account)
             if account == ADMIN:
@@ -268,7 +268,6 @@ class Accounts:
                 # A request that was under way when its connection ended may have made a queue.
                 refuse_held()
                 await self._change(
-                    document,
                     accounts={name: made_ms for name, made_ms in document.accounts.items() if name != account},
                     keys=[key for key in document.keys if key.account != account],
                 )
@@ -281,10 +280,8 @@ class Accounts:
         Raises:
             PermissionDenied, AccountNotFound, InvalidArgument: no key was created.
         """
-        async with self._lock:
-            self._check_key(caller, with_key)
+        async with self._changing(caller, with_key) as document:
             account = self._own_or_managed(caller, account)
-            document = self._document
             if sum(key.account == account for key in document.keys) >= MAX_KEYS:
                 raise InvalidArgument(
                     f"account {account!r} has {MAX_KEYS} keys, its limit; delete a key first",
@@ -293,7 +290,7 @@ class Accounts:
                     limit=f"at most {MAX_KEYS} keys",
                 )
             key = new_key(account, now_ms)
-            await self._change(document, keys=[*document.keys, key])
+            await self._change(keys=[*document.keys, key])
             return key
 
     async def set_key_enabled(
@@ -304,15 +301,13 @@ class Accounts:
         Raises:
             PermissionDenied, AccountNotFound, KeyNotFound, LastKey: the key was not changed.
         """
-        async with self._lock:
-            self._check_key(caller, with_key)
+        async with self._changing(caller, with_key) as document:
             account = self._own_or_managed(caller, account)
             key = self._key_of(account, secret_id)
             if not enabled:
                 self._keep_one_other(key)
-            document = self._document
             changed = msgspec.structs.replace(key, enabled=enabled)
-            await self._change(document, keys=[changed if each is key else each for each in document.keys])
+            await self._change(keys=[changed if each is key else each for each in document.keys])
 
     async def delete_key(
         self, caller: str, account: str | None, secret_id: str, *, with_key: str | None = None
@@ -322,13 +317,11 @@ class Accounts:
         Raises:
             PermissionDenied, AccountNotFound, KeyNotFound, LastKey: the key was not deleted.
         """
-        async with self._lock:
-            self._check_key(caller, with_key)
+        async with self._changing(caller, with_key) as document:
             account = self._own_or_managed(caller, account)
             key = self._key_of(account, secret_id)
             self._keep_one_other(key)
-            document = self._document
-            await self._change(document, keys=[each for each in document.keys if each is not key])
+            await self._change(keys=[each for each in document.keys if each is not key])
 
     # ------------------------------------------------------------------ subscriptions
 
@@ -353,7 +346,7 @@ class Accounts:
         """
         async with self._lock:
             made = SubscriptionSecret(secret=_new_secret())
-            await self._change_secrets({**self._document.subscription_secrets, subscription_id: made})
+            await self._change(subscription_secrets={**self._document.subscription_secrets, subscription_id: made})
             return made.secret
 
     async def rotate_secret(self, subscription_id: int, overlap_until_ms: int) -> str:
@@ -371,7 +364,7 @@ class Accounts:
                 previous=None if replaced is None else replaced.secret,
                 previous_until_ms=0 if replaced is None else overlap_until_ms,
             )
-            await self._change_secrets({**known, subscription_id: made})
+            await self._change(subscription_secrets={**known, subscription_id: made})
             return made.secret
 
     async def forget_secret(self, subscription_id: int) -> None:
@@ -383,7 +376,8 @@ class Accounts:
         async with self._lock:
             known = self._document.subscription_secrets
             if subscription_id in known:
-                await self._change_secrets({id_: known[id_] for id_ in known if id_ != subscription_id})
+                left = {id_: known[id_] for id_ in known if id_ != subscription_id}
+                await self._change(subscription_secrets=left)
 
     async def match_secrets(self, subscription_ids: Collection[int]) -> tuple[list[int], list[int]]:
         """At the start: create missing secrets of these subscriptions and delete all other secrets. Return the
@@ -400,11 +394,8 @@ class Accounts:
             if missing or unknown:
                 kept = {id_: secret for id_, secret in known.items() if id_ in wanted}
                 made = {id_: SubscriptionSecret(secret=_new_secret()) for id_ in missing}
-                await self._change_secrets(kept | made)
+                await self._change(subscription_secrets=kept | made)
             return missing, unknown
-
-    async def _change_secrets(self, secrets_by_id: dict[int, SubscriptionSecret]) -> None:
-        await self._change(self._document, subscription_secrets=secrets_by_id)
 
     def check_invariants(self) -> None:
         """Raise AssertionError if an invariant is broken."""
@@ -440,8 +431,8 @@ class Accounts:
         if not any(key.enabled for key in others):
             raise LastKey(leaving.account, leaving.secret_id)
 
-    async def _change(self, document: Document, **changes: Any) -> None:
-        changed = msgspec.structs.replace(document, **changes)
+    async def _change(self, **changes: Any) -> None:
+        changed = msgspec.structs.replace(self._document, **changes)
         await self._write(changed)
         self._install(changed)
 

@@ -10,15 +10,12 @@ from pathlib import Path
 
 import msgspec
 
+from cmqd.exit_codes import ExitCode
 from cmqd.log.errors import LogError
 from cmqd.server.accounts import MAX_KEYS
 from cmqd.server.accounts_file import ADMIN, AccountsFile, AccountsFileError, Decoded, Document, new_document, new_key
 from cmqd.server.clock import wall_ms
 from cmqd.server.private_files import read_private
-
-DONE = 0
-REFUSED = 4
-"""The exit code of ``cmqd serve`` for a folder that cannot be opened."""
 
 Print = Callable[[str], None]
 Lock = Callable[[Path], AbstractContextManager[None]]
@@ -35,7 +32,7 @@ def check(folder: Path, out: Print) -> int:
         return _check(AccountsFile(folder), out)
     except OSError as failure:
         out(str(failure))
-        return REFUSED
+        return ExitCode.CANNOT_OPEN
 
 
 def _check(file: AccountsFile, out: Print) -> int:
@@ -51,10 +48,10 @@ def _check(file: AccountsFile, out: Print) -> int:
         document = file.read()
     except AccountsFileError as fault:
         out(str(fault))
-        return REFUSED
+        return ExitCode.CANNOT_OPEN
     if document is None:
         out("a server starts without the file only if the log holds no queue and no topic")
-    return DONE if document is not None else REFUSED
+    return ExitCode.OK if document is not None else ExitCode.CANNOT_OPEN
 
 
 def repair(folder: Path, out: Print, lock: Lock, *, from_copy: bool) -> int:
@@ -135,14 +132,14 @@ def _with_lock(folder: Path, out: Print, lock: Lock, work: Callable[[], None]) -
             work()
     except LogError as refusal:
         out(f"{refusal}; stop the broker first")
-        return REFUSED
+        return ExitCode.CANNOT_OPEN
     except AccountsFileError as fault:
         out(f"{folder}: accounts.json {fault}")
-        return REFUSED
+        return ExitCode.CANNOT_OPEN
     except (_Refused, OSError) as refusal:
         out(str(refusal))
-        return REFUSED
-    return DONE
+        return ExitCode.CANNOT_OPEN
+    return ExitCode.OK
 
 
 def _describe(path: Path, out: Print) -> Decoded | None:

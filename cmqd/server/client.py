@@ -22,7 +22,7 @@ class Client(Answerable, Protocol):
     """Queues that the connection checks transactions for; kept by ``TransactionCheckers``."""
     unread_receives: int
     """Replies with bodies that are decided and not yet handed to the socket, receives that are collected, and peeks
-    that wait for bodies."""
+    that wait for bodies. The connection subtracts each reply with a queue that it hands over or drops."""
 
     @property
     def is_held(self) -> bool:
@@ -37,6 +37,15 @@ class Client(Answerable, Protocol):
     @property
     def is_slow(self) -> bool:
         """True if the client leaves replies unread."""
+        ...
+
+    @property
+    def is_gone(self) -> bool:
+        """True if the connection is closed, so that replies are dropped."""
+        ...
+
+    def note_held_replies(self, size: int) -> None:
+        """Note the bytes of the client's replies at the gate; see ``held_replies``."""
         ...
 
     def hold(self) -> None:

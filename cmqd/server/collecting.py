@@ -13,8 +13,8 @@ refusal does not touch the other requests. Rules:
   receives, so that the receives find the messages.
 - A group is decided at the latest when the I/O batch ends, just before its records go to the storage, and sooner when
   it reaches the size of a batch. Therefore collecting delays no commit.
-- A publish with a plan of several slices continues later (``publish_lines``). Its clients are held meanwhile: a later
-  request of the same client must not overtake it.
+- A publish with a plan of several slices continues later (``handlers.publishing``). Its clients are held meanwhile: a
+  later request of the same client must not overtake it.
 - After a bug in the core, or a failure of the storage, no request is collected.
 """
 

@@ -10,7 +10,6 @@ disaster   the storage failed, or a bug showed in the core: nothing more is ackn
 """
 
 import asyncio
-import enum
 import gc
 import json
 import os
@@ -29,6 +28,7 @@ import cmqd
 from cmqd.allocator import return_large_blocks
 from cmqd.core.broker import Broker
 from cmqd.core.limits import Limits
+from cmqd.exit_codes import ExitCode
 from cmqd.log.errors import LogError, LogFailed
 from cmqd.log.interface import Log
 from cmqd.log.values import LogState, RecoveryReport
@@ -57,25 +57,6 @@ LAST_STEPS_S: Final = 0.4
 """Part of that reserve for killing a hanging storage process, and for the end of this process."""
 LAST_WORDS_S: Final = 1.0
 """Time that clients have, after a disaster, to read the reason of the end."""
-
-
-class ExitCode(enum.IntEnum):
-    """Exit codes of the process."""
-
-    OK = 0
-    """Drained after SIGTERM or SIGINT."""
-    BUG = 1
-    """An assertion or an unexpected exception: a bug. The log names it. A restart recovers from the log."""
-    USAGE = 2
-    """A flag or setting is wrong; the server did not start."""
-    STORAGE_FAILED = 3
-    """I/O error, failed fsync, or the storage process is gone."""
-    CANNOT_OPEN = 4
-    """The data folder is in use, damaged, or of a newer version, or its accounts cannot be read."""
-    CANNOT_LISTEN = 5
-    """The address is taken, or the TLS files are unusable."""
-    DRAIN_INCOMPLETE = 6
-    """The drain time ended before the drain; all acknowledged messages are safe."""
 
 
 _LOG_IS_CLOSED: Final = frozenset({ExitCode.OK, ExitCode.DRAIN_INCOMPLETE})

@@ -3,34 +3,11 @@
 import contextlib
 import logging
 import sys
-from collections.abc import Mapping, MutableMapping
-from typing import Any, Final, TextIO, cast
+from typing import Any, TextIO, cast
 
 import structlog
 
 from cmqd.settings import LogFormat, LogLevel
-
-_LEVELS: Final[Mapping[str, int]] = {
-    LogLevel.DEBUG: logging.DEBUG,
-    LogLevel.INFO: logging.INFO,
-    LogLevel.WARNING: logging.WARNING,
-    LogLevel.ERROR: logging.ERROR,
-}
-
-
-class _LevelFilter:
-    """Drops lines below a level that can change while loggers are in use.
-
-    The loggers' own filter is a class that a logger keeps from its first line on.
-    """
-
-    def __init__(self) -> None:
-        self.least = logging.INFO
-
-    def __call__(self, _logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        if _LEVELS.get(event["level"], logging.CRITICAL) < self.least:
-            raise structlog.DropEvent
-        return event
 
 
 class _Output:
@@ -49,20 +26,17 @@ class _Output:
             self._stream.flush()
 
 
-_filter = _LevelFilter()
-
-
 def set_log_level(level: LogLevel) -> None:
     """Drop lines below this level from now on."""
-    _filter.least = _LEVELS[level]
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()])
+    )
 
 
 def configure_logs(log_format: LogFormat, level: LogLevel) -> None:
-    """Choose the form of all log lines of this process; to be called once, before the first line."""
-    set_log_level(level)
+    """Choose the form of all log lines of this process."""
     processors: list[Any] = [
         structlog.processors.add_log_level,
-        _filter,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     if log_format is LogFormat.JSON:
@@ -77,10 +51,11 @@ def configure_logs(log_format: LogFormat, level: LogLevel) -> None:
         )
     structlog.configure(
         processors=processors,
-        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
         logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", _Output(sys.stderr))),
-        cache_logger_on_first_use=True,
+        # A cached logger would keep the level of its first line.
+        cache_logger_on_first_use=False,
     )
+    set_log_level(level)
 
 
 def get_logger() -> structlog.typing.FilteringBoundLogger:

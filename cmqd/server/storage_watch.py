@@ -18,8 +18,9 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
+from cmqd.log.interface import Log
 from cmqd.server.absent_client import AbsentClient
 from cmqd.server.admission import Admission
 from cmqd.server.client import Client
@@ -42,36 +43,12 @@ SLICE_S: Final = 0.002
 _log = get_logger()
 
 
-class Progress(Protocol):
-    """The counts of a log that the watch reads."""
-
-    @property
-    def durable_lsn(self) -> int:
-        """The LSN up to which every row is durable."""
-        ...
-
-    @property
-    def pending_records(self) -> int:
-        """Appended and not durable."""
-        ...
-
-    @property
-    def pages_asked(self) -> int:
-        """Pages asked for since the start."""
-        ...
-
-    @property
-    def pages_answered(self) -> int:
-        """Pages that came back since the start."""
-        ...
-
-
 @part
 class StorageWatch:
     """See the module."""
 
     loop: asyncio.AbstractEventLoop
-    log: Progress
+    log: Log
     gate: ReplyGate
     admission: Admission
     events: ClientEvents

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from cmqd.exit_codes import ExitCode
 from cmqd.log.errors import LogFailed
 from cmqd.log.interface import Log
 from cmqd.log.values import RecoveredBatch
 from cmqd.memory_log import MemoryLog
-from cmqd.server.daemon import Daemon, ExitCode
+from cmqd.server.daemon import Daemon
 from cmqd.server.reload import Reload
 from cmqd.server.server import Server
 from cmqd.settings import Settings

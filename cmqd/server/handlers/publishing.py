@@ -1,7 +1,17 @@
-"""Publishes: decided together as sends are, in slices if their plan is long."""
+"""Publishes: decided together as sends are, in slices if their plan is long.
 
+A plan of the core changes nothing before the plan is applied. Therefore requests of other clients go on between two
+slices, like requests that arrived sooner. Publishes to the same topic stand in line behind the plan, because a plan
+relies on the dedup ids that the topic remembers. Topics take turns of a slice.
+
+The connections of a publish in line are held (``Client.hold``). Therefore the requests of a client are carried out in
+the order of sending, and a line has at most a single entry per connection. A publish in line is carried out even if
+its connection is lost.
+"""
+
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Final, cast
 
 from cmqd.core import errors as domain
 from cmqd.core.broker import Broker
@@ -15,15 +25,27 @@ from cmqd.server.collecting import MAX_BYTES, Collector, Decided, Group
 from cmqd.server.counters import Counters
 from cmqd.server.outcomes import Outcomes
 from cmqd.server.part import part
-from cmqd.server.publish_lines import SLICE_UNITS, PlannedPublish, PublishLines
 from cmqd.server.reply_gate import ReplyGate
 from cmqd_protocol import messages as wire
 from cmqd_types.messages import Labels
 
+SLICE_UNITS: Final = 1024
+"""Work of a slice: usually 0.5 ms, at most about 2 ms."""
+
+
+class _Publish:
+    """Publishes to a topic that are decided together, and their plan. A publish behind others has no plan yet."""
+
+    __slots__ = ("group", "plan")
+
+    def __init__(self, group: Group, plan: PublishPlan | None) -> None:
+        self.group = group
+        self.plan = plan
+
 
 @part
 class Publishes:
-    """Publishes to topics; see ``collecting`` and ``publish_lines``."""
+    """Publishes to topics; see the module and ``collecting``."""
 
     order = 1
     name = "publish"
@@ -39,17 +61,13 @@ class Publishes:
     schedule: Callable[[], None]
 
     def __post_init__(self) -> None:
-        self._lines = PublishLines()
-
-    @property
-    def in_line(self) -> int:
-        """Publishes that go on in slices."""
-        return len(self._lines)
+        self._lines: dict[tuple[str, str], deque[_Publish]] = {}
+        """The publishes in line, by account and topic, in the order of the turns. No line is empty."""
 
     @property
     def has_work(self) -> bool:
         """True if a publish continues in slices; read at the end of every I/O batch."""
-        return bool(self._lines.lines)
+        return bool(self._lines)
 
     def handle(self, client: Client, request: wire.PublishMessages) -> None:
         """Collect a publish."""
@@ -81,11 +99,12 @@ class Publishes:
     def decide(self, group: Group, now_ms: int) -> Decided:
         """Plan the publishes, and apply the plan unless it needs more slices or waits behind an earlier publish."""
         plan = None
-        if not self._lines.has_line(group.account, group.name):
+        key = (group.account, group.name)
+        if key not in self._lines:
             plan = self.broker.plan_publish(group.account, group.name, group.requests, now_ms)
             if plan.advance(SLICE_UNITS):
                 return self._apply(plan, now_ms)
-        self._lines.add(PlannedPublish(group, plan))
+        self._lines.setdefault(key, deque()).append(_Publish(group, plan))
         self.admission.collected_bytes += group.size
         for client, _ in group.askers:
             client.hold()
@@ -105,7 +124,11 @@ class Publishes:
     def go_on(self, units: int | None = None) -> bool:
         """Do a slice of the publish that has the turn; return True if that was its last slice."""
         units = SLICE_UNITS if units is None else units
-        publish = self._lines.take()
+        key = next(iter(self._lines))
+        line = self._lines.pop(key)
+        publish = line.popleft()
+        if line:
+            self._lines[key] = line
 
         def decide(group: Group, now_ms: int) -> Decided:
             plan = publish.plan
@@ -115,7 +138,8 @@ class Publishes:
             return self._apply(plan, now_ms) if plan.advance(units) else None
 
         if not self.collector.carry_out(publish.group, decide):
-            self._lines.put_back(publish)
+            line.appendleft(publish)
+            self._lines[key] = line
             return False
         self.admission.collected_bytes -= publish.group.size
         for client, _ in publish.group.askers:
@@ -124,12 +148,14 @@ class Publishes:
 
     def finish(self) -> None:
         """Carry out every publish in line, without slices."""
-        while self._lines.lines:
+        while self._lines:
             self.go_on(WHOLE)
 
     def drop_all(self, reason: str) -> None:
         """Answer every publish in line ``outcome_unknown``, without deciding it."""
-        for publish in self._lines.take_all():
+        publishes = [publish for line in self._lines.values() for publish in line]
+        self._lines.clear()
+        for publish in publishes:
             self.admission.collected_bytes -= publish.group.size
             self.collector.leave_unknown(publish.group, reason)
 
