@@ -20,7 +20,7 @@ import asyncio
 import base64
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +181,7 @@ class Accounts:
             raise AccountNotFound(account)
 
     @contextlib.asynccontextmanager
-    async def _changing(self, caller: str, with_key: str | None) -> AsyncIterator[Document]:
+    async def _changing(self, caller: str, with_key: str | None) -> AsyncGenerator[Document, None]:
         """Hold the lock, and check that the key of a request is still valid after all earlier changes. Otherwise a
         change requested with a stolen key, just before the key was disabled, would enable the key again.
 
