@@ -1,10 +1,11 @@
-"""The command line is run in this process, against a fake server that has a loop and a thread of its own."""
+"""The command line is run in this process, against a server that has a loop and a thread of its own."""
 
 import io
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from cmq_cli.app import run
 from support.cmq_runs import Cmq, Ran, ThreadedServer
@@ -12,10 +13,12 @@ from support.cmq_runs import Cmq, Ran, ThreadedServer
 
 @pytest.fixture
 def server() -> Iterator[ThreadedServer]:
+    # The output of this process is that of the command.
+    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     server = ThreadedServer()
-    server.do(server.fake.queue, "orders")
     yield server
     server.close()
+    structlog.reset_defaults()
 
 
 @pytest.fixture
@@ -44,6 +47,6 @@ def cmq(no_server: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch:
 
 @pytest.fixture
 def cmq_at(cmq: Cmq, server: ThreadedServer, monkeypatch: pytest.MonkeyPatch) -> Cmq:
-    """The same with the fake server as the server."""
-    monkeypatch.setenv("CMQ_URL", server.fake.url)
+    """The same with ``server`` as the server."""
+    monkeypatch.setenv("CMQ_URL", server.local.url)
     return cmq

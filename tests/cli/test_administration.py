@@ -7,7 +7,9 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -15,6 +17,7 @@ import cmq_cli.app
 from cmq_cli.exitcodes import ExitCode
 from cmq_cli.output import Output, OutputForm
 from cmq_cli.values import parse_duration, show_duration, typed_duration
+from cmqd_client.address import parse_address
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from support.cmq_runs import Cmq, ThreadedServer
@@ -76,7 +79,7 @@ def test_durations_are_shown_in_words(seconds: float, text: str) -> None:
 def test_a_queue_is_made_shown_changed_and_deleted(cmq_at: Cmq, server: ThreadedServer) -> None:
     created = cmq_at("queue", "create", "jobs", "--visibility-timeout", "2m", "--retention", "1d", "--max-delayed", "7")
     assert (created.code, created.out, created.err) == (0, "", "queue 'jobs' created\n")
-    (request,) = server.fake.of(wire.CreateQueue)
+    (request,) = server.local.link.of(wire.CreateQueue)
     assert request.attributes == {"visibility_timeout_ms": 120_000, "retention_ms": 86_400_000, "max_delayed": 7}
 
     shown = cmq_at("queue", "info", "jobs")
@@ -98,8 +101,8 @@ def test_what_exists_is_refused_or_accepted(cmq_at: Cmq) -> None:
 
 
 def test_queues_are_listed_with_their_counts(cmq_at: Cmq, server: ThreadedServer) -> None:
-    server.do(server.fake.queue, "mail")
-    server.do(server.fake.put, "orders", b"a", b"b")
+    server.do(server.local.admin.create_queue, "mail")
+    server.do(server.local.put, "orders", b"a", b"b")
 
     table = cmq_at("queue", "list").out.splitlines()
     assert table[0].split() == ["name", "active", "in", "flight", "delayed", "oldest", "message"]
@@ -125,14 +128,14 @@ def test_of_several_deletes_some_may_fail(cmq_at: Cmq) -> None:
 
 @pytest.mark.parametrize("command", ["delete", "clear"])
 def test_without_a_terminal_nothing_is_destroyed_unasked(cmq_at: Cmq, server: ThreadedServer, command: str) -> None:
-    server.do(server.fake.put, "orders", b"a", b"b")
+    server.do(server.local.put, "orders", b"a", b"b")
 
     ran = cmq_at("queue", command, "orders")
 
     assert ran.code == ExitCode.USAGE
     assert "2 messages" in ran.err
     assert "--yes" in ran.err
-    assert len(server.fake.queues["orders"].active) == 2
+    assert server.do(server.local.info, "orders").active == 2
 
 
 @pytest.mark.parametrize(
@@ -149,8 +152,8 @@ def test_a_person_is_asked_with_the_count(
     answer: str,
     is_done: bool,
 ) -> None:
-    server.do(server.fake.put, "orders", b"a", b"b")
-    monkeypatch.setenv("CMQ_URL", server.fake.url)
+    server.do(server.local.put, "orders", b"a", b"b")
+    monkeypatch.setenv("CMQ_URL", server.local.url)
     asked: list[str] = []
     monkeypatch.setattr(Output, "can_ask", True)
 
@@ -164,7 +167,8 @@ def test_a_person_is_asked_with_the_count(
 
     assert asked == [f"{question} "]
     assert code == (ExitCode.OK if is_done else ExitCode.FAILED)
-    assert (not server.fake.queues.get("orders") or not server.fake.queues["orders"].active) == is_done
+    left = server.do(server.local.admin.queues)
+    assert ("orders" not in left.names or server.do(server.local.info, "orders").active == 0) == is_done
 
 
 def test_a_table_never_cuts_a_number(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,9 +189,9 @@ def test_a_table_never_cuts_a_number(capsys: pytest.CaptureFixture[str], monkeyp
 
 
 def test_a_queue_is_cleared(cmq_at: Cmq, server: ThreadedServer) -> None:
-    server.do(server.fake.put, "orders", b"a")
+    server.do(server.local.put, "orders", b"a")
     assert cmq_at("queue", "clear", "orders", "--yes").code == 0
-    assert not server.fake.queues["orders"].active
+    assert server.do(server.local.info, "orders").active == 0
 
 
 def test_a_value_out_of_range_is_told_by_the_server(cmq_at: Cmq) -> None:
@@ -217,9 +221,10 @@ def test_accounts_and_keys_are_managed(cmq_at: Cmq) -> None:
         "no",
         "yes",
     ]
-    assert cmq_at("account", "key", "enable", secret_id).code == 0
-    assert cmq_at("account", "key", "delete", secret_id, "--output", "json").json == {"deleted": secret_id}
-    assert cmq_at("account", "key", "delete", secret_id).code == ExitCode.NOT_FOUND
+    assert cmq_at("account", "key", "enable", secret_id, "--account", "kitchen").code == 0
+    deleted = cmq_at("account", "key", "delete", secret_id, "--account", "kitchen", "--output", "json")
+    assert deleted.json == {"deleted": secret_id}
+    assert cmq_at("account", "key", "delete", secret_id, "--account", "kitchen").code == ExitCode.NOT_FOUND
     assert cmq_at("account", "key", "list", "--account", "nobody").code == ExitCode.NOT_FOUND
     assert cmq_at("account", "delete", "kitchen", "--output", "json").json == {"deleted": "kitchen"}
     assert cmq_at("account", "delete", "kitchen").code == ExitCode.NOT_FOUND
@@ -234,12 +239,12 @@ def test_the_queues_of_all_accounts_are_listed(cmq_at: Cmq) -> None:
 
 
 def test_what_is_not_permitted_has_its_exit_code(cmq_at: Cmq, server: ThreadedServer) -> None:
-    server.do(server.fake.refuse, wire.CreateAccount, ErrorCode.PERMISSION_DENIED, "only admin may")
+    server.do(server.local.link.refuse, wire.CreateAccount, ErrorCode.PERMISSION_DENIED, "only admin may")
     assert cmq_at("account", "create", "x").code == ExitCode.REFUSED
 
 
 def test_the_status_is_shown_in_sections_and_words(server: ThreadedServer, cmq_at: Cmq) -> None:
-    server.fake.status |= {
+    status: dict[str, Any] = {
         "uptime_ms": 93_784_000,
         "time_ms": 1_769_860_800_000,
         "broker_time_ms": 1_769_864_400_000,
@@ -251,6 +256,9 @@ def test_the_status_is_shown_in_sections_and_words(server: ThreadedServer, cmq_a
         "counters": {"sent": 1_461_173},
         "a_newer_field": "kept",
     }
+    server.local.link.answer(
+        wire.GetServerStatus, lambda _, request: wire.ServerStatus(request.request_id, {"version": "0.1.0"} | status)
+    )
 
     ran = cmq_at("status")
 
@@ -274,8 +282,11 @@ def test_the_status_is_shown_in_sections_and_words(server: ThreadedServer, cmq_a
     assert "the wall clock of the server is behind broker time" in ran.err
 
 
-def test_the_status_is_the_servers_own_document_as_json(cmq_at: Cmq) -> None:
-    assert cmq_at("status", "--output", "json").json == {"version": "fake", "durability": "none", "queues": 1}
+def test_the_status_is_the_servers_own_document_as_json(cmq_at: Cmq, server: ThreadedServer) -> None:
+    document = {"version": "0.1.0", "durability": "none", "queues": 1}
+    server.local.link.answer(wire.GetServerStatus, lambda _, request: wire.ServerStatus(request.request_id, document))
+
+    assert cmq_at("status", "--output", "json").json == document
 
 
 # ---------------------------------------------------------------------- contexts
@@ -313,7 +324,7 @@ def test_the_servers_own_file_can_be_used_and_taken_over(
     cmq: Cmq, server: ThreadedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = tmp_path / "admin.context.toml"
-    given.write_text(f'current = "admin"\n\n[contexts.admin]\nurl = "{server.fake.url}"\n')
+    given.write_text(f'current = "admin"\n\n[contexts.admin]\nurl = "{server.local.url}"\n')
     given.chmod(0o600)
 
     assert cmq("status", "--context-file", str(given)).code == 0
@@ -329,7 +340,7 @@ def test_the_servers_own_file_can_be_used_and_taken_over(
 
 def test_a_file_that_others_can_read_is_warned_about(cmq: Cmq, server: ThreadedServer, tmp_path: Path) -> None:
     given = tmp_path / "open.toml"
-    given.write_text(f'current = "a"\n[contexts.a]\nurl = "{server.fake.url}"\n')
+    given.write_text(f'current = "a"\n[contexts.a]\nurl = "{server.local.url}"\n')
     given.chmod(0o644)
     ran = cmq("status", "--context-file", str(given))
     assert ran.code == 0
@@ -348,7 +359,7 @@ def test_a_file_of_another_kind_is_refused(cmq: Cmq, tmp_path: Path, content: st
 
 def test_the_url_goes_before_everything_else(cmq: Cmq, server: ThreadedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CMQ_URL", "cmq://a:b@127.0.0.1:1")
-    assert cmq("status", "--url", server.fake.url).code == 0
+    assert cmq("status", "--url", server.local.url).code == 0
 
 
 def test_without_any_server_it_says_what_to_do(cmq: Cmq) -> None:
@@ -368,10 +379,11 @@ def test_a_server_that_is_not_there_is_unreachable(cmq: Cmq) -> None:
 
 
 def test_a_wrong_key_is_refused_and_never_shown(cmq: Cmq, server: ThreadedServer) -> None:
-    ran = cmq("status", "--url", server.fake.url.replace("fake-secret", "other-secret"))
+    address = parse_address(server.local.url)
+    ran = cmq("status", "--url", msgspec.structs.replace(address, secret_key="other-" + address.secret_key).url())
     assert ran.code == ExitCode.REFUSED
-    assert "secret-key" not in ran.err
-    assert cmq("status", "--url", server.fake.url + "/?region=mars").code == ExitCode.REFUSED
+    assert address.secret_key not in ran.err
+    assert cmq("status", "--url", server.local.url + "/?region=mars").code == ExitCode.REFUSED
     wrong = cmq("status", "--url", "cmq://a:very-secret@h/path")
     assert wrong.code == ExitCode.USAGE
     assert "very-secret" not in wrong.err
@@ -474,9 +486,9 @@ def test_a_reader_that_leaves_early_is_no_failure(cmq: Cmq, monkeypatch: pytest.
 
 @pytest.mark.system
 def test_it_runs_as_a_command_and_ends_at_ctrl_c(server: ThreadedServer, tmp_path: Path) -> None:
-    environment = os.environ | {"CMQ_URL": server.fake.url, "XDG_CONFIG_HOME": str(tmp_path)}
+    environment = os.environ | {"CMQ_URL": server.local.url, "XDG_CONFIG_HOME": str(tmp_path)}
     command = [sys.executable, "-m", "cmq_cli", "tail", "orders", "--from-start", "--raw"]
-    server.do(server.fake.put, "orders", b"first")
+    server.do(server.local.put, "orders", b"first")
 
     running = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert running.stdout is not None

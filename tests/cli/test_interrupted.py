@@ -25,7 +25,7 @@ def _interrupt(
     """Run ``cmq`` with standard input that stays open; press Ctrl-C when it is time. Returns code, output, errors."""
     running = subprocess.Popen(
         [sys.executable, "-m", "cmq_cli", *arguments],
-        env=os.environ | {"CMQ_URL": server.fake.url, "XDG_CONFIG_HOME": str(folder)},
+        env=os.environ | {"CMQ_URL": server.local.url, "XDG_CONFIG_HOME": str(folder)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -49,7 +49,7 @@ def test_an_interrupted_stream_of_sends_says_how_many_are_stored(server: Threade
         tmp_path,
         ["send", "orders", "--stdin"],
         b"a\nb\nc\n",
-        lambda: len(server.fake.queues["orders"].active) == 3,
+        lambda: server.do(server.local.info, "orders").active == 3,
     )
 
     assert code == ExitCode.INTERRUPTED
@@ -59,14 +59,14 @@ def test_an_interrupted_stream_of_sends_says_how_many_are_stored(server: Threade
 
 
 def test_a_batch_without_an_answer_is_reported_as_such(server: ThreadedServer, tmp_path: Path) -> None:
-    server.do(server.fake.ignore, wire.SendMessages, 3)
+    server.do(server.local.link.ignore, wire.SendMessages, 3)
 
     code, out, err = _interrupt(
         server,
         tmp_path,
         ["send", "orders", "--stdin", "--output", "json"],
         b"a\nb\n",
-        lambda: bool(server.fake.of(wire.SendMessages)),
+        lambda: bool(server.local.link.of(wire.SendMessages)),
     )
 
     assert code == ExitCode.INTERRUPTED
@@ -80,15 +80,15 @@ def test_a_batch_without_an_answer_is_reported_as_such(server: ThreadedServer, t
 
 
 def test_an_interrupted_stream_of_publishes_says_how_many_are_stored(server: ThreadedServer, tmp_path: Path) -> None:
-    server.do(server.fake.topic, "shop")
-    server.do(server.fake.subscription, "shop", "all", "orders")
+    server.do(server.local.admin.create_topic, "shop")
+    server.do(server.local.subscribe, "shop", "all", "orders")
 
     code, _, err = _interrupt(
         server,
         tmp_path,
         ["publish", "shop", "--ndjson", "--body-field", "b"],
         b'{"b": "x"}\n{"b": "y"}\n',
-        lambda: len(server.fake.queues["orders"].active) == 2,
+        lambda: server.do(server.local.info, "orders").active == 2,
     )
 
     assert code == ExitCode.INTERRUPTED
@@ -96,11 +96,11 @@ def test_an_interrupted_stream_of_publishes_says_how_many_are_stored(server: Thr
 
 
 def test_ctrl_c_at_a_question_ends_the_command_and_changes_nothing(server: ThreadedServer, tmp_path: Path) -> None:
-    server.do(server.fake.put, "orders", b"a")
+    server.do(server.local.put, "orders", b"a")
     terminal, end = pty.openpty()
     running = subprocess.Popen(
         [sys.executable, "-m", "cmq_cli", "queue", "clear", "orders"],
-        env=os.environ | {"CMQ_URL": server.fake.url, "XDG_CONFIG_HOME": str(tmp_path)},
+        env=os.environ | {"CMQ_URL": server.local.url, "XDG_CONFIG_HOME": str(tmp_path)},
         stdin=end,
         stdout=end,
         stderr=end,
@@ -118,4 +118,4 @@ def test_ctrl_c_at_a_question_ends_the_command_and_changes_nothing(server: Threa
         os.close(terminal)
 
     assert code == ExitCode.INTERRUPTED
-    assert len(server.fake.queues["orders"].active) == 1
+    assert server.do(server.local.info, "orders").active == 1

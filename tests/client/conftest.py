@@ -1,4 +1,4 @@
-"""The client's tests run on asyncio in debug mode and on uvloop, each against a fake server of its own."""
+"""The client's tests run on asyncio in debug mode and on uvloop, each against a server of its own."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -8,7 +8,7 @@ import pytest
 import uvloop
 
 from cmqd_client import Client, connect
-from support.fake_server import FakeServer
+from support.local_server import LocalServer
 from support.running_broker import RunningBroker
 
 
@@ -25,14 +25,13 @@ def pytest_asyncio_loop_factories(
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[FakeServer]:
-    async with FakeServer() as server:
-        server.queue("orders")
+async def server() -> AsyncIterator[LocalServer]:
+    async with LocalServer() as server:
         yield server
 
 
 @pytest.fixture
-async def client(server: FakeServer) -> AsyncIterator[Client]:
+async def client(server: LocalServer) -> AsyncIterator[Client]:
     async with connect(server.url, request_timeout=2) as client:
         yield client
 

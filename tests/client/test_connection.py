@@ -22,11 +22,11 @@ from cmqd_protocol.features import Feature, ServerFacts
 from cmqd_protocol.limits import DEFAULT_MAX_WAITING_REQUESTS
 from support.cmq_runs import ThreadedServer
 from support.eventually import eventually, eventually_elsewhere
-from support.fake_server import FakeServer
+from support.local_server import LocalServer
 
 
 @pytest.fixture
-async def connection(server: FakeServer) -> AsyncIterator[Connection]:
+async def connection(server: LocalServer) -> AsyncIterator[Connection]:
     connection = await Connection.open(server.url)
     yield connection
     await connection.close()
@@ -43,10 +43,23 @@ def _receive(
     return asyncio.create_task(connection.receive(request, timeout))
 
 
+async def _answered_receive(
+    connection: Connection, server: LocalServer, *bodies: bytes
+) -> "asyncio.Task[wire.MessagesReceived]":
+    """A receive with its answer on the way: in the link, which holds all answers back."""
+    server.link.hold()
+    receive = _receive(connection)
+    await server.link.wait_handled(wire.ReceiveMessages)
+    await server.put("orders", *bodies)
+    await eventually(lambda: server.link.held)
+    return receive
+
+
 async def test_it_knows_whom_it_talks_to(connection: Connection) -> None:
-    assert (connection.account, connection.region, connection.server) == ("admin", "local", "fake/1")
-    assert connection.connection_id == 1
-    assert repr(connection) == "<Connection 1 usable, 0 pending>"
+    number = connection.connection_id
+    assert (connection.account, connection.region, connection.server) == ("admin", "local", "cmqd")
+    assert number > 0
+    assert repr(connection) == f"<Connection {number} usable, 0 pending>"
 
 
 async def test_it_knows_what_the_server_said_of_itself(connection: Connection) -> None:
@@ -54,7 +67,7 @@ async def test_it_knows_what_the_server_said_of_itself(connection: Connection) -
 
 
 async def test_a_field_that_the_server_would_ignore_is_not_sent(
-    server: FakeServer, monkeypatch: pytest.MonkeyPatch
+    server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, "FIELD_FEATURES", {wire.ReceiveMessages: {"wait_ms": "patience"}})
     connection = await Connection.open(server.url)
@@ -69,17 +82,17 @@ async def test_a_field_that_the_server_would_ignore_is_not_sent(
     await connection.close()
 
 
-async def test_requests_of_one_wake_up_go_out_in_one_write(connection: Connection, server: FakeServer) -> None:
+async def test_requests_of_one_wake_up_go_out_in_one_write(connection: Connection, server: LocalServer) -> None:
     before = connection.statistics().writes
 
     replies = await asyncio.gather(*(_send(connection, str(number).encode()) for number in range(100)))
 
     assert len(replies) == 100
     assert connection.statistics().writes == before + 1
-    assert server.queues["orders"].bodies == [str(number).encode() for number in range(100)]
+    assert await server.bodies("orders") == [str(number).encode() for number in range(100)]
 
 
-async def test_tasks_woken_by_one_read_write_together(client: Client, server: FakeServer) -> None:
+async def test_tasks_woken_by_one_read_write_together(client: Client, server: LocalServer) -> None:
     queue = client.queue("orders")
     connection = await Connection.open(server.url)
 
@@ -98,9 +111,9 @@ async def test_tasks_woken_by_one_read_write_together(client: Client, server: Fa
     await connection.close()
 
 
-async def test_replies_may_come_in_any_order(connection: Connection, server: FakeServer) -> None:
+async def test_replies_may_come_in_any_order(connection: Connection, server: LocalServer) -> None:
     receive = _receive(connection)
-    await server.wait_handled(wire.ReceiveMessages)
+    await server.link.wait_handled(wire.ReceiveMessages)
 
     # The waiting receive holds up nobody; this send then answers it.
     await _send(connection, b"late")
@@ -115,74 +128,74 @@ async def test_an_error_answer_fails_only_its_own_request(connection: Connection
     with pytest.raises(QueueNotFound) as caught:
         await failing
 
-    assert (caught.value.request_id, caught.value.connection_id) == (request.request_id, 1)
+    assert (caught.value.request_id, caught.value.connection_id) == (request.request_id, connection.connection_id)
     assert "request" in str(caught.value)
     await fine
 
 
-async def test_no_answer_in_time_fails_the_request(connection: Connection, server: FakeServer) -> None:
-    server.ignore(wire.SendMessages)
+async def test_no_answer_in_time_fails_the_request(connection: Connection, server: LocalServer) -> None:
+    server.link.ignore(wire.SendMessages)
     request = wire.SendMessages(connection.next_request_id(), "orders", [b"x"])
 
     with pytest.raises(RequestTimeout, match="SendMessages"):
         await connection.request(request, timeout=0.05)
 
     # An answer that comes after all is no surprise.
-    server.peer.answer(wire.MessagesSent(request.request_id, [1]))
+    server.link.connection.answer(wire.MessagesSent(request.request_id, [1]))
     await _send(connection)
 
 
-async def test_a_shorter_time_limit_is_kept_beside_a_longer_one(connection: Connection, server: FakeServer) -> None:
-    server.ignore(wire.SendMessages, 3)
+async def test_a_shorter_time_limit_is_kept_beside_a_longer_one(connection: Connection, server: LocalServer) -> None:
+    server.link.ignore(wire.SendMessages, 3)
     long = connection.request(wire.SendMessages(connection.next_request_id(), "orders", [b"x"]), timeout=3600)
     for _ in range(2):
         short = connection.request(wire.SendMessages(connection.next_request_id(), "orders", [b"x"]), timeout=0.05)
         with pytest.raises(RequestTimeout):
             await short
     assert not long.done()
-    await server.wait_handled(wire.SendMessages, 3)
-    for request in server.of(wire.SendMessages):
-        server.peer.answer(wire.MessagesSent(request.request_id, [1]))
+    await server.link.wait_handled(wire.SendMessages, 3)
+    for request in server.link.of(wire.SendMessages):
+        server.link.connection.answer(wire.MessagesSent(request.request_id, [1]))
     await long
 
 
-async def test_cancelling_a_receive_tells_the_server(connection: Connection, server: FakeServer) -> None:
+async def test_cancelling_a_receive_tells_the_server(connection: Connection, server: LocalServer) -> None:
     receive = _receive(connection)
-    await server.wait_handled(wire.ReceiveMessages)
+    await server.link.wait_handled(wire.ReceiveMessages)
 
     receive.cancel()
     with pytest.raises(asyncio.CancelledError):
         await receive
-    await server.wait_handled(wire.Cancel)
+    await server.link.wait_handled(wire.Cancel)
 
-    assert not server.queues["orders"].waiting
-    server.put("orders", b"a")
+    await eventually(lambda: server.waiting_receives == 0)
+    await server.put("orders", b"a")
     await _send(connection)
-    assert server.queues["orders"].bodies == [b"a", b"x"]
+    assert await server.bodies("orders") == [b"a", b"x"]
 
 
 async def test_messages_that_cross_a_cancellation_are_handed_back_uncounted(
-    connection: Connection, server: FakeServer
+    connection: Connection, server: LocalServer
 ) -> None:
-    receive = _receive(connection)
-    await server.wait_handled(wire.ReceiveMessages)
-    server.put("orders", b"a", b"b")
+    receive = await _answered_receive(connection, server, b"a", b"b")
 
-    # The answer is on its way, in the socket's buffer, when the receive is cancelled.
+    # The answer is on its way when the receive is cancelled.
     receive.cancel()
     with pytest.raises(asyncio.CancelledError):
         await receive
-    await server.wait_handled(wire.ReleaseMessages)
+    await server.link.wait_handled(wire.Cancel)
+    server.link.let_go()
+    await server.link.wait_handled(wire.ReleaseMessages)
 
-    (release,) = server.of(wire.ReleaseMessages)
+    (release,) = server.link.of(wire.ReleaseMessages)
     assert not release.count_receive
-    assert len(server.queues["orders"].in_flight) == 0
-    assert [message.receive_count for message in server.queues["orders"].active] == [0, 0]
+    await server.wait_bodies("orders", b"a", b"b")
+    assert [message.receive_count for message in await server.admin.queue("orders").peek()] == [0, 0]
     assert connection.statistics().handed_back == 2
 
 
 async def test_messages_that_arrive_in_the_wake_up_of_the_cancellation_are_handed_back(
-    server: FakeServer, monkeypatch: pytest.MonkeyPatch
+    server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks: list[asyncio.Task[wire.MessagesReceived]] = []
     data_received = Connection.data_received
@@ -191,63 +204,64 @@ async def test_messages_that_arrive_in_the_wake_up_of_the_cancellation_are_hande
         data_received(connection, data)
         # The future has its result by now, and the task has not gone on yet.
         for task in tasks:
-            task.cancel()
+            if connection is opened:
+                task.cancel()
 
     monkeypatch.setattr(Connection, "data_received", cancel_after_reading)
-    connection = await Connection.open(server.url)
-    tasks.append(_receive(connection))
-    await server.wait_handled(wire.ReceiveMessages)
-    server.put("orders", b"a")
+    opened = await Connection.open(server.url)
+    tasks.append(_receive(opened))
+    await server.link.wait_handled(wire.ReceiveMessages)
+    await server.put("orders", b"a")
 
     with pytest.raises(asyncio.CancelledError):
         await tasks[0]
-    await server.wait_handled(wire.ReleaseMessages)
+    await server.link.wait_handled(wire.ReleaseMessages)
 
-    assert not server.of(wire.Cancel)
-    assert server.queues["orders"].bodies == [b"a"]
-    await connection.close()
+    assert not server.link.of(wire.Cancel)
+    await server.wait_bodies("orders", b"a")
+    await opened.close()
 
 
 async def test_messages_for_a_receive_that_was_given_up_are_handed_back(
-    connection: Connection, server: FakeServer
+    connection: Connection, server: LocalServer
 ) -> None:
-    server.ignore(wire.Cancel)
+    server.link.ignore(wire.Cancel)
     receive = _receive(connection, timeout=0.05)
-    await server.wait_handled(wire.Cancel)
+    await server.link.wait_handled(wire.Cancel)
     with pytest.raises(RequestTimeout):
         await receive
 
-    server.put("orders", b"a")
-    await server.wait_handled(wire.ReleaseMessages)
+    await server.put("orders", b"a")
+    await server.link.wait_handled(wire.ReleaseMessages)
 
-    assert server.queues["orders"].bodies == [b"a"]
+    await server.wait_bodies("orders", b"a")
 
 
-async def test_messages_for_a_cancelled_future_are_handed_back_too(connection: Connection, server: FakeServer) -> None:
+async def test_messages_for_a_cancelled_future_are_handed_back_too(connection: Connection, server: LocalServer) -> None:
     future = connection.request(wire.ReceiveMessages(connection.next_request_id(), "orders", 1, 20_000))
-    await server.wait_handled(wire.ReceiveMessages)
+    await server.link.wait_handled(wire.ReceiveMessages)
     future.cancel()
 
-    server.put("orders", b"a")
-    await server.wait_handled(wire.ReleaseMessages)
+    await server.put("orders", b"a")
+    await server.link.wait_handled(wire.ReleaseMessages)
 
-    assert server.queues["orders"].bodies == [b"a"]
+    await server.wait_bodies("orders", b"a")
 
 
-async def test_a_time_out_around_a_receive_of_the_client_loses_nothing(client: Client, server: FakeServer) -> None:
+async def test_a_time_out_around_a_receive_of_the_client_loses_nothing(client: Client, server: LocalServer) -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.02):
             await client.queue("orders").receive(wait=20)
-    await server.wait_handled(wire.Cancel)
+    await server.link.wait_handled(wire.Cancel)
 
     await client.queue("orders").send(b"a")
     assert len(await client.queue("orders").receive()) == 1
 
 
-async def test_the_end_of_the_connection_fails_what_waits(connection: Connection, server: FakeServer) -> None:
+async def test_the_end_of_the_connection_fails_what_waits(connection: Connection, server: LocalServer) -> None:
     receive = _receive(connection)
-    await server.wait_handled(wire.ReceiveMessages)
-    server.peer.drop()
+    await server.link.wait_handled(wire.ReceiveMessages)
+    server.link.connection.drop()
 
     with pytest.raises(ConnectionLost):
         await receive
@@ -257,24 +271,25 @@ async def test_the_end_of_the_connection_fails_what_waits(connection: Connection
         _send(connection)
 
 
-async def test_closing_fails_receives_and_hands_back_what_was_on_its_way(server: FakeServer) -> None:
+async def test_closing_fails_receives_and_hands_back_what_was_on_its_way(server: LocalServer) -> None:
     connection = await Connection.open(server.url)
-    receive = _receive(connection)
-    await server.wait_handled(wire.ReceiveMessages)
-    server.put("orders", b"a")
+    receive = await _answered_receive(connection, server, b"a")
 
-    await connection.close()
+    closing = asyncio.create_task(connection.close())
+    await server.link.wait_handled(wire.Cancel)
+    server.link.let_go()
+    await closing
 
     with pytest.raises(ClientClosed):
         await receive
-    await server.wait_handled(wire.ReleaseMessages)
-    assert server.queues["orders"].bodies == [b"a"]
+    await server.link.wait_handled(wire.ReleaseMessages)
+    await server.wait_bodies("orders", b"a")
     await connection.close()
 
 
-async def test_closing_does_not_wait_for_ever(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_closing_does_not_wait_for_ever(server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cmqd_client.connection.CLOSE_TIMEOUT", 0.05)
-    server.ignore(wire.SendMessages)
+    server.link.ignore(wire.SendMessages)
     connection = await Connection.open(server.url)
     send = _send(connection)
 
@@ -285,28 +300,31 @@ async def test_closing_does_not_wait_for_ever(server: FakeServer, monkeypatch: p
 
 
 async def test_heartbeats_keep_an_idle_connection_alive() -> None:
-    async with FakeServer(heartbeat_ms=1000) as server:
+    async with LocalServer(heartbeat_ms=1000) as server:
         connection = await Connection.open(server.url, heartbeat=1)
-        reads = server.peer.reads
-        await eventually(lambda: server.peer.reads > reads)
-        # The fake one keeps silent, so this side gives it up after two seconds.
+        through = server.link.connection
+        reads = through.reads
+        await eventually(lambda: through.reads > reads + 2)
+        assert connection.usable
+        # A server that keeps silent is given up after two heartbeats.
+        through.is_mute = True
         await eventually(lambda: not connection.usable)
         await connection.close()
 
 
-async def test_a_send_waits_while_the_socket_takes_no_more(server: FakeServer) -> None:
-    server.queue("orders").attributes["max_message_bytes"] = 1_048_576
+async def test_a_send_waits_while_the_socket_takes_no_more(server: LocalServer) -> None:
+    await server.admin.queue("orders").set_attributes(max_message_bytes=1_048_576)
     async with connect(server.url, request_timeout=300) as client:
         queue = client.queue("orders")
-        server.peer.transport.pause_reading()
+        server.link.connection.transport.pause_reading()
         sends = [asyncio.create_task(queue.send(b"x" * 1_000_000)) for _ in range(8)]
         await eventually(lambda: _paused(client))
         late = asyncio.create_task(queue.send(b"late"))
         await asyncio.sleep(0)
-        server.peer.transport.resume_reading()
+        server.link.connection.transport.resume_reading()
         await asyncio.gather(*sends, late)
 
-    assert server.queues["orders"].bodies[-1] == b"late"
+    assert (await server.bodies("orders"))[-1] == b"late"
 
 
 def _paused(client: Client) -> bool:
@@ -316,15 +334,14 @@ def _paused(client: Client) -> bool:
 
 async def test_an_answer_that_arrived_while_the_loop_stood_still_counts() -> None:
     server = ThreadedServer()
-    server.do(server.fake.queue, "orders")
     try:
-        connection = await Connection.open(server.fake.url)
+        connection = await Connection.open(server.local.url)
         send = connection.request(wire.SendMessages(connection.next_request_id(), "orders", [b"x"]), timeout=0.5)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
         # The request is written; this loop stands still until the answer is in its socket and the time limit is over.
-        eventually_elsewhere(lambda: server.fake.of(wire.SendMessages))
+        eventually_elsewhere(lambda: server.local.link.answered)
         server.do(lambda: None)
         time.sleep(0.5)
 

@@ -27,14 +27,17 @@ from cmqd_client.errors import (
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from support.eventually import eventually
-from support.fake_server import FakeServer
+from support.local_server import LocalServer
+
+LONGEST_INTERVAL = 300
+"""Seconds; the next check of every half message is due after as long."""
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionStatus.COMMIT, TransactionStatus.ROLLBACK, TransactionStatus.UNKNOWN
 
 
 @pytest.fixture
-async def producer(server: FakeServer, client: Client) -> AsyncIterator[TransactionProducer]:
-    server.queue("tx", transactional=True)
+async def producer(server: LocalServer, client: Client) -> AsyncIterator[TransactionProducer]:
+    await server.admin.ensure_queue("tx", transactional=True)
     async with client.transaction_producer("tx") as producer:
         yield producer
 
@@ -43,8 +46,13 @@ def commit(message: HalfMessage, argument: object) -> TransactionStatus:
     return COMMIT
 
 
-async def _halves(server: FakeServer, client: Client, *bodies: bytes) -> list[MessageId]:
-    server.queue("tx", transactional=True)
+async def _until_decided(server: LocalServer) -> None:
+    while (await server.info("tx")).half:
+        pass
+
+
+async def _halves(server: LocalServer, client: Client, *bodies: bytes) -> list[MessageId]:
+    await server.admin.ensure_queue("tx", transactional=True)
     return (await client.queue("tx").send_half_batch(bodies)).ids
 
 
@@ -52,49 +60,49 @@ async def _halves(server: FakeServer, client: Client, *bodies: bytes) -> list[Me
 
 
 async def test_a_message_is_stored_before_the_transaction_and_delivered_after_it(
-    producer: TransactionProducer, server: FakeServer
+    producer: TransactionProducer, server: LocalServer
 ) -> None:
     seen: list[HalfMessage] = []
 
     async def insert(message: HalfMessage, order: str) -> TransactionStatus:
         seen.append(message)
         assert order == "order 7"
-        assert len(server.queues["tx"].half) == 1
-        assert not server.queues["tx"].active
+        info = await server.info("tx")
+        assert (info.half, info.active) == (1, 0)
         return COMMIT
 
     result = await producer.send(b"one", insert, "order 7", headers={"k": "v"}, first_check=1.5, dedup_id="d")
 
     assert (result.id, result.status, result.error) == (seen[0].id, COMMIT, None)
     assert (seen[0].queue, seen[0].body, seen[0].headers) == ("tx", b"one", {"k": "v"})
-    assert result.request_id == server.of(wire.EndTransactions)[0].request_id
-    (request,) = server.of(wire.SendHalfMessages)
+    assert result.request_id == server.link.of(wire.EndTransactions)[0].request_id
+    (request,) = server.link.of(wire.SendHalfMessages)
     assert (request.first_check_ms, request.dedup_ids, request.headers) == (1500, ["d"], [{"k": "v"}])
     assert request.session
-    assert server.queues["tx"].bodies == [b"one"]
+    assert await server.bodies("tx") == [b"one"]
     result.raise_for_error()
 
 
-async def test_a_rolled_back_message_is_dropped(producer: TransactionProducer, server: FakeServer) -> None:
+async def test_a_rolled_back_message_is_dropped(producer: TransactionProducer, server: LocalServer) -> None:
     result = await producer.send(b"one", lambda message, argument: ROLLBACK)
 
     assert result.status is ROLLBACK
-    assert not server.queues["tx"].half
-    assert not server.queues["tx"].active
+    info = await server.info("tx")
+    assert (info.half, info.active) == (0, 0)
 
 
-async def test_unknown_is_left_to_a_check(producer: TransactionProducer, server: FakeServer) -> None:
+async def test_unknown_is_left_to_a_check(producer: TransactionProducer, server: LocalServer) -> None:
     result = await producer.send(b"one", lambda message, argument: UNKNOWN)
 
     assert (result.status, result.error) == (UNKNOWN, None)
-    assert len(server.queues["tx"].half) == 1
-    assert not server.of(wire.EndTransactions)
-    assert result.request_id == server.of(wire.SendHalfMessages)[0].request_id
+    assert (await server.info("tx")).half == 1
+    assert not server.link.of(wire.EndTransactions)
+    assert result.request_id == server.link.of(wire.SendHalfMessages)[0].request_id
 
 
 @pytest.mark.parametrize("wrong", ["raises", "returns"])
 async def test_an_exception_in_the_local_transaction_is_unknown(
-    producer: TransactionProducer, server: FakeServer, caplog: pytest.LogCaptureFixture, wrong: str
+    producer: TransactionProducer, server: LocalServer, caplog: pytest.LogCaptureFixture, wrong: str
 ) -> None:
     def broken(message: HalfMessage, argument: object) -> TransactionStatus:
         if wrong == "raises":
@@ -105,39 +113,39 @@ async def test_an_exception_in_the_local_transaction_is_unknown(
 
     assert result.status is UNKNOWN
     assert isinstance(result.error, TypeError)
-    assert len(server.queues["tx"].half) == 1
+    assert (await server.info("tx")).half == 1
     assert "a check will decide" in caplog.text
     with pytest.raises(TypeError):
         result.raise_for_error()
 
 
 async def test_a_half_send_whose_answer_was_lost_is_stored_once(
-    producer: TransactionProducer, server: FakeServer
+    producer: TransactionProducer, server: LocalServer
 ) -> None:
-    server.lose_answer(wire.SendHalfMessages)
+    server.link.lose_answer(wire.SendHalfMessages)
 
     await producer.send(b"one", commit)
 
-    first, second = server.of(wire.SendHalfMessages)
+    first, second = server.link.of(wire.SendHalfMessages)
     assert (first.session, first.sequence) == (second.session, second.sequence)
-    assert server.queues["tx"].bodies == [b"one"]
-    assert not server.queues["tx"].half
+    assert await server.bodies("tx") == [b"one"]
+    assert (await server.info("tx")).half == 0
 
 
-async def test_a_decision_whose_answer_was_lost_is_repeated(producer: TransactionProducer, server: FakeServer) -> None:
-    server.lose_answer(wire.EndTransactions)
+async def test_a_decision_whose_answer_was_lost_is_repeated(producer: TransactionProducer, server: LocalServer) -> None:
+    server.link.lose_answer(wire.EndTransactions)
 
     result = await producer.send(b"one", commit)
 
     assert (result.status, result.error) == (COMMIT, None)
-    assert len(server.of(wire.EndTransactions)) == 2
-    assert server.queues["tx"].bodies == [b"one"]
+    assert len(server.link.of(wire.EndTransactions)) == 2
+    assert await server.bodies("tx") == [b"one"]
 
 
 async def test_a_decision_that_cannot_be_delivered_is_unknown_and_says_why(
-    producer: TransactionProducer, server: FakeServer
+    producer: TransactionProducer, server: LocalServer
 ) -> None:
-    server.drop_request(wire.EndTransactions, 3)
+    server.link.drop_request(wire.EndTransactions, 3)
 
     result = await producer.send(b"one", commit)
 
@@ -145,7 +153,7 @@ async def test_a_decision_that_cannot_be_delivered_is_unknown_and_says_why(
     assert isinstance(result.error, OutcomeUnknown)
 
 
-async def test_a_check_that_decided_first_wins(producer: TransactionProducer, server: FakeServer) -> None:
+async def test_a_check_that_decided_first_wins(producer: TransactionProducer, server: LocalServer) -> None:
     async def slow(message: HalfMessage, other: TransactionStatus) -> TransactionStatus:
         await producer.queue.end_transactions([message.id], other)
         return COMMIT
@@ -156,10 +164,10 @@ async def test_a_check_that_decided_first_wins(producer: TransactionProducer, se
     assert (same.status, same.error) == (COMMIT, None)
     assert opposite.status is ROLLBACK
     assert isinstance(opposite.error, AlreadyRolledBack)
-    assert server.queues["tx"].bodies == [b"one"]
+    assert await server.bodies("tx") == [b"one"]
 
 
-async def test_nothing_runs_if_the_half_message_is_refused(client: Client, server: FakeServer) -> None:
+async def test_nothing_runs_if_the_half_message_is_refused(client: Client, server: LocalServer) -> None:
     def never(message: HalfMessage, argument: object) -> TransactionStatus:
         raise AssertionError("it must not run")
 
@@ -169,7 +177,7 @@ async def test_nothing_runs_if_the_half_message_is_refused(client: Client, serve
 
 
 async def test_cancelling_the_local_transaction_leaves_the_message_undecided(
-    producer: TransactionProducer, server: FakeServer
+    producer: TransactionProducer, server: LocalServer
 ) -> None:
     begun = asyncio.Event()
 
@@ -184,10 +192,10 @@ async def test_cancelling_the_local_transaction_leaves_the_message_undecided(
     with pytest.raises(asyncio.CancelledError):
         await sending
 
-    assert len(server.queues["tx"].half) == 1
+    assert (await server.info("tx")).half == 1
 
 
-async def test_a_batch_has_a_status_for_each(producer: TransactionProducer, server: FakeServer) -> None:
+async def test_a_batch_has_a_status_for_each(producer: TransactionProducer, server: LocalServer) -> None:
     seen: list[HalfMessage] = []
 
     async def local(messages: list[HalfMessage], argument: object) -> list[TransactionStatus]:
@@ -200,15 +208,15 @@ async def test_a_batch_has_a_status_for_each(producer: TransactionProducer, serv
 
     assert [result.status for result in results] == [COMMIT, ROLLBACK, UNKNOWN]
     assert [message.headers for message in seen] == [{"all": "1"}, {"k": "v"}, {"all": "1"}]
-    (request,) = server.of(wire.SendHalfMessages)
+    (request,) = server.link.of(wire.SendHalfMessages)
     assert request.dedup_ids == ["x", None, "y"]
-    (decision,) = server.of(wire.EndTransactions)
+    (decision,) = server.link.of(wire.EndTransactions)
     assert len(decision.message_ids) == 2
-    assert server.queues["tx"].bodies == [b"a"]
-    assert len(server.queues["tx"].half) == 1
+    assert await server.bodies("tx") == [b"a"]
+    assert (await server.info("tx")).half == 1
 
 
-async def test_a_batch_may_have_one_status_for_all(producer: TransactionProducer, server: FakeServer) -> None:
+async def test_a_batch_may_have_one_status_for_all(producer: TransactionProducer, server: LocalServer) -> None:
     results = await producer.send_batch([b"a", b"b"], lambda messages, argument: COMMIT)
 
     assert [result.status for result in results] == [COMMIT, COMMIT]
@@ -222,10 +230,10 @@ async def test_a_batch_with_too_few_statuses_is_unknown(producer: TransactionPro
     assert all(isinstance(result.error, TypeError) for result in results)
 
 
-async def test_a_half_message_takes_no_delay(producer: TransactionProducer, server: FakeServer) -> None:
+async def test_a_half_message_takes_no_delay(producer: TransactionProducer, server: LocalServer) -> None:
     with pytest.raises(ValueError, match="no delay"):
         await producer.send_batch([Outgoing(b"a", delay=1)], lambda messages, argument: COMMIT)
-    assert not server.of(wire.SendHalfMessages)
+    assert not server.link.of(wire.SendHalfMessages)
 
 
 async def test_a_producer_is_used_while_it_is_open(client: Client) -> None:
@@ -245,7 +253,7 @@ async def test_options_out_of_range_are_refused(client: Client, options: dict[st
 # ---------------------------------------------------------------------- checks
 
 
-async def test_a_check_is_answered_by_the_checker(client: Client, server: FakeServer) -> None:
+async def test_a_check_is_answered_by_the_checker(client: Client, server: LocalServer) -> None:
     seen: list[TransactionCheck] = []
 
     async def checker(check: TransactionCheck) -> TransactionStatus:
@@ -254,19 +262,19 @@ async def test_a_check_is_answered_by_the_checker(client: Client, server: FakeSe
 
     ids = await _halves(server, client, b"a", b"b")
     async with client.transaction_producer("tx", checker):
-        server.check("tx")
-        await eventually(lambda: not server.queues["tx"].half)
+        server.advance(LONGEST_INTERVAL)
+        await _until_decided(server)
 
     assert [check.id for check in seen] == ids
     assert (seen[0].queue, seen[0].attempt, seen[0].headers) == ("tx", 1, {})
-    assert 0 <= seen[0].age < 10
+    assert LONGEST_INTERVAL <= seen[0].age < 2 * LONGEST_INTERVAL
     assert seen[0].enqueue_time.tzinfo is not None
-    assert server.queues["tx"].bodies == [b"a"]
-    assert not server.queues["tx"].checkers
+    assert await server.bodies("tx") == [b"a"]
+    assert server.checkers == 0
 
 
 async def test_a_checker_that_cannot_tell_is_asked_again(
-    client: Client, server: FakeServer, caplog: pytest.LogCaptureFixture
+    client: Client, server: LocalServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     attempts: list[int] = []
 
@@ -279,16 +287,16 @@ async def test_a_checker_that_cannot_tell_is_asked_again(
     await _halves(server, client, b"a")
     async with client.transaction_producer("tx", checker):
         for answers in (1, 2, 3):
-            server.check("tx")
-            await server.wait_handled(wire.EndTransactions, answers)
+            server.advance(LONGEST_INTERVAL)
+            await server.link.wait_handled(wire.EndTransactions, answers)
 
     assert attempts == [1, 2, 3]
-    assert [request.decisions for request in server.of(wire.EndTransactions)] == [[3], [3], [1]]
+    assert [request.decisions for request in server.link.of(wire.EndTransactions)] == [[3], [3], [1]]
     assert "no database" in caplog.text
 
 
 async def test_a_checker_that_takes_too_long_is_unknown(
-    client: Client, server: FakeServer, caplog: pytest.LogCaptureFixture
+    client: Client, server: LocalServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def checker(check: TransactionCheck) -> TransactionStatus:
         await asyncio.Event().wait()
@@ -296,14 +304,14 @@ async def test_a_checker_that_takes_too_long_is_unknown(
 
     await _halves(server, client, b"a")
     async with client.transaction_producer("tx", checker, check_timeout=0.02):
-        server.check("tx")
-        await server.wait_handled(wire.EndTransactions)
+        server.advance(LONGEST_INTERVAL)
+        await server.link.wait_handled(wire.EndTransactions)
 
-    assert server.of(wire.EndTransactions)[0].decisions == [3]
+    assert server.link.of(wire.EndTransactions)[0].decisions == [3]
     assert "within 0.02 s" in caplog.text
 
 
-async def test_checks_run_at_once_but_only_so_many(client: Client, server: FakeServer) -> None:
+async def test_checks_run_at_once_but_only_so_many(client: Client, server: LocalServer) -> None:
     gate = asyncio.Event()
     running = most = 0
 
@@ -317,103 +325,101 @@ async def test_checks_run_at_once_but_only_so_many(client: Client, server: FakeS
 
     await _halves(server, client, *[b"x"] * 10)
     async with client.transaction_producer("tx", checker, checks_at_once=3):
-        server.check("tx")
+        server.advance(LONGEST_INTERVAL)
         await eventually(lambda: running == 3)
         # Asked again while they run or wait: each is answered once.
-        server.check("tx")
+        server.advance(LONGEST_INTERVAL)
         await client.queue("tx").attributes()  # answered behind the checks
         gate.set()
-        await eventually(lambda: not server.queues["tx"].half)
+        await _until_decided(server)
 
     assert most == 3
-    assert len(server.of(wire.EndTransactions)) == 10
+    assert len(server.link.of(wire.EndTransactions)) == 10
 
 
 async def test_a_checker_is_registered_again_after_each_reconnection_before_anything_else(
-    client: Client, server: FakeServer
+    client: Client, server: LocalServer
 ) -> None:
     await _halves(server, client, b"a")
     async with client.transaction_producer("tx", lambda check: COMMIT):
-        server.peer.drop()
-        await eventually(lambda: not server.peers)
+        server.link.connection.drop()
+        await eventually(lambda: not server.link.connections)
         await client.queue("tx").attributes()
-        kinds = [type(request) for request in server.peer.requests]
+        kinds = [type(request) for request in server.link.connection.requests]
         assert kinds == [wire.RegisterChecker, wire.GetQueueAttributes]
-        server.check("tx")
-        await eventually(lambda: server.queues["tx"].bodies == [b"a"])
+        server.advance(LONGEST_INTERVAL)
+        await server.wait_bodies("tx", b"a")
 
 
-async def test_a_registration_that_is_refused_for_now_is_repeated(client: Client, server: FakeServer) -> None:
-    server.queue("tx", transactional=True)
+async def test_a_registration_that_is_refused_for_now_is_repeated(client: Client, server: LocalServer) -> None:
+    await server.admin.ensure_queue("tx", transactional=True)
     async with client.transaction_producer("tx", lambda check: COMMIT):
-        server.refuse(wire.RegisterChecker, ErrorCode.BUSY)
-        server.peer.drop()
-        await server.wait_handled(wire.RegisterChecker, 3)
-        await eventually(lambda: server.queues["tx"].checkers)
+        server.link.refuse(wire.RegisterChecker, ErrorCode.BUSY)
+        server.link.connection.drop()
+        await server.link.wait_handled(wire.RegisterChecker, 3)
+        await eventually(lambda: server.checkers)
 
 
 async def test_a_registration_that_is_refused_for_good_is_logged(
-    client: Client, server: FakeServer, caplog: pytest.LogCaptureFixture
+    client: Client, server: LocalServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server.queue("tx", transactional=True)
+    await server.admin.ensure_queue("tx", transactional=True)
     async with client.transaction_producer("tx", lambda check: COMMIT):
-        del server.queues["tx"]
-        server.peer.drop()
+        await server.admin.delete_queue("tx")
+        server.link.connection.drop()
         await eventually(lambda: "will not come" in caplog.text)
-        server.queue("tx", transactional=True)
 
 
-async def test_every_connection_of_a_client_takes_checks(server: FakeServer) -> None:
-    server.queue("tx", transactional=True)
+async def test_every_connection_of_a_client_takes_checks(server: LocalServer) -> None:
+    await server.admin.ensure_queue("tx", transactional=True)
     async with connect(server.url, connections=3) as client:
-        await eventually(lambda: len(server.peers) == 3)
+        await eventually(lambda: len(server.link.connections) == 3)
         async with client.transaction_producer("tx", lambda check: COMMIT):
-            await eventually(lambda: len(server.queues["tx"].checkers) == 3)
-        assert not server.queues["tx"].checkers
+            await eventually(lambda: server.checkers == 3)
+        assert server.checkers == 0
 
 
-async def test_a_checker_needs_a_transactional_queue(client: Client, server: FakeServer) -> None:
+async def test_a_checker_needs_a_transactional_queue(client: Client, server: LocalServer) -> None:
     for name, code in (("orders", 308), ("nowhere", 300)):
         producer = client.transaction_producer(name, lambda check: COMMIT)
         with pytest.raises((NotTransactional, Exception)) as caught:
             await producer.open()
         assert getattr(caught.value, "code", None) == code
         await producer.close()
-    server.queue("tx", transactional=True)
-    server.peer.drop()
+    await server.admin.ensure_queue("tx", transactional=True)
+    server.link.connection.drop()
     await client.queue("tx").attributes()
-    assert len(server.of(wire.RegisterChecker)) == 2
+    assert len(server.link.of(wire.RegisterChecker)) == 2
 
 
-async def test_closing_waits_for_checks_that_run_and_takes_no_more(client: Client, server: FakeServer) -> None:
+async def test_closing_waits_for_checks_that_run_and_takes_no_more(client: Client, server: LocalServer) -> None:
     gate = asyncio.Event()
+    begun: list[TransactionCheck] = []
 
     async def checker(check: TransactionCheck) -> TransactionStatus:
+        begun.append(check)
         await gate.wait()
         return COMMIT
 
     await _halves(server, client, b"a", b"b")
     producer = client.transaction_producer("tx", checker, checks_at_once=1)
     await producer.open()
-    peer = server.peer
-    server.check("tx")
-    await client.queue("tx").attributes()  # answered behind the checks
+    server.advance(LONGEST_INTERVAL)
+    await eventually(lambda: len(begun) == 1)
     closing = asyncio.create_task(producer.close())
-    await server.wait_handled(wire.UnregisterChecker)
+    await server.link.wait_handled(wire.UnregisterChecker)
     await client.queue("tx").attributes()
     assert not closing.done()
     gate.set()
     await closing
 
-    assert server.queues["tx"].bodies == [b"a", b"b"]
-    await _halves(server, client, b"c")
-    server.check("tx", peer)
-    # Nobody is there to answer; the server is told once more.
-    await server.wait_handled(wire.UnregisterChecker, 2)
-    assert len(server.queues["tx"].half) == 1
+    assert await server.bodies("tx") == [b"a", b"b"]
+    # A check that crossed the end of the registration: no checker is there to answer, and the server is told once more.
+    server.link.connection.answer(wire.TransactionCheck("tx", 99, b"c", None, 0, 0, 1))
+    await server.link.wait_handled(wire.UnregisterChecker, 2)
 
 
-async def test_cancelling_the_close_cancels_the_checks(client: Client, server: FakeServer) -> None:
+async def test_cancelling_the_close_cancels_the_checks(client: Client, server: LocalServer) -> None:
     begun, cancelled = asyncio.Event(), asyncio.Event()
 
     async def checker(check: TransactionCheck) -> TransactionStatus:
@@ -427,18 +433,18 @@ async def test_cancelling_the_close_cancels_the_checks(client: Client, server: F
     await _halves(server, client, b"a")
     producer = client.transaction_producer("tx", checker)
     await producer.open()
-    server.check("tx")
+    server.advance(LONGEST_INTERVAL)
     await begun.wait()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
             await producer.close()
     await cancelled.wait()
-    assert len(server.queues["tx"].half) == 1
+    assert (await server.info("tx")).half == 1
 
 
 @pytest.mark.parametrize("stays", [True, False])
 async def test_a_producer_that_comes_while_the_last_one_leaves_is_registered(
-    client: Client, server: FakeServer, stays: bool
+    client: Client, server: LocalServer, stays: bool
 ) -> None:
     await _halves(server, client, b"a")
     first = client.transaction_producer("tx", lambda check: UNKNOWN)
@@ -452,16 +458,16 @@ async def test_a_producer_that_comes_while_the_last_one_leaves_is_registered(
     await leaving
 
     if stays:
-        server.check("tx")
-        await eventually(lambda: server.queues["tx"].bodies == [b"a"])
+        server.advance(LONGEST_INTERVAL)
+        await server.wait_bodies("tx", b"a")
         await second.close()
-    assert not server.queues["tx"].checkers
-    server.peer.drop()
+    assert server.checkers == 0
+    server.link.connection.drop()
     await client.queue("tx").attributes()
-    assert not server.queues["tx"].checkers
+    assert server.checkers == 0
 
 
-async def test_two_producers_of_one_client_share_the_checks(client: Client, server: FakeServer) -> None:
+async def test_two_producers_of_one_client_share_the_checks(client: Client, server: LocalServer) -> None:
     seen: list[str] = []
 
     def named(name: str) -> "list[str]":
@@ -478,17 +484,17 @@ async def test_two_producers_of_one_client_share_the_checks(client: Client, serv
     await _halves(server, client, b"a", b"b")
     async with client.transaction_producer("tx", first):
         async with client.transaction_producer("tx", second):
-            server.check("tx")
-            await server.wait_handled(wire.EndTransactions, 2)
+            server.advance(LONGEST_INTERVAL)
+            await server.link.wait_handled(wire.EndTransactions, 2)
         assert sorted(seen) == ["first", "second"]
-        server.check("tx")
-        await server.wait_handled(wire.EndTransactions, 4)
+        server.advance(LONGEST_INTERVAL)
+        await server.link.wait_handled(wire.EndTransactions, 4)
     assert seen[2:] == ["first", "first"]
-    assert not server.queues["tx"].checkers
+    assert server.checkers == 0
 
 
 async def test_the_answer_to_a_check_that_is_lost_is_repeated_and_one_too_late_is_logged(
-    client: Client, server: FakeServer, caplog: pytest.LogCaptureFixture
+    client: Client, server: LocalServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = client.queue("tx")
 
@@ -500,21 +506,21 @@ async def test_the_answer_to_a_check_that_is_lost_is_repeated_and_one_too_late_i
 
     await _halves(server, client, b"a")
     async with client.transaction_producer("tx", checker):
-        server.lose_answer(wire.EndTransactions)
-        server.check("tx")
-        await server.wait_handled(wire.EndTransactions, 2)
+        server.link.lose_answer(wire.EndTransactions)
+        server.advance(LONGEST_INTERVAL)
+        await server.link.wait_handled(wire.EndTransactions, 2)
         await _halves(server, client, b"late")
-        server.check("tx")
+        server.advance(LONGEST_INTERVAL)
         await eventually(lambda: "came too late" in caplog.text)
-        server.refuse(wire.EndTransactions, ErrorCode.INTERNAL_ERROR)
+        server.link.refuse(wire.EndTransactions, ErrorCode.INTERNAL_ERROR)
         await _halves(server, client, b"c")
-        server.check("tx")
+        server.advance(LONGEST_INTERVAL)
         await eventually(lambda: "will ask again" in caplog.text)
-    assert server.queues["tx"].bodies == [b"a", b"late"]
+    assert await server.bodies("tx") == [b"a", b"late"]
 
 
-async def test_a_client_that_is_closed_first_does_not_hold_up_its_producer(server: FakeServer) -> None:
-    server.queue("tx", transactional=True)
+async def test_a_client_that_is_closed_first_does_not_hold_up_its_producer(server: LocalServer) -> None:
+    await server.admin.ensure_queue("tx", transactional=True)
     client = connect(server.url)
     await client.open()
     producer = client.transaction_producer("tx", lambda check: COMMIT)
@@ -526,7 +532,7 @@ async def test_a_client_that_is_closed_first_does_not_hold_up_its_producer(serve
 # ---------------------------------------------------------------------- operators
 
 
-async def test_operators_list_and_decide_half_messages(client: Client, server: FakeServer) -> None:
+async def test_operators_list_and_decide_half_messages(client: Client, server: LocalServer) -> None:
     ids = await _halves(server, client, b"a", b"b", b"c")
     queue = client.queue("tx")
 
@@ -552,22 +558,22 @@ async def test_operators_list_and_decide_half_messages(client: Client, server: F
     assert (await queue.attributes()).half == 0
 
 
-async def test_many_half_messages_are_decided_in_slices(client: Client, server: FakeServer) -> None:
+async def test_many_half_messages_are_decided_in_slices(client: Client, server: LocalServer) -> None:
     ids = [one for _ in range(3) for one in await _halves(server, client, *[b"x"] * 200)]
 
     result = await client.queue("tx").end_transactions(ids, COMMIT)
 
     assert len(result.done) == 600
-    assert [len(request.message_ids) for request in server.of(wire.EndTransactions)] == [256, 256, 88]
+    assert [len(request.message_ids) for request in server.link.of(wire.EndTransactions)] == [256, 256, 88]
 
 
-async def test_what_is_no_message_id_is_refused(client: Client, server: FakeServer) -> None:
+async def test_what_is_no_message_id_is_refused(client: Client, server: LocalServer) -> None:
     queue = client.queue("tx")
     with pytest.raises(ValueError, match="no message id"):
         await queue.end_transactions(["7"], COMMIT)
     with pytest.raises(ValueError, match="1 statuses for 2"):
         await queue.end_transactions(["Msg-0000000000000001", "Msg-0000000000000002"], [COMMIT])
-    assert not server.handled
+    assert not server.link.handled
 
 
 @pytest.fixture(autouse=True)

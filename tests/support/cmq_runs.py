@@ -1,39 +1,41 @@
-"""Running the command line in a test: a fake server in a thread of its own, and what a run left."""
+"""Running the command line in a test: a server in a thread of its own, and what a run left."""
 
 import asyncio
 import json
 import threading
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from inspect import isawaitable
+from typing import Any, TypeVar, cast
 
 import msgspec
 
 from support.eventually import eventually
-from support.fake_server import FakeServer
+from support.local_server import LocalServer
 
 T = TypeVar("T")
 
 
 class ThreadedServer:
-    """A fake server beside the test; ``do`` runs something in its loop."""
+    """A server beside the test; ``do`` runs something in its loop, and waits for the result."""
 
     def __init__(self) -> None:
-        self.fake: FakeServer
+        self.local: LocalServer
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
         self._await(self._start())
 
     async def _start(self) -> None:
-        self.fake = FakeServer()
-        await self.fake.start()
+        self.local = LocalServer()
+        await self.local.start()
 
     def _await(self, coroutine: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
-    def do(self, function: Callable[..., T], *arguments: Any, **options: Any) -> T:
+    def do(self, function: Callable[..., Awaitable[T] | T], *arguments: Any, **options: Any) -> T:
         async def call() -> T:
-            return function(*arguments, **options)
+            result = function(*arguments, **options)
+            return await cast("Awaitable[T]", result) if isawaitable(result) else cast("T", result)
 
         return self._await(call())
 
@@ -42,12 +44,13 @@ class ThreadedServer:
 
         async def wait() -> None:
             await eventually(condition)
-            function()
+            if isawaitable(result := function()):
+                await result
 
         asyncio.run_coroutine_threadsafe(wait(), self._loop)
 
     def close(self) -> None:
-        self._await(self.fake.stop())
+        self._await(self.local.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

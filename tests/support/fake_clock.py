@@ -1,5 +1,7 @@
 """Clocks that a test moves by hand."""
 
+from collections.abc import Callable
+
 EPOCH_MS = 1_700_000_000_000
 """A moment for tests to start at: late in 2023, far from zero and from the present."""
 
@@ -8,20 +10,22 @@ class FakeClock:
     """A wall clock and a monotonic clock over one hidden time; ``now_ms`` is the broker's time for the core.
 
     ``advance`` lets time pass on both; ``jump`` moves the wall clock alone, as ``date -s`` or a suspended machine does.
+    Time passes by itself only as ``passed_ms`` says.
     """
 
-    def __init__(self, wall_ms: int = EPOCH_MS) -> None:
+    def __init__(self, wall_ms: int = EPOCH_MS, passed_ms: Callable[[], int] = lambda: 0) -> None:
         self._wall_ms = wall_ms
         self._monotonic_ms = 5_000
+        self._passed_ms = passed_ms
 
     def wall(self) -> int:
-        return self._wall_ms
+        return self._wall_ms + self._passed_ms()
 
     def monotonic_ns(self) -> int:
-        return self._monotonic_ms * 1_000_000
+        return (self._monotonic_ms + self._passed_ms()) * 1_000_000
 
     def now_ms(self) -> int:
-        return self._wall_ms
+        return self.wall()
 
     def advance(self, ms: int) -> None:
         self._wall_ms += ms

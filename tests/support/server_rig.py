@@ -254,10 +254,20 @@ class ServerRig:
 
     @classmethod
     async def make(
-        cls, folder: Path, *, can_push: bool = True, limits: Limits | None = None, **settings: Any
+        cls,
+        folder: Path,
+        *,
+        can_push: bool = True,
+        limits: Limits | None = None,
+        clock: FakeClock | None = None,
+        timer: Callable[[], float] | None = None,
+        **settings: Any,
     ) -> "ServerRig":
-        """A server with these settings, its accounts in ``folder``; nothing is posted but to ``rig.pushers``."""
-        clock = FakeClock()
+        """A server with these settings, its accounts in ``folder``; nothing is posted but to ``rig.pushers``.
+
+        ``timer`` measures I/O batches, in place of ``rig.timer``.
+        """
+        clock = clock or FakeClock()
         accounts, _ = open_accounts(folder, clock.now_ms())
         broker = Broker(accounts.handle_key, limits)
         log = MemoryLog()
@@ -269,7 +279,7 @@ class ServerRig:
             pushers.append(FakePusher(**named))
             return pushers[-1]
 
-        timer = StoppedTimer()
+        stopped = StoppedTimer()
         broker_clock = BrokerClock(wall=clock.wall, monotonic_ns=clock.monotonic_ns)
         server = Server(
             loop=asyncio.get_running_loop(),
@@ -283,12 +293,12 @@ class ServerRig:
             on_failed=failures.append,
             make_pusher=make_pusher,
             can_push=can_push,
-            timer=timer,
+            timer=timer or stopped,
         )
         rig = cls(server, clock, broker_clock, broker, log, accounts)
         rig.failures = failures
         rig.pushers = pushers
-        rig.timer = timer
+        rig.timer = stopped
         return rig
 
     def connect(self, key: Key | None = None, **named: Any) -> RigClient:
