@@ -147,7 +147,7 @@ class LinkConnection(asyncio.Protocol):
                 self.to_client(piece)
                 self._link.answered.append(request_id)
 
-    def answer(self, message: wire.AnyReply | wire.AnyPush) -> None:
+    def answer(self, message: wire.AnyReply | wire.TransactionCheck) -> None:
         """Send a message of the link's own to the client."""
         self.to_client(frame(wire.encoder.encode(message)))
 
