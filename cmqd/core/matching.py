@@ -14,10 +14,9 @@ in decisions/0050-matching-by-columns.md.
 
 import re
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import compress
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from cmqd.core.errors import InvalidArgument, shown
 
@@ -120,23 +119,36 @@ def _check_key(key: object, field: str) -> str:
     return key
 
 
-Labels = TypeVar("Labels")
-Kept = TypeVar("Kept")
+L = TypeVar("L")
+"""Labels of a message in a hashable form: its tags as a tuple, or its routing key."""
+L_contra = TypeVar("L_contra", contravariant=True)
 
 
-class Matcher(ABC, Generic[Labels, Kept]):
-    """The subscribers of one topic and their filters.
+class Rules(Protocol[L_contra]):
+    """The rules of one kind of filter, over sets of subscribers as bits of integers."""
 
-    ``Labels`` is the type of a message's labels, ``Kept`` its hashable form.
-    """
+    def build(self, filters: Sequence[tuple[str, ...]]) -> Iterator[int]:
+        """Make the sets for ``members``; ``filters`` are in the order of the subscribers' bits. Yields the units of
+        work done since the last yield.
+        """
+        ...
 
-    def __init__(self) -> None:
+    def members(self, labels: L_contra) -> int:
+        """Return the set of subscribers that get a message with these labels."""
+        ...
+
+
+class Matcher(Generic[L]):
+    """The subscribers of one topic and their filters; remembers answers until a filter changes."""
+
+    def __init__(self, rules: Rules[L]) -> None:
+        self._rules = rules
         self._filters: dict[int, tuple[str, ...]] = {}
         self._is_built = False
         self._building: Iterator[int] | None = None
         self._ids: tuple[int, ...] = ()
         """Ascending. Bit n of a set of subscribers stands for the subscriber at index n."""
-        self._answers: dict[Kept, int] = {}
+        self._answers: dict[L, int] = {}
         self._tuples: dict[int, tuple[int, ...]] = {}
         """By set."""
 
@@ -144,7 +156,7 @@ class Matcher(ABC, Generic[Labels, Kept]):
         return len(self._filters)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} subscribers={len(self)} answers={len(self._answers)}>"
+        return f"<Matcher subscribers={len(self)} answers={len(self._answers)}>"
 
     def set(self, subscriber: int, filters: Sequence[str]) -> None:
         """Add a subscriber, or replace its filters. The filters have been checked before."""
@@ -156,24 +168,24 @@ class Matcher(ABC, Generic[Labels, Kept]):
         del self._filters[subscriber]
         self._forget()
 
-    def match(self, labels: Labels) -> tuple[int, ...]:
-        """Return the subscribers that get a message with these labels, ascending, without repetitions.
-
-        Between two changes equal answers are the same object (unless more than ``CACHED`` labels came in between).
-        """
-        members = self.known(labels)
-        return self.subscribers(self.find(labels) if members is None else members)
-
-    @abstractmethod
-    def known(self, labels: Labels) -> int | None:
+    def known(self, labels: L) -> int | None:
         """Return the remembered set of subscribers for these labels, or None."""
+        return self._answers.get(labels)
 
-    @abstractmethod
-    def find(self, labels: Labels) -> int:
+    def find(self, labels: L) -> int:
         """Compute the set of subscribers for these labels, and remember it."""
+        if not self._is_built:
+            self.prepare(sys.maxsize)
+        members = self._rules.members(labels)
+        if len(self._answers) >= CACHED:
+            self._answers.clear()
+        self._answers[labels] = members
+        return members
 
     def subscribers(self, members: int) -> tuple[int, ...]:
-        """Return the subscribers of a set, ascending."""
+        """Return the subscribers of a set, ascending. Equal sets give the same object until a filter changes (or more
+        than ``CACHED`` sets came in between).
+        """
         subscribers = self._tuples.get(members)
         if subscribers is None:
             if len(self._tuples) >= CACHED:
@@ -191,7 +203,7 @@ class Matcher(ABC, Generic[Labels, Kept]):
             return units
         if self._building is None:
             self._ids = tuple(sorted(self._filters))
-            self._building = self._build([self._filters[subscriber] for subscriber in self._ids])
+            self._building = self._rules.build([self._filters[subscriber] for subscriber in self._ids])
         while units > 0:
             done = next(self._building, None)
             if done is None:
@@ -200,31 +212,11 @@ class Matcher(ABC, Generic[Labels, Kept]):
             units -= done
         return units
 
-    @abstractmethod
-    def _build(self, filters: Sequence[tuple[str, ...]]) -> Iterator[int]:
-        """Make the sets for ``_members``; ``filters`` are in the order of the subscribers' bits. Yields the units of
-        work done since the last yield.
-        """
-
-    @abstractmethod
-    def _members(self, labels: Kept) -> int:
-        """Return the set of subscribers that get a message with these labels."""
-
     def _forget(self) -> None:
         self._is_built = False
         self._building = None
         self._answers.clear()
         self._tuples.clear()
-
-    def _find(self, labels: Kept) -> int:
-        """Compute and remember the answer for labels that are not remembered."""
-        if not self._is_built:
-            self.prepare(sys.maxsize)
-        members = self._members(labels)
-        if len(self._answers) >= CACHED:
-            self._answers.clear()
-        self._answers[labels] = members
-        return members
 
     def _as_tuple(self, members: int) -> tuple[int, ...]:
         ids = self._ids
@@ -239,24 +231,16 @@ class Matcher(ABC, Generic[Labels, Kept]):
         return tuple(subscribers)
 
 
-class TagMatcher(Matcher[Sequence[str], tuple[str, ...]]):
+class TagRules:
     """For each tag the set of subscribers that filter for it; a message gets the union over its tags."""
 
     def __init__(self) -> None:
-        super().__init__()
         self._everything = 0
         """Subscribers without filter tags."""
         self._by_tag: dict[str, int] = {}
 
-    def known(self, labels: Sequence[str]) -> int | None:
-        """Do the work of ``Matcher.known`` for the tags of a message."""
-        return self._answers.get(tuple(labels))
-
-    def find(self, labels: Sequence[str]) -> int:
-        """Do the work of ``Matcher.find`` for the tags of a message."""
-        return self._find(tuple(labels))
-
-    def _build(self, filters: Sequence[tuple[str, ...]]) -> Iterator[int]:
+    def build(self, filters: Sequence[tuple[str, ...]]) -> Iterator[int]:
+        """See ``Rules.build``."""
         self._everything = 0
         self._by_tag = by_tag = dict[str, int]()
         for index, tags in enumerate(filters):
@@ -267,7 +251,8 @@ class TagMatcher(Matcher[Sequence[str], tuple[str, ...]]):
                 by_tag[tag] = by_tag.get(tag, 0) | bit
             yield 1
 
-    def _members(self, labels: tuple[str, ...]) -> int:
+    def members(self, labels: tuple[str, ...]) -> int:
+        """See ``Rules.members``."""
         members = self._everything
         by_tag = self._by_tag
         for tag in labels:
@@ -310,7 +295,7 @@ def _make_columns(wanted: Sequence[dict[str, int]], by_length: dict[int, int], c
         yield 1 + len(words) // 6
 
 
-class KeyMatcher(Matcher[str, str]):
+class KeyRules:
     """Binding keys as bits; a step with one word of the routing key is taken by all keys at once.
 
     A key with at most one ``#`` is a fixed beginning and a fixed end: its words are compared from the left up to the
@@ -327,7 +312,7 @@ class KeyMatcher(Matcher[str, str]):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        self._subscribers = 0
         self._left: list[_Column] = []
         """Words before the ``#``, or all words; the first word of a key is in the first column."""
         self._right: list[_Column] = []
@@ -344,15 +329,9 @@ class KeyMatcher(Matcher[str, str]):
         self._several = 0
         """All keys with several ``#``."""
 
-    def known(self, labels: str) -> int | None:
-        """Do the work of ``Matcher.known`` for the routing key of a message."""
-        return self._answers.get(labels)
-
-    def find(self, labels: str) -> int:
-        """Do the work of ``Matcher.find`` for the routing key of a message."""
-        return self._find(labels)
-
-    def _build(self, filters: Sequence[tuple[str, ...]]) -> Iterator[int]:
+    def build(self, filters: Sequence[tuple[str, ...]]) -> Iterator[int]:
+        """See ``Rules.build``."""
+        self._subscribers = len(filters)
         left: list[dict[str, int]] = []
         right: list[dict[str, int]] = []
         left_lengths: dict[int, int] = {}
@@ -401,7 +380,8 @@ class KeyMatcher(Matcher[str, str]):
         self._loops = [loops.get(state, 0) for state in range(len(self._states))]
         self._ends = [ends.get(state, 0) for state in range(len(self._states))]
 
-    def _members(self, labels: str) -> int:
+    def members(self, labels: str) -> int:
+        """See ``Rules.members``."""
         words = labels.split(".")
         fitting = self._fitting
         keys = fitting[len(words)] if len(words) < len(fitting) else fitting[-1]
@@ -412,7 +392,7 @@ class KeyMatcher(Matcher[str, str]):
                 keys &= column.by_word.get(word, column.other)
         if self._several:
             keys |= self._simulate(words)
-        subscribers = len(self._ids)
+        subscribers = self._subscribers
         members = 0
         while keys:
             members |= keys

@@ -3,7 +3,7 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cmqd.core.matching import KeyMatcher
+from cmqd.core.matching import KeyRules, Matcher
 from pyspark_cmqd.routing import routing_pattern
 
 keys = st.lists(st.sampled_from(["a", "b", "a+", "", "é"]), min_size=1, max_size=5).map(".".join).filter(bool)
@@ -19,7 +19,7 @@ patterns = (
 @example("#", "anything.at.all")
 @example("#.#", ".")
 def test_a_binding_key_takes_what_it_takes_in_the_broker(pattern: str, key: str):
-    matcher = KeyMatcher()
+    matcher = Matcher(KeyRules())
     matcher.set(1, (pattern,))
 
-    assert (routing_pattern(pattern).fullmatch(f".{key}") is not None) == bool(matcher.match(key))
+    assert (routing_pattern(pattern).fullmatch(f".{key}") is not None) == bool(matcher.find(key))

@@ -106,7 +106,7 @@ class QueueTable:
         for subscription in self.subscribers.get((queue.account, queue.name), {}).values():
             subscription.target = target
             subscription.flows = subscription.may_flow()
-            subscription.topic.subscriptions_changed()
+            subscription.topic.routes += 1
 
     # ------------------------------------------------------------------ records
 

@@ -5,7 +5,6 @@ of messages: the retained messages are the union of the undelivered messages of 
 (:class:`~cmqd.core.facts.deliveries.Deliveries`). A message that no subscription waits for is gone at once.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -14,15 +13,8 @@ from pyroaring import BitMap64
 from cmqd.core.facts.dedup import DedupIds
 from cmqd.core.facts.deliveries import Deliveries
 from cmqd.core.facts.queue import Queue
-from cmqd.core.matching import KeyMatcher, TagMatcher, check_routing_key, check_tags
 from cmqd_fold.time_steps import TimeSteps
 from cmqd_segment.records import SubscriptionAttributes, TopicAttributes
-from cmqd_types.messages import Labels
-
-CHECKED_LABELS = 4096
-"""Tags or routing keys of one topic that are remembered as legal: a new check costs as much as the whole match."""
-AUDIENCES = 4096
-"""Audiences of one topic that are remembered: at 500 subscribers an audience takes up to 8 KiB."""
 
 EXACTLY_BEHIND = 32
 """Subscriptions with undelivered messages up to which the retained messages are counted exactly."""
@@ -123,41 +115,22 @@ class Subscription:
         )
 
 
-class Audience:
-    """The subscriptions that match a message: ``queues`` get it at once, for ``waiting`` it waits."""
-
-    __slots__ = ("names", "queues", "repeats", "size", "subscriptions", "waiting")
-
-    def __init__(self, subscriptions: Sequence[Subscription]) -> None:
-        self.size = len(subscriptions)
-        self.subscriptions = [subscription for subscription in subscriptions if subscription.flows]
-        """The subscriptions of ``queues``, in the same order."""
-        self.queues = [subscription.target for subscription in self.subscriptions if subscription.target is not None]
-        self.names = [subscription.name for subscription in self.subscriptions]
-        self.repeats = len({queue.queue_id for queue in self.queues}) < len(self.queues)
-        """Two subscriptions deliver to the same queue."""
-        self.waiting = [subscription for subscription in subscriptions if not subscription.flows]
-
-
 class Topic:
     """A topic's state; the rules are in the broker's operations."""
 
     __slots__ = (
-        "_audiences",
-        "_checked_labels",
         "_dedup_ids",
         "account",
         "attributes",
         "created_ms",
-        "exhausted",
         "floor",
         "folded",
         "last_enqueue_ms",
-        "matcher",
         "modified_ms",
         "name",
         "next_position",
         "revision",
+        "routes",
         "slice_lsn",
         "steps",
         "subscriptions",
@@ -179,15 +152,12 @@ class Topic:
         self.subscriptions: dict[int, Subscription] = {}
         self.folded: dict[str, Subscription] = {}
         """By case-folded name."""
-        self.matcher: TagMatcher | KeyMatcher = KeyMatcher() if self.is_routing else TagMatcher()
-        self.exhausted: dict[int, Subscription] = {}
-        """Subscriptions with exhausted messages, which the next publish gives one more attempt."""
         self.slice_lsn = 0
         """LSN of its checkpoint slice: recovery skips older records."""
         self.revision: int = 0
         """Raised by each change after which a message may match other subscriptions, or be refused."""
-        self._audiences: dict[int, Audience] = {}
-        self._checked_labels: dict[tuple[str, ...] | str, Labels] = {}
+        self.routes: int = 0
+        """Raised by each change after which a message takes another way to a subscription."""
         self._dedup_ids: DedupIds | None = None
 
     @property
@@ -218,43 +188,6 @@ class Topic:
         if self._dedup_ids is not None:
             self._dedup_ids.no_later_than(now_ms)
 
-    def checked(self, labels: Labels, max_tags: int) -> Labels:
-        """Check labels of the topic's kind and return them in the form of its matcher.
-
-        Raises:
-            InvalidArgument: the labels are not legal.
-        """
-        key = labels if isinstance(labels, str) else tuple(labels)
-        checked = self._checked_labels.get(key)
-        if checked is None:
-            checked = check_routing_key(labels) if isinstance(labels, str) else check_tags(labels, max_tags)
-            if len(self._checked_labels) >= CHECKED_LABELS:
-                self._checked_labels.clear()
-            self._checked_labels[key] = checked
-        return checked
-
-    def known_members(self, labels: Labels) -> int | None:
-        """Return the set of subscriptions that match these labels, or None if it is not remembered."""
-        if isinstance(self.matcher, KeyMatcher):
-            return self.matcher.known(labels if isinstance(labels, str) else "")
-        return self.matcher.known(labels if isinstance(labels, list) else ())
-
-    def find_members(self, labels: Labels) -> int:
-        """Return the set of subscriptions that match these labels."""
-        if isinstance(self.matcher, KeyMatcher):
-            return self.matcher.find(labels if isinstance(labels, str) else "")
-        return self.matcher.find(labels if isinstance(labels, list) else ())
-
-    def audience(self, members: int) -> Audience:
-        """Return the subscriptions of a set that is not empty, split by the way they take messages now."""
-        audience = self._audiences.get(members)
-        if audience is None:
-            if len(self._audiences) >= AUDIENCES:
-                self._audiences.clear()
-            subscriptions = [self.subscriptions[number] for number in self.matcher.subscribers(members)]
-            audience = self._audiences[members] = Audience(subscriptions)
-        return audience
-
     def filters_changed(self) -> None:
         """Note that a subscription came, went or changed its filters, or that the topic changed its attributes.
 
@@ -262,11 +195,7 @@ class Topic:
         subscription that was answered before it, or be stored for a subscription that was removed before it.
         """
         self.revision += 1
-        self._audiences.clear()
-
-    def subscriptions_changed(self) -> None:
-        """Forget the audiences: messages take another way to a subscription from here on."""
-        self._audiences.clear()
+        self.routes += 1
 
     def pending(self) -> BitMap64:
         """Return the positions of messages that a subscription has not received yet."""

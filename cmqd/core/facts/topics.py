@@ -80,7 +80,6 @@ class TopicTable:
         self.subscriptions[subscription.subscription_id] = subscription
         topic.subscriptions[subscription.subscription_id] = subscription
         topic.folded[folded(subscription.name)] = subscription
-        topic.matcher.set(subscription.subscription_id, subscription.filters)
         if subscription.is_push:
             self.push_count += 1
         else:
@@ -96,8 +95,6 @@ class TopicTable:
         del self.subscriptions[subscription_id]
         del topic.subscriptions[subscription_id]
         del topic.folded[folded(subscription.name)]
-        topic.exhausted.pop(subscription_id, None)
-        topic.matcher.remove(subscription_id)
         if subscription.is_push:
             self.push_count -= 1
         else:
@@ -148,7 +145,6 @@ class TopicTable:
                 subscription.attributes, subscription.modified_ms = record.attributes, record.modified_ms
                 subscription.deliveries.strategy = record.attributes.strategy
                 subscription.deliveries.paused = record.attributes.paused
-                topic.matcher.set(subscription.subscription_id, subscription.filters)
                 subscription.flows = subscription.may_flow()
                 topic.filters_changed()
             case MessagesDelivered():

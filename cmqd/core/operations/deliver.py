@@ -54,6 +54,8 @@ class Deliver:
         self._limits = facts.limits
         self._numbers = facts.numbers
         self._topics = facts.topics
+        self._of_topic = runtime.of_topic
+        self._topic_runtimes = runtime.topics
         self._agenda = runtime.agenda
         self._lane = runtime.pages.deliveries
         self._slots = runtime.push_slots
@@ -110,11 +112,11 @@ class Deliver:
         flows = subscription.may_flow()
         if flows != subscription.flows:
             subscription.flows = flows
-            topic.subscriptions_changed()
+            topic.routes += 1
         if deliveries.exhausted:
-            topic.exhausted[subscription.subscription_id] = subscription
-        else:
-            topic.exhausted.pop(subscription.subscription_id, None)
+            self._of_topic(topic).exhausted[subscription.subscription_id] = subscription
+        elif topic.topic_id in self._topic_runtimes:
+            self._topic_runtimes[topic.topic_id].exhausted.pop(subscription.subscription_id, None)
         due_ms = deliveries.next_due_ms(now_ms)
         if due_ms is None:
             return
@@ -126,6 +128,7 @@ class Deliver:
     def forget(self, subscription: Subscription) -> None:
         """Release the slots, retries and plans of a removed subscription."""
         self._retries.forget(subscription)
+        self._of_topic(subscription.topic).exhausted.pop(subscription.subscription_id, None)
         self._agenda.deliveries.discard(subscription.subscription_id)
         self._slots.leave(subscription)
 

@@ -51,6 +51,7 @@ class Publish:
         self._queues = facts.queues
         self._topics = facts.topics
         self._runtime = runtime.queues
+        self._of_topic = runtime.of_topic
         self._agenda = runtime.agenda
         self._topic_bodies = runtime.topic_bodies
         self._lane = runtime.pages.receives
@@ -76,7 +77,8 @@ class Publish:
         Raises:
             TopicNotFound.
         """
-        return PublishPlan(self._topics.find(account, name), requests, self._promises, self._limits, now_ms)
+        topic = self._topics.find(account, name)
+        return PublishPlan(topic, self._of_topic(topic), requests, self._promises, self._limits, now_ms)
 
     def apply_publish(self, plan: PublishPlan, now_ms: int) -> Outcome[list[Published | DomainError]]:
         """Store the messages of a whole plan, with the copies for all matching subscriptions.
@@ -100,8 +102,9 @@ class Publish:
         for part in plan.parts:
             self._store_part(topic, part, first_id, effects, now_ms)
         replies = plan.replies(first_id)
-        if topic.exhausted and any(isinstance(reply, Published) for reply in replies):
-            for subscription in list(topic.exhausted.values()):
+        exhausted = self._of_topic(topic).exhausted
+        if exhausted and any(isinstance(reply, Published) for reply in replies):
+            for subscription in list(exhausted.values()):
                 subscription.deliveries.published()
                 self._deliver.look_after(subscription, now_ms)
         return effects.outcome(replies)
@@ -110,7 +113,7 @@ class Publish:
 
     def _store_part(self, topic: Topic, part: Part, first_id: int, effects: Effects, now_ms: int) -> None:
         # The present state of the subscriptions counts: the part before may have blocked a subscription.
-        shares = Shares(part, topic.audience(part.union))
+        shares = Shares(part, self._of_topic(topic).audience(part.union))
         record = self._record(topic, part, shares, first_id, effects, now_ms)
         was_empty = [not queue.index.active_count for queue in shares.queues]
         self._apply(topic, record)

@@ -26,6 +26,7 @@ from cmqd.core.facts.topic import Topic
 from cmqd.core.limits import Limits, checked_sizes
 from cmqd.core.operations.repeats import Repeats, at_places, stored_before, unrepeated
 from cmqd.core.outcome import Published, PublishRequest
+from cmqd.core.runtime.topic import TopicRuntime
 from cmqd_types.messages import Headers, Labels
 
 NO_TAGS: list[str] = []
@@ -58,11 +59,11 @@ class Part(msgspec.Struct, gc=False):
     message_sets: dict[int, int] = {}
     """Sets of messages by subscription id; made by ``turn`` unless ``is_alike``."""
 
-    def turn(self, topic: Topic) -> int:
+    def turn(self, topic: TopicRuntime) -> int:
         """Turn subscriptions by message into messages by subscription; returns the units of work."""
         if self.is_alike:
             return 0
-        subscriptions = topic.matcher.subscribers(self.union)
+        subscriptions = topic.subscribers(self.union)
         self.message_sets = dict(zip(subscriptions, turned(self.members, self.union), strict=True))
         return len(self.members) + len(subscriptions)
 
@@ -113,6 +114,7 @@ class PublishPlan:
         "_now_ms",
         "_requests",
         "_restarts",
+        "_runtime",
         "_revision",
         "_new_sessions",
         "_promises",
@@ -125,10 +127,17 @@ class PublishPlan:
     )
 
     def __init__(
-        self, topic: Topic, requests: Sequence[PublishRequest], promises: Promises, limits: Limits, now_ms: int
+        self,
+        topic: Topic,
+        runtime: TopicRuntime,
+        requests: Sequence[PublishRequest],
+        promises: Promises,
+        limits: Limits,
+        now_ms: int,
     ) -> None:
         """``now_ms``: as of when dedup ids are remembered."""
         self.topic = topic
+        self._runtime = runtime
         self._requests = requests
         self._promises = promises
         self._new_sessions: set[int] = set()
@@ -165,6 +174,7 @@ class PublishPlan:
 
     def _begin(self) -> None:
         self._revision = self.topic.revision
+        self._runtime.follow()
         self._restarts += 1
         self.count: int = 0
         """New messages, including messages that match no subscription."""
@@ -189,7 +199,7 @@ class PublishPlan:
             except DomainError as refusal:
                 entry.reply = refusal
         for part in self.parts:
-            self._units -= part.turn(self.topic)
+            self._units -= part.turn(self._runtime)
             if self._units <= 0:
                 yield
 
@@ -237,23 +247,23 @@ class PublishPlan:
 
     def _take(self, request: PublishRequest, entry: Entry) -> Iterator[None]:
         """Check a request and match its messages. A refused request leaves nothing in the plan."""
-        topic = self.topic
+        topic, runtime = self.topic, self._runtime
         bodies, headers, dedup_ids = request.bodies, request.headers, request.dedup_ids
         sizes = checked_sizes(topic.name, bodies, headers, topic.attributes.max_message_bytes, self._limits)
         labels: list[Labels] = []
         members: list[int] = []
         for label in self._listed(request.labels, len(sizes)):
-            known = None if not label and topic.is_routing else topic.known_members(label)
+            known = None if not label and topic.is_routing else runtime.known_members(label)
             # Remembered labels were checked when the matcher first saw the labels.
             if known is None:
                 if self._units <= 0:
                     yield
-                self._units = topic.matcher.prepare(self._units)
+                self._units = runtime.prepare(self._units)
                 while self._units <= 0:
                     yield
-                    self._units = topic.matcher.prepare(self._units)
-                label = topic.checked(label, self._limits.max_tags) if label or topic.is_routing else NO_TAGS
-                known = topic.find_members(label)
+                    self._units = runtime.prepare(self._units)
+                label = runtime.checked(label, self._limits.max_tags) if label or topic.is_routing else NO_TAGS
+                known = runtime.find_members(label)
                 self._units -= MATCH_UNITS
             labels.append(label)
             members.append(known)

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from cmqd.core.facts.deliveries import BACKOFF
 from cmqd.core.facts.queue import Queue
-from cmqd.core.facts.topic import Audience, Subscription
+from cmqd.core.facts.topic import Subscription
 from cmqd.core.operations.publish_plan import Part
+from cmqd.core.runtime.topic import Audience
 from cmqd_segment.published import (
     first_of_set,
     pack_set,

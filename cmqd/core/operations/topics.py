@@ -59,6 +59,7 @@ class TopicAdmin:
         self._numbers = facts.numbers
         self._queues = facts.queues
         self._topics = facts.topics
+        self._runtimes = runtime.topics
         self._agenda = runtime.agenda
         self._deliver = deliver
 
@@ -145,6 +146,7 @@ class TopicAdmin:
             raise TopicInUse(name, len(topic.subscriptions))
         record = TopicDeleted(topic.topic_id)
         self._topics.apply(topic, record)
+        self._runtimes.pop(topic.topic_id, None)
         self._agenda.topic_expiries.discard(topic.topic_id)
         self._agenda.dedup_sweeps.discard(topic.topic_id)
         return Outcome(None, [record])

@@ -5,6 +5,7 @@ from collections import defaultdict
 from pyroaring import BitMap64
 
 from cmqd.core.facts.facts import Facts
+from cmqd.core.facts.topic import Topic
 from cmqd.core.runtime.agenda import Agenda
 from cmqd.core.runtime.bodies import TopicBodies
 from cmqd.core.runtime.pages import Pages
@@ -12,6 +13,7 @@ from cmqd.core.runtime.pending import PendingCommits, PendingDecisions
 from cmqd.core.runtime.push_slots import PushSlots
 from cmqd.core.runtime.queue import QueueRuntime, QueueRuntimes
 from cmqd.core.runtime.retries import RetryMemory
+from cmqd.core.runtime.topic import TopicRuntime
 from cmqd.core.runtime.waiters import Waiter
 from cmqd.core.runtime.window import WindowBudget
 
@@ -32,6 +34,8 @@ class Runtime:
     def __init__(self, facts: Facts) -> None:
         limits = facts.limits
         self.queues: QueueRuntimes = defaultdict(QueueRuntime)
+        self.topics: dict[int, TopicRuntime] = {}
+        """By topic id."""
         self.agenda = Agenda(limits, facts.queues)
         self.pages = Pages(limits)
         self.budget = WindowBudget(limits.window_bytes)
@@ -47,3 +51,10 @@ class Runtime:
         self.push_slots = PushSlots(limits, facts.topics, self.agenda.deliveries_wanted)
         self.retries = RetryMemory(limits)
         self.gates = Gates()
+
+    def of_topic(self, topic: Topic) -> TopicRuntime:
+        """Return the runtime of a topic."""
+        topic_runtime = self.topics.get(topic.topic_id)
+        if topic_runtime is None:
+            topic_runtime = self.topics[topic.topic_id] = TopicRuntime(topic)
+        return topic_runtime
