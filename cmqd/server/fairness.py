@@ -26,7 +26,7 @@ Pure data and calls: no socket, no clock, no loop.
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 QUANTUM: Final = 16 * 1024
 """Credit of a visit, in units of cost. A piece of input is about as large, so that most visits serve one."""
@@ -118,15 +118,23 @@ class AccountFlows:
         self.credit = QUANTUM
         self.flows: OrderedDict[Flow, None] = OrderedDict()
 
-    def next_flow(self) -> Flow:
-        """Return the first connection with credit; connections without credit get some and go to the end."""
-        flows = self.flows
-        while True:
-            flow = next(iter(flows))
-            if flow.credit > 0:
-                return flow
-            flow.credit += QUANTUM
-            flows.move_to_end(flow)
+
+M = TypeVar("M", Flow, AccountFlows)
+
+
+def first_with_credit(members: OrderedDict[M, None]) -> M:
+    """Return the first member with credit; members without credit get some and go to the end.
+
+    A lone member gets all the rounds at once that its debt takes: no other member would be served in between.
+    """
+    while True:
+        member = next(iter(members))
+        if member.credit <= 0 and len(members) == 1:
+            member.credit += (-member.credit // QUANTUM + 1) * QUANTUM
+        if member.credit > 0:
+            return member
+        member.credit += QUANTUM
+        members.move_to_end(member)
 
 
 class RoundRobin:
@@ -135,7 +143,7 @@ class RoundRobin:
     Invariant: an account is in the round if and only if connections of it are; a connection is in one account.
     """
 
-    __slots__ = ("_account_of", "_entries", "_has_room", "_has_turn", "_take_turn", "round")
+    __slots__ = ("_entries", "_entry_of", "_has_room", "_has_turn", "_take_turn", "round")
 
     def __init__(
         self,
@@ -156,17 +164,17 @@ class RoundRobin:
         self._has_turn = has_turn
         self._entries: dict[str, AccountFlows] = {}
         """Accounts that ever took turns: leaving the round must not forgive a debt."""
-        self.round: OrderedDict[str, AccountFlows] = OrderedDict()
+        self.round: OrderedDict[AccountFlows, None] = OrderedDict()
         """Accounts in the order of their turns; empty = no connection takes turns. Read-only outside: ``io_batch``
         reads it at every poll, and asks ``can_serve`` unless the round is empty.
         """
-        self._account_of: dict[Flow, str] = {}
+        self._entry_of: dict[Flow, AccountFlows] = {}
 
     def __len__(self) -> int:
-        return len(self._account_of)
+        return len(self._entry_of)
 
     def __repr__(self) -> str:
-        return f"<RoundRobin accounts={len(self.round)} connections={len(self._account_of)}>"
+        return f"<RoundRobin accounts={len(self.round)} connections={len(self._entry_of)}>"
 
     @property
     def can_serve(self) -> bool:
@@ -175,42 +183,35 @@ class RoundRobin:
 
     def add(self, flow: Flow) -> None:
         """Let a connection take turns; no effect if it does already."""
-        if flow in self._account_of:
+        if flow in self._entry_of:
             return
-        account = flow.account
-        entry = self._entries.get(account)
+        entry = self._entries.get(flow.account)
         if entry is None:
-            entry = self._entries[account] = AccountFlows()
+            entry = self._entries[flow.account] = AccountFlows()
         if not entry.flows:
             entry.credit = min(entry.credit, QUANTUM)
-            self.round[account] = entry
+            self.round[entry] = None
         if flow.credit >= 0:
             # First in a round with credit: a small request must not wait for the second round.
             flow.credit = QUANTUM
         entry.flows[flow] = None
-        self._account_of[flow] = account
+        self._entry_of[flow] = entry
 
     def remove(self, flow: Flow) -> None:
         """Let a connection take no more turns; no effect if it takes none."""
-        account = self._account_of.pop(flow, None)
-        if account is None:
+        entry = self._entry_of.pop(flow, None)
+        if entry is None:
             return
-        entry = self._entries[account]
         del entry.flows[flow]
         if not entry.flows:
-            del self.round[account]
+            del self.round[entry]
 
     def serve(self, has_time: Callable[[], bool]) -> None:
         """Give turns while there is time (a single turn without) and room in the log."""
-        accounts = self.round
         while self.can_serve:
-            account = next(iter(accounts))
-            entry = accounts[account]
-            if entry.credit <= 0:
-                entry.credit += QUANTUM
-                accounts.move_to_end(account)
-                continue
-            flow = entry.next_flow()
+            entry = first_with_credit(self.round)
+            flow = first_with_credit(entry.flows)
+            account = flow.account
             cost = self._take_turn(flow)
             flow.credit -= cost
             entry.credit -= cost
@@ -225,7 +226,7 @@ class RoundRobin:
 
     def check_invariants(self) -> None:
         """Raise AssertionError if an invariant is broken."""
-        flows = {flow: account for account, entry in self.round.items() for flow in entry.flows}
-        assert flows == self._account_of, (flows, self._account_of)
-        assert all(entry.flows for entry in self.round.values())
-        assert not any(entry.flows for account, entry in self._entries.items() if account not in self.round)
+        flows = {flow: entry for entry in self.round for flow in entry.flows}
+        assert flows == self._entry_of, (flows, self._entry_of)
+        assert all(entry.flows for entry in self.round)
+        assert not any(entry.flows for entry in self._entries.values() if entry not in self.round)

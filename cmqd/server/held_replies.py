@@ -9,7 +9,6 @@ removed from replies at the gate if the budget dropped the connection, the clien
 Otherwise a client could fill the memory by receiving and leaving, again and again.
 """
 
-from collections.abc import Iterable
 from typing import Protocol, cast
 
 from msgspec.structs import replace
@@ -61,9 +60,9 @@ class HeldReplies:
 
     def _count(self) -> None:
         sizes: dict[Holder, int] = {}
-        for asker, reply in self._with_bodies():
+        for asker, reply in self._gate.with_messages():
             holder = cast("Holder", asker)
-            sizes[holder] = sizes.get(holder, 0) + _body_bytes(reply)
+            sizes[holder] = sizes.get(holder, 0) + body_bytes(reply)
         large = {holder: size for holder, size in sizes.items() if size >= LEAST_BYTES}
         for holder in self._noted - large.keys():
             holder.note_held_replies(0)
@@ -76,14 +75,12 @@ class HeldReplies:
             self._noted -= gone
             self._gate.replace(lambda asker, reply: without_bodies(reply) if cast("Holder", asker) in gone else reply)
 
-    def _with_bodies(self) -> "Iterable[tuple[object, MessagesReceived | MessagesPeeked]]":
-        for asker, reply in self._gate.with_messages():
-            if isinstance(reply, MessagesReceived | MessagesPeeked):
-                yield asker, reply
 
-
-def _body_bytes(reply: MessagesReceived | MessagesPeeked) -> int:
-    return sum([len(message.body) for message in reply.messages])
+def body_bytes(reply: Outgoing) -> int:
+    """Return the bytes of all bodies in a reply."""
+    if isinstance(reply, MessagesReceived | MessagesPeeked):
+        return sum([len(message.body) for message in reply.messages])
+    return 0
 
 
 def without_bodies(reply: Outgoing) -> Outgoing:

@@ -10,8 +10,9 @@ microseconds, and their requests share the next commit. No timer is involved: wi
 poll without input (some 5 us).
 
 An I/O batch is bounded in time, so that a flood of input delays neither records to the storage nor replies to clients.
-Input beyond the bound is deferred to turns (``fairness``), which are given at each poll and in the next I/O batches. A
-connection that had turns rests, unread, until the I/O batch ends or later: its share of an I/O batch is a single read.
+After 5 ms no poll begins, and input of the last poll that comes later than after 10 ms is deferred to turns
+(``fairness``), which are given at each poll and in the next I/O batches. A connection that had turns rests, unread,
+until the I/O batch ends or later: its share of an I/O batch is a single read.
 The number of large reads in an I/O batch is limited as well, with accounts and connections in turns.
 """
 
@@ -32,8 +33,13 @@ the server's CPU time, 20 some 5 % more at batch 1, 60 no more than 20."""
 
 
 IO_BATCH_SECONDS = 0.005
-"""Time of an I/O batch after which input is deferred: about a commit on a fast disk. Longer batches would keep the
+"""Time of an I/O batch after which no further poll begins: about a commit on a fast disk. Longer batches would keep the
 storage waiting."""
+
+LATE_INPUT_SECONDS = 0.005
+"""Time after that in which small input is still taken up on arrival: about the requests that a poll brings from 128
+clients with batches of 16. A deferral, with its turn and its rest, costs as much as half such a request, and a poll
+shortly before the end would make nearly all of these clients pay, although each of them waits for its answers."""
 
 LEAST_TURNS_SECONDS = 0.002
 """Time for turns at a look even if small requests used up the I/O batch: neither kind of input starves the other."""
@@ -143,7 +149,7 @@ class IoBatch:
         if unclocked < CLOCK_BYTES:
             self._unclocked = unclocked
             return True
-        if self._timer() < self._ends_at:
+        if self._timer() < self._ends_at + LATE_INPUT_SECONDS:
             self._unclocked = 0
             return True
         return False

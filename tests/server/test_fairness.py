@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cmqd.server.binary.accepted_connection import PIECE_BYTES
+from cmqd.server.binary.deferred_input import PIECE_BYTES
 from cmqd.server.fairness import AHEAD_BYTES, DISK_PATIENCE_SECONDS, QUANTUM, CommitRoom, RoundRobin
 from cmqd.server.io_batch import IO_BATCH_SECONDS, LEAST_TURNS_SECONDS
 from cmqd_protocol import messages as wire

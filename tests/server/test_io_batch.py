@@ -2,7 +2,14 @@
 
 import asyncio
 
-from cmqd.server.io_batch import CLOCK_BYTES, IO_BATCH_SECONDS, MAX_LOOKS, READS_PER_IO_BATCH, IoBatch
+from cmqd.server.io_batch import (
+    CLOCK_BYTES,
+    IO_BATCH_SECONDS,
+    LATE_INPUT_SECONDS,
+    MAX_LOOKS,
+    READS_PER_IO_BATCH,
+    IoBatch,
+)
 
 
 class Client:
@@ -201,6 +208,8 @@ async def test_the_timer_is_asked_every_few_small_reads_and_from_the_end_of_the_
     assert asked == 1
 
     now = IO_BATCH_SECONDS
+    assert io_batch.take_input(CLOCK_BYTES), "it came with the last poll"
+    now += LATE_INPUT_SECONDS
     taken = [io_batch.take_input(4) for _ in range(20)]
     assert sum(taken) < 8
     assert not any(taken[8:])

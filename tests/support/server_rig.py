@@ -56,7 +56,7 @@ class FakeTransport(asyncio.Transport):
         return ("127.0.0.1", 1) if name == "peername" else default
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        self._high = high or 64 * 1024
+        self._high = 64 * 1024 if high is None else high
         self._pause_if_full()
 
     def get_write_buffer_size(self) -> int:

@@ -20,15 +20,26 @@ Rules:
 """
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from cmqd.server.audit import FAILED_LOGINS
+from cmqd.server.binary.deferred_input import PIECE_BYTES, DeferredInput
+from cmqd.server.binary.reply_output import (
+    DEFAULT_PATIENCE_MS,
+    SLOW_AFTER_MS,
+    ReplyOfQueue,
+    UnreadOutput,
+    encode_replies,
+    without_cancelled,
+)
 from cmqd.server.client_events import ClientEvents
 from cmqd.server.connections import Connections
 from cmqd.server.counters import Counters
 from cmqd.server.fairness import REQUEST_COST
+from cmqd.server.held_replies import body_bytes
 from cmqd.server.io_batch import IoBatch
 from cmqd.server.log_lines import get_logger
 from cmqd.server.memory_budget import LEAST_BYTES, MemoryBudget
@@ -38,115 +49,49 @@ from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.events import Authenticated, ConnectionEnded, RequestRefused
 from cmqd_protocol.frames import HEADER_BYTES
 from cmqd_protocol.limits import MIN_HEARTBEAT_MS
-from cmqd_protocol.messages import (
-    Cancel,
-    MessagesPeeked,
-    MessagesReceived,
-    PublishMessages,
-    Request,
-    SendHalfMessages,
-    SendMessages,
-    TransactionCheck,
-    error,
-)
+from cmqd_protocol.messages import Cancel, MessagesReceived, Request, TransactionCheck, error
 
 _log = get_logger()
 
 _EVENTS: Final = frozenset({Authenticated, Cancel, RequestRefused, ConnectionEnded})
 """The protocol object's events other than requests."""
 
-PIECE_BYTES: Final = 16 * 1024
-"""Input up to this size per read is decoded on arrival. A piece of the smallest requests takes some milliseconds, even
-if all of them are refused; a larger frame is handed to the decoder whole."""
-
 READ_BYTES: Final = 256_000
 """Most that a read of the socket brings; uvloop's buffer."""
-
-BYTES_PER_WRITE: Final = 64 * 1024
-"""Bytes of replies with messages between two checks whether the socket takes more: a single reply, or many small."""
-
-SLOW_AFTER_MS: Final = 200
-"""A socket's buffer that stays over its mark for this time belongs to a slow client. Before that, a few large replies
-at once are no reason to lose a place in line."""
 
 CLOSE_WITHIN_MS: Final = 5_000
 """Time that a closing connection has to send its last bytes."""
 
-DEFAULT_PATIENCE_MS: Final = 60_000
-"""Time until a slow reader is closed if the connection has no heartbeats."""
 
-
+@dataclass(slots=True, kw_only=True)
 class Shared:
     """State and settings shared by all connections of a listener."""
 
-    __slots__ = (
-        "budget",
-        "connections",
-        "counters",
-        "decide_collected",
-        "dispatch",
-        "events",
-        "idle",
-        "make_wire",
-        "max_unread_bytes",
-        "max_unread_receives",
-        "on_login_failed",
-        "on_made",
-        "overloaded",
-        "slow",
-        "slow_reader_bytes",
-        "stalled",
-        "time_ms",
-        "io_batch",
-    )
-
-    def __init__(
-        self,
-        *,
-        dispatch: Callable[["AcceptedConnection", Request], None],
-        events: ClientEvents,
-        decide_collected: Callable[["AcceptedConnection"], None],
-        io_batch: IoBatch,
-        budget: MemoryBudget,
-        connections: Connections,
-        counters: Counters,
-        make_wire: Callable[[int], ServerConnection],
-        on_made: Callable[["AcceptedConnection"], None],
-        on_login_failed: Callable[[str, str, ConnectionEnded], None],
-        time_ms: int,
-        slow_reader_bytes: int,
-        max_unread_bytes: int,
-        max_unread_receives: int,
-    ) -> None:
-        """Store the parts and the settings.
-
-        Args:
-            make_wire: makes the protocol object of a connection that begins at the time given.
-            on_login_failed: called with the peer, the key id that the client named, and the reason of the close.
-        """
-        self.dispatch = dispatch
-        self.events = events
-        self.decide_collected = decide_collected
-        self.io_batch = io_batch
-        self.budget = budget
-        self.connections = connections
-        self.counters = counters
-        self.make_wire = make_wire
-        self.on_made = on_made
-        self.on_login_failed = on_login_failed
-        self.slow_reader_bytes = slow_reader_bytes
-        self.max_unread_bytes = max_unread_bytes
-        self.max_unread_receives = max_unread_receives
-        self.time_ms = time_ms
-        """Coarse local time, advanced by the listener every tenth of a second; no use needs a finer time."""
-        self.overloaded = False
-        """The storage is so far behind that the server reads no more from clients."""
-        self.stalled: list[AcceptedConnection] = []
-        """Connections that are not read from because of that."""
-        self.idle: list[AcceptedConnection] = []
-        """Connections that rest until the next step of ``time_ms``, because their last input held no request."""
-        self.slow: set[AcceptedConnection] = set()
-        """Connections with a socket buffer over its mark."""
+    dispatch: Callable[["AcceptedConnection", Request], None]
+    events: ClientEvents
+    decide_collected: Callable[["AcceptedConnection"], None]
+    io_batch: IoBatch
+    budget: MemoryBudget
+    connections: Connections
+    counters: Counters
+    make_wire: Callable[[int], ServerConnection]
+    """Makes the protocol object of a connection that begins at the time given."""
+    on_made: Callable[["AcceptedConnection"], None]
+    on_login_failed: Callable[[str, str, ConnectionEnded], None]
+    """Called with the peer, the key id that the client named, and the reason of the close."""
+    slow_reader_bytes: int
+    max_unread_bytes: int
+    max_unread_receives: int
+    time_ms: int
+    """Coarse local time, advanced by the listener every tenth of a second; no use needs a finer time."""
+    overloaded: bool = False
+    """The storage is so far behind that the server reads no more from clients."""
+    stalled: list["AcceptedConnection"] = field(default_factory=list["AcceptedConnection"])
+    """Connections that are not read from because of that."""
+    idle: list["AcceptedConnection"] = field(default_factory=list["AcceptedConnection"])
+    """Connections that rest until the next step of ``time_ms``, because their last input held no request."""
+    slow: set["AcceptedConnection"] = field(default_factory=set["AcceptedConnection"])
+    """Connections with a socket buffer over its mark."""
 
 
 class AcceptedConnection(asyncio.Protocol):
@@ -154,30 +99,24 @@ class AcceptedConnection(asyncio.Protocol):
 
     Invariants: ``unread_receives`` is the number of replies with messages that are at the gate or in ``_replies``, of
     receives that are collected, and of peeks that wait for bodies; the connection is in ``Shared.slow`` if and only if
-    ``_paused_ms`` is set; it is read from unless it is slow, stalled, held or resting or has deferred input; it takes
-    turns if it has deferred input and is neither slow nor stalled nor held; ``_narrow`` and ``_unsent`` are set only
-    while ``_paused_ms`` is.
+    ``_slow`` is set; it is read from unless it is slow, stalled, held or resting or has deferred input; it takes turns
+    if it has deferred input and is neither slow nor stalled nor held.
     """
 
     __slots__ = (
         "_cancelled",
         "_charged",
         "_closing_ms",
-        "_decoded",
+        "_deferred",
         "_dirty",
         "_gate_bytes",
-        "_had_request",
-        "_narrow",
         "_parked",
-        "_paused_ms",
-        "_put_off",
-        "_put_off_from",
         "_replies",
         "_resting",
         "_shared",
+        "_slow",
         "_stalled",
         "_transport",
-        "_unsent",
         "_wire",
         "account",
         "checked_queues",
@@ -193,9 +132,8 @@ class AcceptedConnection(asyncio.Protocol):
         self._wire = shared.make_wire(shared.time_ms)
         self._transport: asyncio.Transport | None = None
         """Set from ``connection_made`` to ``connection_lost``."""
-        self._replies: list[tuple[Outgoing, str | None]] = []
-        """Replies and pushes that are decided and durable but not yet encoded. A reply with messages has their queue
-        ("" if they were only peeked)."""
+        self._replies: list[ReplyOfQueue] = []
+        """Replies and pushes that are decided and durable but not yet encoded."""
         self._dirty = False
         """A flush at the next look is agreed."""
         self._charged = 0
@@ -206,27 +144,17 @@ class AcceptedConnection(asyncio.Protocol):
         """Requests that the client gave up while their replies were on their way through the gate."""
         self._parked: OrderedDict[int, Request] | None = None
         """Requests that wait until the client has read more."""
-        self._paused_ms: int | None = None
-        """Since when the socket's buffer is over its mark."""
-        self._narrow = False
-        """The mark of the socket's buffer is one byte, because the buffer holds messages."""
-        self._unsent: tuple[Outgoing, str] | None = None
-        """The reply with messages that ends the buffer: the socket has not taken its last byte."""
+        self._slow: UnreadOutput | None = None
+        """Set while the socket's buffer is over its mark."""
         self._closing_ms: int | None = None
         """Since when the transport is closing."""
         self._stalled = False
-        self._put_off = b""
-        """Deferred input; the part from ``_put_off_from`` on is not taken up yet."""
-        self._put_off_from = 0
-        self._decoded: deque[object] | None = None
-        """Requests and events of the piece during which the connection was held; they come before ``_put_off``."""
+        self._deferred: DeferredInput | None = None
         self.is_held = False
         """A request is being carried out in steps; later requests wait. An attribute and no property, because
         every request reads it."""
         self._resting = False
         """Had its share of this I/O batch."""
-        self._had_request = False
-        """A request was in the input that took turns since the last rest."""
         self.credit = 0
         """Kept by ``RoundRobin``."""
         self.account = ""
@@ -244,7 +172,7 @@ class AcceptedConnection(asyncio.Protocol):
     def __repr__(self) -> str:
         return (
             f"<AcceptedConnection {self.account or 'unauthenticated'} {self._wire!r} waiting={len(self.waiting or ())} "
-            f"replies={len(self._replies)} slow={self._paused_ms is not None}>"
+            f"replies={len(self._replies)} slow={self._slow is not None}>"
         )
 
     @property
@@ -272,9 +200,8 @@ class AcceptedConnection(asyncio.Protocol):
         shared = self._shared
         size = len(data)
         has_time = shared.io_batch.take_input(size)
-        if not has_time or size > PIECE_BYTES or self._put_off or self._decoded or self.is_held:
-            self._put_off = self._put_off[self._put_off_from :] + data
-            self._put_off_from = 0
+        if not has_time or size > PIECE_BYTES or self._deferred or self.is_held:
+            self._defer().add(data)
             self._plan_input()
             self._measure()
         else:
@@ -302,16 +229,13 @@ class AcceptedConnection(asyncio.Protocol):
         shared.slow.discard(self)
         shared.connections.remove(self)
         self._let_go()
-        unsent = self._unsent
-        if unsent is not None:
-            self._unsent = None
-            reply, queue = unsent
-            if isinstance(reply, MessagesReceived):
-                shared.events.give_back(self.account, queue, reply.messages)
+        slow = self._slow
+        if slow is not None and slow.unsent is not None:
+            self._return_messages(*slow.unsent)
 
     def pause_writing(self) -> None:
         """Stop reading: the socket's buffer is over its mark, because the client reads more slowly than it asks."""
-        self._paused_ms = self._shared.time_ms
+        self._slow = UnreadOutput(self._shared.time_ms)
         self._shared.slow.add(self)
         self._plan_input()
         self._measure()
@@ -320,12 +244,9 @@ class AcceptedConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         """The client has read."""
-        self._paused_ms = None
-        self._unsent = None
-        if self._narrow:
-            self._narrow = False
-            if self._transport is not None:
-                self._transport.set_write_buffer_limits(self._shared.slow_reader_bytes)
+        slow, self._slow = self._slow, None
+        if slow is not None and slow.is_narrow and self._transport is not None:
+            self._transport.set_write_buffer_limits(self._shared.slow_reader_bytes)
         self._shared.slow.discard(self)
         self._plan_input()
         self._measure()
@@ -338,42 +259,33 @@ class AcceptedConnection(asyncio.Protocol):
     @property
     def has_input(self) -> bool:
         """Return True if input is deferred, or if new input would have to be."""
-        return bool(self._put_off or self._decoded or self.is_held)
+        return bool(self._deferred) or self.is_held
 
     @property
     def has_turn(self) -> bool:
         """See ``fairness.Flow``."""
-        is_kept = self.is_held or self._stalled or self._paused_ms is not None
-        return bool(self._put_off or self._decoded) and not is_kept
+        return bool(self._deferred) and not (self.is_held or self._stalled or self._slow is not None)
 
     def take_turn(self) -> int:
         """See ``fairness.Flow``."""
-        decoded = self._decoded
-        if decoded:
-            self._decoded = None
-            size = 0
-            events: Sequence[object] = decoded
-        else:
-            start = self._put_off_from
-            stop = start + max(PIECE_BYTES, self._wire.missing_bytes)
-            piece = self._put_off[start:stop]
-            if stop < len(self._put_off):
-                self._put_off_from = stop
-            else:
-                self._put_off = b""
-                self._put_off_from = 0
+        deferred = self._deferred
+        assert deferred is not None
+        events: Sequence[object] = deferred.take_decoded()
+        size = 0
+        if not events:
+            piece = deferred.take_piece(self._wire.missing_bytes)
             size = len(piece)
             events = self._wire.receive(piece, self._shared.time_ms)
-        self._had_request = self._had_request or not all(type(event) is Cancel for event in events)
+        deferred.had_request = deferred.had_request or not all(type(event) is Cancel for event in events)
         count = self._dispatch_each(events)
         if not self.has_input and not self._resting:
             self._resting = True
+            self._deferred = None
             # A large frame without its end is no idle input: an upload must not wait for the coarse time.
-            if self._had_request or self._wire.unfinished_bytes >= HEADER_BYTES:
+            if deferred.had_request or self._wire.unfinished_bytes >= HEADER_BYTES:
                 self._shared.io_batch.rests.add(self)
             else:
                 self._shared.idle.append(self)
-            self._had_request = False
         return size + count * REQUEST_COST
 
     def rest_with_others(self) -> None:
@@ -395,9 +307,7 @@ class AcceptedConnection(asyncio.Protocol):
 
     def put_back(self, request: Request) -> None:
         """Dispatch a request again on release, before all others: it arrived while the connection was held."""
-        if self._decoded is None:
-            self._decoded = deque()
-        self._decoded.appendleft(request)
+        self._defer().decoded.insert(0, request)
 
     def release(self) -> None:
         """Go on with the requests behind the request that was carried out in steps."""
@@ -406,20 +316,21 @@ class AcceptedConnection(asyncio.Protocol):
         if self._parked is not None:
             self._flush_soon()
 
+    def _defer(self) -> DeferredInput:
+        if self._deferred is None:
+            self._deferred = DeferredInput()
+        return self._deferred
+
     def _measure(self) -> None:
         """Report the bytes held for this connection to the memory budget, which may drop the connection."""
         transport = self._transport
         size = 0
         if transport is not None and not transport.is_closing():
-            size = self._wire.unfinished_bytes + len(self._put_off) + transport.get_write_buffer_size()
-            size += self._gate_bytes
-            for event in self._decoded or ():
-                if isinstance(event, SendMessages | PublishMessages | SendHalfMessages):
-                    size += sum(map(len, event.bodies))
-            if self._paused_ms is not None:
-                for reply, _ in self._replies:
-                    if isinstance(reply, MessagesReceived | MessagesPeeked):
-                        size += sum(len(message.body) for message in reply.messages)
+            size = self._wire.unfinished_bytes + transport.get_write_buffer_size() + self._gate_bytes
+            if self._deferred is not None:
+                size += self._deferred.stored_bytes
+            if self._slow is not None:
+                size += sum(body_bytes(reply) for reply, _ in self._replies)
             if size < LEAST_BYTES:
                 size = 0
         if size != self._charged:
@@ -460,12 +371,10 @@ class AcceptedConnection(asyncio.Protocol):
             else:
                 dispatch(self, event)
             if self.is_held:
-                if self._decoded is None:
-                    self._decoded = deque()
-                self._decoded.extend(rest)
+                self._defer().decoded.extend(rest)
         if not self.account or self._wire.ended is not None:
             self._flush_soon()
-        if self._charged or self._decoded or not events:
+        if self._charged or self._deferred or not events:
             # A frame that grows from read to read yields no events meanwhile.
             self._measure()
         return len(events)
@@ -481,7 +390,7 @@ class AcceptedConnection(asyncio.Protocol):
             shared.io_batch.schedule()
         else:
             shared.io_batch.turns.remove(self)
-        wanted = not (self.has_input or self._resting or self._stalled) and self._paused_ms is None
+        wanted = not (self.has_input or self._resting or self._stalled) and self._slow is None
         if wanted != transport.is_reading():
             if wanted:
                 transport.resume_reading()
@@ -514,7 +423,7 @@ class AcceptedConnection(asyncio.Protocol):
     @property
     def is_slow(self) -> bool:
         """True if the socket's buffer is over its mark."""
-        return self._paused_ms is not None
+        return self._slow is not None
 
     def flush(self) -> None:
         """Encode and write the replies, unless the client is slow; called once per I/O batch."""
@@ -522,7 +431,7 @@ class AcceptedConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None:
             return
-        if self._paused_ms is not None:
+        if self._slow is not None:
             # Not in ``answer``, which the dispatcher calls while iterating over the waiting requests.
             if self.unread_receives > self._shared.max_unread_receives:
                 self._park_waiting()
@@ -530,79 +439,40 @@ class AcceptedConnection(asyncio.Protocol):
             return
         wire = self._wire
         replies = self._replies
-        if (
-            len(replies) == 1
-            and self._cancelled is None
-            and wire.ended is None
-            and type(replies[0][0]) is not TransactionCheck
-        ):
-            self._write_one(transport, *replies[0])
+        is_open = wire.ended is None
+        if is_open and len(replies) == 1 and self._cancelled is None and type(replies[0][0]) is not TransactionCheck:
+            # The usual case of ``_write_all``: a client that waits for the answer to every request.
+            reply, queue = replies.pop()
+            encodable: Any = reply
+            transport.write(wire.reply_to_send(encodable, self._shared.time_ms))
+            if queue is not None:
+                self.unread_receives -= 1
+                if transport.get_write_buffer_size():
+                    self._wait_for_socket(transport, reply, queue)
         else:
-            if replies:
-                if wire.ended is not None:
-                    self._let_go()
-                else:
-                    self._encode_replies(transport)
-            self._write(transport)
-        if wire.ended is not None:
+            self._write_all(transport)
+        if not is_open:
             self._close(transport)
-        elif self._parked is not None and self._paused_ms is None and not self.is_held:
+        elif self._slow is not None:
+            self._close_if_unread(transport)
+        elif self._parked is not None and not self.is_held:
             self._take_up_parked()
 
-    def _write_one(self, transport: asyncio.Transport, reply: Outgoing, queue: str | None) -> None:
-        """Encode and write a single reply: the usual case, in which a client waits for the answer to every request."""
-        self._replies.clear()
-        encodable: Any = reply
-        transport.write(self._wire.reply_to_send(encodable, self._shared.time_ms))
-        if queue is not None:
-            self.unread_receives -= 1
-            if transport.get_write_buffer_size():
-                self._wait_for_socket(transport, reply, queue)
-        if self._paused_ms is not None:
-            self._close_if_unread(transport)
-
-    def _encode_replies(self, transport: asyncio.Transport) -> None:
-        if self._cancelled is not None:
-            self._drop_cancelled()
-        replies = self._replies
-        encode = self._wire.reply_to_send
+    def _write_all(self, transport: asyncio.Transport) -> None:
+        wire = self._wire
         now_ms = self._shared.time_ms
-        data: list[bytes] = []
-        size = done = 0
-        with_messages = False
-        last: tuple[Outgoing, str | None] | None = None
-        try:
-            for last in replies:
-                reply, queue = last
-                done += 1
-                if type(reply) is TransactionCheck:
-                    self._wire.push(reply)
-                    data += self._wire.data_to_send(now_ms)
-                    continue
-                encodable: Any = reply
-                encoded = encode(encodable, now_ms)
-                data.append(encoded)
-                size += len(encoded)
-                if queue is not None:
-                    self.unread_receives -= 1
-                    with_messages = True
-                    if size >= BYTES_PER_WRITE:
-                        transport.writelines(data)
-                        if transport.get_write_buffer_size():
-                            self._wait_for_socket(transport, reply, queue)
-                        data = []
-                        size = 0
-                        with_messages = False
-                        if self._paused_ms is not None:
-                            break
-        finally:
-            del replies[:done]
+        if self._cancelled is not None:
+            self._drop_cancelled(self._cancelled)
+        replies = self._replies
+        while replies and self._slow is None and wire.ended is None:
+            encoded = encode_replies(wire, replies, now_ms)
+            self.unread_receives -= encoded.with_messages
+            transport.writelines(encoded.data)
+            if encoded.with_messages and transport.get_write_buffer_size():
+                self._wait_for_socket(transport, *encoded.last)
+        data = wire.data_to_send(now_ms)
         if data:
             transport.writelines(data)
-            if with_messages and last is not None and transport.get_write_buffer_size():
-                self._wait_for_socket(transport, *last)
-        if self._paused_ms is not None:
-            self._close_if_unread(transport)
 
     def _wait_for_socket(self, transport: asyncio.Transport, reply: Outgoing, queue: str | None) -> None:
         """Write no more until the socket has taken all of a write with messages, which ended in this reply.
@@ -612,21 +482,12 @@ class AcceptedConnection(asyncio.Protocol):
         is not certain: the transport counts encrypted bytes as sent, and flushes the rest without notice when the
         client closes its side.
         """
+        transport.set_write_buffer_limits(0, 0)
+        slow = self._slow
+        assert slow is not None, "a buffer over its mark pauses writing at once"
+        slow.is_narrow = True
         if queue is not None and transport.get_extra_info("ssl_object") is None:
-            self._unsent = (reply, queue)
-        self._narrow = True
-        transport.set_write_buffer_limits(1, 0)
-
-    def _write(self, transport: asyncio.Transport) -> None:
-        data = self._wire.data_to_send(self._shared.time_ms)
-        if not data:
-            return
-        if len(data) == 1:
-            transport.write(data[0])
-        else:
-            transport.writelines(data)
-        if self._paused_ms is not None:
-            self._close_if_unread(transport)
+            slow.unsent = (reply, queue)
 
     def _close_if_unread(self, transport: asyncio.Transport) -> None:
         if transport.get_write_buffer_size() > self._shared.max_unread_bytes:
@@ -634,26 +495,18 @@ class AcceptedConnection(asyncio.Protocol):
         else:
             self._measure()
 
-    def _drop_cancelled(self) -> None:
-        """Replace the messages of a cancelled request by the answer that the request was cancelled."""
-        cancelled = self._cancelled
-        if cancelled is None:
-            return
-        kept: list[tuple[Outgoing, str | None]] = []
-        for reply, queue in self._replies:
-            if not isinstance(reply, TransactionCheck) and reply.request_id in cancelled:
-                cancelled.discard(reply.request_id)
-                if queue is not None:
-                    self._give_back(reply, queue)
-                    kept.append((error(reply.request_id, ErrorCode.CANCELLED, "cancelled"), None))
-                    continue
-            kept.append((reply, queue))
-        self._replies = kept
+    def _drop_cancelled(self, cancelled: set[int]) -> None:
+        self._replies, returned = without_cancelled(self._replies, cancelled)
+        for reply, queue in returned:
+            self._give_back(reply, queue)
         if not cancelled:
             self._cancelled = None
 
     def _give_back(self, reply: Outgoing, queue: str) -> None:
         self.unread_receives -= 1
+        self._return_messages(reply, queue)
+
+    def _return_messages(self, reply: Outgoing, queue: str) -> None:
         if isinstance(reply, MessagesReceived):
             self._shared.events.give_back(self.account, queue, reply.messages)
 
@@ -722,7 +575,7 @@ class AcceptedConnection(asyncio.Protocol):
             return now_ms + CLOSE_WITHIN_MS
         self._measure()
         wire = self._wire
-        if self._stalled or self._paused_ms is not None or self.has_input:
+        if self._stalled or self._slow is not None or self.has_input:
             # Its silence is this side's doing.
             wire.receive_data(b"", now_ms)
         wire.tick(now_ms)
@@ -738,10 +591,10 @@ class AcceptedConnection(asyncio.Protocol):
     def check_slow(self) -> None:
         """Take the waiting requests of a slow connection off the lines, or close it; called a few times a second."""
         transport = self._transport
-        since_ms = self._paused_ms
-        if transport is None or since_ms is None or transport.is_closing():
+        slow = self._slow
+        if transport is None or slow is None or transport.is_closing():
             return
-        slow_ms = self._shared.time_ms - since_ms
+        slow_ms = self._shared.time_ms - slow.since_ms
         if slow_ms >= (2 * self._wire.heartbeat_ms or DEFAULT_PATIENCE_MS):
             self._close_slow(transport)
         elif slow_ms >= SLOW_AFTER_MS:
@@ -756,8 +609,8 @@ class AcceptedConnection(asyncio.Protocol):
         """Close the connection with an error, after the replies that are already to be written."""
         if self._transport is None:
             return
-        if self._replies and self._paused_ms is None and self._wire.ended is None:
-            self._encode_replies(self._transport)
+        if self._slow is None:
+            self._write_all(self._transport)
         self._wire.end(code, text, retry_after_ms=retry_after_ms)
         for event in self._wire.events():
             self._happened(event)
@@ -800,9 +653,7 @@ class AcceptedConnection(asyncio.Protocol):
         self._shared.io_batch.turns.remove(self)
         self._shared.io_batch.rests.remove(self)
         self._resting = False
-        self._put_off = b""
-        self._put_off_from = 0
-        self._decoded = None
+        self._deferred = None
         self.is_held = False
         self._parked = None
         self._cancelled = None
