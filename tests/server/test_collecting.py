@@ -24,10 +24,13 @@ def note_calls(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> list[tuple[st
     """(operation, number of requests) of each call of the core."""
     calls: list[tuple[str, int]] = []
     for name in ("send_all", "receive_all", "delete_all"):
+        real = getattr(rig.broker, name)
 
-        def noted(account: str, queue: str, requests: Any, *rest: Any, _name: str = name, **named: Any) -> Any:
+        def noted(
+            account: str, queue: str, requests: Any, *rest: Any, _name: str = name, _real: Any = real, **named: Any
+        ) -> Any:
             calls.append((_name, len(requests)))
-            return getattr(type(rig.broker), _name)(rig.broker, account, queue, requests, *rest, **named)
+            return _real(account, queue, requests, *rest, **named)
 
         monkeypatch.setattr(rig.broker, name, noted)
     return calls
