@@ -7,7 +7,7 @@ from typing import cast
 from urllib.parse import unquote, urlsplit
 
 from cmqd_bench.wire import LoadConnection
-from cmqd_protocol.connection import ClientConnection
+from cmqd_protocol.client_connection import ClientConnection
 from cmqd_protocol.events import ConnectionEnded, Opened
 
 CONNECT_SECONDS = 20.0

@@ -1,7 +1,8 @@
 """A connection to a server on asyncio or uvloop: sends requests, with a future for each reply.
 
 The lowest layer of the client. A connection neither reconnects nor repeats requests: ``link`` and ``channel`` do. The
-protocol is in ``cmqd_protocol.connection``; this shell owns socket, clock and futures. Two choices keep the cost low:
+protocol is in ``cmqd_protocol.client_connection``; this shell owns socket, clock and futures. Two choices
+keep the cost low:
 
 * No task and no timer per request: a dict from request id to future, and a single timer for the deadlines of
   all requests and the heartbeats.
@@ -37,7 +38,7 @@ from cmqd_client.errors import (
     ServerUnreachable,
     server_error,
 )
-from cmqd_protocol.connection import ClientConnection
+from cmqd_protocol.client_connection import ClientConnection
 from cmqd_protocol.errors import ErrorCode, LocalProtocolError
 from cmqd_protocol.events import ConnectionEnded, Opened
 from cmqd_protocol.features import FeatureNotNamed, ServerFacts

@@ -27,6 +27,7 @@ from cmqd_segment.rows import (
     extra_bytes,
     labels_bytes,
     meta_checksum,
+    part_of,
 )
 from cmqd_segment.schema import SegmentFormatError
 from cmqd_segment.sparse import LsnRange, SparseQueue, sparse_queue
@@ -131,13 +132,9 @@ class Answer:
                 high = low + count
                 sizes = sizes[:count]
         size = sum(sizes)
-        whole = high - low == len(run.sizes)
-        headers = run.headers if whole or run.headers is None else run.headers[low:high]
         visible = run.visible_ms
-        if isinstance(visible, list) and not whole:
-            visible = visible[low:high]
-        origins = run.origins if whole or run.origins is None else run.origins[low:high]
-        labels = run.labels if whole or run.labels is None or len(run.labels) == 1 else run.labels[low:high]
+        if isinstance(visible, list):
+            visible = part_of(visible, low, high)
         original_id = None
         if run.source is not None:
             topic, subscription, original_id = run.source
@@ -145,10 +142,19 @@ class Answer:
             if subscription != self._subscription or topic != self._topic:
                 self._topic, self._subscription = topic, subscription
                 self.sources.append((len(self.columns), topic, subscription))
-        copies_of = run.copies_of if whole or run.copies_of is None else run.copies_of[low:high]
-        first_id = run.first_message_id + low
         self.columns.append(
-            (start, first_id, run.enqueue_ms, sizes, headers, visible, origins, labels, original_id, copies_of)
+            (
+                start,
+                run.first_message_id + low,
+                run.enqueue_ms,
+                sizes,
+                part_of(run.headers, low, high),
+                visible,
+                part_of(run.origins, low, high),
+                part_of(run.labels, low, high),
+                original_id,
+                part_of(run.copies_of, low, high),
+            )
         )
         # A view keeps its whole row in memory until the page is sent; a page of scattered messages would keep hundreds.
         scattered = size * VIEW_FROM < len(data)

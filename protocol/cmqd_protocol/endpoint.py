@@ -1,6 +1,20 @@
-"""Common part of both sides of a connection: state, frames, output, heartbeats and timeouts.
+"""Common part of both sides of a connection, without I/O: state, frames, output, heartbeats and timeouts.
 
-``connection`` has the two sides and describes their use. This module is independent of the side.
+A shell (asyncio, a thread, a test) owns the socket and the clock and does, in this order, each time it wakes up:
+
+    connection.receive_data(data, now_ms)        the bytes that were read
+    for event in connection.events(): ...        messages and events, in order
+    connection.send(reply) ...                   any number, now or later
+    write(connection.data_to_send(now_ms))       once; a list of pieces, usually a single piece
+    if connection.is_ending: close()             after the write; then connection.closed()
+
+and calls ``tick(now_ms)`` when ``next_deadline_ms()`` has passed. Times are milliseconds of any monotonic clock.
+Bytes from a peer never make a method raise: a peer that breaks the protocol ends the connection, with a
+``ConnectionEnded`` among the events and (on the server) an Error frame in the output. Methods raise
+``LocalProtocolError`` for a mistake of the shell, before any change.
+
+``server_connection`` and ``client_connection`` have the two sides, ``states`` the states and their transitions,
+``protocol/SPEC.md`` the meaning of the bytes.
 """
 
 from collections.abc import Mapping
@@ -162,8 +176,12 @@ class Endpoint(Generic[EventT]):
     ) -> None:
         """End the connection from this side."""
         reply = error(0, code, text, retry_after_ms=retry_after_ms, details=details)
+        self._queue_last(reply)
         self._step(Step.ENDED)
         self._ended(reply, by_peer=False)
+
+    def _queue_last(self, reply: Error) -> None:
+        """Tell the peer why the connection ends. A client has no frame for that and just closes."""
 
     def _ended(self, reply: Error, *, by_peer: bool) -> None:
         self.ended = ConnectionEnded(reply.code, reply.name, reply.text, by_peer, reply.retryable, reply.retry_after_ms)

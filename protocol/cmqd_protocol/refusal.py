@@ -32,25 +32,16 @@ class _Envelope(Struct, array_like=True, gc=False):
     request_id: Annotated[int, Meta(ge=1, le=MAX_REQUEST_ID)]
 
 
-_raw = msgspec.Raw()
-
-
-class _Elements(Struct, array_like=True, gc=False):
-    """Elements of a request, undecoded. No request of this version has more elements."""
-
-    e0: msgspec.Raw = _raw
-    e1: msgspec.Raw = _raw
-    e2: msgspec.Raw = _raw
-    e3: msgspec.Raw = _raw
-    e4: msgspec.Raw = _raw
-    e5: msgspec.Raw = _raw
-    e6: msgspec.Raw = _raw
-    e7: msgspec.Raw = _raw
-    e8: msgspec.Raw = _raw
-    e9: msgspec.Raw = _raw
-    e10: msgspec.Raw = _raw
-
-
+# Elements of a request, undecoded. A Struct and no list, so that elements behind the last known field make no objects.
+_Elements = msgspec.defstruct(
+    "_Elements",
+    [
+        (f"e{index}", msgspec.Raw, msgspec.Raw())
+        for index in range(1 + max(len(request_type.__struct_fields__) for request_type in REQUEST_TYPES.values()))
+    ],
+    array_like=True,
+    gc=False,
+)
 _envelope_decoder = msgspec.msgpack.Decoder(_Envelope)
 _elements_decoder = msgspec.msgpack.Decoder(_Elements)
 _list_decoder = msgspec.msgpack.Decoder(list[msgspec.Raw])

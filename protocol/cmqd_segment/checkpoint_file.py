@@ -15,7 +15,7 @@ from zlib import crc32
 import msgspec
 
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
-from cmqd_segment.newer import NewerFormatError, known_tags, unknown_tags
+from cmqd_segment.newer import known_tags, raise_if_newer
 
 MAGIC = b"CMQDCKP1"
 MAX_PART_BYTES = 256 * 1024 * 1024
@@ -43,11 +43,7 @@ def decode_part(payload: bytes | memoryview) -> AnyPart:
     try:
         return _parts.decode(payload)
     except msgspec.ValidationError:
-        unknown = unknown_tags([payload], _PART_TAGS)
-        if unknown:
-            raise NewerFormatError(
-                f"the checkpoint holds parts of kind {unknown[0]}, which this version does not know"
-            ) from None
+        raise_if_newer("checkpoint holds parts", [payload], _PART_TAGS)
         raise
 
 

@@ -34,10 +34,12 @@ def known_tags(union: object) -> frozenset[int]:
     return frozenset(member.__struct_config__.tag for member in get_args(union))
 
 
-def unknown_tags(payloads: "Iterable[bytes | memoryview]", known: frozenset[int]) -> list[int]:
-    """Return the tags that this version does not know, ascending."""
-    tags = {tag_of(payload) for payload in payloads if len(payload) > 1}
-    return sorted(tag for tag in tags if tag not in known)
+def raise_if_newer(holder: str, items: "Iterable[bytes | memoryview]", known: frozenset[int]) -> None:
+    """Raise NewerFormatError if an encoded item has a tag that this version does not know."""
+    unknown = {tag_of(item) for item in items if len(item) > 1} - known
+    if unknown:
+        text = f"the {holder} of kind {min(unknown)}, which this version does not know"
+        raise NewerFormatError(text) from None
 
 
 def raw_items(packed: "bytes | memoryview") -> list[msgspec.Raw]:

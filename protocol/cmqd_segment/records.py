@@ -565,19 +565,7 @@ AnyRecord: TypeAlias = (
     | TransactionsEnded
     | TransactionsChecked
     | TransactionsUndecided
-    | TopicCreated
-    | TopicAttributesSet
-    | TopicDeleted
-    | Subscribed
-    | SubscriptionAttributesSet
-    | Unsubscribed
-    | MessagesPublished
-    | MessagesPublishedAlike
-    | MessagesDelivered
-    | DeliveriesFailed
-    | DeliveriesDropped
-    | DeliveriesCleared
-    | TopicMessagesExpired
+    | TopicRecord
 )
 
 

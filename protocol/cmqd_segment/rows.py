@@ -8,15 +8,15 @@ covers everything but ``data``: a reader that skips the bodies still checks the 
 """
 
 from array import array
-from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, count, repeat
 from struct import Struct
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 from zlib import crc32
 
 import msgspec
 
-from cmqd_segment.newer import NewerFormatError, known_tags, raw_items, unknown_tags
+from cmqd_segment.newer import known_tags, raise_if_newer, raw_items
 from cmqd_segment.published import copy_counts, id_stretches, set_ranges, unpack_set
 from cmqd_segment.records import AnyRecord, MessagesPublished, MessagesSent, StoredMessage
 from cmqd_types.messages import CopyOf, Headers, Labels, Origin
@@ -26,6 +26,7 @@ QueueSummary: TypeAlias = tuple[int, int, int, int]
 dense over the log, so all positions between first and stop are in this row."""
 
 Buffer: TypeAlias = bytes | memoryview
+T = TypeVar("T")
 
 _FIXED = Struct("<QQQ")
 _records = msgspec.msgpack.Decoder(list[AnyRecord])
@@ -64,11 +65,7 @@ def decode_records(meta: Buffer) -> list[AnyRecord]:
     try:
         return _records.decode(meta)
     except msgspec.ValidationError:
-        unknown = unknown_tags(map(memoryview, raw_items(meta)), _RECORD_TAGS)
-        if unknown:
-            raise NewerFormatError(
-                f"the row holds records of kind {unknown[0]}, which this version does not know"
-            ) from None
+        raise_if_newer("row holds records", map(memoryview, raw_items(meta)), _RECORD_TAGS)
         raise
 
 
@@ -277,19 +274,18 @@ class PublishedRuns:
         sizes, headers, labels = self._sizes, self._headers, self._labels
         offset, reached = self._offset, 0
         for start, stop, position, message_id, source in pieces:
-            is_all = stop - start == len(sizes)
             offset += sum(sizes[reached:start])
-            run_sizes = sizes if is_all else sizes[start:stop]
+            run_sizes = sizes if stop - start == len(sizes) else sizes[start:stop]
             yield Run(
                 first_position=position,
                 first_message_id=message_id,
                 enqueue_ms=self._enqueue_ms,
                 sizes=run_sizes,
-                headers=headers if headers is None or is_all else headers[start:stop],
+                headers=part_of(headers, start, stop),
                 visible_ms=None,
                 offset=offset,
                 origins=None,
-                labels=labels if labels is None or is_all or len(labels) == 1 else labels[start:stop],
+                labels=part_of(labels, start, stop),
                 source=source,
             )
             offset += sum(run_sizes)
@@ -313,54 +309,35 @@ def stored_messages(run: Run, data: bytes, bodies: Sequence[bytes] | None = None
     ``bodies`` saves cutting them out again for the copies in further queues.
     """
     position, message_id, enqueue_ms, _, headers, visible_ms, _, origins, labels, source, copies_of = run
-    if bodies is None:
-        bodies = bodies_of(run, data)
-    messages: list[StoredMessage] = []
-    append = messages.append
+    labels_of = _of_each(labels, None)
+    copy_of: Iterable[CopyOf | None] = _of_each(copies_of, None)
     if source is not None:
-        topic, subscription, original_id = source.topic, source.subscription, source.first_message_id
-        of_each = labels is not None and len(labels) > 1
-        of_all = labels[0] if labels is not None and not of_each else None
-        for index, body in enumerate(bodies):
-            own_labels = of_all if labels is None or not of_each else labels[index]
-            copy_of = CopyOf(topic, subscription, original_id + index, enqueue_ms, own_labels)
-            own_headers = None if headers is None else headers[index]
-            append(
-                StoredMessage(
-                    position=position + index,
-                    message_id=message_id + index,
-                    enqueue_ms=enqueue_ms,
-                    body=body,
-                    headers=own_headers,
-                    visible_ms=0,
-                    origin=None,
-                    labels=None,
-                    copy_of=copy_of,
-                )
-            )
-        return messages
-    if headers is None and visible_ms is None and origins is None and labels is None and copies_of is None:
-        for body in bodies:
-            append(StoredMessage(position, message_id, enqueue_ms, body))
-            position += 1
-            message_id += 1
-        return messages
-    for index, body in enumerate(bodies):
-        append(
-            StoredMessage(
-                position=position + index,
-                message_id=message_id + index,
-                enqueue_ms=enqueue_ms,
-                body=body,
-                headers=None if headers is None else headers[index],
-                visible_ms=0
-                if visible_ms is None
-                else visible_ms
-                if isinstance(visible_ms, int)
-                else visible_ms[index],
-                origin=None if origins is None else origins[index],
-                labels=None if labels is None else labels[0] if len(labels) == 1 else labels[index],
-                copy_of=None if copies_of is None else copies_of[index],
-            )
+        topic, subscription, original_id = source
+        copy_of = map(CopyOf, repeat(topic), repeat(subscription), count(original_id), repeat(enqueue_ms), labels_of)
+        labels_of = repeat(None)
+    return list(
+        map(
+            StoredMessage,
+            count(position),
+            count(message_id),
+            repeat(enqueue_ms),
+            bodies_of(run, data) if bodies is None else bodies,
+            _of_each(headers, None),
+            repeat(visible_ms) if isinstance(visible_ms, int) else _of_each(visible_ms, 0),
+            _of_each(origins, None),
+            labels_of,
+            copy_of,
         )
-    return messages
+    )
+
+
+def _of_each(values: Sequence[T] | None, absent: T) -> Iterable[T]:
+    """Return a value for each message: of its own, the single value of all, or ``absent``."""
+    if values is None:
+        return repeat(absent)
+    return repeat(values[0]) if len(values) == 1 else values
+
+
+def part_of(values: list[T] | None, start: int, stop: int) -> list[T] | None:
+    """Return the values of the messages from ``start`` to below ``stop`` of a run; a single value is that of all."""
+    return values if values is None or len(values) in (1, stop - start) else values[start:stop]

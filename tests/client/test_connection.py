@@ -16,7 +16,7 @@ from cmqd_client.errors import (
     RequestTimeout,
     ServerUnreachable,
 )
-from cmqd_protocol import connection as machine
+from cmqd_protocol import client_connection as machine
 from cmqd_protocol import messages as wire
 from cmqd_protocol.features import Feature, ServerFacts
 from cmqd_protocol.limits import DEFAULT_MAX_WAITING_REQUESTS

@@ -14,10 +14,11 @@ from collections.abc import Callable
 
 import pytest
 
-from cmqd_protocol.connection import ClientConnection, ServerConnection
+from cmqd_protocol.client_connection import ClientConnection
 from cmqd_protocol.events import ConnectionEnded
 from cmqd_protocol.frames import encode_preamble, frame
 from cmqd_protocol.messages import GetServerStatus
+from cmqd_protocol.server_connection import ServerConnection
 from support.connection_pair import ConnectionPair, a_client, a_server
 from support.vectors import load
 

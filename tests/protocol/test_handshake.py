@@ -6,8 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cmqd_protocol import connection, handshake
-from cmqd_protocol.connection import ServerConnection
+from cmqd_protocol import client_connection, handshake, server_connection
 from cmqd_protocol.errors import ErrorCode, LocalProtocolError
 from cmqd_protocol.events import Authenticated, ConnectionEnded, Opened
 from cmqd_protocol.features import Feature, FeatureNotNamed, ServerFacts
@@ -31,6 +30,7 @@ from cmqd_protocol.messages import (
     encoder,
     error,
 )
+from cmqd_protocol.server_connection import ServerConnection
 from cmqd_protocol.states import State
 from support.connection_pair import (
     CLIENT_NONCE,
@@ -276,8 +276,8 @@ class TestProof:
         for pair in pairs:
             pair.carry_to_server()
             pair.carry_to_client()
-        monkeypatch.setattr(connection, "client_proof", noting_proof)
-        monkeypatch.setattr(connection, "same", noting_same)
+        monkeypatch.setattr(server_connection, "client_proof", noting_proof)
+        monkeypatch.setattr(server_connection, "same", noting_same)
 
         for pair in pairs:
             pair.carry_to_server()
@@ -449,7 +449,7 @@ class TestFacts:
     def test_a_field_is_sent_only_to_a_server_that_named_its_feature(
         self, monkeypatch: pytest.MonkeyPatch, features: list[str]
     ) -> None:
-        monkeypatch.setattr(connection, "FIELD_FEATURES", {RewindQueue: {"strict": "swim"}})
+        monkeypatch.setattr(client_connection, "FIELD_FEATURES", {RewindQueue: {"strict": "swim"}})
         pair = ConnectionPair.opened(server={"features": features})
 
         pair.client.send(RewindQueue(1, "q", 5))

@@ -3,7 +3,6 @@
 import msgspec
 import pytest
 
-from cmqd_protocol.connection import ServerConnection
 from cmqd_protocol.errors import ErrorCode, LocalProtocolError
 from cmqd_protocol.events import ConnectionEnded, RequestRefused
 from cmqd_protocol.frames import frame
@@ -25,6 +24,7 @@ from cmqd_protocol.messages import (
     error,
     reply_decoder,
 )
+from cmqd_protocol.server_connection import ServerConnection
 from cmqd_types.messages import ReceivedMessage
 from support.connection_pair import ConnectionPair, byte_by_byte
 

@@ -6,8 +6,9 @@ Bytes move only when a test says so (``exchange``), whole or in pieces, and time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from cmqd_protocol.connection import ClientConnection, ClientEvent, ServerConnection, ServerEvent
+from cmqd_protocol.client_connection import ClientConnection, ClientEvent
 from cmqd_protocol.handshake import AccessKey
+from cmqd_protocol.server_connection import ServerConnection, ServerEvent
 
 SECRET_ID = "AKIDexample"
 SECRET_KEY = "correct-horse-battery-staple-0123456789"

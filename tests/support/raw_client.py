@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from cmqd_client.address import parse_address
-from cmqd_protocol.connection import ClientConnection
+from cmqd_protocol.client_connection import ClientConnection
 from cmqd_protocol.events import ConnectionEnded, Opened
 from cmqd_protocol.messages import AnyReply, Request, TransactionCheck
 

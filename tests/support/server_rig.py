@@ -21,7 +21,7 @@ from cmqd.server.server import Server
 from cmqd.server.status import StorageProcessStatus
 from cmqd.settings import Settings
 from cmqd_protocol import messages as wire
-from cmqd_protocol.connection import ClientConnection
+from cmqd_protocol.client_connection import ClientConnection
 from cmqd_protocol.events import ConnectionEnded, Opened
 from cmqd_protocol.messages import AnyReply, Cancel, Request, TransactionCheck
 from cmqd_types.messages import ReceivedMessage

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from cmqd_protocol.connection import ClientConnection
+from cmqd_protocol.client_connection import ClientConnection
 from cmqd_protocol.events import Opened
 from cmqd_protocol.frames import encode_preamble, frame, header
 from cmqd_protocol.limits import VERSION

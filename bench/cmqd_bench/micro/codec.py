@@ -2,7 +2,7 @@
 
 from cmqd.storage.row_builder import RowBuilder
 from cmqd_bench.micro.measuring import Micro, Work, repeated
-from cmqd_protocol.connection import ClientConnection, ServerConnection
+from cmqd_protocol.client_connection import ClientConnection
 from cmqd_protocol.handshake import AccessKey
 from cmqd_protocol.messages import (
     AnyReply,
@@ -17,6 +17,7 @@ from cmqd_protocol.messages import (
     reply_decoder,
     request_decoder,
 )
+from cmqd_protocol.server_connection import ServerConnection
 from cmqd_segment.records import MessagesDeleted as MessagesDeletedRecord
 from cmqd_segment.records import MessagesReceived as MessagesReceivedRecord
 from cmqd_segment.records import MessagesSent as MessagesSentRecord

@@ -44,12 +44,12 @@ from cmqd.server.io_batch import IoBatch
 from cmqd.server.log_lines import get_logger
 from cmqd.server.memory_budget import LEAST_BYTES, MemoryBudget
 from cmqd.server.reply_gate import Outgoing
-from cmqd_protocol.connection import CONNECTION_RETRY_MS, ServerConnection
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.events import Authenticated, ConnectionEnded, RequestRefused
 from cmqd_protocol.frames import HEADER_BYTES
 from cmqd_protocol.limits import MIN_HEARTBEAT_MS
 from cmqd_protocol.messages import Cancel, MessagesReceived, Request, TransactionCheck, error
+from cmqd_protocol.server_connection import CONNECTION_RETRY_MS, ServerConnection
 
 _log = get_logger()
 

@@ -28,11 +28,11 @@ from cmqd.server.io_batch import IoBatch
 from cmqd.server.log_lines import get_logger
 from cmqd.server.memory_budget import MemoryBudget
 from cmqd.settings import Settings
-from cmqd_protocol.connection import ServerConnection
 from cmqd_protocol.features import Feature
 from cmqd_protocol.handshake import AccessKey
 from cmqd_protocol.limits import NONCE_BYTES
 from cmqd_protocol.messages import Request
+from cmqd_protocol.server_connection import ServerConnection
 
 _log = get_logger()
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Self, TypedDict, TypeVar
 from urllib.parse import urlsplit
 
-from cmqd_protocol.connection import ClientConnection
+from cmqd_protocol.client_connection import ClientConnection
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.events import ConnectionEnded, Opened
 from cmqd_protocol.messages import AnyReply, Error, Request, TransactionCheck
