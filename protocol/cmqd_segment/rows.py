@@ -309,24 +309,42 @@ def stored_messages(run: Run, data: bytes, bodies: Sequence[bytes] | None = None
     ``bodies`` saves cutting them out again for the copies in further queues.
     """
     position, message_id, enqueue_ms, _, headers, visible_ms, _, origins, labels, source, copies_of = run
-    labels_of = _of_each(labels, None)
-    copy_of: Iterable[CopyOf | None] = _of_each(copies_of, None)
+    if bodies is None:
+        bodies = bodies_of(run, data)
+    # Two short ways for runs of a message or two, of which a page of scattered messages has hundreds.
     if source is not None:
         topic, subscription, original_id = source
-        copy_of = map(CopyOf, repeat(topic), repeat(subscription), count(original_id), repeat(enqueue_ms), labels_of)
-        labels_of = repeat(None)
+        labels_of = [None] * len(bodies) if labels is None else labels * len(bodies) if len(labels) == 1 else labels
+        return [
+            StoredMessage(
+                position + index,
+                message_id + index,
+                enqueue_ms,
+                body,
+                None if headers is None else headers[index],
+                0,
+                None,
+                None,
+                CopyOf(topic, subscription, original_id + index, enqueue_ms, labels_of[index]),
+            )
+            for index, body in enumerate(bodies)
+        ]
+    if headers is None and visible_ms is None and origins is None and labels is None and copies_of is None:
+        return [
+            StoredMessage(position + index, message_id + index, enqueue_ms, body) for index, body in enumerate(bodies)
+        ]
     return list(
         map(
             StoredMessage,
             count(position),
             count(message_id),
             repeat(enqueue_ms),
-            bodies_of(run, data) if bodies is None else bodies,
+            bodies,
             _of_each(headers, None),
             repeat(visible_ms) if isinstance(visible_ms, int) else _of_each(visible_ms, 0),
             _of_each(origins, None),
-            labels_of,
-            copy_of,
+            _of_each(labels, None),
+            _of_each(copies_of, None),
         )
     )
 
