@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from cmqd.server.reply_gate import Outgoing
-from cmqd_protocol.connection import ServerConnection
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import TransactionCheck, error
+from cmqd_protocol.server_connection import ServerConnection
 
 BYTES_PER_WRITE: Final = 64 * 1024
 """Bytes of replies with messages between two checks whether the socket takes more: a single reply, or many."""
