@@ -16,7 +16,7 @@ class Unit(msgspec.Struct, frozen=True):
     plain: str
     """The unit of a plain number."""
     factors: Mapping[str, int]
-    """Each unit as a multiple of the plain unit."""
+    """The units as multiples of the plain unit."""
     named: str
     """The units as a refusal lists them."""
     shown: tuple[str, ...]

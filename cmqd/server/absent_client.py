@@ -1,7 +1,7 @@
 """A stand-in for the client of a request that was given up: takes the late reply.
 
-The client has had the answer ``outcome_unknown``, so a late reply must not reach it. The messages of a late receive go
-back to their queue.
+The client has had the answer ``outcome_unknown``, so a late reply must not reach the client. The messages of a late
+receive go back to their queue.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ class AbsentClient:
             self._put_back(self.account, queue, reply.messages)
 
     def note_held_replies(self, size: int) -> None:
-        """Do nothing: a stand-in holds bodies only for a moment."""
+        """Ignore the size: a stand-in holds bodies only for a moment."""
 
     def park(self, request: wire.Request) -> None:
         """Drop a request: no client waits for the reply."""
@@ -40,7 +40,7 @@ class AbsentClient:
         """Drop a request, like ``park``."""
 
     def hold(self) -> None:
-        """Do nothing: no request follows."""
+        """Ignore the call: a stand-in has no further request."""
 
     def release(self) -> None:
-        """Do nothing, like ``hold``."""
+        """Ignore the call, like ``hold``."""

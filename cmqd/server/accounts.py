@@ -307,7 +307,7 @@ class Accounts:
             if not enabled:
                 self._keep_one_other(key)
             changed = msgspec.structs.replace(key, enabled=enabled)
-            await self._change(keys=[changed if each is key else each for each in document.keys])
+            await self._change(keys=[changed if other is key else other for other in document.keys])
 
     async def delete_key(
         self, caller: str, account: str | None, secret_id: str, *, with_key: str | None = None
@@ -321,7 +321,7 @@ class Accounts:
             account = self._own_or_managed(caller, account)
             key = self._key_of(account, secret_id)
             self._keep_one_other(key)
-            await self._change(keys=[each for each in document.keys if each is not key])
+            await self._change(keys=[other for other in document.keys if other is not key])
 
     # ------------------------------------------------------------------ subscriptions
 
@@ -331,12 +331,12 @@ class Accounts:
 
     def secrets_of(self, subscription_id: int, now_ms: int) -> list[str]:
         """Return the secrets that sign the posts of a subscription at this time, newest first; possibly empty."""
-        found = self._document.subscription_secrets.get(subscription_id)
-        if found is None:
+        entry = self._document.subscription_secrets.get(subscription_id)
+        if entry is None:
             return []
-        if found.previous is None or now_ms >= found.previous_until_ms:
-            return [found.secret]
-        return [found.secret, found.previous]
+        if entry.previous is None or now_ms >= entry.previous_until_ms:
+            return [entry.secret]
+        return [entry.secret, entry.previous]
 
     async def make_secret(self, subscription_id: int) -> str:
         """Create the secret of a new subscription.
@@ -357,14 +357,14 @@ class Accounts:
             OSError: the secret could not be written; the old secrets stay.
         """
         async with self._lock:
-            known = self._document.subscription_secrets
-            replaced = known.get(subscription_id)
+            entries = self._document.subscription_secrets
+            replaced = entries.get(subscription_id)
             made = SubscriptionSecret(
                 secret=_new_secret(),
                 previous=None if replaced is None else replaced.secret,
                 previous_until_ms=0 if replaced is None else overlap_until_ms,
             )
-            await self._change(subscription_secrets={**known, subscription_id: made})
+            await self._change(subscription_secrets={**entries, subscription_id: made})
             return made.secret
 
     async def forget_secret(self, subscription_id: int) -> None:
@@ -374,9 +374,9 @@ class Accounts:
             OSError: the file could not be written; the secret stays.
         """
         async with self._lock:
-            known = self._document.subscription_secrets
-            if subscription_id in known:
-                left = {id_: known[id_] for id_ in known if id_ != subscription_id}
+            entries = self._document.subscription_secrets
+            if subscription_id in entries:
+                left = {id_: entries[id_] for id_ in entries if id_ != subscription_id}
                 await self._change(subscription_secrets=left)
 
     async def match_secrets(self, subscription_ids: Collection[int]) -> tuple[list[int], list[int]]:
@@ -387,20 +387,15 @@ class Accounts:
             OSError: the file could not be written; the secrets are unchanged.
         """
         async with self._lock:
-            known = self._document.subscription_secrets
-            missing = [id_ for id_ in subscription_ids if id_ not in known]
-            wanted = set(subscription_ids)
-            unknown = [id_ for id_ in known if id_ not in wanted]
+            entries = self._document.subscription_secrets
+            missing = [id_ for id_ in subscription_ids if id_ not in entries]
+            valid = set(subscription_ids)
+            unknown = [id_ for id_ in entries if id_ not in valid]
             if missing or unknown:
-                kept = {id_: secret for id_, secret in known.items() if id_ in wanted}
+                kept = {id_: secret for id_, secret in entries.items() if id_ in valid}
                 made = {id_: SubscriptionSecret(secret=_new_secret()) for id_ in missing}
                 await self._change(subscription_secrets=kept | made)
             return missing, unknown
-
-    def check_invariants(self) -> None:
-        """Raise AssertionError if an invariant is broken."""
-        assert not self._document.faults()
-        assert len(self._keys) == len(self._document.keys)
 
     def must_be_admin(self, caller: str, what: str) -> None:
         """Refuse an operation to every account but ``admin``.

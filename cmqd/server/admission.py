@@ -22,7 +22,7 @@ class Admission:
     """Decides which requests reach the core; see the module.
 
     Invariant: ``is_restricted`` is set if and only if ``refuses`` may refuse a request. The dispatcher reads this
-    attribute per request instead of three, and makes no call while it is not set.
+    attribute per request instead of three, and makes no call while the attribute is False.
     """
 
     log: Log
@@ -62,7 +62,7 @@ class Admission:
         self.is_restricted = bool(self._all_refused or self.stall_refusal or self.max_requests_per_second)
 
     def refuses(self, client: Client, request: wire.Request) -> bool:
-        """Refuse a request that must not reach the core; return True if it was refused."""
+        """Refuse a request that must not reach the core; return True after a refusal."""
         if self._all_refused is not None:
             code, text = self._all_refused
             client.answer(error(request.request_id, code, text))
@@ -85,7 +85,7 @@ class Admission:
             self._buckets[account].tokens += 1
 
     def refuses_bodies(self, client: Client, request_id: int) -> bool:
-        """Refuse a request with bodies if the storage is too slow or has no space; return True if it was refused."""
+        """Refuse a request with bodies if the storage is too slow or has no space; return True after a refusal."""
         log = self.log
         pending_bytes = log.pending_bytes + self.collected_bytes
         if pending_bytes >= self.busy_pending_bytes or log.pending_records >= self.busy_pending_records:
@@ -101,7 +101,7 @@ class Admission:
         return False
 
     def _is_within_rate(self, account: str) -> bool:
-        """Count a request of an account if it is within the rate."""
+        """Take a token of an account; return False if none is left."""
         now_s = self.now_ms() / 1000
         rate = self.max_requests_per_second
         bucket = self._buckets.get(account)

@@ -1,7 +1,7 @@
 """Checkpoints of the index, written on request of the storage.
 
 A checkpoint of a large broker is megabytes of bitmaps, so it is written in slices between which the sockets are served.
-The core knows only its index and the storage only its files; this module joins the two.
+The core knows only the index and the storage only the files; this module joins the two.
 """
 
 import asyncio
@@ -17,17 +17,17 @@ SLICE_S = 0.002
 
 BUSY_PAUSE_S = 0.005
 """Pause between two parts of a checkpoint while the storage is behind. A checkpoint must not push sends into refusal,
-but must end all the same: otherwise a broker that is always busy would never reclaim a segment."""
+and must end all the same: otherwise a broker under constant load would never reclaim a segment."""
 
 
 @part
 class Checkpoints:
-    """Writes a checkpoint at a time; see the module."""
+    """Writes checkpoints, never two at once; see the module."""
 
     loop: asyncio.AbstractEventLoop
     log: Log
     begin: Callable[[], Iterator[AnyPart]]
-    """Returns the parts of a checkpoint, each true at the moment of its creation."""
+    """Returns the parts of a checkpoint; a part is true at the moment of its creation."""
     is_behind: Callable[[], bool]
     """Returns True while the storage has more to write than it should."""
 

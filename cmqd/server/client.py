@@ -1,4 +1,4 @@
-"""The client of a request, as the core's side of the server sees it: an interface that every wire protocol fulfils."""
+"""The client of a request, as the core's side of the server sees the client: an interface for every wire protocol."""
 
 from typing import Protocol
 
@@ -22,7 +22,7 @@ class Client(Answerable, Protocol):
     """Queues that the connection checks transactions for; kept by ``TransactionCheckers``."""
     unread_receives: int
     """Replies with bodies that are decided and not yet handed to the socket, receives that are collected, and peeks
-    that wait for bodies. The connection subtracts each reply with a queue that it hands over or drops."""
+    that wait for bodies. The connection subtracts a reply with a queue when handing over or dropping the reply."""
 
     @property
     def is_held(self) -> bool:

@@ -4,7 +4,7 @@ A call that decides sixteen sends costs little more than a call that decides a s
 record and the row are shared. The same holds for publishes, deletes and receives. Each request is decided separately: a
 refusal does not touch the other requests. Rules:
 
-- Limits (busy, disk nearly full, unread replies) are checked when a request arrives, before it is collected.
+- Limits (busy, disk nearly full, unread replies) are checked when a request arrives, before the request is collected.
 - Requests of a connection take effect in their order (SPEC.md, section 5.1). Therefore a group with a request of a
   client is decided before a request of that client for another operation or queue is taken up. A request for the same
   operation and queue joins the group.
@@ -22,8 +22,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
 from cmqd.core import errors as domain
+from cmqd.core.limits import headers_bytes
 from cmqd.log.errors import LogFailed
-from cmqd.log.interface import Log
 from cmqd.server.admission import Admission
 from cmqd.server.client import Client
 from cmqd.server.outcomes import Outcomes
@@ -99,7 +99,6 @@ class Collector:
     Invariant: a client has requests in one group at a time, which ``group_of`` names.
     """
 
-    log: Log
     waiting_requests: WaitingRequests[Client]
     outcomes: Outcomes
     admission: Admission
@@ -109,7 +108,7 @@ class Collector:
         self._groups: dict[tuple[int, str, str], Group] = {}
         """Groups by order of the operation, account and name of the queue or topic."""
         self.group_of: dict[Client, Group] = {}
-        """The group with requests of a client. Read-only outside: the dispatcher looks at it for every request."""
+        """The group with requests of a client. Read-only outside: the dispatcher reads the table for every request."""
         self._messages: int = 0
         """Messages of all groups."""
 
@@ -185,13 +184,13 @@ class Collector:
             self._decide(group)
 
     def carry_out(self, group: Group, decide: Callable[[Group, int], Decided]) -> bool:
-        """Decide a group and answer its requests; return False if it goes on in slices."""
+        """Decide a group and answer its requests; return False if the group goes on in slices."""
         outcomes = self.outcomes
         try:
             decided = decide(group, self.now_ms())
         except domain.DomainError as refusal:
             for client, request_id in group.askers:
-                outcomes.refuse(client, request_id, refusal, self.log.last_lsn)
+                outcomes.refuse(client, request_id, refusal)
         except LogFailed as failure:
             # The process is about to end: the failure came between two calls of the loop.
             self.leave_unknown(group, str(failure))
@@ -254,3 +253,11 @@ class Collector:
         else:
             for client, _ in group.askers:
                 group_of.pop(client, None)
+
+
+def stored_bytes(request: wire.SendMessages | wire.PublishMessages) -> int:
+    """Return the bytes of bodies and headers of a request."""
+    size = sum(map(len, request.bodies))
+    if request.headers is not None:
+        size += sum(headers_bytes(entry) for entry in request.headers if entry)
+    return size

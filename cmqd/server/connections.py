@@ -90,7 +90,7 @@ class Connections:
 
     def revoke(self, secret_id: str) -> None:
         """Close every connection that authenticated by this key."""
-        for connection in [each for each in self._open if each.secret_id == secret_id]:
+        for connection in [entry for entry in self._open if entry.secret_id == secret_id]:
             connection.end(ErrorCode.AUTHENTICATION_FAILED, "the key was disabled or deleted")
 
     async def close(self, code: ErrorCode, text: str, within_s: float) -> None:

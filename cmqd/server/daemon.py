@@ -165,9 +165,9 @@ class Daemon:
         log = self._log
         # The storage reports its state and its requests as soon as it is open, before the server exists.
         early: dict[str, LogState] = {}
-        wanted: list[bool] = []
+        checkpoint_wanted = asyncio.Event()
         log.on_state = lambda state: early.update(state=state)
-        log.on_checkpoint_wanted = lambda: wanted.append(True)
+        log.on_checkpoint_wanted = checkpoint_wanted.set
         # Until the server takes the failure: a storage that fails behind the last chunk of its recovery stream would
         # otherwise fail unheard, and the server would listen without ever answering.
         log.on_fatal = self._on_failed
@@ -212,7 +212,7 @@ class Daemon:
         await server.match_secrets()
         if self._failure is not None:
             raise self._failure
-        if wanted or first_records:
+        if checkpoint_wanted.is_set() or first_records:
             # Behind a checkpoint the next start replays neither the gap of a loss nor a step of broker time.
             server.checkpoints.want()
         _tune_collector()
@@ -238,10 +238,10 @@ class Daemon:
         """
         file = AccountsFile(self._settings.data)
         if broker.queues or broker.topics or broker.records_not_applied or report.numbers_jump:
-            held = f"{_count(broker.queues, 'queue')} and {_count(broker.topics, 'topic')}"
+            contents = f"{_count(broker.queues, 'queue')} and {_count(broker.topics, 'topic')}"
             copy = f"; its copy is {file.copy}" if file.copy.exists() else ""
             raise AccountsFileError(
-                f"{file.path} is missing, but the log is not new ({held}): put the file back{copy}. If it is lost,"
+                f"{file.path} is missing, but the log is not new ({contents}): put the file back{copy}. If it is lost,"
                 f" 'cmqd accounts new-key {ADMIN} --data {self._settings.data}' begins a new one"
             )
         aside = file.put_aside(file.copy) if file.copy.exists() else None

@@ -16,7 +16,6 @@ from typing import Any, TypeAlias
 from cmqd.core import errors as domain
 from cmqd.core.broker import Broker
 from cmqd.log.errors import LogFailed
-from cmqd.log.interface import Log
 from cmqd.server.accounts import Accounts
 from cmqd.server.admission import Admission
 from cmqd.server.client import Client
@@ -25,7 +24,6 @@ from cmqd.server.counters import Counters
 from cmqd.server.operations import CHANGES, CREATIONS, LOOKUPS, Location, Operation, call_of
 from cmqd.server.outcomes import Outcomes
 from cmqd.server.part import part
-from cmqd.server.reply_gate import ReplyGate
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
@@ -41,7 +39,6 @@ class Dispatcher:
     handlers: Mapping[type[wire.Request], Handler]
     collected: frozenset[type[wire.Request]]
     """The requests that their handlers collect."""
-    log: Log
     outcomes: Outcomes
     admission: Admission
     collector: Collector
@@ -66,7 +63,7 @@ class Dispatcher:
         try:
             self.handlers[kind](client, request)
         except domain.DomainError as refusal:
-            self.outcomes.refuse(client, request.request_id, refusal, self.log.last_lsn)
+            self.outcomes.refuse(client, request.request_id, refusal)
         except LogFailed as failure:
             # The process is about to end: the failure came between two calls of the loop.
             client.answer(error(request.request_id, ErrorCode.OUTCOME_UNKNOWN, str(failure)))
@@ -77,9 +74,7 @@ class Dispatcher:
 def plain_handlers(
     *,
     broker: Broker,
-    log: Log,
     outcomes: Outcomes,
-    gate: ReplyGate,
     accounts: Accounts,
     location: Location,
     now_ms: Callable[[], int],
@@ -93,7 +88,7 @@ def plain_handlers(
             time_ms = now_ms()
             outcome = call(client.account, request, time_ms)
             reply = make_reply(request.request_id, outcome.reply, location)
-            gate.hold(outcomes.carry_out(outcome, time_ms), client, reply)
+            outcomes.answer(client, outcome, time_ms, reply)
 
         return handle
 
@@ -111,7 +106,7 @@ def plain_handlers(
 
         def handle(client: Client, request: Any) -> None:
             result = call(client.account, request, now_ms())
-            gate.hold(log.last_lsn, client, make_reply(request.request_id, result, location))
+            outcomes.answer_lookup(client, make_reply(request.request_id, result, location))
 
         return handle
 

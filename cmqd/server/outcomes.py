@@ -23,7 +23,7 @@ from cmqd.server.counters import Counters
 from cmqd.server.log_lines import get_logger
 from cmqd.server.push.outbox import Outbox
 from cmqd.server.refusals import error_reply
-from cmqd.server.reply_gate import ReplyGate
+from cmqd.server.reply_gate import Answerable, ReplyGate
 from cmqd.server.transaction_checkers import Told, TransactionCheckers
 from cmqd.server.waiting_requests import WaitingRequests
 from cmqd_protocol import messages as wire
@@ -105,10 +105,18 @@ class Outcomes:
             self._broker.cancel_receive(waiter_id)
         return waiter
 
-    def refuse(self, client: Client, request_id: int, refusal: domain.DomainError, lsn: int) -> None:
-        """Answer with a refusal of the core, once the state that it depends on is durable."""
+    def answer(self, client: Client, outcome: Outcome[Any], now_ms: int, reply: wire.AnyReply) -> None:
+        """Carry out an outcome, and answer once its records are durable."""
+        self._gate.hold(self.carry_out(outcome, now_ms), client, reply)
+
+    def answer_lookup(self, asker: Answerable, reply: wire.AnyReply) -> None:
+        """Answer once the state as of now, which the core or the accounts read, is durable."""
+        self._gate.hold(self._log.last_lsn, asker, reply)
+
+    def refuse(self, client: Client, request_id: int, refusal: domain.DomainError, lsn: int | None = None) -> None:
+        """Answer with a refusal of the core, once the state that it depends on is durable (as of now, or ``lsn``)."""
         self._counters.refusals += 1
-        self._gate.hold(lsn, client, error_reply(request_id, refusal))
+        self._gate.hold(self._log.last_lsn if lsn is None else lsn, client, error_reply(request_id, refusal))
 
     def checkers_changed(self, told: Told, now_ms: int) -> None:
         """Tell the core whether a queue has checkers, and which messages need another check."""

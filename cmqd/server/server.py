@@ -143,7 +143,12 @@ class Server:
         self.turns = RoundRobin(self._has_room)
         # The end of an I/O batch calls parts that begin I/O batches, so its two ends are methods of this class.
         self.io_batch = IoBatch(
-            loop, clock.now_ms, self._end_io_batch, before_end=self._decide_collected, turns=self.turns, timer=timer
+            loop,
+            clock.now_ms,
+            self._end_io_batch,
+            before_end=lambda: self.collector.decide_all(),
+            turns=self.turns,
+            timer=timer,
         )
 
         now_ms, schedule, spawn = self.io_batch.now_ms, self.io_batch.schedule, self.tasks.spawn
@@ -168,7 +173,6 @@ class Server:
             max_requests_per_second=settings.max_requests_per_second_per_account,
         )
         self.collector = Collector(
-            log=log,
             waiting_requests=self.waiting_requests,
             outcomes=self.outcomes,
             admission=self.admission,
@@ -253,7 +257,6 @@ class Server:
                 for kind, handler in handlers.items()
             },
             collected=frozenset(collected),
-            log=log,
             outcomes=self.outcomes,
             admission=self.admission,
             collector=self.collector,
@@ -328,11 +331,10 @@ class Server:
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> dict[type[wire.Request], Handler]:
         """Return the handlers of all requests that are not collected."""
-        broker, log, outcomes, gate, accounts = self._broker, self._log, self.outcomes, self.gate, self._accounts
+        broker, outcomes, accounts = self._broker, self.outcomes, self._accounts
         account_operations = AccountOperations(
             broker=broker,
-            log=log,
-            gate=gate,
+            outcomes=outcomes,
             accounts=accounts,
             revoke=self.connections.revoke,
             counters=self.counters,
@@ -343,7 +345,6 @@ class Server:
         queues = Queues(
             broker=broker,
             outcomes=outcomes,
-            gate=gate,
             waiting_requests=self.waiting_requests,
             checkers=self.checkers,
             now_ms=now_ms,
@@ -355,12 +356,10 @@ class Server:
             now_ms=now_ms,
             max_unread_receives=self._settings.max_unread_receives,
         )
-        server_requests = ServerRequests(log=log, accounts=accounts, status_of=self.status_reply, spawn=spawn)
+        server_requests = ServerRequests(log=self._log, accounts=accounts, status_of=self.status_reply, spawn=spawn)
         subscriptions = Subscriptions(
             broker=broker,
-            log=log,
             outcomes=outcomes,
-            gate=gate,
             accounts=accounts,
             outbox=self.outbox,
             pushes_ended=self.broker_events.pushes_ended,
@@ -371,9 +370,7 @@ class Server:
         )
         transactions = Transactions(
             broker=broker,
-            log=log,
             outcomes=outcomes,
-            gate=gate,
             admission=self.admission,
             waiting_requests=self.waiting_requests,
             checkers=self.checkers,
@@ -382,9 +379,7 @@ class Server:
         )
         plain = plain_handlers(
             broker=broker,
-            log=log,
             outcomes=outcomes,
-            gate=gate,
             accounts=accounts,
             location=self._location,
             now_ms=now_ms,
@@ -573,9 +568,6 @@ class Server:
     def _has_room(self) -> bool:
         # After a failure there is no commit to keep room for, and every request is refused.
         return self._failure is not None or self._commit_room.has_room()
-
-    def _decide_collected(self) -> None:
-        self.collector.decide_all()
 
     def _end_io_batch(self) -> None:
         if self._failure is None:

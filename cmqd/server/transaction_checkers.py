@@ -124,8 +124,8 @@ class TransactionCheckers:
 
     def forget(self, checker: Client) -> list[Told]:
         """Remove all registrations of a connection that closed, and return the changes."""
-        told = [self.unregister(checker, name) for name in sorted(checker.checked_queues or ())]
-        return [one for one in told if one is not None]
+        changes = [self.unregister(checker, name) for name in sorted(checker.checked_queues or ())]
+        return [told for told in changes if told is not None]
 
     def slowness_changed(self, checker: Client) -> list[Told]:
         """Return the changes after a checker became slow, or has read its replies."""
@@ -167,20 +167,6 @@ class TransactionCheckers:
         if queue is not None and queue.asked_by_message:
             for message_id in message_ids:
                 queue.forget_message(message_id)
-
-    def check_invariants(self) -> None:
-        """Raise AssertionError if an invariant is broken."""
-        for (account, name), queue in self._queues.items():
-            assert queue.turns, (account, name)
-            assert set(queue.turns) == set(queue.asked)
-            assert len(queue.turns) == len(queue.asked)
-            for checker in queue.turns:
-                assert checker.account == account
-                assert checker.checked_queues is not None
-                assert name in checker.checked_queues
-            asked = {message_id: checker for checker, ids in queue.asked.items() for message_id in ids}
-            assert asked == queue.asked_by_message
-            assert sum(map(len, queue.asked.values())) == len(asked)
 
     def _tell(self, key: QueueKey, unanswered: list[int] | None = None) -> Told:
         queue = self._queues[key]

@@ -25,6 +25,7 @@ from cmqd.server.accounts import (
 )
 from cmqd.server.accounts_file import COPY_NAME, FILE_NAME, AccountsFile, AccountsFileError, SubscriptionSecret
 from cmqd_protocol import messages as wire
+from support.server_invariants import check_accounts
 from support.server_rig import ServerRig, code_of
 
 
@@ -57,7 +58,7 @@ def test_the_first_start_makes_admin_with_a_key_and_later_ones_keep_it(tmp_path:
     assert len(key.secret_key) >= 32
     assert accounts.handle_key == again.handle_key
     assert len(set(accounts.handle_key)) == 4
-    accounts.check_invariants()
+    check_accounts(accounts)
 
 
 def test_files_with_secrets_are_readable_by_their_owner_alone(tmp_path: Path) -> None:
@@ -190,7 +191,7 @@ async def test_a_change_is_on_disk_when_it_is_answered(tmp_path: Path) -> None:
     assert again.find_key(key.secret_id) is None
     assert again.find_key(second.secret_id) == second
     assert [each.enabled for each in again.list_keys("admin", "other")] == [False, True]
-    again.check_invariants()
+    check_accounts(again)
 
 
 async def test_a_change_that_cannot_be_written_did_not_happen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,7 +258,7 @@ async def test_the_last_enabled_key_stays(tmp_path: Path) -> None:
     await accounts.delete_key("admin", None, first.secret_id)
 
     assert accounts.first_key("admin").secret_id == second.secret_id
-    accounts.check_invariants()
+    check_accounts(accounts)
 
 
 async def test_changes_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
@@ -364,7 +365,7 @@ async def test_a_key_that_is_asked_for_just_before_its_account_is_deleted_is_not
     other.begin(wire.CreateKey(other.next_id()))
     await admin.settle()
 
-    rig.accounts.check_invariants()
+    check_accounts(rig.accounts)
     open_accounts(tmp_path, 7)
 
 

@@ -7,6 +7,7 @@ from cmqd.core.outcome import Push, PushResult
 from cmqd.server.push.outbox import Outbox
 from cmqd_segment.records import StoredMessage
 from support.fake_pusher import FakePusher
+from support.server_invariants import check_outbox
 
 
 def a_push(subscription_id: int, position: int) -> Push:
@@ -34,7 +35,7 @@ def test_what_is_durable_already_leaves_at_once() -> None:
 
     outbox.hold(7, [a_push(1, 0)])
     outbox.hold(8, [a_push(1, 1)])
-    outbox.check_invariants()
+    check_outbox(outbox)
 
     assert positions(pusher) == [0]
     assert (len(outbox), outbox.under_way) == (1, 1)
@@ -51,7 +52,7 @@ def test_the_rest_leaves_in_order_as_the_log_grows() -> None:
     outbox.open_to(5)
 
     assert positions(pusher) == [1, 2, 2, 3]
-    outbox.check_invariants()
+    check_outbox(outbox)
 
 
 def test_what_cannot_be_signed_waits_and_holds_up_nothing_else() -> None:

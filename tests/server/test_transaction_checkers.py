@@ -5,6 +5,7 @@ import pytest
 from cmqd.server import transaction_checkers as module
 from cmqd.server.absent_client import AbsentClient
 from cmqd.server.transaction_checkers import MAX_REGISTRATIONS, Told, TooManyRegistrations, TransactionCheckers
+from support.server_invariants import check_checkers
 
 
 def a_client(account: str = "a") -> AbsentClient:
@@ -26,12 +27,12 @@ def test_the_core_is_told_of_the_first_and_the_last() -> None:
     assert checkers.register(one, "q") == Told("a", "q", True, True, [])
     assert checkers.register(two, "q") == Told("a", "q", True, False, [])
     assert checkers.register(two, "q") == Told("a", "q", True, False, [])
-    checkers.check_invariants()
+    check_checkers(checkers)
     assert len(checkers) == 2
     assert checkers.unregister(one, "q") == Told("a", "q", True, False, [])
     assert checkers.unregister(one, "q") is None
     assert checkers.forget(two) == [Told("a", "q", False, True, [])]
-    checkers.check_invariants()
+    check_checkers(checkers)
     assert len(checkers) == 0
     assert two.checked_queues is None
     assert "registrations=0" in repr(checkers)
@@ -44,7 +45,7 @@ def test_each_is_asked_in_turn() -> None:
     asked = [checkers.ask("a", "q", message_id) for message_id in range(6)]
 
     assert asked == [one, two, three, one, two, three]
-    checkers.check_invariants()
+    check_checkers(checkers)
 
 
 def test_queues_of_the_same_name_in_two_accounts_are_two() -> None:
@@ -70,7 +71,7 @@ def test_one_that_does_not_read_is_left_out_and_nobody_is_asked_if_there_is_no_o
     one.is_slow = False
     assert checkers.slowness_changed(one) == [Told("a", "q", True, True, [])]
     assert checkers.ask("a", "q", 9) is one
-    checkers.check_invariants()
+    check_checkers(checkers)
 
 
 def test_what_one_has_not_answered_is_left_when_it_goes() -> None:
@@ -81,7 +82,7 @@ def test_what_one_has_not_answered_is_left_when_it_goes() -> None:
     checkers.settle("a", "q", [2, 3, 77])
 
     assert checkers.forget(one) == [Told("a", "q", True, False, [0, 4])]
-    checkers.check_invariants()
+    check_checkers(checkers)
     assert checkers.unregister(two, "q") == Told("a", "q", False, True, [1, 5])
 
 
@@ -91,7 +92,7 @@ def test_a_message_about_which_another_is_asked_is_not_left_by_the_first() -> No
 
     assert checkers.ask("a", "q", 7) is one
     assert checkers.ask("a", "q", 7) is two
-    checkers.check_invariants()
+    check_checkers(checkers)
 
     assert checkers.forget(one) == [Told("a", "q", True, False, [])]
     assert checkers.forget(two) == [Told("a", "q", False, True, [7])]
@@ -105,7 +106,7 @@ def test_a_deleted_queue_has_no_checkers() -> None:
 
     checkers.forget_queue("a", "q")
     checkers.forget_queue("a", "never there")
-    checkers.check_invariants()
+    check_checkers(checkers)
 
     assert one.checked_queues == {"other"}
     assert checkers.unregister(one, "q") is None
@@ -123,7 +124,7 @@ def test_registrations_of_one_connection_are_bounded() -> None:
 
     with pytest.raises(TooManyRegistrations):
         checkers.register(one, "one more")
-    checkers.check_invariants()
+    check_checkers(checkers)
     checkers.register(one, "q0")
 
     assert len(checkers) == MAX_REGISTRATIONS
@@ -137,6 +138,6 @@ def test_unanswered_checks_are_bounded_by_forgetting_the_oldest(monkeypatch: pyt
 
     for message_id in range(5):
         checkers.ask("a", "q", message_id)
-    checkers.check_invariants()
+    check_checkers(checkers)
 
     assert checkers.forget(one)[0].unanswered == [2, 3, 4]

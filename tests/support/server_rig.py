@@ -28,6 +28,7 @@ from cmqd_types.messages import ReceivedMessage
 from support.fake_clock import FakeClock
 from support.fake_pusher import FakePusher
 from support.invariants import check_broker
+from support.server_invariants import check_accounts, check_checkers, check_outbox
 
 _R = TypeVar("_R")
 
@@ -358,12 +359,12 @@ class ServerRig:
         """The invariants of every room."""
         check_broker(self.broker)
         self.server.gate.check_invariants()
-        self.server.outbox.check_invariants()
+        check_outbox(self.server.outbox)
         self.server.waiting_requests.check_invariants()
         self.server.turns.check_invariants()
         self.server.io_batch.rests.check_invariants()
-        self.server.checkers.check_invariants()
-        self.accounts.check_invariants()
+        check_checkers(self.server.checkers)
+        check_accounts(self.accounts)
 
 
 async def a_queue(client: RigClient, name: str = "jobs", **attributes: Any) -> None:

@@ -7,15 +7,14 @@ from typing import Any, TypeAlias
 from cmqd.core import errors as domain
 from cmqd.core.broker import Broker
 from cmqd.log.errors import LogFailed
-from cmqd.log.interface import Log
 from cmqd.server.accounts import AccountNotEmpty, Accounts
 from cmqd.server.client import Client
 from cmqd.server.counters import Counters
 from cmqd.server.log_lines import get_logger
 from cmqd.server.operations import ACCOUNT_CHANGES, ACCOUNT_LOOKUPS, Location, Operation, call_of
+from cmqd.server.outcomes import Outcomes
 from cmqd.server.part import part
 from cmqd.server.refusals import error_reply
-from cmqd.server.reply_gate import ReplyGate
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
@@ -31,8 +30,7 @@ class AccountOperations:
     """Operations on accounts and keys."""
 
     broker: Broker
-    log: Log
-    gate: ReplyGate
+    outcomes: Outcomes
     accounts: Accounts
     revoke: Callable[[str], None]
     """Closes the connections that authenticated by a key."""
@@ -84,7 +82,7 @@ class AccountOperations:
 
         async def wait_until_durable() -> None:
             marker = _DurableMarker()
-            self.gate.hold(self.log.last_lsn, marker, wire.Done(request.request_id))
+            self.outcomes.answer_lookup(marker, wire.Done(request.request_id))
             self.schedule()
             reply = await marker.answered
             if isinstance(reply, wire.Error):
@@ -106,7 +104,7 @@ class AccountOperations:
         self.accounts.must_be_admin(client.account, "list the queues of all accounts")
         after = (request.after_account, request.after_queue)
         queues, next_after = self.broker.list_all_queues(request.search, after, request.limit)
-        self.gate.hold(self.log.last_lsn, client, wire.AllQueues(request.request_id, queues, next_after))
+        self.outcomes.answer_lookup(client, wire.AllQueues(request.request_id, queues, next_after))
 
     def _change(self, operation: Operation, location: Location) -> Callable[[Client, Any], None]:
         call = call_of(operation, self.accounts)

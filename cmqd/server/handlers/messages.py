@@ -5,12 +5,11 @@ from typing import Final
 
 from cmqd.core.broker import Broker
 from cmqd.core.errors import DomainError
-from cmqd.core.limits import headers_bytes
 from cmqd.core.outcome import WAITING, HandlesDone, Waiting
 from cmqd.log.values import ROW_BYTES
 from cmqd.server.admission import Admission
 from cmqd.server.client import Client
-from cmqd.server.collecting import MAX_BYTES, Collector, Group
+from cmqd.server.collecting import MAX_BYTES, Collector, Group, stored_bytes
 from cmqd.server.counters import Counters
 from cmqd.server.operations import handles_done
 from cmqd.server.outcomes import Outcomes
@@ -45,18 +44,14 @@ class Sends:
         """Collect a send."""
         if self.admission.refuses_bodies(client, request.request_id):
             return
-        bodies = request.bodies
-        size = sum(map(len, bodies))
-        if request.headers is not None:
-            size += sum(headers_bytes(entry) for entry in request.headers if entry)
         self.collector.collect(
             operation=self,
             client=client,
             asked=request,
             name=request.queue,
             request=request,
-            count=len(bodies),
-            size=size,
+            count=len(request.bodies),
+            size=stored_bytes(request),
         )
 
     def decide(self, group: Group, now_ms: int) -> tuple[Sequence[Sequence[int] | DomainError], int]:

@@ -15,13 +15,12 @@ from typing import Final, cast
 
 from cmqd.core import errors as domain
 from cmqd.core.broker import Broker
-from cmqd.core.limits import headers_bytes
 from cmqd.core.operations.publish import WHOLE
 from cmqd.core.operations.publish_plan import PublishPlan
 from cmqd.core.outcome import Published, PublishRequest
 from cmqd.server.admission import Admission
 from cmqd.server.client import Client
-from cmqd.server.collecting import MAX_BYTES, Collector, Decided, Group
+from cmqd.server.collecting import MAX_BYTES, Collector, Decided, Group, stored_bytes
 from cmqd.server.counters import Counters
 from cmqd.server.outcomes import Outcomes
 from cmqd.server.part import part
@@ -73,12 +72,8 @@ class Publishes:
         """Collect a publish."""
         if self.admission.refuses_bodies(client, request.request_id):
             return
-        bodies = request.bodies
-        size = sum(map(len, bodies))
-        if request.headers is not None:
-            size += sum(headers_bytes(entry) for entry in request.headers if entry)
         publish = PublishRequest(
-            bodies=bodies,
+            bodies=request.bodies,
             headers=request.headers,
             labels=_labels(request),
             session=request.session,
@@ -92,8 +87,8 @@ class Publishes:
             asked=request,
             name=request.topic,
             request=publish,
-            count=len(bodies),
-            size=size,
+            count=len(request.bodies),
+            size=stored_bytes(request),
         )
 
     def decide(self, group: Group, now_ms: int) -> Decided:

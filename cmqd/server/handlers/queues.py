@@ -8,7 +8,6 @@ from cmqd.core.broker import Broker
 from cmqd.server.client import Client
 from cmqd.server.outcomes import Outcomes
 from cmqd.server.part import part
-from cmqd.server.reply_gate import ReplyGate
 from cmqd.server.transaction_checkers import TransactionCheckers
 from cmqd.server.waiting_requests import WaitingRequests
 from cmqd_protocol import messages as wire
@@ -21,7 +20,6 @@ class Queues:
 
     broker: Broker
     outcomes: Outcomes
-    gate: ReplyGate
     waiting_requests: WaitingRequests[Client]
     checkers: TransactionCheckers
     now_ms: Callable[[], int]
@@ -31,7 +29,7 @@ class Queues:
         now_ms = self.now_ms()
         outcome = self.broker.delete_queue(client.account, request.queue, now_ms)
         self.checkers.forget_queue(client.account, request.queue)
-        self.gate.hold(self.outcomes.carry_out(outcome, now_ms), client, wire.Done(request.request_id))
+        self.outcomes.answer(client, outcome, now_ms, wire.Done(request.request_id))
 
     def rewind(self, client: Client, request: wire.RewindQueue) -> None:
         """Make deleted messages active again."""

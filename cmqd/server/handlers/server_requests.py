@@ -24,7 +24,7 @@ class ServerRequests:
     spawn: Callable[[Coroutine[Any, Any, None]], None]
 
     def get_status(self, client: Client, request: wire.GetServerStatus) -> None:
-        """Answer with the status, at once: it must be readable while the storage hangs."""
+        """Answer with the status, at once: the status must be readable while the storage hangs."""
         client.answer(wire.ServerStatus(request.request_id, self.status_of(client.account)))
 
     def seal_segments(self, client: Client, request: wire.SealSegments) -> None:

@@ -16,7 +16,6 @@ from cmqd.core import errors as domain
 from cmqd.core.broker import Broker
 from cmqd.core.limits import check_range
 from cmqd.core.outcome import Outcome, PushResult
-from cmqd.log.interface import Log
 from cmqd.server.accounts import Accounts, PushUnavailable
 from cmqd.server.client import Client
 from cmqd.server.counters import Counters
@@ -25,7 +24,6 @@ from cmqd.server.log_lines import get_logger
 from cmqd.server.outcomes import Outcomes
 from cmqd.server.part import part
 from cmqd.server.push.outbox import Outbox
-from cmqd.server.reply_gate import ReplyGate
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
@@ -44,9 +42,7 @@ class Subscriptions:
     """Subscribe, unsubscribe, rotate a secret; see the module."""
 
     broker: Broker
-    log: Log
     outcomes: Outcomes
-    gate: ReplyGate
     accounts: Accounts
     outbox: Outbox
     pushes_ended: Callable[[list[PushResult]], None]
@@ -70,7 +66,7 @@ class Subscriptions:
         now_ms = self.now_ms()
         subscription = self.broker.facts.topics.find_subscription(client.account, request.topic, request.subscription)
         outcome = self.broker.unsubscribe(client.account, request.topic, request.subscription, now_ms)
-        self.gate.hold(self.outcomes.carry_out(outcome, now_ms), client, wire.Done(request.request_id))
+        self.outcomes.answer(client, outcome, now_ms, wire.Done(request.request_id))
         if subscription.attributes.protocol != "queue":
             self._end_unsigned_pushes(subscription.subscription_id, now_ms)
             self.spawn(self._forget_secret(subscription.subscription_id))
@@ -103,11 +99,11 @@ class Subscriptions:
     def _answer_subscribed(
         self, client: Client, request_id: int, outcome: Outcome[SubscriptionInfo], now_ms: int
     ) -> None:
-        lsn = self.outcomes.carry_out(outcome, now_ms)
         info = outcome.reply
         if not info.created or info.attributes["protocol"] == "queue":
-            self.gate.hold(lsn, client, _info(request_id, info))
+            self.outcomes.answer(client, outcome, now_ms, _info(request_id, info))
             return
+        self.outcomes.carry_out(outcome, now_ms)
         account = client.account
         subscription_id = self.broker.facts.topics.find_subscription(
             account, info.topic, info.subscription
@@ -157,7 +153,7 @@ class Subscriptions:
             if self.outcomes.is_halted:
                 client.answer(error(request_id, ErrorCode.OUTCOME_UNKNOWN, "the server failed meanwhile"))
             else:
-                self.gate.hold(self.log.last_lsn, client, reply)
+                self.outcomes.answer_lookup(client, reply)
             self.schedule()
 
         self.spawn(run())

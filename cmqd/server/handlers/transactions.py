@@ -5,14 +5,12 @@ from collections.abc import Callable
 from cmqd.core import errors as domain
 from cmqd.core.broker import Broker
 from cmqd.core.outcome import TransactionsDone
-from cmqd.log.interface import Log
 from cmqd.server.admission import Admission
 from cmqd.server.client import Client
 from cmqd.server.counters import Counters
 from cmqd.server.outcomes import Outcomes
 from cmqd.server.part import part
 from cmqd.server.refusals import ERROR_CODES, RATE_RETRY_MS
-from cmqd.server.reply_gate import ReplyGate
 from cmqd.server.transaction_checkers import MAX_REGISTRATIONS, TooManyRegistrations, TransactionCheckers
 from cmqd.server.waiting_requests import WaitingRequests
 from cmqd_protocol import messages as wire
@@ -25,9 +23,7 @@ class Transactions:
     """Operations on half messages."""
 
     broker: Broker
-    log: Log
     outcomes: Outcomes
-    gate: ReplyGate
     admission: Admission
     waiting_requests: WaitingRequests[Client]
     checkers: TransactionCheckers
@@ -42,8 +38,7 @@ class Transactions:
         outcome = self.broker.send_half(client.account, request.queue, request, now_ms)
         message_ids = list(outcome.reply)
         self.counters.half_sent += len(message_ids)
-        lsn = self.outcomes.carry_out(outcome, now_ms)
-        self.gate.hold(lsn, client, wire.MessagesSent(request.request_id, message_ids))
+        self.outcomes.answer(client, outcome, now_ms, wire.MessagesSent(request.request_id, message_ids))
 
     def end(self, client: Client, request: wire.EndTransactions) -> None:
         """Commit or roll back half messages, or answer a check with "unknown"."""
@@ -70,14 +65,14 @@ class Transactions:
             client.answer(error(request.request_id, ErrorCode.TOO_MANY_REQUESTS, text, retry_after_ms=RATE_RETRY_MS))
             return
         self.outcomes.checkers_changed(told, self.now_ms())
-        self.gate.hold(self.log.last_lsn, client, wire.Done(request.request_id))
+        self.outcomes.answer_lookup(client, wire.Done(request.request_id))
 
     def unregister_checker(self, client: Client, request: wire.UnregisterChecker) -> None:
         """Push no more checks of a queue to this connection."""
         told = self.checkers.unregister(client, request.queue)
         if told is not None:
             self.outcomes.checkers_changed(told, self.now_ms())
-        self.gate.hold(self.log.last_lsn, client, wire.Done(request.request_id))
+        self.outcomes.answer_lookup(client, wire.Done(request.request_id))
 
 
 def transactions_ended(request_id: int, done: TransactionsDone) -> wire.TransactionsEnded:

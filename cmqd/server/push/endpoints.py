@@ -16,7 +16,6 @@ The tables are written out here because the range that ``ipaddress`` calls globa
 import asyncio
 import contextlib
 import ipaddress
-import queue
 import re
 import socket
 import threading
@@ -28,7 +27,7 @@ ANSWER_LIFE_S: Final = 10.0
 """Time that a look-up's answer is used, a failure included. Names of services that move have similar times to live."""
 
 QUICK_S: Final = 1.0
-"""A name that resolved within this time is looked up in separate threads; see ``CheckedResolver``."""
+"""A name that resolved within this time has separate slots for its look-ups; see ``CheckedResolver``."""
 
 MAX_NAMES: Final = 10_000
 """Limit of remembered names, some 1 KiB for every name."""
@@ -118,53 +117,22 @@ Lookup: TypeAlias = Callable[[str], Sequence[str]]
 
 def system_lookup(name: str) -> list[str]:
     """Look a name up by the system's means: hosts file, name servers."""
-    found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
-
-
-class _Lane:
-    """Threads that look names up; daemons, so that a hanging look-up does not keep the process from ending."""
-
-    def __init__(self, threads: int) -> None:
-        self._most = threads
-        self._threads = 0
-        self._idle = 0
-        self._lock = threading.Lock()
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-
-    def submit(self, job: Callable[[], None]) -> None:
-        with self._lock:
-            if self._idle:
-                self._idle -= 1
-            elif self._threads < self._most:
-                self._threads += 1
-                threading.Thread(target=self._work, name="cmqd-lookup", daemon=True).start()
-        self._jobs.put(job)
-
-    def close(self) -> None:
-        with self._lock:
-            for _ in range(self._threads):
-                self._jobs.put(None)
-
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            job()
-            with self._lock:
-                self._idle += 1
+    entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
 
 class _Name:
     """The last answer for a name."""
 
-    __slots__ = ("addresses", "asked", "error", "expires", "is_quick")
+    __slots__ = ("addresses", "error", "expires", "is_quick", "look_up")
 
     def __init__(self) -> None:
         self.addresses: Sequence[str] = ()
         self.error: str | None = None
         self.expires = 0.0
         self.is_quick = False
-        self.asked: asyncio.Future[None] | None = None
-        """Set while the name is being looked up; done with the answer."""
+        self.look_up: asyncio.Task[None] | None = None
+        """Set while the name is being looked up."""
 
 
 class CheckedResolver:
@@ -172,7 +140,8 @@ class CheckedResolver:
 
     An answer serves ``ANSWER_LIFE_S``; requests for a name that is being looked up share the look-up. A look-up blocks
     a thread for many seconds if name servers do not answer, so a few hundred dead names would delay all look-ups:
-    therefore names with a quick answer to the last look-up have threads of their own.
+    therefore names with a quick answer to the last look-up have slots of their own. The threads are daemons, so that a
+    hanging look-up does not keep the process from ending.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, allowed: Allowed, *, lookup: Lookup = system_lookup) -> None:
@@ -180,8 +149,8 @@ class CheckedResolver:
         self._allowed = allowed
         self._lookup = lookup
         self._names: dict[str, _Name] = {}
-        self._quick = _Lane(4)
-        self._others = _Lane(16)
+        self._quick = asyncio.Semaphore(4)
+        self._others = asyncio.Semaphore(16)
 
     def __len__(self) -> int:
         """Return the number of remembered names."""
@@ -198,12 +167,11 @@ class CheckedResolver:
         if name is None:
             self._make_room()
             name = self._names[host] = _Name()
-        if name.asked is None and self._loop.time() >= name.expires:
-            name.asked = self._loop.create_future()
-            (self._quick if name.is_quick else self._others).submit(lambda: self._look_up(host, name))
-        if name.asked is not None:
+        if name.look_up is None and self._loop.time() >= name.expires:
+            name.look_up = self._loop.create_task(self._look_up(host, name))
+        if name.look_up is not None:
             # A caller that is cancelled leaves the look-up to the other callers.
-            await asyncio.shield(name.asked)
+            await asyncio.shield(name.look_up)
         if name.error is not None:
             raise NameNotFound(name.error)
         refusals = [refusal(address, self._allowed) for address in name.addresses]
@@ -225,40 +193,48 @@ class CheckedResolver:
 
     async def close(self) -> None:
         """Begin no further look-up."""
-        self._quick.close()
-        self._others.close()
+        for name in self._names.values():
+            if name.look_up is not None:
+                name.look_up.cancel()
 
     def _make_room(self) -> None:
         if len(self._names) >= MAX_NAMES:
             now = self._loop.time()
             self._names = {
-                host: name for host, name in self._names.items() if name.asked is not None or name.expires > now
+                host: name for host, name in self._names.items() if name.look_up is not None or name.expires > now
             }
             while len(self._names) >= MAX_NAMES:
                 del self._names[next(iter(self._names))]
 
-    def _look_up(self, host: str, name: _Name) -> None:
-        """In a thread."""
-        began = self._loop.time()
-        addresses: Sequence[str] = ()
-        error: str | None = None
+    async def _look_up(self, host: str, name: _Name) -> None:
+        answer: asyncio.Future[tuple[Sequence[str], str | None]] = self._loop.create_future()
+
+        def report(addresses: Sequence[str], error: str | None) -> None:
+            if not answer.done():
+                answer.set_result((addresses, error))
+
+        def work() -> None:
+            result = _looked_up(self._lookup, host)
+            # The loop may have ended meanwhile; then no caller waits.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(report, *result)
+
         try:
-            addresses = self._lookup(host)
-        except (OSError, ValueError) as failure:
-            temporary = isinstance(failure, socket.gaierror) and failure.errno == socket.EAI_AGAIN
-            error = f"name {host} cannot be looked up now" if temporary else f"name {host} does not resolve"
-        else:
-            if not addresses:
-                error = f"name {host} has no address"
-        is_quick = error is None and self._loop.time() - began < QUICK_S
+            async with self._quick if name.is_quick else self._others:
+                began = self._loop.time()
+                threading.Thread(target=work, name="cmqd-lookup", daemon=True).start()
+                name.addresses, name.error = await answer
+                name.is_quick = name.error is None and self._loop.time() - began < QUICK_S
+                name.expires = self._loop.time() + ANSWER_LIFE_S
+        finally:
+            name.look_up = None
 
-        def answered() -> None:
-            name.addresses, name.error, name.is_quick = addresses, error, is_quick
-            name.expires = self._loop.time() + ANSWER_LIFE_S
-            asked, name.asked = name.asked, None
-            if asked is not None:
-                asked.set_result(None)
 
-        # The loop may have ended meanwhile; then no caller waits.
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(answered)
+def _looked_up(lookup: Lookup, host: str) -> tuple[Sequence[str], str | None]:
+    """Return the addresses of a name, or the reason why there is none; blocks."""
+    try:
+        addresses = lookup(host)
+    except (OSError, ValueError) as failure:
+        is_temporary = isinstance(failure, socket.gaierror) and failure.errno == socket.EAI_AGAIN
+        return (), f"name {host} cannot be looked up now" if is_temporary else f"name {host} does not resolve"
+    return addresses, None if addresses else f"name {host} has no address"

@@ -111,13 +111,6 @@ class Outbox:
         if self._pusher is not None:
             await self._pusher.close(within_s)
 
-    def check_invariants(self) -> None:
-        """Raise AssertionError if an invariant is broken."""
-        lsns = [lsn for lsn, _ in self._held]
-        assert lsns == sorted(lsns), lsns
-        assert not lsns or lsns[0] > self._durable_lsn, (lsns[0], self._durable_lsn)
-        assert all(self._unsigned.values())
-
     def _post(self, pushes: Sequence[Push]) -> None:
         pusher = self._pusher
         if self._stopped or pusher is None:

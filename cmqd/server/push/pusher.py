@@ -25,50 +25,43 @@ from collections.abc import Callable, Sequence
 
 from cmqd.core.outcome import Push, PushResult
 from cmqd.server.log_lines import get_logger
+from cmqd.server.part import part
 from cmqd.server.push.endpoints import Allowed, Lookup, system_lookup
 from cmqd.server.push.webhooks import request_of
 
 _log = get_logger()
 
 
+@part
 class Pusher:
     """Starts pushes and reports their results; see the module. Made and called on the loop alone.
 
-    Args:
-        loop: the running loop.
-        timeout_ms, allow_private, allow_loopback: the settings of these names.
-        secrets_of: returns the valid secrets of a subscription, newest first.
-        on_results: called with all results of a turn of the loop.
-        now_ms: broker time.
-        wall_ms: the wall clock.
-        lookup: looks a name up; it blocks, and is called in threads.
-        tls: the trusted certificates; None = the system's.
+    ``timeout_ms``, ``allow_private`` and ``allow_loopback`` are the settings ``push_...``.
     """
 
-    def __init__(
-        self,
-        *,
-        loop: asyncio.AbstractEventLoop,
-        timeout_ms: int,
-        allow_private: bool,
-        allow_loopback: bool,
-        secrets_of: Callable[[int], Sequence[str]],
-        on_results: Callable[[list[PushResult]], None],
-        now_ms: Callable[[], int],
-        wall_ms: Callable[[], int],
-        lookup: Lookup = system_lookup,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
+    loop: asyncio.AbstractEventLoop
+    timeout_ms: int
+    allow_private: bool
+    allow_loopback: bool
+    secrets_of: Callable[[int], Sequence[str]]
+    """Returns the valid secrets of a subscription, newest first."""
+    on_results: Callable[[list[PushResult]], None]
+    """Called with all results of a turn of the loop."""
+    now_ms: Callable[[], int]
+    """Broker time."""
+    wall_ms: Callable[[], int]
+    """The wall clock."""
+    lookup: Lookup = system_lookup
+    """Looks a name up; it blocks, and is called in threads."""
+    tls: ssl.SSLContext | None = None
+    """The trusted certificates; None = the system's."""
+
+    def __post_init__(self) -> None:
         # Here and not above: the import takes a tenth of a second and some 15 MiB, and aiohttp may not be installed.
         from cmqd.server.push.poster import Poster
 
-        self._loop = loop
-        self._timeout_s = timeout_ms / 1000
-        self._secrets_of = secrets_of
-        self._on_results = on_results
-        self._now_ms = now_ms
-        self._wall_ms = wall_ms
-        self._poster = Poster(loop, Allowed(allow_private, allow_loopback), lookup=lookup, tls=tls)
+        allowed = Allowed(self.allow_private, self.allow_loopback)
+        self._poster = Poster(self.loop, allowed, lookup=self.lookup, tls=self.tls)
         self._attempts: set[asyncio.Task[None]] = set()
         self._results: list[PushResult] = []
         self._closed = False
@@ -91,8 +84,8 @@ class Pusher:
         """Start an attempt now; its result comes later, never within this call. No effect after ``close``."""
         if self._closed:
             return
-        deadline = self._loop.time() + self._timeout_s
-        attempt = self._loop.create_task(self._carry_out(push, self._now_ms(), self._wall_ms(), deadline))
+        deadline = self.loop.time() + self.timeout_ms / 1000
+        attempt = self.loop.create_task(self._carry_out(push, self.now_ms(), self.wall_ms(), deadline))
         self._attempts.add(attempt)
         attempt.add_done_callback(self._attempts.discard)
 
@@ -129,7 +122,7 @@ class Pusher:
             async with asyncio.timeout_at(deadline):
                 headers, body = request_of(
                     push,
-                    self._secrets_of(push.subscription_id),
+                    self.secrets_of(push.subscription_id),
                     started_wall_ms // 1000,
                     next(self._request_ids),
                     started_wall_ms - started_ms,
@@ -139,7 +132,7 @@ class Pusher:
                 await self._poster.drain(response)
         except TimeoutError:
             if not is_answered:
-                error = f"timed out after {self._timeout_s:g} s"
+                error = f"timed out after {self.timeout_ms / 1000:g} s"
         except asyncio.CancelledError:
             # Cut short by ``close``: an attempt without an answer has no result.
             if not is_answered:
@@ -149,10 +142,10 @@ class Pusher:
             _log.error("push_failed", subscription=push.subscription, reason=repr(failure), exc_info=failure)
             error = f"failed: {type(failure).__name__}"
         if not self._results:
-            self._loop.call_soon(self._hand_over)
+            self.loop.call_soon(self._hand_over)
         self._results.append(PushResult(push.subscription_id, push.message.position, started_ms, error))
 
     def _hand_over(self) -> None:
         results, self._results = self._results, []
         if results:
-            self._on_results(results)
+            self.on_results(results)
