@@ -6,30 +6,26 @@ creation is in the log. Rows are searched, backwards, only for ids with messages
 that are to be read, or searched for a name, are opened, because a segment may have to be fetched.
 """
 
-import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import msgspec
-from msgspec.structs import astuple
 
 from cmqd_segment.checkpoint import QueueSlice, TopicSlice
 from cmqd_segment.checkpoint_file import CheckpointError, decode_part, read_payloads
+from cmqd_segment.manifest import SegmentEntry, SourceName
 from cmqd_segment.newer import tag_of
 from cmqd_segment.records import AnyRecord, QueueCreated, TopicCreated
-from cmqd_segment.rows import decode_queues, meta_checksum
 from cmqd_segment.schema import read_names
-from pyspark_cmqd.errors import FolderError
 from pyspark_cmqd.folder import Folder
 from pyspark_cmqd.options import LAST_LSN
-from pyspark_cmqd.plan import Extent, Piece, Source, View
+from pyspark_cmqd.plan import Piece, View, is_sealed, sources_of
+from pyspark_cmqd.rows import metas, summaries
 
 _MAKERS = frozenset({2, 40, 43})
 """Tags of QueueCreated, TopicCreated, Subscribed."""
 _SLICES = frozenset({2, 9, 10})
 """Tags of QueueSlice, TopicSlice, SubscriptionSlice."""
-_METAS_A_STATEMENT = 256
-_QUEUES_A_STATEMENT = 500
 
 _raw_records = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _record = msgspec.msgpack.Decoder(AnyRecord)
@@ -39,7 +35,7 @@ _record = msgspec.msgpack.Decoder(AnyRecord)
 class Catalog:
     """Names by id; ids are never used twice."""
 
-    sources: dict[int, Source] = field(default_factory=dict[int, Source])
+    sources: dict[int, SourceName] = field(default_factory=dict[int, SourceName])
     lsn: int = 0
     """Creations up to this row are known, except of ids deleted by then."""
     followed_from: int | None = None
@@ -49,18 +45,17 @@ class Catalog:
     looked: set[int] = field(default_factory=set[int])
     """Numbers of sealed segments whose ids were looked for."""
 
-    def note_names(self, names: Iterable[tuple[int, str, str, bool]]) -> None:
+    def note_names(self, names: Iterable[SourceName]) -> None:
         """Take names of the manifest, or of the table ``names`` of a segment."""
-        for number, account, name, is_topic in names:
-            self.sources[number] = Source(name, account, is_topic)
+        self.sources.update((source.id, source) for source in names)
 
     def note(self, fact: object) -> None:
         """Take a record, or a part of a checkpoint, that names something."""
         match fact:
             case QueueCreated() | QueueSlice():
-                self.sources[fact.queue_id] = Source(fact.name, fact.account)
+                self.note_names([SourceName(fact.queue_id, fact.account, fact.name)])
             case TopicCreated() | TopicSlice():
-                self.sources[fact.topic_id] = Source(fact.name, fact.account, True)
+                self.note_names([SourceName(fact.topic_id, fact.account, fact.name, True)])
             case _:
                 pass
 
@@ -81,7 +76,7 @@ def read_catalog(folder: Folder, view: View) -> Catalog:
 def checkpointed(folder: Folder, view: View) -> Catalog:
     """Return the names in the checkpoints; no segment is opened."""
     catalog = Catalog()
-    catalog.note_names(map(astuple, view.names))
+    catalog.note_names(view.names)
     catalog.lsn = _note_checkpoints(catalog, folder, view)
     return catalog
 
@@ -94,7 +89,7 @@ def complete(catalog: Catalog, folder: Folder, view: View) -> None:
 
 def follow(catalog: Catalog, folder: Folder, view: View) -> None:
     """Bring up to date what is known of an earlier view. Raises FolderError, DataLossError."""
-    catalog.note_names(map(astuple, view.names))
+    catalog.note_names(view.names)
     if view.gaps(catalog.lsn + 1, view.hi):
         # Creation records may be in the gap; the checkpoints are newer than reclaimed rows.
         _note_checkpoints(catalog, folder, view)
@@ -118,7 +113,7 @@ def name_ids(catalog: Catalog, folder: Folder, view: View, pieces: Iterable[Piec
         if extent.first_lsn <= last:
             _note_rows(catalog, folder, (extent,), 0, view.hi)
     catalog.nameless |= ids - catalog.sources.keys()
-    catalog.looked |= {piece.extent.number for piece in pieces if piece.extent.sealed}
+    catalog.looked |= {piece.extent.number for piece in pieces if is_sealed(piece.extent)}
 
 
 def _note_checkpoints(catalog: Catalog, folder: Folder, view: View) -> int:
@@ -135,37 +130,12 @@ def _note_checkpoints(catalog: Catalog, folder: Folder, view: View) -> int:
     return lsn
 
 
-def _note_rows(catalog: Catalog, folder: Folder, extents: Iterable[Extent], above: int, upto: int) -> None:
+def _note_rows(catalog: Catalog, folder: Folder, extents: Iterable[SegmentEntry], above: int, upto: int) -> None:
     for extent in extents:
         if extent.last_lsn > above and extent.first_lsn <= upto:
             with folder.opened(extent) as raw:
-                for _, meta in metas(folder, raw, extent, max(above, extent.first_lsn - 1), min(upto, extent.last_lsn)):
+                for _, meta in metas(folder, raw, extent, above, upto):
                     catalog.note_meta(meta)
-
-
-def metas(
-    folder: Folder, raw: sqlite3.Connection, extent: Extent, above: int, upto: int
-) -> Iterator[tuple[int, bytes]]:
-    """LSN and records, undecoded, of rows ``above < lsn <= upto``; those that are given up as lost are left out.
-
-    Raises FolderError for a wrong checksum.
-    """
-    while rows := raw.execute(
-        "SELECT lsn, time_ms, messages, queues, meta_crc, meta FROM log"
-        " WHERE lsn > ? AND lsn <= ? ORDER BY lsn LIMIT ?",
-        (above, upto, _METAS_A_STATEMENT),
-    ).fetchall():
-        for lsn, time_ms, messages, queues, meta_crc, meta in rows:
-            if meta_checksum(lsn, time_ms, messages, queues, meta) == meta_crc:
-                yield lsn, meta
-            elif not is_given_up(folder, lsn):
-                raise FolderError(f"row {lsn} of {extent.file} has a wrong checksum")
-        above = rows[-1][0]
-
-
-def is_given_up(folder: Folder, lsn: int) -> bool:
-    """Return whether the operator accepted the loss of a row. The damaged row may still stand in its file."""
-    return any(one.first_lsn <= lsn <= one.last_lsn for one in folder.manifest().losses)
 
 
 def _ids_in(catalog: Catalog, folder: Folder, piece: Piece) -> set[int]:
@@ -173,18 +143,12 @@ def _ids_in(catalog: Catalog, folder: Folder, piece: Piece) -> set[int]:
 
     Names in the segment are noted. A segment is opened only if the manifest does not list its ids.
     """
-    if piece.extent.sources is not None:
-        return {number for number, _, _ in piece.extent.sources}
+    sources = sources_of(piece.extent)
+    if sources is not None:
+        return set(sources)
     with folder.opened(piece.extent) as raw:
-        if piece.extent.sealed:
-            catalog.note_names(read_names(raw))
+        if is_sealed(piece.extent):
+            catalog.note_names(SourceName(*row) for row in read_names(raw))
             return {number for (number,) in raw.execute("SELECT queue_id FROM sparse").fetchall()}
-        ids: set[int] = set()
-        above = piece.above
-        while rows := raw.execute(
-            "SELECT lsn, queues FROM log WHERE lsn > ? AND lsn <= ? ORDER BY lsn LIMIT ?",
-            (above, piece.upto, _QUEUES_A_STATEMENT),
-        ).fetchall():
-            ids.update(one[0] for _, queues in rows for one in decode_queues(queues))
-            above = rows[-1][0]
-        return ids
+        contents = summaries(raw, piece.extent, piece.above, piece.upto)
+        return {queue[0] for _, queues in contents for queue in queues}

@@ -10,9 +10,9 @@ import msgspec
 
 from cmqd_segment.rows import Run
 from pyspark_cmqd.columns import Facts
-from pyspark_cmqd.driver import open_folder, plan_batch, unsealed_rows
+from pyspark_cmqd.driver import plan_batch, unsealed_rows
 from pyspark_cmqd.errors import OptionError
-from pyspark_cmqd.folder import Folder
+from pyspark_cmqd.folder import Folder, open_folder
 from pyspark_cmqd.folding import StatesBySegment
 from pyspark_cmqd.options import Mode, Options
 from pyspark_cmqd.plan import Task, View, bounds

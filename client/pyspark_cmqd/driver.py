@@ -1,36 +1,36 @@
 """Driver: fix the view, name the queues, check for loss, and hand out tasks."""
 
 import logging
-import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cmqd_segment.rows import decode_queues
+from cmqd_segment.manifest import SegmentEntry
 from pyspark_cmqd.catalog import Catalog, checkpointed, complete, name_ids
 from pyspark_cmqd.errors import DataLossError, FolderError, OptionError, masked
-from pyspark_cmqd.folder import Folder
+from pyspark_cmqd.folder import Folder, open_folder
 from pyspark_cmqd.options import LATEST, Mode, Options
 from pyspark_cmqd.plan import (
     TIME_SLACK_MS,
-    Extent,
     Task,
     View,
     alike,
     bounds,
     describe,
     is_choosing,
+    is_sealed,
     pieces_of,
+    sources_of,
     split,
     wanted_ids,
 )
+from pyspark_cmqd.rows import summaries
 
 if TYPE_CHECKING:
     from pyspark_cmqd.states import QueueStates
 
 _log = logging.getLogger("pyspark_cmqd")
 
-SIZES_A_STATEMENT = 500
 ATTEMPTS = 5
 """Attempts to make a plan while the broker reclaims segments."""
 
@@ -55,14 +55,6 @@ def plan_batch(options: Options, columns: Sequence[str], *, asked: Options | Non
             if attempt == ATTEMPTS - 1:
                 raise
     raise AssertionError("unreachable")
-
-
-def open_folder(options: Options) -> Folder:
-    """Raises FolderError, OptionError."""
-    folder = Folder(options.path, options.cache_folder, options.storage)
-    if folder.is_remote and options.include_active:
-        raise OptionError("includeActive", "true", "only for a folder of the same machine, not for a URL")
-    return folder
 
 
 def has_beginning(options: Options) -> bool:
@@ -141,21 +133,12 @@ def plan_range(
     return [
         Task(
             piece=piece,
-            path=options.path,
-            cache_folder=options.cache_folder,
+            options=options,
             columns=tuple(columns),
             sources=catalog.sources,
             wanted=wanted,
-            tags=frozenset(options.tags),
-            routing_key=options.routing_key,
-            starting_ms=options.starting_ms,
-            ending_ms=options.ending_ms,
-            mode=options.mode,
-            batch_rows=options.batch_rows,
-            fail_on_data_loss=options.fail_on_data_loss,
             states=states.get(piece.extent.number, {}),
             weight=int(piece.weight * shares.get(piece.extent.number, 1.0)) + 1,
-            storage=options.storage,
             as_of_lsn=as_of_lsn,
         )
         for piece in split(pieces, options.min_partitions)
@@ -201,11 +184,12 @@ def warn_unsealed(options: Options) -> None:
         )
 
 
-def share_of(folder: Folder, extent: Extent, wanted: frozenset[int]) -> float:
+def share_of(folder: Folder, extent: SegmentEntry, wanted: frozenset[int]) -> float:
     """Return the wanted share of a segment: 0 = no message; 1 = all messages, or only reading would tell."""
-    if extent.sources is not None:
-        held = {number: bytes_ for number, _, bytes_ in extent.sources}
-    elif not extent.sealed or folder.is_remote:
+    held = sources_of(extent)
+    if held is not None:
+        pass
+    elif not is_sealed(extent) or folder.is_remote:
         # To fetch a segment for that would cost as much as to read it.
         return 1.0
     else:
@@ -290,9 +274,11 @@ def limited_offset(
         if extent.last_lsn <= above or extent.first_lsn > most:
             continue
         with folder.opened(extent) as raw:
-            for lsn, held, bytes_ in sizes(raw, max(above, extent.first_lsn - 1), min(most, extent.last_lsn), wanted):
+            for lsn, queues in summaries(raw, extent, above, most):
+                of_wanted = [queue for queue in queues if wanted is None or queue[0] in wanted]
+                held = sum(stop - start for _, start, stop, _ in of_wanted)
                 counted += held
-                counted_bytes += bytes_
+                counted_bytes += sum(size for *_, size in of_wanted)
                 is_over = (messages and counted > messages) or (size and counted_bytes > size)
                 if is_over and counted > held:
                     return last
@@ -300,20 +286,3 @@ def limited_offset(
                 if is_over:
                     return last
     return most
-
-
-def sizes(
-    raw: sqlite3.Connection, above: int, upto: int, wanted: "frozenset[int] | None"
-) -> Iterator[tuple[int, int, int]]:
-    """Yield LSN, wanted messages and wanted bytes of each row, without reading records or bodies."""
-    while rows := raw.execute(
-        "SELECT lsn, queues FROM log WHERE lsn > ? AND lsn <= ? ORDER BY lsn LIMIT ?", (above, upto, SIZES_A_STATEMENT)
-    ).fetchall():
-        for lsn, queues in rows:
-            held = bytes_ = 0
-            for number, first, stop, some in decode_queues(queues):
-                if wanted is None or number in wanted:
-                    held += stop - first
-                    bytes_ += some
-            yield lsn, held, bytes_
-        above = rows[-1][0]

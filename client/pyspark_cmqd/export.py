@@ -94,7 +94,7 @@ def export(tasks: Sequence[Task], folder: Path, *, queues: Sequence[str] = (), a
         temporary = beside(file)
         try:
             # Not left out in silence: an empty file would stand for the segment.
-            whole = replace(task, fail_on_data_loss=True, may_be_reclaimed=False)
+            whole = replace(task, options=replace(task.options, fail_on_data_loss=True), may_be_reclaimed=False)
             messages = _write(whole, temporary, {_IDENTITY: identity, _SELECTION: selection})
             temporary.replace(file)
         except SegmentReclaimedError:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import msgspec
+from msgspec import structs
 
 from cmqd_segment.manifest import (
     MANIFEST_NAME,
@@ -34,9 +35,9 @@ from cmqd_segment.manifest import (
 from cmqd_segment.newer import NewerFormatError
 from cmqd_segment.scan import readable_segments, sealed_segments, verify_each
 from cmqd_segment.schema import SegmentFormatError, open_read_only
-from pyspark_cmqd.errors import HIDDEN, FolderError, NewerFolderError, SegmentReclaimedError, masked
-from pyspark_cmqd.options import is_url
-from pyspark_cmqd.plan import Extent, View, describe
+from pyspark_cmqd.errors import HIDDEN, FolderError, NewerFolderError, OptionError, SegmentReclaimedError, masked
+from pyspark_cmqd.options import Options, is_url
+from pyspark_cmqd.plan import View, describe, is_sealed
 
 LOOKS = 50
 """Attempts to read a folder while its broker rolls segments."""
@@ -138,25 +139,12 @@ class Folder:
                 )
         raise FolderError(f"{self.path} cannot be read: {reason}")
 
-    def _extents(self, manifest: Manifest, include_active: bool) -> list[Extent]:
-        extents: list[Extent] = []
+    def _extents(self, manifest: Manifest, include_active: bool) -> list[SegmentEntry]:
+        extents: list[SegmentEntry] = []
         for entry in manifest.segments:
             if entry.state is SegmentState.SEALED:
                 if 0 < entry.first_lsn <= entry.last_lsn:
-                    extents.append(
-                        Extent(
-                            number=entry.number,
-                            file=entry.file,
-                            sealed=True,
-                            first_lsn=entry.first_lsn,
-                            last_lsn=entry.last_lsn,
-                            first_ms=entry.first_ms,
-                            last_ms=entry.last_ms,
-                            bytes=entry.bytes,
-                            sha256=entry.sha256,
-                            sources=tuple(entry.sources) if entry.sources or not entry.messages else None,
-                        )
-                    )
+                    extents.append(entry)
             elif entry.state in (SegmentState.PREPARING, SegmentState.DROPPING):
                 continue
             elif not include_active:
@@ -167,7 +155,8 @@ class Folder:
                     extents.append(extent)
         return extents
 
-    def _live_extent(self, entry: SegmentEntry) -> Extent | None:
+    def _live_extent(self, entry: SegmentEntry) -> SegmentEntry | None:
+        """Return the entry of an unsealed segment with its rows of this moment; None without rows."""
         path = self._local / entry.file
         if not path.exists():
             raise FileNotFoundError(path)
@@ -179,15 +168,8 @@ class Folder:
         size = path.stat().st_size
         with contextlib.suppress(FileNotFoundError):
             size += path.with_name(f"{path.name}-wal").stat().st_size
-        return Extent(
-            number=entry.number,
-            file=entry.file,
-            sealed=False,
-            first_lsn=first,
-            last_lsn=last,
-            first_ms=times[0][0],
-            last_ms=times[-1][0],
-            bytes=size,
+        return structs.replace(
+            entry, first_lsn=first, last_lsn=last, first_ms=times[0][0], last_ms=times[-1][0], bytes=size
         )
 
     # ------------------------------------------------------------------ files
@@ -197,15 +179,15 @@ class Folder:
         return self._fetched(entry.file, entry.sha256) if self.is_remote else self._local / entry.file
 
     @contextlib.contextmanager
-    def opened(self, extent: Extent) -> Generator[sqlite3.Connection]:
+    def opened(self, extent: SegmentEntry) -> Generator[sqlite3.Connection]:
         """A segment of a view, as its state is by now. Raises SegmentReclaimedError, FolderError."""
         with contextlib.closing(self._open(extent)) as raw:
             yield raw
 
-    def _open(self, extent: Extent) -> sqlite3.Connection:
+    def _open(self, extent: SegmentEntry) -> sqlite3.Connection:
         stop_at = time.monotonic() + SEALING_SECONDS
         # A segment that was sealed meanwhile must not be opened as live: SQLite would create files beside it.
-        sealed = extent.sealed or self._is_sealed(extent)
+        sealed = is_sealed(extent) or self._is_sealed(extent)
         while True:
             try:
                 path = self._fetched(extent.file, extent.sha256) if self.is_remote else self._local / extent.file
@@ -234,7 +216,7 @@ class Folder:
                 if not sealed:
                     time.sleep(LOOK_SECONDS)
 
-    def _is_sealed(self, extent: Extent) -> bool:
+    def _is_sealed(self, extent: SegmentEntry) -> bool:
         return any(
             entry.number == extent.number and entry.state is SegmentState.SEALED for entry in self.manifest().segments
         )
@@ -315,6 +297,14 @@ class Folder:
         for key in self._keys:
             text = text.replace(key, HIDDEN)
         return masked(text)
+
+
+def open_folder(options: Options) -> Folder:
+    """Raises FolderError, OptionError."""
+    folder = Folder(options.path, options.cache_folder, options.storage)
+    if folder.is_remote and options.include_active:
+        raise OptionError("includeActive", "true", "only for a folder of the same machine, not for a URL")
+    return folder
 
 
 def _texts_in(value: Any) -> set[str]:

@@ -9,20 +9,17 @@ import msgspec
 from cmqd_segment.checkpoint_file import CheckpointError, decode_part, read_payloads, verify_checkpoint
 from cmqd_segment.newer import NewerFormatError, tag_of
 from cmqd_segment.records import AnyRecord
-from cmqd_segment.rows import decode_queues, decode_records
-from pyspark_cmqd.catalog import metas
 from pyspark_cmqd.errors import FolderError, NewerFolderError
 from pyspark_cmqd.files import write_whole
 from pyspark_cmqd.fold import LogFold
 from pyspark_cmqd.folder import Folder
 from pyspark_cmqd.options import LAST_LSN, Mode
-from pyspark_cmqd.plan import Piece, View, describe
+from pyspark_cmqd.plan import Piece, View, describe, is_sealed
+from pyspark_cmqd.rows import decoded, metas, summaries
 from pyspark_cmqd.states import QueueStates, Result
 
 _SLICES = frozenset({1, 2, 3, 4})
 """Tags of CheckpointHeader, QueueSlice, LeasesSlice, HistorySlice."""
-
-_SUMMARIES_A_STATEMENT = 500
 
 Results = Mapping[int, Result]
 """By queue id."""
@@ -87,16 +84,8 @@ def _rows(folder: Folder, view: View, above: int) -> Iterator[tuple[int, list[An
     for extent in view.extents:
         if extent.last_lsn > above and extent.first_lsn <= view.hi:
             with folder.opened(extent) as raw:
-                for lsn, meta in metas(
-                    folder, raw, extent, max(above, extent.first_lsn - 1), min(extent.last_lsn, view.hi)
-                ):
-                    try:
-                        records = decode_records(meta)
-                    except NewerFormatError as error:
-                        raise NewerFolderError(f"row {lsn} of {extent.file} cannot be read: {error}") from error
-                    except msgspec.MsgspecError as error:
-                        raise FolderError(f"row {lsn} of {extent.file} cannot be decoded: {error}") from error
-                    yield lsn, records
+                for lsn, meta in metas(folder, raw, extent, above, view.hi):
+                    yield lsn, decoded(extent, lsn, meta)
 
 
 StatesBySegment = dict[int, dict[int, QueueStates]]
@@ -133,21 +122,11 @@ def states_of(folder: Folder, pieces: Sequence[Piece], results: Results) -> Stat
 
 def _held(raw: sqlite3.Connection, piece: Piece) -> list[tuple[int, int, int]]:
     """Queues and topics in a segment, with positions from the first to below the last of each."""
-    if piece.extent.sealed:
+    if is_sealed(piece.extent):
         return raw.execute("SELECT queue_id, first_position, stop_position FROM sparse").fetchall()
     bounds: dict[int, tuple[int, int]] = {}
-    above = piece.above
-    while rows := raw.execute(
-        "SELECT lsn, queues FROM log WHERE lsn > ? AND lsn <= ? ORDER BY lsn LIMIT ?",
-        (above, piece.upto, _SUMMARIES_A_STATEMENT),
-    ).fetchall():
-        for lsn, queues in rows:
-            try:
-                summary = decode_queues(queues)
-            except msgspec.MsgspecError as error:
-                raise FolderError(f"row {lsn} of {piece.extent.file} cannot be decoded: {error}") from error
-            for number, first, stop, _ in summary:
-                # Positions ascend.
-                bounds[number] = (bounds[number][0] if number in bounds else first, stop)
-        above = rows[-1][0]
+    for _, queues in summaries(raw, piece.extent, piece.above, piece.upto):
+        for number, first, stop, _ in queues:
+            # Positions ascend.
+            bounds[number] = (bounds[number][0] if number in bounds else first, stop)
     return [(number, first, stop) for number, (first, stop) in bounds.items()]

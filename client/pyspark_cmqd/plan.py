@@ -11,8 +11,10 @@ from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from cmqd_segment.manifest import CheckpointEntry, SourceName, StartEntry
-from pyspark_cmqd.options import LAST_LSN, Mode, Options
+from msgspec import structs
+
+from cmqd_segment.manifest import CheckpointEntry, SegmentEntry, SegmentState, SourceName, StartEntry
+from pyspark_cmqd.options import LAST_LSN, Options
 
 if TYPE_CHECKING:
     from pyspark_cmqd.states import QueueStates
@@ -30,31 +32,13 @@ some 50 ms, the time to read as much; Spark gathers its own files by the same nu
 
 
 @dataclass(frozen=True)
-class Extent:
-    """A segment and the rows of it that count."""
-
-    number: int
-    file: str
-    """Path below the data folder."""
-    sealed: bool
-    first_lsn: int
-    last_lsn: int
-    first_ms: int = 0
-    last_ms: int = 0
-    bytes: int = 0
-    sha256: str = ""
-    sources: tuple[tuple[int, int, int], ...] | None = None
-    """(id, messages, bytes) of all queues and topics in a sealed segment; None if only the segment tells."""
-
-
-@dataclass(frozen=True)
 class View:
     """See the module."""
 
     hi: int
     """Rows up to it are in the extents or gone."""
-    extents: tuple[Extent, ...]
-    """Ascending by LSN."""
+    extents: tuple[SegmentEntry, ...]
+    """Readable segments, ascending by LSN; of an unsealed segment the rows of the moment."""
     checkpoints: tuple[CheckpointEntry, ...] = ()
     log_id: str = ""
     """Empty if no version with ids has opened the folder yet."""
@@ -97,19 +81,10 @@ class View:
 
 
 @dataclass(frozen=True)
-class Source:
-    """A queue or a topic."""
-
-    name: str
-    account: str = ""
-    is_topic: bool = False
-
-
-@dataclass(frozen=True)
 class Piece:
     """Rows ``above < lsn <= upto`` of a segment: the work of a partition."""
 
-    extent: Extent
+    extent: SegmentEntry
     above: int
     upto: int
 
@@ -125,32 +100,34 @@ class Task:
     """All that an executor needs to know of a piece; sent to it pickled."""
 
     piece: Piece
-    path: str
-    cache_folder: str
+    options: Options
     columns: tuple[str, ...]
-    sources: Mapping[int, Source] = field(default_factory=dict[int, Source])
+    sources: Mapping[int, SourceName] = field(default_factory=dict[int, SourceName])
     """Names by id; other names are unknown."""
     wanted: frozenset[int] | None = None
     """Ids of queues and topics; None = all."""
-    tags: frozenset[str] = frozenset()
-    routing_key: str = ""
-    starting_ms: int | None = None
-    ending_ms: int | None = None
-    mode: Mode = Mode.EVENTS
-    batch_rows: int = 8192
-    fail_on_data_loss: bool = True
     states: "Mapping[int, QueueStates]" = field(default_factory=dict[int, "QueueStates"])
     """Of the queues with messages in the piece, in all modes but ``events``."""
     weight: int = 1
     """Bytes to be read, about."""
-    storage: str = field(default="", repr=False)
-    """Of a URL: options of its file system, as JSON."""
     may_be_reclaimed: bool = False
     """The query has no first row or time: a segment reclaimed after the plan is left out, as in a plan made a moment
     later.
     """
     as_of_lsn: int | None = None
     """The row for which the states are told; None in mode ``events``, and if a file of states was given."""
+
+
+def is_sealed(extent: SegmentEntry) -> bool:
+    """Return whether a segment never changes any more."""
+    return extent.state is SegmentState.SEALED
+
+
+def sources_of(extent: SegmentEntry) -> dict[int, int] | None:
+    """Return the bytes of each queue and topic in a segment by id; None if only the segment tells."""
+    if is_sealed(extent) and (extent.sources or not extent.messages):
+        return {number: size for number, _, size in extent.sources}
+    return None
 
 
 def pieces_of(view: View, options: Options, above: int, upto: int) -> list[Piece]:
@@ -172,7 +149,8 @@ def pieces_of(view: View, options: Options, above: int, upto: int) -> list[Piece
 def alike(piece: Piece) -> Piece:
     """Return a piece weighed by its rows alone: the bytes of a segment change until the seal."""
     extent = piece.extent
-    return replace(piece, extent=replace(extent, bytes=(extent.last_lsn - extent.first_lsn + 1) * ROW_BYTES))
+    size = (extent.last_lsn - extent.first_lsn + 1) * ROW_BYTES
+    return replace(piece, extent=structs.replace(extent, bytes=size))
 
 
 def split(pieces: Sequence[Piece], least: int) -> list[Piece]:
@@ -226,14 +204,14 @@ def is_choosing(options: Options) -> bool:
     return bool(named) or options.only_queues is not None or options.only_accounts is not None
 
 
-def wanted_ids(sources: Mapping[int, Source], options: Options) -> frozenset[int] | None:
+def wanted_ids(sources: Mapping[int, SourceName], options: Options) -> frozenset[int] | None:
     """Ids of the queues and topics that the options name; None = all."""
     if not is_choosing(options):
         return None
     only, only_accounts = options.only_queues, options.only_accounts
     pattern = re.compile(options.queue_pattern)
 
-    def fits(source: Source) -> bool:
+    def fits(source: SourceName) -> bool:
         if options.account and source.account != options.account:
             return False
         if only_accounts is not None and source.account not in only_accounts:

@@ -15,29 +15,29 @@ import logging
 import sqlite3
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
-import msgspec
 import pyarrow as pa
 
-from cmqd_segment.newer import NewerFormatError
-from cmqd_segment.rows import QueueSummary, Run, data_checksum, decode_queues, decode_records, meta_checksum
+from cmqd_segment.rows import Run, data_checksum, meta_checksum
 from cmqd_segment.sparse import sparse_queue
-from pyspark_cmqd.catalog import is_given_up
 from pyspark_cmqd.columns import Batch, Facts
-from pyspark_cmqd.errors import DataLossError, FolderError, NewerFolderError, SegmentReclaimedError
+from pyspark_cmqd.errors import DataLossError, FolderError, SegmentReclaimedError
 from pyspark_cmqd.events import Stored, stored_in
-from pyspark_cmqd.folder import Folder
+from pyspark_cmqd.folder import Folder, open_folder
 from pyspark_cmqd.options import Mode
-from pyspark_cmqd.plan import TIME_SLACK_MS, Task
+from pyspark_cmqd.plan import TIME_SLACK_MS, Task, is_sealed
 from pyspark_cmqd.routing import routing_pattern
+from pyspark_cmqd.rows import decoded, is_given_up, summaries
 
 if TYPE_CHECKING:
     from pyspark_cmqd.states import StateReader
 
+ROWS_A_PAGE = 500
+"""Rows whose contents are examined before the first of them is read."""
 ROWS_A_STATEMENT = 64
 """About 4 MiB of a busy log."""
-SUMMARIES_A_STATEMENT = 500
 FEW_QUEUES = 8
 """Up to this number of queues, a segment is read queue by queue; beyond it all rows are examined."""
 MAX_BATCH_BYTES = 32 * 1024 * 1024
@@ -56,25 +56,25 @@ def read_task(task: Task, schema: "pa.Schema") -> Iterator["pa.RecordBatch"]:
     """
     batch = Batch(schema)
     piece = task.piece
-    folder = Folder(task.path, task.cache_folder, task.storage)
+    folder = open_folder(task.options)
     needs_bodies = "body" in task.columns
     selector = Selector(task)
     try:
         with folder.opened(piece.extent) as raw:
             for above, upto in _ranges(raw, task):
                 for lsn, meta, data in _rows(folder, raw, task, above, upto, needs_bodies):
-                    for one in _decoded(task, lsn, meta):
+                    for one in stored_in(decoded(piece.extent, lsn, meta)):
                         for facts, run, start, stop in selector.selected(lsn, one):
                             while start < stop:
-                                room = max(task.batch_rows - batch.rows, 1)
+                                room = max(task.options.batch_rows - batch.rows, 1)
                                 end = min(stop, start + room)
                                 batch.append(facts, run, data, one.first_index, start, end)
-                                if batch.rows >= task.batch_rows or batch.bytes >= MAX_BATCH_BYTES:
+                                if batch.rows >= task.options.batch_rows or batch.bytes >= MAX_BATCH_BYTES:
                                     yield batch.take()
                                 start = end
     except SegmentReclaimedError as error:
         # Raised before the first row: no part of a segment is missing.
-        if task.fail_on_data_loss and not task.may_be_reclaimed:
+        if task.options.fail_on_data_loss and not task.may_be_reclaimed:
             raise
         _log.warning("%s", error)
     except sqlite3.Error as error:
@@ -88,25 +88,16 @@ def read_stretches(task: Task) -> Iterator[tuple[Facts, Run, int, int]]:
 
     Raises FolderError, DataLossError.
     """
-    folder = Folder(task.path, task.cache_folder, task.storage)
+    folder = open_folder(task.options)
     selector = Selector(task)
     try:
         with folder.opened(task.piece.extent) as raw:
             for above, upto in _ranges(raw, task):
                 for lsn, meta, _ in _rows(folder, raw, task, above, upto, False):
-                    for one in _decoded(task, lsn, meta):
+                    for one in stored_in(decoded(task.piece.extent, lsn, meta)):
                         yield from selector.selected(lsn, one)
     except sqlite3.Error as error:
         raise FolderError(f"{task.piece.extent.file} cannot be read: {error}") from error
-
-
-def _decoded(task: Task, lsn: int, meta: bytes) -> list[Stored]:
-    try:
-        return stored_in(decode_records(meta))
-    except NewerFormatError as error:
-        raise NewerFolderError(f"row {lsn} of {task.piece.extent.file} cannot be read: {error}") from error
-    except msgspec.MsgspecError as error:
-        raise FolderError(f"row {lsn} of {task.piece.extent.file} cannot be decoded: {error}") from error
 
 
 class Selector:
@@ -114,23 +105,26 @@ class Selector:
 
     def __init__(self, task: Task) -> None:
         self._task = task
+        self._tags = frozenset(task.options.tags)
         self._segment = f"{task.piece.extent.number:08d}"
-        self._pattern = routing_pattern(task.routing_key) if task.routing_key else None
+        self._pattern = routing_pattern(task.options.routing_key) if task.options.routing_key else None
         self._states: dict[int, StateReader] = {}
-        if task.mode is not Mode.EVENTS:
+        if task.options.mode is not Mode.EVENTS:
             # Only then: nothing but the modes needs sets of positions.
             from pyspark_cmqd import states as module
 
-            self._states = {number: module.StateReader(states, task.mode) for number, states in task.states.items()}
+            self._states = {
+                number: module.StateReader(states, task.options.mode) for number, states in task.states.items()
+            }
 
     def selected(self, lsn: int, stored: Stored) -> Iterator[tuple[Facts, Run, int, int]]:
         """Stretches ``start`` to below ``stop`` of the run, each with its facts."""
         task, run = self._task, stored.run
         if task.wanted is not None and stored.source_id not in task.wanted:
             return
-        if task.starting_ms is not None and run.enqueue_ms < task.starting_ms:
+        if task.options.starting_ms is not None and run.enqueue_ms < task.options.starting_ms:
             return
-        if task.ending_ms is not None and run.enqueue_ms >= task.ending_ms:
+        if task.options.ending_ms is not None and run.enqueue_ms >= task.options.ending_ms:
             return
         source = task.sources.get(stored.source_id)
         topic = task.sources.get(stored.topic_id) if stored.topic_id else None
@@ -145,7 +139,7 @@ class Selector:
             as_of_lsn=task.as_of_lsn,
             dedup_ids=stored.dedup_ids,
         )
-        if task.mode is Mode.EVENTS:
+        if task.options.mode is Mode.EVENTS:
             for start, stop in self._labelled(run):
                 yield facts, run, start, stop
             return
@@ -162,7 +156,7 @@ class Selector:
     def _labelled(self, run: Run) -> Sequence[tuple[int, int]]:
         """Select the messages with a wanted tag or routing key."""
         count = len(run.sizes)
-        if not self._task.tags and self._pattern is None:
+        if not self._tags and self._pattern is None:
             return ((0, count),)
         labels = run.labels
         if not labels:
@@ -174,7 +168,7 @@ class Selector:
     def _fits(self, label: Sequence[str]) -> bool:
         if isinstance(label, str):
             return self._pattern is not None and self._pattern.fullmatch(f".{label}") is not None
-        return not self._task.tags.isdisjoint(label)
+        return not self._tags.isdisjoint(label)
 
 
 def neighbours(places: Sequence[int]) -> list[tuple[int, int]]:
@@ -191,11 +185,11 @@ def neighbours(places: Sequence[int]) -> list[tuple[int, int]]:
 def _ranges(raw: sqlite3.Connection, task: Task) -> list[tuple[int, int]]:
     """Return the ranges ``above < lsn <= upto`` that may hold wanted messages, ascending, without overlap."""
     above, upto = task.piece.above, task.piece.upto
-    if task.starting_ms is not None:
-        above = max(above, _first_at(raw, task, task.starting_ms) - 1)
-    if task.ending_ms is not None:
+    if task.options.starting_ms is not None:
+        above = max(above, _first_at(raw, task, task.options.starting_ms) - 1)
+    if task.options.ending_ms is not None:
         # The row that is the first of that time may still hold something older.
-        upto = min(upto, _first_at(raw, task, task.ending_ms + TIME_SLACK_MS))
+        upto = min(upto, _first_at(raw, task, task.options.ending_ms + TIME_SLACK_MS))
     if above >= upto:
         return []
     return [(above, upto)]
@@ -249,7 +243,7 @@ def _damaged(folder: Folder, task: Task, lsn: int) -> None:
     if not is_given_up(folder, lsn):
         raise FolderError(text)
     text += "; that it is lost was accepted when the broker started"
-    if task.fail_on_data_loss:
+    if task.options.fail_on_data_loss:
         raise DataLossError(f"{text}, and failOnDataLoss=false leaves it out")
     _log.warning("%s", text)
 
@@ -257,7 +251,7 @@ def _damaged(folder: Folder, task: Task, lsn: int) -> None:
 def _spans(raw: sqlite3.Connection, task: Task, above: int, upto: int) -> Iterator[tuple[int, int]]:
     """Return the ranges ``above < lsn <= upto`` of rows with wanted ids in ``queues``."""
     wanted = task.wanted or frozenset[int]()
-    if task.piece.extent.sealed:
+    if is_sealed(task.piece.extent):
         held = raw.execute(
             "SELECT queue_id FROM sparse WHERE queue_id IN (SELECT value FROM json_each(?))", (str(sorted(wanted)),)
         ).fetchall()
@@ -266,24 +260,11 @@ def _spans(raw: sqlite3.Connection, task: Task, above: int, upto: int) -> Iterat
             for first, stop in neighbours(sorted(found)):
                 yield first - 1, stop - 1
             return
-    while rows := raw.execute(
-        "SELECT lsn, queues FROM log WHERE lsn > ? AND lsn <= ? ORDER BY lsn LIMIT ?",
-        (above, upto, SUMMARIES_A_STATEMENT),
-    ).fetchall():
-        named = [lsn for lsn, queues in rows if any(one[0] in wanted for one in _summary(task, lsn, queues))]
-        for first, stop in neighbours(named):
+    contents = summaries(raw, task.piece.extent, above, upto)
+    named = (lsn for lsn, queues in contents if any(queue[0] in wanted for queue in queues))
+    while page := list(islice(named, ROWS_A_PAGE)):
+        for first, stop in neighbours(page):
             yield first - 1, stop - 1
-        above = rows[-1][0]
-
-
-def _summary(task: Task, lsn: int, queues: bytes) -> list[QueueSummary]:
-    """Return the contents of a row by its ``queues``. The column has no checksum; reading the row checks it."""
-    try:
-        return decode_queues(queues)
-    except NewerFormatError as error:
-        raise NewerFolderError(f"row {lsn} of {task.piece.extent.file} cannot be read: {error}") from error
-    except msgspec.MsgspecError as error:
-        raise FolderError(f"row {lsn} of {task.piece.extent.file} cannot be decoded: {error}") from error
 
 
 def _rows_of(raw: sqlite3.Connection, task: Task, number: int, above: int, upto: int) -> Iterator[int]:
@@ -304,20 +285,9 @@ def _rows_of(raw: sqlite3.Connection, task: Task, number: int, above: int, upto:
         is_last = place + 1 == len(lsns)
         stop = index.stop_position if is_last else positions[place + 1]
         end = task.piece.extent.last_lsn + 1 if is_last else lsns[place + 1]
-        reached = positions[place]
-        count = 1
-        while reached < stop and lsn < end:
-            rows = raw.execute(
-                "SELECT lsn, queues FROM log WHERE lsn >= ? AND lsn < ? ORDER BY lsn LIMIT ?", (lsn, end, count)
-            ).fetchall()
-            for lsn, queues in rows:
-                held = next((one for one in _summary(task, lsn, queues) if one[0] == number), None)
-                if held is not None:
-                    reached = held[2]
-                    if above < lsn <= upto:
-                        yield lsn
-            if not rows:
+        for row_lsn, queues in summaries(raw, task.piece.extent, lsn - 1, min(end - 1, upto)):
+            held = next((queue for queue in queues if queue[0] == number), None)
+            if held is not None and above < row_lsn:
+                yield row_lsn
+            if held is not None and held[2] >= stop:
                 break
-            lsn += 1
-            # The first row often has all of the positions; if not, the rest is near.
-            count = min(2 * count, SUMMARIES_A_STATEMENT)

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark_cmqd.counting import row_checks
-from pyspark_cmqd.driver import open_folder
 from pyspark_cmqd.errors import DataLossError, OtherLogError
+from pyspark_cmqd.folder import open_folder
 from pyspark_cmqd.options import Mode, parse_options
 from pyspark_cmqd.plan import describe
 from pyspark_cmqd.positions import check_position, start_at

@@ -31,11 +31,10 @@ from pyspark_cmqd.driver import (
     limited_offset,
     missing_rows,
     needs_names,
-    open_folder,
     plan_range,
 )
 from pyspark_cmqd.errors import DataLossError, OptionError, OtherLogError
-from pyspark_cmqd.folder import Folder
+from pyspark_cmqd.folder import Folder, open_folder
 from pyspark_cmqd.options import Mode, Options
 from pyspark_cmqd.partition import CmqdPartition, read_partition
 from pyspark_cmqd.plan import View, gathered, wanted_ids

@@ -14,7 +14,7 @@ from msgspec import structs
 from msgspec.structs import fields
 
 from cmqd_segment import checkpoint, records
-from cmqd_segment.manifest import read_manifest, write_manifest
+from cmqd_segment.manifest import SegmentEntry, read_manifest, write_manifest
 from cmqd_segment.newer import tag_of
 from cmqd_segment.records import QueueDeleted
 from pyspark_cmqd import catalog as catalog_module
@@ -24,7 +24,7 @@ from pyspark_cmqd.driver import plan_batch
 from pyspark_cmqd.errors import OptionError
 from pyspark_cmqd.folder import Folder
 from pyspark_cmqd.options import parse_options
-from pyspark_cmqd.plan import Extent, Piece, View
+from pyspark_cmqd.plan import Piece, View
 from pyspark_cmqd.reading import read_task
 from support.log_folder import add_checkpoint, drop_segment, forget_names, queue_created, sends, write_folder
 from support.log_rig import NOW_MS
@@ -118,7 +118,7 @@ def test_segments_are_opened_only_as_far_as_there_are_ids_without_a_name(folder:
     opened: list[int] = []
     open_ = Folder._open  # pyright: ignore[reportPrivateUsage]
 
-    def noted(folder: Folder, extent: Extent) -> sqlite3.Connection:
+    def noted(folder: Folder, extent: SegmentEntry) -> sqlite3.Connection:
         opened.append(extent.number)
         return open_(folder, extent)
 

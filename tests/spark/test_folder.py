@@ -41,7 +41,7 @@ from pyspark_cmqd.errors import DataLossError, FolderError, NewerFolderError, Op
 from pyspark_cmqd.export import export, plan_export
 from pyspark_cmqd.folder import Folder
 from pyspark_cmqd.options import Options, parse_options
-from pyspark_cmqd.plan import Task
+from pyspark_cmqd.plan import Task, is_sealed
 from pyspark_cmqd.reading import read_stretches, read_task
 from pyspark_cmqd.source import CmqdReader
 from support.log_folder import queue_created, sends, write_folder
@@ -118,7 +118,7 @@ def test_all_that_is_sealed(folder: Path):
     view = Folder(str(folder)).view(include_active=False)
 
     assert view.hi == 6
-    assert [(one.first_lsn, one.last_lsn, one.sealed) for one in view.extents] == [
+    assert [(one.first_lsn, one.last_lsn, is_sealed(one)) for one in view.extents] == [
         (1, 3, True),
         (4, 4, True),
         (5, 6, True),
@@ -350,7 +350,7 @@ def test_what_is_not_sealed_ends_the_view(folder: Path):
     assert Folder(str(folder)).view(include_active=False).hi == 3
     view = Folder(str(folder)).view(include_active=True)
     assert view.hi == 6
-    assert [one.sealed for one in view.extents] == [True, False, True]
+    assert [is_sealed(one) for one in view.extents] == [True, False, True]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from pyspark_cmqd.columns import arrow_type
 from pyspark_cmqd.driver import plan_batch
 from pyspark_cmqd.events import Event, stored_in
 from pyspark_cmqd.options import parse_options
-from pyspark_cmqd.plan import Task
+from pyspark_cmqd.plan import Task, is_sealed
 from pyspark_cmqd.reading import read_task
 from pyspark_cmqd.schema import message_id_text
 from pyspark_cmqd.states import State
@@ -163,7 +163,7 @@ def test_states_are_cut_for_each_segment_sealed_or_not(tmp_path: Path) -> None:
     write_folder(folder, groups, before_close=plan)
 
     sealed, live = planned
-    assert (sealed.piece.extent.sealed, live.piece.extent.sealed) == (True, False)
+    assert (is_sealed(sealed.piece.extent), is_sealed(live.piece.extent)) == (True, False)
     for task, first, stop in ((sealed, 0, 15), (live, 15, 35)):
         (states,) = task.states.values()
         assert list(BitMap64.deserialize(states.sets[State.ACTIVE])) == [*range(first, stop)]

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from cmqd_segment.manifest import Manifest, SegmentEntry, SegmentState, write_manifest
 from pyspark_cmqd import folder as module
 from pyspark_cmqd.errors import FolderError
 from pyspark_cmqd.folder import SEALING_SECONDS, Folder
-from pyspark_cmqd.plan import Extent
 
 pytestmark = pytest.mark.spark
 
@@ -42,10 +42,10 @@ def live(
     """A folder of one segment, which cannot be opened before some time."""
     write_manifest(tmp_path, Manifest(clean=False, next_number=2, segments=[SegmentEntry(1, state)]))
 
-    def extent(_: Folder, entry: SegmentEntry) -> Extent:
+    def extent(_: Folder, entry: SegmentEntry) -> SegmentEntry:
         if clock.now < readable_at:
             raise sqlite3.OperationalError("unable to open database file")
-        return Extent(entry.number, entry.file, False, 1, 9)
+        return replace(entry, first_lsn=1, last_lsn=9)
 
     monkeypatch.setattr(Folder, "_live_extent", extent)
     return Folder(str(tmp_path))

@@ -1,8 +1,8 @@
-"""Which rows of which segments are read by whom."""
+"""Plans: the rows and segments that each task reads."""
 
 import pytest
 
-from cmqd_segment.manifest import CheckpointEntry
+from cmqd_segment.manifest import CheckpointEntry, SegmentEntry, SegmentState, SourceName
 from cmqd_segment.records import (
     MessagesDelivered,
     MessagesPublished,
@@ -18,9 +18,7 @@ from pyspark_cmqd.options import Options, parse_options
 from pyspark_cmqd.plan import (
     GATHERED_BYTES,
     TIME_SLACK_MS,
-    Extent,
     Piece,
-    Source,
     Task,
     View,
     alike,
@@ -33,10 +31,11 @@ from pyspark_cmqd.plan import (
 )
 from pyspark_cmqd.states import State
 
+SEALED, LIVE = SegmentState.SEALED, SegmentState.ACTIVE
 FIRST, SECOND, THIRD = (
-    Extent(1, "segments/1", True, 1, 100, 1000, 2000, 1000),
-    Extent(2, "segments/2", True, 201, 300, 3000, 4000, 3000),
-    Extent(4, "segments/4", False, 301, 310, 50_000, 60_000, 10),
+    SegmentEntry(1, SEALED, 1, 100, 1000, 2000, bytes=1000),
+    SegmentEntry(2, SEALED, 201, 300, 3000, 4000, bytes=3000),
+    SegmentEntry(4, LIVE, 301, 310, 50_000, 60_000, bytes=10),
 )
 VIEW = View(310, (FIRST, SECOND, THIRD))
 
@@ -121,7 +120,7 @@ def test_a_row_is_the_smallest_part():
 
 
 def weighing(*weights: int) -> list[Task]:
-    return [Task(Piece(FIRST, place, place + 1), "data", "", (), weight=weight) for place, weight in enumerate(weights)]
+    return [Task(Piece(FIRST, place, place + 1), chosen(), (), weight=weight) for place, weight in enumerate(weights)]
 
 
 @pytest.mark.parametrize(
@@ -146,8 +145,8 @@ def test_small_parts_share_a_partition(weights: list[int], least: int, sizes: li
 
 
 def test_what_is_alike_does_not_change_when_it_is_sealed():
-    live = Piece(Extent(4, "segments/4", False, 301, 310, 0, 0, 10), 305, 308)
-    later = Piece(Extent(4, "segments/4", True, 301, 390, 0, 0, 9_999_999), 305, 308)
+    live = Piece(SegmentEntry(4, LIVE, 301, 310, bytes=10), 305, 308)
+    later = Piece(SegmentEntry(4, SEALED, 301, 390, bytes=9_999_999), 305, 308)
 
     assert live.weight != later.weight
     assert alike(live).weight == alike(later).weight
@@ -161,7 +160,8 @@ def test_bounds():
 
 
 def test_who_is_wanted():
-    sources = {1: Source("a", "x"), 2: Source("ab", "y"), 3: Source("a", "x", True), 4: Source("a", "y")}
+    named = (SourceName(1, "x", "a"), SourceName(2, "y", "ab"), SourceName(3, "x", "a", True), SourceName(4, "y", "a"))
+    sources = {source.id: source for source in named}
 
     assert wanted_ids(sources, chosen()) is None
     assert wanted_ids(sources, chosen(queue="a")) == {1, 4}
