@@ -5,10 +5,9 @@ as a single piece. Only values that differ from message to message in Python typ
 per message, in batches that have any.
 """
 
-# pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
-# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUntypedBaseClass=false
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownParameterType=false
-# pyright: reportUnknownArgumentType=false, reportMissingModuleSource=false
+# pyspark and pyarrow tell pyright little of their types.
+# pyright: reportMissingTypeStubs=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownParameterType=false, reportUnknownVariableType=false
 
 from array import array
 from collections.abc import Callable, Iterable, Sequence

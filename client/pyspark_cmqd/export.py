@@ -5,9 +5,9 @@ an earlier export is known by its checksum and left as it is: a repeated export 
 to a single selection of queues: files of different selections together would be complete for some queues only.
 """
 
-# pyarrow tells pyright little of its types, and is not there without the Spark set.
-# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportMissingModuleSource=false
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
+# pyspark and pyarrow tell pyright little of their types.
+# pyright: reportMissingTypeStubs=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownParameterType=false, reportUnknownVariableType=false
 
 import re
 from collections.abc import Iterator, Sequence

@@ -4,10 +4,9 @@ A request holds rows side by side: at most so many, and at most 1 MiB of bodies 
 place: ``first_row`` is the number of the batch's first row within its partition.
 """
 
-# pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
-# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUntypedBaseClass=false
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownParameterType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false, reportMissingModuleSource=false
+# pyspark and pyarrow tell pyright little of their types.
+# pyright: reportMissingTypeStubs=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownParameterType=false, reportUnknownVariableType=false
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,9 +1,8 @@
 """A partition of a read, batch or stream: the pieces of segments that one task of Spark reads."""
 
-# pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
-# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUntypedBaseClass=false
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownParameterType=false
-# pyright: reportUnknownArgumentType=false, reportMissingModuleSource=false
+# pyspark and pyarrow tell pyright little of their types.
+# pyright: reportMissingTypeStubs=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownParameterType=false, reportUnknownVariableType=false
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING

@@ -5,10 +5,6 @@ Understood are ``account``, ``queue``, ``lsn`` and ``enqueue_ts`` compared with 
 Spark. Times without a zone are left to Spark, too, because only Spark knows their zone.
 """
 
-# pyspark tells pyright little of its types, and is not there without the Spark set.
-# pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false, reportMissingModuleSource=false
-
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime

@@ -15,9 +15,8 @@ Only messages with rows in the log are counted. Consumed messages go with their 
 queues that had the same name in an account, in turn, share a line.
 """
 
-# pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
-# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportMissingModuleSource=false
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyspark and pyarrow tell pyright little of their types.
+# pyright: reportMissingTypeStubs=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

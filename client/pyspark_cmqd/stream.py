@@ -6,10 +6,9 @@ again after a crash is the same batch. Spark keeps the positions in its checkpoi
 of the broker. Between two batches no file is held open.
 """
 
-# pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
-# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUntypedBaseClass=false
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownParameterType=false
-# pyright: reportUnknownArgumentType=false, reportMissingModuleSource=false
+# pyspark and pyarrow tell pyright little of their types.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownParameterType=false
+# pyright: reportUnknownVariableType=false
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any

@@ -6,10 +6,6 @@ expect. A stream must bring the same rows as a batch. The reconciliation must ad
 another queue, must arrive exactly once.
 """
 
-# pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
-# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportMissingModuleSource=false
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 import asyncio
 import time
 from collections import Counter

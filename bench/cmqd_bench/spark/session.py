@@ -1,10 +1,5 @@
 """A Spark session for all parts, and the cost of its processes."""
 
-# pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
-# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false, reportUnknownParameterType=false, reportUnknownArgumentType=false
-# pyright: reportMissingModuleSource=false
-
 import os
 import sys
 import time

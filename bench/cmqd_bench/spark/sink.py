@@ -1,10 +1,5 @@
 """The sink into a real broker: messages a second, and the load of each process meanwhile."""
 
-# pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
-# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false, reportUnknownParameterType=false, reportUnknownArgumentType=false
-# pyright: reportMissingModuleSource=false
-
 import os
 import time
 from pathlib import Path

@@ -15,11 +15,6 @@ has three runs with fresh brokers:
 that comes from the shared machine and not from the log.
 """
 
-# pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
-# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false, reportUnknownParameterType=false, reportUnknownArgumentType=false
-# pyright: reportMissingModuleSource=false
-
 import asyncio
 import gc
 import os
