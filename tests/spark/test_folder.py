@@ -429,7 +429,7 @@ def test_a_copy_with_another_checksum_is_refused(folder: Path, files: Files, tmp
 def test_a_name_that_is_no_checksum_is_refused(folder: Path, files: Files, tmp_path: Path, sha256: str):
     remote = Folder(f"fake://{folder}", str(tmp_path / "cache"))
     remote._root = str(folder)  # pyright: ignore[reportPrivateUsage]
-    extent = replace(remote.view(include_active=False).extents[1], sha256=sha256)
+    extent = structs.replace(remote.view(include_active=False).extents[1], sha256=sha256)
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / f"{sha256}.db".replace("/", "")).write_bytes(b"")
 

@@ -173,7 +173,7 @@ def plan_with(cache: Path, tasks: "list[Task]") -> "list[Task]":
     """As an executor of another machine gets them."""
     from dataclasses import replace
 
-    return [replace(task, cache_folder=str(cache)) for task in tasks]
+    return [replace(task, options=replace(task.options, cache_folder=str(cache))) for task in tasks]
 
 
 def test_a_file_that_breaks_off_is_never_taken_for_a_whole_one(store: Store, folder: Path, cache: Path) -> None:
