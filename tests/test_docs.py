@@ -11,7 +11,7 @@ import pytest
 
 from cmqd import settings
 from cmqd_bench import pages as generated
-from pyspark_cmqd import options, sinkoptions
+from pyspark_cmqd import options, sink_options
 from support.pages import PAGES, ROOT, blocks
 
 README = ROOT / "README.md"
@@ -105,7 +105,7 @@ def test_the_spark_page_names_every_option_of_source_and_sink() -> None:
     page = (ROOT / "docs/spark.md").read_text()
     names = {
         name
-        for module in (options, sinkoptions)
+        for module in (options, sink_options)
         for line in re.findall(r"^\| (``.*?) \|", module.__doc__ or "", re.MULTILINE)
         for name in re.findall(r"``(\w+)``", line)
     }

@@ -121,7 +121,7 @@ def plan_range(
     states: dict[int, dict[int, QueueStates]] = {}
     as_of_lsn = None
     if options.mode is not Mode.EVENTS:
-        from pyspark_cmqd.folding import read_states, states_at, states_of
+        from pyspark_cmqd.states_at import read_states, states_at, states_of
 
         if options.states_file:
             states = read_states(options.states_file)

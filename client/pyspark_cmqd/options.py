@@ -17,7 +17,7 @@
 | ``batchRows`` | messages in an Arrow batch, about | 8192 |
 | ``storageOptions`` | of a URL: a JSON object of arguments for its fsspec file system | |
 | ``cacheFolder`` | where files of a URL are kept | in the folder for temporary files |
-| ``statesFile`` | of a mode: a file of :func:`pyspark_cmqd.folding.write_states`, read instead of the records | |
+| ``statesFile`` | of a mode: a file of :func:`pyspark_cmqd.states_at.write_states`, read instead of the records | |
 | ``maxMessagesPerTrigger``, ``maxBytesPerTrigger`` | of a stream: limit of a batch, in messages or bytes | none |
 """
 

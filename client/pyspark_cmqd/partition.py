@@ -27,7 +27,7 @@ def read_partition(partition: InputPartition, columns: StructType) -> "Iterator[
     """The messages of a partition; none of the one that Spark makes up where there is none."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from pyspark_cmqd.reading import read_task
+    from pyspark_cmqd.executor import read_task
 
     if isinstance(partition, CmqdPartition):
         schema = to_arrow_schema(columns, timezone="UTC")

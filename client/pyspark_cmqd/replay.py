@@ -16,13 +16,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark_cmqd.counting import row_checks
 from pyspark_cmqd.errors import DataLossError, OtherLogError
 from pyspark_cmqd.folder import open_folder
 from pyspark_cmqd.options import Mode, parse_options
 from pyspark_cmqd.plan import describe
 from pyspark_cmqd.positions import check_position, start_at
-from pyspark_cmqd.replaying import MARK, Doubt, Journal, JournalError, Slice, states_file, write_journal
+from pyspark_cmqd.replay_count import row_checks
+from pyspark_cmqd.replay_journal import MARK, Doubt, Journal, JournalError, Slice, states_file, write_journal
 from pyspark_cmqd.schema import COLUMNS
 from pyspark_cmqd.session import SparkError, reason_of
 

@@ -61,10 +61,10 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from cmqd_client import Client, CmqError, Outgoing, connect
 from cmqd_client.errors import NotSupported, OutcomeUnknown, OutOfOrder, ServerUnreachable, TooManyRequests
 from pyspark_cmqd.errors import CmqdSourceError, OptionError, masked
-from pyspark_cmqd.outgoing import DedupIds, Request, chosen_columns, requests_of
-from pyspark_cmqd.pacing import Pace
 from pyspark_cmqd.schema import OF_THE_LOG
-from pyspark_cmqd.sinkoptions import SinkOptions, parse_sink_options
+from pyspark_cmqd.sink_options import SinkOptions, parse_sink_options
+from pyspark_cmqd.sink_pace import Pace
+from pyspark_cmqd.sink_requests import DedupIds, Request, chosen_columns, requests_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -111,7 +111,7 @@ class CmqdDataSource(DataSource):
         return {**of_table, **self.options}
 
     def writer(self, schema: StructType, overwrite: bool) -> "BatchSink":
-        """Of a batch; its options are those of :mod:`pyspark_cmqd.sinkoptions`. Raises OptionError, ColumnError."""
+        """Of a batch; its options are those of :mod:`pyspark_cmqd.sink_options`. Raises OptionError, ColumnError."""
         from pyspark_cmqd.sink import BatchSink
 
         return BatchSink(schema, self.options, overwrite)
@@ -140,7 +140,7 @@ class CmqdReader(DataSourceReader):
     """Reads what the log holds at the moment of planning."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        from pyspark_cmqd.columns import check_columns
+        from pyspark_cmqd.arrow_batches import check_columns
 
         check_columns(schema)
         self.options = options

@@ -11,7 +11,7 @@ State of a message (the column ``event`` of all modes but ``events``):
 
 A half message that was committed stands at another position under the same id, and is not shown at the old position.
 
-``fold`` finds the states, ``departures`` the reasons. If rows are missing, some reasons are unknown (``gone``). A
+``log_fold`` finds the states, ``departures`` the reasons. If rows are missing, some reasons are unknown (``gone``). A
 rewind in a missing row cannot be seen: a message deleted before counts as deleted until a later row names it.
 
 The modes are about messages in queues. The messages of a topic itself are read by mode ``events``.

@@ -48,7 +48,7 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: Options, schema: StructType) -> None:
         """Raises OptionError."""
-        from pyspark_cmqd.columns import check_columns
+        from pyspark_cmqd.arrow_batches import check_columns
 
         check_columns(schema)
         if options.mode is not Mode.EVENTS:

@@ -13,14 +13,14 @@ import pytest
 
 from cmqd_segment.manifest import LossEntry, read_manifest, write_manifest
 from cmqd_segment.rows import NO_QUEUES
-from pyspark_cmqd import reading
+from pyspark_cmqd import executor
+from pyspark_cmqd.arrow_batches import arrow_type
 from pyspark_cmqd.catalog import read_catalog
-from pyspark_cmqd.columns import arrow_type
 from pyspark_cmqd.driver import plan_batch
 from pyspark_cmqd.errors import DataLossError, FolderError
+from pyspark_cmqd.executor import read_stretches, read_task
 from pyspark_cmqd.folder import Folder
 from pyspark_cmqd.options import parse_options
-from pyspark_cmqd.reading import read_stretches, read_task
 from support.log_folder import queue_created, sends, write_folder
 from support.log_rig import NOW_MS
 
@@ -95,7 +95,7 @@ def test_a_damaged_row_names_no_queue(folder: Path):
 
 @pytest.mark.parametrize("few", [-1, 8])
 def test_a_summary_that_is_none_is_told_as_damage(folder: Path, few: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(reading, "FEW_QUEUES", few)
+    monkeypatch.setattr(executor, "FEW_QUEUES", few)
     (task,) = plan_batch(parse_options({"path": str(folder), "queue": "orders"}), SCHEMA.names)
     change(folder, "queues", b"\xc1")
 

@@ -17,8 +17,8 @@ from msgspec import structs
 from pyspark.sql.types import LongType, StructField, StructType
 
 from cmq_cli.output import Output, OutputForm
-from cmq_cli.replays.counting import count_log
 from cmq_cli.replays.order import Order
+from cmq_cli.replays.replay_count import count_log
 from cmq_cli.session import Session
 from cmqd_client import connect
 from cmqd_segment.manifest import (
@@ -32,17 +32,17 @@ from cmqd_segment.manifest import (
 )
 from cmqd_segment.rows import encode_records, meta_checksum
 from cmqd_segment.schema import open_read_only
-from pyspark_cmqd import counting
 from pyspark_cmqd import folder as folder_module
+from pyspark_cmqd import replay_count
+from pyspark_cmqd.arrow_batches import arrow_type
 from pyspark_cmqd.catalog import read_catalog
-from pyspark_cmqd.columns import arrow_type
 from pyspark_cmqd.driver import first_offset, limited_offset, plan_batch
 from pyspark_cmqd.errors import DataLossError, FolderError, NewerFolderError, OptionError, SegmentReclaimedError
+from pyspark_cmqd.executor import read_stretches, read_task
 from pyspark_cmqd.export import export, plan_export
 from pyspark_cmqd.folder import Folder
 from pyspark_cmqd.options import Options, parse_options
 from pyspark_cmqd.plan import Task, is_sealed
-from pyspark_cmqd.reading import read_stretches, read_task
 from pyspark_cmqd.source import CmqdReader
 from support.log_folder import queue_created, sends, write_folder
 from support.log_rig import NOW_MS
@@ -521,15 +521,15 @@ def test_a_replay_is_counted_anew_if_a_segment_goes_meanwhile(folder: Path, monk
         source=source, edges={}, events=[], into="", into_topic="", create=False, mark=False, allow_data_loss=False,
         rate=None, parallel=1, slice=None, master="local", state=None,
     )  # fmt: skip
-    plan = counting.plan_count
+    plan = replay_count.plan_count
 
-    def plan_then_drop(options: Options) -> counting.Counting:
+    def plan_then_drop(options: Options) -> replay_count.Counting:
         planned = plan(options)
         if len(planned.tasks) == 3:
             drop_second(folder)
         return planned
 
-    monkeypatch.setattr(counting, "plan_count", plan_then_drop)
+    monkeypatch.setattr(replay_count, "plan_count", plan_then_drop)
 
     _, count = count_log(Session(output=Output(OutputForm.JSON)), order)
 

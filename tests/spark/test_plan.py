@@ -13,7 +13,7 @@ from cmqd_segment.records import (
 )
 from cmqd_types.messages import CopyOf
 from pyspark_cmqd.events import Event, stored_in
-from pyspark_cmqd.fold import LogFold
+from pyspark_cmqd.log_fold import LogFold
 from pyspark_cmqd.options import Options, parse_options
 from pyspark_cmqd.plan import (
     GATHERED_BYTES,

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
     TimestampNTZType,
 )
 
-from pyspark_cmqd.columns import check_columns
+from pyspark_cmqd.arrow_batches import check_columns
 from pyspark_cmqd.errors import OptionError
 from pyspark_cmqd.options import parse_options
 from pyspark_cmqd.pushdown import narrowed

@@ -20,7 +20,7 @@ from cmq_cli.exitcodes import ExitCode
 from cmqd_client import Client, FilterType, Message, Outgoing, connect
 from cmqd_segment.manifest import read_manifest, write_manifest
 from cmqd_segment.records import QueueAttributes, QueueCreated
-from pyspark_cmqd.replaying import MARK, locked
+from pyspark_cmqd.replay_journal import MARK, locked
 from support.cmq_runs import Cmq, Ran
 from support.eventually import eventually_elsewhere
 from support.log_folder import queue_created, sends, write_folder

@@ -10,7 +10,7 @@ from cmqd.core.broker import Broker
 from cmqd_segment.checkpoint import AnyPart, CheckpointHeader, QueueSlice
 from cmqd_segment.records import AnyRecord, QueueCreated, QueueRewound
 from cmqd_segment.rows import Run
-from pyspark_cmqd.fold import LogFold
+from pyspark_cmqd.log_fold import LogFold
 from pyspark_cmqd.options import Mode
 from pyspark_cmqd.states import LIVE, Result, State, StateReader
 from support.busy_rig import SOME_MS, busy_rig, replayed

@@ -9,16 +9,16 @@ ATTEMPTS = 5
 """Number of counts of the log while the broker reclaims segments of it."""
 
 if TYPE_CHECKING:
-    from pyspark_cmqd.counting import Count
     from pyspark_cmqd.options import Options
+    from pyspark_cmqd.replay_count import Count
 
 
 def count_log(session: Session, order: Order) -> "tuple[Options, Count]":
     """Look through the log for what an order wants. Raises CmqdSourceError."""
-    from pyspark_cmqd.counting import count, plan_count
     from pyspark_cmqd.errors import SegmentReclaimedError
     from pyspark_cmqd.options import parse_options
-    from pyspark_cmqd.replaying import LEFT_OUT, slice_messages
+    from pyspark_cmqd.replay_count import count, plan_count
+    from pyspark_cmqd.replay_journal import LEFT_OUT, slice_messages
 
     options = parse_options({**order.source, **order.edges})
     wanted = frozenset(order.events)

@@ -8,9 +8,9 @@ from cmq_cli.session import Session
 from cmq_cli.values import show_size, show_time, show_unsealed
 
 if TYPE_CHECKING:
-    from pyspark_cmqd.counting import Count
     from pyspark_cmqd.options import Options
-    from pyspark_cmqd.replaying import Journal
+    from pyspark_cmqd.replay_count import Count
+    from pyspark_cmqd.replay_journal import Journal
 
 
 def show_count(session: Session, options: "Options", count: "Count") -> None:

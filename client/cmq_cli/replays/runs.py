@@ -16,8 +16,8 @@ from cmq_cli.replays.targets import check_fits, check_same_target, create_target
 from cmq_cli.session import Session
 
 if TYPE_CHECKING:
-    from pyspark_cmqd.counting import Count
-    from pyspark_cmqd.replaying import Journal, Slice
+    from pyspark_cmqd.replay_count import Count
+    from pyspark_cmqd.replay_journal import Journal, Slice
 
 SETTINGS = {"spark.python.task.killTimeout": "100ms"}
 """A task that is cancelled sends no more; by default it would for 2 seconds."""
@@ -43,8 +43,8 @@ def only_count(session: Session, order: Order) -> ExitCode:
 
 def begin_run(session: Session, order: Order) -> ExitCode:
     """Count, write the journal, and send. Raises CommandFailed, CmqError, CmqdSourceError."""
-    from pyspark_cmqd import replaying
-    from pyspark_cmqd.folding import write_states
+    from pyspark_cmqd import replay_journal
+    from pyspark_cmqd.states_at import write_states
 
     output = session.output
     address = session.address()
@@ -55,8 +55,8 @@ def begin_run(session: Session, order: Order) -> ExitCode:
     show_count(session, options, count)
     if target.subscriptions == 0:
         output.warning(f"{order.into_topic!r} has no subscriptions: messages published there are discarded")
-    run = replaying.new_run()
-    file = replaying.journal_file(run, replaying.journal_folder(os.environ))
+    run = replay_journal.new_run()
+    file = replay_journal.journal_file(run, replay_journal.journal_folder(os.environ))
     if order.state is not None:
         file = order.state.absolute()
     if order.state is not None and file.exists():
@@ -68,7 +68,7 @@ def begin_run(session: Session, order: Order) -> ExitCode:
         return ExitCode.OK
     if not target.id:
         target = asyncio.run(create_target(session, order, count))
-    journal = replaying.Journal(
+    journal = replay_journal.Journal(
         run=run,
         source=order.source,
         starting_ms=options.starting_ms,
@@ -89,14 +89,14 @@ def begin_run(session: Session, order: Order) -> ExitCode:
         master=order.master,
         slices=count.slices,
     )
-    with replaying.locked(file):
+    with replay_journal.locked(file):
         if count.states:
             # First: a journal that is there can be gone on with.
-            write_states(replaying.states_file(file), count.states)
-        replaying.write_journal(journal, file)
+            write_states(replay_journal.states_file(file), count.states)
+        replay_journal.write_journal(journal, file)
         output.remark(f"run {run}, journal {file}")
         code = _run(session, journal, file, count)
-        replaying.clear_up(journal, file)
+        replay_journal.clear_up(journal, file)
         return code
 
 
@@ -105,12 +105,12 @@ def resume_run(session: Session, resume: str, rate: int | None, parallel: int | 
 
     ``resume``: its name, or its journal. Raises CommandFailed, CmqError, CmqdSourceError.
     """
-    from pyspark_cmqd import replaying
+    from pyspark_cmqd import replay_journal
     from pyspark_cmqd.replay import check_log
 
-    file = replaying.journal_file(resume, replaying.journal_folder(os.environ))
-    with replaying.locked(file):
-        journal = replaying.read_journal(file)
+    file = replay_journal.journal_file(resume, replay_journal.journal_folder(os.environ))
+    with replay_journal.locked(file):
+        journal = replay_journal.read_journal(file)
         if not journal.is_done:
             asyncio.run(check_same_target(session, journal))
             check_java()
@@ -127,19 +127,19 @@ def resume_run(session: Session, resume: str, rate: int | None, parallel: int | 
         if journal.attempts:
             ago = time.time() - journal.begun
             first = f"the slice that was under way ({journal.next_slice}) is sent again from its start"
-            if 0 <= ago <= replaying.REMEMBERED_S:
+            if 0 <= ago <= replay_journal.REMEMBERED_S:
                 session.output.remark(f"{first}; what is there of it is not stored again")
             else:
                 session.output.warning(f"{first}; the server remembers no more what is there of it")
         code = _run(session, journal, file, None)
-        replaying.clear_up(journal, file)
+        replay_journal.clear_up(journal, file)
         return code
 
 
 def _run(session: Session, journal: "Journal", file: Path, count: "Count | None") -> ExitCode:
     from pyspark_cmqd.errors import CmqdSourceError
     from pyspark_cmqd.replay import replay as replay_slices
-    from pyspark_cmqd.replaying import Meter
+    from pyspark_cmqd.replay_journal import Meter
     from pyspark_cmqd.session import spark_session
 
     output = session.output
@@ -186,6 +186,6 @@ def _run(session: Session, journal: "Journal", file: Path, count: "Count | None"
 
 def _name(journal: "Journal", file: Path) -> str:
     """As ``--resume`` takes it."""
-    from pyspark_cmqd.replaying import journal_file, journal_folder
+    from pyspark_cmqd.replay_journal import journal_file, journal_folder
 
     return journal.run if journal_file(journal.run, journal_folder(os.environ)) == file else str(file)

@@ -11,6 +11,7 @@ for which the broker would have to wait.
 # pyright: reportUnknownParameterType=false
 
 import logging
+import re
 import sqlite3
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -21,13 +22,12 @@ import pyarrow as pa
 
 from cmqd_segment.rows import Run, data_checksum, meta_checksum
 from cmqd_segment.sparse import sparse_queue
-from pyspark_cmqd.columns import Batch, Facts
+from pyspark_cmqd.arrow_batches import Batch, Facts
 from pyspark_cmqd.errors import DataLossError, FolderError, SegmentReclaimedError
 from pyspark_cmqd.events import Stored, stored_in
 from pyspark_cmqd.folder import Folder, open_folder
 from pyspark_cmqd.options import Mode
 from pyspark_cmqd.plan import TIME_SLACK_MS, Task, is_sealed
-from pyspark_cmqd.routing import routing_pattern
 from pyspark_cmqd.rows import decoded, is_given_up, summaries
 
 if TYPE_CHECKING:
@@ -97,6 +97,21 @@ def read_stretches(task: Task) -> Iterator[tuple[Facts, Run, int, int]]:
                         yield from selector.selected(lsn, one)
     except sqlite3.Error as error:
         raise FolderError(f"{task.piece.extent.file} cannot be read: {error}") from error
+
+
+def routing_pattern(binding_key: str) -> "re.Pattern[str]":
+    """Return the pattern for the whole of ``"." + routing_key``.
+
+    A word ``*`` is exactly one non-empty word, a word ``#`` any number of words; other words are literal.
+    """
+    words = {"*": r"\.[^.]+", "#": r"(?:\.[^.]*)*"}
+    parts: list[str] = []
+    for word in binding_key.split("."):
+        part = words.get(word) or rf"\.{re.escape(word)}"
+        # Two neighbouring ``#`` match the same keys as a single ``#``, and take much longer.
+        if word != "#" or not parts or parts[-1] != part:
+            parts.append(part)
+    return re.compile("".join(parts))
 
 
 class Selector:

@@ -9,17 +9,17 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from cmqd_segment.rows import Run
-from pyspark_cmqd.columns import Facts
+from pyspark_cmqd.arrow_batches import Facts
 from pyspark_cmqd.driver import plan_batch, unsealed_rows
 from pyspark_cmqd.errors import OptionError
+from pyspark_cmqd.executor import read_stretches
 from pyspark_cmqd.folder import Folder, open_folder
-from pyspark_cmqd.folding import StatesBySegment
 from pyspark_cmqd.options import Mode, Options
 from pyspark_cmqd.plan import Task, View, bounds
 from pyspark_cmqd.positions import start_at
-from pyspark_cmqd.reading import read_stretches
-from pyspark_cmqd.replaying import Slice, Slicer
+from pyspark_cmqd.replay_journal import Slice, Slicer
 from pyspark_cmqd.schema import COLUMNS
+from pyspark_cmqd.states_at import StatesBySegment
 
 
 @dataclass

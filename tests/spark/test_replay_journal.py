@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_cmqd.folding import read_states, write_states
-from pyspark_cmqd.replaying import (
+from pyspark_cmqd.replay_journal import (
     REMEMBERED_S,
     Doubt,
     Journal,
@@ -23,6 +22,7 @@ from pyspark_cmqd.replaying import (
     states_file,
     write_journal,
 )
+from pyspark_cmqd.states_at import read_states, write_states
 
 NOW = 1_795_000_000.0
 

@@ -11,8 +11,8 @@ from cmqd_segment.newer import NewerFormatError, tag_of
 from cmqd_segment.records import AnyRecord
 from pyspark_cmqd.errors import FolderError, NewerFolderError
 from pyspark_cmqd.files import write_whole
-from pyspark_cmqd.fold import LogFold
 from pyspark_cmqd.folder import Folder
+from pyspark_cmqd.log_fold import LogFold
 from pyspark_cmqd.options import LAST_LSN, Mode
 from pyspark_cmqd.plan import Piece, View, describe, is_sealed
 from pyspark_cmqd.rows import decoded, metas, summaries
