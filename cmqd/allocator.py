@@ -10,6 +10,11 @@ LARGE_BYTES: Final = 192 * 1024
 """Below the largest read of a socket (256,000 bytes), above a row of the log, so that only floods and large bodies pay
 for fresh pages."""
 
+KEPT_BYTES: Final = 4 * 1024 * 1024
+"""Free bytes at the end of the heap that stay with the process. The requests and replies of an I/O batch take about a
+MiB, and with ``LARGE_BYTES`` here their pages would be given back and faulted in again for every batch: 0.2 page faults
+for each request of 16 messages."""
+
 
 def return_large_blocks() -> None:
     """Give blocks of ``LARGE_BYTES`` and more back to the system as soon as they are freed.
@@ -22,4 +27,4 @@ def return_large_blocks() -> None:
     except (OSError, AttributeError):
         return
     mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
-    mallopt(M_TRIM_THRESHOLD, LARGE_BYTES)
+    mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
