@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from cmqd.core.matching import KeyMatcher, TagMatcher
+from cmqd.core.matching import KeyRules, Matcher, TagRules
 from cmqd_bench.machine import commit, cpu_model, version_of
 from cmqd_bench.micro.measuring import ROUNDS, Micro, Work, run_micros
 
@@ -133,18 +133,29 @@ def _fresh(word: str) -> str:
     return word.encode().decode()
 
 
-def _tag_matcher(filters: Sequence[Sequence[str]]) -> TagMatcher:
-    matcher = TagMatcher()
+def _tag_matcher(filters: Sequence[Sequence[str]]) -> Matcher[Any]:
+    matcher = Matcher[Any](TagRules())
     for subscriber, tags in enumerate(filters):
         matcher.set(subscriber, tags)
     return matcher
 
 
-def _key_matcher(keys: KeySet) -> KeyMatcher:
-    matcher = KeyMatcher()
+def _key_matcher(keys: KeySet) -> Matcher[Any]:
+    matcher = Matcher[Any](KeyRules())
     for subscriber, own in enumerate(keys.binding_keys):
         matcher.set(subscriber, own)
     return matcher
+
+
+def _match_of(matcher: Matcher[Any]) -> Callable[[Any], tuple[int, ...]]:
+    """Return the match of a message as a publish makes it: remembered if the labels are known, else computed."""
+
+    def match(labels: str | list[str]) -> tuple[int, ...]:
+        key = labels if isinstance(labels, str) else tuple(labels)
+        members = matcher.known(key)
+        return matcher.subscribers(matcher.find(key) if members is None else members)
+
+    return match
 
 
 def _matches(match: Callable[[Label], object], labels: Sequence[Label]) -> Work:
@@ -156,11 +167,11 @@ def _matches(match: Callable[[Label], object], labels: Sequence[Label]) -> Work:
     return work
 
 
-def _rebuilds(matcher: TagMatcher | KeyMatcher, own: Sequence[str]) -> Work:
+def _rebuilds(matcher: Matcher[Any], own: Sequence[str]) -> Work:
     def work() -> int:
         for _ in range(REBUILDS):
             matcher.set(0, own)
-            matcher.match("x")
+            matcher.find("x")
         return REBUILDS
 
     return work
@@ -172,30 +183,28 @@ def match_micros(messages: int = MESSAGES) -> dict[str, Micro]:
     keys = realistic_keys(messages)
 
     def warm_tags() -> Work:
-        matcher = _tag_matcher(filters)
+        match = _match_of(_tag_matcher(filters))
         used = tags[:WARM_LABELS]
         for labels in used:
-            matcher.match(labels)
-        return _matches(
-            matcher.match, [[_fresh(tag) for tag in used[number % len(used)]] for number in range(messages)]
-        )
+            match(labels)
+        return _matches(match, [[_fresh(tag) for tag in used[number % len(used)]] for number in range(messages)])
 
     def cold_tags() -> Work:
-        matcher = _tag_matcher(filters)
-        matcher.match(["x"])
-        return _matches(matcher.match, [[_fresh(tag) for tag in labels] for labels in tags])
+        match = _match_of(_tag_matcher(filters))
+        match(["x"])
+        return _matches(match, [[_fresh(tag) for tag in labels] for labels in tags])
 
     def warm_keys() -> Work:
-        matcher = _key_matcher(keys)
+        match = _match_of(_key_matcher(keys))
         used = keys.routing_keys[:WARM_LABELS]
         for key in used:
-            matcher.match(key)
-        return _matches(matcher.match, [_fresh(used[number % len(used)]) for number in range(messages)])
+            match(key)
+        return _matches(match, [_fresh(used[number % len(used)]) for number in range(messages)])
 
     def cold_keys(keys: KeySet = keys) -> Work:
-        matcher = _key_matcher(keys)
-        matcher.match("x")
-        return _matches(matcher.match, [_fresh(key) for key in keys.routing_keys])
+        match = _match_of(_key_matcher(keys))
+        match("x")
+        return _matches(match, [_fresh(key) for key in keys.routing_keys])
 
     micros = {
         "tag_warm_us": Micro("tags, warm", warm_tags),
@@ -213,17 +222,17 @@ def match_micros(messages: int = MESSAGES) -> dict[str, Micro]:
 def matched(messages: int = MESSAGES) -> dict[str, float]:
     """Average number of matching subscribers, by the name of the case."""
     filters, tags = tag_set(messages)
-    matcher = _tag_matcher(filters)
-    numbers = {"tag_cold_us": sum(len(matcher.match(labels)) for labels in tags) / len(tags)}
-    numbers["tag_warm_us"] = sum(len(matcher.match(labels)) for labels in tags[:WARM_LABELS]) / len(tags[:WARM_LABELS])
+    match = _match_of(_tag_matcher(filters))
+    numbers = {"tag_cold_us": sum(len(match(labels)) for labels in tags) / len(tags)}
+    numbers["tag_warm_us"] = sum(len(match(labels)) for labels in tags[:WARM_LABELS]) / len(tags[:WARM_LABELS])
     keys = realistic_keys(messages)
     for name, one, routing in (
         ("key_warm_us", keys, keys.routing_keys[:WARM_LABELS]),
         ("key_cold_us", keys, keys.routing_keys),
         *((worst.name, worst, worst.routing_keys) for worst in adversarial_keys(messages)),
     ):
-        key_matcher = _key_matcher(one)
-        numbers[name] = sum(len(key_matcher.match(key)) for key in routing) / len(routing)
+        subscribers_of = _match_of(_key_matcher(one))
+        numbers[name] = sum(len(subscribers_of(key)) for key in routing) / len(routing)
     return {name: round(number, 1) for name, number in numbers.items()}
 
 
