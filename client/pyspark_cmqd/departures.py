@@ -141,7 +141,7 @@ class CertainQueue:
         departures.note_runs(State.DELETED, record.positions)
         departures.deletes += [(start, stop, record.deleted_ms) for start, stop in ranges(record.positions)]
         for lease in unpack_runs(record.leases):
-            entry = self.index.in_flight.get(lease)
+            entry = self.index.leases.by_number.get(lease)
             if entry is not None:
                 departures.note_count(entry.position, entry.receive_count, 1)
 
@@ -153,8 +153,8 @@ class CertainQueue:
         for position, receive_count in index.history.counts(positions):
             departures.note_count(position, receive_count)
         # Only then: expiry raises the floor often, and a walk over all leases each time would cost too much.
-        if positions - index.active - index.delayed - index.overflow - index.half:
-            for entry in index.drop_leases(positions):
+        if positions - index.active - index.delays.scheduled - index.delays.overflow - index.half:
+            for entry in index.leases.drop(positions):
                 departures.note_count(entry.position, entry.receive_count)
 
 
@@ -174,7 +174,9 @@ class UncertainQueue:
         """The positions in ``_leases``."""
         if index is not None:
             self._may_return |= index.rewindable
-            self._leases = {lease: (entry.position, entry.receive_count) for lease, entry in index.in_flight.items()}
+            self._leases = {
+                lease: (entry.position, entry.receive_count) for lease, entry in index.leases.by_number.items()
+            }
             self._in_flight.update(position for position, _ in self._leases.values())
             departures.receive_counts.update(index.history.counts(index.live))
 

@@ -97,7 +97,7 @@ class TrackedQueue:
             return dict(self.departures.positions)
         active = index.active & index.live
         half = index.half & index.live
-        delayed = ((index.delayed | index.overflow) & index.live) - active - half
+        delayed = ((index.delays.scheduled | index.delays.overflow) & index.live) - active - half
         sets = {state: left - index.live for state, left in self.departures.positions.items()}
         sets[State.ACTIVE] = active
         sets[State.DELAYED] = delayed
@@ -115,7 +115,7 @@ class TrackedQueue:
             counts.update(self.index.history.counts(self.index.live))
             counts.update(
                 (entry.position, entry.receive_count)
-                for entry in self.index.in_flight.values()
+                for entry in self.index.leases.by_number.values()
                 if entry.position in self.index.live
             )
         return counts

@@ -21,15 +21,15 @@ All changes of facts go through the ``apply_*`` methods, live and in recovery al
 read, to be moved to another queue). A restart forgets both, and the messages are active again.
 """
 
-from array import array
-from collections.abc import Iterator
 from typing import TypeVar
 
 import msgspec
 from pyroaring import BitMap64
 
 from cmqd_fold.activations import Activations
+from cmqd_fold.delays import Delays
 from cmqd_fold.half_messages import HalfTable
+from cmqd_fold.leases import InFlight, Leases
 from cmqd_fold.receive_history import ReceiveHistory
 from cmqd_fold.rewind_floor import passed_floor, rewind_floor_of
 from cmqd_fold.time_steps import TimeSteps
@@ -59,7 +59,6 @@ from cmqd_segment.records import (
     TransactionsUndecided,
     VisibilityChanged,
     count_runs,
-    pack_runs,
     ranges,
     unpack_runs,
 )
@@ -69,15 +68,6 @@ _LetsGo = TypeVar("_LetsGo", QueueRewound, QueueAttributesSet)
 NEVER_SERVED = -1
 SERVED_BEFORE = -2
 """Values of ``dead_letter_floor`` below 0: the queue never was a dead-letter queue; the queue was one before."""
-
-
-class InFlight(msgspec.Struct, frozen=True, gc=False):
-    """Lease of a message in flight."""
-
-    position: int
-    deadline_ms: int
-    receive_count: int
-    first_receive_ms: int
 
 
 class QueueIndex:
@@ -94,24 +84,18 @@ class QueueIndex:
         "attributes",
         "check_buckets",
         "damaged",
-        "damaged_delays",
         "dead_letter_floor",
-        "delay_buckets",
-        "delayed",
-        "delayed_count",
+        "delays",
         "floor",
         "half_count",
         "head",
         "history",
-        "in_flight",
         "last_enqueue_ms",
-        "lease_buckets",
+        "leases",
         "live",
         "live_count",
         "moving_count",
         "next_position",
-        "overflow",
-        "overflow_count",
         "queue_id",
         "redrive",
         "steps",
@@ -125,7 +109,7 @@ class QueueIndex:
     ) -> None:
         self.queue_id = queue_id
         self.attributes = attributes
-        self.lease_buckets, self.delay_buckets, self.check_buckets = timers
+        self.check_buckets = timers.checks
         self.next_position = 0
         self.floor: int = 0
         self.head: int = 0
@@ -135,10 +119,8 @@ class QueueIndex:
         self.live_count = 0
         self.active: BitMap64 = BitMap64()
         self.active_count = 0
-        self.delayed = BitMap64()
-        self.delayed_count = 0
-        self.overflow = BitMap64()
-        self.overflow_count = 0
+        self.delays = Delays(queue_id, timers.delays)
+        self.leases = Leases(queue_id, timers.leases)
         # Made at first use: most queues need none of these sets, and a set costs a quarter of a kilobyte or more.
         self._half: BitMap64 | None = None
         self.half_count = 0
@@ -148,12 +130,6 @@ class QueueIndex:
         self._halves: HalfTable | None = None
         self._activations: Activations | None = None
         self.damaged = BitMap64()
-        self.damaged_delays = BitMap64()
-        """Damaged messages that belong to ``overflow`` after a restart; the other damaged messages belong to
-        ``active``.
-        """
-        self.in_flight: dict[int, InFlight] = {}
-        """By lease. May still hold leases of positions below the floor, until their deadline."""
         self.history = ReceiveHistory()
         self.steps = TimeSteps()
         self.dead_letter_floor = NEVER_SERVED
@@ -234,8 +210,8 @@ class QueueIndex:
         return (
             self.live_count
             - self.active_count
-            - self.delayed_count
-            - self.overflow_count
+            - self.delays.scheduled_count
+            - self.delays.overflow_count
             - self.half_count
             - self.moving_count
             - len(self.damaged)
@@ -283,7 +259,7 @@ class QueueIndex:
         if not self.live_count:
             return None
         first = next(iter(self.live))
-        sets = (self._half, self.delayed, self.overflow, self.damaged)
+        sets = (self._half, self.delays.scheduled, self.delays.overflow, self.damaged)
         hidden = [positions for positions in sets if positions]
         if not any(first in positions for positions in hidden):
             return first
@@ -317,10 +293,7 @@ class QueueIndex:
             case QueueSlice():
                 self._load_slice(part)
             case LeasesSlice():
-                for lease, position, deadline_ms, receive_count, first_receive_ms in part.leases:
-                    self.in_flight[lease] = InFlight(position, deadline_ms, receive_count, first_receive_ms)
-                    self.lease_buckets.bucket(deadline_ms, self.queue_id).extend((lease, 1))
-                    self.lease_buckets.size += 2
+                self.leases.load(part)
             case HistorySlice():
                 for first_position, content in part.entries:
                     self.history.load(first_position, content)
@@ -333,15 +306,7 @@ class QueueIndex:
         self.live_count = len(self.live)
         self.active = BitMap64.deserialize(part.active)
         self.active_count = len(self.active)
-        self.overflow = BitMap64.deserialize(part.overflow)
-        self.overflow_count = len(self.overflow)
-        self.delayed = BitMap64.deserialize(part.delayed)
-        self.delayed_count = len(self.delayed)
-        for due_ms, packed in part.delays:
-            # Buckets keep entries of activated messages until the entries come due.
-            still = [position for position in array("Q", packed) if position in self.delayed]
-            self.delay_buckets.bucket(due_ms, part.queue_id).extend(still)
-            self.delay_buckets.size += len(still)
+        self.delays.load(part)
         self.steps.load(part.step_positions, part.step_starts, part.step_ends)
         if part.rewindable:
             self.rewindable = BitMap64.deserialize(part.rewindable)
@@ -365,11 +330,11 @@ class QueueIndex:
             case LeasesEnded() | MessagesReleased():
                 self.apply_returned(record)
             case VisibilityChanged():
-                self.apply_visibility(record)
+                self.leases.change(record)
             case MessagesActivated():
                 self.apply_activated(record)
             case DelaysScheduled():
-                self.apply_scheduled(record)
+                self.delays.give_places(record)
             case QueueRewound():
                 self.apply_rewound(record)
             case MessagesMoved():
@@ -406,7 +371,7 @@ class QueueIndex:
         if record.half:
             self._keep_half(record, stop)
         elif visible_ms is None:
-            self._activate_range(first, stop)
+            self.activate_range(first, stop)
         elif isinstance(visible_ms, int):
             self._apply_delays(range(first, stop), [visible_ms] * count, record.enqueue_ms)
         else:
@@ -425,7 +390,7 @@ class QueueIndex:
             enqueue_ms = self.last_enqueue_ms
         self.live.add_range(first, stop)
         self.live_count += count
-        self._activate_range(first, stop)
+        self.activate_range(first, stop)
         return self.steps.note(first, enqueue_ms) and self._drop_steps()
 
     def _drop_steps(self) -> bool:
@@ -434,7 +399,8 @@ class QueueIndex:
             self.steps.drop_below(self.oldest_remembered())
         return True
 
-    def _activate_range(self, start: int, stop: int) -> None:
+    def activate_range(self, start: int, stop: int) -> None:
+        """Make messages active that are in no other set."""
         self.active.add_range(start, stop)
         # The head only bounds the active positions from below: receives move it up when they look for the first one.
         # Exact upkeep here would search the set after each receive.
@@ -454,56 +420,26 @@ class QueueIndex:
         self.check_buckets.size += stop - first
 
     def _apply_delays(self, positions: range, visible_ms: list[int], enqueue_ms: int) -> None:
-        # In order of sending: while messages wait in overflow, later messages wait too. Damaged overflow counts:
-        # recovery knows no damage and must come to the same sets.
+        delays, max_delayed = self.delays, self.attributes.max_delayed
         for position, due_ms in zip(positions, visible_ms, strict=True):
             if due_ms <= enqueue_ms:
-                self._activate_range(position, position + 1)
-            elif (
-                self.delayed_count < self.attributes.max_delayed and not self.overflow_count and not self.damaged_delays
-            ):
-                self._schedule(position, due_ms)
+                self.activate_range(position, position + 1)
             else:
-                self.overflow.add(position)
-                self.overflow_count += 1
-
-    def _schedule(self, position: int, due_ms: int) -> None:
-        self.delayed.add(position)
-        self.delayed_count += 1
-        self.delay_buckets.bucket(due_ms, self.queue_id).append(position)
-        self.delay_buckets.size += 1
+                delays.add(position, due_ms, max_delayed)
 
     def apply_received(self, record: MessagesReceived) -> list[InFlight]:
         """Take active messages in flight; return the leases, in order of their numbers."""
-        lease = first_lease = record.first_lease
-        deadline_ms, received_ms = record.deadline_ms, record.received_ms
-        made: list[InFlight] = []
-        in_flight = self.in_flight
-        # Most queues never have a message come back: without history a receive skips two look-ups per message.
-        history = self.history if self.history.chunks else None
         for start, stop in ranges(record.positions):
             self.active.remove_range(start, stop)
-            for position in range(start, stop):
-                if history is not None:
-                    count, first_ms = history.get(position)
-                    entry = InFlight(position, deadline_ms, count + 1, first_ms or received_ms)
-                else:
-                    entry = InFlight(position, deadline_ms, 1, received_ms)
-                in_flight[lease] = entry
-                made.append(entry)
-                lease += 1
-        count = lease - first_lease
-        self.active_count -= count
-        # A pair for the whole record: an entry per lease would cost memory and time for each message.
-        self.lease_buckets.bucket(deadline_ms, self.queue_id).extend((first_lease, count))
-        self.lease_buckets.size += 2
+        made = self.leases.receive(record, self.history)
+        self.active_count -= len(made)
         return made
 
     def apply_deleted(self, record: MessagesDeleted) -> None:
         """Remove messages, with their leases; inside a rewind window they become rewindable."""
         for lease in unpack_runs(record.leases):
             # The lease may be gone: a replay after a loss removes leases of messages that were received anew.
-            self.in_flight.pop(lease, None)
+            self.leases.by_number.pop(lease, None)
         history = self.history if self.history.chunks else None
         for start, stop in ranges(record.positions):
             self.live.remove_range(start, stop)
@@ -623,53 +559,27 @@ class QueueIndex:
         """Return messages to the active set; an uncounted release takes the receive back."""
         counted = not isinstance(record, MessagesReleased) or record.counted
         for lease in unpack_runs(record.leases):
-            entry = self.in_flight.pop(lease, None)
+            entry = self.leases.by_number.pop(lease, None)
             if entry is None or entry.position < self.floor:
                 # Cleared or expired while in flight: the lease outlived the message, and must not bring it back.
                 continue
             if counted:
                 self.history.set(entry.position, entry.receive_count, entry.first_receive_ms)
-            self._activate_range(entry.position, entry.position + 1)
-
-    def apply_visibility(self, record: VisibilityChanged) -> None:
-        """Change the deadline of leases; their entries in older buckets turn stale."""
-        width_ms = self.lease_buckets.width_ms
-        number = -(-record.deadline_ms // width_ms)
-        for lease in unpack_runs(record.leases):
-            entry = self.in_flight.get(lease)
-            if entry is None:
-                # The message was cleared or has expired, and the checkpoint left the lease out.
-                continue
-            self.in_flight[lease] = msgspec.structs.replace(entry, deadline_ms=record.deadline_ms)
-            if -(-entry.deadline_ms // width_ms) != number:
-                # A lease with an entry in this bucket gets no second entry, or repeated changes would fill the bucket.
-                self.lease_buckets.bucket(record.deadline_ms, self.queue_id).extend((lease, 1))
-                self.lease_buckets.size += 2
+            self.activate_range(entry.position, entry.position + 1)
 
     def apply_activated(self, record: MessagesActivated) -> None:
         """End delays; the entries of these positions in buckets turn stale."""
         for start, stop in ranges(record.positions):
-            self.delayed.remove_range(start, stop)
-            self.delayed_count -= stop - start
-            self._activate_range(start, stop)
+            self.delays.end(start, stop)
+            self.activate_range(start, stop)
         if self.attributes.dead_letter_after_ms:
             self.activations.note(BitMap64(unpack_runs(record.positions)), record.activated_ms)
-
-    def apply_scheduled(self, record: DelaysScheduled) -> None:
-        """Move messages from overflow to the scheduled delays."""
-        for position, due_ms in zip(unpack_runs(record.positions), record.visible_ms, strict=True):
-            self.overflow.discard(position)
-            self.overflow_count -= 1
-            self._schedule(position, due_ms)
 
     def apply_step(self, now_ms: int, longest_lease_ms: int) -> None:
         """Lower the times that lie too far in the future, after broker time stepped back to ``now_ms``."""
         self.last_enqueue_ms = min(self.last_enqueue_ms, now_ms)
         self.steps.no_later_than(now_ms)
-        latest_ms = now_ms + longest_lease_ms
-        for lease, entry in self.in_flight.items():
-            if entry.deadline_ms > latest_ms:
-                self.in_flight[lease] = msgspec.structs.replace(entry, deadline_ms=latest_ms)
+        self.leases.no_later_than(now_ms + longest_lease_ms)
 
     def apply_floor(self, floor: int) -> None:
         """Drop all messages below ``floor``, in any state (cleared or expired)."""
@@ -679,20 +589,16 @@ class QueueIndex:
         for positions in (
             self.live,
             self.active,
-            self.delayed,
-            self.overflow,
             self._half,
             self._moving,
             self._rewindable,
             self.damaged,
-            self.damaged_delays,
         ):
             if positions is not None:
                 positions.remove_range(0, floor)
         self.live_count = len(self.live)
         self.active_count = len(self.active)
-        self.delayed_count = len(self.delayed)
-        self.overflow_count = len(self.overflow)
+        self.delays.drop_below(floor)
         self.half_count = len(self._half) if self._half is not None else 0
         self.moving_count = len(self._moving) if self._moving is not None else 0
         self.history.drop_below(floor)
@@ -703,14 +609,6 @@ class QueueIndex:
             self.steps.clear()
         self.floor = floor
         self.head = max(self.head, floor)
-
-    def drop_leases(self, positions: BitMap64) -> list[InFlight]:
-        """Forget and return the leases of messages that left the queue.
-
-        A broker keeps these leases until their deadline. A reader of the log has no timers, and would never drop them.
-        """
-        ended = [lease for lease, entry in self.in_flight.items() if entry.position in positions]
-        return [self.in_flight.pop(lease) for lease in ended]
 
     def forget_below(self, floor: int) -> None:
         """Forget decisions, rewindable positions and activations below ``floor``: their retention has passed."""
@@ -728,23 +626,12 @@ class QueueIndex:
         if position in self.active:
             self.active.remove(position)
             self.active_count -= 1
-        elif position in self.delayed:
-            self.delayed.remove(position)
-            self.delayed_count -= 1
-        elif position in self.overflow:
-            self.overflow.remove(position)
-            self.overflow_count -= 1
         elif position in self.half:
             self.half.remove(position)
             self.half_count -= 1
         else:
-            return False
+            return self.delays.leave(position)
         return True
-
-    def activate(self, positions: list[int]) -> None:
-        """Live messages that have no state become active."""
-        for position in positions:
-            self._activate_range(position, position + 1)
 
     # ------------------------------------------------------------------ intentions
 
@@ -790,11 +677,10 @@ class QueueIndex:
                     self.moving.remove(position)
                     self.moving_count -= 1
                     self.damaged.add(position)
-                elif position in self.overflow:
-                    self.overflow.remove(position)
-                    self.overflow_count -= 1
+                elif position in self.delays.overflow:
+                    self.delays.leave(position)
                     self.damaged.add(position)
-                    self.damaged_delays.add(position)
+                    self.delays.damaged.add(position)
                 elif self._half is not None and position in self._half and position not in self.halves.unreadable:
                     self.halves.unreadable.add(position)
                     halves += 1
@@ -802,36 +688,28 @@ class QueueIndex:
 
     def active_from(self, start: int, max_count: int) -> list[int]:
         """Return up to ``max_count`` active positions from ``start`` on, ascending."""
-        return _from(self.active, start, max_count)
+        return positions_from(self.active, start, max_count)
 
     def moving_from(self, max_count: int) -> list[int]:
         """Return up to ``max_count`` of the lowest moving positions, ascending."""
-        return _from(self.moving, next(iter(self.moving)), max_count) if self.moving_count else []
-
-    def overflow_from(self, start: int, max_count: int) -> list[int]:
-        """Return up to ``max_count`` overflow positions from ``start`` on, ascending."""
-        return _from(self.overflow, start, max_count)
+        return positions_from(self.moving, next(iter(self.moving)), max_count) if self.moving_count else []
 
     def live_from(self, start: int, max_count: int) -> list[int]:
         """Return up to ``max_count`` live positions from ``start`` on, ascending."""
-        return _from(self.live, start, max_count)
+        return positions_from(self.live, start, max_count)
 
     def active_anew(self) -> BitMap64:
         """Return the active positions after a restart: damage may have been repaired, and moves were not made."""
         active = self.active
         if self.damaged:
-            active = active | (self.damaged - self.damaged_delays)
+            active = active | (self.damaged - self.delays.damaged)
         if self.moving_count:
             active = active | self.moving
         return active
 
-    def due_delays(self, positions: "Iterator[int]") -> Runs:
-        """Return the positions that are still delayed."""
-        delayed = self.delayed
-        return pack_runs(sorted(position for position in positions if position in delayed))
 
-
-def _from(positions: BitMap64, start: int, max_count: int) -> list[int]:
+def positions_from(positions: BitMap64, start: int, max_count: int) -> list[int]:
+    """Return up to ``max_count`` positions of a set from ``start`` on, ascending."""
     if positions.contains_range(start, start + max_count):
         return list(range(start, start + max_count))
     selected: list[int] = []

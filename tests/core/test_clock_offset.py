@@ -128,7 +128,7 @@ def test_a_shorter_lease_is_left_as_it_is():
     (message,) = rig.receive(visibility_timeout_ms=60_000)
     rig = rig.crash(step_to_ms=START_MS)
 
-    (held,) = rig.queue().index.in_flight.values()
+    (held,) = rig.queue().index.leases.by_number.values()
 
     assert held.deadline_ms == message.next_visible_ms
 

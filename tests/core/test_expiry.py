@@ -258,11 +258,11 @@ def test_leases_of_cleared_messages_are_forgotten_when_they_end():
     rig.send(b"1", b"2")
     rig.receive()
     rig.clear()
-    assert len(queue.index.in_flight) == 2
+    assert len(queue.index.leases.by_number) == 2
 
     rig.advance(31_000)
 
-    assert not queue.index.in_flight
+    assert not queue.index.leases.by_number
     assert rig.broker.next_deadline_ms() is None or not rig.due()
 
 
@@ -296,8 +296,8 @@ def test_stale_leases_are_swept_long_before_they_end(monkeypatch: pytest.MonkeyP
             rig.delete(other)
         rig.now_ms += 100
 
-    assert len(queue.index.in_flight) == 6
-    held = sum(len(pairs) for _, pairs in queue.index.lease_buckets.of_queue(queue.queue_id))
+    assert len(queue.index.leases.by_number) == 6
+    held = sum(len(pairs) for _, pairs in queue.index.leases.buckets.of_queue(queue.queue_id))
     assert held < 600
     check_lease_buckets(queue)
     rig.advance(43_200_100)
@@ -316,7 +316,7 @@ def test_leases_that_are_only_moved_leave_nothing_behind(monkeypatch: pytest.Mon
         rig.now_ms += 100
         rig.hide(*handles, timeout_ms=timeouts_ms[number % len(timeouts_ms)])
 
-    assert sum(len(pairs) for _, pairs in queue.index.lease_buckets.of_queue(queue.queue_id)) < 300
+    assert sum(len(pairs) for _, pairs in queue.index.leases.buckets.of_queue(queue.queue_id)) < 300
     check_lease_buckets(queue)
 
 

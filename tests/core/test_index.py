@@ -4,7 +4,7 @@ import pytest
 
 from cmqd.core.runtime.waiters import Waiter, WaitingLine
 from cmqd.core.runtime.window import Window, WindowBudget
-from cmqd_fold.queue_index import QueueIndex
+from cmqd_fold.queue_index import QueueIndex, positions_from
 from cmqd_fold.timers import QueueTimers
 from cmqd_segment.records import (
     LeasesEnded,
@@ -37,11 +37,11 @@ def index_of(count: int) -> QueueIndex:
 
 def _timers(rig: Rig) -> QueueTimers:
     index = rig.create().index
-    return QueueTimers(index.lease_buckets, index.delay_buckets, index.check_buckets)
+    return QueueTimers(index.leases.buckets, index.delays.buckets, index.check_buckets)
 
 
 def serialized(index: QueueIndex) -> int:
-    sets = (index.live, index.active, index.delayed, index.overflow, index.damaged)
+    sets = (index.live, index.active, index.delays.scheduled, index.delays.overflow, index.damaged)
     return sum(len(positions.serialize()) for positions in sets) + sum(map(len, index.steps.packed()))
 
 
@@ -101,7 +101,7 @@ def test_positions_from_a_start_are_found_over_holes_and_across_the_end():
     assert index.active_from(0, 4) == [0, 1, 5, 6]
     assert index.live_from(2, 2) == [2, 3]
     assert index.active_from(BATCH - 2, 10) == [BATCH - 2, BATCH - 1]
-    assert index.overflow_from(0, 10) == []
+    assert positions_from(index.delays.overflow, 0, 10) == []
 
 
 def test_what_is_not_active_cannot_be_damaged():
@@ -125,7 +125,7 @@ def test_broken_promises_are_noticed(broken: str):
 
 def test_a_position_in_two_states_is_noticed():
     index = index_of(BATCH)
-    index.delayed.add(3)
+    index.delays.scheduled.add(3)
 
     with pytest.raises(AssertionError, match="in two states"):
         check_index(index)
@@ -135,7 +135,7 @@ def test_a_position_held_by_two_leases_is_noticed():
     index = index_of(BATCH)
     record = MessagesReceived(1, [0, 1], 1, START_MS, START_MS + 1000)
     (held,) = index.apply_received(record)
-    index.in_flight[2] = held
+    index.leases.by_number[2] = held
 
     with pytest.raises(AssertionError, match="held by two leases"):
         check_index(index)

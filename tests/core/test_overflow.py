@@ -6,7 +6,7 @@ from support.invariants import check_broker
 
 
 def overflow(rig: Rig) -> list[int]:
-    return list(rig.queue().index.overflow)
+    return list(rig.queue().index.delays.overflow)
 
 
 def test_beyond_max_delayed_messages_are_accepted_and_count_as_delayed():
@@ -53,7 +53,7 @@ def test_no_more_than_max_delayed_ever_hold_a_place():
 
     rig.answer_reads()
 
-    assert rig.queue().index.delayed_count == 1
+    assert rig.queue().index.delays.scheduled_count == 1
 
 
 def test_sends_without_delay_are_not_affected():

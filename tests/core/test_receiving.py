@@ -286,7 +286,7 @@ def test_visibility_is_cut_at_the_retention_of_each_message():
     next_visible_ms = rig.hide(old, new, timeout_ms=3_600_000)
 
     assert next_visible_ms == START_MS + 60_000
-    held = rig.queue().index.in_flight.values()
+    held = rig.queue().index.leases.by_number.values()
     assert [one.deadline_ms - START_MS for one in held] == [60_000, 90_000]
 
 

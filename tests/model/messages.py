@@ -81,7 +81,7 @@ class MessageRules(QueueRules):
         queue.send(ids, sent, marks, each, self.now_ms)
         if not quiet:
             # How many places among the delayed are free depends on the ticks made so far: take over who got one.
-            overflow = self.broker.queues[queue.queue_id].index.overflow
+            overflow = self.broker.queues[queue.queue_id].index.delays.overflow
             for message in (queue.by_id[message_id] for message_id in ids):
                 if message.visible_ms:
                     message.state = State.OVERFLOW if message.position in overflow else State.DELAYED

@@ -53,7 +53,7 @@ def told_by_the_broker(rig: Rig, broker: Broker) -> "Counter[Told]":
     found: Counter[Told] = Counter()
     for queue_id, queue in broker.queues.items():
         index = queue.index
-        held = {one.position: one.receive_count for one in index.in_flight.values()}
+        held = {one.position: one.receive_count for one in index.leases.by_number.values()}
         for position in index.live:
             count = held[position] if position in held else index.history.get(position)[0]
             if position in index.active:
@@ -63,7 +63,7 @@ def told_by_the_broker(rig: Rig, broker: Broker) -> "Counter[Told]":
             elif position in held:
                 state = "in_flight"
             else:
-                assert position in index.delayed or position in index.overflow
+                assert position in index.delays.scheduled or position in index.delays.overflow
                 state = "delayed"
             stored = rig.log.stored[queue_id, position]
             found[queue.name, message_id_text(stored.message_id), state, count, stored.body] += 1

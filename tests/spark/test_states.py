@@ -49,9 +49,9 @@ def assert_as_the_broker(fold: LogFold, broker: Broker) -> None:
         index = queue.index
         sets = fold.queues[queue_id].sets()
         assert sets[State.ACTIVE] == index.active
-        assert sets[State.DELAYED] == index.delayed | index.overflow
+        assert sets[State.DELAYED] == index.delays.scheduled | index.delays.overflow
         assert sets[State.HALF] == index.half
-        held = {one.position: one for one in index.in_flight.values() if one.position >= index.floor}
+        held = {one.position: one for one in index.leases.by_number.values() if one.position >= index.floor}
         assert sets[State.IN_FLIGHT] == BitMap64(held)
         counts = fold.queues[queue_id].receive_counts()
         for position in index.live:
@@ -107,7 +107,7 @@ def last_receive_counts(rows: "list[list[AnyRecord]]") -> dict[tuple[int, int], 
         for record in records:
             broker.replay(record, lsn)
             for queue_id, queue in broker.queues.items():
-                held = {lease.position: lease.receive_count for lease in queue.index.in_flight.values()}
+                held = {lease.position: lease.receive_count for lease in queue.index.leases.by_number.values()}
                 for position in queue.index.live:
                     counts[queue_id, position] = held.get(position) or queue.index.history.get(position)[0]
     return counts

@@ -62,8 +62,8 @@ def subscription_facts(subscription: Subscription) -> dict[str, Any]:
 def queue_facts(queue: Queue) -> dict[str, Any]:
     """The facts of one queue."""
     index = queue.index
-    active = index.active | index.moving | (index.damaged - index.damaged_delays)
-    overflow = index.overflow | index.damaged_delays
+    active = index.active | index.moving | (index.damaged - index.delays.damaged)
+    overflow = index.delays.overflow | index.delays.damaged
     return {
         "account": queue.account,
         "name": queue.name,
@@ -79,7 +79,7 @@ def queue_facts(queue: Queue) -> dict[str, Any]:
         "delayed": delays(queue),
         "in flight": {
             lease: (held.position, held.deadline_ms, held.receive_count, held.first_receive_ms)
-            for lease, held in sorted(index.in_flight.items())
+            for lease, held in sorted(index.leases.by_number.items())
             if held.position >= index.floor
         },
         "rewindable": list(index.rewindable),
@@ -114,12 +114,12 @@ def halves(queue: Queue) -> dict[str, Any]:
 def delays(queue: Queue) -> dict[int, int]:
     """Position -> when it becomes active, of each delayed message; each must be in one bucket."""
     found: dict[int, int] = {}
-    for due_ms, positions in queue.index.delay_buckets.of_queue(queue.queue_id):
+    for due_ms, positions in queue.index.delays.buckets.of_queue(queue.queue_id):
         for position in positions:
-            if position in queue.index.delayed:
+            if position in queue.index.delays.scheduled:
                 assert position not in found, "a delayed message is in two buckets"
                 found[position] = due_ms
-    assert sorted(found) == list(queue.index.delayed), "a delayed message is in no bucket"
+    assert sorted(found) == list(queue.index.delays.scheduled), "a delayed message is in no bucket"
     return found
 
 
@@ -127,11 +127,11 @@ def check_lease_buckets(queue: Queue) -> None:
     """Each lease must end at its deadline: it is in the bucket where that falls."""
     index = queue.index
     ends: dict[int, set[int]] = {}
-    for due_ms, pairs in index.lease_buckets.of_queue(queue.queue_id):
+    for due_ms, pairs in index.leases.buckets.of_queue(queue.queue_id):
         for at in range(0, len(pairs), 2):
             for lease in range(pairs[at], pairs[at] + pairs[at + 1]):
                 ends.setdefault(lease, set()).add(due_ms)
-    for lease, held in index.in_flight.items():
-        width_ms = index.lease_buckets.width_ms
+    for lease, held in index.leases.by_number.items():
+        width_ms = index.leases.buckets.width_ms
         due_ms = -(-held.deadline_ms // width_ms) * width_ms
         assert due_ms in ends.get(lease, ()), f"lease {lease} does not end at {due_ms}"

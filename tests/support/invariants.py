@@ -28,7 +28,7 @@ def check_broker(broker: Broker) -> None:
         for position in window.messages:
             assert position in index.active, "the window holds a body that is not active"
         for position in window.soon:
-            assert position in index.delayed, "the window holds a body ahead of time that is not delayed"
+            assert position in index.delays.scheduled, "the window holds a body ahead of time that is not delayed"
         for position in window.half:
             assert position in index.half, "the window holds a body as half that is not"
     _check_topics(facts, is_salvaging)
@@ -91,20 +91,28 @@ def _check_memory(facts: Facts) -> None:
 
 def check_index(index: QueueIndex) -> None:
     """Assert the invariants; for tests."""
-    leased = [entry.position for entry in index.in_flight.values() if entry.position >= index.floor]
+    leased = [entry.position for entry in index.leases.by_number.values() if entry.position >= index.floor]
     in_flight = BitMap64(leased)
     assert len(in_flight) == len(leased), "a position is held by two leases"
-    sets = (index.active, index.delayed, index.overflow, index.half, index.moving, index.damaged, in_flight)
+    sets = (
+        index.active,
+        index.delays.scheduled,
+        index.delays.overflow,
+        index.half,
+        index.moving,
+        index.damaged,
+        in_flight,
+    )
     together = BitMap64()
     for positions in sets:
         assert not together & positions, "a position is in two states"
         together |= positions
     assert together == index.live, "a live position has no state, or a dead one has"
-    assert index.damaged_delays <= index.damaged
+    assert index.delays.damaged <= index.damaged
     assert index.live_count == len(index.live)
     assert index.active_count == len(index.active)
-    assert index.delayed_count == len(index.delayed)
-    assert index.overflow_count == len(index.overflow)
+    assert index.delays.scheduled_count == len(index.delays.scheduled)
+    assert index.delays.overflow_count == len(index.delays.overflow)
     assert index.half_count == len(index.half)
     assert index.moving_count == len(index.moving)
     assert not index.rewindable & index.live, "a rewindable position is live"

@@ -64,7 +64,7 @@ class Queue:
         index = self.index
         return (
             f"<Queue {self.account}/{self.name} id={self.queue_id} active={index.active_count} "
-            f"in_flight={index.in_flight_count} delayed={index.delayed_count + index.overflow_count}>"
+            f"in_flight={index.in_flight_count} delayed={index.delays.scheduled_count + index.delays.overflow_count}>"
         )
 
     def attributes(self) -> dict[str, int | str | bool]:
@@ -77,7 +77,7 @@ class Queue:
         return {
             "active": index.active_count + index.moving_count,
             "in_flight": index.in_flight_count,
-            "delayed": index.delayed_count + index.overflow_count,
+            "delayed": index.delays.scheduled_count + index.delays.overflow_count,
             "half": index.half_count,
             "rewindable": index.rewindable_count,
             "damaged": len(index.damaged),

@@ -13,6 +13,7 @@ from cmqd.core.operations.serving import Serving
 from cmqd.core.outcome import Effects
 from cmqd.core.runtime.pages import Reading
 from cmqd.core.runtime.runtime import Runtime
+from cmqd_fold.queue_index import positions_from
 from cmqd_segment.records import DelaysScheduled, MessagesActivated, Runs, StoredMessage, pack_runs
 
 
@@ -42,7 +43,7 @@ class Delays:
         queue = self._queues.by_id.get(queue_id)
         if queue is None:
             return
-        runs = queue.index.due_delays(iter(positions))
+        runs = queue.index.delays.still_scheduled(iter(positions))
         if runs:
             record = MessagesActivated(queue_id, runs, now_ms)
             queue.index.apply_activated(record)
@@ -63,10 +64,10 @@ class Delays:
     def _read_overflow(self, queue: Queue, effects: Effects) -> None:
         """Read the due times of as many messages in overflow as there are free places."""
         index = queue.index
-        free = index.attributes.max_delayed - index.delayed_count
-        if not index.overflow_count or queue.queue_id in self._lane.busy or free <= 0:
+        free = index.attributes.max_delayed - index.delays.scheduled_count
+        if not index.delays.overflow_count or queue.queue_id in self._lane.busy or free <= 0:
             return
-        positions = index.overflow_from(0, min(free, self._limits.page_messages))
+        positions = positions_from(index.delays.overflow, 0, min(free, self._limits.page_messages))
         self._lane.want(queue.queue_id, queue.queue_id, positions, self._limits.page_bytes, None, effects.reads)
 
     def on_page(
@@ -86,14 +87,14 @@ class Delays:
     ) -> int:
         index = queue.index
         # Fewer places than at the request may be free by now, if max_delayed was changed.
-        free = max(0, index.attributes.max_delayed - index.delayed_count)
-        scheduled = [message for message in messages if message.position in index.overflow][:free]
+        free = max(0, index.attributes.max_delayed - index.delays.scheduled_count)
+        scheduled = [message for message in messages if message.position in index.delays.overflow][:free]
         if scheduled:
             positions = pack_runs(message.position for message in scheduled)
             # Broker time may have stepped back since the send, and a delay must not exceed the limit.
             latest_ms = now_ms + self._limits.max_delay_ms
             due_ms = [min(message.visible_ms, latest_ms) for message in scheduled]
             record = DelaysScheduled(index.queue_id, positions, due_ms)
-            index.apply_scheduled(record)
+            index.delays.give_places(record)
             effects.records.append(record)
         return index.set_damaged(missing) if missing else 0

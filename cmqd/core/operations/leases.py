@@ -34,7 +34,7 @@ class Leases:
         queue = self._queues.by_id.get(queue_id)
         kept = array("Q")
         if queue is not None:
-            in_flight = queue.index.in_flight
+            in_flight = queue.index.leases.by_number
             after_ms = due_ms - self._buckets.width_ms
             for offset in range(0, len(pairs), 2):
                 first, count = pairs[offset], pairs[offset + 1]

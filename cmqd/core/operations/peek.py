@@ -165,10 +165,10 @@ def _state(index: QueueIndex, position: int) -> str | None:
     if position in index.half:
         return "half"
     if position in index.damaged:
-        return "delayed" if position in index.damaged_delays else "active"
+        return "delayed" if position in index.delays.damaged else "active"
     if position in index.active or position in index.moving:
         return "active"
-    return "delayed" if position in index.delayed or position in index.overflow else "in_flight"
+    return "delayed" if position in index.delays.scheduled or position in index.delays.overflow else "in_flight"
 
 
 def _find(index: QueueIndex, states: frozenset[str] | None, start: int, most: int) -> tuple[list[int], int | None]:
@@ -209,17 +209,26 @@ def _in_states(index: QueueIndex, states: frozenset[str], stretch: BitMap64) -> 
     matching = BitMap64()
     if "active" in states:
         matching |= (
-            (index.active & stretch) | (index.moving & stretch) | ((index.damaged & stretch) - index.damaged_delays)
+            (index.active & stretch) | (index.moving & stretch) | ((index.damaged & stretch) - index.delays.damaged)
         )
     if "delayed" in states:
-        matching |= (index.delayed & stretch) | (index.overflow & stretch) | (index.damaged_delays & stretch)
+        matching |= (
+            (index.delays.scheduled & stretch) | (index.delays.overflow & stretch) | (index.delays.damaged & stretch)
+        )
     if "half" in states:
         matching |= index.half & stretch
     if "rewindable" in states:
         matching |= index.rewindable & stretch
     if "in_flight" in states:
         in_flight = index.live & stretch
-        for others in (index.active, index.delayed, index.overflow, index.half, index.moving, index.damaged):
+        for others in (
+            index.active,
+            index.delays.scheduled,
+            index.delays.overflow,
+            index.half,
+            index.moving,
+            index.damaged,
+        ):
             in_flight -= others & stretch
         matching |= in_flight
     return matching

@@ -59,7 +59,7 @@ class Prefetch:
             page = runtime.soon_wanted[: self._limits.page_messages]
             del runtime.soon_wanted[: self._limits.page_messages]
             # Sorted again, because a page may span the end of a second and the beginning of the next.
-            page = sorted(position for position in page if position in index.delayed and position not in soon)
+            page = sorted(position for position in page if position in index.delays.scheduled and position not in soon)
             if not page:
                 continue
             if not self._budget.has_room(queue.queue_id, self._limits.page_bytes):
@@ -86,7 +86,7 @@ class Prefetch:
         index, window = queue.index, runtime.window
         for message in messages:
             position = message.position
-            if position in index.delayed:
+            if position in index.delays.scheduled:
                 if position not in window.soon:
                     self._budget.keep_soon(queue.queue_id, window, message)
             elif position in index.active and position not in window.messages:

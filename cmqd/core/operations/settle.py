@@ -14,7 +14,7 @@ from cmqd.core.operations.serving import Serving
 from cmqd.core.outcome import Effects, HandleFailure, HandlesDone, Outcome
 from cmqd.core.receipts import ReceiptHandles
 from cmqd.core.runtime.runtime import Runtime
-from cmqd_fold.queue_index import InFlight
+from cmqd_fold.leases import InFlight
 from cmqd_segment.records import LeasesEnded, MessagesDeleted, MessagesReleased, VisibilityChanged, runs_of
 
 
@@ -104,7 +104,7 @@ class Settle:
             VisibilityChanged(index.queue_id, runs_of(some), deadline_ms) for deadline_ms, some in by_deadline.items()
         ]
         for record in records:
-            index.apply_visibility(record)
+            index.leases.change(record)
         if self._lease_buckets.size > self._leases.sweep_above:
             self._leases.sweep(now_ms)
         return Outcome(HandlesDone(failures, min(by_deadline)), records)
@@ -150,7 +150,7 @@ class Settle:
                 value=len(handles),
                 limit=f"1 to {self._limits.max_batch} handles",
             )
-        in_flight = queue.index.in_flight
+        in_flight = queue.index.leases.by_number
         floor = queue.index.floor
         expiry_due_ms = self._expiry_due_ms.get(queue.queue_id)
         if expiry_due_ms is not None and expiry_due_ms <= now_ms:
@@ -182,7 +182,7 @@ class Settle:
         if queue is None:
             return
         index = queue.index
-        in_flight = index.in_flight
+        in_flight = index.leases.by_number
         ended: dict[int, InFlight] = {}
         """An ordered set: a lease that was changed to the same deadline twice has two entries in the bucket."""
         offset = examined = 0

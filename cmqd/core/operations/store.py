@@ -145,7 +145,10 @@ class Store:
         for offset, body in enumerate(bodies):
             due_ms = visible if isinstance(visible, int) else visible[offset] if visible else 0
             position = record.first_position + offset
-            if record.enqueue_ms < due_ms <= self._agenda.prefetched_until_ms and position in queue.index.delayed:
+            if (
+                record.enqueue_ms < due_ms <= self._agenda.prefetched_until_ms
+                and position in queue.index.delays.scheduled
+            ):
                 message = StoredMessage(
                     position,
                     record.first_message_id + offset,

@@ -90,9 +90,9 @@ class Checkpoint:
         """Yield the parts of a queue, all as of the moment when the first part is made."""
         index = queue.index
         # Copies of references: leases are frozen, so parts that are made later still show this moment.
-        leases = [item for item in index.in_flight.items() if item[1].position >= index.floor]
+        leases = [item for item in index.leases.by_number.items() if item[1].position >= index.floor]
         history = index.history.entries()
-        delays = self._queues.delays.of_queue(queue.queue_id) if index.delayed_count else []
+        delays = self._queues.delays.of_queue(queue.queue_id) if index.delays.scheduled_count else []
         step_positions, step_starts, step_ends = index.steps.packed()
         halves = self._halves(queue) if index.has_halves else ()
         dedup_ids = queue.dedup_ids.parts() if queue.has_dedup_ids else ()
@@ -111,8 +111,8 @@ class Checkpoint:
             # Damaged messages are written as active or overflow again: the operator may repair the log before the next
             # start, and a message that is still damaged is found by the next read.
             active=index.active_anew().serialize(),
-            overflow=(index.overflow | index.damaged_delays).serialize(),
-            delayed=index.delayed.serialize(),
+            overflow=(index.delays.overflow | index.delays.damaged).serialize(),
+            delayed=index.delays.scheduled.serialize(),
             delays=[(due_ms, positions.tobytes()) for due_ms, positions in delays],
             step_positions=step_positions,
             step_starts=step_starts,

@@ -71,7 +71,7 @@ class Salvage:
                 return (deleted,), len(live) == len(asked)
             case LeasesEnded() | MessagesReleased() | VisibilityChanged():
                 asked = unpack_runs(record.leases)
-                known_leases = [lease for lease in asked if lease in index.in_flight]
+                known_leases = [lease for lease in asked if lease in index.leases.by_number]
                 runs = pack_runs(known_leases)
                 cut: AnyRecord
                 match record:
@@ -91,7 +91,7 @@ class Salvage:
             case DelaysScheduled():
                 _never_again(index, last_of(record.positions) + 1)
                 delays = list(zip(unpack_runs(record.positions), record.visible_ms, strict=True))
-                waiting = [(position, due_ms) for position, due_ms in delays if position in index.overflow]
+                waiting = [(position, due_ms) for position, due_ms in delays if position in index.delays.overflow]
                 runs = pack_runs(position for position, _ in waiting)
                 scheduled = DelaysScheduled(record.queue_id, runs, [due_ms for _, due_ms in waiting])
                 return (scheduled,), len(waiting) == len(delays)
@@ -143,20 +143,20 @@ class Salvage:
         live = [position for position in asked if position in index.live]
         hidden = [position for position in live if position not in index.active]
         self._end_state(index, hidden)
-        index.activate(hidden)
+        _make_active(index, hidden)
         return live
 
     def _end_state(self, index: QueueIndex, positions: list[int]) -> None:
         """Take live messages out of their present state, because the record gives them a new state or removes them."""
         for position in positions:
             if not index.leave_set(position):
-                in_flight = index.in_flight.pop(self._holders_of(index)[position])
+                in_flight = index.leases.by_number.pop(self._holders_of(index)[position])
                 index.history.set(position, in_flight.receive_count, in_flight.first_receive_ms)
 
     def _holders_of(self, index: QueueIndex) -> dict[int, int]:
         holders = self._holders.get(index.queue_id)
-        if holders is None or len(holders) > 2 * len(index.in_flight) + FORGET_ABOVE:
-            holders = {in_flight.position: lease for lease, in_flight in index.in_flight.items()}
+        if holders is None or len(holders) > 2 * len(index.leases.by_number) + FORGET_ABOVE:
+            holders = {in_flight.position: lease for lease, in_flight in index.leases.by_number.items()}
             self._holders[index.queue_id] = holders
         return holders
 
@@ -169,18 +169,23 @@ def _rewound(index: QueueIndex, positions: Sequence[int]) -> None:
             index.rewindable.remove(position)
             index.live.add(position)
         index.live_count += len(back)
-        index.activate(back)
+        _make_active(index, back)
+
+
+def _make_active(index: QueueIndex, positions: Sequence[int]) -> None:
+    for position in positions:
+        index.activate_range(position, position + 1)
 
 
 def _activated(index: QueueIndex, record: MessagesActivated) -> tuple[Sequence[AnyRecord], bool]:
     asked = unpack_runs(record.positions)
     for position in asked:
-        if position in index.overflow:
+        if position in index.delays.overflow:
             # The message got a place among the delayed messages in a gap.
             index.leave_set(position)
-            index.delayed.add(position)
-            index.delayed_count += 1
-    delayed = [position for position in asked if position in index.delayed]
+            index.delays.scheduled.add(position)
+            index.delays.scheduled_count += 1
+    delayed = [position for position in asked if position in index.delays.scheduled]
     return (MessagesActivated(record.queue_id, pack_runs(delayed)),), len(delayed) == len(asked)
 
 

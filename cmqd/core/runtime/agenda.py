@@ -156,5 +156,5 @@ class Agenda:
     def want_overflow(self, queue: Queue) -> None:
         """Let the next tick examine whether messages beyond ``max_delayed`` can have a place."""
         index = queue.index
-        if index.overflow_count and index.delayed_count < index.attributes.max_delayed:
+        if index.delays.overflow_count and index.delays.scheduled_count < index.attributes.max_delayed:
             self.overflow_wanted[queue.queue_id] = None

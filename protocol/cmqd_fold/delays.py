@@ -1,0 +1,102 @@
+"""Delayed messages of one queue: scheduled with their due times, or in overflow with the due time in the log alone.
+
+At most ``max_delayed`` messages are scheduled, because a due time costs memory. Places are given in order of sending:
+while messages wait in overflow, later messages wait too, even if a place is free. Otherwise new short delays would keep
+the oldest messages in overflow for ever, long past their time.
+"""
+
+from array import array
+from collections.abc import Iterable
+
+from pyroaring import BitMap64
+
+from cmqd_fold.timers import Timers
+from cmqd_segment.checkpoint import QueueSlice
+from cmqd_segment.records import DelaysScheduled, Runs, pack_runs, unpack_runs
+
+
+class Delays:
+    """See the module."""
+
+    __slots__ = (
+        "_queue_id",
+        "buckets",
+        "damaged",
+        "overflow",
+        "overflow_count",
+        "scheduled",
+        "scheduled_count",
+    )
+
+    def __init__(self, queue_id: int, buckets: Timers) -> None:
+        self._queue_id = queue_id
+        self.buckets = buckets
+        self.scheduled = BitMap64()
+        self.scheduled_count = 0
+        self.overflow = BitMap64()
+        self.overflow_count = 0
+        self.damaged = BitMap64()
+        """Messages set aside as damaged that belong to ``overflow`` after a restart."""
+
+    def load(self, part: QueueSlice) -> None:
+        """Take back the delays of a checkpoint."""
+        self.overflow = BitMap64.deserialize(part.overflow)
+        self.overflow_count = len(self.overflow)
+        self.scheduled = BitMap64.deserialize(part.delayed)
+        self.scheduled_count = len(self.scheduled)
+        for due_ms, packed in part.delays:
+            # Buckets keep entries of activated messages until the entries come due.
+            still = [position for position in array("Q", packed) if position in self.scheduled]
+            self.buckets.bucket(due_ms, part.queue_id).extend(still)
+            self.buckets.size += len(still)
+
+    def add(self, position: int, due_ms: int, max_scheduled: int) -> None:
+        """Add a delayed message."""
+        # Damaged overflow counts as overflow: recovery knows no damage and must come to the same sets.
+        if self.scheduled_count < max_scheduled and not self.overflow_count and not self.damaged:
+            self._schedule(position, due_ms)
+        else:
+            self.overflow.add(position)
+            self.overflow_count += 1
+
+    def _schedule(self, position: int, due_ms: int) -> None:
+        self.scheduled.add(position)
+        self.scheduled_count += 1
+        self.buckets.bucket(due_ms, self._queue_id).append(position)
+        self.buckets.size += 1
+
+    def give_places(self, record: DelaysScheduled) -> None:
+        """Schedule messages that waited in overflow."""
+        for position, due_ms in zip(unpack_runs(record.positions), record.visible_ms, strict=True):
+            self.overflow.discard(position)
+            self.overflow_count -= 1
+            self._schedule(position, due_ms)
+
+    def end(self, start: int, stop: int) -> None:
+        """End the delays of a range of scheduled messages; their entries in buckets turn stale."""
+        self.scheduled.remove_range(start, stop)
+        self.scheduled_count -= stop - start
+
+    def leave(self, position: int) -> bool:
+        """Remove a message from its set; return False if it is in neither."""
+        if position in self.scheduled:
+            self.scheduled.remove(position)
+            self.scheduled_count -= 1
+        elif position in self.overflow:
+            self.overflow.remove(position)
+            self.overflow_count -= 1
+        else:
+            return False
+        return True
+
+    def drop_below(self, floor: int) -> None:
+        """Forget the messages below a position."""
+        for positions in (self.scheduled, self.overflow, self.damaged):
+            positions.remove_range(0, floor)
+        self.scheduled_count = len(self.scheduled)
+        self.overflow_count = len(self.overflow)
+
+    def still_scheduled(self, positions: Iterable[int]) -> Runs:
+        """Return those of the positions that are still scheduled."""
+        scheduled = self.scheduled
+        return pack_runs(sorted(position for position in positions if position in scheduled))
