@@ -1,4 +1,4 @@
-"""What holds for all tests."""
+"""Order of the test files, skips and signals, for all tests."""
 
 import signal
 from collections.abc import Generator
@@ -15,6 +15,8 @@ LONGEST = (
     "system",
     "bench",
     "storage",
+    "typing",
+    "test_docs.py",
 )
 """Files and rooms, the longest first. ``make test`` runs two files at a time, in this order; a long file begun last
 would keep the other core idle for minutes."""
@@ -25,8 +27,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    # A shell starts what runs in its background with SIGINT ignored, and what tests start would inherit that; some of
-    # them press Ctrl-C.
+    # A shell starts background processes with SIGINT ignored. The processes of the tests would inherit this, and
+    # some tests send SIGINT to them.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -1,9 +1,9 @@
-"""The parts of ``make test-all``: tests that are slow or need an installation, and so are not in ``make test``.
+"""The parts of ``make test-all``: slow tests, and tests that need an installation.
 
-    python tests/parts.py setup [PART ...]  install for these parts, or all of them; exit code 1 and the reason, if not
-    python tests/parts.py run [PART ...]    run these parts, or all of them; the first failure ends the run
-    python tests/parts.py not-run           print in one line which parts the last setup found impossible on this
-                                            machine; exit code 1 if that setup failed for another reason
+    python tests/parts.py setup [PART ...]  install for these parts (all parts by default); on failure exit code 1
+    python tests/parts.py run [PART ...]    run these parts (all by default); the first failure ends the run
+    python tests/parts.py not-run           print one line: the parts that did not run, and the things that the last
+                                            setup found missing here; exit code 1 if that setup failed otherwise
 
 A new part is an entry of ``PARTS``: its name, a function that names the things that this machine lacks, a function that
 installs, and a function that runs the part.
@@ -23,26 +23,26 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 VENVS = ROOT / ".venv" / "parts"
 PYTHONS = ("3.11", "3.12", "3.13")
-"""The versions of Python that are tested, the one of ``.venv`` by ``make test``."""
+"""The tested versions of Python; ``make test`` runs with the version of ``.venv``."""
 LACKING = VENVS / "lacking"
-"""The parts that the last setup found impossible on this machine, with the reasons; no file if there are none."""
-KILL_ROUNDS = 60
-POWER_FAILURES = 12
+"""A file of the last setup: the parts that cannot run on this machine, with the reasons. Absent if all can run."""
+KILL_ROUNDS = 100
+POWER_FAILURES = 24
 INSTALL_SECONDS = 600
-"""All installations together may take so long: a network that is slower is a thing that the machine lacks."""
+"""The limit of all installations together. A machine with a slower network lacks a network."""
 
 
 class CannotInstallError(Exception):
-    """This machine cannot get what a part needs; the text names it. Any other error of a setup is a fault of ours."""
+    """This machine cannot get the packages of a part; the text says why. Other errors are faults of this project."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """One part of ``make test-all``."""
+    """A part of ``make test-all``."""
 
     name: str
     lacks: Callable[[], list[str]]
-    """Return one line for each thing that the part needs and this machine lacks; quick, and installs nothing."""
+    """Return a line for each need of the part that this machine does not meet; quick, and installs nothing."""
     install: Callable[[float], None]
     """Install until this time of the monotonic clock. Raises CannotInstallError."""
     run: Callable[[], None]
@@ -78,7 +78,7 @@ def make_venv(name: str, python: str | Path, deadline: float, *locks: str) -> No
     call([python, "-m", "venv", "--clear", folder])
     pip = [folder / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-compile"]
     for number, lock in enumerate(locks):
-        # The first lock is complete. A later one replaces packages, and pip would refuse the older versions.
+        # The first lock is complete. A later lock replaces packages, and pip would refuse the older versions.
         alone = ["--no-deps"] if number else []
         download([*pip, *alone, "--require-hashes", "--only-binary", ":all:", "-r", f"requirements/{lock}"], deadline)
     call([*pip, "--no-deps", "--no-build-isolation", "--editable", "."])
@@ -111,7 +111,7 @@ def run_fast_tests(name: str) -> None:
 
 
 def find_python(version: str) -> str | None:
-    """Find a Python of this version that can make virtual environments: on PATH, or one of pyenv."""
+    """Find a Python of this version that can make virtual environments, on PATH or among the versions of pyenv."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     candidates = [f"python{version}", *map(str, sorted(pyenv.glob(f"versions/{version}.*/bin/python")))]
     for candidate in candidates:
@@ -212,7 +212,7 @@ def named_parts(names: Sequence[str]) -> Sequence[Part]:
 
 
 def setup_parts(parts: Sequence[Part]) -> int:
-    """Look for what the machine lacks before anything is installed, so that a failure is quick."""
+    """Look at the machine first and install only when all parts can run here, so that a failure is quick."""
     LACKING.unlink(missing_ok=True)
     lacking = [f"{part.name} needs {thing}" for part in parts for thing in part.lacks()]
     deadline = time.monotonic() + INSTALL_SECONDS

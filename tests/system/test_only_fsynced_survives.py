@@ -1,11 +1,11 @@
-"""Power failure: what was acknowledged is there when the disk holds only what had been fsynced.
+"""Power failure: acknowledged messages are there when the disk holds only fsynced data.
 
 kill -9 leaves the page cache behind, so it cannot show a missing fsync. Here the broker runs under a tracer that
 records every write and every sync in its data folder; from the trace the folder is rebuilt as the power may have
 left it at some moment, a broker is started on that, and the history up to that moment is checked.
 
-``CMQD_POWER_FAILURES`` asks for more of them (default 6; ``make test-all`` has more), ``CMQD_POWER_SEED`` repeats the
-choices of an earlier run.
+``CMQD_POWER_FAILURES`` sets the number of power failures (default 12; ``make test-all`` has more), and
+``CMQD_POWER_SEED`` repeats the choices of an earlier run.
 """
 
 import os
@@ -27,9 +27,9 @@ from support.crash.power import (
     violations_after_restart,
 )
 
-FAILURES = int(os.environ.get("CMQD_POWER_FAILURES", "6"))
+FAILURES = int(os.environ.get("CMQD_POWER_FAILURES", "12"))
 LIVES = 3
-# Arbitrary parts of what was not synced are the hardest case, so they come twice.
+# Arbitrary parts of the unsynced data are the hardest case, so this case comes twice.
 UNSYNCED = (*Unsynced, Unsynced.SCRAMBLED)
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1200 + 60 * FAILURES)]

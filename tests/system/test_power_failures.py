@@ -36,7 +36,7 @@ async def test_a_power_failure_during_the_first_start_leaves_a_folder_that_start
 async def test_without_fsync_the_same_failures_are_found_to_lose_acknowledged_messages(
     tmp_path: Path, endpoints: Endpoints
 ) -> None:
-    """The tests above can fail: the same broker with lowered durability does not pass them."""
+    """The tests of power failures can fail: a broker with lowered durability does not pass."""
     chance = random.Random(SEED)
     history = new_history()
     life = tmp_path / "life"

@@ -51,12 +51,12 @@ SEED = int(os.environ.get("CMQD_POWER_SEED", "0")) or random.SystemRandom().getr
 SMALL_SEGMENTS = ("--segment-bytes", str(1 << 20), *PUSH_FLAGS)
 LOAD_SECONDS = 3.5
 LEAST_SENDS, LEAST_PUBLISHES = 40, 12
-"""A load lasts for these, too: on a slow machine longer than for its seconds."""
-# Syncs take up to so long, so an answer that does not wait for one comes well before it.
+"""A load goes on until it has done so many of both: on a slow machine longer than its seconds."""
+# Syncs take up to this time, so an answer that does not wait for its sync comes well before the sync ends.
 HOLD_MS = 6.0
 DRAIN_SECONDS = 600.0
-"""After so long the checker says which messages are left, instead of the time limit of the suite."""
-# Fewer are deleted than in other tests, so that some die in the short time.
+"""After this time the checker names the messages that are left; the time limit of the suite names none."""
+# Consumers delete fewer messages than in other tests, so that some messages die in the short time.
 MORTAL = (0.7, 0.1, 0.05, 0.05, 0.05, 0.05)
 RARE = (Created, Renamed, Removed, Resized, FolderSynced)
 OWNED = ("owned-1", "owned-2")
@@ -71,7 +71,7 @@ def done(history: History, kind: type[Send] | type[Publish]) -> int:
 
 
 def workers(generation: str, history: History, chance: random.Random) -> list[Worker]:
-    """Without memory of an earlier life: what they knew may not have happened any more."""
+    """Return new workers. Workers of an earlier life remember answers that the power failure undid."""
     books = Books()
     return [
         NumberedProducer(f"{generation}-numbered", chance.getrandbits(32), 0.01).work,
@@ -99,7 +99,7 @@ async def traced_life(
     generation: str,
     chance: random.Random,
 ) -> tuple[list[AnyEvent], int]:
-    """Run a broker under load and kill it; its trace, and where in it the load began."""
+    """Run a broker under load and kill it; return its trace, and the index in the trace where the load began."""
     endpoints.history = history
     endpoints.is_repaired = False
     broker = CrashingBroker(folder, flags=flags)
@@ -112,7 +112,7 @@ async def traced_life(
         session = await Session.connect(ready.url, history)
         await create_queues(session)
         if not endpoints.secrets:
-            # Whole before the power fails: what is checked is what goes through it.
+            # The topic is complete before the power fails: the check is about its messages.
             await create_topic(session, endpoints)
         session.close()
         began_ns = time.monotonic_ns()
@@ -131,7 +131,7 @@ async def traced_life(
 
 
 def choose_cut(events: Sequence[AnyEvent], begin: int, chance: random.Random) -> int:
-    """How many events happened before the power failed.
+    """Choose the number of events before the power failure.
 
     Any number; or all up to the end of a sync; or up to a change of names or lengths or near it, since most events are
     commits, and rolls, seals, checkpoints and drops would seldom be met by chance.
@@ -167,7 +167,7 @@ async def violations_after_restart(
 
 
 async def repeat_sends(session: Session, history: History) -> None:
-    """Each whose answer is not known, if it can be repeated, and the last of those whose answer is."""
+    """Repeat the sends with unknown answers that can be repeated, and the last sends with known answers."""
     numbered = [send for send in history.of_kind(Send) if send.sequence and not send.half]
     answered = {send.sequence for send in numbered if send.outcome is not Outcome.UNKNOWN}
     unanswered = {send.sequence: send for send in numbered if send.sequence not in answered}
