@@ -11,6 +11,8 @@ from bisect import bisect_left, bisect_right
 MAX_STEPS = 16_384
 """An even number; see ``_merge``."""
 
+FIRST_GRAIN_MS = 100
+
 
 class TimeSteps:
     """The staircase of one queue; empty while the queue remembers no message."""
@@ -18,7 +20,7 @@ class TimeSteps:
     __slots__ = ("_ends", "_positions", "_starts", "grain_ms")
 
     def __init__(self) -> None:
-        self.grain_ms = 100
+        self.grain_ms = FIRST_GRAIN_MS
         self._positions = array("Q")
         self._starts = array("Q")
         self._ends = array("Q")
@@ -101,7 +103,9 @@ class TimeSteps:
 
     def clear(self) -> None:
         """Forget all steps."""
-        self.__init__()
+        self.grain_ms = FIRST_GRAIN_MS
+        for column in (self._positions, self._starts, self._ends):
+            del column[:]
 
     def packed(self) -> tuple[bytes, bytes, bytes]:
         """Positions, starts and ends for a checkpoint."""

@@ -738,10 +738,10 @@ def operation_name(kind: type[WireMessage]) -> str:
 
 
 MESSAGE_TYPES: Final[Mapping[int, type[WireMessage]]] = {
-    kind.__struct_config__.tag: kind  # pyright: ignore
+    tag: kind
     for base in (WireMessage, Request, Reply)
     for kind in base.__subclasses__()
-    if kind.__struct_config__.tag is not None
+    if isinstance(tag := kind.__struct_config__.tag, int)
 }
 """Structs of the messages, by operation."""
 REQUEST_TYPES: Final[Mapping[int, type[Request]]] = {

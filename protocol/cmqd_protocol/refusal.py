@@ -127,20 +127,19 @@ def _explain(payload: bytes, fields: tuple[str, ...], said: str) -> _Explanation
 
 def _out_of_bounds(field: str, bounds: re.Match[str], encoded: bytes) -> _Explanation:
     limit = f"{'at most' if bounds['operator'] == '<=' else 'at least'} {bounds['limit']}"
-    if bounds["length"]:
-        value = _count_entries(encoded)
-        unit = "entries"
-        if value is None and encoded:
-            value, unit = len(_text_decoder.decode(encoded)), "characters"
-        if value is None:
-            unit = "characters" if bounds["kind"] == "str" else "bytes" if bounds["kind"] == "bytes" else "entries"
-            text = f"{field} must have {limit} {unit}"
-        else:
-            text = f"{field} has {value} {unit}; it must have {limit}"
-    else:
+    if not bounds["length"]:
         value = _short_value(encoded)
-        text = f"{field} is {value}; it must be {limit}"
-    return text, {"field": field, "value": value, "limit": limit}
+        return f"{field} is {value!r}; it must be {limit}", {"field": field, "value": value, "limit": limit}
+    count = _count_entries(encoded)
+    unit = "entries"
+    if count is None and encoded:
+        count, unit = len(_text_decoder.decode(encoded)), "characters"
+    if count is None:
+        unit = "characters" if bounds["kind"] == "str" else "bytes" if bounds["kind"] == "bytes" else "entries"
+        text = f"{field} must have {limit} {unit}"
+    else:
+        text = f"{field} has {count} {unit}; it must have {limit}"
+    return text, {"field": field, "value": count, "limit": limit}
 
 
 def _wrong_type(what: str, field: str, said: str, encoded: bytes) -> _Explanation:
