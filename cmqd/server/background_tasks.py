@@ -1,7 +1,7 @@
 """Tasks that wait for the disk or for the accounts file while the loop goes on."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 from cmqd.log.errors import LogFailed
@@ -13,10 +13,8 @@ _log = get_logger()
 class BackgroundTasks:
     """The tasks of a server; kept here, because the loop holds only weak references to tasks."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, on_end: Callable[[], None]) -> None:
-        """Make an empty set. ``on_end`` is called after the end of each task."""
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._on_end = on_end
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
@@ -38,4 +36,3 @@ class BackgroundTasks:
         failure = None if task.cancelled() else task.exception()
         if failure is not None and not isinstance(failure, LogFailed):
             _log.error("task_failed", exc_info=failure)
-        self._on_end()

@@ -88,9 +88,6 @@ class Group:
         self.size = 0
         """Bytes of bodies and headers."""
 
-    def __repr__(self) -> str:
-        return f"<Group {self.operation.name} {self.account}/{self.name} requests={len(self.requests)}>"
-
 
 @part
 class Collector:

@@ -52,9 +52,6 @@ class Connections:
     def __len__(self) -> int:
         return len(self._open)
 
-    def __repr__(self) -> str:
-        return f"<Connections open={len(self._open)} accounts={len(self._by_account)}>"
-
     def add(self, connection: Connection) -> None:
         """Enter a connection; a connection over the limit gets an error and is closed."""
         self.counters.connections_accepted += 1

@@ -373,6 +373,9 @@ class Daemon:
     async def _drain(self, server: Server) -> ExitCode:
         stop_at = self._loop.time() + self._settings.drain_timeout_ms / 1000
         await server.drain((self._settings.drain_timeout_ms / 1000 - CLOSE_LOG_S) / 2)
+        if self._failure is not None:
+            # No last checkpoint: after a bug, the next start would take a wrong index from it.
+            return await self._end_in_disaster(server, self._failure)
         try:
             left_s = stop_at - CLOSE_LOG_S - self._loop.time()
             await asyncio.wait_for(server.checkpoints.write_final(), max(0.1, left_s))

@@ -50,9 +50,6 @@ class Reclaim:
         self._timer: asyncio.TimerHandle | None = None
         self._is_stopped = False
 
-    def __repr__(self) -> str:
-        return f"<Reclaim dropping={sorted(self._dropping)}>"
-
     def checkpoint_done(self, header_lsn: int) -> None:
         """Scan, because the storage has read a checkpoint back and listed it."""
         _log.debug("checkpoint_written", lsn=header_lsn)

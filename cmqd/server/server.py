@@ -13,7 +13,6 @@ memory. A second wire protocol is a package beside ``binary``: its listener gets
 """
 
 import asyncio
-import contextlib
 import os
 import socket
 import time
@@ -72,6 +71,7 @@ from cmqd_protocol.messages import error
 _log = get_logger()
 
 SHUTTING_DOWN = "the server is shutting down"
+DRAIN_POLL_S = 0.005
 
 
 class Server:
@@ -120,8 +120,6 @@ class Server:
         self._started = time.monotonic()
         self._state = LogState(False, "", 0, 0, 0)
         self._failure: Exception | None = None
-        self._all_finished: asyncio.Event | None = None
-        """Set, once draining waits for it, when all work that was begun is finished."""
         self._beat_timer: asyncio.TimerHandle | None = None
         self._location: dict[str, Any] = {"region": settings.region}
         """Facts of every queue and topic that the core does not know; the address is known once the server listens."""
@@ -138,7 +136,7 @@ class Server:
         )
         promised = broker.facts.promises.memory
         self.budget = MemoryBudget(budget_bytes(settings), lambda: promised.total_bytes)
-        self.tasks = BackgroundTasks(loop, self._check_finished)
+        self.tasks = BackgroundTasks(loop)
         self._commit_room = CommitRoom(log, timer)
         self.turns = RoundRobin(self._has_room)
         # The end of an I/O batch calls parts that begin I/O batches, so its two ends are methods of this class.
@@ -574,8 +572,6 @@ class Server:
             self._log.flush()
             self.agenda_timer.plan()
             self.listener.watch_load()
-        if self._all_finished is not None:
-            self._check_finished()
 
     def _beat_again(self) -> None:
         self._beat_timer = self._loop.call_later(STEP_MS / 1000, self._beat_again)
@@ -604,8 +600,6 @@ class Server:
         self.gate.open_to(lsn)
         self.outbox.open_to(lsn)
         self.io_batch.schedule()
-        if self._all_finished is not None:
-            self._check_finished()
 
     def _fail(self, failure: Exception) -> None:
         """Stop all acknowledgements, and answer every open request ``outcome_unknown``."""
@@ -627,24 +621,15 @@ class Server:
             client.answer(error(reply.request_id, ErrorCode.OUTCOME_UNKNOWN, reason))
         self.client_events.end_waits(ErrorCode.OUTCOME_UNKNOWN, reason)
         self.io_batch.schedule()
-        self._check_finished()
         self._on_failed(failure)
 
-    # ------------------------------------------------------------------ the end of a drain
-
-    def _is_finished(self) -> bool:
-        """True if all work that was begun is finished, or can never be finished."""
-        return not (len(self.gate) or len(self.turns) or len(self.tasks)) or self._failure is not None
-
     async def _wait_until_finished(self, within_s: float) -> None:
-        if not self._is_finished():
-            self._all_finished = asyncio.Event()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._all_finished.wait(), within_s)
-
-    def _check_finished(self) -> None:
-        if self._all_finished is not None and self._is_finished():
-            self._all_finished.set()
+        """Wait until all work in progress is finished, or a failure shows that the work cannot be finished."""
+        stop_at = self._loop.time() + within_s
+        while (len(self.gate) or len(self.turns) or len(self.tasks)) and self._loop.time() < stop_at:
+            if self._failure is not None:
+                return
+            await asyncio.sleep(DRAIN_POLL_S)
 
 
 def failure_text(failure: Exception) -> str:

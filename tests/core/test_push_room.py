@@ -165,3 +165,23 @@ def test_dead_endpoints_that_fail_over_and_over_do_not_delay_a_healthy_one():
             rig.end_push(push, None if push.url == URL else "down")
         rig.now_ms += 1000
     assert state(rig) == (0, 0, 10, 0)
+
+
+def test_more_dead_urls_than_slots_do_not_delay_a_url_that_answers():
+    rig = a_rig(Limits(max_pushes=64, max_pushes_per_endpoint=4))
+    rig.subscribe(URL)
+    rig.publish(b"first")
+    rig.settle()
+    rig.end_push(rig.pushes[0])
+    for number in range(200):
+        rig.subscribe(f"https://dead{number}.example/", name=f"dead{number}")
+
+    for number in range(10):
+        rig.publish(b"%d" % number)
+        rig.settle()
+        (healthy,) = [push for push in rig.pushes if push.url == URL]
+        rig.end_push(healthy)
+        rig.now_ms += 1
+
+    assert state(rig) == (0, 0, 11, 0)
+    assert len(rig.pushes) <= 32, "the dead URLs have half of the slots"

@@ -1,6 +1,7 @@
 """The life of the process over a log that fails at a chosen moment: it ends, and says why."""
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -69,3 +70,25 @@ async def test_a_log_that_fails_while_the_server_is_set_up_ends_the_process(
 
     assert code is ExitCode.STORAGE_FAILED
     assert not (tmp_path / "ready.json").exists(), "nothing may say that the server is ready"
+
+
+async def test_a_bug_that_shows_in_a_drain_leaves_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = MemoryLog()
+    start, drain = Server.start, Server.drain
+
+    async def start_and_stop(server: Server) -> object:
+        address = await start(server)
+        signal.raise_signal(signal.SIGTERM)
+        return address
+
+    async def drain_with_a_bug(server: Server, within_s: float) -> None:
+        await drain(server, within_s)
+        server.outcomes.broke(RuntimeError("a bug"), "tick")
+
+    monkeypatch.setattr(Server, "start", start_and_stop)
+    monkeypatch.setattr(Server, "drain", drain_with_a_bug)
+
+    assert await ended(tmp_path, log) is ExitCode.BUG
+    assert log.disk.checkpoints == []
