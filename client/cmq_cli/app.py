@@ -6,8 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from itertools import pairwise
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
@@ -30,17 +29,22 @@ from cmq_cli.commands import (
     transaction,
 )
 from cmq_cli.exitcodes import HELP, CommandFailed, ExitCode, exit_code
-from cmq_cli.options import Seconds
 from cmq_cli.output import Output, OutputForm
 from cmq_cli.session import Session
 from cmqd_client import CmqError
 from cmqd_client.contexts import ContextError
 
 _SHARED = Group("Options of all commands", sort_key=99)
+_SharedOptions: TypeAlias = Annotated[Session | None, Parameter(name="*", group=_SHARED)]
+
+_HELP = """\
+Talk to a cmqd message broker: queues, topics, messages, accounts.
+
+Example: cmq queue create orders; cmq send orders 'first'; cmq receive orders --delete"""
 
 app = App(
     name="cmq",
-    help="Talk to a cmqd message broker: queues, topics, messages, accounts.",
+    help=_HELP,
     help_epilogue=HELP,
     help_format="restructuredtext",
     version=version("cmqd"),
@@ -55,116 +59,94 @@ _COMMANDS: dict[str, Sequence[Callable[..., Any] | App]] = {
     "Access": (account.app, context.app),
     "Shell": (completion.completion_of(app),),
 }
-for _number, (_heading, _commands) in enumerate(_COMMANDS.items()):
-    _group = Group(_heading, sort_key=_number)
-    for _command in _commands:
-        if isinstance(_command, App):
-            _command.group = _group
-            app.command(_command)
-        else:
-            app.command(_command, group=_group)
-app.meta.group_parameters = _SHARED
-for _flag in ("--help", "--version"):
-    app[_flag].group = _SHARED
+
+
+def _add_commands() -> None:
+    for number, (heading, commands) in enumerate(_COMMANDS.items()):
+        group = Group(heading, sort_key=number)
+        for command in commands:
+            if isinstance(command, App):
+                command.group = group
+                app.command(command)
+            else:
+                app.command(command, group=group)
+    _keep_order(app)
+    for flag in ("--help", "--version"):
+        app[flag].group = _SHARED
+
+
+def _keep_order(parent: App) -> None:
+    """Make help list commands in the order of their declaration, not by name."""
+    for position, name in enumerate(name for name in parent if not name.startswith("-")):
+        parent[name].sort_key = position
+        _keep_order(parent[name])
+
+
+_add_commands()
 
 
 @app.meta.default
 def launch(
-    *tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
-    url: str | None = None,
-    context: str | None = None,
-    context_file: Path | None = None,
-    output: OutputForm = OutputForm.TABLE,
-    verbose: Annotated[bool, Parameter(name=["--verbose", "-v"], negative=())] = False,
-    timeout: Seconds = 3.0,
+    *tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)], session: _SharedOptions = None
 ) -> ExitCode:
-    """Read the shared options, run the command.
-
-    Parameters
-    ----------
-    url
-        The server: cmq://ID:KEY@host:port. Other users of this machine can see it; prefer a context or CMQ_URL.
-    context
-        Name of the context to use, instead of the current one.
-    context_file
-        File with contexts, instead of the user's own; such as admin.context.toml in a server's data folder.
-    output
-        Tables, or JSON: results on standard output, errors and warnings on standard error.
-    verbose
-        Show the numbers of request and connection with an error, as they stand in the server's log.
-    timeout
-        Time limit of a request, beyond the wait of a receive; a request is repeated twice before it fails.
-    """
+    """Read the shared options, run the command."""
+    session = session or Session()
     command, bound, hidden = app.parse_args(tokens, exit_on_error=False, print_error=False)
-    session = Session(
-        output=Output(output, verbose=verbose), url=url, context=context, context_file=context_file, timeout=timeout
-    )
     if "session" in hidden:
         bound.arguments["session"] = session
     return _run(command, bound.args, bound.kwargs, session)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run ``cmq``; the exit code."""
+    """Run ``cmq`` and return the exit code."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        ended: Any = app.meta(
-            words,
-            exit_on_error=False,
-            print_error=False,
-            result_action="return_value",
-        )
-    except CycloptsError as wrong:
-        # The options could not be read, so the form of the output is looked up in the words themselves.
-        form = OutputForm.JSON if _asks_for_json(words) else OutputForm.TABLE
-        Output(form).error(f"{wrong}\ntry: cmq --help", ExitCode.USAGE.error_name)
+        result: Any = app.meta(words, exit_on_error=False, print_error=False, result_action="return_value")
+    except CycloptsError as error:
+        # The options could not be parsed, so the form of the output is taken from the words themselves.
+        is_json = "--output=json" in words or ("--output", "json") in pairwise(words)
+        command = " ".join(["cmq", *(error.command_chain or ())])
+        output = Output(OutputForm.JSON if is_json else OutputForm.TABLE)
+        output.error(f"{error}\ntry: {command} --help", ExitCode.USAGE.error_name)
         return ExitCode.USAGE
     except BrokenPipeError:
-        # The reader of the output has closed it.
-        _leave_output()
+        # The reader closed the output.
+        _discard_output()
         return ExitCode.OK
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
-    return ended if isinstance(ended, int) else ExitCode.OK
+    return result if isinstance(result, int) else ExitCode.OK
 
 
 def _run(command: Any, args: Any, kwargs: Any, session: Session) -> ExitCode:
-    """Run a command, and make of every expected failure a sentence and an exit code."""
+    """Run a command, and turn every expected failure into a sentence and an exit code."""
     try:
         result = command(*args, **kwargs)
         if asyncio.iscoroutine(result):
             result = asyncio.run(result)
+        return result if isinstance(result, ExitCode) else ExitCode.OK
     except CmqError as error:
         session.output.client_error(error)
         return exit_code(error)
-    except CommandFailed as failed:
-        return _failed(session, failed, failed.code)
-    except ContextError as problem:
-        return _failed(session, problem, ExitCode.NOT_FOUND if problem.missing else ExitCode.USAGE)
-    except ValueError as problem:
-        # An argument that the client refuses without asking the server: a URL, a duration.
-        return _failed(session, problem, ExitCode.USAGE)
+    except CommandFailed as error:
+        text, code = str(error), error.code
+    except ContextError as error:
+        text, code = str(error), ExitCode.NOT_FOUND if error.missing else ExitCode.USAGE
+    except ValueError as error:
+        # An argument that the client refuses without a request: a URL, a duration.
+        text, code = str(error), ExitCode.USAGE
     except BrokenPipeError:
         raise
-    except OSError as problem:
-        # Of the output, or of a file that has a name.
-        if problem.filename is None:
-            _leave_output()
-        where = "" if problem.filename is None else f"{problem.filename}: "
-        session.output.error(f"{where}{problem.strerror or problem}", ExitCode.FAILED.error_name)
-        return ExitCode.FAILED
-    return result if isinstance(result, ExitCode) else ExitCode.OK
-
-
-def _leave_output() -> None:
-    """Discard the rest of the output, because Python would try at exit to write it to the closed pipe."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _failed(session: Session, error: Exception, code: ExitCode) -> ExitCode:
-    session.output.error(str(error), code.error_name)
+    except OSError as error:
+        # Only an error of the output has no file name.
+        if error.filename is None:
+            _discard_output()
+        place = "" if error.filename is None else f"{error.filename}: "
+        text, code = f"{place}{error.strerror or error}", ExitCode.FAILED
+    session.output.error(text, code.error_name)
     return code
 
 
-def _asks_for_json(words: Sequence[str]) -> bool:
-    return "--output=json" in words or ("--output", "json") in pairwise(words)
+def _discard_output() -> None:
+    """Discard the rest of the output, because Python would try at exit to write the rest to the closed pipe."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

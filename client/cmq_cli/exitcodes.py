@@ -1,23 +1,10 @@
 """Exit codes, and the table from error to exit code."""
 
+from collections.abc import Mapping
 from enum import IntEnum
 
-from cmqd_client import CmqError
-from cmqd_client.errors import (
-    AccountNotFound,
-    ConnectionLost,
-    ConnectionRefused,
-    KeyNotFound,
-    PartialFailure,
-    PermissionDenied,
-    QueueDeleted,
-    QueueNotFound,
-    RequestTimeout,
-    ServerUnreachable,
-    ShuttingDown,
-    SubscriptionNotFound,
-    TopicNotFound,
-)
+from cmqd_client import errors
+from cmqd_client.errors import CmqError
 
 
 class ExitCode(IntEnum):
@@ -34,43 +21,42 @@ class ExitCode(IntEnum):
 
     @property
     def error_name(self) -> str:
-        """The name of an error that has no code of the server's, for JSON."""
+        """The name of an error without an error code of the server, for JSON."""
         return self.name.lower()
 
 
 HELP = """\
+Durations: 1.5 (seconds), 250ms, 30s, 5m, 12h, 4d
+
 Exit codes: 0 done · 1 failed · 2 wrong usage · 3 no such queue, topic, subscription, account, key or \
 context · 4 not permitted (key, region, account) · 5 server unreachable or no answer in time · \
 6 done in part · 130 interrupted"""
 
-_BY_ERROR: tuple[tuple[type[CmqError], ExitCode], ...] = (
-    (PartialFailure, ExitCode.PARTIAL),
-    (QueueNotFound, ExitCode.NOT_FOUND),
-    (QueueDeleted, ExitCode.NOT_FOUND),
-    (TopicNotFound, ExitCode.NOT_FOUND),
-    (SubscriptionNotFound, ExitCode.NOT_FOUND),
-    (AccountNotFound, ExitCode.NOT_FOUND),
-    (KeyNotFound, ExitCode.NOT_FOUND),
-    (PermissionDenied, ExitCode.REFUSED),
-    (ConnectionRefused, ExitCode.REFUSED),
-    (ServerUnreachable, ExitCode.UNREACHABLE),
-    (ConnectionLost, ExitCode.UNREACHABLE),
-    (RequestTimeout, ExitCode.UNREACHABLE),
-    (ShuttingDown, ExitCode.UNREACHABLE),
-)
-"""The first class that fits decides; everything else is FAILED."""
+_BY_ERROR: Mapping[ExitCode, tuple[type[CmqError], ...]] = {
+    ExitCode.PARTIAL: (errors.PartialFailure,),
+    ExitCode.NOT_FOUND: (
+        *(errors.QueueNotFound, errors.QueueDeleted, errors.TopicNotFound, errors.SubscriptionNotFound),
+        *(errors.AccountNotFound, errors.KeyNotFound),
+    ),
+    ExitCode.REFUSED: (errors.PermissionDenied, errors.ConnectionRefused),
+    ExitCode.UNREACHABLE: (
+        *(errors.ServerUnreachable, errors.ConnectionLost, errors.RequestTimeout),
+        errors.ShuttingDown,
+    ),
+}
+"""The first entry that fits decides; any other error is FAILED."""
 
 
 def exit_code(error: CmqError) -> ExitCode:
-    """The exit code for an error of the client. An unknown outcome has that of its cause."""
-    for cls, code in _BY_ERROR:
-        if isinstance(error, cls):
+    """Return the exit code for an error of the client. An unknown outcome has the exit code of its cause."""
+    for code, classes in _BY_ERROR.items():
+        if isinstance(error, classes):
             return code
     return exit_code(error.__cause__) if isinstance(error.__cause__, CmqError) else ExitCode.FAILED
 
 
 class CommandFailed(Exception):
-    """A command cannot go on, for a reason of its own: what to print, and the exit code."""
+    """The command cannot continue; the text is printed, and ``code`` is the exit code."""
 
     def __init__(self, text: str, code: ExitCode = ExitCode.FAILED) -> None:
         super().__init__(text)

@@ -1,9 +1,14 @@
 """Lines of text and of JSON, as messages to store."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from cyclopts import Parameter
+
+from cmq_cli.exitcodes import CommandFailed, ExitCode
+from cmq_cli.options import Flag, Repeated
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _TEXT = msgspec.json.Decoder(str)
@@ -29,19 +34,42 @@ class Line(msgspec.Struct, frozen=True):
         return len(self.body) + sum(map(len, self.tags)) + len(self.routing_key or "")
 
 
-class LineFormat(msgspec.Struct, frozen=True, kw_only=True):
-    """The form of the lines, and the labels of all messages."""
+@Parameter(name="*")
+@dataclass(frozen=True)
+class LineFormat:
+    """The form of the lines of a stream, and the labels of the messages.
 
-    tags: list[str] = []
+    Parameters
+    ----------
+    body_field
+        With --ndjson: the field with the body, the text of a string or the JSON of any other value. By default the
+        line is the body.
+    """
+
+    tag: Repeated = None
+    "A tag of each message; can be repeated, up to 10."
     routing_key: str | None = None
-    ndjson: bool = False
-    """True: a line is a JSON object."""
+    "On a routing topic: the routing key of each message."
+    ndjson: Flag = False
+    "Publish each line of --file or standard input as a message. A line is a JSON object."
     body_field: str | None = None
-    """Field with the body: the text of a string, the JSON of any other value. None = the line is the body."""
     tag_field: str | None = None
-    """Field with a tag or a list of tags. A message without the field, or with null, has no tags."""
+    "With --ndjson: the field with a tag or a list of tags. A message without the field, or with null, has no tags."
     key_field: str | None = None
-    """Field with the routing key."""
+    "With --ndjson: the field with the routing key."
+
+    def check(self) -> None:
+        """Check that the options do not contradict each other.
+
+        Raises:
+            CommandFailed: they do.
+        """
+        if not self.ndjson and (self.body_field or self.tag_field or self.key_field):
+            raise CommandFailed("--body-field, --tag-field and --key-field need --ndjson", ExitCode.USAGE)
+        if (self.tag and self.tag_field) or (self.routing_key is not None and self.key_field):
+            raise CommandFailed("give --tag or --tag-field, --routing-key or --key-field, not both", ExitCode.USAGE)
+        if (self.tag or self.tag_field) and (self.routing_key is not None or self.key_field):
+            raise CommandFailed("a topic takes tags or routing keys, not both", ExitCode.USAGE)
 
     def read(self, number: int, line: bytes) -> Line:
         """Return the message of a line.
@@ -50,12 +78,12 @@ class LineFormat(msgspec.Struct, frozen=True, kw_only=True):
             LineError: the line is no JSON object, or a field is missing or has the wrong type.
         """
         if not self.ndjson:
-            return Line(number, line, self.tags, self.routing_key)
+            return Line(number, line, self.tag or [], self.routing_key)
         try:
             fields = _OBJECT.decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise LineError(f"it is no JSON object: {error}") from error
-        body, tags, key = line, self.tags, self.routing_key
+        body, tags, key = line, self.tag or [], self.routing_key
         if self.body_field is not None:
             body = bytes(_field(fields, self.body_field))
             if body.startswith(b'"'):

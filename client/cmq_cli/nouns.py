@@ -4,7 +4,7 @@ A command names the fields to show; labels and text of the values follow from th
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -136,11 +136,30 @@ async def delete_each(
                 deleted.append(name)
             except CmqError as error:
                 failed[name] = error
-                session.output.client_error(error, name)
-    if session.output.json:
-        session.output.document({"deleted": deleted, "failed": {name: error.name for name, error in failed.items()}})
-    for name in deleted:
-        session.output.remark(f"{noun} {name!r} deleted")
+    return report_batch(session.output, "deleted", deleted, failed, [f"{noun} {name!r} deleted" for name in deleted])
+
+
+def report_batch(
+    output: Output, verb: str, done: Sequence[str], failed: Mapping[str, CmqError], remarks: Iterable[str] | None = None
+) -> ExitCode:
+    """Report the entries that are done and the entries that failed, and return the exit code.
+
+    Args:
+        output: the output of the command.
+        verb: the action: ``rolled back``.
+        done: names, ids or handles.
+        failed: the error by name, id or handle.
+        remarks: remarks about the entries that are done; None = their number.
+    """
+    if output.json:
+        output.document(
+            {verb.replace(" ", "_"): done, "failed": {entry: error.name for entry, error in failed.items()}}
+        )
+    for entry, error in failed.items():
+        output.client_error(error, entry)
+    if done or not failed:
+        for remark in [f"{len(done):,} {verb}"] if remarks is None else remarks:
+            output.remark(remark)
     if not failed:
         return ExitCode.OK
-    return ExitCode.PARTIAL if deleted else exit_code(next(iter(failed.values())))
+    return ExitCode.PARTIAL if done else exit_code(next(iter(failed.values())))

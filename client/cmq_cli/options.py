@@ -10,11 +10,7 @@ from cyclopts import Parameter, Token
 from cyclopts.validators import Number
 
 from cmq_cli.session import Session
-from cmq_cli.values import parse_duration, parse_moment
-
-
-def _to_seconds(type_: object, tokens: Sequence[Token]) -> float:
-    return parse_duration(tokens[0].value)
+from cmq_cli.values import parse_moment
 
 
 def _to_moment(type_: object, tokens: Sequence[Token]) -> datetime:
@@ -24,11 +20,11 @@ def _to_moment(type_: object, tokens: Sequence[Token]) -> datetime:
 CurrentSession: TypeAlias = Annotated[Session, Parameter(parse=False)]
 """The session of the command; :mod:`cmq_cli.app` passes it."""
 
-Flag: TypeAlias = Annotated[bool, Parameter(negative=())]
+Flag: TypeAlias = Annotated[bool, Parameter(negative=(), show_default=False)]
+"""An option without a value."""
 Repeated: TypeAlias = Annotated[list[str] | None, Parameter(negative=())]
 """An option that can be given several times."""
-Seconds: TypeAlias = Annotated[float, Parameter(converter=_to_seconds, n_tokens=1)]
-Moment: TypeAlias = Annotated[datetime, Parameter(converter=_to_moment, n_tokens=1)]
+Moment: TypeAlias = Annotated[datetime, Parameter(converter=_to_moment, n_tokens=1, metavar="TIME")]
 
 QueueName: TypeAlias = Annotated[str, Parameter(help="Name of the queue.")]
 TopicName: TypeAlias = Annotated[str, Parameter(help="Name of the topic.")]
@@ -45,7 +41,7 @@ DedupId: TypeAlias = Annotated[
 Raw: TypeAlias = Annotated[Flag, Parameter(help="Print only the bodies, unchanged, with a line break after each body.")]
 Yes: TypeAlias = Annotated[Flag, Parameter(help="Do not ask for confirmation. Required without a terminal.")]
 Ensure: TypeAlias = Annotated[
-    Flag, Parameter(help="Accept an existing one with the same attributes; otherwise show the differences.")
+    Flag, Parameter(help="Succeed if it exists with the same attributes; if they differ, show the differences.")
 ]
 DataPath: TypeAlias = Annotated[
     str, Parameter(help="The data folder, or the URL of a copy. The broker of the folder may be running.")
@@ -60,7 +56,7 @@ IncludeActive: TypeAlias = Annotated[
 class Paging:
     """The part of a list to show."""
 
-    search: str = ""
+    search: Annotated[str, Parameter(show_default=False)] = ""
     "Only names that contain this text."
     offset: int = 0
     "Number of entries to skip."

@@ -1,47 +1,79 @@
-"""The session of a command: the address of the server, and the output."""
+"""The session of a command: the options that all commands share, the server and the output."""
 
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Annotated, TypeAlias
 
-import msgspec
+from cyclopts import Parameter, Token
 
-from cmq_cli.output import Output
+from cmq_cli.output import Output, OutputForm
+from cmq_cli.values import parse_duration
 from cmqd_client import Client, connect
 from cmqd_client.address import Address, parse_address
 from cmqd_client.contexts import Contexts, default_path, is_exposed, load_contexts
 
 
-class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """The options that all commands share, resolved as far as possible without a request."""
+def _to_seconds(type_: object, tokens: Sequence[Token]) -> float:
+    return parse_duration(tokens[0].value)
 
-    output: Output
+
+Seconds: TypeAlias = Annotated[float, Parameter(converter=_to_seconds, n_tokens=1, metavar="DURATION")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """The options that all commands share, and the server and the output that they choose.
+
+    Parameters
+    ----------
+    url
+        The server: cmq://ID:KEY@host:port. Other users of this machine can see it; prefer a context or CMQ_URL.
+    context
+        Name of the context to use, instead of the current context.
+    context_file
+        File with contexts, instead of the file of the user; such as admin.context.toml in the data folder of a server.
+    form
+        Tables, or JSON: results on standard output, errors and warnings on standard error.
+    verbose
+        Show the numbers of the request and the connection with an error; the server's log has the same numbers.
+    timeout
+        Time limit of a request, beyond the wait of a receive; a request is repeated twice before it fails.
+    """
+
     url: str | None = None
     context: str | None = None
     context_file: Path | None = None
-    timeout: float = 3.0
-    """Seconds for each request, beyond the wait of a receive."""
+    form: Annotated[OutputForm, Parameter(name="--output")] = OutputForm.TABLE
+    verbose: Annotated[bool, Parameter(name=["--verbose", "-v"], negative=(), show_default=False)] = False
+    timeout: Annotated[Seconds, Parameter(show_default="3s")] = 3.0
+
+    @cached_property
+    def output(self) -> Output:
+        """The output of the command."""
+        return Output(self.form, verbose=self.verbose)
 
     def contexts(self) -> Contexts:
-        """The context file in force.
+        """Read the context file.
 
         Raises:
-            ContextError: it cannot be read.
+            ContextError: the file cannot be read.
         """
-        named = self.context_file or _path(os.environ.get("CMQ_CONTEXT_FILE"))
-        path = named or default_path()
-        contexts = load_contexts(path, must_exist=named is not None)
+        named = self.context_file or os.environ.get("CMQ_CONTEXT_FILE")
+        path = Path(named) if named else default_path()
+        contexts = load_contexts(path, must_exist=bool(named))
         if contexts.urls and is_exposed(path):
             self.output.warning(f"{path} holds secret keys and can be read by others: chmod 600 {path}")
         return contexts
 
     def address(self) -> Address:
-        """The server to talk to: --url, --context, --context-file, CMQ_URL, the current context; the first that is
-        given.
+        """Return the server: the first of --url, --context, --context-file, CMQ_URL and the current context.
 
         Raises:
-            ContextError: there is none, or it is wrong.
+            ContextError: no server is chosen, or the context is wrong.
             ValueError: the URL is wrong.
         """
         if self.url is not None:
@@ -53,14 +85,10 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
     @asynccontextmanager
     async def client(self) -> AsyncGenerator[Client]:
-        """A connected client.
+        """Connect to the server.
 
         Raises:
-            CmqError: it could not connect.
+            CmqError: the server cannot be reached, or refuses.
         """
         async with connect(self.address(), request_timeout=self.timeout, product="cmq") as client:
             yield client
-
-
-def _path(text: str | None) -> Path | None:
-    return Path(text) if text else None

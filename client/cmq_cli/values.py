@@ -1,6 +1,6 @@
-"""Values as text: counts, sizes, times and durations, shown in tables and read from arguments.
+"""Values as text: counts, sizes, times and durations, as tables show them and arguments give them.
 
-A typed duration is a number of seconds (``1.5``) or a number with a unit: ``250ms``, ``30s``, ``5m``, ``12h``, ``4d``.
+A duration is typed as seconds (``1.5``) or with a unit: ``250ms``, ``30s``, ``5m``, ``12h``, ``4d``.
 """
 
 import re
@@ -61,7 +61,7 @@ def show_duration(seconds: float) -> str:
     for unit, factor in _WORDS:
         count, milliseconds = divmod(milliseconds, factor)
         if count:
-            parts.append(f"{count:,} {unit}{'' if count == 1 else 's'}")
+            parts.append(counted(count, unit))
     if milliseconds or not parts:
         parts.append("1 second" if milliseconds == 1000 else f"{milliseconds / 1000:g} seconds")
     return " ".join(parts)
@@ -74,6 +74,11 @@ def typed_duration(seconds: float) -> str:
         if milliseconds and milliseconds % factor == 0:
             return f"{milliseconds // factor}{unit}"
     return f"{milliseconds}ms" if milliseconds else "0s"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number and its noun: ``1 message``, ``2 messages``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def show_count(count: int) -> str:
@@ -131,11 +136,3 @@ def _show_number(field: str, number: int) -> str:
 def printable(text: str) -> str:
     """Return the text with its control characters escaped, so that it cannot command the terminal."""
     return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
-
-
-def show_unsealed(first: int, last: int, option: str = "--include-active") -> str:
-    """Return the remark about rows that a command did not read, with the ways to include them."""
-    return (
-        f"rows {first} to {last} are not sealed yet, and not looked at; "
-        f"cmq segment seal makes them visible, and so does {option}"
-    )

@@ -279,7 +279,7 @@ def test_the_summary_counts_copies_and_what_matched_nobody(cmq_at: Cmq, shop: Th
 
     assert (ran.code, ran.out) == (0, "")
     assert ran.err == (
-        "4 published; 1 copy for subscriptions; 3 discarded without a matching subscription; 1 empty lines left out\n"
+        "4 published; 1 copy for subscriptions; 3 discarded without a matching subscription; 1 empty line left out\n"
     )
     assert _bodies(shop) == [b'{"t": "red"}']
     shop.do(shop.local.link.lose_answer, wire.PublishMessages)

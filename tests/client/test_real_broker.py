@@ -329,7 +329,7 @@ def test_the_command_line_reads_the_servers_context_file(broker: RunningBroker, 
 
     assert cmq("queue", "set", "orders", "--rewind", "1h").returncode == 0
     assert cmq("receive", "orders", "--delete", "--raw").stdout == b"c\n"
-    assert cmq("rewind", "orders", "10m").stderr.startswith(b"1 messages")
+    assert cmq("rewind", "orders", "10m").stderr.startswith(b"1 message ")
     assert cmq("queue", "create", "dead").returncode == 0
     assert cmq("dlq", "set", "orders", "dead", "--max-receives", "1").returncode == 0
     assert cmq("dlq", "sources", "dead").stdout.split() == [b"name", b"orders"]

@@ -16,9 +16,9 @@ import pytest
 from msgspec import structs
 from pyspark.sql.types import LongType, StructField, StructType
 
-from cmq_cli.output import Output, OutputForm
+from cmq_cli.output import OutputForm
+from cmq_cli.replays.counting import count_log
 from cmq_cli.replays.order import Order
-from cmq_cli.replays.replay_count import count_log
 from cmq_cli.session import Session
 from cmqd_client import connect
 from cmqd_segment.manifest import (
@@ -516,11 +516,7 @@ def test_an_export_has_no_file_of_a_segment_that_went_after_the_plan(folder: Pat
 
 
 def test_a_replay_is_counted_anew_if_a_segment_goes_meanwhile(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    source = {"path": str(folder), "queue": "orders"}
-    order = Order(
-        source=source, edges={}, events=[], into="", into_topic="", create=False, mark=False, allow_data_loss=False,
-        rate=None, parallel=1, slice=None, master="local", state=None,
-    )  # fmt: skip
+    order = Order(path=str(folder), queue=["orders"])
     plan = replay_count.plan_count
 
     def plan_then_drop(options: Options) -> replay_count.Counting:
@@ -531,7 +527,7 @@ def test_a_replay_is_counted_anew_if_a_segment_goes_meanwhile(folder: Path, monk
 
     monkeypatch.setattr(replay_count, "plan_count", plan_then_drop)
 
-    _, count = count_log(Session(output=Output(OutputForm.JSON)), order)
+    _, count = count_log(Session(form=OutputForm.JSON), order)
 
     assert count.messages == 20
     # No slice spans the rows that are gone: they could not be asked for.

@@ -8,9 +8,10 @@ from rich.progress import Progress, TaskID
 
 from cmq_cli.exitcodes import CommandFailed, ExitCode
 from cmq_cli.nouns import as_document
-from cmq_cli.options import CurrentSession, Flag, QueueName, Seconds
+from cmq_cli.options import CurrentSession, Flag, QueueName
 from cmq_cli.output import Output
-from cmq_cli.values import show_count, show_duration, show_time
+from cmq_cli.session import Seconds
+from cmq_cli.values import counted, show_count, show_duration, show_time
 from cmqd_client import Queue, Redrive
 
 app = App(name="dlq", help="Dead-letter queues, for messages that no consumer deletes.")
@@ -49,7 +50,7 @@ async def set_dead_letters(
             dead_letter_max_receives=max_receives or 0,
             dead_letter_after=after or 0,
         )
-    limit = f"{max_receives} receives" if max_receives is not None else show_duration(info.dead_letter_after)
+    limit = counted(max_receives, "receive") if max_receives is not None else show_duration(info.dead_letter_after)
     document = {
         "queue": queue,
         "dead_letter_queue": info.dead_letter_queue,

@@ -9,20 +9,13 @@ from cyclopts import Parameter
 from cmq_cli.bodies import opened, parse_headers, read_body
 from cmq_cli.exitcodes import CommandFailed, ExitCode
 from cmq_cli.lines import Line, LineFormat
-from cmq_cli.options import (
-    CurrentSession,
-    DedupId,
-    Flag,
-    Header,
-    MaxMessages,
-    QueueName,
-    Raw,
-    ReceiptHandle,
-    Seconds,
-)
+from cmq_cli.nouns import report_batch
+from cmq_cli.options import CurrentSession, DedupId, Flag, Header, MaxMessages, QueueName, Raw, ReceiptHandle
 from cmq_cli.output import Output
 from cmq_cli.reading import read_lines
+from cmq_cli.session import Seconds
 from cmq_cli.streams import LineStream
+from cmq_cli.values import counted
 from cmqd_client import BatchResult, Message, Queue
 
 MAX_BATCH = 256
@@ -87,7 +80,7 @@ async def _send_lines(queue: Queue, output: Output, delay: float | None, headers
     stream = LineStream(output, "sending", store, line_format=LineFormat(), headers=headers)
     with opened(None) as stdin:
         await stream.run(read_lines(stdin))
-    skipped = f", {stream.empty:,} empty lines left out" if stream.empty else ""
+    skipped = f", {counted(stream.empty, 'empty line')} left out" if stream.empty else ""
     return stream.report({"sent": stream.stored}, f"{stream.stored:,} sent{skipped}", "lines")
 
 
@@ -224,14 +217,5 @@ def _check_given(handles: tuple[int, ...]) -> None:
 
 
 def _report(output: Output, verb: str, result: BatchResult) -> ExitCode:
-    """Print the result of a batch and return the exit code."""
-    if output.json:
-        failed = {str(failure.receipt_handle): failure.error.name for failure in result.failures}
-        output.document({verb: [str(handle) for handle in result.done], "failed": failed})
-    for failure in result.failures:
-        output.client_error(failure.error, str(failure.receipt_handle))
-    if result.done:
-        output.remark(f"{len(result.done):,} {verb}")
-    if result.ok:
-        return ExitCode.OK
-    return ExitCode.PARTIAL if result.done else ExitCode.FAILED
+    failed = {str(failure.receipt_handle): failure.error for failure in result.failures}
+    return report_batch(output, verb, [str(handle) for handle in result.done], failed)

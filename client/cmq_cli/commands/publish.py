@@ -1,5 +1,6 @@
 """``cmq publish``: messages to a topic."""
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated
 
@@ -8,11 +9,14 @@ from cyclopts import Parameter
 from cmq_cli.bodies import opened, parse_headers, read_body
 from cmq_cli.exitcodes import CommandFailed, ExitCode
 from cmq_cli.lines import Line, LineFormat
-from cmq_cli.options import CurrentSession, DedupId, Flag, Header, Repeated, TopicName
-from cmq_cli.output import Output
+from cmq_cli.options import CurrentSession, DedupId, Flag, Header, TopicName
 from cmq_cli.reading import read_lines
+from cmq_cli.session import Session
 from cmq_cli.streams import LineStream
+from cmq_cli.values import counted
 from cmqd_client import Published, Topic
+
+_WHOLE_LINES = LineFormat()
 
 
 async def publish(
@@ -20,14 +24,9 @@ async def publish(
     body: Annotated[str | None, Parameter(help="The message.")] = None,
     /,
     *,
-    tag: Repeated = None,
-    routing_key: str | None = None,
+    line_format: LineFormat = _WHOLE_LINES,
     file: Annotated[Path | None, Parameter(allow_leading_hyphen=True)] = None,
     stdin: Flag = False,
-    ndjson: Flag = False,
-    body_field: str | None = None,
-    tag_field: str | None = None,
-    key_field: str | None = None,
     header: Header = None,
     dedup_id: DedupId = None,
     session: CurrentSession,
@@ -40,53 +39,26 @@ async def publish(
 
     Parameters
     ----------
-    tag
-        A tag of each message; can be repeated, up to 10.
-    routing_key
-        On a routing topic: the routing key of each message.
     file
         Publish the content of this file as one message, or with --ndjson its lines; - is standard input.
     stdin
         Publish each line of standard input as a message.
-    ndjson
-        Publish each line of --file or standard input as a message. A line is a JSON object.
-    body_field
-        With --ndjson: the field with the body, the text of a string or the JSON of any other value. By default the
-        line is the body.
-    tag_field
-        With --ndjson: the field with a tag or a list of tags.
-    key_field
-        With --ndjson: the field with the routing key.
     """
-    if not ndjson and (body_field or tag_field or key_field):
-        raise CommandFailed("--body-field, --tag-field and --key-field need --ndjson", ExitCode.USAGE)
-    if (tag and tag_field) or (routing_key is not None and key_field):
-        raise CommandFailed("give --tag or --tag-field, --routing-key or --key-field, not both", ExitCode.USAGE)
-    if (tag or tag_field) and (routing_key is not None or key_field):
-        raise CommandFailed("a topic takes tags or routing keys, not both", ExitCode.USAGE)
-    if (body is not None) + stdin + (file is not None or ndjson) != 1:
+    line_format.check()
+    is_stream = stdin or line_format.ndjson
+    if (body is not None) + stdin + (file is not None or line_format.ndjson) != 1:
         raise CommandFailed("give one of: a body, --file, --stdin, --ndjson (perhaps with --file)", ExitCode.USAGE)
-    if (stdin or ndjson) and dedup_id is not None:
+    if is_stream and dedup_id is not None:
         raise CommandFailed("--dedup-id names one message; a stream has many", ExitCode.USAGE)
     headers = parse_headers(header)
-    if stdin or ndjson:
-        line_format = LineFormat(
-            tags=tag or [],
-            routing_key=routing_key,
-            ndjson=ndjson,
-            body_field=body_field,
-            tag_field=tag_field,
-            key_field=key_field,
-        )
+    if is_stream:
         with opened(file) as stream:
             async with session.client() as client:
-                publisher = _Publisher(client.topic(topic), session.output, line_format, headers)
-                await publisher.stream.run(read_lines(stream))
-        return publisher.report()
+                return await _publish_lines(client.topic(topic), read_lines(stream), line_format, headers, session)
     content = read_body(body, file)
     async with session.client() as client:
         published = await client.topic(topic).publish(
-            content, tags=tag, routing_key=routing_key, headers=headers, dedup_id=dedup_id
+            content, tags=line_format.tag, routing_key=line_format.routing_key, headers=headers, dedup_id=dedup_id
         )
     session.output.facts(
         {"id": published.id, "matched": published.matched, "request_id": published.request_id},
@@ -103,51 +75,44 @@ def _matched(published: Published) -> str:
     return f"{published.matched} subscription{'s' if published.matched > 1 else ''}"
 
 
-class _Publisher:
-    """Publishes the lines of a stream and counts the results."""
+async def _publish_lines(
+    topic: Topic,
+    chunks: AsyncIterator[list[bytes]],
+    line_format: LineFormat,
+    headers: dict[str, str] | None,
+    session: Session,
+) -> ExitCode:
+    """Publish the lines of a stream, report the counts, and return the exit code."""
+    totals = {"published": 0, "matched": 0, "discarded": 0, "repeated": 0}
 
-    def __init__(self, topic: Topic, output: Output, line_format: LineFormat, headers: dict[str, str] | None) -> None:
-        self.stream = LineStream(
-            output, "publishing", self._publish, line_format=line_format, headers=headers, splits_batches=True
-        )
-        self._topic = topic
-        self._headers = headers
-        self._matched = 0
-        """Copies: matching subscriptions of all messages."""
-        self._discarded = 0
-        """Messages without a matching subscription."""
-        self._repeated = 0
-        """Messages whose first answer was lost, so that the number of matches is unknown."""
-
-    async def _publish(self, batch: list[Line]) -> None:
+    async def store(batch: list[Line]) -> None:
         first = batch[0]
         keys = [line.routing_key for line in batch if line.routing_key is not None]
         has_one_key = len(set(keys)) <= 1
         # Tags or a key that all messages share are sent once.
-        results = await self._topic.publish_batch(
+        results = await topic.publish_batch(
             [line.body for line in batch],
             tags=first.tags if all(line.tags == first.tags for line in batch) else [line.tags for line in batch],
             routing_key=first.routing_key if has_one_key else None,
             routing_keys=None if has_one_key else keys,
-            headers=self._headers,
+            headers=headers,
         )
-        for result in results:
-            self._matched += result.matched or 0
-            self._discarded += result.matched == 0
-            self._repeated += result.matched is None
+        totals["published"] += len(results)
+        totals["matched"] += sum(result.matched or 0 for result in results)
+        totals["discarded"] += sum(result.matched == 0 for result in results)
+        # After a lost answer the number of matches is unknown.
+        totals["repeated"] += sum(result.matched is None for result in results)
 
-    def report(self) -> ExitCode:
-        """Report the counts and return the exit code."""
-        published = self.stream.stored
-        parts = [
-            f"{published:,} published",
-            f"{self._matched:,} {'copy' if self._matched == 1 else 'copies'} for subscriptions",
-        ]
-        if self._discarded:
-            parts.append(f"{self._discarded:,} discarded without a matching subscription")
-        if self._repeated:
-            parts.append(f"{self._repeated:,} repeated, so the number of matches is unknown")
-        if self.stream.empty:
-            parts.append(f"{self.stream.empty:,} empty lines left out")
-        totals = {"published": published, "matched": self._matched, "discarded": self._discarded}
-        return self.stream.report(totals | {"repeated": self._repeated}, "; ".join(parts), "messages")
+    stream = LineStream(
+        session.output, "publishing", store, line_format=line_format, headers=headers, splits_batches=True
+    )
+    await stream.run(chunks)
+    copies = "copy" if totals["matched"] == 1 else "copies"
+    parts = [f"{totals['published']:,} published", f"{totals['matched']:,} {copies} for subscriptions"]
+    if totals["discarded"]:
+        parts.append(f"{totals['discarded']:,} discarded without a matching subscription")
+    if totals["repeated"]:
+        parts.append(f"{totals['repeated']:,} repeated, so the number of matches is unknown")
+    if stream.empty:
+        parts.append(f"{counted(stream.empty, 'empty line')} left out")
+    return stream.report(totals, "; ".join(parts), "messages")

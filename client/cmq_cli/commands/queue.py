@@ -8,9 +8,10 @@ from cyclopts import App, Parameter
 
 from cmq_cli.exitcodes import CommandFailed, ExitCode
 from cmq_cli.nouns import as_document, created_remark, delete_each, differences_shown, existing, show_details, table_of
-from cmq_cli.options import FIRST_PAGE, CurrentSession, Ensure, Paging, QueueName, Seconds, Yes
+from cmq_cli.options import FIRST_PAGE, CurrentSession, Ensure, Paging, QueueName, Yes
 from cmq_cli.output import Output
-from cmq_cli.values import show_duration
+from cmq_cli.session import Seconds
+from cmq_cli.values import counted, show_duration
 from cmqd_client import Client, QueueAttributes, QueueInfo
 
 app = App(name="queue", help="Create, list, show, change, clear and delete queues.")
@@ -132,7 +133,7 @@ async def delete(
 
     async def question(client: Client) -> str:
         infos = await existing(client.queue(name).attributes() for name in names)
-        return f"Delete {', '.join(names)} with {sum(map(_stored, infos)):,} messages?"
+        return f"Delete {', '.join(names)} with {counted(sum(map(_stored, infos)), 'message')}?"
 
     return await delete_each(session, "queue", names, Client.delete_queue, None if yes else question)
 
@@ -143,7 +144,7 @@ async def clear(name: QueueName, /, *, yes: Yes = False, session: CurrentSession
     async with session.client() as client:
         queue = client.queue(name)
         if not yes:
-            question = f"Drop all {_stored(await queue.attributes()):,} messages of {name}?"
+            question = f"Drop all {counted(_stored(await queue.attributes()), 'message')} of {name}?"
             if not await session.output.confirm(question):
                 return ExitCode.FAILED
         await queue.clear()
@@ -164,5 +165,5 @@ def _dead_letters_to(info: QueueInfo) -> str:
     if not info.dead_letter_queue:
         return "-"
     if info.dead_letter_max_receives:
-        return f"{info.dead_letter_queue}, after {info.dead_letter_max_receives:,} receives"
+        return f"{info.dead_letter_queue}, after {counted(info.dead_letter_max_receives, 'receive')}"
     return f"{info.dead_letter_queue}, after {show_duration(info.dead_letter_after)}"

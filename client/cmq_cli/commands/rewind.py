@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 from cmq_cli.exitcodes import CommandFailed, ExitCode, exit_code
 from cmq_cli.options import CurrentSession, Flag, QueueName
-from cmq_cli.values import parse_age, parse_moment, show_time
+from cmq_cli.values import counted, parse_age, parse_moment, show_time
 from cmqd_client.errors import TimeNotRewindable
 
 _WHOLE_WINDOW = "all"
@@ -47,6 +47,6 @@ async def rewind(queue: QueueName, time: str, /, *, strict: Flag = False, sessio
         output.warning(f"{requested} lies before the rewind window; the nearest time was taken")
     output.result(
         {"messages": rewound.messages, "time": rewound.time, "clamped": rewound.clamped},
-        f"{rewound.messages:,} messages of {queue!r} sent since {show_time(rewound.time)} are active again",
+        f"{counted(rewound.messages, 'message')} of {queue!r} sent since {show_time(rewound.time)}: active again",
     )
     return ExitCode.OK

@@ -1,117 +1,98 @@
-"""``cmq segment``: the files of the log, read from the data folder itself; only ``seal`` asks the server."""
+"""``cmq segment``: the files of the log, read from the data folder; only ``seal`` sends a request to the server."""
 
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from cyclopts import App, Parameter
 
 from cmq_cli.exitcodes import CommandFailed, ExitCode
-from cmq_cli.session import Session
-from cmq_cli.values import show_count, show_size, show_time, show_unsealed
+from cmq_cli.options import CurrentSession, DataPath, Repeated
+from cmq_cli.spark import connector_errors, show_unsealed
+from cmq_cli.values import from_ms, show_count, show_size, show_time
 from cmqd_segment.manifest import Manifest, SegmentEntry
 from cmqd_segment.newer import NewerFormatError
 from cmqd_segment.scan import readable_segments, sealed_segments
-from pyspark_cmqd.errors import FolderError, masked
+from pyspark_cmqd.errors import CmqdSourceError, FolderError, OptionError, masked
 from pyspark_cmqd.folder import Folder
 
 if TYPE_CHECKING:
     from pyspark_cmqd.export import Exported
 
-app = App(name="segment", help="The segments of the log: what a data folder holds, whether it is sound.")
-
-_Session = Annotated[Session, Parameter(parse=False)]
+app = App(name="segment", help="The segments of the log: list, verify, seal and export the files of a data folder.")
 
 
 @app.command(name="list")
-def list_segments(*, path: str, session: _Session) -> None:
-    """List the segments of a data folder, as its manifest has them. Unsealed segments have no figures.
-
-    Parameters
-    ----------
-    path
-        The data folder, or a URL of a copy; its broker may be running.
-    """
-    manifest = _manifest(_folder(path))
+def list_segments(*, path: DataPath, session: CurrentSession) -> None:
+    """List the segments in the manifest of a data folder. Unsealed segments have no figures."""
+    _, manifest = _open(path)
     entries = readable_segments(manifest)
-    if session.output.json:
-        session.output.document(
-            {
-                "clean": manifest.clean,
-                "durability": manifest.durability,
-                "segments": [_document(entry) for entry in entries],
-                "dropped": manifest.dropped,
-                "losses": manifest.losses,
-            }
-        )
-        return
+    document = {
+        "clean": manifest.clean,
+        "durability": manifest.durability,
+        "segments": [{"file": entry.file} | msgspec.structs.asdict(entry) for entry in entries],
+        "dropped": manifest.dropped,
+        "losses": manifest.losses,
+    }
     columns = ("segment#", "state", "first row#", "last row#", "messages#", "size#", "from", "to")
-    session.output.table(columns, [_row(entry) for entry in entries])
-    for loss in manifest.losses:
-        session.output.warning(f"rows {loss.first_lsn} to {loss.last_lsn} are lost: {loss.reason}")
+    session.output.listing(document, columns, map(_row, entries))
+    if not session.output.json:
+        for loss in manifest.losses:
+            session.output.warning(f"rows {loss.first_lsn} to {loss.last_lsn} are lost: {loss.reason}")
 
 
 @app.command
-def verify(*, path: str, session: _Session) -> ExitCode:
+def verify(*, path: DataPath, session: CurrentSession) -> ExitCode:
     """Read a whole data folder and verify all checksums. Exit code 1 if a file is damaged.
 
     From a URL one file at a time is fetched. Unsealed segments are no part of a copy, and not verified there.
-
-    Parameters
-    ----------
-    path
-        The data folder, or a URL of a copy; its broker may be running.
     """
-    folder = _folder(path)
-    manifest = _manifest(folder)
-    there = sealed_segments(manifest) if folder.is_remote else readable_segments(manifest)
-    total = len(there) + len(manifest.checkpoints)
-    wrong: dict[str, list[str]] = {}
+    folder, manifest = _open(path)
+    segments = sealed_segments(manifest) if folder.is_remote else readable_segments(manifest)
+    problems_by_file: dict[str, list[str]] = {}
     checked = 0
     with session.output.progress() as progress:
-        task = progress.add_task("verify", total=total, rate="")
+        task = progress.add_task("verify", total=len(segments) + len(manifest.checkpoints), rate="")
         try:
             for file, problems in folder.verify_files():
                 checked += 1
                 if problems:
-                    wrong[file] = problems
+                    problems_by_file[file] = problems
                 progress.update(task, advance=1, description=file)
         except (NewerFormatError, FolderError) as error:
             raise CommandFailed(masked(f"{path}: {error}")) from error
     if session.output.json:
-        session.output.document({"checked": checked, "wrong": wrong})
-    for problem in (text for problems in wrong.values() for text in problems):
-        session.output.error(problem)
-    if wrong:
-        session.output.remark(f"{len(wrong):,} of {checked:,} files are damaged")
+        session.output.document({"checked": checked, "wrong": problems_by_file})
+    for problems in problems_by_file.values():
+        for problem in problems:
+            session.output.error(problem)
+    if problems_by_file:
+        session.output.remark(f"{len(problems_by_file):,} of {checked:,} files are damaged")
         return ExitCode.FAILED
     session.output.remark(f"{checked:,} files are sound")
     return ExitCode.OK
 
 
 @app.command
-async def seal(*, session: _Session) -> None:
-    """Have the server seal the active segment, so that readers find all messages in sealed segments.
+async def seal(*, session: CurrentSession) -> None:
+    """Seal the active segment on the server, so that readers find all messages in sealed segments.
 
-    For the account admin.
+    Only the account admin can seal.
     """
     async with session.client() as client:
         last_lsn = await client.seal_segments()
-    if session.output.json:
-        session.output.document({"last_lsn": last_lsn})
-    session.output.remark(f"sealed up to row {last_lsn}")
+    session.output.result({"last_lsn": last_lsn}, f"sealed up to row {last_lsn}")
 
 
 @app.command
 def export(
     *,
-    path: str,
+    path: DataPath,
     to: Path,
-    queue: Annotated[list[str] | None, Parameter(negative=())] = None,
+    queue: Repeated = None,
     account: str = "",
     all_: Annotated[bool, Parameter(name="--all", negative=())] = False,
-    session: _Session,
+    session: CurrentSession,
 ) -> None:
     """Write segments as Parquet files, one file per segment; existing files are left unchanged.
 
@@ -119,75 +100,62 @@ def export(
 
     Parameters
     ----------
-    path
-        The data folder, or a URL of a copy; its broker may be running.
     to
-        The folder for the files; made if missing.
+        The folder for the files; created if missing.
     queue
-        Only the messages of this queue; may be given several times.
+        Only the messages of this queue; can be repeated.
     account
-        Only the messages of this account's queues and topics.
+        Only the messages of queues and topics of this account.
     all_
         Include unsealed segments.
     """
-    try:
-        from pyspark_cmqd.errors import CmqdSourceError, OptionError
+    files: list[Exported] = []
+    with connector_errors():
         from pyspark_cmqd.export import export as export_segments
         from pyspark_cmqd.export import plan_export, unsealed
-    except ImportError as error:
-        raise CommandFailed(f"this needs the extra cmqd[spark]: {error}") from error
-    done: list[Exported] = []
-    try:
-        with session.output.progress() as progress:
-            tasks = plan_export(path, queues=queue or (), account=account, include_active=all_)
-            task = progress.add_task("export", total=len(tasks), rate="")
-            for exported in export_segments(tasks, to, queues=queue or (), account=account):
-                done.append(exported)
-                progress.update(task, advance=1, description=exported.file.name)
-        left = None if all_ else unsealed(path)
-    except OptionError as error:
-        raise CommandFailed(str(error), ExitCode.USAGE) from error
-    except (CmqdSourceError, OSError) as error:
-        raise CommandFailed(f"{error} ({len(done)} segments were exported)") from error
-    if left is not None:
-        session.output.remark(show_unsealed(*left, "--all"))
-    if session.output.json:
-        session.output.document([_exported(one) for one in done])
-        return
+
+        try:
+            with session.output.progress() as progress:
+                tasks = plan_export(path, queues=queue or (), account=account, include_active=all_)
+                task = progress.add_task("export", total=len(tasks), rate="")
+                for exported in export_segments(tasks, to, queues=queue or (), account=account):
+                    files.append(exported)
+                    progress.update(task, advance=1, description=exported.file.name)
+            unsealed_rows = None if all_ else unsealed(path)
+        except OptionError:
+            raise
+        except (CmqdSourceError, OSError) as error:
+            raise CommandFailed(f"{error} ({len(files)} segments were exported)") from error
+    if unsealed_rows is not None:
+        session.output.remark(show_unsealed(*unsealed_rows, "--all"))
     rows = [
         (
-            str(one.segment),
-            show_count(one.messages),
-            show_size(one.bytes),
-            str(one.file),
-            "" if one.is_new else "was there",
+            str(exported.segment),
+            show_count(exported.messages),
+            show_size(exported.bytes),
+            str(exported.file),
+            "" if exported.is_new else "was there",
         )
-        for one in done
+        for exported in files
     ]
-    session.output.table(("segment#", "messages#", "size#", "file", ""), rows)
-    session.output.remark(f"{sum(one.messages for one in done):,} messages in {len(done):,} files")
+    documents = [
+        {
+            "segment": exported.segment,
+            "file": str(exported.file),
+            "messages": exported.messages,
+            "bytes": exported.bytes,
+            "new": exported.is_new,
+        }
+        for exported in files
+    ]
+    session.output.listing(documents, ("segment#", "messages#", "size#", "file", ""), rows)
+    session.output.remark(f"{sum(exported.messages for exported in files):,} messages in {len(files):,} files")
 
 
-def _exported(one: "Exported") -> dict[str, Any]:
-    return {
-        "segment": one.segment,
-        "file": str(one.file),
-        "messages": one.messages,
-        "bytes": one.bytes,
-        "new": one.is_new,
-    }
-
-
-def _folder(path: str) -> Folder:
+def _open(path: str) -> tuple[Folder, Manifest]:
     try:
-        return Folder(path)
-    except FolderError as error:
-        raise CommandFailed(str(error)) from error
-
-
-def _manifest(folder: Folder) -> Manifest:
-    try:
-        return folder.manifest()
+        folder = Folder(path)
+        return folder, folder.manifest()
     except FolderError as error:
         is_missing = isinstance(error.__cause__, FileNotFoundError)
         raise CommandFailed(str(error), ExitCode.NOT_FOUND if is_missing else ExitCode.FAILED) from error
@@ -203,14 +171,6 @@ def _row(entry: SegmentEntry) -> tuple[str, ...]:
         str(entry.last_lsn),
         show_count(entry.messages),
         show_size(entry.bytes),
-        show_time(_moment(entry.first_ms)),
-        show_time(_moment(entry.last_ms)),
+        show_time(from_ms(entry.first_ms)),
+        show_time(from_ms(entry.last_ms)),
     )
-
-
-def _document(entry: SegmentEntry) -> dict[str, Any]:
-    return {"file": entry.file} | msgspec.structs.asdict(entry)
-
-
-def _moment(ms: int) -> datetime:
-    return datetime.fromtimestamp(ms / 1000, UTC)

@@ -67,4 +67,4 @@ def _words(field: str) -> str:
 
 
 def _label(field: str) -> str:
-    return _words(field.removesuffix("_ms").removesuffix("_bytes"))
+    return "duration" if field == "seconds" else _words(field.removesuffix("_ms").removesuffix("_bytes"))

@@ -1,5 +1,6 @@
 """``cmq sub``: deliveries of topics to queues and URLs."""
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
@@ -7,19 +8,9 @@ from cyclopts import App, Parameter
 
 from cmq_cli.exitcodes import CommandFailed, ExitCode
 from cmq_cli.nouns import as_document, created_remark, delete_each, differences_shown, existing, show_details, table_of
-from cmq_cli.options import (
-    FIRST_PAGE,
-    CurrentSession,
-    Ensure,
-    Flag,
-    Paging,
-    Repeated,
-    Seconds,
-    SubscriptionName,
-    TopicName,
-    Yes,
-)
-from cmq_cli.values import show_time
+from cmq_cli.options import FIRST_PAGE, CurrentSession, Ensure, Flag, Paging, Repeated, SubscriptionName, TopicName, Yes
+from cmq_cli.session import Seconds
+from cmq_cli.values import counted, show_time
 from cmqd_client import Client, ContentFormat, RetryStrategy
 
 app = App(name="sub", help="Subscriptions: deliver the messages of a topic to a queue, or post them to a URL.")
@@ -33,41 +24,49 @@ _FIELDS = (
 _SHOWN_ONCE = "the secret is shown only now; keep it"
 
 
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Attributes:
+    """The attributes of a subscription that can be set.
+
+    Parameters
+    ----------
+    filter_tag
+        Only messages with this tag; can be repeated, up to 5. Without filter tags every message matches.
+    binding_key
+        On a routing topic: only messages with a matching key; * is a word, # is any number of words; can be repeated,
+        up to 5.
+    strategy
+        Retries of a failed delivery. exponential-decay (the default): at increasing intervals for a day, while other
+        messages are delivered. backoff: three times within a minute, while later messages wait; then drop the message.
+    content_format
+        Content of a request to a URL: a JSON object with facts and body (the default), or only the body.
+    """
+
+    filter_tag: Repeated = None
+    binding_key: Repeated = None
+    strategy: RetryStrategy | None = None
+    content_format: ContentFormat | None = None
+
+
+_NO_ATTRIBUTES = Attributes()
+
+
 @app.command
 async def create(
     topic: TopicName,
     name: Annotated[str, Parameter(help="Name of the subscription: 3-64 ASCII letters, digits, - and _.")],
     /,
     *,
-    queue: str | None = None,
-    to_url: str | None = None,
-    filter_tag: Repeated = None,
-    binding_key: Repeated = None,
-    strategy: RetryStrategy | None = None,
-    content_format: ContentFormat | None = None,
+    queue: Annotated[str | None, Parameter(help="Deliver to this queue.")] = None,
+    to_url: Annotated[str | None, Parameter(help="Post to this URL: http://... or https://...")] = None,
+    attributes: Attributes = _NO_ATTRIBUTES,
     ensure: Ensure = False,
     session: CurrentSession,
 ) -> None:
     """Subscribe a queue or a URL to a topic, for messages that are published from now on.
 
     Requests to a URL are signed with a secret. Only this command shows the secret.
-
-    Parameters
-    ----------
-    queue
-        Deliver to this queue.
-    to_url
-        Post to this URL: http://... or https://...
-    filter_tag
-        Only messages with this tag; can be repeated, up to 5. Without the option every message matches.
-    binding_key
-        On a routing topic: only messages with a matching key; * is a word, # is any number of words; can be repeated,
-        up to 5.
-    strategy
-        Retries of a failed delivery. exponential_decay (the default): at increasing intervals for a day, while other
-        messages are delivered. backoff: three times within a minute, while later messages wait; then drop the message.
-    content_format
-        Content of a request to a URL: a JSON object with facts and body (the default), or only the body.
     """
     if (queue is None) == (to_url is None):
         raise CommandFailed("give one of: --queue, --to-url", ExitCode.USAGE)
@@ -78,10 +77,10 @@ async def create(
                 name,
                 queue=queue,
                 url=to_url,
-                filter_tags=filter_tag,
-                binding_keys=binding_key,
-                strategy=strategy,
-                content_format=content_format,
+                filter_tags=attributes.filter_tag,
+                binding_keys=attributes.binding_key,
+                strategy=attributes.strategy,
+                content_format=attributes.content_format,
                 ensure=ensure,
             )
     if info.secret is not None and not output.json:
@@ -113,37 +112,26 @@ async def set_attributes(
     name: SubscriptionName,
     /,
     *,
-    filter_tag: Repeated = None,
-    no_filter_tags: Flag = False,
-    binding_key: Repeated = None,
-    strategy: RetryStrategy | None = None,
-    content_format: ContentFormat | None = None,
+    attributes: Attributes = _NO_ATTRIBUTES,
+    no_filter_tags: Annotated[Flag, Parameter(help="Remove the filter tags: every message matches.")] = False,
     session: CurrentSession,
 ) -> None:
     """Change a subscription; the other attributes stay. The queue or URL cannot be changed.
 
-    Parameters
-    ----------
-    filter_tag
-        New filter tags, for messages published from now on; can be repeated, up to 5.
-    no_filter_tags
-        Remove the filter tags: every message published from now on matches.
-    binding_key
-        New binding keys, for messages published from now on; can be repeated, up to 5.
-    strategy
-        Retries of a failed delivery, also of deliveries that failed before.
-    content_format
-        Content of a request to a URL from now on.
+    New filter tags and binding keys apply to messages published from now on, a new strategy also to deliveries that
+    failed before.
     """
-    if filter_tag and no_filter_tags:
+    if attributes.filter_tag and no_filter_tags:
         raise CommandFailed("give --filter-tag or --no-filter-tags, not both", ExitCode.USAGE)
-    tags = [] if no_filter_tags else filter_tag
-    if tags is None and binding_key is None and strategy is None and content_format is None:
+    if attributes == _NO_ATTRIBUTES and not no_filter_tags:
         raise CommandFailed("name at least one attribute to change; see: cmq sub set --help", ExitCode.USAGE)
     async with session.client() as client:
         subscription = client.topic(topic).subscription(name)
         info = await subscription.set(
-            filter_tags=tags, binding_keys=binding_key, strategy=strategy, content_format=content_format
+            filter_tags=[] if no_filter_tags else attributes.filter_tag,
+            binding_keys=attributes.binding_key,
+            strategy=attributes.strategy,
+            content_format=attributes.content_format,
         )
     show_details(session.output, info, _FIELDS)
 
@@ -181,11 +169,11 @@ async def drop(topic: TopicName, name: SubscriptionName, /, *, yes: Yes = False,
         subscription = client.topic(topic).subscription(name)
         if not yes:
             info = await subscription.info()
-            question = f"Drop {info.waiting + info.in_retry:,} messages of {topic} for {name}?"
+            question = f"Drop {counted(info.waiting + info.in_retry, 'message')} of {topic} for {name}?"
             if not await session.output.confirm(question):
                 return ExitCode.FAILED
         count = await subscription.drop_waiting()
-    session.output.result({"dropped": count}, f"{count:,} messages dropped")
+    session.output.result({"dropped": count}, f"{counted(count, 'message')} dropped")
     return ExitCode.OK
 
 
@@ -226,6 +214,6 @@ async def delete(
     async def question(client: Client) -> str:
         infos = await existing(client.topic(topic).subscription(name).info() for name in names)
         undelivered = sum(info.waiting + info.in_retry for info in infos)
-        return f"Delete {', '.join(names)} of {topic} with {undelivered:,} undelivered messages?"
+        return f"Delete {', '.join(names)} of {topic} with {counted(undelivered, 'undelivered message')}?"
 
     return await delete_each(session, "subscription", names, unsubscribe, None if yes else question)

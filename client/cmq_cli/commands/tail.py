@@ -8,8 +8,9 @@ from cyclopts.validators import Number
 
 from cmq_cli.commands.message import MAX_BATCH, print_received
 from cmq_cli.exitcodes import ExitCode
-from cmq_cli.options import CurrentSession, Flag, QueueName, Raw, Seconds
+from cmq_cli.options import CurrentSession, Flag, QueueName, Raw
 from cmq_cli.output import Output
+from cmq_cli.session import Seconds
 from cmqd_client import Queue
 
 _SENT = ("active", "in_flight", "delayed")

@@ -1,16 +1,16 @@
 """``cmq tx``: half messages, for operators."""
 
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import msgspec
 from cyclopts import App, Parameter
 
 from cmq_cli.exitcodes import CommandFailed, ExitCode
-from cmq_cli.nouns import table_of
+from cmq_cli.nouns import report_batch, table_of
 from cmq_cli.options import CurrentSession, Flag, MaxMessages, QueueName, Yes
 from cmq_cli.output import Output
+from cmq_cli.session import Session
 from cmq_cli.values import from_ms, show_duration
 from cmqd_client import MessageId, Queue, TransactionStatus, Undecided
 
@@ -18,6 +18,10 @@ app = App(name="tx", help="Half messages of transactional queues: list them, and
 
 _PAGE = 1000
 """Maximum number of half messages in a reply."""
+_Ids: TypeAlias = Annotated[str, Parameter(help="Ids of half messages, as list prints them.")]
+_Every: TypeAlias = Annotated[
+    Flag, Parameter(name="--all", help="Decide all messages that are undecided now, instead of ids.")
+]
 _COLUMNS = ("id", "checks", "last_check_time", "last_answer", "next_check_time")
 
 
@@ -54,58 +58,40 @@ def _show(output: Output, halves: list[Undecided], now: datetime) -> None:
     output.table([columns[0], "age#", *columns[1:]], rows)
 
 
-def _decision(status: TransactionStatus) -> Callable[..., Awaitable[ExitCode]]:
-    """Return the command that decides half messages in this way; the command tree adds its help."""
-
-    async def decide(
-        queue: QueueName,
-        /,
-        *ids: Annotated[str, Parameter(help="Ids of half messages, as list prints them.")],
-        every: Annotated[
-            Flag, Parameter(name="--all", help="Decide all messages that are undecided now, instead of ids.")
-        ] = False,
-        yes: Yes = False,
-        session: CurrentSession,
-    ) -> ExitCode:
-        return await _decide(session, queue, ids, every, yes, status)
-
-    return decide
+@app.command
+async def commit(
+    queue: QueueName, /, *ids: _Ids, every: _Every = False, yes: Yes = False, session: CurrentSession
+) -> ExitCode:
+    """Commit half messages by hand: they are delivered."""
+    return await _decide(session, queue, ids, every, yes, TransactionStatus.COMMIT)
 
 
-app.command(
-    _decision(TransactionStatus.COMMIT), name="commit", help="Commit half messages by hand: they are delivered."
-)
-app.command(
-    _decision(TransactionStatus.ROLLBACK), name="rollback", help="Roll half messages back by hand: they are dropped."
-)
+@app.command
+async def rollback(
+    queue: QueueName, /, *ids: _Ids, every: _Every = False, yes: Yes = False, session: CurrentSession
+) -> ExitCode:
+    """Roll half messages back by hand: they are dropped."""
+    return await _decide(session, queue, ids, every, yes, TransactionStatus.ROLLBACK)
 
 
 async def _decide(
-    session: CurrentSession, name: str, ids: tuple[str, ...], every: bool, yes: bool, status: TransactionStatus
+    session: Session, name: str, ids: tuple[str, ...], every: bool, yes: bool, status: TransactionStatus
 ) -> ExitCode:
     if bool(ids) == every:
         raise CommandFailed("name at least one id, or give --all", ExitCode.USAGE)
     verb = "committed" if status is TransactionStatus.COMMIT else "rolled back"
-    output = session.output
     async with session.client() as client:
         queue = client.queue(name)
         undecided = [MessageId(message_id) for message_id in ids]
         if every:
             halves, _ = await _half_messages(queue, None, 0)
             undecided = [half.id for half in halves]
-            question = f"{len(undecided):,} half messages of {name} are to be {verb}. Go on?"
-            if undecided and not yes and not await output.confirm(question):
+            question = f"Half messages of {name} to be {verb}: {len(undecided):,}. Continue?"
+            if undecided and not yes and not await session.output.confirm(question):
                 return ExitCode.FAILED
         result = await queue.end_transactions(undecided, status)
-    if output.json:
-        failed = {failure.id: failure.error.name for failure in result.failures}
-        output.document({verb.replace(" ", "_"): result.done, "failed": failed})
-    for failure in result.failures:
-        output.client_error(failure.error, failure.id)
-    output.remark(f"{len(result.done):,} {verb}")
-    if result.ok:
-        return ExitCode.OK
-    return ExitCode.PARTIAL if result.done else ExitCode.FAILED
+    failed = {str(failure.id): failure.error for failure in result.failures}
+    return report_batch(session.output, verb, result.done, failed)
 
 
 async def _half_messages(queue: Queue, limit: int | None, start: int) -> tuple[list[Undecided], int | None]:

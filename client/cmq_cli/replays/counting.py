@@ -1,12 +1,12 @@
-"""Count the messages to replay, as of one row of the log, with progress."""
+"""Count the messages to replay, as of a row of the log, with progress."""
 
 from typing import TYPE_CHECKING
 
-from cmq_cli.replays.order import Order
+from cmq_cli.replays.order import Order, split
 from cmq_cli.session import Session
 
 ATTEMPTS = 5
-"""Number of counts of the log while the broker reclaims segments of it."""
+"""Number of counts of the log while the broker reclaims segments."""
 
 if TYPE_CHECKING:
     from pyspark_cmqd.options import Options
@@ -14,34 +14,36 @@ if TYPE_CHECKING:
 
 
 def count_log(session: Session, order: Order) -> "tuple[Options, Count]":
-    """Look through the log for what an order wants. Raises CmqdSourceError."""
+    """Count the messages that the order selects.
+
+    Raises:
+        CmqdSourceError: the options or the log cannot be used.
+    """
     from pyspark_cmqd.errors import SegmentReclaimedError
     from pyspark_cmqd.options import parse_options
     from pyspark_cmqd.replay_count import count, plan_count
     from pyspark_cmqd.replay_journal import LEFT_OUT, slice_messages
 
-    options = parse_options({**order.source, **order.edges})
-    wanted = frozenset(order.events)
+    options = parse_options({**order.source(), **order.bounds()})
+    events = frozenset(split(order.event))
     with session.output.progress() as progress:
         task = progress.add_task("looking for segments", total=None, rate="")
 
-        def tell(segments: int, messages: int) -> None:
+        def show_progress(segments: int, messages: int) -> None:
             progress.update(task, completed=segments, rate=f"{messages:,} messages")
 
-        def counted() -> "Count":
-            counting = plan_count(options)
-            progress.update(task, description="counting", total=len(counting.tasks))
-            return count(
-                counting,
-                (lambda name: name in wanted) if wanted else (lambda name: name not in LEFT_OUT),
-                slice_messages(order.rate, order.slice),
-                tell=tell,
-            )
+        def is_sent(event: str) -> bool:
+            return event in events if events else event not in LEFT_OUT
+
+        def count_once() -> "Count":
+            plan = plan_count(options)
+            progress.update(task, description="counting", total=len(plan.tasks))
+            return count(plan, is_sent, slice_messages(order.rate, order.slice_), tell=show_progress)
 
         for _ in range(ATTEMPTS - 1):
             try:
-                return options, counted()
+                return options, count_once()
             except SegmentReclaimedError:
-                # A new plan knows which rows are gone, and refuses if they were asked for; no slice may span them.
+                # A new plan knows which rows are gone, and refuses if they were requested; no slice may span them.
                 continue
-        return options, counted()
+        return options, count_once()

@@ -1,4 +1,4 @@
-"""The target of a run, a queue or topic: look it up, create it, check that it accepts the counted messages."""
+"""The target of a run, a queue or a topic: look it up, create it, check that it accepts the counted messages."""
 
 from typing import TYPE_CHECKING
 
@@ -19,14 +19,14 @@ DEFAULT_MAX_MESSAGE_BYTES = 65_536
 MAX_MESSAGE_BYTES = 1 << 20
 MAX_HEADER_BYTES = 16 * 1024
 MARK_BYTES = 160
-"""Of the mark's header, at most: its name, a queue's name, an id and a time."""
+"""Maximum size of the header of --mark: its name, the name of a queue, an id and a time."""
 
 
 class Target(msgspec.Struct, frozen=True):
-    """The queue or topic as it is."""
+    """A queue or topic, as it is."""
 
     id: int
-    """0 = it is to be made."""
+    """0 = the queue has to be created."""
     max_message_bytes: int
     routing: bool = False
     subscriptions: int | None = None
@@ -34,27 +34,34 @@ class Target(msgspec.Struct, frozen=True):
 
 
 async def find_target(session: Session, order: Order) -> Target:
-    """Ask the server. Raises CmqError; not if a queue is missing that is to be made."""
+    """Look up the target on the server.
+
+    Raises:
+        CmqError: the target does not exist, unless the order creates the queue.
+    """
     async with session.client() as client:
         if order.into_topic:
             topic = await client.topic(order.into_topic).attributes()
-            routing = topic.filter_type is FilterType.ROUTING
-            return Target(topic.id, topic.max_message_bytes, routing, topic.subscriptions)
+            is_routing = topic.filter_type is FilterType.ROUTING
+            return Target(topic.id, topic.max_message_bytes, is_routing, topic.subscriptions)
         try:
-            return await _queue_target(client, order.into)
+            return await _queue_target(client, order.into or "")
         except QueueNotFound:
             if not order.create:
                 raise
             return Target(0, MAX_MESSAGE_BYTES)
 
 
-async def create_target(session: Session, order: Order, count: "Count") -> Target:
-    """Make the queue, for bodies as large as those counted. Raises CmqError."""
+async def create_target(session: Session, name: str, count: "Count") -> Target:
+    """Create the queue, for bodies as large as the counted bodies.
+
+    Raises:
+        CmqError: the server refuses.
+    """
     async with session.client() as client:
-        largest = max(count.largest, DEFAULT_MAX_MESSAGE_BYTES)
-        await client.create_queue(order.into, max_message_bytes=largest)
-        session.output.remark(f"made the queue {order.into!r}")
-        return await _queue_target(client, order.into)
+        await client.create_queue(name, max_message_bytes=max(count.largest, DEFAULT_MAX_MESSAGE_BYTES))
+        session.output.remark(f"queue {name!r} created")
+        return await _queue_target(client, name)
 
 
 async def _queue_target(client: Client, name: str) -> Target:
@@ -63,12 +70,16 @@ async def _queue_target(client: Client, name: str) -> Target:
 
 
 def check_fits(order: Order, count: "Count", target: Target) -> None:
-    """Raises CommandFailed for what the server would refuse in the middle."""
+    """Check before the first send that the server accepts all messages.
+
+    Raises:
+        CommandFailed: the target would refuse a message.
+    """
     name = order.into or order.into_topic
     if count.largest > target.max_message_bytes:
         raise CommandFailed(
-            f"{name!r} takes messages of at most {target.max_message_bytes} bytes, and one to be replayed has "
-            f"{count.largest}; set it higher first"
+            f"{name!r} takes messages of at most {target.max_message_bytes} bytes, and a message to be replayed has "
+            f"{count.largest}; raise the limit first"
         )
     if target.routing and count.without_key:
         raise CommandFailed(
@@ -83,14 +94,17 @@ def check_fits(order: Order, count: "Count", target: Target) -> None:
 
 
 async def check_same_target(session: Session, journal: "Journal") -> None:
-    """Raises CommandFailed if the run began with another queue or topic, CmqError if there is none."""
+    """Check that the target of a resumed run is the queue or topic with which it began.
+
+    Raises:
+        CommandFailed: the target was created anew, or belongs to another server.
+        CmqError: the target does not exist.
+    """
     async with session.client() as client:
-        if journal.queue:
-            found = (await client.queue(journal.queue).attributes()).id
-        else:
-            found = (await client.topic(journal.topic).attributes()).id
-    if found != journal.target_id:
+        handle = client.queue(journal.queue) if journal.queue else client.topic(journal.topic)
+        info = await handle.attributes()
+    if info.id != journal.target_id:
         raise CommandFailed(
-            f"{journal.target} is another one than when the run began: it was made anew, or this is another server "
+            f"{journal.target} is another one than when the run began: it was created anew, or this is another server "
             f"({session.address().host}; the run began with {journal.server})"
         )

@@ -1,0 +1,56 @@
+"""Errors of the Spark connector as errors of a command, and the rows that a command does not read.
+
+The texts name the options of the command, not those of the Spark source.
+"""
+
+import re
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from cmq_cli.exitcodes import CommandFailed, ExitCode
+from pyspark_cmqd.errors import CmqdSourceError, OptionError
+from pyspark_cmqd.java import JavaError
+
+_OPTIONS = {
+    "startingTimestamp": "--from",
+    "endingTimestamp": "--to",
+    "startingLsn": "--from-lsn",
+    "endingLsn": "--to-lsn",
+    "routingKey": "--routing-key",
+    "includeActive": "--include-active",
+    "failOnDataLoss": "--allow-data-loss",
+    **{name: f"--{name}" for name in ("path", "queue", "topic", "tags", "mode", "account")},
+}
+"""Options of a command by options of the source."""
+
+_NAME = "|".join(_OPTIONS)
+_NAMED = re.compile(
+    rf"option '(?P<option>{_NAME})'|'(?P<quoted>{_NAME})'(?= is given)|\b(?P<bare>{_NAME})=(?:true|false)\b"
+    r"|\b(?P<start>startingTimestamp|startingLsn)\b"
+)
+
+
+def as_typed(text: str) -> str:
+    """Return a text of the connector with the options of the command in place of the options of the source."""
+    return _NAMED.sub(lambda match: _OPTIONS[match[match.lastgroup or 0]], text)
+
+
+@contextmanager
+def connector_errors() -> Generator[None]:
+    """Turn errors of the connector, of a missing extra and of Java into CommandFailed."""
+    try:
+        yield
+    except ImportError as error:
+        raise CommandFailed(f"this needs the extra cmqd[spark]: {error}") from error
+    except OptionError as error:
+        raise CommandFailed(as_typed(str(error)), ExitCode.USAGE) from error
+    except (CmqdSourceError, JavaError, OSError) as error:
+        raise CommandFailed(as_typed(str(error))) from error
+
+
+def show_unsealed(first: int, last: int, option: str = "--include-active") -> str:
+    """Return the remark about rows that a command did not read, with the ways to include them."""
+    return (
+        f"rows {first} to {last} are not sealed yet, and not looked at; "
+        f"cmq segment seal makes them visible, and so does {option}"
+    )
