@@ -10,6 +10,14 @@ from cmqd_client.attributes import QueueAttributes, QueueInfo
 from cmqd_client.client import Client, connect
 from cmqd_client.durations import Duration
 from cmqd_client.errors import CmqError, Failure
+from cmqd_client.half_messages import (
+    Checker,
+    HalfMessage,
+    LocalBatchTransaction,
+    LocalTransaction,
+    TransactionCheck,
+    TransactionResult,
+)
 from cmqd_client.message_ids import MessageId
 from cmqd_client.outgoing import Outgoing
 from cmqd_client.queue import Message, Queue
@@ -29,15 +37,7 @@ from cmqd_client.results import (
 )
 from cmqd_client.subscription import ContentFormat, RetryStrategy, Subscription, SubscriptionInfo
 from cmqd_client.topic import FilterType, Published, Topic, TopicInfo
-from cmqd_client.transactions import (
-    Checker,
-    HalfMessage,
-    LocalBatchTransaction,
-    LocalTransaction,
-    TransactionCheck,
-    TransactionProducer,
-    TransactionResult,
-)
+from cmqd_client.transactions import TransactionProducer
 
 __all__ = [
     "BatchResult",

@@ -67,8 +67,7 @@ class Accounts:
             PermissionDenied: the caller is not ``admin``.
             OutcomeUnknown: the account may exist now. If so, create another key for the account.
         """
-        request = wire.CreateAccount(self._channel.next_request_id(), account)
-        return _keys(await self._channel.call(request, wire.KeyList, Repeat.ONCE))[0]
+        return _keys(await self._channel.ask(wire.CreateAccount, wire.KeyList, Repeat.ONCE, account))[0]
 
     async def delete(self, account: str) -> None:
         """Delete an account that has no queue and no topic, with all its keys. Only for ``admin``. Not repeated after
@@ -81,8 +80,7 @@ class Accounts:
             PermissionDenied: the caller is not ``admin``.
             OutcomeUnknown: the account may be deleted.
         """
-        request = wire.DeleteAccount(self._channel.next_request_id(), account)
-        await self._channel.call(request, wire.Done, Repeat.ONCE)
+        await self._channel.ask(wire.DeleteAccount, wire.Done, Repeat.ONCE, account)
 
     async def queues(
         self, *, search: str = "", after: "AccountQueue | None" = None, limit: int = 100
@@ -98,8 +96,9 @@ class Accounts:
             PermissionDenied: the caller is not ``admin``.
         """
         behind = after or AccountQueue("", "")
-        request = wire.ListAllQueues(self._channel.next_request_id(), search, behind.account, behind.queue, limit)
-        reply = await self._channel.call(request, wire.AllQueues, Repeat.READ)
+        reply = await self._channel.ask(
+            wire.ListAllQueues, wire.AllQueues, Repeat.READ, search, behind.account, behind.queue, limit
+        )
         return AccountQueuePage(
             [AccountQueue(account, name) for account, _, name in reply.queues],
             None if reply.next is None else AccountQueue(*reply.next),
@@ -112,8 +111,7 @@ class Accounts:
         Raises:
             PermissionDenied: the caller is not ``admin``.
         """
-        request = wire.ListAccounts(self._channel.next_request_id())
-        return (await self._channel.call(request, wire.AccountList, Repeat.READ)).accounts
+        return (await self._channel.ask(wire.ListAccounts, wire.AccountList, Repeat.READ)).accounts
 
     async def create_key(self, *, account: str | None = None) -> AccessKey:
         """Create a key pair. Not repeated after a lost reply.
@@ -126,8 +124,7 @@ class Accounts:
             PermissionDenied: the account is not the caller's own.
             OutcomeUnknown: the account may have another key; ``keys`` lists the key, so the caller can delete it.
         """
-        request = wire.CreateKey(self._channel.next_request_id(), account)
-        return _keys(await self._channel.call(request, wire.KeyList, Repeat.ONCE))[0]
+        return _keys(await self._channel.ask(wire.CreateKey, wire.KeyList, Repeat.ONCE, account))[0]
 
     async def keys(self, *, account: str | None = None) -> "list[AccessKey]":
         """List all keys of an account, without their secrets. Safe to cancel.
@@ -136,8 +133,7 @@ class Accounts:
             AccountNotFound: the account does not exist.
             PermissionDenied: the account is not the caller's own.
         """
-        request = wire.ListKeys(self._channel.next_request_id(), account)
-        return _keys(await self._channel.call(request, wire.KeyList, Repeat.READ))
+        return _keys(await self._channel.ask(wire.ListKeys, wire.KeyList, Repeat.READ, account))
 
     async def set_key_enabled(self, secret_id: str, enabled: bool, *, account: str | None = None) -> None:
         """Enable or disable a key. Repeated after a lost reply.
@@ -147,8 +143,7 @@ class Accounts:
             LastKey: the key is the account's last enabled key.
             PermissionDenied: the account is not the caller's own.
         """
-        request = wire.SetKeyEnabled(self._channel.next_request_id(), secret_id, enabled, account)
-        await self._channel.call(request, wire.Done, Repeat.SAFE)
+        await self._channel.ask(wire.SetKeyEnabled, wire.Done, Repeat.SAFE, secret_id, enabled, account)
 
     async def delete_key(self, secret_id: str, *, account: str | None = None) -> None:
         """Delete a key. Not repeated after a lost reply.
@@ -159,8 +154,7 @@ class Accounts:
             PermissionDenied: the account is not the caller's own.
             OutcomeUnknown: the key may be deleted.
         """
-        request = wire.DeleteKey(self._channel.next_request_id(), secret_id, account)
-        await self._channel.call(request, wire.Done, Repeat.ONCE)
+        await self._channel.ask(wire.DeleteKey, wire.Done, Repeat.ONCE, secret_id, account)
 
 
 def _keys(reply: wire.KeyList) -> "list[AccessKey]":

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast, get_type_hints
 
 import msgspec
 
-from cmqd_client.durations import Duration, to_datetime, to_ms
+from cmqd_client.durations import Duration, to_ms
+from cmqd_client.infos import info_fields
 from cmqd_protocol import messages
 
 
@@ -51,13 +52,8 @@ class QueueAttributes(TypedDict, total=False):
     """Limit of checks of a half message; 1-100, default 15."""
 
 
-DURATIONS = frozenset(
-    {"polling_wait", "visibility_timeout", "retention", "delay", "rewind", "dead_letter_after", "first_check"}
-)
-"""Attributes that are times: seconds here, ``<name>_ms`` on the wire."""
-NUMBERS = frozenset({"max_message_bytes", "max_backlog", "max_delayed", "dead_letter_max_receives", "max_checks"})
-OTHERS: Mapping[str, type] = {"dead_letter_queue": str, "transactional": bool}
-"""The rest, with their types."""
+_TYPES: Mapping[str, Any] = get_type_hints(QueueAttributes)
+"""Type of each attribute. A ``Duration`` is seconds here and ``<name>_ms`` on the wire."""
 
 
 class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,41 +65,41 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     created: bool
     """True if this call created the queue."""
 
-    polling_wait: float
-    visibility_timeout: float
-    max_message_bytes: int
-    retention: float
-    delay: float
-    max_backlog: int
-    max_delayed: int
-    rewind: float
-    dead_letter_queue: str
+    polling_wait: float = 0.0
+    visibility_timeout: float = 0.0
+    max_message_bytes: int = 0
+    retention: float = 0.0
+    delay: float = 0.0
+    max_backlog: int = 0
+    max_delayed: int = 0
+    rewind: float = 0.0
+    dead_letter_queue: str = ""
     """Empty = none."""
-    dead_letter_max_receives: int
-    dead_letter_after: float
-    transactional: bool
-    first_check: float
-    max_checks: int
+    dead_letter_max_receives: int = 0
+    dead_letter_after: float = 0.0
+    transactional: bool = False
+    first_check: float = 0.0
+    max_checks: int = 0
 
-    active: int
+    active: int = 0
     """Messages that can be received."""
-    in_flight: int
+    in_flight: int = 0
     """Messages received, hidden and not deleted."""
-    delayed: int
+    delayed: int = 0
     """Messages that cannot be received yet."""
-    half: int
+    half: int = 0
     """Half messages that are neither committed nor rolled back."""
-    rewindable: int
+    rewindable: int = 0
     """Deleted messages that ``rewind`` can bring back."""
-    dead_letter_sources: list[str]
+    dead_letter_sources: list[str] = []
     """Queues that use this queue as their dead-letter queue, by name."""
-    oldest_message_time: datetime | None
+    oldest_message_time: datetime | None = None
     """Time of the send of the oldest message that is active or in flight; None = no message is."""
-    create_time: datetime | None
-    modify_time: datetime | None
+    create_time: datetime | None = None
+    modify_time: datetime | None = None
     """Time of the last change of an attribute."""
-    region: str
-    address: str
+    region: str = ""
+    address: str = ""
     """``host:port`` at which clients reach the queue's server."""
 
     details: Mapping[str, Any]
@@ -112,22 +108,7 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     def attributes(self) -> QueueAttributes:
         """The attributes that can be set, as arguments for ``create_queue`` and ``set_attributes``."""
-        return QueueAttributes(
-            polling_wait=self.polling_wait,
-            visibility_timeout=self.visibility_timeout,
-            max_message_bytes=self.max_message_bytes,
-            retention=self.retention,
-            delay=self.delay,
-            max_backlog=self.max_backlog,
-            max_delayed=self.max_delayed,
-            rewind=self.rewind,
-            dead_letter_queue=self.dead_letter_queue,
-            dead_letter_max_receives=self.dead_letter_max_receives,
-            dead_letter_after=self.dead_letter_after,
-            transactional=self.transactional,
-            first_check=self.first_check,
-            max_checks=self.max_checks,
-        )
+        return cast("QueueAttributes", {name: getattr(self, name) for name in _TYPES})
 
 
 def to_wire(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,62 +120,18 @@ def to_wire(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """
     wire: dict[str, Any] = {}
     for name, value in attributes.items():
-        if name in DURATIONS:
+        kind = _TYPES.get(name)
+        if kind is None:
+            raise TypeError(f"{name!r} is no attribute of a queue; known are {', '.join(sorted(_TYPES))}")
+        if kind == Duration:
             wire[f"{name}_ms"] = to_ms(value, name)
-        elif name in NUMBERS:
-            if type(value) is not int:
-                raise TypeError(f"{name} must be an int, not {value!r}")
-            wire[name] = value
-        elif name in OTHERS:
-            if type(value) is not OTHERS[name]:
-                raise TypeError(f"{name} must be a {OTHERS[name].__name__}, not {value!r}")
+        elif type(value) is kind:
             wire[name] = value
         else:
-            known = ", ".join(sorted(DURATIONS | NUMBERS | OTHERS.keys()))
-            raise TypeError(f"{name!r} is no attribute of a queue; known are {known}")
+            raise TypeError(f"{name} must be {'an' if kind is int else 'a'} {kind.__name__}, not {value!r}")
     return wire
 
 
 def from_wire(reply: messages.QueueInfo) -> QueueInfo:
     """Convert the reply about a queue."""
-    attributes, counts, facts = reply.attributes, reply.counts, reply.facts
-
-    def seconds(name: str) -> float:
-        return attributes.get(f"{name}_ms", 0) / 1000
-
-    def moment(name: str) -> datetime | None:
-        milliseconds = facts.get(name)
-        return to_datetime(milliseconds) if milliseconds else None
-
-    return QueueInfo(
-        name=reply.queue,
-        id=reply.queue_id,
-        created=reply.created,
-        polling_wait=seconds("polling_wait"),
-        visibility_timeout=seconds("visibility_timeout"),
-        max_message_bytes=attributes.get("max_message_bytes", 0),
-        retention=seconds("retention"),
-        delay=seconds("delay"),
-        max_backlog=attributes.get("max_backlog", 0),
-        max_delayed=attributes.get("max_delayed", 0),
-        rewind=seconds("rewind"),
-        dead_letter_queue=attributes.get("dead_letter_queue", ""),
-        dead_letter_max_receives=attributes.get("dead_letter_max_receives", 0),
-        dead_letter_after=seconds("dead_letter_after"),
-        transactional=attributes.get("transactional", False),
-        first_check=seconds("first_check"),
-        max_checks=attributes.get("max_checks", 0),
-        active=counts.get("active", 0),
-        in_flight=counts.get("in_flight", 0),
-        delayed=counts.get("delayed", 0),
-        half=counts.get("half", 0),
-        rewindable=counts.get("rewindable", 0),
-        dead_letter_sources=list(facts.get("dead_letter_sources") or ()),
-        oldest_message_time=moment("oldest_message_ms"),
-        create_time=moment("created_ms"),
-        modify_time=moment("modified_ms"),
-        region=facts.get("region", ""),
-        address=facts.get("address", ""),
-        details={**attributes, **counts, **facts},
-        request_id=reply.request_id,
-    )
+    return QueueInfo(name=reply.queue, id=reply.queue_id, **info_fields(QueueInfo, reply))

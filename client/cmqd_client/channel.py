@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from functools import partial
 from random import random
-from typing import Protocol, TypeVar
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
@@ -29,6 +29,7 @@ from cmqd_client.numbering import SendNumbering
 from cmqd_client.retry import Repeat, RetryPolicy, final_error, may_have_happened
 from cmqd_protocol.messages import AnyReply, MessagesReceived, ReceiveMessages, Request
 
+P = ParamSpec("P")
 R = TypeVar("R", bound=AnyReply)
 
 
@@ -105,6 +106,29 @@ class Channel:
         if isinstance(reply, reply_type):
             return reply
         raise _surprise(request, reply)
+
+    async def ask(
+        self,
+        make: Callable[Concatenate[int, P], Request],
+        reply_type: type[R],
+        repeat: Repeat,
+        *arguments: P.args,
+        **named: P.kwargs,
+    ) -> R:
+        """Like :meth:`call`, for a request made of a new number and these arguments."""
+        return await self.call(make(self.next_request_id(), *arguments, **named), reply_type, repeat)
+
+    async def send_numbered(self, make: Callable[[int, int, int], Request], reply_type: type[R]) -> R:
+        """Like :meth:`call`, for a send or publish made of a new number, a session and a sequence of the session.
+
+        The server stores a repeat once, because it knows the session and sequence.
+        """
+        session, sequence = self.numbering.next()
+        try:
+            request = make(self.next_request_id(), session.number, sequence)
+            return await self.call(request, reply_type, Repeat.SAFE)
+        finally:
+            session.answered(sequence)
 
     async def call_noting_repeats(self, request: Request, reply_type: type[R]) -> tuple[R, bool]:
         """Like :meth:`call` for requests that are safe to repeat; also tell whether an earlier attempt may have been

@@ -10,14 +10,16 @@ from cmqd_client.accounts import Accounts
 from cmqd_client.address import Address, parse_address
 from cmqd_client.attributes import QueueAttributes, QueueInfo, from_wire, to_wire
 from cmqd_client.channel import Channel, Opener
+from cmqd_client.check_answers import CHECK_TIMEOUT, CHECKS_AT_ONCE
 from cmqd_client.connection import CONNECT_TIMEOUT, REQUEST_TIMEOUT, Connection, TlsOption
 from cmqd_client.durations import Duration, to_seconds
 from cmqd_client.errors import ClientClosed
+from cmqd_client.half_messages import Checker
 from cmqd_client.queue import Queue
 from cmqd_client.results import QueuePage
 from cmqd_client.retry import Repeat, RetryPolicy
 from cmqd_client.topic import FilterType, Topic, TopicInfo, TopicPage, topic_attributes, topic_info
-from cmqd_client.transactions import CHECK_TIMEOUT, CHECKS_AT_ONCE, Checker, TransactionProducer
+from cmqd_client.transactions import TransactionProducer
 from cmqd_protocol import messages as wire
 from cmqd_protocol.limits import DEFAULT_HEARTBEAT_MS
 
@@ -162,10 +164,8 @@ class Client:
             TooManyQueues: the account is at its limit of queues.
             OutcomeUnknown: the queue may exist now.
         """
-        channel = self._require()
-        request = wire.CreateQueue(channel.next_request_id(), name, to_wire(attributes))
-        await channel.call(request, wire.QueueInfo, Repeat.ONCE)
-        return Queue(channel, name)
+        await self._require().ask(wire.CreateQueue, wire.QueueInfo, Repeat.ONCE, name, to_wire(attributes))
+        return Queue(self._require(), name)
 
     async def ensure_queue(self, name: str, **attributes: Unpack[QueueAttributes]) -> Queue:
         """Create a queue, or check that the existing queue has the given attributes. Repeated after a lost reply.
@@ -183,9 +183,9 @@ class Client:
 
     async def ensure_queue_info(self, name: str, **attributes: Unpack[QueueAttributes]) -> QueueInfo:
         """Like :meth:`ensure_queue`; return the current attributes and ``created``."""
-        channel = self._require()
-        request = wire.EnsureQueue(channel.next_request_id(), name, to_wire(attributes))
-        return from_wire(await channel.call(request, wire.QueueInfo, Repeat.SAFE))
+        return from_wire(
+            await self._require().ask(wire.EnsureQueue, wire.QueueInfo, Repeat.SAFE, name, to_wire(attributes))
+        )
 
     async def queues(self, *, search: str = "", offset: int = 0, limit: int = 100) -> QueuePage:
         """List queues of the account, by name. Safe to cancel.
@@ -195,9 +195,7 @@ class Client:
             offset: number of queues to skip.
             limit: most queues of a page, 1-1,000.
         """
-        channel = self._require()
-        request = wire.ListQueues(channel.next_request_id(), search, offset, limit)
-        reply = await channel.call(request, wire.QueueList, Repeat.READ)
+        reply = await self._require().ask(wire.ListQueues, wire.QueueList, Repeat.READ, search, offset, limit)
         return QueuePage([name for _, name in reply.queues], reply.total, reply.request_id)
 
     async def delete_queue(self, name: str) -> None:
@@ -208,8 +206,7 @@ class Client:
             QueueNotFound: the queue does not exist.
             OutcomeUnknown: the queue may be deleted.
         """
-        channel = self._require()
-        await channel.call(wire.DeleteQueue(channel.next_request_id(), name), wire.Done, Repeat.ONCE)
+        await self._require().ask(wire.DeleteQueue, wire.Done, Repeat.ONCE, name)
 
     def transaction_producer(
         self,
@@ -224,10 +221,12 @@ class Client:
 
         Args:
             queue: name of a transactional queue.
-            checker: answers the server's checks of undecided messages; None = this producer answers no checks.
-            check_timeout: limit for an async checker.
-            checks_at_once: concurrency limit for checks.
-            first_check: time from the send of a half message to its first check; None = the queue's own.
+            checker: answers the server's checks of undecided messages, of all producers of the queue. None = this
+                producer answers no checks; then another producer must, or an operator.
+            check_timeout: limit for an async checker; after that the checker is cancelled, and the answer is UNKNOWN.
+            checks_at_once: concurrency limit for checks; further checks wait in the order of arrival.
+            first_check: time from the send of a half message to its first check; None = the queue's own. Longer than
+                local transactions usually take, so that the server does not ask about running transactions.
 
         Raises:
             ValueError: a number is out of range.
@@ -267,11 +266,9 @@ class Client:
             TooManyTopics: the account is at its limit of topics.
             OutcomeUnknown: the topic may exist now.
         """
-        channel = self._require()
         attributes = topic_attributes(filter_type, max_message_bytes)
-        request = wire.CreateTopic(channel.next_request_id(), name, attributes)
-        reply = await channel.call(request, wire.TopicInfo, Repeat.ONCE)
-        return Topic(channel, reply.topic)
+        reply = await self._require().ask(wire.CreateTopic, wire.TopicInfo, Repeat.ONCE, name, attributes)
+        return Topic(self._require(), reply.topic)
 
     async def ensure_topic(
         self,
@@ -302,10 +299,8 @@ class Client:
         max_message_bytes: int | None = None,
     ) -> TopicInfo:
         """Like :meth:`ensure_topic`; return the current attributes and ``created``."""
-        channel = self._require()
         attributes = topic_attributes(filter_type, max_message_bytes)
-        request = wire.EnsureTopic(channel.next_request_id(), name, attributes)
-        return topic_info(await channel.call(request, wire.TopicInfo, Repeat.SAFE))
+        return topic_info(await self._require().ask(wire.EnsureTopic, wire.TopicInfo, Repeat.SAFE, name, attributes))
 
     async def topics(self, *, search: str = "", offset: int = 0, limit: int = 100) -> TopicPage:
         """List topics of the account, by name. Safe to cancel.
@@ -315,9 +310,7 @@ class Client:
             offset: number of topics to skip.
             limit: most topics of a page, 1-1,000.
         """
-        channel = self._require()
-        request = wire.ListTopics(channel.next_request_id(), search, offset, limit)
-        reply = await channel.call(request, wire.TopicList, Repeat.READ)
+        reply = await self._require().ask(wire.ListTopics, wire.TopicList, Repeat.READ, search, offset, limit)
         return TopicPage([name for _, name in reply.topics], reply.total, reply.request_id)
 
     async def delete_topic(self, name: str) -> None:
@@ -328,8 +321,7 @@ class Client:
             TopicNotFound: the topic does not exist.
             OutcomeUnknown: the topic may be deleted.
         """
-        channel = self._require()
-        await channel.call(wire.DeleteTopic(channel.next_request_id(), name), wire.Done, Repeat.ONCE)
+        await self._require().ask(wire.DeleteTopic, wire.Done, Repeat.ONCE, name)
 
     # ------------------------------------------------------------------ the rest
 
@@ -340,9 +332,7 @@ class Client:
 
     async def status(self) -> dict[str, Any]:
         """Return the status of the server: version, durability, uptime, counts, storage. Safe to cancel."""
-        channel = self._require()
-        request = wire.GetServerStatus(channel.next_request_id())
-        return (await channel.call(request, wire.ServerStatus, Repeat.READ)).status
+        return (await self._require().ask(wire.GetServerStatus, wire.ServerStatus, Repeat.READ)).status
 
     async def seal_segments(self) -> int:
         """Have the server seal the current segment of the log, so that readers of the log find all earlier changes in
@@ -354,9 +344,7 @@ class Client:
             PermissionDenied: the account is not ``admin``.
             RequestTimeout: the sealing takes longer, and continues.
         """
-        channel = self._require()
-        request = wire.SealSegments(channel.next_request_id())
-        return (await channel.call(request, wire.SegmentsSealed, Repeat.READ)).last_lsn
+        return (await self._require().ask(wire.SealSegments, wire.SegmentsSealed, Repeat.READ)).last_lsn
 
     def _require(self) -> Channel:
         if self._channel is None:

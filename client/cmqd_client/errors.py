@@ -13,13 +13,15 @@
         │   ├── MalformedFrame, FrameTooLarge, UnsupportedVersion, AuthenticationFailed, AuthenticationTimeout,
         │   └── HeartbeatTimeout, WrongRegion, TooManyConnections
         ├── InvalidArgument, UnknownOperation, RequestCancelled, PermissionDenied, DuplicateRequestId, ReplyTooLarge
-        ├── QueueNotFound, QueueExists, QueueDiffers, QueueDeleted, TooManyQueues
+        ├── AttributesDiffer              an ``ensure`` found other attributes
+        │   └── QueueDiffers, TopicDiffers, SubscriptionDiffers
+        ├── QueueNotFound, QueueExists, QueueDeleted, TooManyQueues
         ├── DeadLetterQueueInUse, TimeNotRewindable, RedriveRunning, NotTransactional
         ├── MessageTooLarge, BatchTooLarge, ReceiptHandleInvalid, TooManyInFlight, SequenceTooOld, BacklogFull,
         ├── OutOfOrder                    send or publish with an unknown ``after``
         ├── TransactionNotFound, AlreadyCommitted, AlreadyRolledBack      of a half message
-        ├── TopicNotFound, TopicExists, TopicDiffers, TopicInUse, TooManyTopics
-        ├── SubscriptionNotFound, SubscriptionExists, SubscriptionDiffers, TooManySubscriptions, PushUnavailable
+        ├── TopicNotFound, TopicExists, TopicInUse, TooManyTopics
+        ├── SubscriptionNotFound, SubscriptionExists, TooManySubscriptions, PushUnavailable
         ├── AccountExists, AccountNotFound, AccountNotEmpty, KeyNotFound, LastKey
         ├── Busy, DiskNearlyFull, ShuttingDown, TooManyRequests, InternalError, MessagesDamaged
         ├── OutcomeUnknown                also raised by the client: see the class
@@ -126,9 +128,7 @@ class NotSupported(CmqError):
 class ServerError(CmqError):
     """The server answered with an error; the error code chooses the class."""
 
-    code: int | None = None
-    name: str = "server_error"
-    retryable: bool = False
+    name = "server_error"
     by_code: ClassVar[dict[int, type["ServerError"]]] = {}
     """The class of every code."""
 
@@ -150,6 +150,9 @@ class Failure(msgspec.Struct, frozen=True):
     receipt_handle: int
     error: ServerError
 
+    def __str__(self) -> str:
+        return f"handle {self.receipt_handle}: {self.error.text}"
+
 
 class DecisionFailure(msgspec.Struct, frozen=True):
     """A half message that could not be decided as requested."""
@@ -158,6 +161,9 @@ class DecisionFailure(msgspec.Struct, frozen=True):
     error: ServerError
     """``TransactionNotFound``, ``AlreadyCommitted`` or ``AlreadyRolledBack``; ``MessagesDamaged`` if its body cannot be
     read for the commit."""
+
+    def __str__(self) -> str:
+        return f"{self.id}: {self.error.text}"
 
 
 class PartialFailure(CmqError):
@@ -170,10 +176,10 @@ class PartialFailure(CmqError):
     name = "partial_failure"
 
     def __init__(
-        self, text: str, failures: Sequence[Failure] | Sequence[DecisionFailure], *, request_id: int | None = None
+        self, text: str, failures: Sequence[Failure | DecisionFailure], *, request_id: int | None = None
     ) -> None:
         super().__init__(text, request_id=request_id)
-        self.failures: Sequence[Failure] | Sequence[DecisionFailure] = failures
+        self.failures: Sequence[Failure | DecisionFailure] = failures
 
 
 class UnknownServerError(ServerError):
@@ -248,19 +254,25 @@ class QueueExists(ServerError, code=ErrorCode.QUEUE_EXISTS):
     """A queue of this name (or a name that differs only in case) exists; ``ensure_queue`` accepts an equal queue."""
 
 
-class QueueDiffers(ServerError, code=ErrorCode.QUEUE_DIFFERS):
-    """The queue exists with other attributes; ``difference`` shows them. The queue was not changed."""
+class AttributesDiffer(ServerError):
+    """Root of the refusals of ``ensure``: the name exists with other attributes, and was not changed."""
 
     @property
     def difference(self) -> dict[str, tuple[Any, Any]]:
-        """The differences: attribute, its value in the queue and the requested value; durations in seconds."""
+        """The differences: attribute, its actual value and the requested value; durations in seconds."""
+        difference: Mapping[str, Mapping[str, Any]] = self.details.get("difference", {})
         changes: dict[str, tuple[Any, Any]] = {}
-        for name, pair in _difference(self).items():
-            if name.endswith("_ms"):
-                changes[name.removesuffix("_ms")] = (pair[0] / 1000, pair[1] / 1000)
+        for name, values in difference.items():
+            actual, requested = values.get("is"), values.get("wanted")
+            if name.endswith("_ms") and actual is not None and requested is not None:
+                changes[name.removesuffix("_ms")] = (actual / 1000, requested / 1000)
             else:
-                changes[name] = pair
+                changes[name] = (actual, requested)
         return changes
+
+
+class QueueDiffers(AttributesDiffer, code=ErrorCode.QUEUE_DIFFERS):
+    """The queue exists with other attributes; ``difference`` shows them. The queue was not changed."""
 
 
 class QueueDeleted(ServerError, code=ErrorCode.QUEUE_DELETED):
@@ -347,13 +359,8 @@ class TopicExists(ServerError, code=ErrorCode.TOPIC_EXISTS):
     """A topic of this name (or a name that differs only in case) exists; ``ensure_topic`` accepts an equal topic."""
 
 
-class TopicDiffers(ServerError, code=ErrorCode.TOPIC_DIFFERS):
+class TopicDiffers(AttributesDiffer, code=ErrorCode.TOPIC_DIFFERS):
     """The topic exists with other attributes; ``difference`` shows them. The topic was not changed."""
-
-    @property
-    def difference(self) -> dict[str, tuple[Any, Any]]:
-        """The differences: name of the attribute, its value in the topic and the requested value."""
-        return _difference(self)
 
 
 class TopicInUse(ServerError, code=ErrorCode.TOPIC_IN_USE):
@@ -372,13 +379,8 @@ class SubscriptionExists(ServerError, code=ErrorCode.SUBSCRIPTION_EXISTS):
     """A subscription of this name (or a name that differs only in case) exists; ``ensure`` accepts an equal one."""
 
 
-class SubscriptionDiffers(ServerError, code=ErrorCode.SUBSCRIPTION_DIFFERS):
+class SubscriptionDiffers(AttributesDiffer, code=ErrorCode.SUBSCRIPTION_DIFFERS):
     """The subscription exists with other attributes; ``difference`` shows them. The subscription was not changed."""
-
-    @property
-    def difference(self) -> dict[str, tuple[Any, Any]]:
-        """The differences: name of the attribute, its value in the subscription and the requested value."""
-        return _difference(self)
 
 
 class TooManySubscriptions(ServerError, code=ErrorCode.TOO_MANY_SUBSCRIPTIONS):
@@ -445,12 +447,6 @@ class InternalError(ServerError, code=ErrorCode.INTERNAL_ERROR):
 
 class MessagesDamaged(ServerError, code=ErrorCode.MESSAGES_DAMAGED):
     """The server cannot read some requested messages from its disk; the server reports them to its operator."""
-
-
-def _difference(error: ServerError) -> dict[str, tuple[Any, Any]]:
-    """Return the ``difference`` of an error's details: name, actual value, requested value."""
-    difference: Mapping[str, Mapping[str, Any]] = error.details.get("difference", {})
-    return {name: (values.get("is"), values.get("wanted")) for name, values in difference.items()}
 
 
 def server_error(error: Error, connection_id: int | None = None) -> ServerError:

@@ -12,6 +12,7 @@ attempts; the next request over the link starts them again.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from copy import copy
 from random import random
 from typing import Protocol
 
@@ -185,13 +186,6 @@ def _is_final(error: CmqError) -> bool:
 
 
 def _copy(error: CmqError) -> CmqError:
-    copy = type(error)(
-        error.text,
-        retry_after=error.retry_after,
-        request_id=error.request_id,
-        connection_id=error.connection_id,
-        details=error.details,
-    )
-    copy.code, copy.name, copy.retryable = error.code, error.name, error.retryable
-    copy.__cause__ = error.__cause__
-    return copy
+    copied = copy(error)
+    copied.__cause__ = error.__cause__
+    return copied

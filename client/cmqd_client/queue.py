@@ -13,9 +13,8 @@ that is safe to repeat is repeated up to ``retries`` times, also over a new conn
 the same unknown outcome, unless its method promises more.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from itertools import chain, repeat
 from time import time as wall_clock
 from typing import TypeAlias, Unpack
 
@@ -24,7 +23,7 @@ from cmqd_client.channel import Channel
 from cmqd_client.durations import Duration, to_datetime, to_epoch_ms, to_ms
 from cmqd_client.errors import DecisionFailure, NotSupported
 from cmqd_client.message_ids import MessageId, id_number, printed_id
-from cmqd_client.outgoing import Outgoing, checked_body
+from cmqd_client.outgoing import Batch, Outgoing, checked_body
 from cmqd_client.results import (
     BatchResult,
     CopyOf,
@@ -243,7 +242,7 @@ class Queue:
             CmqError: as for :meth:`send`.
             ValueError: there are not as many dedup ids as messages.
         """
-        batch = _Batch(messages, delay, headers, dedup_ids)
+        batch = Batch(messages, delay, headers, dedup_ids)
         if not batch.bodies:
             return SentBatch([], 0)
         delays = await self._delays(batch.delays)
@@ -262,31 +261,28 @@ class Queue:
             return [own if delay is None else delay for delay in delays]
         return named
 
-    async def _send(
+    def _send(
         self,
         bodies: list[bytes],
         headers: list[Headers | None] | None,
         delay_ms: int | list[int] | None,
         dedup_ids: list[str | None] | None,
         after: str | None = None,
-    ) -> wire.MessagesSent:
-        channel = self._channel
-        session, sequence = channel.numbering.next()
-        request = wire.SendMessages(
-            channel.next_request_id(),
-            queue=self.name,
-            bodies=bodies,
-            headers=headers,
-            delay_ms=delay_ms,
-            session=session.number,
-            sequence=sequence,
-            dedup_ids=dedup_ids,
-            after=after,
+    ) -> Awaitable[wire.MessagesSent]:
+        return self._channel.send_numbered(
+            lambda request_id, session, sequence: wire.SendMessages(
+                request_id,
+                queue=self.name,
+                bodies=bodies,
+                headers=headers,
+                delay_ms=delay_ms,
+                session=session,
+                sequence=sequence,
+                dedup_ids=dedup_ids,
+                after=after,
+            ),
+            wire.MessagesSent,
         )
-        try:
-            return await channel.call(request, wire.MessagesSent, Repeat.SAFE)
-        finally:
-            session.answered(sequence)
 
     # ------------------------------------------------------------------ receive
 
@@ -353,8 +349,9 @@ class Queue:
             InvalidArgument: a state is unknown.
         """
         state_names = None if states is None else list(states)
-        request = wire.PeekMessages(self._channel.next_request_id(), self.name, max_messages, start, state_names)
-        reply = await self._channel.call(request, wire.MessagesPeeked, Repeat.READ)
+        reply = await self._channel.ask(
+            wire.PeekMessages, wire.MessagesPeeked, Repeat.READ, self.name, max_messages, start, state_names
+        )
         peeked = [
             Peeked(
                 id=printed_id(message.message_id),
@@ -528,8 +525,7 @@ class Queue:
         try:
             reply = await self._channel.call(request, wire.Rewound, Repeat.ONCE)
         except NotSupported:
-            request = wire.RewindQueue(self._channel.next_request_id(), self.name, time_ms, strict)
-            reply = await self._channel.call(request, wire.Rewound, Repeat.ONCE)
+            reply = await self._channel.ask(wire.RewindQueue, wire.Rewound, Repeat.ONCE, self.name, time_ms, strict)
         return Rewound(reply.messages, to_datetime(reply.time_ms), reply.clamped, reply.request_id)
 
     # ------------------------------------------------------------------ dead letters
@@ -540,8 +536,7 @@ class Queue:
         Raises:
             QueueNotFound: the queue does not exist.
         """
-        request = wire.ListDeadLetterSources(self._channel.next_request_id(), self.name)
-        reply = await self._channel.call(request, wire.QueueList, Repeat.READ)
+        reply = await self._channel.ask(wire.ListDeadLetterSources, wire.QueueList, Repeat.READ, self.name)
         return [name for _, name in reply.queues]
 
     async def redrive(self, target: str | None = None, *, max_per_second: int | None = None) -> Redrive:
@@ -566,8 +561,11 @@ class Queue:
                 dead-letter queue of its own.
             OutcomeUnknown: the redrive may have started.
         """
-        request = wire.StartRedrive(self._channel.next_request_id(), self.name, target, max_per_second)
-        return redrive(await self._channel.call(request, wire.RedriveStatus, Repeat.ONCE))
+        return redrive(
+            await self._channel.ask(
+                wire.StartRedrive, wire.RedriveStatus, Repeat.ONCE, self.name, target, max_per_second
+            )
+        )
 
     async def redrive_status(self) -> Redrive:
         """Return the progress of the current redrive, or the result of the last redrive. Safe to cancel.
@@ -576,8 +574,7 @@ class Queue:
             InvalidArgument: the queue was never redriven.
             QueueNotFound: the queue does not exist.
         """
-        request = wire.GetRedrive(self._channel.next_request_id(), self.name)
-        return redrive(await self._channel.call(request, wire.RedriveStatus, Repeat.READ))
+        return redrive(await self._channel.ask(wire.GetRedrive, wire.RedriveStatus, Repeat.READ, self.name))
 
     async def cancel_redrive(self) -> Redrive:
         """End the current redrive; messages already moved stay moved.
@@ -589,8 +586,7 @@ class Queue:
             QueueNotFound: the queue does not exist.
             OutcomeUnknown: the redrive may be cancelled.
         """
-        request = wire.CancelRedrive(self._channel.next_request_id(), self.name)
-        return redrive(await self._channel.call(request, wire.RedriveStatus, Repeat.SAFE))
+        return redrive(await self._channel.ask(wire.CancelRedrive, wire.RedriveStatus, Repeat.SAFE, self.name))
 
     # ------------------------------------------------------------------ transactions
 
@@ -619,28 +615,25 @@ class Queue:
             CmqError: as for :meth:`send_batch`.
             ValueError: a message has a delay.
         """
-        batch = _Batch(messages, None, headers, dedup_ids)
+        batch = Batch(messages, None, headers, dedup_ids)
         if any(delay is not None for delay in batch.delays):
             raise ValueError("a half message takes no delay")
         if not batch.bodies:
             return SentBatch([], 0)
-        channel = self._channel
         check_ms = None if first_check is None else to_ms(first_check, "first_check")
-        session, sequence = channel.numbering.next()
-        request = wire.SendHalfMessages(
-            channel.next_request_id(),
-            queue=self.name,
-            bodies=batch.bodies,
-            headers=batch.headers,
-            first_check_ms=check_ms,
-            session=session.number,
-            sequence=sequence,
-            dedup_ids=batch.dedup_ids,
+        reply = await self._channel.send_numbered(
+            lambda request_id, session, sequence: wire.SendHalfMessages(
+                request_id,
+                queue=self.name,
+                bodies=batch.bodies,
+                headers=batch.headers,
+                first_check_ms=check_ms,
+                session=session,
+                sequence=sequence,
+                dedup_ids=batch.dedup_ids,
+            ),
+            wire.MessagesSent,
         )
-        try:
-            reply = await channel.call(request, wire.MessagesSent, Repeat.SAFE)
-        finally:
-            session.answered(sequence)
         return SentBatch([printed_id(number) for number in reply.message_ids], reply.request_id)
 
     async def end_transactions(
@@ -699,8 +692,9 @@ class Queue:
         Raises:
             NotTransactional, QueueNotFound: the queue is not transactional, or does not exist.
         """
-        request = wire.ListHalfMessages(self._channel.next_request_id(), self.name, start, max_messages)
-        reply = await self._channel.call(request, wire.HalfMessages, Repeat.READ)
+        reply = await self._channel.ask(
+            wire.ListHalfMessages, wire.HalfMessages, Repeat.READ, self.name, start, max_messages
+        )
         return UndecidedPage([undecided(message) for message in reply.messages], reply.next_start, reply.request_id)
 
     # ------------------------------------------------------------------ the queue itself
@@ -711,8 +705,7 @@ class Queue:
         Raises:
             QueueNotFound: the queue does not exist.
         """
-        request = wire.GetQueueAttributes(self._channel.next_request_id(), self.name)
-        return from_wire(await self._channel.call(request, wire.QueueInfo, Repeat.READ))
+        return from_wire(await self._channel.ask(wire.GetQueueAttributes, wire.QueueInfo, Repeat.READ, self.name))
 
     async def set_attributes(self, **attributes: Unpack[QueueAttributes]) -> QueueInfo:
         """Change the given attributes in one step, all or none; other attributes stay.
@@ -727,8 +720,11 @@ class Queue:
             InvalidArgument: a value is out of range, or two values contradict.
             OutcomeUnknown: the attributes may be changed.
         """
-        request = wire.SetQueueAttributes(self._channel.next_request_id(), self.name, to_wire(attributes))
-        return from_wire(await self._channel.call(request, wire.QueueInfo, Repeat.SAFE))
+        return from_wire(
+            await self._channel.ask(
+                wire.SetQueueAttributes, wire.QueueInfo, Repeat.SAFE, self.name, to_wire(attributes)
+            )
+        )
 
     async def clear(self) -> None:
         """Drop every message sent before this call, in every state, in one step; receipt handles become invalid.
@@ -739,48 +735,10 @@ class Queue:
             QueueNotFound: the queue does not exist.
             OutcomeUnknown: the queue may be cleared.
         """
-        request = wire.ClearQueue(self._channel.next_request_id(), self.name)
-        await self._channel.call(request, wire.Done, Repeat.ONCE)
+        await self._channel.ask(wire.ClearQueue, wire.Done, Repeat.ONCE, self.name)
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r}>"
-
-
-class _Batch:
-    """The messages of a batch in wire form, field by field."""
-
-    __slots__ = ("bodies", "dedup_ids", "delays", "headers")
-
-    def __init__(
-        self,
-        messages: Iterable[bytes | Outgoing],
-        delay: Duration | None,
-        headers: Mapping[str, str] | None,
-        dedup_ids: Sequence[str | None] | None,
-    ) -> None:
-        common_headers = None if headers is None else dict(headers)
-        common_delay = None if delay is None else to_ms(delay, "delay")
-        self.bodies: list[bytes] = []
-        self.delays: list[int | None] = []
-        all_headers: list[Headers | None] = []
-        all_ids: list[str | None] = []
-        for message, dedup_id in zip(messages, chain(dedup_ids or (), repeat(None)), strict=False):
-            if isinstance(message, Outgoing):
-                self.bodies.append(checked_body(message.body))
-                all_headers.append(common_headers if message.headers is None else dict(message.headers))
-                self.delays.append(common_delay if message.delay is None else to_ms(message.delay, "delay"))
-                all_ids.append(dedup_id if message.dedup_id is None else message.dedup_id)
-            else:
-                self.bodies.append(checked_body(message))
-                all_headers.append(common_headers)
-                self.delays.append(common_delay)
-                all_ids.append(dedup_id)
-        if dedup_ids is not None and len(dedup_ids) != len(self.bodies):
-            raise ValueError(
-                f"{len(dedup_ids)} dedup_ids for {len(self.bodies)} messages; give a name or None per message"
-            )
-        self.headers: list[Headers | None] | None = all_headers if any(all_headers) else None
-        self.dedup_ids: list[str | None] | None = all_ids if any(name is not None for name in all_ids) else None
 
 
 def _single(result: BatchResult) -> HandleResult:

@@ -6,6 +6,7 @@ A result has ``request_id``, the number of the request on its connection, as in 
 from collections.abc import Iterator
 from datetime import datetime
 from enum import Enum
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -21,9 +22,11 @@ from cmqd_client.errors import (
 from cmqd_client.message_ids import MessageId, printed_id
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
-from cmqd_protocol.messages import HandleFailure
 from cmqd_types import messages
 from cmqd_types.messages import Headers
+
+EntryT = TypeVar("EntryT")
+FailureT = TypeVar("FailureT", Failure, DecisionFailure)
 
 
 class TransactionStatus(Enum):
@@ -87,16 +90,14 @@ class HandleResult(msgspec.Struct, frozen=True):
     """Time at which the message becomes active again; None after a delete."""
 
 
-class BatchResult(msgspec.Struct, frozen=True):
-    """Result of a batch of deletes, changes of visibility or releases."""
+class PartialResult(msgspec.Struct, Generic[EntryT, FailureT], frozen=True):
+    """Result of a batch with entries that succeed or fail independently."""
 
-    done: list[int]
-    """The receipt handles of the successful entries, durable."""
-    failures: list[Failure]
+    done: list[EntryT]
+    """The successful entries, durable."""
+    failures: list[FailureT]
     request_id: int
     """Number of the last request, if the batch took several."""
-    next_visible_time: datetime | None = None
-    """Time at which the first of the messages becomes active again; None after a delete."""
 
     @property
     def ok(self) -> bool:
@@ -107,16 +108,23 @@ class BatchResult(msgspec.Struct, frozen=True):
         """Raise an exception if an entry failed.
 
         Raises:
-            PartialFailure: an entry failed; ``failures`` has the failed entries with their errors.
+            PartialFailure: an entry failed; the text names the first failure, ``failures`` has all.
         """
         if self.failures:
-            first = self.failures[0]
-            total = len(self.done) + len(self.failures)
-            raise PartialFailure(
-                f"{len(self.failures)} of {total} failed; the first, handle {first.receipt_handle}: {first.error.text}",
-                self.failures,
-                request_id=self.request_id,
-            )
+            count, total = len(self.failures), len(self.done) + len(self.failures)
+            text = f"{count} of {total} failed; the first, {self.failures[0]}"
+            raise PartialFailure(text, self.failures, request_id=self.request_id)
+
+
+class BatchResult(PartialResult[int, Failure], frozen=True):
+    """Result of a batch of deletes, changes of visibility or releases; ``done`` has receipt handles."""
+
+    next_visible_time: datetime | None = None
+    """Time at which the first of the messages becomes active again; None after a delete."""
+
+
+class DecisionResult(PartialResult[MessageId, DecisionFailure], frozen=True):
+    """Result of ``end_transactions``; ``done`` has the messages that are decided as requested."""
 
 
 class Peeked(msgspec.Struct, frozen=True):
@@ -137,27 +145,31 @@ class Peeked(msgspec.Struct, frozen=True):
     """Set if the message is a copy of a message published to a topic."""
 
 
-class PeekPage(msgspec.Struct, frozen=True):
+class MessagePage(msgspec.Struct, Generic[EntryT], frozen=True):
     """Some of a queue's messages, in the order of sending."""
 
-    messages: list[Peeked]
+    messages: list[EntryT]
     next_start: int | None
     """``start`` of the next page; None = this is the last page."""
     request_id: int
 
-    def __iter__(self) -> Iterator[Peeked]:
+    def __iter__(self) -> Iterator[EntryT]:
         return iter(self.messages)
 
     def __len__(self) -> int:
         return len(self.messages)
 
 
-class QueuePage(msgspec.Struct, frozen=True):
-    """Some of an account's queues, by name."""
+class PeekPage(MessagePage[Peeked], frozen=True):
+    """A page of :meth:`Queue.peek`."""
+
+
+class NamePage(msgspec.Struct, frozen=True):
+    """Some of an account's queues or topics, by name."""
 
     names: list[str]
     total: int
-    """Queues that match the search, listed here or not."""
+    """Names that match the search, listed here or not."""
     request_id: int
 
     def __iter__(self) -> Iterator[str]:
@@ -165,6 +177,10 @@ class QueuePage(msgspec.Struct, frozen=True):
 
     def __len__(self) -> int:
         return len(self.names)
+
+
+class QueuePage(NamePage, frozen=True):
+    """A page of :meth:`Client.queues`."""
 
 
 class Rewound(msgspec.Struct, frozen=True):
@@ -222,49 +238,8 @@ class Undecided(msgspec.Struct, frozen=True):
     """None = no further check is sent; the message stays until a decision or until its retention ends."""
 
 
-class UndecidedPage(msgspec.Struct, frozen=True):
-    """Some of a queue's undecided half messages, in the order of sending."""
-
-    messages: list[Undecided]
-    next_start: int | None
-    """``start`` of the next page; None = this is the last page."""
-    request_id: int
-
-    def __iter__(self) -> Iterator[Undecided]:
-        return iter(self.messages)
-
-    def __len__(self) -> int:
-        return len(self.messages)
-
-
-class DecisionResult(msgspec.Struct, frozen=True):
-    """Result of ``end_transactions``."""
-
-    done: list[MessageId]
-    """Half messages that are decided as requested, durably."""
-    failures: list[DecisionFailure]
-    request_id: int
-    """Number of the last request, if the call took several."""
-
-    @property
-    def ok(self) -> bool:
-        """True if no entry failed."""
-        return not self.failures
-
-    def raise_for_failures(self) -> None:
-        """Raise an exception if a decision failed.
-
-        Raises:
-            PartialFailure: a decision failed; the text names the first failure, ``failures`` has all.
-        """
-        if self.failures:
-            first = self.failures[0]
-            total = len(self.done) + len(self.failures)
-            raise PartialFailure(
-                f"{len(self.failures)} of {total} failed; the first, {first.id}: {first.error.text}",
-                self.failures,
-                request_id=self.request_id,
-            )
+class UndecidedPage(MessagePage[Undecided], frozen=True):
+    """A page of :meth:`Queue.half_messages`."""
 
 
 def origin(moved: messages.Origin | None) -> Origin | None:
@@ -326,24 +301,22 @@ def undecided(half: messages.HalfMessage) -> Undecided:
 
 def decision_failure(failed: wire.TransactionFailure, request_id: int, connection_id: int | None) -> DecisionFailure:
     """Return the typed form of a refused decision."""
-    cls = ServerError.by_code.get(failed.code, UnknownServerError)
     message_id = printed_id(failed.message_id)
-    error = cls(failed.text, request_id=request_id, connection_id=connection_id, details={"message_id": message_id})
-    return DecisionFailure(message_id, error)
-
-
-def failure(failed: HandleFailure, request_id: int, connection_id: int | None) -> Failure:
-    """Return the typed form of a failed handle."""
-    cls = ServerError.by_code.get(failed.code, ReceiptHandleInvalid)
-    error = cls(
-        failed.text,
-        request_id=request_id,
-        connection_id=connection_id,
-        details={"receipt_handle": failed.receipt_handle},
+    cls = ServerError.by_code.get(failed.code, UnknownServerError)
+    details = {"message_id": message_id}
+    return DecisionFailure(
+        message_id, cls(failed.text, request_id=request_id, connection_id=connection_id, details=details)
     )
-    return Failure(failed.receipt_handle, error)
 
 
-def is_invalid_handle(failed: HandleFailure) -> bool:
+def failure(failed: wire.HandleFailure, request_id: int, connection_id: int | None) -> Failure:
+    """Return the typed form of a failed handle."""
+    handle = failed.receipt_handle
+    cls = ServerError.by_code.get(failed.code, ReceiptHandleInvalid)
+    details = {"receipt_handle": handle}
+    return Failure(handle, cls(failed.text, request_id=request_id, connection_id=connection_id, details=details))
+
+
+def is_invalid_handle(failed: wire.HandleFailure) -> bool:
     """True if the handle is, or was, the valid handle of its message."""
     return failed.code == ErrorCode.RECEIPT_HANDLE_INVALID

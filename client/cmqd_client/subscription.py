@@ -12,6 +12,7 @@ import msgspec
 
 from cmqd_client.channel import Channel
 from cmqd_client.durations import Duration, to_datetime, to_ms
+from cmqd_client.infos import info_fields
 from cmqd_client.retry import Repeat
 from cmqd_protocol import messages as wire
 from cmqd_types.topics import SubscriptionSummary
@@ -48,37 +49,37 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The key of the request signatures (``whsec_...``, Standard Webhooks), if this call created a subscription to a
     URL; else None. The server shows the secret only once; keep it."""
 
-    protocol: str
+    protocol: str = ""
     """``queue``, ``http`` or ``https``."""
-    endpoint: str
+    endpoint: str = ""
     """Name of the queue, or the URL."""
-    strategy: RetryStrategy | str
+    strategy: RetryStrategy | str = ""
     """A plain string only if the server is newer than this client."""
-    content_format: ContentFormat | str
+    content_format: ContentFormat | str = ""
     """A plain string only if the server is newer than this client."""
-    filter_tags: list[str]
+    filter_tags: list[str] = []
     """Empty = every message is delivered."""
-    binding_keys: list[str]
+    binding_keys: list[str] = []
     """Of a subscription to a routing topic."""
-    paused: bool
+    paused: bool = False
 
-    waiting: int
+    waiting: int = 0
     """Messages without a delivery attempt yet."""
-    in_retry: int
+    in_retry: int = 0
     """Messages with a failed delivery that are tried again, or are out of retries."""
-    delivered: int | None
+    delivered: int | None = None
     """Messages accepted by the URL; None for a queue, which counts its own messages."""
-    dropped: int
+    dropped: int = 0
     """Messages dropped after their retries, after their day, or by hand."""
-    blocked: bool
+    blocked: bool = False
     """A message failed twice in a row: new messages are held back, except probes, until a delivery succeeds."""
-    last_error: str | None
+    last_error: str | None = None
     """Reason of the last failed delivery; None = no delivery failed yet."""
-    last_error_time: datetime | None
-    next_attempt_time: datetime | None
+    last_error_time: datetime | None = None
+    next_attempt_time: datetime | None = None
     """Time of the next retry; None = no retry is due."""
-    create_time: datetime | None
-    modify_time: datetime | None
+    create_time: datetime | None = None
+    modify_time: datetime | None = None
     """Time of the last change of an attribute."""
 
     details: Mapping[str, Any]
@@ -141,8 +142,9 @@ class Subscription:
 
     async def info(self) -> SubscriptionInfo:
         """Return attributes, counts and facts, as of now. Safe to cancel."""
-        request = wire.GetSubscription(self._channel.next_request_id(), self.topic, self.name)
-        return subscription_info(await self._channel.call(request, wire.SubscriptionInfo, Repeat.READ))
+        return subscription_info(
+            await self._channel.ask(wire.GetSubscription, wire.SubscriptionInfo, Repeat.READ, self.topic, self.name)
+        )
 
     async def set(
         self,
@@ -176,8 +178,11 @@ class Subscription:
         attributes = subscription_attributes(filter_tags, binding_keys, strategy, content_format)
         if paused is not None:
             attributes["paused"] = paused
-        request = wire.SetSubscriptionAttributes(self._channel.next_request_id(), self.topic, self.name, attributes)
-        return subscription_info(await self._channel.call(request, wire.SubscriptionInfo, Repeat.SAFE))
+        return subscription_info(
+            await self._channel.ask(
+                wire.SetSubscriptionAttributes, wire.SubscriptionInfo, Repeat.SAFE, self.topic, self.name, attributes
+            )
+        )
 
     async def pause(self) -> None:
         """Hold all deliveries back until :meth:`resume`; attempts in progress end normally.
@@ -202,8 +207,9 @@ class Subscription:
         Raises:
             OutcomeUnknown: the messages may be tried again.
         """
-        request = wire.RetryDeliveries(self._channel.next_request_id(), self.topic, self.name)
-        return (await self._channel.call(request, wire.DeliveriesDone, Repeat.ONCE)).messages
+        return (
+            await self._channel.ask(wire.RetryDeliveries, wire.DeliveriesDone, Repeat.ONCE, self.topic, self.name)
+        ).messages
 
     async def drop_waiting(self) -> int:
         """Drop all messages that wait or are in retry for this subscription; other subscriptions keep them.
@@ -216,8 +222,9 @@ class Subscription:
         Raises:
             OutcomeUnknown: the messages may be dropped.
         """
-        request = wire.DropDeliveries(self._channel.next_request_id(), self.topic, self.name)
-        return (await self._channel.call(request, wire.DeliveriesDone, Repeat.ONCE)).messages
+        return (
+            await self._channel.ask(wire.DropDeliveries, wire.DeliveriesDone, Repeat.ONCE, self.topic, self.name)
+        ).messages
 
     async def rotate_secret(self, *, overlap: Duration | None = None) -> RotatedSecret:
         """Make a new secret for the signatures of requests. Not repeated after a lost reply.
@@ -230,8 +237,9 @@ class Subscription:
             OutcomeUnknown: the subscription may have a new secret unknown to the caller; rotate again.
         """
         overlap_ms = None if overlap is None else to_ms(overlap, "overlap")
-        request = wire.RotateSecret(self._channel.next_request_id(), self.topic, self.name, overlap_ms)
-        reply = await self._channel.call(request, wire.SubscriptionSecret, Repeat.ONCE)
+        reply = await self._channel.ask(
+            wire.RotateSecret, wire.SubscriptionSecret, Repeat.ONCE, self.topic, self.name, overlap_ms
+        )
         return RotatedSecret(reply.secret, to_datetime(reply.overlap_until_ms), reply.request_id)
 
     async def unsubscribe(self) -> None:
@@ -242,8 +250,7 @@ class Subscription:
         Raises:
             OutcomeUnknown: the subscription may have ended.
         """
-        request = wire.Unsubscribe(self._channel.next_request_id(), self.topic, self.name)
-        await self._channel.call(request, wire.Done, Repeat.ONCE)
+        await self._channel.ask(wire.Unsubscribe, wire.Done, Repeat.ONCE, self.topic, self.name)
 
     def __repr__(self) -> str:
         return f"<Subscription {self.name!r} of {self.topic!r}>"
@@ -292,42 +299,9 @@ def subscription_attributes(
 
 def subscription_info(reply: wire.SubscriptionInfo) -> SubscriptionInfo:
     """Convert the reply about a subscription."""
-    attributes, counts, facts = reply.attributes, reply.counts, reply.facts
-
-    def moment(name: str) -> datetime | None:
-        milliseconds = facts.get(name)
-        return to_datetime(milliseconds) if milliseconds else None
-
-    return SubscriptionInfo(
-        topic=reply.topic,
-        name=reply.subscription,
-        created=reply.created,
-        secret=reply.secret,
-        protocol=attributes.get("protocol", ""),
-        endpoint=attributes.get("endpoint", ""),
-        strategy=_known(RetryStrategy, attributes.get("strategy", "")),
-        content_format=_known(ContentFormat, attributes.get("content_format", "")),
-        filter_tags=list(attributes.get("filter_tags") or ()),
-        binding_keys=list(attributes.get("binding_keys") or ()),
-        paused=attributes.get("paused", False),
-        waiting=counts.get("waiting", 0),
-        in_retry=counts.get("in_retry", 0),
-        delivered=counts.get("delivered"),
-        dropped=counts.get("dropped", 0),
-        blocked=facts.get("blocked", False),
-        last_error=facts.get("last_error") or None,
-        last_error_time=moment("last_error_ms"),
-        next_attempt_time=moment("next_attempt_ms"),
-        create_time=moment("created_ms"),
-        modify_time=moment("modified_ms"),
-        details={**attributes, **counts, **facts},
-        request_id=reply.request_id,
-    )
-
-
-def _known(kind: type[StrEnum], value: str) -> Any:
-    """Return the member of an enum, or the string if a newer server sent an unknown value."""
-    try:
-        return kind(value)
-    except ValueError:
-        return value
+    fields = info_fields(SubscriptionInfo, reply)
+    for name, kind in (("strategy", RetryStrategy), ("content_format", ContentFormat)):
+        # A newer server may have sent a value unknown to this version.
+        if fields.get(name) in tuple(kind):
+            fields[name] = kind(fields[name])
+    return SubscriptionInfo(topic=reply.topic, name=reply.subscription, secret=reply.secret, **fields)

@@ -4,7 +4,7 @@ A handle is a name and a client; creating a handle sends no request. The rules o
 :mod:`cmqd_client.queue` about durability, time limits and repeats apply here too.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, TypeVar, cast
@@ -12,10 +12,11 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from cmqd_client.channel import Channel
-from cmqd_client.durations import to_datetime
+from cmqd_client.infos import info_fields
 from cmqd_client.message_ids import MessageId, printed_id
 from cmqd_client.outgoing import checked_body
 from cmqd_client.queue import Queue
+from cmqd_client.results import NamePage
 from cmqd_client.retry import Repeat
 from cmqd_client.subscription import (
     ContentFormat,
@@ -53,21 +54,21 @@ class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
     created: bool
     """True if this call created the topic."""
 
-    filter_type: FilterType
-    max_message_bytes: int
-    lifecycle: float
+    filter_type: FilterType = FilterType.TAG
+    max_message_bytes: int = 0
+    lifecycle: float = 0.0
     """Seconds after its publish for which a message with waiting deliveries is kept: a day."""
 
-    retained: int
+    retained: int = 0
     """Messages that wait or are in retry for at least one subscription."""
-    subscriptions: int
-    oldest_message_time: datetime | None
+    subscriptions: int = 0
+    oldest_message_time: datetime | None = None
     """Time of the publish of the oldest retained message; None = no message is retained."""
-    create_time: datetime | None
-    modify_time: datetime | None
+    create_time: datetime | None = None
+    modify_time: datetime | None = None
     """Time of the last change of an attribute."""
-    region: str
-    address: str
+    region: str = ""
+    address: str = ""
     """``host:port`` at which clients reach the server. Empty, like ``region``, if the server is too old to report the
     address."""
 
@@ -76,19 +77,8 @@ class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
     request_id: int
 
 
-class TopicPage(msgspec.Struct, frozen=True):
-    """Some of an account's topics, by name."""
-
-    names: list[str]
-    total: int
-    """Topics that match the search, listed here or not."""
-    request_id: int
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
-
-    def __len__(self) -> int:
-        return len(self.names)
+class TopicPage(NamePage, frozen=True):
+    """A page of :meth:`Client.topics`."""
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -233,24 +223,21 @@ class Topic:
     ) -> list[Published]:
         if tags and any(tags) and routing_keys and any(routing_keys):
             raise ValueError("give tags (tag topic) or a routing key (routing topic), not both")
-        channel = self._channel
-        session, sequence = channel.numbering.next()
-        request = wire.PublishMessages(
-            channel.next_request_id(),
-            topic=self.name,
-            bodies=bodies,
-            headers=headers if headers and any(headers) else None,
-            tags=tags if tags and any(tags) else None,
-            routing_keys=routing_keys,
-            session=session.number,
-            sequence=sequence,
-            dedup_ids=dedup_ids if dedup_ids and any(name is not None for name in dedup_ids) else None,
-            after=after,
+        reply = await self._channel.send_numbered(
+            lambda request_id, session, sequence: wire.PublishMessages(
+                request_id,
+                topic=self.name,
+                bodies=bodies,
+                headers=headers if headers and any(headers) else None,
+                tags=tags if tags and any(tags) else None,
+                routing_keys=routing_keys,
+                session=session,
+                sequence=sequence,
+                dedup_ids=dedup_ids if dedup_ids and any(name is not None for name in dedup_ids) else None,
+                after=after,
+            ),
+            wire.MessagesPublished,
         )
-        try:
-            reply = await channel.call(request, wire.MessagesPublished, Repeat.SAFE)
-        finally:
-            session.answered(sequence)
         return [
             Published(printed_id(number), matched, reply.request_id)
             for number, matched in zip(reply.message_ids, reply.matched, strict=True)
@@ -330,12 +317,13 @@ class Topic:
         """Like :meth:`subscribe`; return the current attributes, ``created``, and the secret of a new subscription."""
         target = _endpoint(queue, url)
         attributes = target | subscription_attributes(filter_tags, binding_keys, strategy, content_format)
-        channel = self._channel
         if ensure:
-            confirm = wire.EnsureSubscription(channel.next_request_id(), self.name, name, attributes)
-            return subscription_info(await channel.call(confirm, wire.SubscriptionInfo, Repeat.SAFE))
-        request = wire.Subscribe(channel.next_request_id(), self.name, name, attributes)
-        return subscription_info(await channel.call(request, wire.SubscriptionInfo, Repeat.ONCE))
+            confirmed = await self._channel.ask(
+                wire.EnsureSubscription, wire.SubscriptionInfo, Repeat.SAFE, self.name, name, attributes
+            )
+            return subscription_info(confirmed)
+        made = await self._channel.ask(wire.Subscribe, wire.SubscriptionInfo, Repeat.ONCE, self.name, name, attributes)
+        return subscription_info(made)
 
     def subscription(self, name: str) -> Subscription:
         """Return the handle of a subscription. Sends no request: a missing subscription shows at the first use."""
@@ -352,8 +340,9 @@ class Topic:
         Raises:
             TopicNotFound: the topic does not exist.
         """
-        request = wire.ListSubscriptions(self._channel.next_request_id(), self.name, search, offset, limit)
-        reply = await self._channel.call(request, wire.SubscriptionList, Repeat.READ)
+        reply = await self._channel.ask(
+            wire.ListSubscriptions, wire.SubscriptionList, Repeat.READ, self.name, search, offset, limit
+        )
         return SubscriptionPage(reply.subscriptions, reply.total, reply.request_id)
 
     # ------------------------------------------------------------------ the topic itself
@@ -364,8 +353,7 @@ class Topic:
         Raises:
             TopicNotFound: the topic does not exist.
         """
-        request = wire.GetTopicAttributes(self._channel.next_request_id(), self.name)
-        return topic_info(await self._channel.call(request, wire.TopicInfo, Repeat.READ))
+        return topic_info(await self._channel.ask(wire.GetTopicAttributes, wire.TopicInfo, Repeat.READ, self.name))
 
     async def set_attributes(self, *, max_message_bytes: int) -> TopicInfo:
         """Change the topic's limit for bodies, its only attribute that can be changed.
@@ -384,8 +372,9 @@ class Topic:
             OutcomeUnknown: the attribute may be changed.
         """
         attributes = topic_attributes(None, max_message_bytes)
-        request = wire.SetTopicAttributes(self._channel.next_request_id(), self.name, attributes)
-        return topic_info(await self._channel.call(request, wire.TopicInfo, Repeat.SAFE))
+        return topic_info(
+            await self._channel.ask(wire.SetTopicAttributes, wire.TopicInfo, Repeat.SAFE, self.name, attributes)
+        )
 
     def __repr__(self) -> str:
         return f"<Topic {self.name!r}>"
@@ -440,26 +429,7 @@ def topic_attributes(filter_type: str | None, max_message_bytes: int | None) -> 
 
 def topic_info(reply: wire.TopicInfo) -> TopicInfo:
     """Convert the reply about a topic."""
-    attributes, counts, facts = reply.attributes, reply.counts, reply.facts
-
-    def moment(name: str) -> datetime | None:
-        milliseconds = facts.get(name)
-        return to_datetime(milliseconds) if milliseconds else None
-
-    return TopicInfo(
-        name=reply.topic,
-        id=reply.topic_id,
-        created=reply.created,
-        filter_type=FilterType(attributes.get("filter_type", FilterType.TAG)),
-        max_message_bytes=attributes.get("max_message_bytes", 0),
-        lifecycle=facts.get("lifecycle_ms", 0) / 1000,
-        retained=counts.get("retained", 0),
-        subscriptions=counts.get("subscriptions", 0),
-        oldest_message_time=moment("oldest_message_ms"),
-        create_time=moment("created_ms"),
-        modify_time=moment("modified_ms"),
-        region=facts.get("region", ""),
-        address=facts.get("address", ""),
-        details={**attributes, **counts, **facts},
-        request_id=reply.request_id,
-    )
+    fields = info_fields(TopicInfo, reply)
+    if "filter_type" in fields:
+        fields["filter_type"] = FilterType(fields["filter_type"])
+    return TopicInfo(name=reply.topic, id=reply.topic_id, **fields)
