@@ -48,7 +48,8 @@ class AccountQueuePage(msgspec.Struct, frozen=True):
 class Accounts:
     """Administration of accounts and keys; get it as ``client.accounts``.
 
-    In all methods ``account`` names the account of the key; None = the caller's own. Other accounts need ``admin``.
+    In all methods ``account`` names the account of the key; None = the caller's own. Other accounts need ``admin``: the
+    methods raise ``PermissionDenied`` if the caller is not, and ``AccountNotFound`` if the account does not exist.
     """
 
     __slots__ = ("_channel",)
@@ -64,7 +65,6 @@ class Accounts:
 
         Raises:
             AccountExists: an account of this name exists; no account was changed.
-            PermissionDenied: the caller is not ``admin``.
             OutcomeUnknown: the account may exist now. If so, create another key for the account.
         """
         return _keys(await self._channel.ask(wire.CreateAccount, wire.KeyList, Repeat.ONCE, account))[0]
@@ -75,25 +75,19 @@ class Accounts:
 
         Raises:
             AccountNotEmpty: the account has queues or topics; ``details`` has their numbers.
-            AccountNotFound: the account does not exist.
             InvalidArgument: the account is ``admin``.
-            PermissionDenied: the caller is not ``admin``.
-            OutcomeUnknown: the account may be deleted.
         """
         await self._channel.ask(wire.DeleteAccount, wire.Done, Repeat.ONCE, account)
 
     async def queues(
         self, *, search: str = "", after: "AccountQueue | None" = None, limit: int = 100
     ) -> "AccountQueuePage":
-        """List the queues of all accounts, by account and name. Only for ``admin``. Safe to cancel.
+        """List the queues of all accounts, by account and name. Only for ``admin``.
 
         Args:
             search: only queues with this word in the name.
             after: start behind this queue: ``next`` of the previous page.
             limit: most queues of a page, 1-1,000. A page may have fewer, even none, before the end.
-
-        Raises:
-            PermissionDenied: the caller is not ``admin``.
         """
         behind = after or AccountQueue("", "")
         reply = await self._channel.ask(
@@ -106,11 +100,7 @@ class Accounts:
         )
 
     async def list(self) -> list[str]:
-        """List the names of all accounts. Only for ``admin``. Safe to cancel.
-
-        Raises:
-            PermissionDenied: the caller is not ``admin``.
-        """
+        """List the names of all accounts. Only for ``admin``."""
         return (await self._channel.ask(wire.ListAccounts, wire.AccountList, Repeat.READ)).accounts
 
     async def create_key(self, *, account: str | None = None) -> AccessKey:
@@ -120,19 +110,12 @@ class Accounts:
             The key, with its secret, which the server never shows again.
 
         Raises:
-            AccountNotFound: the account does not exist.
-            PermissionDenied: the account is not the caller's own.
             OutcomeUnknown: the account may have another key; ``keys`` lists the key, so the caller can delete it.
         """
         return _keys(await self._channel.ask(wire.CreateKey, wire.KeyList, Repeat.ONCE, account))[0]
 
     async def keys(self, *, account: str | None = None) -> "list[AccessKey]":
-        """List all keys of an account, without their secrets. Safe to cancel.
-
-        Raises:
-            AccountNotFound: the account does not exist.
-            PermissionDenied: the account is not the caller's own.
-        """
+        """List all keys of an account, without their secrets."""
         return _keys(await self._channel.ask(wire.ListKeys, wire.KeyList, Repeat.READ, account))
 
     async def set_key_enabled(self, secret_id: str, enabled: bool, *, account: str | None = None) -> None:
@@ -141,7 +124,6 @@ class Accounts:
         Raises:
             KeyNotFound: the account has no key of this id.
             LastKey: the key is the account's last enabled key.
-            PermissionDenied: the account is not the caller's own.
         """
         await self._channel.ask(wire.SetKeyEnabled, wire.Done, Repeat.SAFE, secret_id, enabled, account)
 
@@ -151,8 +133,6 @@ class Accounts:
         Raises:
             KeyNotFound: the account has no key of this id.
             LastKey: the key is the account's last enabled key.
-            PermissionDenied: the account is not the caller's own.
-            OutcomeUnknown: the key may be deleted.
         """
         await self._channel.ask(wire.DeleteKey, wire.Done, Repeat.ONCE, secret_id, account)
 

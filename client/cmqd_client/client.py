@@ -162,7 +162,6 @@ class Client:
             QueueExists: a queue of this name exists; it was not changed.
             InvalidArgument: the name or a value is out of range.
             TooManyQueues: the account is at its limit of queues.
-            OutcomeUnknown: the queue may exist now.
         """
         await self._require().ask(wire.CreateQueue, wire.QueueInfo, Repeat.ONCE, name, to_wire(attributes))
         return Queue(self._require(), name)
@@ -204,7 +203,6 @@ class Client:
         Raises:
             DeadLetterQueueInUse: the queue is the dead-letter queue of other queues; unbind it there first.
             QueueNotFound: the queue does not exist.
-            OutcomeUnknown: the queue may be deleted.
         """
         await self._require().ask(wire.DeleteQueue, wire.Done, Repeat.ONCE, name)
 
@@ -264,7 +262,6 @@ class Client:
             TopicExists: a topic of this name exists; it was not changed.
             InvalidArgument: the name or a value is out of range.
             TooManyTopics: the account is at its limit of topics.
-            OutcomeUnknown: the topic may exist now.
         """
         attributes = topic_attributes(filter_type, max_message_bytes)
         reply = await self._require().ask(wire.CreateTopic, wire.TopicInfo, Repeat.ONCE, name, attributes)
@@ -319,7 +316,6 @@ class Client:
         Raises:
             TopicInUse: the topic has subscriptions; unsubscribe them first.
             TopicNotFound: the topic does not exist.
-            OutcomeUnknown: the topic may be deleted.
         """
         await self._require().ask(wire.DeleteTopic, wire.Done, Repeat.ONCE, name)
 

@@ -10,7 +10,7 @@ chose otherwise).
 that is safe to repeat is repeated up to ``retries`` times, also over a new connection. The error tells the outcome: a
 ``ServerError`` other than ``OutcomeUnknown`` - refused, no state was changed; ``ServerUnreachable`` or
 ``ClientClosed`` - not sent; ``OutcomeUnknown`` - the server may have executed the request or not. A cancelled call has
-the same unknown outcome, unless its method promises more.
+the same unknown outcome, unless its method promises more; calls that only read are safe to cancel.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -149,7 +149,7 @@ class Queue:
     """A queue of the account; get the handle from ``client.queue(name)``, ``create_queue`` or ``ensure_queue``.
 
     Any number of tasks can use a handle at once; their requests share the client's connection, and a
-    waiting receive blocks no other request.
+    waiting receive blocks no other request. All methods raise ``QueueNotFound`` if the queue does not exist.
     """
 
     __slots__ = ("_channel", "name")
@@ -315,7 +315,6 @@ class Queue:
             The messages; empty if none came in time.
 
         Raises:
-            QueueNotFound: the queue does not exist.
             QueueDeleted: the queue was deleted while the receive waited.
             TooManyInFlight: delete or release some first.
             ServerUnreachable, ConnectionLost, RequestTimeout: the server did not answer.
@@ -333,7 +332,7 @@ class Queue:
         return [Message(self, received, request_id) for received in reply.messages]
 
     async def peek(self, max_messages: int = 16, *, start: int = 0, states: Iterable[str] | None = None) -> PeekPage:
-        """Look at messages without receiving them: counts, order and visibility stay as they are. Safe to cancel.
+        """Look at messages without receiving them: counts, order and visibility stay as they are.
 
         Args:
             max_messages: 1-256; a page may hold fewer, also none, and yet not be the last.
@@ -345,7 +344,6 @@ class Queue:
             A page, in the order of sending.
 
         Raises:
-            QueueNotFound: the queue does not exist.
             InvalidArgument: a state is unknown.
         """
         state_names = None if states is None else list(states)
@@ -380,7 +378,6 @@ class Queue:
 
         Raises:
             ReceiptHandleInvalid: the visibility timeout is over, or the handle is outdated or of another queue.
-            OutcomeUnknown: the message may be deleted.
         """
         return _single(await self.delete_batch([message]))
 
@@ -414,7 +411,6 @@ class Queue:
 
         Raises:
             ReceiptHandleInvalid: the visibility timeout is over, or the handle is outdated or of another queue.
-            OutcomeUnknown: the timeout may be changed.
         """
         return _single(await self.change_visibility_batch([message], timeout))
 
@@ -439,7 +435,6 @@ class Queue:
         Raises:
             ReceiptHandleInvalid: the visibility timeout is over (the message is active already), or the handle is of
                 another queue.
-            OutcomeUnknown: the message may be released.
         """
         return _single(await self.release_batch([message], count_receive=count_receive))
 
@@ -507,8 +502,6 @@ class Queue:
         Raises:
             TimeNotRewindable: the time is too late, or (``strict``) before the window, or there is no window;
                 ``nearest`` is the nearest possible time. No message was changed.
-            QueueNotFound: the queue does not exist.
-            OutcomeUnknown: the queue may be rewound.
             TypeError, ValueError: the time is malformed or has no zone; or not exactly one of ``time`` and ``ago`` is
                 given.
         """
@@ -531,11 +524,7 @@ class Queue:
     # ------------------------------------------------------------------ dead letters
 
     async def dead_letter_sources(self) -> list[str]:
-        """List the names of the queues that use this queue as their dead-letter queue. Safe to cancel.
-
-        Raises:
-            QueueNotFound: the queue does not exist.
-        """
+        """List the names of the queues that use this queue as their dead-letter queue."""
         reply = await self._channel.ask(wire.ListDeadLetterSources, wire.QueueList, Repeat.READ, self.name)
         return [name for _, name in reply.queues]
 
@@ -556,10 +545,8 @@ class Queue:
 
         Raises:
             RedriveRunning: the queue is being redriven; the redrive in progress goes on.
-            QueueNotFound: the queue does not exist.
             InvalidArgument: the target does not exist or is this queue, or a number is out of range; or the queue has a
                 dead-letter queue of its own.
-            OutcomeUnknown: the redrive may have started.
         """
         return redrive(
             await self._channel.ask(
@@ -568,11 +555,10 @@ class Queue:
         )
 
     async def redrive_status(self) -> Redrive:
-        """Return the progress of the current redrive, or the result of the last redrive. Safe to cancel.
+        """Return the progress of the current redrive, or the result of the last redrive.
 
         Raises:
             InvalidArgument: the queue was never redriven.
-            QueueNotFound: the queue does not exist.
         """
         return redrive(await self._channel.ask(wire.GetRedrive, wire.RedriveStatus, Repeat.READ, self.name))
 
@@ -583,8 +569,6 @@ class Queue:
 
         Raises:
             InvalidArgument: the queue was never redriven.
-            QueueNotFound: the queue does not exist.
-            OutcomeUnknown: the redrive may be cancelled.
         """
         return redrive(await self._channel.ask(wire.CancelRedrive, wire.RedriveStatus, Repeat.SAFE, self.name))
 
@@ -651,8 +635,6 @@ class Queue:
             status: a status for all messages, or a status per message.
 
         Raises:
-            QueueNotFound: the queue does not exist.
-            OutcomeUnknown: the messages may be decided.
             ValueError: a message id is malformed, or the numbers of statuses and ids differ.
         """
         numbers = [id_number(message_id) for message_id in message_ids]
@@ -683,7 +665,7 @@ class Queue:
         return DecisionResult([message_id for message_id in done if message_id not in refused], failed, request_id)
 
     async def half_messages(self, max_messages: int = 100, *, start: int = 0) -> UndecidedPage:
-        """List half messages that are neither committed nor rolled back, in the order of sending. Safe to cancel.
+        """List half messages that are neither committed nor rolled back, in the order of sending.
 
         Args:
             max_messages: 1-1,000; a page may hold fewer, also none, and yet not be the last.
@@ -700,11 +682,7 @@ class Queue:
     # ------------------------------------------------------------------ the queue itself
 
     async def attributes(self) -> QueueInfo:
-        """Return attributes, exact counts and facts, as of now. Safe to cancel.
-
-        Raises:
-            QueueNotFound: the queue does not exist.
-        """
+        """Return attributes, exact counts and facts, as of now."""
         return from_wire(await self._channel.ask(wire.GetQueueAttributes, wire.QueueInfo, Repeat.READ, self.name))
 
     async def set_attributes(self, **attributes: Unpack[QueueAttributes]) -> QueueInfo:
@@ -716,9 +694,7 @@ class Queue:
             All attributes after the change.
 
         Raises:
-            QueueNotFound: the queue does not exist.
             InvalidArgument: a value is out of range, or two values contradict.
-            OutcomeUnknown: the attributes may be changed.
         """
         return from_wire(
             await self._channel.ask(
@@ -730,10 +706,6 @@ class Queue:
         """Drop every message sent before this call, in every state, in one step; receipt handles become invalid.
 
         Not repeated after a lost reply, since the repeat would drop later messages too.
-
-        Raises:
-            QueueNotFound: the queue does not exist.
-            OutcomeUnknown: the queue may be cleared.
         """
         await self._channel.ask(wire.ClearQueue, wire.Done, Repeat.ONCE, self.name)
 

@@ -141,7 +141,7 @@ class Subscription:
         secret only once, so keep it; after a loss, :meth:`rotate_secret` gives a new secret."""
 
     async def info(self) -> SubscriptionInfo:
-        """Return attributes, counts and facts, as of now. Safe to cancel."""
+        """Return attributes, counts and facts, as of now."""
         return subscription_info(
             await self._channel.ask(wire.GetSubscription, wire.SubscriptionInfo, Repeat.READ, self.topic, self.name)
         )
@@ -172,7 +172,6 @@ class Subscription:
 
         Raises:
             InvalidArgument: a value is out of range or not of this kind of topic. No attribute was changed.
-            OutcomeUnknown: the attributes may be changed.
             TypeError: a string where tags or keys are expected.
         """
         attributes = subscription_attributes(filter_tags, binding_keys, strategy, content_format)
@@ -203,9 +202,6 @@ class Subscription:
 
         Returns:
             The number of messages that are tried again.
-
-        Raises:
-            OutcomeUnknown: the messages may be tried again.
         """
         return (
             await self._channel.ask(wire.RetryDeliveries, wire.DeliveriesDone, Repeat.ONCE, self.topic, self.name)
@@ -218,9 +214,6 @@ class Subscription:
 
         Returns:
             The number of dropped messages.
-
-        Raises:
-            OutcomeUnknown: the messages may be dropped.
         """
         return (
             await self._channel.ask(wire.DropDeliveries, wire.DeliveriesDone, Repeat.ONCE, self.topic, self.name)
@@ -246,9 +239,6 @@ class Subscription:
         """End the subscription and drop its waiting messages. Not repeated after a lost reply.
 
         Copies already in the queue stay there.
-
-        Raises:
-            OutcomeUnknown: the subscription may have ended.
         """
         await self._channel.ask(wire.Unsubscribe, wire.Done, Repeat.ONCE, self.topic, self.name)
 

@@ -95,7 +95,8 @@ class Published(msgspec.Struct, frozen=True):
 class Topic:
     """A topic of the account; get the handle from ``client.topic(name)``, ``create_topic`` or ``ensure_topic``.
 
-    Any number of tasks can use a handle at once; their requests share the client's connection.
+    Any number of tasks can use a handle at once; their requests share the client's connection. All methods raise
+    ``TopicNotFound`` if the topic does not exist.
     """
 
     __slots__ = ("_channel", "name")
@@ -330,15 +331,12 @@ class Topic:
         return Subscription(self._channel, self.name, name)
 
     async def subscriptions(self, *, search: str = "", offset: int = 0, limit: int = 100) -> SubscriptionPage:
-        """List the topic's subscriptions, by name. Safe to cancel.
+        """List the topic's subscriptions, by name.
 
         Args:
             search: only subscriptions with this word in the name.
             offset: number of subscriptions to skip.
             limit: most subscriptions of a page, 1-1,000.
-
-        Raises:
-            TopicNotFound: the topic does not exist.
         """
         reply = await self._channel.ask(
             wire.ListSubscriptions, wire.SubscriptionList, Repeat.READ, self.name, search, offset, limit
@@ -348,11 +346,7 @@ class Topic:
     # ------------------------------------------------------------------ the topic itself
 
     async def attributes(self) -> TopicInfo:
-        """Return attributes, counts and facts, as of now. Safe to cancel.
-
-        Raises:
-            TopicNotFound: the topic does not exist.
-        """
+        """Return attributes, counts and facts, as of now."""
         return topic_info(await self._channel.ask(wire.GetTopicAttributes, wire.TopicInfo, Repeat.READ, self.name))
 
     async def set_attributes(self, *, max_message_bytes: int) -> TopicInfo:
@@ -367,9 +361,7 @@ class Topic:
             All attributes after the change.
 
         Raises:
-            TopicNotFound: the topic does not exist.
             InvalidArgument: the number is out of range.
-            OutcomeUnknown: the attribute may be changed.
         """
         attributes = topic_attributes(None, max_message_bytes)
         return topic_info(
