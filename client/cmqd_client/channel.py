@@ -7,7 +7,6 @@ a single connection. ``retry`` decides whether and when a request is repeated.
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
-from functools import partial
 from random import random
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -25,7 +24,7 @@ from cmqd_client.errors import (
     ShuttingDown,
 )
 from cmqd_client.link import Link
-from cmqd_client.numbering import SendNumbering
+from cmqd_client.numbering import SendNumbering, Session
 from cmqd_client.retry import Repeat, RetryPolicy, final_error, may_have_happened
 from cmqd_protocol.messages import AnyReply, MessagesReceived, ReceiveMessages, Request
 
@@ -63,7 +62,10 @@ class Channel:
         """Numbers for sends."""
         self.checks: CheckRouter = CheckRouter(self.next_request_id, request_timeout, policy)
         """The registry of checkers of half messages."""
-        opener = partial(open_connection, next_request_id=self.next_request_id, on_push=self.checks.pushed)
+
+        def opener(on_ended: OnEnded) -> Awaitable[Connection]:
+            return open_connection(on_ended=on_ended, next_request_id=self.next_request_id, on_push=self.checks.pushed)
+
         self._links = [Link(opener, policy, self.checks.connected) for _ in range(links)]
 
     # ------------------------------------------------------------------ opening and closing
@@ -118,14 +120,12 @@ class Channel:
         """Like :meth:`call`, for a request made of a new number and these arguments."""
         return await self.call(make(self.next_request_id(), *arguments, **named), reply_type, repeat)
 
-    async def send_numbered(self, make: Callable[[int, int, int], Request], reply_type: type[R]) -> R:
-        """Like :meth:`call`, for a send or publish made of a new number, a session and a sequence of the session.
+    async def send_numbered(self, request: Request, reply_type: type[R], session: Session, sequence: int) -> R:
+        """Like :meth:`call`, for a send or publish that carries the next number of ``numbering``.
 
-        The server stores a repeat once, because it knows the session and sequence.
+        The server knows the number of a repeat, and stores the messages once.
         """
-        session, sequence = self.numbering.next()
         try:
-            request = make(self.next_request_id(), session.number, sequence)
             return await self.call(request, reply_type, Repeat.SAFE)
         finally:
             session.answered(sequence)

@@ -106,35 +106,6 @@ class Connection(asyncio.Protocol):
     ``on_ended`` was called.
     """
 
-    __slots__ = (
-        "_abandoned",
-        "_closed",
-        "_closing",
-        "_drained",
-        "_flush_scheduled",
-        "_handed_back",
-        "_loop",
-        "_on_ended",
-        "_on_push",
-        "_opened",
-        "_pending",
-        "_reads",
-        "_timer",
-        "_timer_at",
-        "_transport",
-        "_wire",
-        "_writable",
-        "_writes",
-        "account",
-        "connection_id",
-        "facts",
-        "next_request_id",
-        "region",
-        "server",
-        "usable",
-        "write_paused",
-    )
-
     def __init__(
         self,
         wire: ClientConnection,

@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from copy import copy
 from random import random
-from typing import Protocol
+from typing import TypeAlias
 
 from cmqd_client.connection import Connection, OnEnded
 from cmqd_client.errors import (
@@ -26,11 +26,8 @@ from cmqd_client.errors import (
 )
 from cmqd_client.retry import RetryPolicy
 
-
-class Opener(Protocol):
-    """Opens a connection; ``on_ended`` is called when the connection takes no more requests."""
-
-    def __call__(self, *, on_ended: OnEnded) -> Awaitable[Connection]: ...  # noqa: D102 - said above
+Opener: TypeAlias = Callable[[OnEnded], Awaitable[Connection]]
+"""Opens a connection; the argument is called when the connection takes no more requests."""
 
 
 class Link:
@@ -39,19 +36,6 @@ class Link:
     Invariants: ``connection`` is set exactly while UP; a task exists exactly while CONNECTING; ``_waiting`` is empty
     unless CONNECTING.
     """
-
-    __slots__ = (
-        "_closed",
-        "_connecting",
-        "_last_error",
-        "_on_connected",
-        "_open",
-        "_policy",
-        "_retired",
-        "_waiting",
-        "connection",
-        "opened",
-    )
 
     def __init__(
         self, open_connection: Opener, policy: RetryPolicy, on_connected: Callable[[Connection], None] | None = None
@@ -137,7 +121,7 @@ class Link:
                     await asyncio.sleep(max(pause, min(suggested or 0, self._policy.max_retry_after)))
                 attempt += 1
                 try:
-                    connection = await self._open(on_ended=self._ended)
+                    connection = await self._open(self._ended)
                 except CmqError as error:
                     self._last_error = error
                     suggested = error.retry_after

@@ -269,20 +269,20 @@ class Queue:
         dedup_ids: list[str | None] | None,
         after: str | None = None,
     ) -> Awaitable[wire.MessagesSent]:
-        return self._channel.send_numbered(
-            lambda request_id, session, sequence: wire.SendMessages(
-                request_id,
-                queue=self.name,
-                bodies=bodies,
-                headers=headers,
-                delay_ms=delay_ms,
-                session=session,
-                sequence=sequence,
-                dedup_ids=dedup_ids,
-                after=after,
-            ),
-            wire.MessagesSent,
+        channel = self._channel
+        session, sequence = channel.numbering.next()
+        request = wire.SendMessages(
+            channel.next_request_id(),
+            queue=self.name,
+            bodies=bodies,
+            headers=headers,
+            delay_ms=delay_ms,
+            session=session.number,
+            sequence=sequence,
+            dedup_ids=dedup_ids,
+            after=after,
         )
+        return channel.send_numbered(request, wire.MessagesSent, session, sequence)
 
     # ------------------------------------------------------------------ receive
 
@@ -605,19 +605,19 @@ class Queue:
         if not batch.bodies:
             return SentBatch([], 0)
         check_ms = None if first_check is None else to_ms(first_check, "first_check")
-        reply = await self._channel.send_numbered(
-            lambda request_id, session, sequence: wire.SendHalfMessages(
-                request_id,
-                queue=self.name,
-                bodies=batch.bodies,
-                headers=batch.headers,
-                first_check_ms=check_ms,
-                session=session,
-                sequence=sequence,
-                dedup_ids=batch.dedup_ids,
-            ),
-            wire.MessagesSent,
+        channel = self._channel
+        session, sequence = channel.numbering.next()
+        request = wire.SendHalfMessages(
+            channel.next_request_id(),
+            queue=self.name,
+            bodies=batch.bodies,
+            headers=batch.headers,
+            first_check_ms=check_ms,
+            session=session.number,
+            sequence=sequence,
+            dedup_ids=batch.dedup_ids,
         )
+        reply = await channel.send_numbered(request, wire.MessagesSent, session, sequence)
         return SentBatch([printed_id(number) for number in reply.message_ids], reply.request_id)
 
     async def end_transactions(

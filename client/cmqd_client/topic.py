@@ -224,21 +224,21 @@ class Topic:
     ) -> list[Published]:
         if tags and any(tags) and routing_keys and any(routing_keys):
             raise ValueError("give tags (tag topic) or a routing key (routing topic), not both")
-        reply = await self._channel.send_numbered(
-            lambda request_id, session, sequence: wire.PublishMessages(
-                request_id,
-                topic=self.name,
-                bodies=bodies,
-                headers=headers if headers and any(headers) else None,
-                tags=tags if tags and any(tags) else None,
-                routing_keys=routing_keys,
-                session=session,
-                sequence=sequence,
-                dedup_ids=dedup_ids if dedup_ids and any(name is not None for name in dedup_ids) else None,
-                after=after,
-            ),
-            wire.MessagesPublished,
+        channel = self._channel
+        session, sequence = channel.numbering.next()
+        request = wire.PublishMessages(
+            channel.next_request_id(),
+            topic=self.name,
+            bodies=bodies,
+            headers=headers if headers and any(headers) else None,
+            tags=tags if tags and any(tags) else None,
+            routing_keys=routing_keys,
+            session=session.number,
+            sequence=sequence,
+            dedup_ids=dedup_ids if dedup_ids and any(name is not None for name in dedup_ids) else None,
+            after=after,
         )
+        reply = await channel.send_numbered(request, wire.MessagesPublished, session, sequence)
         return [
             Published(printed_id(number), matched, reply.request_id)
             for number, matched in zip(reply.message_ids, reply.matched, strict=True)
