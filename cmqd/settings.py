@@ -367,16 +367,7 @@ def _describe() -> dict[str, SettingInfo]:
     for field in dataclasses.fields(Settings):
         hint: Any = hints[field.name]
         kind: type[Any] = typing.get_args(hint)[0] if isinstance(hint, types.UnionType) else hint
-        meta = field.metadata
-        infos[field.name] = SettingInfo(
-            name=field.name,
-            section=meta["section"],
-            text=meta["text"],
-            kind=kind,
-            default=field.default,
-            low=meta["low"],
-            high=meta["high"],
-        )
+        infos[field.name] = SettingInfo(name=field.name, kind=kind, default=field.default, **field.metadata)
     return infos
 
 

@@ -103,10 +103,6 @@ class ClientEvents:
                 ended += 1
         return ended
 
-    def last_waiter_id(self) -> int:
-        """Return the newest waiter id."""
-        return self.waiting_requests.last_id
-
     def give_up_waiting(
         self, up_to_waiter_id: int, text: str, absent: Callable[[str], AbsentClient], *, receives: bool
     ) -> int:

@@ -5,6 +5,7 @@ and costs a list entry. It is examined when the timer reaches the bucket: after 
 later bucket, so activity itself costs no work. (Varghese and Lauck's simple timing wheel.)
 """
 
+import time
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -44,3 +45,8 @@ class ConnectionTimer(Generic[T]):
                 self._buckets[self._step % BUCKETS] = []
         self._step = max(self._step, target)
         return due
+
+
+def local_ms() -> int:
+    """Return the time of local limits, which is unrelated to broker time."""
+    return time.monotonic_ns() // 1_000_000

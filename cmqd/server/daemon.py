@@ -35,9 +35,9 @@ from cmqd.log.values import LogState, RecoveryReport
 from cmqd.memory_log import MemoryLog
 from cmqd.server.accounts import Accounts, open_accounts, write_context
 from cmqd.server.accounts_file import ADMIN, AccountsFile, AccountsFileError
-from cmqd.server.binary.listener import connection_limit, raise_descriptor_limit
 from cmqd.server.clock import BrokerClock, LastTime, start_offset, wall_ms
 from cmqd.server.counters import rss_bytes
+from cmqd.server.listening import connection_limit, raise_descriptor_limit
 from cmqd.server.log_lines import configure_logs, get_logger
 from cmqd.server.memory_budget import budget_bytes
 from cmqd.server.reload import Reload

@@ -10,7 +10,8 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
-from cmqd.server.binary.listener import Listener, tls_context
+from cmqd.server.binary.listener import Listener
+from cmqd.server.listening import tls_context
 from cmqd.server.log_lines import get_logger, set_log_level
 from cmqd.settings import SettingError, Settings
 

@@ -31,14 +31,14 @@ from cmqd.server.advertised_address import advertised_address
 from cmqd.server.agenda_timer import AgendaTimer
 from cmqd.server.audit import ADMINISTRATION, Audit
 from cmqd.server.background_tasks import BackgroundTasks
-from cmqd.server.binary.listener import Listener, local_ms
+from cmqd.server.binary.listener import Listener
 from cmqd.server.broker_events import BrokerEvents
 from cmqd.server.checkpoints import Checkpoints
 from cmqd.server.client import Client
 from cmqd.server.client_events import ClientEvents
 from cmqd.server.clock import BrokerClock, OffsetWatch
 from cmqd.server.collecting import Collector
-from cmqd.server.connection_timer import STEP_MS
+from cmqd.server.connection_timer import STEP_MS, local_ms
 from cmqd.server.connections import Connections
 from cmqd.server.counters import Counters, rss_bytes
 from cmqd.server.dispatch import Dispatcher, Handler, plain_handlers
@@ -55,6 +55,7 @@ from cmqd.server.io_batch import IoBatch
 from cmqd.server.log_lines import get_logger
 from cmqd.server.memory_budget import MemoryBudget, budget_bytes
 from cmqd.server.outcomes import Answer, Outcomes
+from cmqd.server.part import part
 from cmqd.server.push.outbox import Outbox, Pushing
 from cmqd.server.push.pusher import Pusher
 from cmqd.server.reclaim import Reclaim
@@ -74,49 +75,35 @@ SHUTTING_DOWN = "the server is shutting down"
 DRAIN_POLL_S = 0.005
 
 
+@part
 class Server:
     """The parts of a server, joined to one broker and one log; see the module."""
 
-    def __init__(
-        self,
-        *,
-        loop: asyncio.AbstractEventLoop,
-        settings: Settings,
-        broker: Broker,
-        log: Log,
-        accounts: Accounts,
-        clock: BrokerClock,
-        max_connections: int,
-        storage_status: Callable[[], StorageProcessStatus],
-        on_failed: Callable[[Exception], None],
-        make_pusher: Callable[..., Pushing] = Pusher,
-        can_push: bool | None = None,
-        timer: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        """Make the parts; nothing listens yet.
+    loop: asyncio.AbstractEventLoop
+    settings: Settings
+    broker: Broker
+    """The core, recovered."""
+    log: Log
+    """The log, open."""
+    accounts: Accounts
+    clock: BrokerClock
+    max_connections: int
+    """Connections of all listeners together."""
+    storage_status: Callable[[], StorageProcessStatus]
+    """Returns the status of the storage process and of the recovery."""
+    on_failed: Callable[[Exception], None]
+    """Called once with the reason of the halt of all acknowledgements: a LogFailed, or a bug."""
+    make_pusher: Callable[..., Pushing] = Pusher
+    """Makes the part that posts to URLs."""
+    can_push: bool | None = None
+    """True if that part can be made; None = if its extra is installed."""
+    timer: Callable[[], float] = time.perf_counter
+    """Seconds of a clock that never goes back, to measure I/O batches by."""
 
-        Args:
-            loop: the running loop.
-            settings: the settings in force.
-            broker: the core, recovered.
-            log: the log, open.
-            accounts: the accounts.
-            clock: broker time.
-            max_connections: connections of all listeners together.
-            storage_status: returns the status of the storage process and of the recovery.
-            on_failed: called once with the reason of the halt of all acknowledgements: a LogFailed, or a bug.
-            make_pusher: makes the part that posts to URLs.
-            can_push: True if that part can be made; None = if its extra is installed.
-            timer: seconds of a clock that never goes back, to measure I/O batches by.
-        """
-        self._loop = loop
-        self._settings = settings
-        self._broker = broker
-        self._log = log
-        self._accounts = accounts
-        self._clock = clock
-        self._storage_status = storage_status
-        self._on_failed = on_failed
+    def __post_init__(self) -> None:
+        """Make the parts; nothing listens yet."""
+        loop, settings, broker, log, accounts = self.loop, self.settings, self.broker, self.log, self.accounts
+        clock, timer, can_push = self.clock, self.timer, self.can_push
         self._started = time.monotonic()
         self._state = LogState(False, "", 0, 0, 0)
         self._failure: Exception | None = None
@@ -132,7 +119,7 @@ class Server:
         self.checkers = TransactionCheckers()
         self.outbox = Outbox(log.durable_lsn, accounts.has_secret)
         self.connections = Connections(
-            limit=max_connections, limit_of_account=settings.max_connections_per_account, counters=self.counters
+            limit=self.max_connections, limit_of_account=settings.max_connections_per_account, counters=self.counters
         )
         promised = broker.facts.promises.memory
         self.budget = MemoryBudget(budget_bytes(settings), lambda: promised.total_bytes)
@@ -208,7 +195,7 @@ class Server:
         if Pusher.available() if can_push is None else can_push:
             # A circle: the result of a push is handed to the core, and its outcome may have more pushes.
             self.outbox.use(
-                make_pusher(
+                self.make_pusher(
                     loop=loop,
                     timeout_ms=settings.push_timeout_ms,
                     allow_private=settings.push_allow_private,
@@ -302,6 +289,7 @@ class Server:
             gate=self.gate,
             admission=self.admission,
             events=self.client_events,
+            waiting_requests=self.waiting_requests,
             schedule=schedule,
             patience_ms=settings.storage_patience_ms,
             reason=lambda: self._state.reason if self._state.sends_refused else "",
@@ -329,7 +317,7 @@ class Server:
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> dict[type[wire.Request], Handler]:
         """Return the handlers of all requests that are not collected."""
-        broker, outcomes, accounts = self._broker, self.outcomes, self._accounts
+        broker, outcomes, accounts = self.broker, self.outcomes, self.accounts
         account_operations = AccountOperations(
             broker=broker,
             outcomes=outcomes,
@@ -352,9 +340,9 @@ class Server:
             outcomes=outcomes,
             waiting_requests=self.waiting_requests,
             now_ms=now_ms,
-            max_unread_receives=self._settings.max_unread_receives,
+            max_unread_receives=self.settings.max_unread_receives,
         )
-        server_requests = ServerRequests(log=self._log, accounts=accounts, status_of=self.status_reply, spawn=spawn)
+        server_requests = ServerRequests(log=self.log, accounts=accounts, status_of=self.status_reply, spawn=spawn)
         subscriptions = Subscriptions(
             broker=broker,
             outcomes=outcomes,
@@ -408,7 +396,7 @@ class Server:
 
         A circle that cannot be ordered: replies need the log to be made, and the log's answers need the replies' gate.
         """
-        log = self._log
+        log = self.log
         log.on_durable = self._on_durable
         log.on_page = self.broker_events.page_arrived
         log.on_fatal = self._fail
@@ -423,7 +411,7 @@ class Server:
             OSError, ssl.SSLError: the address or the TLS files cannot be used.
         """
         address = await self.listener.start()
-        self._location["address"] = advertised_address(self._settings.advertise, address, socket.gethostname)
+        self._location["address"] = advertised_address(self.settings.advertise, address, socket.gethostname)
         self._beat_again()
         self.reclaim.scan()
         self.io_batch.schedule()
@@ -437,10 +425,10 @@ class Server:
         """
         to_urls = [
             subscription_id
-            for subscription_id, subscription in self._broker.subscriptions.items()
+            for subscription_id, subscription in self.broker.subscriptions.items()
             if subscription.attributes.protocol != "queue"
         ]
-        made, forgotten = await self._accounts.match_secrets(to_urls)
+        made, forgotten = await self.accounts.match_secrets(to_urls)
         if made:
             _log.warning(
                 "subscription_secrets_made",
@@ -459,12 +447,12 @@ class Server:
         The order matters: requests are refused before waits end, else an answered client could wait again; pushes and
         commits end before connections close, else a reply that becomes durable meanwhile would find no connection.
         """
-        stop_at = self._loop.time() + within_s
+        stop_at = self.loop.time() + within_s
         self.listener.stop_accepting()
         self.admission.refuse_all(ErrorCode.SHUTTING_DOWN, SHUTTING_DOWN)
         self.broker_events.fall_quiet()
         self.reclaim.stop()
-        self._broker.gates.pushing = False
+        self.broker.gates.pushing = False
         self.outbox.stop()
         ended = self.client_events.end_waits(ErrorCode.SHUTTING_DOWN, SHUTTING_DOWN)
         _log.info(
@@ -479,7 +467,7 @@ class Server:
         await asyncio.gather(self.outbox.close(within_s / 2), self._wait_until_finished(within_s / 2))
         self.io_batch.end()
         # A client that does not read must not use up the time that the last checkpoint needs.
-        left_s = stop_at - self._loop.time()
+        left_s = stop_at - self.loop.time()
         await self.close_connections(ErrorCode.SHUTTING_DOWN, SHUTTING_DOWN, max(0.1, left_s / 2))
         self.agenda_timer.stop()
 
@@ -502,17 +490,17 @@ class Server:
         """Return the status for every account."""
         return PublicStatus(
             version=cmqd.__version__,
-            region=self._settings.region,
-            durability=self._settings.durability_text,
+            region=self.settings.region,
+            durability=self.settings.durability_text,
             uptime_ms=int((time.monotonic() - self._started) * 1000),
-            time_ms=self._clock.wall_ms(),
-            broker_time_ms=self._clock.now_ms(),
-            clock_offset_ms=self._clock.offset_ms,
+            time_ms=self.clock.wall_ms(),
+            broker_time_ms=self.clock.now_ms(),
+            clock_offset_ms=self.clock.offset_ms,
         )
 
     def status(self) -> Status:
         """Return the whole status."""
-        log, state, broker = self._log, self._state, self._broker
+        log, state, broker = self.log, self._state, self.broker
         loop = LoopStatus(
             pid=os.getpid(),
             connections=len(self.connections),
@@ -539,7 +527,7 @@ class Server:
             rss_bytes=rss_bytes(),
             counters=self.counters,
         )
-        return Status(self.public_status(), loop, self._storage_status())
+        return Status(self.public_status(), loop, self.storage_status())
 
     def status_reply(self, account: str) -> dict[str, Any]:
         """Return the status as an account may see it: the whole for ``admin``, the public part for others."""
@@ -555,11 +543,11 @@ class Server:
         self._state = state
         self.admission.sends_refused = state.reason if state.sends_refused else None
         # Moves from queue to queue write bodies too.
-        self._broker.gates.moves_held_up = "disk nearly full" if state.sends_refused else ""
+        self.broker.gates.moves_held_up = "disk nearly full" if state.sends_refused else ""
         self.reclaim.room_is(short=state.is_short)
 
     def _secrets_of(self, subscription_id: int) -> list[str]:
-        return self._accounts.secrets_of(subscription_id, self._clock.now_ms())
+        return self.accounts.secrets_of(subscription_id, self.clock.now_ms())
 
     # ------------------------------------------------------------------ events of the loop and the log
 
@@ -569,12 +557,12 @@ class Server:
 
     def _end_io_batch(self) -> None:
         if self._failure is None:
-            self._log.flush()
+            self.log.flush()
             self.agenda_timer.plan()
             self.listener.watch_load()
 
     def _beat_again(self) -> None:
-        self._beat_timer = self._loop.call_later(STEP_MS / 1000, self._beat_again)
+        self._beat_timer = self.loop.call_later(STEP_MS / 1000, self._beat_again)
         self.listener.pass_time(local_ms())
         self.beat()
 
@@ -582,14 +570,14 @@ class Server:
         """Do the work of a tenth of a second: look at the clock and at the storage."""
         self._offset_watch.check()
         if self._failure is None:
-            self.storage_watch.beat(int(self._loop.time() * 1000))
+            self.storage_watch.beat(int(self.loop.time() * 1000))
             self.held_replies.beat()
         if self.turns.can_serve:
             # No commit has ended for a second; otherwise the end of a commit would have given the turns.
             self.io_batch.schedule()
 
     def _is_overloaded(self) -> bool:
-        log, settings = self._log, self._settings
+        log, settings = self.log, self.settings
         # While the storage hangs, requests are read and refused: they add nothing to the backlog.
         return (
             log.pending_bytes >= settings.pause_pending_bytes or log.pending_records >= settings.pause_pending_records
@@ -621,12 +609,12 @@ class Server:
             client.answer(error(reply.request_id, ErrorCode.OUTCOME_UNKNOWN, reason))
         self.client_events.end_waits(ErrorCode.OUTCOME_UNKNOWN, reason)
         self.io_batch.schedule()
-        self._on_failed(failure)
+        self.on_failed(failure)
 
     async def _wait_until_finished(self, within_s: float) -> None:
         """Wait until all work in progress is finished, or a failure shows that the work cannot be finished."""
-        stop_at = self._loop.time() + within_s
-        while (len(self.gate) or len(self.turns) or len(self.tasks)) and self._loop.time() < stop_at:
+        stop_at = self.loop.time() + within_s
+        while (len(self.gate) or len(self.turns) or len(self.tasks)) and self.loop.time() < stop_at:
             if self._failure is not None:
                 return
             await asyncio.sleep(DRAIN_POLL_S)

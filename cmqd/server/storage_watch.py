@@ -28,6 +28,7 @@ from cmqd.server.client_events import ClientEvents
 from cmqd.server.log_lines import get_logger
 from cmqd.server.part import part
 from cmqd.server.reply_gate import ReplyGate
+from cmqd.server.waiting_requests import WaitingRequests
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
 from cmqd_types.messages import ReceivedMessage
@@ -52,6 +53,7 @@ class StorageWatch:
     gate: ReplyGate
     admission: Admission
     events: ClientEvents
+    waiting_requests: WaitingRequests[Client]
     schedule: Callable[[], None]
     patience_ms: int
     reason: Callable[[], str]
@@ -118,7 +120,7 @@ class StorageWatch:
         while marks and marks[0][0] <= now_ms - self.patience_ms:
             _, self._give_up_to, waiter_id = marks.popleft()
         if len(self.gate) or stuck_ms:
-            marks.append((now_ms, self.gate.held_so_far, self.events.last_waiter_id()))
+            marks.append((now_ms, self.gate.held_so_far, self.waiting_requests.last_id))
         if self._give_up_to > self.gate.let_go_so_far and not self._giving_up:
             self._give_up()
         if self._is_stalled and waiter_id and now_ms - self._scanned_ms >= SCAN_EVERY_MS:

@@ -1,16 +1,14 @@
 """Accepts connections, and drives the coarse timer over all of them.
 
 A connection above the limit gets an error and is closed. Running out of descriptors cannot happen, because the number
-of connections is kept below the process's limit (``connection_limit``). Should the limit be reached all the same, libuv
-closes a spare descriptor, accepts and closes the new connection, and takes the spare again, so that the loop does not
-spin.
+of connections is kept below the process's limit (``listening.connection_limit``). Should the limit be reached all the
+same, libuv closes a spare descriptor, accepts and closes the new connection, and takes the spare again, so that the
+loop does not spin.
 """
 
 import asyncio
 import os
-import resource
 import ssl
-import time
 from collections.abc import Callable
 from typing import Final
 
@@ -21,10 +19,11 @@ from cmqd.server.binary.tls_port import TlsPort
 from cmqd.server.client import Client
 from cmqd.server.client_events import ClientEvents
 from cmqd.server.collecting import Collector
-from cmqd.server.connection_timer import STEP_MS, ConnectionTimer
+from cmqd.server.connection_timer import STEP_MS, ConnectionTimer, local_ms
 from cmqd.server.connections import Connections
 from cmqd.server.counters import Counters
 from cmqd.server.io_batch import IoBatch
+from cmqd.server.listening import tls_context
 from cmqd.server.log_lines import get_logger
 from cmqd.server.memory_budget import MemoryBudget
 from cmqd.settings import Settings
@@ -36,9 +35,6 @@ from cmqd_protocol.server_connection import ServerConnection
 
 _log = get_logger()
 
-KEPT_BACK_DESCRIPTORS: Final = 64
-"""For the pipes to the storage process, files of accounts, the listening sockets and their spare."""
-
 BACKLOG: Final = 4_096
 """Connections that the kernel may hold until they are accepted: many clients reconnect at once after a restart."""
 
@@ -46,41 +42,6 @@ PIECES: Final = 25
 """Thousands of connections can be due at once, at some 20 us each: they are visited in this many pieces, spread over
 half a step of the timer or more, because requests that arrive meanwhile would wait behind them."""
 LEAST_VISITS: Final = 8
-
-
-def raise_descriptor_limit() -> int:
-    """Raise this process's limit of open files as far as allowed; return the limit."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard
-
-
-def connection_limit(wanted: int, descriptors: int, pushes: int = 0) -> int:
-    """Return the number of connections to serve: the wanted number (0 = unlimited) within the descriptors that are left
-    beside the pushes in progress, which reserve a quarter of the descriptors at most.
-    """
-    possible = max(1, descriptors - KEPT_BACK_DESCRIPTORS - min(pushes, descriptors // 4))
-    return min(wanted, possible) if wanted else possible
-
-
-def tls_context(settings: Settings) -> ssl.SSLContext | None:
-    """Return the TLS context of the settings, None without TLS.
-
-    Raises:
-        OSError, ssl.SSLError: certificate or key cannot be used.
-    """
-    if settings.tls_certificate is None or settings.tls_key is None:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(settings.tls_certificate, settings.tls_key)
-    return context
-
-
-def local_ms() -> int:
-    """Return the time of local limits, which is unrelated to broker time."""
-    return time.monotonic_ns() // 1_000_000
 
 
 class Listener:

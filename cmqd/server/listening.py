@@ -1,0 +1,40 @@
+"""Preparations for listening, for every wire protocol: descriptors, the limit of connections, TLS."""
+
+import resource
+import ssl
+from typing import Final
+
+from cmqd.settings import Settings
+
+KEPT_BACK_DESCRIPTORS: Final = 64
+"""For the pipes to the storage process, files of accounts, the listening sockets and their spare."""
+
+
+def raise_descriptor_limit() -> int:
+    """Raise this process's limit of open files as far as allowed; return the limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
+
+
+def connection_limit(wanted: int, descriptors: int, pushes: int = 0) -> int:
+    """Return the number of connections to serve: the wanted number (0 = unlimited) within the descriptors that are left
+    beside the pushes in progress, which reserve a quarter of the descriptors at most.
+    """
+    possible = max(1, descriptors - KEPT_BACK_DESCRIPTORS - min(pushes, descriptors // 4))
+    return min(wanted, possible) if wanted else possible
+
+
+def tls_context(settings: Settings) -> ssl.SSLContext | None:
+    """Return the TLS context of the settings, None without TLS.
+
+    Raises:
+        OSError, ssl.SSLError: certificate or key cannot be used.
+    """
+    if settings.tls_certificate is None or settings.tls_key is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(settings.tls_certificate, settings.tls_key)
+    return context
