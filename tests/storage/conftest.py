@@ -1,11 +1,13 @@
 """What several tests of storage need."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
 from cmqd.log.errors import LogFailed
+from cmqd.storage.data_folder import Disk
+from support.full_disk import Broker, FakeDisk, StartBroker
 from support.log_rig import LogRig, OpenProcess, ProcessPlace
 
 
@@ -32,3 +34,21 @@ async def open_process(folder: Path) -> AsyncIterator[OpenProcess]:
             await rig.log.close()
         except LogFailed:
             pass
+
+
+@pytest.fixture
+async def start(folder: Path) -> AsyncIterator[StartBroker]:
+    """Start a broker over a disk that a test decides; settings by keyword."""
+    brokers: list[Broker] = []
+
+    async def start_one(disk: Callable[[Path, int, int], Disk] = FakeDisk, **settings: object) -> Broker:
+        broker = Broker(folder, disk, **settings)
+        brokers.append(broker)
+        await broker.rig.open()
+        return broker
+
+    yield start_one
+    for broker in brokers:
+        await broker.log.kill()
+        if broker.process.task is not None:
+            await broker.process.task

@@ -1,0 +1,285 @@
+"""Damage to the WAL of an unsealed segment, told apart from a torn tail."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from cmqd.log.errors import LogFailed
+from cmqd.storage.errors import DamagedError
+from cmqd.storage.process_log import StorageProcessLog
+from cmqd.storage.sealer import truncate_wal
+from cmqd.storage.segment import WritableSegment
+from cmqd_segment.manifest import SegmentState, read_manifest, write_manifest
+from support.damage import active_wal, crash, crashed_after, flip, in_another_boot, kinds
+from support.log_rig import InProcess, LogRig, OpenProcess, ProcessPlace, settings_for
+
+pytestmark = pytest.mark.system
+
+FRAME_BYTES = 24 + 4096
+
+
+async def test_a_flipped_bit_in_the_active_wal_stops_the_start(open_process: OpenProcess, folder: Path) -> None:
+    """SQLite alone would drop the nine tenths behind it in silence."""
+    await crashed_after(await open_process(), 40)
+    wal = active_wal(folder)
+    flip(wal, wal.stat().st_size // 10)
+    before = wal.read_bytes()
+
+    with pytest.raises(DamagedError, match=r"WAL of segment .* is damaged"):
+        await open_process()
+
+    assert wal.read_bytes() == before, "a refused start changes nothing"
+    with pytest.raises(DamagedError):
+        await open_process()
+
+
+async def test_a_loss_that_is_accepted_keeps_what_stands_before_it_and_a_copy_of_the_rest(
+    open_process: OpenProcess, folder: Path
+) -> None:
+    await crashed_after(await open_process(), 40)
+    wal = active_wal(folder)
+    flip(wal, wal.stat().st_size // 10)
+    damaged = wal.read_bytes()
+
+    rig = await open_process(accept_loss=True)
+
+    assert rig.report is not None
+    assert rig.report.numbers_jump
+    assert {"unclean_stop", "damaged", "set_aside"} <= set(kinds(rig))
+    assert [path.read_bytes() for path in (folder / "set-aside").glob("*-wal.*")] == [damaged]
+    kept = len(rig.rows)
+    assert 1 <= kept <= 4
+    messages, missing = await rig.page(1, [0, 400], 1 << 30)
+    assert len(messages) == 10 * kept
+    assert missing == [10 * kept, 400 - 10 * kept]
+    assert rig.send(1, 1000, 1) > 40, "numbers of lost rows are not used again"
+    await rig.commit()
+    await crash(rig)
+
+    again = await open_process()
+    assert again.report is not None
+    assert not again.report.numbers_jump, "an accepted loss is no longer news"
+    assert len(again.rows) == kept + 1
+
+
+async def test_an_accepted_loss_is_no_news_even_if_the_broker_dies_at_once(
+    open_process: OpenProcess, folder: Path
+) -> None:
+    """Before the damaged segment is sealed, which gives its WAL up."""
+    await crashed_after(await open_process(), 40)
+    wal = active_wal(folder)
+    flip(wal, wal.stat().st_size // 10)
+    first = LogRig(ProcessPlace(folder, accept_loss=True).log())
+    await first.log.open()
+    await crash(first)
+
+    again = await open_process()
+
+    assert again.report is not None
+    assert "damaged" not in kinds(again)
+    assert not again.report.numbers_jump
+    assert 1 <= len(again.rows) <= 4
+    # By this the loop process knows that its numbers may not have leapt yet.
+    assert again.report.last_lsn > 40
+
+
+async def opened_here(folder: Path, **settings: object) -> None:
+    """Open the folder in this process, and stop as a crash would."""
+    process = InProcess()
+    log = StorageProcessLog(settings_for(folder, **settings), process.start)
+    try:
+        await log.open()
+    finally:
+        await log.kill()
+        assert process.task is not None
+        await process.task
+
+
+async def test_what_is_lost_is_in_the_manifest_before_the_damage_can_no_longer_be_seen(
+    open_process: OpenProcess, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a start after a crash in between would know of no loss, and use its numbers again. And what the WAL held is
+    synced before it goes, although commits are not.
+    """
+    await crashed_after(await open_process(durability="os"), 40)
+    wal = active_wal(folder)
+    flip(wal, wal.stat().st_size // 10)
+    told: list[tuple[int, int]] = []
+
+    def noted(segment: WritableSegment) -> bool:
+        (synchronous,) = segment.connection.raw.execute("PRAGMA synchronous").fetchone()
+        told.append((len(read_manifest(folder).losses), synchronous))
+        return truncate_wal(segment)
+
+    monkeypatch.setattr("cmqd.storage.open_log.truncate_wal", noted)
+    await opened_here(folder, accept_loss=True, durability="os")
+
+    assert told == [(1, 2)], "one loss, and synchronous=FULL"
+
+
+async def test_a_full_disk_does_not_keep_a_broker_from_starting_after_a_loss(
+    open_process: OpenProcess, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await crashed_after(await open_process(), 40)
+    wal = active_wal(folder)
+    flip(wal, wal.stat().st_size // 10)
+    tried: list[int] = []
+
+    def full(segment: WritableSegment) -> bool:
+        tried.append(segment.number)
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise error
+
+    monkeypatch.setattr("cmqd.storage.open_log.truncate_wal", full)
+    await opened_here(folder, accept_loss=True)
+
+    assert tried == [1]
+
+
+async def test_a_torn_last_commit_is_dropped_and_the_start_goes_on(open_process: OpenProcess, folder: Path) -> None:
+    """It was not durable when the power failed, or the disk took back what it had promised for one commit only."""
+    await crashed_after(await open_process(), 10)
+    in_another_boot(folder)
+    wal = active_wal(folder)
+    with wal.open("r+b") as file:
+        file.truncate(wal.stat().st_size - FRAME_BYTES // 2)
+
+    rig = await open_process()
+
+    assert rig.report is not None
+    assert not rig.report.numbers_jump
+    assert [lsn for lsn, _, _ in rig.rows] == list(range(1, 10))
+    assert rig.send(1, 90, 1) == 10
+
+
+async def test_a_damaged_header_of_the_wal_stops_the_start(open_process: OpenProcess, folder: Path) -> None:
+    await crashed_after(await open_process(), 10)
+    flip(active_wal(folder), 17)
+
+    with pytest.raises(DamagedError, match=r"WAL"):
+        await open_process()
+
+
+async def test_a_missing_wal_stops_the_start(open_process: OpenProcess, folder: Path) -> None:
+    await crashed_after(await open_process(), 10)
+    active_wal(folder).unlink()
+
+    with pytest.raises(DamagedError, match=r"WAL of segment .* is missing"):
+        await open_process()
+
+
+CUTS = {"emptied": None, "cut in the middle": 20, "cut by a commit": 4, "cut by a byte": 0}
+
+
+@pytest.mark.parametrize("frames", CUTS.values(), ids=CUTS.keys())
+async def test_a_shorter_wal_than_the_writer_left_stops_every_start(
+    open_process: OpenProcess, folder: Path, frames: int | None
+) -> None:
+    """The manifest tells of no row; the WAL-index does, and a refused start must not make it forget."""
+    await crashed_after(await open_process(), 10)
+    wal = active_wal(folder)
+    with wal.open("r+b") as file:
+        file.truncate(0 if frames is None else wal.stat().st_size - max(1, frames * FRAME_BYTES))
+
+    for _ in range(2):
+        with pytest.raises(DamagedError, match=r"WAL of segment .* were durable: (its rows after \d+|all its rows)"):
+            await open_process()
+    assert not (folder / "inspection").exists()
+
+    accepted = await open_process(accept_loss=True)
+    assert accepted.report is not None
+    assert accepted.report.numbers_jump
+    kept = len(accepted.rows)
+    assert 0 <= kept < 10
+    assert accepted.send(1, 100, 1) > 10, "numbers of lost rows are not used again"
+    await accepted.commit()
+    await crash(accepted)
+    again = await open_process()
+    assert again.report is not None
+    assert not again.report.numbers_jump, "an accepted loss is no longer news"
+    assert len(again.rows) == kept + 1
+
+
+async def test_a_shorter_wal_is_found_on_a_file_system_without_links(
+    open_process: OpenProcess, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await crashed_after(await open_process(), 10)
+    wal = active_wal(folder)
+    with wal.open("r+b") as file:
+        file.truncate(wal.stat().st_size - 4 * FRAME_BYTES)
+
+    def refuse(*_arguments: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("cmqd.storage.inspection.os.link", refuse)
+
+    with pytest.raises(DamagedError, match=r"its rows after 9 are gone"):
+        await opened_here(folder)
+    assert not (folder / "inspection").exists()
+
+
+async def test_a_missing_wal_of_a_retired_segment_stops_the_start(open_process: OpenProcess, folder: Path) -> None:
+    """A sealed one needs none, but SQLite would have marked the index before it removed the WAL."""
+    rig = await open_process()
+    await crashed_after(rig, 10)
+    manifest = read_manifest(folder)
+    segments = [
+        structs.replace(entry, state=SegmentState.RETIRED) if entry.state is SegmentState.ACTIVE else entry
+        for entry in manifest.segments
+    ]
+    write_manifest(folder, structs.replace(manifest, segments=segments))
+    active_wal(folder).unlink()
+
+    with pytest.raises(DamagedError, match=r"is missing, but \d+ frames of it were durable: all its rows are gone"):
+        await open_process()
+
+
+async def test_a_flipped_bit_in_the_last_commit_stops_every_start(open_process: OpenProcess, folder: Path) -> None:
+    """Without the WAL-index nothing could tell it from a commit that was under way."""
+    await crashed_after(await open_process(), 10)
+    wal = active_wal(folder)
+    flip(wal, wal.stat().st_size - 100)
+
+    for _ in range(2):
+        with pytest.raises(DamagedError, match=r"its rows after 9 are gone"):
+            await open_process()
+
+
+async def test_a_start_that_accepts_a_loss_and_dies_at_once_leaves_a_folder_that_tells_of_it(
+    open_process: OpenProcess, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening the database destroys the only witness, so the manifest must tell of the loss before that."""
+    await crashed_after(await open_process(), 10)
+    wal = active_wal(folder)
+    with wal.open("r+b") as file:
+        file.truncate(wal.stat().st_size - 4 * FRAME_BYTES)
+
+    async def die(*_arguments: object, **_named: object) -> None:
+        raise LogFailed("killed here")
+
+    monkeypatch.setattr("cmqd.storage.open_log.open_connection", die)
+    with pytest.raises(LogFailed, match="killed here"):
+        await opened_here(folder, accept_loss=True)
+
+    assert [(entry.first_lsn, entry.reason) for entry in read_manifest(folder).losses] == [
+        (10, "may have been lost at the end")
+    ]
+
+
+async def test_commits_after_a_switch_of_segments_are_found(open_process: OpenProcess, folder: Path) -> None:
+    """The manifest may not know yet that the prepared segment became the active one."""
+    rig = await open_process(segment_bytes=100_000)
+    for index in range(200):
+        await rig.store(1, index, 1, 2000)
+    await crash(rig)
+
+    again = await open_process(segment_bytes=100_000)
+
+    sealed = again.log.closed_segments()
+    assert len(sealed) >= 2
+    messages, missing = await again.page(1, [0, 200], 1 << 30)
+    assert len(messages) == 200
+    assert missing == []
