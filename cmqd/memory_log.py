@@ -76,10 +76,10 @@ class MemoryLog:
         """The last row is closed although no commit has taken it."""
         self._held = False
         self._failed: LogFailed | None = None
-        self._durable_lsn = 0
-        self._last_lsn = 0
-        self._pending_bytes = 0
-        self._pending_records = 0
+        self.durable_lsn = 0
+        self.last_lsn = 0
+        self.pending_bytes = 0
+        self.pending_records = 0
         self._active: list[MemoryRow] = []
         """Durable rows of the segment that is not sealed."""
         self._active_bytes = 0
@@ -94,26 +94,6 @@ class MemoryLog:
         """Set while a drop waits for the next commit."""
 
     @property
-    def last_lsn(self) -> int:
-        """See ``Log``."""
-        return self._last_lsn
-
-    @property
-    def durable_lsn(self) -> int:
-        """See ``Log``."""
-        return self._durable_lsn
-
-    @property
-    def pending_bytes(self) -> int:
-        """See ``Log``."""
-        return self._pending_bytes
-
-    @property
-    def pending_records(self) -> int:
-        """See ``Log``."""
-        return self._pending_records
-
-    @property
     def droppable_lsn(self) -> int:
         """See ``Log``."""
         checkpoints = self.disk.checkpoints
@@ -122,7 +102,7 @@ class MemoryLog:
     async def open(self) -> RecoveryReport:
         """See ``Log``."""
         disk = self.disk
-        self._durable_lsn = self._last_lsn = disk.last_lsn
+        self.durable_lsn = self.last_lsn = disk.last_lsn
         created = disk.last_lsn == 0 and not disk.checkpoints
         sealed = disk.segments[-1].last_lsn if disk.segments else 0
         self._active = [row for row in disk.rows if row.lsn > sealed]
@@ -166,13 +146,13 @@ class MemoryLog:
         row.data_bytes += data_bytes
         row.cost += data_bytes + meta_bytes
         row.time_ms = max(row.time_ms, now_ms)
-        self._pending_bytes += data_bytes + meta_bytes
-        self._pending_records += len(records)
+        self.pending_bytes += data_bytes + meta_bytes
+        self.pending_records += len(records)
         return Lsn(row.lsn)
 
     def _open_row(self) -> MemoryRow:
-        self._last_lsn += 1
-        row = MemoryRow(self._last_lsn)
+        self.last_lsn += 1
+        row = MemoryRow(self.last_lsn)
         self._rows.append(row)
         self._row_closed = False
         return row
@@ -180,7 +160,7 @@ class MemoryLog:
     def close_row(self) -> Lsn:
         """See ``Log``."""
         self._row_closed = True
-        return Lsn(self._last_lsn)
+        return Lsn(self.last_lsn)
 
     def flush(self) -> None:
         """See ``Log``."""
@@ -219,8 +199,8 @@ class MemoryLog:
             disk.rows.append(row)
             self._active.append(row)
             self._active_bytes += row.cost
-            self._pending_bytes -= row.cost
-            self._pending_records -= len(row.records)
+            self.pending_bytes -= row.cost
+            self.pending_records -= len(row.records)
             data = b"".join(row.bodies)
             last: Run | None = None
             bodies: list[bytes] = []
@@ -232,15 +212,15 @@ class MemoryLog:
                 messages = disk.messages.setdefault(queue_id, {})
                 for message in stored_messages(run, data, bodies):
                     messages[message.position] = message
-        self._durable_lsn = disk.last_lsn = rows[-1].lsn
+        self.durable_lsn = disk.last_lsn = rows[-1].lsn
         self._wake_drops()
         self._finish_checkpoint()
         if self._active_bytes >= self._segment_bytes:
             self._seal()
-            asyncio.get_running_loop().call_soon(self._want_checkpoint)
+            asyncio.get_running_loop().call_soon(self.on_checkpoint_wanted)
         self._answer_pages()
         # The callback may append and flush, so the next commit starts only after it.
-        self.on_durable(self._durable_lsn)
+        self.on_durable(self.durable_lsn)
         if self._failed is None:
             self.flush()
 
@@ -248,9 +228,6 @@ class MemoryLog:
         committed, self._committed = self._committed, None
         if committed is not None:
             committed.set_result(None)
-
-    def _want_checkpoint(self) -> None:
-        self.on_checkpoint_wanted()
 
     def _seal(self) -> None:
         if not self._active:
@@ -294,11 +271,10 @@ class MemoryLog:
     def _answer_pages(self) -> None:
         if self._pages_held:
             return
-        waiting = self._pages
-        self._pages = []
+        waiting, self._pages = self._pages, []
         for page in waiting:
             read_id, queue_id, positions, max_bytes, min_lsn = page
-            if min_lsn > self._durable_lsn:
+            if min_lsn > self.durable_lsn:
                 self._pages.append(page)
             elif self._failed is None:
                 self.pages_answered += 1
@@ -334,7 +310,7 @@ class MemoryLog:
 
     def _finish_checkpoint(self) -> None:
         parts = self._parts
-        if parts and isinstance(parts[-1], CheckpointEnd) and parts[-1].lsn <= self._durable_lsn:
+        if parts and isinstance(parts[-1], CheckpointEnd) and parts[-1].lsn <= self.durable_lsn:
             self._parts = []
             self.disk.checkpoints = [*self.disk.checkpoints[-1:], parts]
             lsn = _header(parts).lsn
@@ -350,7 +326,7 @@ class MemoryLog:
         dropping = set(numbers) - self._dropping
         self._dropping |= dropping
         try:
-            while self._durable_lsn < min_lsn:
+            while self.durable_lsn < min_lsn:
                 self._committed = self._committed or asyncio.get_running_loop().create_future()
                 await asyncio.shield(self._committed)
                 self._check()
@@ -375,7 +351,7 @@ class MemoryLog:
         """See ``Log``."""
         self._check()
         self._seal()
-        self._want_checkpoint()
+        self.on_checkpoint_wanted()
 
     async def close(self, within_s: float | None = None) -> None:
         """See ``Log``. Takes a few turns of the loop."""

@@ -163,6 +163,8 @@ def _inspect(folder: DataFolder, accept_loss: bool, durability: Durability, boot
     recovered.same_boot = bool(boot_id) and manifest.boot_id == boot_id
     if not manifest.clean and not recovered.created:
         recovered.find("unclean_stop", "the previous broker did not stop in order")
+    # Checkpoints before segments: the checkpoint decides which rows replay needs, and only these are read in full.
+    # Coverage last: it needs the range of every segment, and the losses that the checks have found.
     _check_checkpoints(recovered)
     for entry in manifest.segments:
         _check_segment(recovered, entry, power_lost)
@@ -295,7 +297,6 @@ def _check_leftover(recovered: Recovered, entry: SegmentEntry, path: Path, power
         # that are left. A second start would then accept the loss in silence, so the connection gets links instead.
         opened = stack.enter_context(_linked(recovered.folder, path)) if lack and wal_walk is not None else path
         raw = stack.enter_context(contextlib.closing(open_read_only(opened, sealed=wal_walk is None)))
-        # The sealer and the pager would meet a broken page later, while the broker serves.
         (problem,) = raw.execute("PRAGMA quick_check(1)").fetchone()
         if problem != "ok":
             recovered.found_damage(f"segment {entry.file} is damaged: {problem}", path, wal)
@@ -307,6 +308,7 @@ def _check_leftover(recovered: Recovered, entry: SegmentEntry, path: Path, power
                 recovered.found_damage(f"segment {entry.file} has {rows} rows between LSN {first} and {last}")
             if last > recovered.checkpoint_lsn:
                 _check_rows(recovered, raw, entry.file)
+    # The lack first: a WAL that lacks durable frames is damage even if SQLite accepts every frame that is left.
     if lack:
         recovered.broken_wals.add(entry.number)
         loss = f"its rows after {last} are gone" if last is not None else "all its rows are gone"
@@ -342,19 +344,20 @@ def _linked(folder: DataFolder, path: Path) -> Generator[Path]:
 def _judge_wal(
     recovered: Recovered, entry: SegmentEntry, path: Path, wal_walk: walcheck.Walk, power_lost: bool
 ) -> None:
-    accepted = walcheck.accepted_frames(_shm(path))
-    if accepted is None:
+    # The index that the connection of the check has just made: it names the frames that SQLite accepts.
+    index = walcheck.read_index(_shm(path))
+    if index is None:
         recovered.broken_wals.add(entry.number)
         recovered.found_damage(
             f"the frames that SQLite accepts of the WAL of {entry.file} cannot be determined", _wal(path)
         )
         return
-    verdict = walcheck.judge(wal_walk, accepted)
+    verdict = walcheck.judge(wal_walk, index.frames)
     if verdict.commits_beyond:
         recovered.broken_wals.add(entry.number)
     if verdict.damaged and not power_lost:
         recovered.found_damage(
-            f"the WAL of segment {entry.file} is damaged after frame {accepted} of {wal_walk.frames}:"
+            f"the WAL of segment {entry.file} is damaged after frame {index.frames} of {wal_walk.frames}:"
             f" {verdict.commits_beyond} commits beyond it cannot be read",
             _wal(path),
         )
@@ -381,9 +384,11 @@ def _check_rows(recovered: Recovered, raw: sqlite3.Connection, file: str) -> Non
             recovered.skip_rows.add(lsn)
         elif meta_checksum(lsn, time_ms, messages, queues, meta) != checksum:
             recovered.found_damage(f"row {lsn} of segment {file} has a wrong checksum")
+            # The row alone is lost. Ending the log here would cost every later row, and they are sound.
             recovered.skip_rows.add(lsn)
             recovered.losses.append(LossEntry(lsn, lsn, "wrong checksum"))
         else:
+            # Raises for records of a newer version, before the start has changed anything.
             decode_records(meta)
 
 
@@ -405,6 +410,7 @@ def _check_coverage(recovered: Recovered, power_lost: bool) -> None:
     _check_replay(recovered, reclaimed)
     recovered.last_lsn = last_known
     if recovered.lost:
+        # How many rows a damaged end held is unknown, and a client may know their numbers.
         recovered.last_lsn = last_known + JUMP_LSN
         recovered.losses.append(LossEntry(last_known + 1, last_known + JUMP_LSN, "may have been lost at the end"))
 
@@ -451,6 +457,7 @@ def put_right(recovered: Recovered) -> None:
     for path in dict.fromkeys(recovered.aside):
         if not path.exists():
             continue
+        # A WAL beside a database that stays is copied: SQLite still reads its valid frames.
         keep = path.name.endswith("-wal") and path.with_name(path.name.removesuffix("-wal")) not in recovered.aside
         target = folder.put_aside(path, keep=keep)
         recovered.find("set_aside", f"{path.name} was {'copied' if keep else 'moved'} to {target}")

@@ -219,6 +219,8 @@ class OpenLog:
     def _on_retired(self, segment: WritableSegment) -> None:
         segment.state = SegmentState.RETIRED
         self.writer.active.state = SegmentState.ACTIVE
+        # A task, because a commit must not wait for the manifest. Until the manifest is written, a start would read the
+        # prepared segment with rows as an active segment, so a crash in between is safe.
         self._rolling = self._start(self._after_roll(segment))
         self._control.send(ipc.SegmentClosed(segment.report(), self.catalog.sealed_upto))
         self._control.send(ipc.CheckpointWanted())
@@ -233,6 +235,7 @@ class OpenLog:
         self.writer.prepared = await self._prepare()
         if short:
             return
+        # A segment that is soon empty is dropped unsealed, which saves the copy of its WAL. Kept history is not dropped.
         if self.settings.hold_retired:
             self.sealer.hold(retired)
         else:
@@ -256,6 +259,7 @@ class OpenLog:
 
     async def _look(self) -> None:
         while True:
+            # The measurement first: whether room is short decides about held segments and an early end of the active.
             self.space.look()
             self._refresh_manifest()
             if self.space.short:
@@ -320,6 +324,8 @@ class OpenLog:
 
     async def seal_now(self, request_id: int) -> None:
         """Retire and seal the active segment, if it has rows."""
+        # Before the roll, because a roll needs a successor; after it, because only a segment that is retired in the
+        # manifest may be sealed.
         await self._rolled()
         await self.writer.roll()
         await self._rolled()

@@ -142,6 +142,8 @@ class Sealer:
                     self._idle = None
                 await self._wake.wait()
                 continue
+            # The first that fits, not the first in line: a large segment without room would keep small segments from
+            # giving the room of their WALs back.
             segment = next(filter(self._has_room, self._waiting), None)
             if segment is None or not await self._try_to_seal(segment):
                 with contextlib.suppress(TimeoutError):
@@ -189,6 +191,7 @@ class Sealer:
 
     async def _seal(self, segment: WritableSegment) -> None:
         names = await self._names_of(segment)
+        # The tables are written through the WAL, so before its truncation.
         await self._with_patience(segment, lambda: write_tables(segment, names))
         await self._with_patience(segment, lambda: truncate_wal(segment))
 
@@ -198,7 +201,9 @@ class Sealer:
             segment.immutable = True
             segment.wal_bytes = 0
 
+        # With no page in between: a page that opened the file with its locks would see the WAL removed under it.
         await self._pager.closing(segment.number, close)
+        # Only now do the bytes of the file not change any more.
         sha256, size = await asyncio.to_thread(finish_file, segment.path)
         file = SealedFile(
             structs.replace(
@@ -211,6 +216,7 @@ class Sealer:
             segment.path,
             [(row[0], row[1], row[2]) for row in segment.index.to_rows()],
         )
+        # Both in one turn of the loop: a manifest or a page in between must find the segment exactly once.
         self._catalog.sealed[segment.number] = file
         del self._catalog.open[segment.number]
         await self._catalog.save()

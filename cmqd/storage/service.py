@@ -76,6 +76,7 @@ class StorageService:
         # After an error nothing more may become durable: the loop process has been told that the log stands still.
         if status == 0 and hasattr(self, "log"):
             await self.log.stop()
+        # Without waiting: a thread in the middle of a seal cannot be interrupted, and the next start repeats the seal.
         for task in self._tasks:
             task.cancel()
         self._control.close()
@@ -105,6 +106,7 @@ class StorageService:
 
     def end(self, error: BaseException | None = None) -> None:
         """Stop serving; with an error, tell the loop and exit with status 1."""
+        # The first error is the cause; later errors follow from it, and would hide it from the operator.
         if not self._ended.done():
             if error is None:
                 self._ended.set_result(None)
@@ -112,6 +114,7 @@ class StorageService:
                 self._ended.set_exception(error)
 
     def _on_lost(self) -> None:
+        # Either socket: the loop process closes both, so a single lost socket is a loop process that died or is broken.
         self._lost.set()
         self.end()
 
@@ -129,9 +132,13 @@ class StorageService:
 
     # Frames from the loop
 
+    # The order of the frames on this socket is a promise. The parts of a checkpoint follow the commits whose rows they
+    # state, and the names of deleted queues come before the end of the checkpoint that lacks them.
+
     def _on_control(self, head: ipc.AnyHead, data: bytes, offset: int) -> None:
         match head:
             case ipc.Commit(first_lsn, rows):
+                # Views: a batch of 4 MiB is not copied again on its way to SQLite.
                 view = memoryview(data)
                 batch: list[LogRow] = []
                 for lsn, (time_ms, messages, queues, meta_size, data_size) in enumerate(rows, first_lsn):
@@ -141,6 +148,7 @@ class StorageService:
                     offset = end
                 self.log.writer.submit(batch)
             case ipc.CheckpointPart(first, end_lsn, size):
+                # A copy: parts wait in memory until the disk has taken them, and a view would keep the whole frame.
                 self.log.checkpoints.write(first, end_lsn, data[offset : offset + size])
             case ipc.DropSegments():
                 self.log.drop(head)
@@ -151,6 +159,7 @@ class StorageService:
             case ipc.SealNow(request_id):
                 self._start(self.log.seal_now(request_id))
             case ipc.Open(settings):
+                # A task: the wait for the lock and the inspection take seconds, and the end of a socket must be seen.
                 self._start(self._open(settings))
             case ipc.Close():
                 self._start(self._close())
@@ -162,6 +171,7 @@ class StorageService:
             case ipc.ReadPage():
                 self.log.pager.request(head)
             case ipc.RecoverNext():
+                # Counted, because the loop process asks ahead: the next chunk is read while it decodes the last.
                 self._chunks_wanted.release()
             case _:
                 raise AssertionError(head)
@@ -192,6 +202,7 @@ class StorageService:
         catalog = recovered.catalog(settings.durability, boot)
         log = self.log = OpenLog(catalog, settings, disk, self._control, self._pages, self._start)
         await log.take_up(recovered, mode)
+        # A failed fsync may have dropped the pages from the cache, and a second fsync would report success: no retry.
         log.writer.failed.add_done_callback(lambda failed: self.end(failed.exception()))
         self._start(self._send_recovery(recovery_stream(recovered, catalog)))
         self._control.send(log.opened(recovered))
@@ -206,6 +217,7 @@ class StorageService:
             head, blobs = chunk
             self._pages.send(head, *blobs)
         self._pages.send(ipc.RecoverEnd())
+        # Not earlier: a seal or a drop would take files away that the stream still reads.
         self.log.begin_upkeep()
 
     async def _close(self) -> None:
@@ -255,6 +267,7 @@ def main(arguments: list[str]) -> int:
     """``python -m cmqd.storage CONTROL_FD PAGES_FD PARENT_PID``; see ``__main__``."""
     control_fd, pages_fd, parent = map(int, arguments)
     if os.getppid() != parent:
+        # The parent died before ``__main__`` asked for a signal at its death, so no signal would come.
         return 1
     import uvloop
 

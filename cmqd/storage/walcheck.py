@@ -63,8 +63,6 @@ class Index(NamedTuple):
 class Verdict(NamedTuple):
     """Comparison of a WAL with the frames that SQLite accepted."""
 
-    accepted: int
-    """Frames up to the last commit that SQLite accepted."""
     commits_beyond: int
     """Commit frames with the current salts after the accepted frames."""
     frames_beyond: int
@@ -124,7 +122,8 @@ def _checksum(before: tuple[int, int], data: bytes, order: str) -> tuple[int, in
 def read_index(shm: Path) -> Index | None:
     """Read the WAL-index of the last connection; None if there is no valid index.
 
-    To be called before any connection opens the database: a connection rebuilds the index, and the witness is gone.
+    Before any connection opens the database, the index is that of the last writer: a witness of the durable frames.
+    After a connection of this process, it names the frames that SQLite accepts.
     """
     try:
         with shm.open("rb") as file:
@@ -136,14 +135,6 @@ def read_index(shm: Path) -> Index | None:
         return None
     fields = _INDEX_HEADER.unpack(copies[:half])
     return Index(fields[6], copies[32:40]) if fields[3] else None
-
-
-def accepted_frames(shm: Path) -> int | None:
-    """Return the number of frames that SQLite accepted, from the index that a connection of this process made; None if
-    unknown.
-    """
-    index = read_index(shm)
-    return None if index is None else index.frames
 
 
 def find_lack(wal: Path, wal_walk: Walk | None, index: Index) -> str | None:
@@ -194,4 +185,4 @@ def _last_commit_is_whole(wal: Path, wal_walk: Walk, durable: int) -> bool:
 
 def judge(wal_walk: Walk, accepted: int) -> Verdict:
     """Compare the frames of a WAL with the frames that SQLite accepted."""
-    return Verdict(accepted, sum(1 for number in wal_walk.commits if number > accepted), wal_walk.frames - accepted)
+    return Verdict(sum(1 for number in wal_walk.commits if number > accepted), wal_walk.frames - accepted)

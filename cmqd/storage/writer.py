@@ -89,6 +89,11 @@ class Writer:
         self.active.commit(self._batches[0], done)
 
     def _on_done(self, done: "asyncio.Future[int]") -> None:
+        """Take note of a commit, report it, then look whether the segment is full, then commit the next batch.
+
+        In this order: the counts of the segment must have the rows before a reader is told of them, replies must not
+        wait for a switch of segments, and the next batch must go to the segment after the switch.
+        """
         self._committing = False
         error = done.exception()
         if error is not None:
@@ -170,9 +175,11 @@ class Writer:
         """
         prepared = self.prepared
         if prepared is None:
+            # Better a segment above its size than a commit that waits for a new file.
             return
         retired = self.active
         self.active = prepared
+        # Now, not when the successor is ready: a second roll before that must find no segment to switch to.
         self.prepared = None
         if self._roll_wanted is not None:
             self._roll_wanted.set_result(None)
