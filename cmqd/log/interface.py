@@ -1,4 +1,4 @@
-"""The interface of a log: append facts, learn when they are durable, read bodies back, checkpoint, drop.
+"""The interface of a log: append facts, learn when facts are durable, read bodies back, checkpoint, drop.
 
     append ─► flush ─► on_durable(lsn)        a reply leaves when the row that it depends on is durable
     read_page ─► on_page                      bodies that are no longer in memory
@@ -164,7 +164,7 @@ class Log(Protocol):
 
 @runtime_checkable
 class Segments(Protocol):
-    """An extra of logs whose segments are files that other programs read (Spark, backups)."""
+    """An extra of a log with segments as files that other programs read (Spark, backups)."""
 
     async def seal_now(self) -> None:
         """Close the active segment, if it has rows, and wait until every closed segment is a finished file."""

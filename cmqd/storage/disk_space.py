@@ -53,7 +53,7 @@ class Space:
         self._on_state = on_state
         self._last: LogState | None = None
         self._told_full = False
-        """Whether the last state reported a full disk: a change of the reason is reported even if all numbers are
+        """True if the last state reported a full disk: a change of the reason is reported even if all numbers are
         equal."""
         self._blocked = False
         """A commit waits for room."""
@@ -68,7 +68,7 @@ class Space:
 
     @property
     def full(self) -> bool:
-        """Whether a commit met a full disk and the ballast is not back."""
+        """True after a commit met a full disk, until the ballast is back."""
         return self._full
 
     def mark_bytes(self) -> int:
@@ -82,7 +82,7 @@ class Space:
 
     @property
     def short(self) -> bool:
-        """Whether sends are refused, for either reason."""
+        """True while sends are refused, for either reason."""
         return self._full or self._low
 
     def can_seal(self, segment: WritableSegment) -> bool:

@@ -235,7 +235,7 @@ class OpenLog:
         self.writer.prepared = await self._prepare()
         if short:
             return
-        # A segment that is soon empty is dropped unsealed, which saves the copy of its WAL. Kept history is not dropped.
+        # A segment that is soon empty is dropped unsealed and its WAL never copied. Kept history is not dropped.
         if self.settings.hold_retired:
             self.sealer.hold(retired)
         else:

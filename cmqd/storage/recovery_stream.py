@@ -1,7 +1,7 @@
 """The recovery stream: the newest checkpoint and the rows above it, as frames for the loop process.
 
-Rows come without their bodies: recovery needs none, and reading them would take ten times as long. A chunk is sent for
-each request of the loop process, so neither process holds more than a few chunks.
+Rows come without their bodies, which recovery does not need. The loop process requests every chunk, and neither process
+holds more than a few chunks in memory.
 """
 
 import contextlib

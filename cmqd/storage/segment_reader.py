@@ -1,4 +1,4 @@
-"""Messages of one segment: from positions to rows, from rows to a page.
+"""Messages of a segment: from positions to rows, from rows to a page.
 
 Runs in the thread of the segment's connection. A row is read once, checked against its CRCs and cached, because the
 next page often begins in the row where the last page ended. Damage costs only the messages in the damaged rows, which
@@ -35,12 +35,12 @@ from cmqd_segment.sparse import LsnRange, SparseQueue, sparse_queue
 LOOK_AHEAD = 4096
 """Positions looked up in the sparse index at a time."""
 READ_AHEAD_BYTES = 64 * 1024
-"""Bytes of bodies up to which consecutive rows are fetched together: fetching a row of one message costs as much as
-fetching a row of a hundred."""
+"""Bytes of bodies up to which consecutive rows are fetched together: fetching a row with a single message costs as
+much as fetching a row of a hundred."""
 SPARSE_CACHED = 256
-"""Number of queues of sealed segments whose sparse index stays in memory: 16 bytes per 256 messages."""
+"""Number of queues of sealed segments with the sparse index in memory: 16 bytes per 256 messages."""
 VIEW_FROM = 4
-"""Bodies are copied out of a row if they are less than this part of it."""
+"""Bodies are copied out of a row if their bytes are less than a quarter of the row (1 / this number)."""
 
 _DAMAGE = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_ERROR))
 """Primary result codes that prove damage: a retry would read the same bytes."""
@@ -49,18 +49,18 @@ _DAMAGE_EXTENDED = frozenset((sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_IO
 
 
 class RowPlace(NamedTuple):
-    """Positions of the queue in one row."""
+    """Positions of the queue in a row."""
 
     first: int
     stop: int
     lsn: int
     bytes: int
     ordinal: int
-    """Number among the rows with messages: rows with consecutive numbers have no useful row between them."""
+    """Number among the rows with messages: no useful row lies between rows with consecutive numbers."""
 
 
 class RowCache:
-    """Decoded rows by LSN, least recently used first out, with the indexes to find them. For one thread at a time."""
+    """Decoded rows by LSN, least recently used first out, with the indexes to find rows. For one thread at a time."""
 
     def __init__(self, capacity_bytes: int) -> None:
         self._capacity = max(capacity_bytes, 2 * READ_AHEAD_BYTES)
@@ -70,7 +70,7 @@ class RowCache:
         self._bytes = 0
 
     def get(self, lsn: int) -> DecodedRow | None:
-        """Return the row, None if it is not in the cache."""
+        """Return a row from the cache, or None."""
         row = self._rows.get(lsn)
         if row is not None:
             self._rows.move_to_end(lsn)
@@ -210,7 +210,7 @@ def _costs(run: Run, sizes: Sequence[int], low: int) -> list[int]:
 
 
 class SegmentReader:
-    """Finds the messages of one queue or topic in one segment, in the thread of the segment's connection."""
+    """Finds the messages of a queue or topic in a segment, in the thread of the segment's connection."""
 
     def __init__(
         self,
@@ -234,7 +234,7 @@ class SegmentReader:
         return [(max(start, self._done), stop) for start, stop in requested if stop > self._done]
 
     def read(self, raw: sqlite3.Connection, requested: Sequence[tuple[int, int]], answer: Answer) -> None:
-        """Read positions, as far as they fit."""
+        """Read positions until the page is full."""
         for start, stop in requested:
             while start < stop and not answer.full:
                 start = self._step(raw, start, stop, answer)
@@ -352,7 +352,7 @@ class SegmentReader:
         return index
 
     def _row(self, raw: sqlite3.Connection, index: int, stop: int) -> DecodedRow | None:
-        """Return the row of a place, None if it is damaged. Rows that the page needs next are fetched with it."""
+        """Return the row of a place, None if damaged. Rows that the page needs next are fetched in the same statement."""
         places = self._places
         place = places[index]
         row = self._rows.get(place.lsn)

@@ -132,8 +132,8 @@ class StorageService:
 
     # Frames from the loop
 
-    # The order of the frames on this socket is a promise. The parts of a checkpoint follow the commits whose rows they
-    # state, and the names of deleted queues come before the end of the checkpoint that lacks them.
+    # The order of the frames on this socket is a promise. The parts of a checkpoint follow the commits with the rows
+    # that they state, and the names of deleted queues come before the end of the checkpoint that lacks them.
 
     def _on_control(self, head: ipc.AnyHead, data: bytes, offset: int) -> None:
         match head:

@@ -16,7 +16,7 @@ MEBIBYTE = 1024 * 1024
 
 
 class StorageSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of one storage process, handed to it in the first frame."""
+    """The settings of a storage process, passed in the first frame."""
 
     folder: str
     durability: Durability
@@ -27,23 +27,23 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True):
     group_readable: bool
     min_free_bytes: int
     hold_retired: bool
-    """A retired segment waits before it is sealed, because it may be dropped soon. False if history is kept."""
+    """Hold a retired segment before its seal, because the segment may be dropped soon. False if history is kept."""
 
     lock_wait_ms: int = 10_000
-    """Time for which a start waits until the previous broker releases the folder."""
+    """Longest wait of a start for the previous broker to release the folder."""
     ballast_bytes: int = 16 * MEBIBYTE
     """Reserve on disk, given back when the disk is full: for the batches in hand, and for the WAL, seals and
-    checkpoints that receives and deletes need until they have made room."""
+    checkpoints that receives and deletes need until there is room."""
     start_ballast_bytes: int = 8 * MEBIBYTE
     """The same for a start alone: WAL-indexes, two new segments, manifests, and the first deletes."""
     page_cache_bytes: int = 4 * MEBIBYTE
-    """Decoded rows cached for the next page, which often begins in the row where the last page ended."""
+    """Decoded rows cached for the next page: a page often begins in the row where the last page ended."""
     open_segments: int = 6
-    """Sealed segments open for reading at a time; each costs a thread and SQLite's page cache."""
+    """Sealed segments open for reading at a time; a segment costs a thread and SQLite's page cache."""
     checkpoints_kept: int = 2
     """Two, because the newest may turn out damaged. Segments are dropped only below the oldest kept checkpoint."""
     state_interval_ms: int = 1_000
-    """Time between two measurements of free space, beside those after commits."""
+    """Time between two measurements of free space, beside the measurements after commits."""
 
     @classmethod
     def of(cls, settings: "Settings") -> "StorageSettings":

@@ -1,7 +1,7 @@
 """A SQLite connection with its own thread that runs whole functions.
 
-A commit or a page is one function, and so one hop to the thread and one hop back. A hop for each statement would cost
-more than the statements.
+A commit or a page is a single function: a hop to the thread and a hop back. A hop per statement would cost more than
+the statements.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ def _settle(future: "asyncio.Future[T]", result: T, error: BaseException | None)
 
 
 async def connect(connector: Callable[[], sqlite3.Connection]) -> ThreadConnection:
-    """Start a thread and let it open the connection. Raises the exceptions of ``connector``.
+    """Start a thread and open the connection in the thread. Raises the exceptions of ``connector``.
 
     A cancelled call still waits for the thread and ends it: the thread would otherwise answer to a loop that may be
     closed by then.

@@ -1,7 +1,7 @@
 """Positions of each queue in each row: the column ``queues``, decoded and cached.
 
-A page is found by looking through the summaries of the rows around it. A row of published messages names every queue
-with a copy, and all of these queues look through the same rows, so a decoded summary serves all of them.
+A reader finds a position by the summaries of the rows around the position. A row of published messages names every
+queue with a copy. Readers of all these queues look through the same rows, and share the decoded summaries.
 """
 
 from array import array
@@ -17,11 +17,11 @@ BLOCK_ROWS = 64
 """Rows that are looked at, kept and forgotten together."""
 CAPACITY_BYTES = 4 * 1024 * 1024
 SUMMARY_OVERHEAD_BYTES = 250
-"""Estimated memory of a summary, and of a block, beside 24 bytes for each queue."""
+"""Estimated memory of a summary, and of a block, beside 24 bytes per queue."""
 
 
 class Summary(NamedTuple):
-    """Positions of the queues in one row with messages."""
+    """Positions of the queues in a row with messages."""
 
     lsn: int
     audience: Audience
@@ -52,7 +52,7 @@ def summary_of(lsn: int, queues: bytes, audiences: Audiences) -> Summary:
 
 
 class Block(NamedTuple):
-    """Consecutive rows of one segment."""
+    """Consecutive rows of a segment."""
 
     upto: int
     """The block has every row with messages up to this LSN."""
@@ -64,7 +64,7 @@ Fetch = Callable[[LsnRange], tuple[Sequence[Summary], bool]]
 
 
 class Summaries:
-    """Summaries by segment and block, least recently used first out. For one thread at a time."""
+    """Summaries by segment and block, least recently used first out. For a single thread at a time."""
 
     def __init__(self, capacity_bytes: int = CAPACITY_BYTES) -> None:
         self._capacity = capacity_bytes
@@ -72,7 +72,7 @@ class Summaries:
         self._bytes = 0
 
     def block(self, segment: int, lsn: int, last_lsn: int, fetch: Fetch) -> tuple[LsnRange, Sequence[Summary]]:
-        """Return the summaries around a row, and the span of rows that they cover. The segment ends at ``last_lsn``."""
+        """Return the summaries around a row, and the span of rows covered. The segment ends at ``last_lsn``."""
         number = lsn // BLOCK_ROWS
         first = number * BLOCK_ROWS
         span = LsnRange(first, min(first + BLOCK_ROWS - 1, last_lsn))
@@ -85,7 +85,7 @@ class Summaries:
         block = Block(span.last, [*(() if cached is None else cached.summaries), *added])
         if whole:
             self._keep(key, block)
-        # An incomplete block is not cached, so the next page reads it again: a row may be readable by then.
+        # An incomplete block is not cached, and read again for the next page: a row may be readable by then.
         return span, block.summaries
 
     def _keep(self, key: tuple[int, int], block: Block) -> None:

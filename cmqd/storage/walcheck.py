@@ -69,7 +69,7 @@ class Verdict(NamedTuple):
 
     @property
     def damaged(self) -> bool:
-        """Whether more than one commit lies beyond the accepted frames: one unfinished commit cannot explain that."""
+        """True if two or more commits lie beyond the accepted frames: a single unfinished commit cannot explain two."""
         return self.commits_beyond >= 2
 
 

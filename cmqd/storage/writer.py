@@ -1,4 +1,4 @@
-"""Commits: one batch at a time into the active segment, and the switch to the next segment.
+"""Commits: a batch at a time into the active segment, and the switch to the next segment.
 
 A batch is reported durable after SQLite's fsync has returned, never before. On a full disk the batch is kept and
 retried, in the next segment if sealing this segment gives its WAL back. Any other error goes to the caller, and the

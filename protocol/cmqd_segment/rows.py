@@ -197,7 +197,7 @@ def names_of(record: MessagesPublished) -> list[str]:
 
 
 class PublishedRuns:
-    """Runs of one ``MessagesPublished``: of its topic, and of each queue on request.
+    """Runs of a ``MessagesPublished``: of its topic, and of each queue on request.
 
     A queue that takes scattered messages has a run for each stretch of neighbours, because the bodies of a run are
     adjacent.
@@ -304,9 +304,9 @@ def bodies_of(run: Run, data: bytes) -> list[bytes]:
 
 
 def stored_messages(run: Run, data: bytes, bodies: Sequence[bytes] | None = None) -> list[StoredMessage]:
-    """Make the messages of a run, whose bodies begin at ``run.offset`` of ``data``.
+    """Make the messages of a run; the bodies begin at ``run.offset`` of ``data``.
 
-    ``bodies`` saves cutting them out again for the copies in further queues.
+    ``bodies``, if known, are not cut out again: copies in several queues share the bodies.
     """
     position, message_id, enqueue_ms, _, headers, visible_ms, _, origins, labels, source, copies_of = run
     if bodies is None:
