@@ -352,7 +352,7 @@ class SegmentReader:
         return index
 
     def _row(self, raw: sqlite3.Connection, index: int, stop: int) -> DecodedRow | None:
-        """Return the row of a place, None if damaged. Rows that the page needs next are fetched in the same statement."""
+        """Return the row of a place, None if damaged. Rows that the page needs next are fetched with the row."""
         places = self._places
         place = places[index]
         row = self._rows.get(place.lsn)

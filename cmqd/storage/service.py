@@ -127,6 +127,7 @@ class StorageService:
 
     def _on_task_done(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
+        # A task that ended with an error leaves a room without its work: commits would go on, and nothing be sealed.
         if not task.cancelled() and (error := task.exception()) is not None:
             self.end(error)
 
@@ -162,6 +163,7 @@ class StorageService:
                 # A task: the wait for the lock and the inspection take seconds, and the end of a socket must be seen.
                 self._start(self._open(settings))
             case ipc.Close():
+                # The last frame of the loop process, so no frame can overtake the task.
                 self._start(self._close())
             case _:
                 raise AssertionError(head)
@@ -189,6 +191,7 @@ class StorageService:
         disk = self._make_disk(folder.path, settings.ballast_bytes, settings.start_ballast_bytes)
         _make_room(folder, disk)
         boot = boot_id()
+        # In a thread, here and below: the loop must notice the end of a socket during minutes of reading.
         recovered = await asyncio.to_thread(
             inspect, folder, accept_loss=settings.accept_loss, durability=settings.durability, boot_id=boot
         )
@@ -221,6 +224,7 @@ class StorageService:
         self.log.begin_upkeep()
 
     async def _close(self) -> None:
+        # The folder is free before the answer: the next broker may start as soon as this broker has ended.
         await self.log.close()
         # A folder with unsealed segments stays locked until the exit: a seal may still be writing into it.
         if self.log.catalog.clean and self._folder is not None:
@@ -279,6 +283,6 @@ def main(arguments: list[str]) -> int:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         status = runner.run(serve())
-        # Threads may be in the middle of a seal. The next start repeats the seal, so the exit does not wait for
-        # threads.
+        # Inside the ``with``, because at its end the runner would wait for threads. A thread may be in the middle of a
+        # seal, and the next start repeats the seal.
         os._exit(status)

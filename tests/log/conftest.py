@@ -8,11 +8,17 @@ import pytest
 from cmqd.log.errors import LogFailed
 from support.log_rig import LogRig, MemoryPlace, OpenRig, Place, ProcessPlace
 
+LOGS = [
+    pytest.param(lambda folder: MemoryPlace(), id="memory"),
+    pytest.param(ProcessPlace, id="process", marks=pytest.mark.system),
+]
+"""A line per implementation of the interface: its place, given a folder that does not exist yet."""
 
-@pytest.fixture(params=["memory", pytest.param("process", marks=pytest.mark.system)])
+
+@pytest.fixture(params=LOGS)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """Where a log is kept: in memory, and on disk."""
-    return MemoryPlace() if request.param == "memory" else ProcessPlace(tmp_path / "data")
+    """Where a log is kept."""
+    return request.param(tmp_path / "data")
 
 
 @pytest.fixture
