@@ -8,8 +8,13 @@ import pytest
 from cmqd.log.errors import LogFailed
 from support.log_rig import LogRig, MemoryPlace, OpenRig, Place, ProcessPlace
 
+
+def in_memory(_folder: Path) -> Place:
+    return MemoryPlace()
+
+
 LOGS = [
-    pytest.param(lambda folder: MemoryPlace(), id="memory"),
+    pytest.param(in_memory, id="memory"),
     pytest.param(ProcessPlace, id="process", marks=pytest.mark.system),
 ]
 """A line per implementation of the interface: its place, given a folder that does not exist yet."""
