@@ -99,7 +99,7 @@ def test_what_a_sweep_empties_costs_nothing_and_may_be_filled_again():
     while buckets.sweep(lambda _, __, numbers: array("Q")) is None:
         pass
     assert buckets.size == 0
-    assert len(buckets._heap) <= 10  # pyright: ignore[reportPrivateUsage]
+    assert len(buckets.heap) <= 10
 
     for due_ms in (5000, 3000, 5000):
         buckets.bucket(due_ms, 2).append(due_ms)

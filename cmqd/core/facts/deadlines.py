@@ -25,7 +25,8 @@ class DeadlineBuckets:
         self.size = 0
         """Numbers held, including stale numbers."""
         self._buckets: dict[int, dict[int, array[int]]] = {}
-        self._heap: list[int] = []
+        self.heap: list[int] = []
+        """Numbers of buckets. The first is due at its number times ``width_ms``; the agenda reads it twice a message."""
         self._sweep: list[tuple[int, int]] = []
         """(bucket, queue) of arrays that the sweep under way has not examined yet."""
         self._sweep_kept = 0
@@ -36,7 +37,7 @@ class DeadlineBuckets:
         queues = self._buckets.get(number)
         if queues is None:
             queues = self._buckets[number] = {}
-            heappush(self._heap, number)
+            heappush(self.heap, number)
         numbers = queues.get(queue_id)
         if numbers is None:
             numbers = queues[queue_id] = array("Q")
@@ -44,7 +45,7 @@ class DeadlineBuckets:
 
     def next_due_ms(self) -> int | None:
         """Return the time at which the first bucket comes due."""
-        return self._heap[0] * self.width_ms if self._heap else None
+        return self.heap[0] * self.width_ms if self.heap else None
 
     def between(self, after_ms: int, until_ms: int, most: int) -> "dict[int, array[int]]":
         """Return, by queue, up to ``most`` numbers that come due after ``after_ms`` and by ``until_ms``.
@@ -65,7 +66,7 @@ class DeadlineBuckets:
 
         ``most`` is even, because pairs must stay together. Further numbers stay due.
         """
-        heap = self._heap
+        heap = self.heap
         while heap and heap[0] not in self._buckets:
             heappop(heap)
         if not heap or heap[0] * self.width_ms > now_ms:
@@ -128,7 +129,7 @@ class DeadlineBuckets:
         del queues[queue_id]
         if not queues:
             del self._buckets[number]
-            if self._heap[0] == number:
-                heappop(self._heap)
-            elif len(self._heap) > 2 * len(self._buckets) + _SWEEP_STEP:
-                self._heap = sorted(self._buckets)
+            if self.heap[0] == number:
+                heappop(self.heap)
+            elif len(self.heap) > 2 * len(self._buckets) + _SWEEP_STEP:
+                self.heap = sorted(self._buckets)

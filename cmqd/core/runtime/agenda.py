@@ -111,12 +111,13 @@ class Agenda:
             if heap and heap[0][0] < first_ms:
                 first_ms = heap[0][0]
         for buckets in self._buckets:
-            due_ms = buckets.next_due_ms()
+            numbers = buckets.heap
+            if numbers and numbers[0] * buckets.width_ms < first_ms:
+                first_ms = numbers[0] * buckets.width_ms
+        if self._delays.heap:
+            due_ms = self.prefetch_due_ms()
             if due_ms is not None and due_ms < first_ms:
                 first_ms = due_ms
-        due_ms = self.prefetch_due_ms()
-        if due_ms is not None and due_ms < first_ms:
-            first_ms = due_ms
         return None if first_ms == NEVER_MS else first_ms
 
     def prefetch_due_ms(self) -> int | None:
