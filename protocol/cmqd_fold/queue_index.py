@@ -360,6 +360,8 @@ class QueueIndex:
 
     def apply_sent(self, record: MessagesSent) -> bool:
         """Store messages; return True if a new time step began (its expiry can be scheduled then)."""
+        # Position and time come from the record. The broker chose them from this index; a replay must arrive at the
+        # same numbers even if a record before was lost.
         first = record.first_position
         count = len(record.sizes)
         stop = first + count
@@ -429,6 +431,7 @@ class QueueIndex:
 
     def apply_received(self, record: MessagesReceived) -> list[InFlight]:
         """Take active messages in flight; return the leases, in order of their numbers."""
+        # The messages stay live: in flight is what is live and in no set, so a receive touches one set and not two.
         for start, stop in ranges(record.positions):
             self.active.remove_range(start, stop)
         made = self.leases.receive(record, self.history)
@@ -447,6 +450,8 @@ class QueueIndex:
             if history is not None:
                 for position in range(start, stop):
                     history.discard(position)
+            # By the attribute of this moment. Changed attributes are a record, so a replay sees the same attribute
+            # here.
             if self.attributes.rewind_ms:
                 self.rewindable.add_range(start, stop)
 
@@ -474,6 +479,8 @@ class QueueIndex:
 
     def apply_rewound(self, record: QueueRewound) -> BitMap64:
         """Make deleted messages active again; return their positions."""
+        # Pruned by the record and not by the clock: the broker decided when it made the record, and a message that was
+        # let go then must not come back in a replay, where its body may be gone.
         back = BitMap64(self._prune_by(record))
         back.remove_range(0, record.from_position)
         back.remove_range(record.stop_position, self.next_position + 1)
@@ -504,6 +511,8 @@ class QueueIndex:
             if history is not None:
                 for position in range(start, stop):
                     history.discard(position)
+        # Sizes anew in place of differences: which of the two sets held a message differs between a live broker and a
+        # replay, and a difference would have to know.
         self.active_count = len(self.active)
         self.moving_count = len(self._moving) if self._moving is not None else 0
         if record.redriven and self.redrive is not None:
@@ -560,6 +569,7 @@ class QueueIndex:
         counted = not isinstance(record, MessagesReleased) or record.counted
         for lease in unpack_runs(record.leases):
             entry = self.leases.by_number.pop(lease, None)
+            # None: the message was cleared or has expired, and the checkpoint left its lease out.
             if entry is None or entry.position < self.floor:
                 # Cleared or expired while in flight: the lease outlived the message, and must not bring it back.
                 continue
@@ -572,6 +582,7 @@ class QueueIndex:
         for start, stop in ranges(record.positions):
             self.delays.end(start, stop)
             self.activate_range(start, stop)
+        # Dead letters by age count from here and not from the send: a delay of an hour is no hour without a consumer.
         if self.attributes.dead_letter_after_ms:
             self.activations.note(BitMap64(unpack_runs(record.positions)), record.activated_ms)
 
@@ -601,6 +612,8 @@ class QueueIndex:
         self.delays.drop_below(floor)
         self.half_count = len(self._half) if self._half is not None else 0
         self.moving_count = len(self._moving) if self._moving is not None else 0
+        # Leases stay until their deadline. They are found by number and not by position, and a search through all of
+        # them would make a clear as slow as the queue is busy.
         self.history.drop_below(floor)
         self.forget_below(floor)
         self.steps.drop_below(floor)
@@ -645,6 +658,7 @@ class QueueIndex:
 
     def stop_moving(self, positions: BitMap64) -> None:
         """Cancel a move: the messages are active again."""
+        # Only what is still reserved: a clear or an expiry may have removed messages since, and must not be undone.
         back = self.moving & positions
         if not back:
             return
@@ -665,6 +679,7 @@ class QueueIndex:
         no check is sent for them. Messages in flight and scheduled delays are left alone, and set aside when their turn
         comes.
         """
+        # Message by message: damage is rare, and each message may be in another set by now than when it was read.
         before = len(self.damaged)
         halves = 0
         for start, stop in ranges(positions):

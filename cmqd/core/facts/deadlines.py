@@ -26,7 +26,7 @@ class DeadlineBuckets:
         """Numbers held, including stale numbers."""
         self._buckets: dict[int, dict[int, array[int]]] = {}
         self.heap: list[int] = []
-        """Numbers of buckets. The first is due at its number times ``width_ms``; the agenda reads it twice a message."""
+        """Numbers of buckets. The first is due at its number times ``width_ms``; the agenda reads it."""
         self._sweep: list[tuple[int, int]] = []
         """(bucket, queue) of arrays that the sweep under way has not examined yet."""
         self._sweep_kept = 0

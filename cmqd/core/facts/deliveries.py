@@ -147,13 +147,17 @@ class Deliveries:
 
     def apply_delivered(self, record: MessagesDelivered) -> None:
         """Remove delivered messages and unblock."""
+        # A delivered message that was dropped meanwhile counts as dropped alone: ``_forget`` finds it no more.
         for start, stop in ranges(record.positions):
             self.delivered += self._forget(start, stop)
             self._end(start, stop)
+        # Any success ends the block, also that of an old attempt: the target answers.
         self._unblock()
 
     def apply_failed(self, record: DeliveriesFailed) -> None:
         """Record a failed attempt of each message. A message that is gone by now stays gone."""
+        # The attempt ends whether or not the message is still wanted: its slot is free, and under backoff the next
+        # message may start.
         facts = zip(unpack_runs(record.positions), record.attempts, record.next_ms, strict=True)
         for position, attempts, next_ms in facts:
             self.under_way.pop(position, None)
@@ -198,6 +202,8 @@ class Deliveries:
         self._probes.clear()
 
     def _note(self, position: int, retry: Retry) -> None:
+        # An earlier entry of the message in the heap is stale from here on: its time is no longer that of the retry. It
+        # is recognized by that when it comes to the top.
         self.retries[position] = retry
         self._failed.add(position)
         if retry.next_ms:
@@ -283,12 +289,15 @@ class Deliveries:
         started: list[tuple[int, int]] = []
         if self.paused:
             return started
+        # The strategy of this moment: attempts that were started under another strategy end under this one.
         choose = self._next_in_order if self.strategy == BACKOFF else self._next_of_any
         while len(started) < room:
             position = choose(now_ms)
             if position is None:
                 break
             retry = self.retries.get(position)
+            # Out of the sets that ``choose`` reads, and under way, before the next choice: else one message would be
+            # chosen for every slot.
             if retry is None:
                 self._unsent.remove(position)
                 attempt = 1
@@ -329,6 +338,8 @@ class Deliveries:
 
         The time is 0 if the message is exhausted, None if it is dropped. Changes nothing: the record does.
         """
+        # From the start of the attempt and not from its end: a target that takes long to fail would else be asked ever
+        # more seldom. Never in the past, or a slow failure would be followed by a burst of retries.
         attempts = self.under_way[position]
         if self.strategy == BACKOFF:
             return attempts, now_ms + jitter_ms if attempts < BACKOFF_ATTEMPTS else None
@@ -341,6 +352,8 @@ class Deliveries:
 
         A message under way is left out, because its attempt is the hurried one already.
         """
+        # Times stay as they are. After a restart, which forgets the hurry, a message follows its old time; a changed
+        # time would have to be a record for each of up to 100,000 messages.
         hurried = self._failed - BitMap64(self.under_way)
         self._hurried |= hurried
         return len(hurried)
@@ -361,6 +374,9 @@ class Deliveries:
         if self.strategy == BACKOFF:
             position = self._head()
             return None if position is None else self._due_ms(position, now_ms)
+        # The same conditions as in ``_next_of_any``. An answer "now" for a message that ``start`` would not choose
+        # makes the tick spin; no answer for one that it would choose leaves the message until the next unrelated
+        # change.
         if self._hurried or (self._may_probe() if self.blocked else self._may_try_new()):
             return now_ms
         scheduled = self._first_scheduled()

@@ -125,6 +125,8 @@ class Checks:
     def _check_some(self, queue: Queue, effects: Effects, now_ms: int) -> None:
         """Send the due checks with bodies in memory, up to a slice; then read the bodies of the next checks."""
         index, half = queue.index, self._runtime[queue.queue_id].window.half
+        # Messages leave the set of due checks here and not when they are decided: a decision would pay for a look into
+        # a set in which its message seldom is.
         due = self._queues.add_due_checks(queue.queue_id, BitMap64())
         due &= index.half
         due -= index.halves.unreadable
@@ -144,6 +146,8 @@ class Checks:
                 if size > self._limits.max_batch_bytes and in_memory:
                     break
                 in_memory.append(message)
+        # Bodies in memory go out now; the others are read afterwards, so one slow read does not hold up the checks of
+        # messages that were sent a moment ago.
         self._ask(queue, due, in_memory, effects, now_ms)
         elsewhere = [position for position in elsewhere if self._may_ask(queue, due, position)]
         if elsewhere:
@@ -201,6 +205,7 @@ class Checks:
             known = index.halves.checked.get(position)
             attempt = 1 if known is None else known.attempts + 1
             first_ms = message.visible_ms - message.enqueue_ms
+            # Doubling intervals: a producer that is down for hours is not asked every second for each of its messages.
             interval_ms = min(self._limits.max_check_interval_ms, first_ms << attempt)
             asked.append(position)
             next_check_ms.append(now_ms + interval_ms if attempt < attributes.max_checks else 0)

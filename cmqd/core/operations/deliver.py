@@ -73,6 +73,8 @@ class Deliver:
         failed: dict[tuple[int, str], list[tuple[int, int]]] = {}
         touched: dict[int, None] = {}
         for result in results:
+            # The slot is free whatever became of the subscription. The line of the URL goes on even if nothing else
+            # does.
             self._slots.give_back(result.subscription_id, result.position)
             subscription = self._topics.subscriptions.get(result.subscription_id)
             if subscription is None:
@@ -90,6 +92,8 @@ class Deliver:
             else:
                 key = (result.subscription_id, result.error)
                 failed.setdefault(key, []).append((result.position, result.started_ms))
+        # Successes before failures: a success unblocks, and a failure that came with it blocks again, as if it had come
+        # later. The other way round a subscription with a failing message would never be held up.
         for subscription_id, positions in delivered.items():
             self._note_delivered(self._topics.subscriptions[subscription_id], positions, records, now_ms)
         for (subscription_id, error), attempts in failed.items():
@@ -190,6 +194,8 @@ class Deliver:
             room = most
         if room <= 0:
             return 0
+        # The bound is set right before the start, because deliveries of other subscriptions changed the memory that is
+        # left.
         deliveries = subscription.deliveries
         self._retries.bound(subscription)
         started = deliveries.start(now_ms, room)

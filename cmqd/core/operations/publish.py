@@ -97,10 +97,13 @@ class Publish:
         topic = plan.topic
         if self._topics.by_id.get(topic.topic_id) is not topic:
             raise TopicNotFound(topic.name)
+        # A topic of the same name is another topic, so its identity is asked for and not its name. From here on nothing
+        # is refused: every request of the plan was checked, and its reply is known.
         effects = Effects()
         first_id = self._numbers.take_message_ids(plan.count, effects.records) if plan.count else 0
         for part in plan.parts:
             self._store_part(topic, part, first_id, effects, now_ms)
+        # After the parts: ids of new messages, and of their repeats in this call, follow from the first id alone.
         replies = plan.replies(first_id)
         exhausted = self._of_topic(topic).exhausted
         if exhausted and any(isinstance(reply, Published) for reply in replies):
@@ -115,12 +118,15 @@ class Publish:
         # The present state of the subscriptions counts: the part before may have blocked a subscription.
         shares = Shares(part, self._of_topic(topic).audience(part.union))
         record = self._record(topic, part, shares, first_id, effects, now_ms)
+        # Read before the record is applied. Only copies for an empty queue can begin its window anew.
         was_empty = [not queue.index.active_count for queue in shares.queues]
         self._apply(topic, record)
         effects.records.append(record)
         effects.bodies += part.bodies
         copies = PublishedCopies(record, part.bodies)
         self._bring_in(copies, shares, was_empty, effects, now_ms)
+        # Deliveries are planned last. A refused copy fails first, so a plan made before would start an attempt that is
+        # known to be in vain.
         if record.waiting:
             for number in copies.waiting_numbers():
                 self._topic_bodies.keep(topic.topic_id, copies.message(number))
@@ -130,6 +136,7 @@ class Publish:
 
     def _apply(self, topic: Topic, record: MessagesPublished) -> None:
         """Apply a publish to the topic and to all queues, and plan what follows from it."""
+        # The topic first: its subscriptions know the waiting messages before any queue serves a receive.
         agenda, enqueue_ms = self._agenda, record.enqueue_ms
         if self._topics.apply_published(topic, record):
             agenda.plan_topic_expiry(topic)
@@ -155,6 +162,8 @@ class Publish:
             if queue.index.last_enqueue_ms > enqueue_ms:
                 # The clock was set back. A queue's times never decrease, and all copies share theirs.
                 enqueue_ms = queue.index.last_enqueue_ms
+        # Most publishes have one label for all messages, and the record has it once. In the log and in memory a list of
+        # 256 equal labels would cost as much as the bodies.
         labels = None
         if any(part.labels):
             first = part.labels[0]
@@ -197,6 +206,9 @@ class Publish:
             waits = runtime.line.waiting and queue.index.active_count
             if waits:
                 at_once -= copies.count(place)
+            # A publish to 500 queues with waiting receives would hold up the loop for hundreds of milliseconds. What is
+            # over the bound is left to the ticks, or to reads from the log; the window of the queue then ends in front
+            # of the copies, because a window has no gap.
             if (waits and at_once < 0) or (are_many and not waits):
                 if is_near:
                     runtime.window.go_back_to(copies.first(place))
@@ -214,6 +226,8 @@ class Publish:
         """Record a first failure for messages that queues refused. Under backoff the first refused message holds up the
         messages behind it. More than ``REFUSED_AT_ONCE`` messages are left to the ticks, in the state of waiting.
         """
+        # The failure is a fact. Kept in memory only, a message to a full queue would begin its attempts anew after
+        # every restart, and would be dropped late or never.
         left = REFUSED_AT_ONCE
         for subscription, messages in refused:
             deliveries = subscription.deliveries

@@ -155,6 +155,8 @@ class PublishPlan:
         A whole plan is applied at once. If the topic changed before that, ``advance`` begins anew.
         """
         self._units = units
+        # Asked at every call, also of a whole plan: between the last slice and ``apply_publish`` other clients are
+        # served.
         if self._revision != self.topic.revision:
             self._begin()
         if self._steps is None:
@@ -191,6 +193,7 @@ class PublishPlan:
         for request in self._requests:
             entry = Entry()
             self.entries.append(entry)
+            # Repeats before order and checks, as for sends: a stored publish stays stored.
             try:
                 if self._is_repeated(request, entry):
                     continue
@@ -198,6 +201,8 @@ class PublishPlan:
                 yield from self._take(request, entry)
             except DomainError as refusal:
                 entry.reply = refusal
+        # Turned when all messages are in: a part has a set of messages for each subscription, and every message of a
+        # later request could still join the last part.
         for part in self.parts:
             self._units -= part.turn(self._runtime)
             if self._units <= 0:
@@ -281,6 +286,7 @@ class PublishPlan:
         entry.count = len(sizes)
         if not sizes:
             return
+        # The last refusal. Behind it the request is in the plan, and the requests behind it may refer to its messages.
         self._check_promises(request, dedup_ids)
         self._add(
             request=request,
@@ -399,6 +405,9 @@ class PublishPlan:
                 continue
             matched.append(size_of_all or subscriptions.bit_count())
             size = sizes[place]
+            # Parts fill up in order of the messages, and a part may hold messages of several requests. A message goes
+            # to the last part alone, never back into an earlier part with room: that would change the order of the
+            # topic.
             if part is None or len(part.sizes) >= limits.max_batch or part.bytes + size > limits.max_batch_bytes:
                 part = Part(subscriptions)
                 self.parts.append(part)

@@ -59,20 +59,28 @@ class Receive:
         wait_ms, visibility_timeout_ms = self._receive_times(queue, request)
         index = queue.index
         runtime = self._runtime[queue.queue_id]
+        # Refused even if the queue is empty: a consumer that never deletes must learn of the limit before it waits.
         if index.in_flight_count >= self._max_in_flight:
             raise TooManyInFlight(queue.name, self._max_in_flight)
         records: list[AnyRecord] = []
         reads: list[PageRead] = []
+        # Only with an empty line: see the module for the receives in line.
         if index.active_count and not runtime.line.waiting:
             messages = self._serving.take(queue, max_messages, visibility_timeout_ms, records, now_ms)
             if messages:
                 if runtime.window.cold:
+                    # While these messages travel, the next are read. Read only on demand, a cold queue would deliver
+                    # one page per round trip to the storage.
                     self._serving.read_ahead(queue, reads)
                 return Outcome(messages, records, reads=reads)
         if not wait_ms and not index.active_count:
             return Outcome([], records)
+        # Asked last, and only of a receive that would really wait. A client at the limit can still take what is there;
+        # refused there, its messages would stay, and the limit would protect nothing.
         if wait_ms and max_waiting and waiting >= max_waiting and len(runtime.line.waiting) >= index.active_count:
             raise TooManyWaiting(queue.account, max_waiting)
+        # Also a receive without a wait can come here: a message is active, and its body must be read first. The receive
+        # is overdue from the start, so the page answers it even with an empty list.
         deadline_ms = now_ms + wait_ms
         waiter = Waiter(
             waiter_id, queue.queue_id, max_messages, visibility_timeout_ms, deadline_ms, overdue=not wait_ms
@@ -111,6 +119,8 @@ class Receive:
         replies: list[list[ReceivedMessage] | Waiting | DomainError] = []
         records: list[AnyRecord] = []
         reads: list[PageRead] = []
+        # Neighbours with one visibility timeout are served in one step while the line is empty: one record in place of
+        # many. As soon as a receive must wait, the receives behind it take the single way, which puts them in line.
         place = alone_until = 0
         while place < len(requests):
             request = requests[place]
@@ -163,6 +173,8 @@ class Receive:
             except DomainError:
                 break
             batch_sizes.append(request.max_messages)
+        # A step that memory cannot fill would give the last receives less than each would get alone. Such receives are
+        # left to the single way, which asks for a page.
         del batch_sizes[self._serving.served_together(queue, batch_sizes) :]
         if len(batch_sizes) < 2:
             return 0
@@ -204,6 +216,7 @@ class Receive:
         if waiter is None:
             if self._deciding.pop(waiter_id, None) is not None:
                 return True
+            # Rare, so the pages under way are searched; an index by waiter would cost every peek and rewind.
             for lane in (self._pages.rewinds, self._pages.peeks):
                 for read_id, _, request in lane.requests():
                     if request.waiter_id == waiter_id:
@@ -221,6 +234,8 @@ class Receive:
     def end_waits(self, queue: Queue, error: DomainError) -> list[Woken]:
         """End the waits at a queue that is deleted: some at once, the others by the next ticks."""
         waiter_ids = [waiter.waiter_id for waiter in self._runtime[queue.queue_id].line.take_all()]
+        # The line is emptied at once, so a new queue of the same name starts without old receives; the answers of a
+        # long line are spread over ticks, or the delete would hold up the loop.
         woken = [Woken(waiter_id, error) for waiter_id in waiter_ids[:ENDED_AT_ONCE]]
         for answer in woken:
             del self._waiters[answer.waiter_id]
@@ -257,6 +272,8 @@ class Receive:
             waiter = self._waiters.get(waiter_id)
             if waiter is None or queue is None:
                 continue
+            # Active messages and a page under way, or copies of a publish that are still to be served: an answer is
+            # near, and it may have messages.
             if queue.index.active_count and (
                 queue_id in self._lane.busy or queue_id in self._lane.line or queue_id in self._agenda.unserved
             ):

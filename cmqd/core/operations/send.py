@@ -54,6 +54,7 @@ class Send:
             return Outcome(ids)
         if request.after is not None and queue.dedup_ids.find(request.after, now_ms) is None:
             raise OutOfOrder("queue", queue.name, request.after)
+        # From here on a refusal is still free of traces; after ``take_message_ids`` none may come.
         batch = self._batches.check(queue, request, now_ms)
         delay_ms = index.attributes.delay_ms if request.delay_ms is None else request.delay_ms
         if batch.repeats is not None:
@@ -62,6 +63,7 @@ class Send:
                 delay_ms = at_places(delay_ms, batch.repeats.new)
             if not batch.sizes:
                 return Outcome(batch.message_ids(0))
+        # Times of a queue never decrease, even if the clock does: the floor of the retention is a single position.
         enqueue_ms = max(now_ms, index.last_enqueue_ms)
         visible_ms = None if delay_ms == 0 else self._visible_ms(delay_ms, len(batch.sizes), enqueue_ms)
         records: list[AnyRecord] = []
@@ -102,6 +104,8 @@ class Send:
         delay_ms = queue.index.attributes.delay_ms
         replies: list[Sequence[int] | DomainError] = []
         effects = Effects()
+        # Requests are taken in their order, never sorted by kind: the positions of a queue are the order in which its
+        # producers were heard. A run of plain sends shares a record; any other send ends the run and stands alone.
         place = 0
         while place < len(requests):
             request = requests[place]
@@ -134,6 +138,8 @@ class Send:
         now_ms: int,
     ) -> None:
         """Store sends that share a record."""
+        # Everything is checked against the state before the call plus what the earlier requests of the call will add:
+        # room, sessions and numbers. The record is applied once, at the end, so the index cannot be asked for that.
         index = queue.index
         attributes = index.attributes
         room = attributes.max_backlog - index.live_count
@@ -149,6 +155,8 @@ class Send:
             is_numbered = session and sequence
             try:
                 if is_numbered:
+                    # In this call first: the sessions do not know its sends before the record is applied, and the
+                    # repeat would be stored a second time.
                     stored = here.get((session, sequence))
                     if stored is None:
                         stored = self._sessions.find(queue.account, session, sequence)
@@ -156,6 +164,7 @@ class Send:
                         replies.append(stored)
                         continue
                 own = checked_sizes(queue.name, request.bodies, None, attributes.max_message_bytes, self._limits)
+                # A session counts against the share of its account once, however many of its sends are in this call.
                 is_new = (
                     is_numbered
                     and session not in new_sessions
@@ -168,6 +177,7 @@ class Send:
             except DomainError as refusal:
                 replies.append(refusal)
                 continue
+            # Ids are promised here and taken below. Between the two no other operation runs, so they are the same ids.
             first_id = next_id + len(sizes)
             ids = range(first_id, first_id + len(own))
             if is_numbered:
@@ -185,6 +195,7 @@ class Send:
             effects.records.append(record)
             effects.bodies += taken
             self._store.store(queue, record, taken)
+            # After all sends of the call, not after each: the receives in line share one record then.
             if index.active_count and self._runtime[queue.queue_id].line.waiting:
                 self._serving.serve(queue, effects, now_ms)
 

@@ -5,6 +5,16 @@ loses its connection during the read would hide messages until the visibility ti
 
 No receive overtakes another: the line is served in order, from the head of the queue. Serving a later receive first,
 because memory has enough for its smaller batch, would starve receives that ask for large batches.
+
+The order of a step (:meth:`Serving.take`):
+
+1. Expired messages in front of the head are removed. An expired message must not be delivered, not even once, and the
+   floor that passes it must be in the log before the receive.
+2. The number of messages is fixed: by the request, the limit of messages in flight, the bodies in memory and the size
+   of a reply. Every later step changes facts, so no step after this one may find a reason to stop.
+3. Lease numbers are taken, then the record is made and applied. A number is reserved in the log before its first use.
+   Otherwise a crash could give the number to another message, and an old receipt handle would delete that message.
+4. Bodies leave the window last, because the reply is made of them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -65,6 +75,8 @@ class Serving:
         window = self._runtime[queue.queue_id].window
         in_window = window.messages
         retention_ms = index.attributes.retention_ms
+        # Every turn of the loop passes at least one expired message. Usually the head is in memory and alive, and there
+        # is one turn.
         while index.active_count:
             first = index.first_active()
             head = in_window.get(first)
@@ -75,9 +87,12 @@ class Serving:
             self._expire_head(queue, records, now_ms)
         else:
             return None
+        # A delete of any message in flight makes room again, and serves the receives that are held up here.
         count = min(most, index.active_count, self._max_in_flight - index.in_flight_count)
         if count <= 0:
             return None
+        # A queue that is consumed in order has one run of active messages. The range stands for its positions without a
+        # list, and one look at the set proves it.
         positions: Sequence[int]
         if count == 1 or index.active.contains_range(first, first + count):
             positions = range(first, first + count)
@@ -97,9 +112,12 @@ class Serving:
         runs = [positions.start, taken] if isinstance(positions, range) else pack_runs(positions)
         record = MessagesReceived(index.queue_id, runs, first_lease, now_ms, deadline_ms)
         leases = index.apply_received(record)
+        # Only a bound, but a good one: the next receive looks for its first message from here, not from the start of
+        # the set, which would cost more the more messages are in flight.
         index.head = positions[-1] + 1
         records.append(record)
         if self._lease_buckets.size > self._leases.sweep_above:
+            # Paid for by receives, because receives add the entries. A sweep by time alone could fall behind them.
             self._leases.sweep(now_ms)
         messages = self._budget.take(index.queue_id, window, positions)
         received = [
@@ -190,6 +208,8 @@ class Serving:
         line = runtime.line
         index = queue.index
         while line.waiting and index.active_count:
+            # Receives with one visibility timeout share a record. Each would else be a record of its own, and a queue
+            # with a thousand waiting consumers would write a thousand records for a batch of a thousand messages.
             waiters = line.alike(min(index.active_count, MAX_TAKEN))
             batch_sizes = [waiter.max_messages for waiter in waiters]
             if len(waiters) > 1:
@@ -197,9 +217,12 @@ class Serving:
                 del batch_sizes[len(waiters) :]
             messages = self.take(queue, sum(batch_sizes), waiters[0].visibility_timeout_ms, effects.records, now_ms)
             if not messages:
+                # Without room in flight a read is of no use: the delete that makes room serves the line again.
                 if index.active_count and index.in_flight_count < self._max_in_flight:
                     self.want_page(queue, effects.reads)
                 break
+            # The messages are dealt out in the order of the line. A receive at the end of the group may get fewer than
+            # it asked for, as it would if it stood alone; a receive that gets none stays in line, at its place.
             start = 0
             for waiter in waiters:
                 line.remove(waiter.waiter_id)
@@ -211,6 +234,7 @@ class Serving:
                     break
         if line.overdue:
             lane, queue_id = self._lane, queue.queue_id
+            # The receives outlived their deadline for a page. No page is under way any more, so they get their answer.
             if not (index.active_count and (queue_id in lane.busy or queue_id in lane.line)):
                 self.answer_overdue(queue, effects)
         if runtime.window.cold and index.active_count:
@@ -225,6 +249,7 @@ class Serving:
     def want_page(self, queue: Queue, reads: list[PageRead]) -> None:
         """Read the body of the head, which is not in memory, and the bodies behind the head."""
         if queue.queue_id in self._lane.busy:
+            # One page of a queue at a time. Its answer comes back here, and asks for the next page if one is needed.
             return
         index = queue.index
         in_window = self._runtime[queue.queue_id].window.messages
@@ -238,6 +263,8 @@ class Serving:
         """Keep a cold queue's window filled ahead of its receivers."""
         window = self._runtime[queue.queue_id].window
         page = self._limits.page_messages
+        # From half a page down: early enough that consumers seldom wait for the storage, late enough that a page is
+        # worth its round trip.
         if queue.queue_id in self._lane.busy or len(window.messages) > page // 2:
             return
         if not self._budget.has_room(queue.queue_id, self._limits.page_bytes):
@@ -251,6 +278,7 @@ class Serving:
     def _start_read(self, queue: Queue, positions: list[int], complete: bool, reads: list[PageRead]) -> None:
         lane, queue_id = self._lane, queue.queue_id
         if not lane.has_room:
+            # The line is in order of arrival, so a queue with many receives does not take every page that comes free.
             lane.line[queue_id] = None
             return
         window = self._runtime[queue_id].window
@@ -290,6 +318,8 @@ class Serving:
             # Messages that were received, cleared or expired during the read are dropped.
             if message.position in active and message.position not in window.messages:
                 budget.keep(queue.queue_id, window, message)
+        # The log may answer with a prefix, if the page reached its limit of bytes. The window continues behind the
+        # prefix: with a gap in memory the bodies of the gap would never be read ahead.
         last_wanted = last_of(read.positions)
         last_settled = max(messages[-1].position if messages else -1, last_of(missing))
         if last_settled < last_wanted and last_settled >= 0:

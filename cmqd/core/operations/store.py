@@ -37,16 +37,22 @@ class Store:
     def store(self, queue: Queue, record: MessagesSent, bodies: list[bytes]) -> None:
         """Add new messages to a queue."""
         index, agenda = queue.index, self._agenda
+        # Read before the record is applied; afterwards the new messages themselves are active.
         was_empty = not index.active_count
         if self._queues.apply_sent(queue, record):
+            # Once per time step, not per message: all messages of a step expire together.
             agenda.plan_expiry(queue)
         if index.attributes.dead_letter_after_ms:
             agenda.reviews.set(queue.queue_id, record.enqueue_ms + index.attributes.dead_letter_after_ms)
+        # Plans are only ever moved earlier, so setting one that stands is free, and no plan can be lost by an order of
+        # calls. A review that finds no work plans its own successor.
         if record.dedup_ids is not None:
             agenda.dedup_sweeps.set(queue.queue_id, record.enqueue_ms + self._dedup_life_ms)
         if agenda.sessions_due_ms is None and (record.sequence or record.numbered):
             agenda.sessions_due_ms = record.enqueue_ms + SESSION_SWEEP_MS
         if record.half:
+            # Half messages have a part of the window of their own. Among the bodies near the head, which are taken in
+            # order of position, an undecided message would hold its place for as long as its producer likes.
             self._keep_half(queue, record, bodies)
             return
         runtime = self._runtime[queue.queue_id]
@@ -97,13 +103,18 @@ class Store:
         visible = record.visible_ms
         if window.cold:
             if not was_empty:
+                # Older bodies are in the log alone. New bodies in memory would only push out the pages that are read
+                # next.
                 return
+            # An empty queue has no older bodies: the window begins anew with these.
             window.cold = False
         # Bodies that are received at once need no room. (Waiting receives may still be held up, by a page or by the
         # limit of messages in flight; then the bodies stay, above the budget, until the next serving.)
         goes_out = was_empty and len(runtime.line.waiting) > 0
         origins, copies_of = record.origins, record.copies_of
         if visible is None and headers is None and origins is None and copies_of is None:
+            # The usual send: all its bodies are kept, or none by this path. One look at the budget for the whole batch
+            # in place of one per message.
             count = len(bodies)
             size = sum(record.sizes) + count * OVERHEAD_BYTES
             if goes_out or budget.has_room(queue.queue_id, size):
@@ -120,6 +131,7 @@ class Store:
             if visible is not None:
                 due_ms = visible if isinstance(visible, int) else visible[offset]
                 if due_ms > enqueue_ms:
+                    # Still delayed: ``_keep_soon`` or a prefetch keeps the body, nearer to its time.
                     continue
             else:
                 due_ms = 0
@@ -174,6 +186,8 @@ class Store:
                 headers[offset] if headers else None,
                 check_ms if isinstance(check_ms, int) else 0,
             )
+            # The oldest half messages make room for newer ones. An old half message is one whose producer is slow or
+            # gone, and its commit can wait for a read.
             self._budget.keep_half(queue.queue_id, window, message)
 
     def keep_copies(self, queue: Queue, copies: PublishedCopies, place: int, was_empty: bool) -> None:

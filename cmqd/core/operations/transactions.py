@@ -114,6 +114,7 @@ class Transactions:
         index = queue.index
         if not index.attributes.transactional:
             raise NotTransactional(name)
+        # Before the checks: the batch was stored, and stays stored, even if a limit was lowered since.
         ids = self._batches.stored_before(queue, request, now_ms)
         if ids is not None:
             return Outcome(ids)
@@ -143,6 +144,7 @@ class Transactions:
         )
         self._store.store(queue, record, batch.bodies)
         records.append(record)
+        # Paid for by the sends that make the tables grow, a bounded step each. A sweep by time could fall behind them.
         if index.halves.is_too_long():
             index.halves.forget_decided(index.half)
         self._checks.sweep_if_many()
@@ -184,6 +186,8 @@ class Transactions:
         if len(decisions) < count:
             decisions = decisions * count
 
+        # Decisions are collected first and become facts together, in ``_end``. Entries of one request can name the same
+        # message, so a decision counts for the entries behind it as soon as it is collected.
         commits = self._commits.get(queue.queue_id)
         request = PendingDecisions(waiter_id, 0, [])
         endings = Endings(queue, now_ms, index.expired_below(now_ms))
@@ -192,6 +196,8 @@ class Transactions:
             if position is None:
                 request.failures.append((place, message_id, TransactionNotFound(name, message_id)))
                 continue
+            # Behind a commit that waits for its body every decision waits, in order of arrival. Decided at once, a
+            # rollback would win over the commit that came first.
             waiting = None if commits is None else commits.decisions.get(position)
             if waiting is None:
                 message = self._runtime[queue.queue_id].window.half.get(position)
@@ -208,6 +214,8 @@ class Transactions:
             request.left += 1
 
         effects = Effects()
+        # Applied before the wait is entered: a request that is cancelled, or whose connection is lost, has carried out
+        # the part that needed no read, and the rest follows with the page.
         self._end(endings, effects)
         if endings.committed:
             self._serving.serve(queue, effects, now_ms)
@@ -215,6 +223,7 @@ class Transactions:
             return effects.outcome(_done(request))
         assert commits is not None
         self._deciding[waiter_id] = request
+        # One page of commits of a queue at a time; decisions that come meanwhile join its table and the next page.
         if queue.queue_id not in self._commits:
             self._commits[queue.queue_id] = commits
             self._read_commits(queue, commits, effects)
@@ -227,6 +236,8 @@ class Transactions:
         queue, index = endings.queue, endings.queue.index
         is_before = endings.decided.get(position)
         if is_before is None:
+            # The time step first, which is known for every message; the exact time only of a body in memory. A commit
+            # that came too late must be refused, because the message would live on with a new send time.
             gone = position < endings.expired_floor
             if message is not None and message.enqueue_ms + index.attributes.retention_ms <= endings.now_ms:
                 gone = True
@@ -241,6 +252,8 @@ class Transactions:
                 else:
                     if message is None:
                         return Progress.WAITS
+                    # All committed messages of a call go into one row, and a row is bounded. The first fits in any
+                    # case, or a large message could never be committed.
                     size = len(message.body) + (headers_bytes(message.headers) if message.headers else 0)
                     if endings.committed and endings.committed_bytes + size > self._limits.max_batch_bytes:
                         return Progress.WAITS
@@ -248,6 +261,8 @@ class Transactions:
                     endings.committed_bytes += size
                 endings.decided[position] = decision
                 return Progress.SETTLED
+            # Decided by an earlier request. The decision is remembered until the retention of the half message is over,
+            # so a producer that lost the answer can repeat its decision and learn that it was carried out.
             if position in index.halves.committed:
                 is_before = COMMIT
             elif position in index.halves.rolled_back:
@@ -270,12 +285,16 @@ class Transactions:
             index.apply_undecided(undecided)
             effects.records.append(undecided)
         committed = [message.position for message in endings.committed]
+        # The half messages end before the committed messages are stored again, in the same row. A replay that stops
+        # between two records cannot happen, and at no record a message is in the queue twice.
         for positions, is_commit in ((endings.rolled_back, False), (committed, True)):
             if positions:
                 ended = TransactionsEnded(queue_id, pack_runs(sorted(positions)), is_commit, now_ms)
                 index.apply_ended(ended)
                 effects.records.append(ended)
                 self._budget.drop_half(queue_id, self._runtime[queue.queue_id].window, positions)
+        # A committed message keeps its id, and a record has consecutive ids from its first. So a record is made for
+        # every run of neighbours; a batch that is committed as it was sent is one run.
         start = 0
         while start < len(endings.committed):
             stop = start + 1
@@ -287,6 +306,8 @@ class Transactions:
 
     def _read_commits(self, queue: Queue, commits: PendingCommits, effects: Effects) -> None:
         """Ask for the bodies of the oldest waiting commits, as many as fit a row."""
+        # The oldest first. A page is bounded, and a commit that is passed over again and again would keep all decisions
+        # behind it waiting.
         positions: list[int] = []
         for position in commits.decisions:
             positions.append(position)
@@ -304,6 +325,8 @@ class Transactions:
         commits = self._commits[queue_id]
         queue = self._queues.by_id.get(queue_id)
         if queue is None:
+            # The queue is gone with its half messages. Every waiting request gets one answer, though several of its
+            # decisions may wait here.
             del self._commits[queue_id]
             error = QueueDeleted(commits.queue_name)
             for waiting in commits.decisions.values():
@@ -322,6 +345,7 @@ class Transactions:
         bodies |= dict.fromkeys(gone)
         for position, message in bodies.items():
             self._settle_waiting(commits, endings, position, message, effects)
+        # The row of this page, then the next page: bodies of commits are in memory for one row at a time.
         self._end(endings, effects)
         if commits.decisions:
             self._read_commits(queue, commits, effects)
@@ -352,6 +376,7 @@ class Transactions:
                 settled = MessageDamaged(endings.queue.name, message_id)
             if isinstance(settled, DomainError):
                 request.failures.append((place, message_id, settled))
+            # A cancelled request is carried out too, but no longer has an entry among the waiting requests.
             request.left -= 1
             if not request.left and self._deciding.pop(request.waiter_id, None) is not None:
                 effects.woken.append(Woken(request.waiter_id, _done(request)))

@@ -56,6 +56,8 @@ class Checkpoint:
         ``last_lsn`` returns the LSN of the newest row with appended records. Each part is stamped with the LSN at its
         making, because replay must skip exactly the records that the part contains.
         """
+        # The header first, and its LSN with it: replay begins behind it. A record between the header and a slice is
+        # replayed for the slices made before it, and skipped for those made after it.
         parts = 1
         numbers = self._numbers
         yield CheckpointHeader(
@@ -66,6 +68,8 @@ class Checkpoint:
             numbers.queue_id_until,
             self._facts.clock_offset_ms,
         )
+        # A copy of the ids, because queues come and go between two parts. A queue that comes is in the log behind the
+        # header; a queue that goes needs no slice.
         for queue_id in list(self._queues.by_id):
             queue = self._queues.by_id.get(queue_id)
             if queue is not None:
@@ -78,6 +82,8 @@ class Checkpoint:
                 for part in self._topic_parts(topic, last_lsn):
                     parts += 1
                     yield part
+        # Sessions last: their slices then have all answers of the queues' slices, and replay can take a session as it
+        # is.
         keys = self._sessions.keys()
         for start in range(0, len(keys), SESSIONS_A_PART):
             parts += 1

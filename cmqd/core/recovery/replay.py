@@ -81,6 +81,8 @@ class Replay:
             ValueError: the record belongs to a queue that the log does not know: records before it are missing, and
                 :meth:`begin_salvage` was not called. (Other missing records show as a KeyError, or not at all.)
         """
+        # Numbers and the clock belong to no queue and have no slice. A reservation is the larger of two, so applying
+        # one that the checkpoint contains changes nothing.
         if isinstance(record, NumbersReserved):
             self._numbers.apply(record)
             return
@@ -92,6 +94,7 @@ class Replay:
             return
         queue = self._queues.by_id.get(record.queue_id)
         if isinstance(record, QueueCreated):
+            # Known already: its slice was made after the creation.
             if queue is None:
                 self._replay_created(record, lsn)
             return
@@ -104,11 +107,15 @@ class Replay:
                 return
             raise ValueError(f"row {lsn} has a {type(record).__name__} of unknown queue {record.queue_id}")
         if lsn <= queue.slice_lsn:
+            # The slice has the messages. The answers of numbered sends are in the slices of sessions, which are made
+            # later.
             if isinstance(record, MessagesSent):
                 self._queues.note_answers(queue.account, record, lsn)
         elif self._salvage is None:
             self._apply(queue, record, lsn)
         else:
+            # Cut down first, then applied by the ordinary methods: a second set of methods that tolerate anything would
+            # have to be kept equal to the first for ever.
             fitting, is_all = self._salvage.fitting(queue.index, record)
             self.records_not_applied += not is_all
             for fitting_record in fitting:
@@ -128,6 +135,7 @@ class Replay:
                     raise ValueError(f"row {lsn} has a {type(record).__name__} of unknown topic {record.topic_id}")
                 self.records_not_applied += 1
         elif isinstance(record, MessagesPublished):
+            # Positions below are in the slice, but sessions have slices of their own, as for a send.
             if lsn <= topic.slice_lsn:
                 self._queues.note_numbered(topic.account, record.numbered, record.enqueue_ms, lsn)
             elif self._salvage is None or record.first_position >= topic.next_position:
@@ -148,6 +156,8 @@ class Replay:
         """
         if isinstance(record, TopicCreated | TopicAttributesSet | TopicDeleted):
             return False
+        # These concern all subscriptions. A publish is applied by the slice of each of them, and an expiry that a slice
+        # contains finds nothing to remove.
         if isinstance(record, TopicMessagesExpired | MessagesPublished):
             return False
         subscription = topic.subscriptions.get(record.subscription_id)
@@ -247,12 +257,15 @@ class Replay:
             self._numbers.apply(record)
             records.append(record)
             self._end_nameless(records)
+        # After the jump, which reserves: the next numbers begin where all reservations end.
         self._numbers.skip_reserved()
         queues = self._queues
         for queue in queues.by_id.values():
             index = queue.index
+            # The bound is not in the checkpoint. The floor is a bound too, and the first receive moves the head up.
             index.head = index.floor
             name = index.attributes.dead_letter_queue
+            # By name, at the end: in the checkpoint and in the log a queue can come before its dead-letter queue.
             if name:
                 queues.bind(queue, queues.names[queue.account].get(name))
             while index.has_halves and index.halves.is_too_long():

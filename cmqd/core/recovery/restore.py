@@ -1,4 +1,9 @@
-"""Reading a checkpoint back."""
+"""Reading a checkpoint back.
+
+Parts come in the order of their writing, and the order matters: the slice of a queue makes the queue that its leases,
+history, half messages and dedup ids are loaded into, and topics come before their subscriptions. Times are loaded as
+they were written. Nothing is planned here: the agenda is made from the facts, once, when all records are replayed.
+"""
 
 from array import array
 

@@ -59,12 +59,16 @@ class Salvage:
         """Return the records to apply in place of ``record``, and whether they keep all of its content."""
         match record:
             case MessagesSent() if record.first_position < index.next_position:
+                # A record behind the gap named these positions as used. Stored now, the messages would take the state
+                # that belongs to others.
                 return (), False
             case MessagesReceived():
                 return self._received(index, record)
             case MessagesDeleted():
                 _never_again(index, last_of(record.positions) + 1)
                 asked = unpack_runs(record.positions)
+                # Whatever state a message has here, the record says that it ends. It leaves its set before it leaves
+                # the queue, or the counts of the sets would be wrong for good.
                 live = [position for position in asked if position in index.live]
                 self._end_state(index, live)
                 deleted = MessagesDeleted(record.queue_id, pack_runs(live), record.leases, record.deleted_ms)
@@ -106,6 +110,8 @@ class Salvage:
         return (record,), True
 
     def _received(self, index: QueueIndex, record: MessagesReceived) -> tuple[Sequence[AnyRecord], bool]:
+        # In this order: positions are marked as used, deleted messages come back, and only then all are made active. A
+        # message must be live before it can be active, and known before it can be live.
         _never_again(index, last_of(record.positions) + 1)
         asked = unpack_runs(record.positions)
         _rewound(index, asked)
