@@ -1,7 +1,6 @@
-"""The parts of one broker, made in the order of their dependencies.
+"""The parts of a broker, made in the order of their dependencies.
 
-A part takes the parts that it uses as arguments. A part that is used before it is made fails at the first start, so the
-parts form no circle. Two brokers of a process share no part: each makes its own.
+A part takes the parts below it as arguments, so the parts form no circle. Brokers of a process share no part.
 """
 
 from collections.abc import Callable
@@ -44,7 +43,7 @@ from cmqd.core.runtime.runtime import Runtime
 
 
 class Parts:
-    """Facts, runtime, operations and recovery of one broker."""
+    """Facts, runtime, operations and recovery of a broker."""
 
     def __init__(self, handle_key: HandleKey, limits: Limits, seed: int) -> None:
         self.handles = handles = ReceiptHandles(handle_key)
@@ -79,7 +78,7 @@ class Parts:
         reviews = Reviews(facts, runtime, self.rewind, self.redrives, dead_letters, serving)
         self.tick_steps: tuple[Callable[[Effects, int], None], ...] = (
             self.publish.tick,
-            # Waits end before leases and delays. Otherwise messages that become active in this tick would go to
+            # Waits end before leases and delays. Otherwise messages that become active in the same tick would go to
             # receives with a deadline in the past.
             self.receive.tick,
             self.settle.tick,

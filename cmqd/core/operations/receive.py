@@ -75,11 +75,11 @@ class Receive:
                 return Outcome(messages, records, reads=reads)
         if not wait_ms and not index.active_count:
             return Outcome([], records)
-        # Asked last, and only of a receive that would really wait. A client at the limit can still take what is there;
-        # refused there, its messages would stay, and the limit would protect nothing.
+        # Asked last, and only of a receive that would really wait. A client at the limit can still take active
+        # messages: a refusal would leave the messages in the queue, and the limit would protect nothing.
         if wait_ms and max_waiting and waiting >= max_waiting and len(runtime.line.waiting) >= index.active_count:
             raise TooManyWaiting(queue.account, max_waiting)
-        # Also a receive without a wait can come here: a message is active, and its body must be read first. The receive
+        # A receive without a wait comes here too, if a message is active and its body must be read first. The receive
         # is overdue from the start, so the page answers it even with an empty list.
         deadline_ms = now_ms + wait_ms
         waiter = Waiter(

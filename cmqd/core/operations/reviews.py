@@ -40,7 +40,8 @@ class Reviews:
             times.append(self._redrives.go_on(queue, effects, now_ms))
         elif queue.dead_letters is not None:
             times.append(self._dead_letters.find(queue, effects, now_ms))
-        # A receive may have waited for the body of a message that is now to be moved, with others behind it in memory.
+        # A receive may have waited for the body of a message that is now reserved, with bodies behind the message in
+        # memory.
         self._serving.serve(queue, effects, now_ms)
         next_ms = min((time for time in times if time is not None), default=None)
         if next_ms is not None:

@@ -1,8 +1,7 @@
 """Runtime of a topic beside its facts: the matcher of its filters, and answers that publishes ask for again and again.
 
-All of it follows from the facts. The topic counts the changes that make an answer wrong (``Topic.revision``,
-``Topic.routes``), and an answer is used only under the count that it was made under. Facts therefore need not know who
-remembers what.
+Matcher and answers follow from the facts. The topic counts the changes that make an answer wrong (``Topic.revision``,
+``Topic.routes``), and an answer is used only under the count of its making. Facts therefore know no cache.
 """
 
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ AUDIENCES = 4096
 
 
 class Audience:
-    """The subscriptions that match a message: ``queues`` get it at once, for ``waiting`` it waits."""
+    """The subscriptions that match a message, split into ``queues`` that take the message at once and ``waiting``."""
 
     __slots__ = ("names", "queues", "repeats", "size", "subscriptions", "waiting")
 
@@ -42,7 +41,8 @@ class TopicRuntime:
     def __init__(self, topic: Topic) -> None:
         self._topic = topic
         self._revision = self._routes = -1
-        # Labels have the form of the topic's kind: whoever calls has checked that, and the rules rely on it.
+        # Labels have the form of the topic's kind: the plan of a publish checks the form, and the rules rely on the
+        # check.
         self._matcher: Matcher[Any] = Matcher(TagRules())
         self._audiences: dict[int, Audience] = {}
         self._checked_labels: dict[tuple[str, ...] | str, Labels] = {}
